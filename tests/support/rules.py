@@ -1,0 +1,73 @@
+"""Runs one lowering rule on CPU tensors, without a device: for tests of the lowering room."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from torch_xla._engine import dtypes
+from torch_xla._engine.lowering import promotion as promote
+from torch_xla._engine.lowering.registry import Promotion, rule_of
+
+DROPPED = {"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"}
+
+
+def to_jax(tensor: torch.Tensor) -> jax.Array:
+    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    if tensor.dtype in (torch.bfloat16,) or "float8" in str(tensor.dtype):
+        width = {1: torch.uint8, 2: torch.int16}[tensor.element_size()]
+        return jnp.asarray(tensor.view(width).numpy().view(dtypes.to_jax(tensor.dtype)))
+    return jnp.asarray(tensor.numpy())
+
+
+def to_torch(array: jax.Array) -> torch.Tensor:
+    host = np.asarray(array)
+    dtype = dtypes.to_torch(host.dtype)
+    if dtype is torch.bfloat16:
+        return torch.from_numpy(host.view(np.int16).copy()).view(dtype)
+    if "float8" in str(dtype):
+        return torch.from_numpy(host.view(np.uint8).copy()).view(dtype)
+    return torch.from_numpy(np.array(host))
+
+
+def apply_rule(op: Any, *args: Any, seed: int = 0, jit: bool = True, **kwargs: Any) -> Any:
+    """`op(*args, **kwargs)` by our rule: CPU tensors in, CPU tensors out, result dtypes as the rule gives them."""
+    rule = rule_of(op)
+    assert rule is not None, f"{op} has no rule"
+    kwargs = {k: v for k, v in kwargs.items() if k not in DROPPED}
+    leaves, tree = pytree.tree_flatten((list(args), kwargs))
+    dtype = None
+    if rule.promotion is not Promotion.NONE:
+        tensors = [(x.dtype, x.dim()) for x in leaves if isinstance(x, torch.Tensor)]
+        numbers = [x for x in leaves if isinstance(x, (bool, int, float, complex)) and not isinstance(x, torch.Tensor)]
+        dtype = promote.common_dtype(tensors, numbers)
+        if rule.promotion is Promotion.FLOAT:
+            dtype = promote.float_dtype(dtype)
+    with jax.enable_x64(True):
+        arrays = [to_jax(x) for x in leaves if isinstance(x, torch.Tensor)]
+        if dtype is not None:
+            arrays = [x.astype(dtypes.to_jax(dtype)) for x in arrays]
+
+        def run(*arrays: jax.Array) -> Any:
+            it = iter(arrays)
+            filled = [next(it) if isinstance(x, torch.Tensor) else x for x in leaves]
+            a, k = pytree.tree_unflatten(filled, tree)
+            if rule.random:
+                k["key"] = jax.random.key(seed, impl="rbg")
+            return rule.lower(*a, **k)
+
+        result = (jax.jit(run) if jit else run)(*arrays)
+    return jax.tree.map(to_torch, result)
+
+
+def check_rule(op: Any, *args: Any, rtol: float | None = None, atol: float | None = None, **kwargs: Any) -> None:
+    """Asserts that our rule gives what PyTorch gives on the CPU: shapes, values, and dtype up to the final cast."""
+    expected = op(*args, **kwargs)
+    got = apply_rule(op, *args, **kwargs)
+    expected, got = pytree.tree_leaves(expected), pytree.tree_leaves(got)
+    assert len(expected) == len(got), f"{op}: {len(got)} results, expected {len(expected)}"
+    for ours, theirs in zip(got, expected, strict=True):
+        torch.testing.assert_close(ours.to(theirs.dtype), theirs.contiguous(), rtol=rtol, atol=atol, equal_nan=True)

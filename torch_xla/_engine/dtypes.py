@@ -1,0 +1,68 @@
+"""The one table that pairs PyTorch's dtypes with JAX's."""
+
+import ml_dtypes
+import numpy as np
+import torch
+
+_PAIRS = {
+    torch.bool: np.bool_,
+    torch.uint8: np.uint8,
+    torch.uint16: np.uint16,
+    torch.uint32: np.uint32,
+    torch.uint64: np.uint64,
+    torch.int8: np.int8,
+    torch.int16: np.int16,
+    torch.int32: np.int32,
+    torch.int64: np.int64,
+    torch.float16: np.float16,
+    torch.bfloat16: ml_dtypes.bfloat16,
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+    torch.complex64: np.complex64,
+    torch.complex128: np.complex128,
+    torch.float8_e4m3fn: ml_dtypes.float8_e4m3fn,
+    torch.float8_e4m3fnuz: ml_dtypes.float8_e4m3fnuz,
+    torch.float8_e5m2: ml_dtypes.float8_e5m2,
+    torch.float8_e5m2fnuz: ml_dtypes.float8_e5m2fnuz,
+    torch.float8_e8m0fnu: ml_dtypes.float8_e8m0fnu,
+}
+
+TO_JAX: dict[torch.dtype, np.dtype] = {ours: np.dtype(theirs) for ours, theirs in _PAIRS.items()}
+TO_TORCH: dict[np.dtype, torch.dtype] = {theirs: ours for ours, theirs in TO_JAX.items()}
+
+# The names XLA prints in its programs, and we in ours.
+SHORT_NAMES: dict[torch.dtype, str] = {
+    torch.bool: "pred",
+    torch.uint8: "u8",
+    torch.uint16: "u16",
+    torch.uint32: "u32",
+    torch.uint64: "u64",
+    torch.int8: "s8",
+    torch.int16: "s16",
+    torch.int32: "s32",
+    torch.int64: "s64",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.complex64: "c64",
+    torch.complex128: "c128",
+    torch.float8_e4m3fn: "f8e4m3fn",
+    torch.float8_e4m3fnuz: "f8e4m3fnuz",
+    torch.float8_e5m2: "f8e5m2",
+    torch.float8_e5m2fnuz: "f8e5m2fnuz",
+    torch.float8_e8m0fnu: "f8e8m0fnu",
+}
+
+
+def to_jax(dtype: torch.dtype) -> np.dtype:
+    """The JAX dtype of `dtype`; raises `TypeError` for one that no XLA device has (such as `torch.qint8`)."""
+    try:
+        return TO_JAX[dtype]
+    except KeyError:
+        raise TypeError(f"{dtype} has no counterpart on an 'xla' device. It has: {', '.join(map(str, TO_JAX))}.") from None
+
+
+def to_torch(dtype: np.dtype) -> torch.dtype:
+    """The PyTorch dtype of a JAX or NumPy dtype."""
+    return TO_TORCH[np.dtype(dtype)]

@@ -1,0 +1,60 @@
+"""The one table of lowering rules: aten overload → function on JAX arrays.
+
+A rule has the signature of its aten schema. Tensors arrive as JAX arrays of the tensor's logical shape, lists of
+tensors as lists of arrays, `None` as `None`, everything else as plain Python (`torch.dtype` stays `torch.dtype`).
+`device`, `layout`, `pin_memory`, `memory_format`, `non_blocking` and `generator` never arrive. Results are cast to the
+dtype that PyTorch's meta kernel reports, so a rule computes at the right precision and leaves the last cast to the caller.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from torch._ops import OpOverload
+
+
+class Promotion(Enum):
+    """What happens to tensor operands before a rule sees them."""
+
+    NONE = auto()  # they arrive as they are
+    COMMON = auto()  # all are cast to PyTorch's common dtype of the tensors and numbers among the arguments
+    FLOAT = auto()  # as COMMON, and an integer or bool common dtype becomes the default float dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How one overload becomes JAX operations."""
+
+    op: OpOverload
+    lower: Callable[..., Any]
+    promotion: Promotion
+    random: bool  # the rule takes a keyword `key`: a typed JAX random key, another one at every call
+
+
+_rules: dict[OpOverload, Rule] = {}
+
+
+def lowers(
+    *ops: OpOverload, promotion: Promotion = Promotion.NONE, random: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers the decorated function as the rule of each of `ops`; a second rule for an op is an error."""
+
+    def register(lower: Callable[..., Any]) -> Callable[..., Any]:
+        for op in ops:
+            if op in _rules:
+                raise ValueError(f"{op} has two rules: {_rules[op].lower} and {lower}")
+            _rules[op] = Rule(op, lower, promotion, random)
+        return lower
+
+    return register
+
+
+def rule_of(op: OpOverload) -> Rule | None:
+    """The rule of exactly this overload; never a sibling's."""
+    return _rules.get(op)
+
+
+def all_rules() -> dict[OpOverload, Rule]:
+    """Every rule, by overload: for the coverage page and the tests."""
+    return dict(_rules)
