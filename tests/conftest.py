@@ -1,0 +1,25 @@
+"""Every test starts with clean settings and fresh counters."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from torch_xla._engine.metrics import counters, samples
+
+# The platform is the choice of whoever runs the tests; XLA_FLAGS counts only before the first device exists.
+KEPT = {"PJRT_DEVICE", "XLA_FLAGS"}
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("XLA_", "PT_XLA_", "PJRT_")) and name not in KEPT:
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def fresh_metrics() -> Iterator[None]:
+    counters.clear()
+    samples.clear()
+    yield

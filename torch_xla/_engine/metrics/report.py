@@ -1,0 +1,102 @@
+"""The text of the metrics report, in the format that programs which parse it expect."""
+
+from collections.abc import Iterable, Sequence
+
+from . import counters, samples
+from .samples import Data, Unit
+
+SHORT_COUNTERS = ("CachedCompile", "MarkStep", "DynamoSyncInputExecuteTime")
+SHORT_METRICS = (
+    "CompileTime",
+    "ExecuteTime",
+    "ExecuteReplicatedTime",
+    "TransferToDeviceTime",
+    "TransferFromDeviceTime",
+)
+PERCENTILES = (0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.99)
+FALLBACK = "aten::"  # how the counter of an operator that ran on the CPU begins
+
+# Suffix, nanoseconds in one, digits.
+_TIMES = (
+    ("d", 86_400_000_000_000, 2),
+    ("h", 3_600_000_000_000, 2),
+    ("m", 60_000_000_000, 2),
+    ("s", 1_000_000_000, 2),
+    ("ms", 1_000_000, 3),
+)
+_SIZES = ("B", "KB", "MB", "GB", "TB", "PB")
+
+
+def format_duration(nanoseconds: float) -> str:
+    """A duration from its largest unit down: `04m22s555ms668.071us`, `002.895us`."""
+    rest = round(nanoseconds)
+    text = ""
+    for suffix, scale, digits in _TIMES:
+        amount, rest = divmod(rest, scale)
+        if amount or text:
+            text += f"{amount:0{digits}d}{suffix}"
+    return f"{text}{rest // 1000:03d}.{rest % 1000:03d}us"
+
+
+def format_size(size: float) -> str:
+    """A number of bytes in the largest unit that fits, of 1024 each: `1.50MB`."""
+    exponent = 0
+    # 1023.995 would print as 1024.00.
+    while size >= 1023.995 and exponent < len(_SIZES) - 1:
+        size /= 1024
+        exponent += 1
+    return f"{size:.2f}{_SIZES[exponent]}"
+
+
+def format_number(number: float) -> str:
+    """A number without a unit: exact if it is whole, else with six digits."""
+    return str(int(number)) if float(number).is_integer() else f"{number:.6g}"
+
+
+_FORMATS = {Unit.NANOSECONDS: format_duration, Unit.BYTES: format_size, Unit.SCALAR: format_number}
+
+
+def _metric_lines(name: str, unit: Unit, data: Data) -> list[str]:
+    show = _FORMATS[unit]
+    lines = [
+        f"Metric: {name}",
+        f"  TotalSamples: {data.total_samples}",
+        f"  Accumulator: {show(data.accumulator)}",
+    ]
+    # A sample is stamped at its end, so the first one lies before the span that the stamps cover.
+    seconds = data.samples[-1][0] - data.samples[0][0]
+    if seconds > 0:
+        later = [value for _, value in data.samples[1:]]
+        lines.append(f"  ValueRate: {show(sum(later) / seconds)} / second")
+        lines.append(f"  Rate: {len(later) / seconds:.6g} / second")
+    ordered = sorted(value for _, value in data.samples)
+    shown = (f"{100 * p:g}%={show(ordered[min(int(p * len(ordered)), len(ordered) - 1)])}" for p in PERCENTILES)
+    lines.append(f"  Percentiles: {'; '.join(shown)}")
+    return lines
+
+
+def _report(metrics: dict[str, tuple[Unit, Data]], counter_names: Iterable[str]) -> str:
+    lines: list[str] = []
+    for name, (unit, data) in metrics.items():
+        lines += _metric_lines(name, unit, data)
+    for name in counter_names:
+        lines += [f"Counter: {name}", f"  Value: {counters.value_of(name)}"]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def fallback_names() -> list[str]:
+    """The counters of the operators that ran on the CPU."""
+    return [name for name in counters.names() if name.startswith(FALLBACK)]
+
+
+def full_report() -> str:
+    """Every metric and every counter."""
+    return _report(samples.sampled(), counters.names())
+
+
+def short_report(counter_names: Sequence[str], metric_names: Sequence[str]) -> str:
+    """The named metrics and counters, as far as they are active, and every fallback to the CPU."""
+    wanted = [name for name in counter_names if counters.value_of(name) is not None]
+    wanted += [name for name in fallback_names() if name not in wanted]
+    sampled = samples.sampled()
+    return _report({name: sampled[name] for name in metric_names if name in sampled}, wanted)

@@ -1,0 +1,1 @@
+"""Tools that show what the `xla` device did."""

@@ -1,0 +1,130 @@
+"""Counters and timers of everything the `xla` device did.
+
+Begin with `print(metrics_report())`. Counters whose names start with `aten::` are operators that ran on the CPU.
+"""
+
+from collections.abc import Sequence
+
+from .._engine.metrics import counters, report, samples
+
+
+def counter_names() -> list[str]:
+    """The names of all counters that counted something.
+
+    >>> from torch_xla.debug import metrics
+    >>> metrics.clear_all()
+    >>> metrics.counter_names()
+    []
+    """
+    return counters.names()
+
+
+def counter_value(name: str) -> int | None:
+    """The value of a counter, or `None` if it counted nothing.
+
+    >>> from torch_xla.debug import metrics
+    >>> print(metrics.counter_value("aten::nonzero"))  # no operator of this name ran on the CPU
+    None
+    """
+    return counters.value_of(name)
+
+
+def clear_counters() -> None:
+    """Sets all counters to zero.
+
+    >>> from torch_xla.debug import metrics
+    >>> metrics.clear_counters()
+    """
+    counters.clear()
+
+
+def metric_names() -> list[str]:
+    """The names of all metrics that have samples.
+
+    >>> from torch_xla.debug import metrics
+    >>> metrics.clear_all()
+    >>> metrics.metric_names()
+    []
+    """
+    return list(samples.sampled())
+
+
+def metric_data(name: str) -> tuple[int, float, tuple[tuple[float, float], ...]] | None:
+    """The data of a metric: `(total_samples, accumulator, ((time_sec, value), ...))`, or `None` if it has no samples.
+
+    The accumulator is the sum of all samples ever taken; of the samples themselves the latest 1,024 are kept.
+    Times are in nanoseconds, sizes in bytes.
+
+    >>> from torch_xla.debug import metrics
+    >>> data = metrics.metric_data("CompileTime")
+    >>> compiles = data[0] if data else 0
+    """
+    data = samples.data_of(name)
+    return None if data is None else (data.total_samples, data.accumulator, data.samples)
+
+
+def clear_metrics() -> None:
+    """Forgets the samples of all metrics.
+
+    >>> from torch_xla.debug import metrics
+    >>> metrics.clear_metrics()
+    """
+    samples.clear()
+
+
+def clear_all() -> None:
+    """Sets all counters to zero and forgets the samples of all metrics.
+
+    >>> from torch_xla.debug import metrics
+    >>> metrics.clear_all()
+    >>> metrics.metrics_report()
+    ''
+    """
+    counters.clear()
+    samples.clear()
+
+
+def metrics_report() -> str:
+    """All metrics and counters as text.
+
+    ```
+    Metric: ExecuteTime
+      TotalSamples: 3
+      Accumulator: 012ms104.329us
+      ValueRate: 003ms689.970us / second
+      Rate: 16.9556 / second
+      Percentiles: 1%=003ms104.329us; 5%=003ms104.329us; 10%=003ms104.329us; ...
+    Counter: MarkStep
+      Value: 2
+    ```
+
+    The rates are those of the time that the kept samples span.
+
+    >>> from torch_xla.debug import metrics
+    >>> metrics.clear_all()
+    >>> metrics.metrics_report()
+    ''
+    """
+    return report.full_report()
+
+
+def short_metrics_report(counter_names: Sequence[str] | None = None, metric_names: Sequence[str] | None = None) -> str:
+    """Some metrics and counters as text, and every fallback to the CPU.
+
+    Without names: compiles, executions and transfers.
+
+    >>> from torch_xla.debug import metrics
+    >>> text = metrics.short_metrics_report(metric_names=["CompileTime"])
+    """
+    return report.short_report(counter_names or report.SHORT_COUNTERS, metric_names or report.SHORT_METRICS)
+
+
+def executed_fallback_ops() -> list[str]:
+    """The names of the operators that ran on the CPU, because the device has no rule for them.
+
+    >>> from torch_xla.debug import metrics
+    >>> metrics.clear_all()
+    >>> metrics.executed_fallback_ops()
+    []
+    """
+    return report.fallback_names()
