@@ -69,8 +69,8 @@ def main() -> None:
     folder = ROOT / sys.argv[1]
     python = folder / "bin" / "python"
     say(1, f"The virtual environment {folder}")
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    if not (folder / "bin" / "pip").exists() and subprocess.run([sys.executable, "-m", "venv", str(folder)]).returncode:
+        sys.exit("The virtual environment could not be made; Python says why above.")
     say(2, f"PyTorch {TORCH}, for the CPU (about 200 MB)")
     if not install_torch(python):
         sys.exit("PyTorch could not be installed; pip says why above.")
