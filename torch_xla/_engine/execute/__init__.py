@@ -1,0 +1,1 @@
+"""Execute: a program and buffers become buffers. Starts the device and does not wait for it."""

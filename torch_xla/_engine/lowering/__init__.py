@@ -1,0 +1,8 @@
+"""Lowering: aten overload → function on JAX arrays. Importing the room fills the one table of rules."""
+
+import importlib
+import pkgutil
+
+# Every file of the room registers its rules when it is imported: a new family needs no list to be entered in.
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

@@ -1,0 +1,60 @@
+"""Which platform, and its devices. Nothing starts before somebody asks for a device."""
+
+import functools
+import threading
+
+import jax
+
+from .. import config
+
+# What the documents call a platform → what JAX calls it.
+_JAX_NAMES = {"CPU": "cpu", "CUDA": "cuda", "GPU": "gpu", "ROCM": "rocm", "TPU": "tpu"}
+_OUR_NAMES = {"cpu": "CPU", "gpu": "CUDA", "cuda": "CUDA", "rocm": "ROCM", "tpu": "TPU"}
+
+_lock = threading.Lock()
+_started = False
+
+
+@functools.cache
+def local_devices() -> tuple[jax.Device, ...]:
+    """The devices this process can address, in the order of their ordinals. Starts the client."""
+    global _started
+    with _lock:
+        wanted = config.pjrt_device()
+        count = config.cpu_num_devices()
+        if count > 1 and not _started and wanted in ("", "CPU"):
+            # The user asked for virtual devices by name; JAX takes the number only before its CPU client starts.
+            jax.config.update("jax_num_cpu_devices", count)
+        try:
+            devices = jax.local_devices(backend=_JAX_NAMES.get(wanted, wanted.lower()) if wanted else None)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"PJRT_DEVICE={wanted}: JAX has no such platform here ({error}). Install the plugin "
+                f"(`pip install 'torch_xla[cuda12]'`, `[cuda13]` or `[tpu]`) or unset PJRT_DEVICE."
+            ) from error
+        _started = True
+        return tuple(devices)
+
+
+def is_started() -> bool:
+    """Whether a client runs."""
+    return _started
+
+
+def device_type() -> str:
+    """"CPU", "CUDA", "TPU" or a plugin's name. Starts the client only if PJRT_DEVICE does not tell."""
+    wanted = config.pjrt_device()
+    if wanted:
+        return "CUDA" if wanted == "GPU" else wanted.split("_")[0]
+    platform = local_devices()[0].platform
+    return _OUR_NAMES.get(platform, platform.upper())
+
+
+def is_host(device: jax.Device) -> bool:
+    """Whether the device's memory is the host's, so that copies need no transfer."""
+    return device.platform == "cpu"
+
+
+def real_name(device: jax.Device) -> str:
+    """The device as the documents write it, such as "CPU:0"."""
+    return f"{_OUR_NAMES.get(device.platform, device.platform.upper())}:{device.id}"

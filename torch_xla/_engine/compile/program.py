@@ -1,0 +1,165 @@
+"""A program: one graph with what may differ between its runs, and the executables made of it so far.
+
+Python numbers are baked into the first executable. When a later run comes with another number, that number becomes an
+argument: so a learning rate that changes every step costs one more compile, ever. A rule that must see a number keeps
+it baked, and then each combination of such numbers has its own executable.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import dtypes, metrics
+from ..graph.graph import Graph
+from ..lowering.call import NeedsStaticNumber, lower
+from ..private import jax as private
+
+
+class _MustBake(Exception):
+    """Numbers that a rule looked at."""
+
+    def __init__(self, numbers: range) -> None:
+        super().__init__(numbers)
+        self.numbers = numbers
+
+
+class Program:
+    """What one graph compiles to on one device."""
+
+    def __init__(self, graph: Graph, donated: tuple[int, ...], device: jax.Device) -> None:
+        self.graph = graph
+        self.donated = donated
+        self.device = device
+        self.smallest_output = min(
+            range(len(graph.outputs)), key=lambda i: graph.specs[graph.outputs[i]].numel, default=0
+        )
+        self._packer = struct.Struct("".join("d" if t is float else "q" for t in graph.number_types))
+        self._baked: bytes | None = None
+        self._promoted: tuple[int, ...] = ()
+        self._floats: list[int] = []
+        self._ints: list[int] = []
+        self._must_bake: set[int] = set()
+        self._executables: dict[bytes, Callable[..., Any]] = {}
+
+    def compiled_for(self, numbers: Sequence[float | int]) -> bool:
+        """Whether a run with these numbers needs no compile."""
+        return self._key(self._packer.pack(*numbers)) in self._executables
+
+    def run(self, arrays: list[jax.Array], numbers: Sequence[float | int], keys: np.ndarray | None) -> Sequence[jax.Array]:
+        """Starts the program and returns its outputs, which the device may still be computing."""
+        packed = self._packer.pack(*numbers)
+        executable = self._executables.get(self._key(packed))
+        if executable is None:
+            executable = self._compile(packed, numbers)
+        if self._floats:
+            arrays.append(np.array([numbers[i] for i in self._floats], dtype=np.float64))  # type: ignore[arg-type]
+        if self._ints:
+            arrays.append(np.array([numbers[i] for i in self._ints], dtype=np.int64))  # type: ignore[arg-type]
+        if keys is not None:
+            arrays.append(keys)  # type: ignore[arg-type]
+        with jax.enable_x64(True):
+            outputs: Sequence[jax.Array] = executable(*arrays)
+        return outputs
+
+    def lowered(self, numbers: Sequence[float | int]) -> Any:
+        """The program before XLA compiles it: `as_text()` is its StableHLO."""
+        return self._lower(numbers)
+
+    def _key(self, packed: bytes) -> bytes:
+        if not self._promoted:
+            return packed
+        kept = bytearray(packed)
+        for index in self._promoted:
+            kept[8 * index : 8 * index + 8] = b"\0" * 8
+        return bytes(kept)
+
+    def _compile(self, packed: bytes, numbers: Sequence[float | int]) -> Callable[..., Any]:
+        if self._baked is None:
+            self._baked = packed
+        else:
+            self._promote(packed)
+        while True:
+            try:
+                with metrics.timed("CompileTime"):
+                    executable: Callable[..., Any] = self._lower(numbers).compile()
+                break
+            except _MustBake as error:
+                self._must_bake.update(error.numbers)
+                self._set_promoted(self._promoted)
+        metrics.count("UncachedCompile")
+        self._executables[self._key(packed)] = executable
+        return executable
+
+    def _promote(self, packed: bytes) -> None:
+        assert self._baked is not None
+        count = len(self.graph.number_types)
+        settled = self._must_bake.union(self._promoted)
+        differing = [
+            i
+            for i in range(count)
+            if i not in settled and packed[8 * i : 8 * i + 8] != self._baked[8 * i : 8 * i + 8]
+        ]
+        if not differing:
+            return
+        # The first difference promotes the numbers that differ; the second all that can be: so a program whose
+        # numbers start to change one after the other still compiles three times at the most.
+        self._set_promoted(range(count) if self._promoted else differing)
+        self._executables.clear()
+
+    def _set_promoted(self, promoted: Sequence[int]) -> None:
+        self._promoted = tuple(i for i in promoted if i not in self._must_bake)
+        self._floats = [i for i in self._promoted if self.graph.number_types[i] is float]
+        self._ints = [i for i in self._promoted if self.graph.number_types[i] is not float]
+
+    def _lower(self, numbers: Sequence[float | int]) -> Any:
+        sharding = jax.sharding.SingleDeviceSharding(self.device)
+
+        def describe(size: tuple[int, ...], dtype: np.dtype) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(size, dtype, sharding=sharding)
+
+        with jax.enable_x64(True):
+            arguments = [
+                describe(spec.size, dtypes.to_jax(dtypes.on_device(spec.dtype))) for spec in self.graph.inputs
+            ]
+            if self._floats:
+                arguments.append(describe((len(self._floats),), np.dtype(np.float64)))
+            if self._ints:
+                arguments.append(describe((len(self._ints),), np.dtype(np.int64)))
+            if self.graph.draws:
+                arguments.append(describe((self.graph.draws, 4), np.dtype(np.uint32)))
+            function = as_function(self.graph, list(numbers), self._floats, self._ints)
+            return jax.jit(function, donate_argnums=self.donated, keep_unused=True).trace(*arguments).lower()
+
+
+def as_function(
+    graph: Graph, numbers: list[float | int], floats: list[int], ints: list[int]
+) -> Callable[..., tuple[jax.Array, ...]]:
+    """The graph as a function of its inputs, then of the vectors of float numbers, int numbers and random keys."""
+
+    def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:
+        rest = list(arguments[len(graph.inputs) :])
+        values: list[Any] = list(arguments[: len(graph.inputs)])
+        filled: list[Any] = list(numbers)
+        for indices, dtype in ((floats, np.dtype(np.float64)), (ints, np.dtype(np.int64))):
+            if indices:
+                vector = rest.pop(0)
+                for place, index in enumerate(indices):
+                    filled[index] = private.weakly_typed(vector[place], dtype)
+        keys = jax.random.wrap_key_data(rest.pop(0), impl="rbg") if graph.draws else None
+        for operation in graph.operations:
+            plan, first = operation.plan, operation.first_number
+            own = range(first, first + len(plan.numbers))
+            key = keys[operation.draw] if plan.random and keys is not None else None
+            try:
+                values.extend(lower(plan, [values[s] for s in operation.operands], [filled[i] for i in own], key))
+            except NeedsStaticNumber as error:
+                if any(isinstance(filled[i], jax.Array) for i in own):
+                    raise _MustBake(own) from error
+                raise
+        return tuple(jnp.asarray(values[slot]) for slot in graph.outputs)
+
+    return program

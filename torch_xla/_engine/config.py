@@ -1,0 +1,47 @@
+"""Every environment variable the engine knows. Frameworks set some after the import, so each is read when it matters."""
+
+import os
+
+
+def _flag(name: str) -> bool:
+    return os.environ.get(name, "").strip().lower() not in ("", "0", "false", "no", "off")
+
+
+def pjrt_device() -> str:
+    """PJRT_DEVICE: "CPU", "CUDA", "TPU" or a plugin's name; empty means JAX's own choice."""
+    return os.environ.get("PJRT_DEVICE", "").strip().upper()
+
+
+def cpu_num_devices() -> int:
+    """CPU_NUM_DEVICES: how many virtual CPU devices this process has; 0 leaves it to JAX."""
+    return int(os.environ.get("CPU_NUM_DEVICES", "0") or 0)
+
+
+def use_bf16() -> bool:
+    """XLA_USE_BF16: float32 and float64 values live on the device as bfloat16."""
+    return _flag("XLA_USE_BF16")
+
+
+def downcast_bf16() -> bool:
+    """XLA_DOWNCAST_BF16: float32 lives on the device as bfloat16 and float64 as float32."""
+    return _flag("XLA_DOWNCAST_BF16")
+
+
+def sync_wait() -> bool:
+    """XLA_SYNC_WAIT: every `sync()` waits for the device."""
+    return _flag("XLA_SYNC_WAIT")
+
+
+def check() -> bool:
+    """XLA_CHECK: verify every graph before it is lowered."""
+    return _flag("XLA_CHECK")
+
+
+def compilation_cache_size() -> int:
+    """XLA_COMPILATION_CACHE_SIZE: how many programs stay in memory."""
+    return int(os.environ.get("XLA_COMPILATION_CACHE_SIZE", "2048"))
+
+
+def max_async_closures() -> int:
+    """XLA_MAX_ASYNC_QUEUE: how many asynchronous step closures may wait."""
+    return int(os.environ.get("XLA_MAX_ASYNC_QUEUE", "100"))

@@ -1,0 +1,111 @@
+"""What an aten overload does to its arguments, read off its schema: functional, in place, `out=` or view."""
+
+import functools
+from dataclasses import dataclass
+from enum import Enum, auto
+
+import torch
+from torch._ops import OpOverload
+
+
+class Form(Enum):
+    """The four ways an operator treats memory."""
+
+    FUNCTIONAL = auto()  # new results, arguments untouched
+    INPLACE = auto()  # writes to arguments and returns them
+    OUT = auto()  # writes to `out=` arguments
+    VIEW = auto()  # returns another look at an argument's storage
+
+
+# In-place overloads whose functional sibling has another name or overload.
+_SIBLINGS = {
+    "bernoulli_.float": "bernoulli.p",
+    "normal_.default": "normal_functional.default",
+    "_index_put_impl_.default": "index_put.default",
+    "_fused_adam_.default": "_fused_adam.default",
+    "rrelu_with_noise_.default": "rrelu_with_noise_functional.default",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An overload with what a kernel must know of its schema."""
+
+    overload: OpOverload
+    form: Form
+    functional: OpOverload | None  # the overload whose rule computes it
+    written: tuple[int | str, ...]  # the arguments it writes to: position, or keyword
+    scalars: frozenset[int | str]  # the arguments that take a Python number of any kind
+    index_like: bool  # its index operands may live on the CPU
+
+    @property
+    def name(self) -> str:
+        """As in "aten::add.Tensor"."""
+        return self.overload.name()
+
+
+def form_of(op: OpOverload) -> Form:
+    """The form of an overload."""
+    written = [a for a in op._schema.arguments if a.alias_info and a.alias_info.is_write]
+    if any(a.is_out for a in written):
+        return Form.OUT
+    if written or torch.Tag.inplace_view in op.tags:
+        return Form.INPLACE
+    return Form.VIEW if any(r.alias_info for r in op._schema.returns) else Form.FUNCTIONAL
+
+
+def resolve(name: str) -> OpOverload:
+    """The overload called `name`, such as "aten::add.Tensor" or "aten::relu"."""
+    namespace, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    found: OpOverload = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+    return found
+
+
+@functools.cache
+def operator_of(name: str) -> Operator:
+    """The operator called `name`."""
+    op = resolve(name)
+    form = form_of(op)
+    arguments = op._schema.arguments
+    written: list[int | str] = []
+    scalars: set[int | str] = set()
+    for position, argument in enumerate(arguments):
+        if argument.alias_info and argument.alias_info.is_write:
+            written.append(argument.name if argument.kwarg_only else position)
+        kind = str(argument.type)
+        if kind in ("Tensor", "Optional[Tensor]", "number", "Optional[number]", "List[number]"):
+            scalars.update((position, argument.name))
+    index_like = op._schema.name.split("::")[1].strip("_") in (
+        "index", "index_put", "index_put_impl", "unsafe_index", "unsafe_index_put",
+    )  # fmt: skip
+    return Operator(op, form, _functional_sibling(op, form), tuple(written), frozenset(scalars), index_like)
+
+
+def _functional_sibling(op: OpOverload, form: Form) -> OpOverload | None:
+    if form is Form.FUNCTIONAL:
+        return op
+    namespace, packet_name = op._schema.name.split("::")
+    operators = getattr(torch.ops, namespace)
+    if form is Form.INPLACE:
+        known = _SIBLINGS.get(f"{packet_name}.{op._overloadname}")
+        if known is not None:
+            return resolve(f"{namespace}::{known}")
+        packet = getattr(operators, packet_name.removesuffix("_"), None)
+        if packet is None:
+            packet = getattr(operators, f"{packet_name.removesuffix('_')}_functional", None)
+        overload = getattr(packet, op._overloadname, None) if packet is not None else None
+        return overload if overload is not None and form_of(overload) is Form.FUNCTIONAL else None
+    if form is Form.OUT:
+        wanted = [(a.name, str(a.type)) for a in op._schema.arguments if not a.is_out]
+        packet = getattr(operators, packet_name)
+        for overload_name in packet.overloads():
+            candidate = getattr(packet, overload_name)
+            if form_of(candidate) is not Form.FUNCTIONAL:
+                continue
+            theirs = [(a.name, str(a.type)) for a in candidate._schema.arguments]
+            if theirs[: len(wanted)] == wanted and {name for name, _ in theirs[len(wanted) :]} <= {
+                "dtype", "layout", "device", "pin_memory", "memory_format",
+            }:  # fmt: skip
+                return candidate
+    return None

@@ -1,0 +1,247 @@
+"""The kernel behind almost every aten operator: look the call up, append it to the tape, make the output tensors.
+
+This is the hot path: a step of a small model passes here a thousand times. What a call means is worked out once per
+operator, geometry of the operands and static arguments (`planning`), and found again by one dictionary look-up.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..graph.plan import Plan
+from ..graph.spec import Spec, spec_of
+from ..graph.tape import Tape, Value
+from ..tensor.device import LOCK, Device, device_for
+from ..tensor.storage import META_KEYS, as_strided, hold, operand_slot, read_slot, view_of, wrap
+from . import fallback, planning
+from .forms import Operator, operator_of
+from .lines import note_line
+from .operands import admit
+
+Kernel = Callable[..., Any]
+
+_INT64 = range(-(1 << 63), 1 << 63)
+
+
+class Call:
+    """The arguments of one call taken apart: what identifies its plan, the values it reads, the numbers it brings."""
+
+    __slots__ = ("generator", "numbers", "operands", "signature")
+
+    def __init__(self) -> None:
+        self.signature: list[Any] = []
+        self.operands: list[Any] = []  # a value, or (value, view)
+        self.numbers: list[int | float] = []
+        self.generator: torch.Generator | None = None
+
+
+def take_apart(argument: Any, takes_scalar: bool, call: Call) -> None:
+    """Adds one argument that is not a plain tensor to `call`."""
+    kind = argument.__class__
+    if kind is float:
+        call.signature.append(float)
+        call.numbers.append(argument)
+    elif kind is int and takes_scalar and argument in _INT64:
+        call.signature.append(int)
+        call.numbers.append(argument)
+    elif isinstance(argument, Tensor):
+        take_tensor(argument, call)
+    elif kind is list or kind is tuple:
+        call.signature.append(len(argument))
+        for element in argument:
+            take_apart(element, takes_scalar, call)
+    elif kind is torch.Generator:
+        call.generator = argument
+    else:
+        # `True` and `1` are equal as keys, and both may come where a scalar is expected.
+        call.signature.append((bool, argument) if kind is bool else argument)
+
+
+def take_tensor(tensor: Tensor, call: Call) -> None:
+    """Adds one tensor to `call`; raises `AttributeError` if it is not on our device."""
+    value: Value = tensor.untyped_storage().value  # type: ignore[attr-defined]
+    spec = value.spec
+    if (
+        tensor.shape == spec.size
+        and tensor.stride() == spec.stride
+        and tensor.dtype is spec.dtype
+        and not tensor.is_neg()
+        and not (spec.dtype.is_complex and tensor.is_conj())
+    ):
+        call.operands.append(value)
+        call.signature.append(spec)
+    else:
+        view = view_of(tensor)
+        call.operands.append((value, view))
+        call.signature.append((spec_of(view[0], view[1], view[3]), view[4]))
+
+
+def append(plan: Plan, call: Call, device: Device) -> list[Value]:
+    """Records one call and returns the values of its results."""
+    with LOCK:
+        tape: Tape = device.tape
+        entry: list[Any] = [plan]
+        for operand in call.operands:
+            if operand.__class__ is tuple:
+                entry.append(read_slot(tape, *operand))
+            elif operand.tape is tape:
+                entry.append(operand.slot)
+            else:
+                entry.append(operand_slot(tape, operand))
+        code = tape.code
+        expected = tape.expected
+        position = len(code)
+        if expected is None or position >= len(expected) or expected[position] is not plan:
+            note_line(tape, position)
+        code += entry
+        if call.numbers:
+            tape.numbers += call.numbers
+        if plan.random:
+            tape.draws.append(_draw(device, call.generator))
+        values = tape.values
+        slot = len(values)
+        if len(plan.outputs) == 1:
+            value = Value(plan.outputs[0], device, tape, slot)
+            values.append(value)
+            return [value]
+        results = [Value(spec, device, tape, slot + i) for i, spec in enumerate(plan.outputs)]
+        values += results
+        return results
+
+
+def _draw(device: Device, generator: torch.Generator | None) -> int:
+    if generator is None:
+        return device.generator.draw()
+    # A generator of the CPU may steer a draw on the device: it gives the state.
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+def recorder(name: str) -> Kernel:
+    """The kernel of a functional operator, or of one that writes to its arguments."""
+    plans: dict[tuple[Any, ...], Any] = {}
+    operator: Operator | None = None
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        nonlocal operator
+        if operator is None:
+            operator = operator_of(name)
+        call = Call()
+        try:
+            for position, argument in enumerate(args):
+                if argument.__class__ is Tensor:
+                    take_tensor(argument, call)
+                else:
+                    take_apart(argument, position in operator.scalars, call)
+            for keyword, argument in kwargs.items():
+                call.signature.append(keyword)
+                take_apart(argument, keyword in operator.scalars, call)
+        except AttributeError:
+            args, kwargs = admit(operator, args, kwargs)
+            return kernel(*args, **kwargs)
+        key = tuple(call.signature)
+        entry = plans.get(key)
+        if entry is None:
+            entry = plans[key] = planning.plan_call(operator, args, kwargs, call)
+        if entry.plan is None:
+            return fallback.run(operator, args, kwargs)
+        device = _device_of(call, kwargs)
+        results = append(entry.plan, call, device)
+        if entry.writes:
+            return _write_back(operator, args, kwargs, results)
+        if not entry.nested:
+            value = results[0]
+            spec: Spec = value.spec
+            out = device.new_tensor(spec.size, spec.dtype)
+            out.untyped_storage().value = value  # type: ignore[attr-defined]
+            return out if spec.is_contiguous else as_strided(META_KEYS, out, spec.size, spec.stride, 0)
+        return nest(entry.plan, entry.is_list, results)
+
+    return kernel
+
+
+def _device_of(call: Call, kwargs: dict[str, Any]) -> Device:
+    if not call.operands:
+        return device_for(kwargs.get("device"))
+    first = call.operands[0]
+    device: Device = first[0].device if first.__class__ is tuple else first.device
+    if len(call.operands) > 1:
+        for operand in call.operands:
+            other = operand[0].device if operand.__class__ is tuple else operand.device
+            if other is not device:
+                raise RuntimeError(
+                    "Expected all tensors to be on the same device, but found at least two devices, "
+                    f"xla:{device.index} and xla:{other.index}!"
+                )
+    return device
+
+
+def nest(plan: Plan, is_list: bool, values: list[Value]) -> Any:
+    """Tensors of the results, nested as the operator returns them."""
+    if is_list:
+        return [wrap(value) for value in values]
+    results: list[Any] = []
+    rest = iter(values)
+    for count in plan.structure:
+        if count == -1:
+            results.append(wrap(next(rest)))
+        elif count == -2:
+            results.append(None)
+        else:
+            results.append([wrap(next(rest)) for _ in range(count)])
+    return tuple(results)
+
+
+def _write_back(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], values: list[Value]) -> Any:
+    rest = iter(values)
+    for where in operator.written:
+        target = args[where] if isinstance(where, int) else kwargs.get(where)
+        if isinstance(target, Tensor):
+            hold(target, next(rest))
+        elif target is not None:
+            for tensor in target:
+                hold(tensor, next(rest))
+    # Operators that return nothing (`_foreach_add_`) have an empty list of returns.
+    first = operator.written[0]
+    return (args[first] if isinstance(first, int) else kwargs[first]) if operator.overload._schema.returns else None
+
+
+def out_variant(name: str) -> Kernel:
+    """The kernel of an `out=` overload: computes, then resizes and fills the tensors given."""
+    operator: Operator | None = None
+    compute: Kernel | None = None
+    names: list[str] = []
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        nonlocal operator, compute
+        if operator is None or compute is None:
+            operator = operator_of(name)
+            names.extend(a.name for a in operator.overload._schema.arguments if a.is_out)
+            if operator.functional is not None:
+                compute = recorder(operator.functional.name())
+        if compute is None:
+            return fallback.run(operator, args, kwargs)
+        outs = [kwargs.pop(n) for n in names]
+        results = compute(*args, **kwargs)
+        flat = [results] if isinstance(results, Tensor) else list(results)
+        for out, result in zip(outs, flat, strict=True):
+            fill_out(operator, out, result)
+        return outs[0] if len(outs) == 1 else tuple(outs)
+
+    return kernel
+
+
+def fill_out(operator: Operator, out: Tensor, result: Tensor) -> None:
+    """Puts `result` into `out`, resizing it as PyTorch does."""
+    if not torch.can_cast(result.dtype, out.dtype):
+        raise RuntimeError(
+            f"result type {planning.type_name(result.dtype)} can't be cast to the desired output type "
+            f"{planning.type_name(out.dtype)}"
+        )
+    if out.shape != result.shape:
+        if out.numel():
+            warnings.warn(planning.RESIZE_WARNING.format(tuple(out.shape), tuple(result.shape)), stacklevel=3)
+        out.resize_(result.shape)
+    out.copy_(result)

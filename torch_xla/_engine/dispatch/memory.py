@@ -1,0 +1,261 @@
+"""Kernels that make, move, share or resize memory: what is not computation and so has no lowering rule."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..client import buffers
+from ..graph.spec import contiguous_stride, spec_of
+from ..graph.tape import Value
+from ..private import torch as private
+from ..tensor import transfer
+from ..tensor.device import Device, device_for, uninitialised
+from ..tensor.storage import META_KEYS, as_strided, hold, shows_all, snapshot, value_of, wrap
+from ..tensor.sync import materialise
+from ..view.geometry import Geometry
+from .kernels import recorder
+
+aten = torch.ops.aten
+
+
+def empty(
+    size: list[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> Tensor:
+    """`torch.empty`: described, not allocated; it becomes zeros if somebody reads it first."""
+    if layout is not None and layout is not torch.strided:
+        raise NotImplementedError(
+            f"{layout} tensors do not exist on the xla device. Keep the tensor on the CPU, or use `.to_dense()` first."
+        )
+    if memory_format in (None, torch.contiguous_format, torch.preserve_format):
+        stride = contiguous_stride(tuple(size))
+    else:
+        stride = torch.empty(size, device="meta", memory_format=memory_format).stride()
+    return _new(tuple(size), tuple(stride), dtype, device)
+
+
+def empty_strided(
+    size: list[int],
+    stride: list[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+) -> Tensor:
+    """`torch.empty_strided`: strides with gaps or overlaps lie over a flat storage that reaches as far as they do."""
+    geometry = Geometry(tuple(size), tuple(stride))
+    if geometry.is_dense():
+        return _new(geometry.size, geometry.stride, dtype, device)
+    flat = _new((geometry.extent,), (1,), dtype, device)
+    result: Tensor = as_strided(META_KEYS, flat, size, stride, 0)
+    return result
+
+
+def _new(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype | None, device: Any) -> Tensor:
+    if any(n < 0 for n in size):
+        raise RuntimeError(f"Trying to create tensor with negative dimension {min(size)}: {list(size)}")
+    return wrap(uninitialised(size, stride, dtype or torch.get_default_dtype(), device_for(device)))
+
+
+_cast = recorder("aten::_to_copy")
+
+
+def to_copy(
+    self: Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> Tensor:
+    """`.to(...)`: to another dtype on the device, to the host, or to another ordinal."""
+    if device is not None:
+        device = torch.device(device)
+        if device.type != self.device.type:
+            host = transfer.to_cpu(self)
+            if memory_format is None:
+                memory_format = torch.preserve_format
+            return host.to(device, dtype or host.dtype, memory_format=memory_format)
+        target = device_for(device)
+        source: Device = value_of(self).device
+        if target is not source:
+            moved = _move(self, target)
+            return moved if dtype is None or dtype is moved.dtype else to_copy(moved, dtype=dtype)
+    if dtype is None or dtype is self.dtype:
+        return clone(self, memory_format=memory_format)
+    return _cast(self, dtype=dtype, memory_format=memory_format)  # type: ignore[no-any-return]
+
+
+def _move(tensor: Tensor, target: Device) -> Tensor:
+    value = snapshot(tensor)
+    moved = Value(value.spec, target, None, -1)
+    moved.buffer = buffers.move(materialise(value), target.jax_device)
+    return wrap(moved)
+
+
+_record_clone = recorder("aten::clone")
+
+
+def clone(self: Tensor, *, memory_format: torch.memory_format | None = None) -> Tensor:
+    """`torch.clone`: values never change, so a copy in the same order of memory is the same value on a new storage."""
+    value = value_of(self)
+    if shows_all(self, value.spec) and (
+        memory_format in (None, torch.preserve_format) or self.is_contiguous(memory_format=memory_format)
+    ):
+        return wrap(value)
+    return _record_clone(self, memory_format=memory_format)  # type: ignore[no-any-return]
+
+
+_record_copy = recorder("aten::copy_")
+
+
+def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+    """`Tensor.copy_` between any two of host, this device and other ordinals."""
+    if self is src:
+        return self
+    if self.device.type != "xla":
+        return self.copy_(transfer.to_cpu(src))
+    if src.device.type != "xla":
+        _check_broadcast(self, src)
+        transfer.upload_into(self, src)
+        return self
+    ours, theirs = value_of(self), value_of(src)
+    if ours.device is not theirs.device:
+        src = _move(src, ours.device)
+        theirs = value_of(src)
+    if theirs.spec is ours.spec and shows_all(self, ours.spec) and shows_all(src, theirs.spec):
+        self.untyped_storage().value = theirs  # type: ignore[attr-defined]
+        return self
+    _record_copy(self, src)
+    return self
+
+
+def _check_broadcast(self: Tensor, src: Tensor) -> None:
+    try:
+        broadcast = torch.broadcast_shapes(self.shape, src.shape)
+    except RuntimeError:
+        broadcast = None  # type: ignore[assignment]
+    if broadcast != self.shape:
+        dim = self.dim() - 1
+        raise RuntimeError(
+            f"The size of tensor a ({self.shape[dim] if self.dim() else 1}) must match the size of tensor b "
+            f"({src.shape[-1] if src.dim() else 1}) at non-singleton dimension {dim}"
+            if src.dim() <= self.dim()
+            else f"output with shape {list(self.shape)} doesn't match the broadcast shape {list(src.shape)}"
+        )
+
+
+def copy_from(self: Tensor, dst: Tensor, non_blocking: bool = False) -> Tensor:
+    """`_copy_from`: `dst.copy_(self)`, as PyTorch asks it of a backend."""
+    return copy_(dst, self, non_blocking)
+
+
+def copy_from_and_resize(self: Tensor, dst: Tensor) -> Tensor:
+    """`_copy_from_and_resize`: `dst` takes the size and the contents of `self`."""
+    if dst.shape != self.shape:
+        dst.resize_(self.shape)
+    return copy_(dst, self)
+
+
+def local_scalar_dense(self: Tensor) -> Any:
+    """`.item()`."""
+    return transfer.item(self)
+
+
+def equal(self: Tensor, other: Tensor) -> bool:
+    """`torch.equal`: one comparison on the device, one number back."""
+    if self.shape != other.shape:
+        return False
+    return bool(transfer.item(torch.eq(self, other).all()))
+
+
+def resize_(self: Tensor, size: list[int], *, memory_format: torch.memory_format | None = None) -> Tensor:
+    """`Tensor.resize_`: keeps the storage's elements, and grows the storage if it is too small."""
+    target = Geometry.contiguous(tuple(size))
+    if memory_format is not None and memory_format not in (torch.contiguous_format, torch.preserve_format):
+        stride = torch.empty(size, device="meta", memory_format=memory_format).stride()
+        target = Geometry(tuple(size), tuple(stride))
+    value = value_of(self)
+    needed = self.storage_offset() + target.extent
+    has = value.spec.numel * value.spec.dtype.itemsize // self.element_size()
+    if needed > has:
+        _grow(self, value, needed)
+    self.set_(self.untyped_storage(), self.storage_offset(), target.size, target.stride)
+    return self
+
+
+def _grow(tensor: Tensor, value: Value, elements: int) -> None:
+    storage = tensor.untyped_storage()
+    dtype = value.spec.dtype
+    count = -(-elements * tensor.element_size() // dtype.itemsize)
+    if value.spec.numel == 0 or value.state == "empty":
+        storage.value = Value(spec_of((count,), (1,), dtype), value.device, None, -1)  # type: ignore[attr-defined]
+        return
+    flat = torch.empty((count,), dtype=dtype, device=tensor.device)
+    old = wrap(value)
+    flat[: value.spec.numel].copy_(old.as_strided((value.spec.numel,), (1,), 0))
+    storage.value = value_of(flat)  # type: ignore[attr-defined]
+
+
+_set = aten.set_.source_Storage_storage_offset._handle.redispatch_boxed
+
+
+def set_storage_offset(
+    self: Tensor, source: Any, storage_offset: int, size: list[int], stride: list[int] = []
+) -> Tensor:  # fmt: skip
+    """`Tensor.set_(storage, offset, size, stride)`: `self` becomes a view of `source`."""
+    stride = stride or list(contiguous_stride(tuple(size)))
+    result: Tensor = _set(META_KEYS, self, source, storage_offset, size, stride)
+    return result
+
+
+def set_storage(self: Tensor, source: Any) -> Tensor:
+    """`Tensor.set_(storage)`: `self` shows the whole of `source`."""
+    value = getattr(source, "value", None)
+    elements = source.nbytes() // self.element_size()
+    if value is not None:
+        elements = value.spec.numel * value.spec.dtype.itemsize // self.element_size()
+    return set_storage_offset(self, source, 0, [elements], [1])
+
+
+def set_tensor(self: Tensor, source: Tensor) -> Tensor:
+    """`Tensor.set_(tensor)`: `self` shares the storage and geometry of `source`."""
+    value_of(source)
+    return set_storage_offset(
+        self, source.untyped_storage(), source.storage_offset(), list(source.shape), list(source.stride())
+    )
+
+
+def set_nothing(self: Tensor) -> Tensor:
+    """`Tensor.set_()`: `self` becomes empty."""
+    return set_tensor(self, torch.empty(0, dtype=self.dtype, device=self.device))
+
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    "empty.memory_format": empty,
+    "empty_strided": empty_strided,
+    "_to_copy": to_copy,
+    "clone": clone,
+    "copy_": copy_,
+    "_copy_from": copy_from,
+    "_copy_from_and_resize": copy_from_and_resize,
+    "_local_scalar_dense": local_scalar_dense,
+    "equal": equal,
+    "resize_": resize_,
+    "set_": set_nothing,
+    "set_.source_Storage": set_storage,
+    "set_.source_Storage_storage_offset": set_storage_offset,
+    "set_.source_Tensor": set_tensor,
+}
+
+__all__ = ["KERNELS", "hold", "private"]

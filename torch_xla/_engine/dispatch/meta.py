@@ -1,0 +1,85 @@
+"""Sizes, strides, dtypes and errors of an operator, from PyTorch's own meta kernels."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..graph.spec import Spec, contiguous_stride, spec_of
+from ..private import torch as private
+from ..view.geometry import Geometry
+from .forms import Form, Operator
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred:
+    """What a call returns or writes: specs in order, and how they nest (see `Plan.structure`)."""
+
+    outputs: tuple[Spec, ...]
+    structure: tuple[int, ...]
+    nested: bool  # whether the operator returns a tuple or list rather than one tensor
+
+
+def to_meta(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same size, stride and dtype without memory."""
+    meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    if tensor.dtype.is_complex and tensor.is_conj():
+        meta = torch._conj(meta)
+    return meta
+
+
+def infer(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inferred:
+    """Runs the call on meta tensors. Raises what PyTorch raises for wrong arguments, `NotImplementedError` without one."""
+    memo: dict[int, torch.Tensor] = {}
+
+    def convert(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            if leaf.device.type != "xla":
+                return leaf
+            # The same tensor twice must stay the same tensor: `x.add_(x)`.
+            return memo.setdefault(id(leaf), to_meta(leaf))
+        if isinstance(leaf, torch.device):
+            return torch.device("meta")
+        return None if isinstance(leaf, torch.Generator) else leaf
+
+    with private.without_modes(), torch.no_grad():
+        meta_args, meta_kwargs = pytree.tree_map(convert, (args, kwargs))
+        result = operator.overload(*meta_args, **meta_kwargs)
+    if operator.form is Form.INPLACE:
+        result = tuple(meta_args[w] if isinstance(w, int) else meta_kwargs.get(w) for w in operator.written)
+        outputs, structure = _describe(result, exact=True)
+        return Inferred(outputs, structure if len(structure) > 1 or structure[0] != -1 else (-1,), True)
+    nested = isinstance(result, (tuple, list))
+    if nested and str(operator.overload._schema.returns[0].type).startswith("List"):
+        outputs, _ = _describe(tuple(result), exact=False)
+        return Inferred(outputs, (len(result),), True)
+    outputs, structure = _describe(result if nested else (result,), exact=False)
+    return Inferred(outputs, structure, nested)
+
+
+def _describe(results: Any, exact: bool) -> tuple[tuple[Spec, ...], tuple[int, ...]]:
+    outputs: list[Spec] = []
+    structure: list[int] = []
+    for result in results:
+        if isinstance(result, torch.Tensor):
+            outputs.append(_spec(result, exact))
+            structure.append(-1)
+        elif isinstance(result, (list, tuple)):
+            outputs.extend(_spec(r, exact) for r in result)
+            structure.append(len(result))
+        elif result is None:
+            structure.append(-2)
+        else:
+            raise NotImplementedError(f"a result of type {type(result).__name__}")
+    return tuple(outputs), tuple(structure)
+
+
+def _spec(meta: torch.Tensor, exact: bool) -> Spec:
+    size = tuple(meta.shape)
+    stride = tuple(meta.stride())
+    if exact or not Geometry(size, stride).is_dense():
+        # A written tensor brings its own geometry; what the rule computes for it has the plain one. A new tensor has
+        # memory of its own, which a layout with gaps would waste.
+        stride = contiguous_stride(size) if not exact else stride
+    return spec_of(size, stride, meta.dtype)

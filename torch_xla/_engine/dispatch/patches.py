@@ -1,0 +1,46 @@
+"""What of PyTorch we replace on import: the whole list, each with its reason."""
+
+import copy
+from typing import Any
+
+import torch
+
+
+def apply_patches() -> None:
+    """Applies every patch. Each leaves all other devices as they are."""
+    # `is_xla` is a C++ test for a device type that PyTorch gave the name before us.
+    torch.Tensor.is_xla = property(_is_xla)  # type: ignore[assignment, misc, method-assign]
+    # Every device with a module of its own has such a method (`.cuda()`); PyTorch's generator of them refuses the
+    # name, because `is_xla` exists.
+    torch.Tensor.xla = _tensor_xla  # type: ignore[attr-defined]
+    torch.nn.Module.xla = _module_xla  # type: ignore[attr-defined]
+    # `copy.copy` of a CPU tensor shares the storage; PyTorch's own path would copy an `xla` tensor through the host.
+    torch.Tensor.__copy__ = _shallow_copy  # type: ignore[attr-defined]
+
+
+def _is_xla(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "xla"
+
+
+def _tensor_xla(self: torch.Tensor, device: Any = None, non_blocking: bool = False) -> torch.Tensor:
+    """A copy of this tensor on an `xla` device."""
+    return self.to("xla" if device is None else _named(device), non_blocking=non_blocking)
+
+
+def _module_xla(self: torch.nn.Module, device: Any = None) -> torch.nn.Module:
+    """Moves the parameters and buffers of this module to an `xla` device."""
+    return self.to("xla" if device is None else _named(device))
+
+
+def _named(device: Any) -> Any:
+    return torch.device("xla", device) if isinstance(device, int) else device
+
+
+def _shallow_copy(self: torch.Tensor) -> torch.Tensor:
+    if self.device.type != "xla":
+        return copy._reconstruct(self, None, *self.__reduce_ex__(4))  # type: ignore[attr-defined, no-any-return]
+    alias = self.detach()
+    result: torch.Tensor = alias if type(self) is torch.Tensor else alias.as_subclass(type(self))
+    result.requires_grad_(self.requires_grad)
+    result.__dict__.update(self.__dict__)
+    return result

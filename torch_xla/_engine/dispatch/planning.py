@@ -1,0 +1,165 @@
+"""From one call to its plan: results from the meta kernel, rule from the registry, dtype from promotion."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import torch
+
+from .. import dtypes
+from ..graph.plan import Number, Operand, Plan
+from ..graph.spec import Spec, contiguous_stride, spec_of
+from ..lowering import decompositions, promotion
+from ..lowering.call import lower
+from ..lowering.registry import Promotion, Rule, rule_of
+from ..view.geometry import Geometry
+from ..view.overlap import Overlap, has_internal_overlap
+from . import meta
+from .forms import Form, Operator
+
+# What a rule never sees: where results go and in which order they lie is decided here.
+DROPPED = frozenset(("device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"))
+
+RESIZE_WARNING = (
+    "An output with one or more elements was resized since it had shape {}, which does not match the required "
+    "output shape {}. This behavior is deprecated, and in a future PyTorch release outputs will not be resized "
+    "unless they have zero elements. You can explicitly reuse an out tensor t by resizing it, inplace, to zero "
+    "elements with t.resize_(0)."
+)
+
+_OVERLAP = (
+    "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+    "Please clone() the tensor before performing the operation."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a kernel does for all calls with one signature. Without a plan the call runs on the CPU."""
+
+    plan: Plan | None
+    writes: bool = False
+    nested: bool = False
+    is_list: bool = False
+
+
+def plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) -> Entry:
+    """The entry of a call seen for the first time. Raises PyTorch's own error if the arguments are wrong."""
+    if operator.form is Form.INPLACE:
+        _refuse_overlap(operator, args, kwargs)
+    rule = rule_of(operator.functional) if operator.functional is not None else None
+    try:
+        inferred = meta.infer(operator, args, kwargs)
+    except NotImplementedError:
+        return Entry(None)
+    if rule is None and operator.functional is not None:
+        rule = decompositions.rule_for(operator.functional, args, kwargs)
+    if rule is None:
+        return Entry(None)
+    operands = _operand_specs(call)
+    template = _Template(operator.scalars)
+    filled_args = tuple(template.replace(a, i in operator.scalars) for i, a in enumerate(args))
+    filled_kwargs = {}
+    for keyword, argument in kwargs.items():
+        replaced = template.replace(argument, keyword in operator.scalars)
+        if keyword not in DROPPED:
+            filled_kwargs[keyword] = replaced
+    plan = Plan(
+        operator.functional if rule_of(operator.functional) is rule else rule.op,
+        (filled_args, filled_kwargs),
+        operands,
+        tuple(template.numbers),
+        inferred.outputs,
+        inferred.structure,
+        _compute_dtype(rule, args, kwargs),
+        rule.random,
+    )
+    if not _can_lower(plan, call.numbers):
+        return Entry(None)
+    is_list = inferred.nested and len(inferred.structure) == 1 and inferred.structure[0] >= 0
+    return Entry(plan, operator.form is Form.INPLACE, inferred.nested, is_list)
+
+
+class _Template:
+    """Replaces tensors and numbers by placeholders, in the order in which kernels take a call apart."""
+
+    def __init__(self, scalars: frozenset[int | str]) -> None:
+        self.operands = 0
+        self.numbers: list[type] = []
+
+    def replace(self, argument: Any, takes_scalar: bool) -> Any:
+        if isinstance(argument, torch.Tensor):
+            self.operands += 1
+            return Operand(self.operands - 1)
+        kind = argument.__class__
+        if kind is float or (kind is int and takes_scalar and -(1 << 63) <= argument < 1 << 63):
+            self.numbers.append(kind)
+            return Number(len(self.numbers) - 1)
+        if kind is list or kind is tuple:
+            return [self.replace(element, takes_scalar) for element in argument]
+        return argument
+
+
+def _operand_specs(call: Any) -> tuple[Spec, ...]:
+    specs = []
+    for operand in call.operands:
+        if operand.__class__ is tuple:
+            size, dtype = operand[1][0], operand[1][3]
+            specs.append(spec_of(size, contiguous_stride(size), dtype))
+        else:
+            specs.append(operand.spec)
+    return tuple(specs)
+
+
+def _compute_dtype(rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
+    if rule.promotion is Promotion.NONE:
+        return None
+    tensors: list[tuple[torch.dtype, int]] = []
+    numbers: list[Any] = []
+    for argument in (*args, *kwargs.values()):
+        for leaf in argument if isinstance(argument, (list, tuple)) else (argument,):
+            if isinstance(leaf, torch.Tensor):
+                tensors.append((leaf.dtype, leaf.dim()))
+            elif isinstance(leaf, (bool, int, float, complex)):
+                numbers.append(leaf)
+    dtype = promotion.common_dtype(tensors, numbers)
+    return promotion.float_dtype(dtype) if rule.promotion is Promotion.FLOAT else dtype
+
+
+def _can_lower(plan: Plan, numbers: list[Any]) -> bool:
+    """Tries the rule on shapes alone: what it refuses runs on the CPU, and its own mistakes show at the user's line."""
+    with jax.enable_x64(True):
+        shapes = [jax.ShapeDtypeStruct(s.size, dtypes.to_jax(dtypes.on_device(s.dtype))) for s in plan.operands]
+
+        def abstract(*operands: Any) -> Any:
+            key = jax.random.key(0, impl="rbg") if plan.random else None
+            return lower(plan, list(operands), list(numbers), key)
+
+        try:
+            jax.eval_shape(abstract, *shapes)
+        except NotImplementedError:
+            return False
+    return True
+
+
+def _refuse_overlap(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    for where in operator.written:
+        target = args[where] if isinstance(where, int) else kwargs.get(where)
+        for tensor in target if isinstance(target, (list, tuple)) else (target,):
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            geometry = Geometry(tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+            if has_internal_overlap(geometry) is Overlap.YES:
+                raise RuntimeError(_OVERLAP)
+
+
+_TYPE_NAMES = {
+    torch.bool: "Bool", torch.uint8: "Byte", torch.int8: "Char", torch.int16: "Short", torch.int32: "Int",
+    torch.int64: "Long", torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float",
+    torch.float64: "Double", torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
+}  # fmt: skip
+
+
+def type_name(dtype: torch.dtype) -> str:
+    """The name PyTorch's C++ messages use, such as "Float"."""
+    return _TYPE_NAMES.get(dtype, str(dtype).removeprefix("torch."))

@@ -1,0 +1,59 @@
+"""Registers a kernel for every aten operator that reaches a backend. Runs once, at import."""
+
+from typing import Any
+
+import torch
+
+from ..lowering.registry import all_rules
+from ..private import torch as private
+from . import batch_norm, memory, views
+from .kernels import out_variant, recorder
+
+# Composite operators that PyTorch differentiates as a whole: one node each instead of a chain of reshapes.
+_WHOLE = ("linear", "linear_backward", "matmul", "matmul_backward")
+
+# Registered libraries must stay alive: dropping one takes its kernels back.
+_libraries: list[torch.library.Library] = []
+
+
+def register_kernels() -> None:
+    """Makes every aten operator work on the `xla` device."""
+    library = private.raw_library("aten")
+    _libraries.append(library)
+    special: dict[str, Any] = {
+        **memory.KERNELS,
+        **batch_norm.KERNELS,
+        **{name.removeprefix("aten::"): views.view_kernel(name) for name in views.NAMES},
+        "as_strided": views.as_strided,
+    }
+    for name, kernel in special.items():
+        private.register_kernel(library, name, kernel)
+    ruled = {op.name().removesuffix(".default") for op in all_rules() if not isinstance(op, str)}
+    for name in private.all_operator_names():
+        if not name.startswith("aten::"):
+            continue
+        short = name.removeprefix("aten::")
+        if short not in special and _is_ours(name, ruled):
+            private.register_kernel(library, short, _kernel_for(name))
+    for short in _WHOLE:
+        private.register_kernel(library, short, recorder(f"aten::{short}"))
+
+
+def _is_ours(name: str, ruled: set[str]) -> bool:
+    if private.has_kernel(name, "CompositeImplicitAutograd"):
+        return False
+    # PyTorch's own composition of an operator is better than the CPU, unless we have a rule for the whole.
+    return name in ruled or not private.has_kernel(name, "CompositeExplicitAutograd")
+
+
+def _kernel_for(name: str) -> Any:
+    overload = name.partition(".")[2]
+    is_out = overload.endswith("out") or "out_" in overload or overload in ("grad_input", "values", "indices", "output")
+    if is_out and any(a.is_out for a in _schema(name).arguments):
+        return out_variant(name)
+    return recorder(name)
+
+
+def _schema(name: str) -> Any:
+    base, _, overload = name.partition(".")
+    return private.schema_of(base, overload)

@@ -1,0 +1,62 @@
+"""View operators: PyTorch's own kernels for tensors without memory make the view; nothing is recorded."""
+
+from typing import Any
+
+import torch
+
+from ..graph.spec import Spec
+from ..tensor.storage import META_KEYS, value_of
+from ..view.geometry import Geometry
+from .forms import resolve
+
+# The views without a composite kernel. All others (`transpose`, `select`, `slice`, …) end in one of these.
+NAMES = (
+    "aten::view",
+    "aten::view.dtype",
+    "aten::_reshape_alias",
+    "aten::unfold",
+    "aten::view_as_real",
+    "aten::view_as_complex",
+    "aten::_conj",
+    "aten::_neg_view",
+)
+
+
+def view_kernel(name: str) -> Any:
+    """A kernel that makes the view by PyTorch's Meta kernel."""
+    redispatch = resolve(name)._handle.redispatch_boxed
+
+    def kernel(*args: Any, **kwargs: Any) -> torch.Tensor:
+        result: torch.Tensor = redispatch(META_KEYS, *args, **kwargs)
+        return result
+
+    return kernel
+
+
+_as_strided = torch.ops.aten.as_strided.default._handle.redispatch_boxed
+
+
+def as_strided(
+    self: torch.Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
+) -> torch.Tensor:
+    """`torch.as_strided`: any geometry that stays inside the storage."""
+    result: torch.Tensor = _as_strided(META_KEYS, self, size, stride, storage_offset)
+    if storage_offset is not None or self.numel() < result.numel():
+        check_bounds(result)
+    return result
+
+
+def check_bounds(tensor: torch.Tensor) -> None:
+    """Raises as PyTorch does if `tensor` reaches beyond its storage, whose own size PyTorch does not know here."""
+    spec: Spec = value_of(tensor).spec
+    geometry = Geometry(tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+    needed = geometry.extent * tensor.element_size()
+    has = spec.numel * spec.dtype.itemsize
+    if needed > has:
+        raise RuntimeError(
+            f"setStorage: sizes {list(geometry.size)}, strides {list(geometry.stride)}, storage offset "
+            f"{geometry.offset}, and itemsize {tensor.element_size()} requiring a storage size of {needed} are out of "
+            f"bounds for storage of size {has}"
+        )
+
+

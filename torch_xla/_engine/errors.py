@@ -1,0 +1,27 @@
+"""The exceptions of our own.
+
+    RuntimeError
+      ExecutionError      a compiled program failed: which step, which of the user's lines
+        OutOfMemory       the device has no room for it
+      DonatedError        a tensor whose memory was given away was read
+    NotImplementedError
+      NoLowering          an operator has neither a rule nor a CPU kernel
+
+Where PyTorch on the CPU raises, the same type is raised here, by PyTorch's own checks where they can run.
+"""
+
+
+class ExecutionError(RuntimeError):
+    """A compiled program failed on the device."""
+
+
+class OutOfMemory(ExecutionError):
+    """The device has no room for a program's values."""
+
+
+class DonatedError(RuntimeError):
+    """A tensor was read whose buffer had been given to a program."""
+
+
+class NoLowering(NotImplementedError):
+    """An operator can run neither on the device nor on the CPU."""

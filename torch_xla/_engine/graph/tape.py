@@ -1,0 +1,79 @@
+"""The tape: operations in the order the program issued them, as one flat list that is its own key.
+
+The list holds, entry by entry, either a `Spec` (a value that exists already enters as an input) or a `Plan` followed
+by the slots of its operands and, for a random operation, the number of the draw. Slots count the values of the tape in
+order. Two steps that do the same give equal lists, and comparing them costs no more than comparing tuples of pointers.
+"""
+
+from typing import Any
+
+from .plan import Plan
+from .spec import Spec
+
+
+class Value:
+    """What a storage holds: immutable, computed (`buffer`) or described by a tape (`tape`, `slot`).
+
+    A value without either is uninitialised memory: it becomes zeros if somebody reads it. One value has at most one
+    buffer and one buffer belongs to one value, so whoever holds the last reference may give the buffer away.
+    """
+
+    __slots__ = ("buffer", "device", "shared", "slot", "spec", "tape")
+
+    def __init__(self, spec: Spec, device: Any, tape: "Tape | None", slot: int) -> None:
+        self.spec = spec
+        self.device = device
+        self.tape = tape
+        self.slot = slot
+        self.buffer: Any = None
+        self.shared = False  # somebody outside holds the buffer too (DLPack, jax.Array): it must not be donated
+
+    @property
+    def state(self) -> str:
+        """"data", "pending" or "empty"."""
+        if self.buffer is not None:
+            return "data"
+        return "empty" if self.tape is None else "pending"
+
+
+class Tape:
+    """Operations recorded on one device since its last sync."""
+
+    __slots__ = ("code", "draws", "expected", "expected_lines", "lines", "numbers", "reads", "shared", "values")
+
+    def __init__(self, expected: list[Any] | None = None, expected_lines: dict[int, Any] | None = None) -> None:
+        self.code: list[Any] = []
+        self.values: list[Value] = []
+        self.numbers: list[Any] = []
+        self.draws: list[int] = []
+        # Reading a storage through a view is recorded once: (slot of the base, view) → slot.
+        self.reads: dict[Any, int] = {}
+        self.shared: list[int] = []  # slots whose buffers somebody outside holds too
+        # The code of the tape that followed the previous one last time. As long as this one walks the same path its
+        # source lines are known; the first step off the path begins to collect new ones.
+        self.expected = expected
+        self.expected_lines = expected_lines
+        self.lines: dict[int, Any] = {}
+
+    def enter(self, value: Value, empty: Plan | None = None) -> int:
+        """Gives a value that lies outside this tape a slot in it; `empty` is what uninitialised memory becomes."""
+        slot = len(self.values)
+        if value.buffer is not None:
+            self.code.append(value.spec)
+            if value.shared:
+                self.shared.append(slot)
+        elif value.tape is None:
+            self.code.append(empty)
+        else:
+            raise RuntimeError("internal error: a value recorded on another tape was used; please report it")
+        self.values.append(value)
+        value.tape = self
+        value.slot = slot
+        return slot
+
+    def all_lines(self) -> dict[int, Any]:
+        """Source lines by position in the code, those of the known path included."""
+        if not self.expected_lines:
+            return self.lines
+        left = min(self.lines, default=len(self.code))
+        return {**{at: line for at, line in self.expected_lines.items() if at < left}, **self.lines}

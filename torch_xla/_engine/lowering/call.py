@@ -1,0 +1,82 @@
+"""One plan → JAX operations: casts by the declared promotion, the rule, casts to the dtypes PyTorch promised."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import dtypes
+from ..graph.plan import Number, Operand, Plan
+from .registry import rule_of
+
+
+class NeedsStaticNumber(Exception):
+    """A rule looks at a number that was to be an argument of the program."""
+
+
+def lower(plan: Plan, operands: list[Any], numbers: list[Any], key: jax.Array | None) -> list[Any]:
+    """The arrays of the plan's outputs, flat."""
+    rule = rule_of(plan.op)
+    if rule is None:
+        raise NotImplementedError(f"{plan.op} has no lowering rule")
+    if plan.compute_dtype is not None:
+        dtype = dtypes.to_jax(plan.compute_dtype)
+        operands = [x if x.dtype == dtype else cast(x, dtype) for x in operands]
+    args, kwargs = plan.arguments
+    filled = [_fill(a, operands, numbers) for a in args]
+    named = {k: _fill(v, operands, numbers) for k, v in kwargs.items()}
+    if rule.random:
+        named["key"] = key
+    try:
+        result = rule.lower(*filled, **named)
+    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
+        raise NeedsStaticNumber(str(plan.op)) from error
+    flat = _flatten(result, plan)
+    return [_finish(array, spec, plan) for array, spec in zip(flat, plan.outputs, strict=True)]
+
+
+def cast(array: jax.Array, dtype: np.dtype) -> jax.Array:
+    """`array` in another dtype; a complex array loses its imaginary part without a warning, as PyTorch's copies do."""
+    if jnp.issubdtype(array.dtype, np.complexfloating) and not jnp.issubdtype(dtype, np.complexfloating):
+        array = array.real
+    if array.dtype != np.bool_ and dtype == np.bool_:
+        return array != jnp.zeros((), array.dtype)
+    return jax.lax.convert_element_type(array, dtype)
+
+
+def _fill(argument: Any, operands: list[Any], numbers: list[Any]) -> Any:
+    if isinstance(argument, Operand):
+        return operands[argument.index]
+    if isinstance(argument, Number):
+        return numbers[argument.index]
+    if isinstance(argument, (list, tuple)):
+        return [_fill(a, operands, numbers) for a in argument]
+    return argument
+
+
+def _flatten(result: Any, plan: Plan) -> list[Any]:
+    if plan.structure == (-1,):
+        return [result]
+    if len(plan.structure) == 1:
+        return list(result)
+    flat: list[Any] = []
+    for part, count in zip(result, plan.structure, strict=True):
+        if count == -1:
+            flat.append(part)
+        elif count >= 0:
+            if len(part) != count:
+                raise ValueError(f"the rule of {plan.op} returned {len(part)} arrays where {count} were expected")
+            flat.extend(part)
+    return flat
+
+
+def _finish(array: Any, spec: Any, plan: Plan) -> Any:
+    dtype = dtypes.to_jax(dtypes.on_device(spec.dtype))
+    if not isinstance(array, jax.Array):
+        array = jnp.asarray(array)
+    if array.dtype != dtype:
+        array = cast(array, dtype)
+    if array.shape != spec.size:
+        raise ValueError(f"the rule of {plan.op} returned shape {array.shape}, PyTorch expects {spec.size}")
+    return array

@@ -1,0 +1,17 @@
+"""Every private name of JAX that the engine borrows, and why. Nothing else in the package touches one."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src.lax import lax as _lax
+
+
+def weakly_typed(scalar: jax.Array, dtype: np.dtype) -> jax.Array:
+    """`scalar` as a value that behaves like a Python number in type promotion.
+
+    A number that became an argument of a program must promote as it did when it was baked in, and JAX offers no public
+    way to make a traced value weakly typed.
+    """
+    result: Any = _lax._convert_element_type(scalar, dtype, weak_type=True)
+    return result

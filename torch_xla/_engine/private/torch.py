@@ -1,0 +1,47 @@
+"""Every private name of PyTorch that the engine borrows, and why. Nothing else in the package touches one."""
+
+from typing import Any
+
+import torch
+
+# The documented way to a Python backend goes through these: an empty tensor on PrivateUse1, the hooks and the guard.
+create_empty_tensor = torch._C._acc.create_empty_tensor
+PrivateUse1Hooks = torch._C._acc.PrivateUse1Hooks
+DeviceGuard = torch._C._acc.DeviceGuard
+register_hooks = torch._C._acc.register_python_privateuseone_hook
+register_device_guard = torch._C._acc.register_python_privateuseone_device_guard
+register_device_module = torch._register_device_module
+privateuse1_device_type = torch._C._autograd.DeviceType.PrivateUse1
+
+# Views are made by PyTorch's own Meta kernels, which only look at sizes and strides.
+META_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
+
+# What the dispatcher knows about an operator, without building its Python objects.
+all_operator_names = torch._C._dispatch_get_all_op_names
+has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+schema_of = torch._C._get_schema
+
+# Kernels run with Python dispatch modes still active (FakeTensorMode of torch.compile, vmap): meta inference must not
+# see them, or a mode would trace our private meta tensors.
+without_modes = torch.utils._python_dispatch._disable_current_modes
+
+from_dlpack = torch._C._from_dlpack
+current_autograd_node = torch._C._current_autograd_node
+
+
+def raw_library(namespace: str) -> torch.library.Library:
+    """A library to register kernels in."""
+    return torch.library.Library(namespace, "IMPL")
+
+
+def register_kernel(library: torch.library.Library, name: str, kernel: Any) -> None:
+    """Registers `kernel` for PrivateUse1. `Library.impl` costs three times as much through its checks."""
+    assert library.m is not None
+    library.m.impl(name, "PrivateUse1", kernel)
+
+
+def register_fallthrough(key: str) -> torch.library.Library:
+    """Lets every operator pass through the dispatch key `key`."""
+    library = torch.library.Library("_", "IMPL", key)
+    library.fallback(torch.library.fallthrough_kernel)
+    return library

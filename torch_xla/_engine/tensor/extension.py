@@ -1,0 +1,68 @@
+"""Tensors on ordinals above 0.
+
+PyTorch's Python hook makes tensors on ordinal 0 only. A DLPack capsule with the device type for extensions, whose data
+pointer is null, becomes a tensor on any ordinal of PrivateUse1.
+"""
+
+import ctypes
+import functools
+
+import torch
+
+from ..private import torch as private
+
+_EXTENSION_DEVICE = 12  # kDLExtDev
+_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5, "bool": 6}
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Managed(ctypes.Structure):
+    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+
+
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+
+
+def _dlpack_type(dtype: torch.dtype) -> tuple[int, int]:
+    bits = dtype.itemsize * 8
+    if dtype is torch.bool:
+        return _CODES["bool"], 8
+    if dtype is torch.bfloat16:
+        return _CODES["bfloat"], 16
+    if dtype.is_complex:
+        return _CODES["complex"], bits
+    if dtype.is_floating_point:
+        return _CODES["float"], bits
+    return _CODES["int" if dtype.is_signed else "uint"], bits
+
+
+@functools.lru_cache(maxsize=4096)
+def _description(index: int, size: tuple[int, ...], dtype: torch.dtype) -> tuple[_Managed, object]:
+    # Descriptions live as long as the cache and own no memory, so tensors need no deleter.
+    shape = (ctypes.c_int64 * max(len(size), 1))(*size)
+    code, bits = _dlpack_type(dtype)
+    tensor = _Tensor(None, _EXTENSION_DEVICE, index, len(size), code, bits, 1, shape, None, 0)
+    return _Managed(tensor, None, None), shape
+
+
+def tensor_on_ordinal(index: int, size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """An empty contiguous tensor on `xla:index`."""
+    managed, _ = _description(index, tuple(size), dtype)
+    capsule = _new_capsule(ctypes.addressof(managed), b"dltensor", None)
+    return private.from_dlpack(capsule)

@@ -1,0 +1,49 @@
+"""Random state: one int per device. Every draw takes the state it finds and steps it, all on the host.
+
+The states of a step's draws become one small array, an ordinary argument of the program: so no draw, no seed and no
+number of draws that came before can make a program differ from the last one.
+"""
+
+import numpy as np
+
+# Knuth's MMIX multiplier; modulo 2**63 so that a state is a non-negative int64 everywhere it is saved.
+_MULTIPLIER = 6364136223846793005
+_INCREMENT = 1442695040888963407
+_MASK = (1 << 63) - 1
+
+
+class Generator:
+    """The random state of a device."""
+
+    __slots__ = ("initial_seed", "state")
+
+    def __init__(self) -> None:
+        self.initial_seed = 0
+        self.state = 0
+
+    def seed(self, seed: int) -> None:
+        """Starts the sequence that belongs to `seed`."""
+        self.initial_seed = seed
+        self.state = seed & _MASK
+
+    def draw(self) -> int:
+        """The state for one draw; the next draw gets another."""
+        state = self.state
+        self.state = (state * _MULTIPLIER + _INCREMENT) & _MASK
+        return state
+
+
+def _mix(words: np.ndarray) -> np.ndarray:
+    # splitmix64's finaliser: neighbouring states give unrelated keys.
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def keys_of(states: list[int]) -> np.ndarray:
+    """The data of one 128-bit JAX key per state: uint32[n, 4]."""
+    words = np.array(states, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        first = _mix(words + np.uint64(0x9E3779B97F4A7C15))
+        second = _mix(words + np.uint64(0x3C6EF372FE94F82A))
+    return np.stack([first, second], axis=1).view(np.uint32).reshape(len(states), 4)

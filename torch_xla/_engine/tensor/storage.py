@@ -1,0 +1,142 @@
+"""The lazy value lives on the storage: every alias of a storage reads and writes the same one.
+
+A tensor is PyTorch's: size, stride and offset over a storage. `storage.value` says what the storage holds now. A tensor
+that shows the whole of it in its own order reads it for nothing; any other tensor records a read through its view.
+"""
+
+from typing import Any
+
+import torch
+
+from ..graph.plan import Operand, Plan
+from ..graph.spec import Spec, contiguous_stride, spec_of
+from ..graph.tape import Tape, Value
+from ..lowering.storage import READ, WRITE
+from ..private import torch as private
+from ..view.geometry import Geometry
+from .device import LOCK, Device, device_for, empty_plan
+
+as_strided = torch.ops.aten.as_strided.default._handle.redispatch_boxed
+META_KEYS = private.META_KEYS
+
+# A view: size, stride, offset, dtype, and whether it shows conjugates or negatives.
+View = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype, bool, bool]
+
+_read_plans: dict[tuple[Spec, View], Plan] = {}
+_write_plans: dict[tuple[Spec, View], Plan] = {}
+
+
+def value_of(tensor: torch.Tensor) -> Value:
+    """What the storage of `tensor` holds; memory nobody described yet is uninitialised."""
+    storage = tensor.untyped_storage()
+    value: Value | None = getattr(storage, "value", None)
+    if value is None:
+        value = _adopt(tensor, storage)
+    return value
+
+
+def _adopt(tensor: torch.Tensor, storage: torch.UntypedStorage) -> Value:
+    # PyTorch made this storage without us, for instance `torch.UntypedStorage(12, device="xla")`.
+    extent = Geometry(tuple(tensor.shape), tensor.stride(), tensor.storage_offset()).extent
+    size = (max(extent, storage.nbytes() // max(tensor.element_size(), 1)),)
+    value = Value(spec_of(size, (1,), tensor.dtype), device_for(tensor.device), None, -1)
+    storage.value = value  # type: ignore[attr-defined]
+    return value
+
+
+def shows_all(tensor: torch.Tensor, spec: Spec) -> bool:
+    """Whether `tensor` shows the storage's value as it is."""
+    return (
+        tensor.shape == spec.size
+        and tensor.stride() == spec.stride
+        and tensor.dtype is spec.dtype
+        and not (spec.dtype.is_complex and tensor.is_conj())
+        and not tensor.is_neg()
+    )
+
+
+def view_of(tensor: torch.Tensor) -> View:
+    """How `tensor` looks at its storage."""
+    dtype = tensor.dtype
+    conj = dtype.is_complex and tensor.is_conj()
+    return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), dtype, conj, tensor.is_neg()
+
+
+def operand_slot(tape: Tape, value: Value) -> int:
+    """The slot of a storage's value on `tape`."""
+    if value.tape is tape:
+        return value.slot
+    return tape.enter(value, empty_plan(value) if value.buffer is None else None)
+
+
+def read_slot(tape: Tape, value: Value, view: View) -> int:
+    """The slot of what a view shows of `value`; recorded once per tape."""
+    base = operand_slot(tape, value)
+    slot = tape.reads.get((base, view))
+    if slot is None:
+        plan = _read_plans.get((value.spec, view))
+        if plan is None:
+            plan = _read_plans[value.spec, view] = _read_plan(value.spec, view)
+        slot = len(tape.values)
+        tape.code += (plan, base)
+        tape.values.append(Value(plan.outputs[0], value.device, tape, slot))
+        tape.reads[base, view] = slot
+    return slot
+
+
+def _view_arguments(spec: Spec, view: View) -> tuple[Any, ...]:
+    size, stride, offset, dtype, conj, neg = view
+    return Geometry(spec.size, spec.stride), Geometry(size, stride, offset), spec.dtype, dtype, conj, neg
+
+
+def _read_plan(spec: Spec, view: View) -> Plan:
+    size, dtype = view[0], view[3]
+    output = spec_of(size, contiguous_stride(size), dtype)
+    return Plan(READ, ((Operand(0), *_view_arguments(spec, view)), {}), (spec,), (), (output,))
+
+
+def _write_plan(spec: Spec, view: View) -> Plan:
+    size, dtype = view[0], view[3]
+    written = spec_of(size, contiguous_stride(size), dtype)
+    arguments = (Operand(0), Operand(1), *_view_arguments(spec, view))
+    return Plan(WRITE, (arguments, {}), (spec, written), (), (spec,))
+
+
+def hold(tensor: torch.Tensor, value: Value) -> None:
+    """Makes `value`, of the shape and dtype of `tensor`, what `tensor` shows from now on."""
+    storage = tensor.untyped_storage()
+    base = value_of(tensor)
+    if shows_all(tensor, base.spec):
+        storage.value = value  # type: ignore[attr-defined]
+        return
+    view = view_of(tensor)
+    with LOCK:
+        tape = base.device.tape
+        plan = _write_plans.get((base.spec, view))
+        if plan is None:
+            plan = _write_plans[base.spec, view] = _write_plan(base.spec, view)
+        tape.code += (plan, operand_slot(tape, base), operand_slot(tape, value))
+        written = Value(base.spec, base.device, tape, len(tape.values))
+        tape.values.append(written)
+    storage.value = written  # type: ignore[attr-defined]
+
+
+def wrap(value: Value) -> torch.Tensor:
+    """A new tensor whose storage holds `value`."""
+    spec = value.spec
+    device: Device = value.device
+    tensor = device.new_tensor(spec.size, spec.dtype)
+    tensor.untyped_storage().value = value  # type: ignore[attr-defined]
+    if not spec.is_contiguous:
+        tensor = as_strided(META_KEYS, tensor, spec.size, spec.stride, 0)
+    return tensor
+
+
+def snapshot(tensor: torch.Tensor) -> Value:
+    """What `tensor` shows now, as a value of its own: the storage's, or a recorded read of it."""
+    value = value_of(tensor)
+    if shows_all(tensor, value.spec):
+        return value
+    with LOCK:
+        tape = value.device.tape
+        return tape.values[read_slot(tape, value, view_of(tensor))]
