@@ -37,6 +37,7 @@ class Operator:
     written: tuple[int | str, ...]  # the arguments it writes to: position, or keyword
     scalars: frozenset[int | str]  # the arguments that take a Python number of any kind
     index_like: bool  # its index operands may live on the CPU
+    returns: bool  # some in-place operators return nothing
 
     @property
     def name(self) -> str:
@@ -79,7 +80,15 @@ def operator_of(name: str) -> Operator:
     index_like = op._schema.name.split("::")[1].strip("_") in (
         "index", "index_put", "index_put_impl", "unsafe_index", "unsafe_index_put",
     )  # fmt: skip
-    return Operator(op, form, _functional_sibling(op, form), tuple(written), frozenset(scalars), index_like)
+    return Operator(
+        op,
+        form,
+        _functional_sibling(op, form),
+        tuple(written),
+        frozenset(scalars),
+        index_like,
+        bool(op._schema.returns),
+    )
 
 
 def _functional_sibling(op: OpOverload, form: Form) -> OpOverload | None:

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from ..graph.plan import Plan
-from ..graph.spec import Spec, spec_of
+from ..graph.spec import Spec
 from ..graph.tape import Tape, Value
 from ..tensor.device import LOCK, Device, device_for
 from ..tensor.storage import META_KEYS, as_strided, hold, operand_slot, read_slot, view_of, wrap
@@ -26,65 +27,49 @@ Kernel = Callable[..., Any]
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
-class Call:
-    """The arguments of one call taken apart: what identifies its plan, the values it reads, the numbers it brings."""
-
-    __slots__ = ("generator", "numbers", "operands", "signature")
-
-    def __init__(self) -> None:
-        self.signature: list[Any] = []
-        self.operands: list[Any] = []  # a value, or (value, view)
-        self.numbers: list[int | float] = []
-        self.generator: torch.Generator | None = None
-
-
-def take_apart(argument: Any, takes_scalar: bool, call: Call) -> None:
-    """Adds one argument that is not a plain tensor to `call`."""
+def take_apart(argument: Any, takes_scalar: bool, call: planning.Call) -> None:
+    """Adds one argument to `call`; raises `AttributeError` for a tensor that is not on our device."""
     kind = argument.__class__
+    signature, operands, numbers = call
     if kind is float:
-        call.signature.append(float)
-        call.numbers.append(argument)
+        signature.append(float)
+        numbers.append(argument)
     elif kind is int and takes_scalar and argument in _INT64:
-        call.signature.append(int)
-        call.numbers.append(argument)
+        signature.append(int)
+        numbers.append(argument)
     elif isinstance(argument, Tensor):
-        take_tensor(argument, call)
+        value: Value = argument.untyped_storage().value  # type: ignore[attr-defined]
+        spec = value.spec
+        if (
+            argument.shape == spec.size
+            and argument.stride() == spec.stride
+            and argument.dtype is spec.dtype
+            and not (spec.is_complex and argument.is_conj())
+        ):
+            operands.append(value)
+            signature.append(spec)
+        else:
+            view = view_of(argument)
+            operands.append((value, view))
+            signature.append(view)
     elif kind is list or kind is tuple:
-        call.signature.append(len(argument))
+        signature.append(len(argument))
         for element in argument:
             take_apart(element, takes_scalar, call)
     elif kind is torch.Generator:
-        call.generator = argument
+        signature.append(kind)
     else:
         # `True` and `1` are equal as keys, and both may come where a scalar is expected.
-        call.signature.append((bool, argument) if kind is bool else argument)
+        signature.append((bool, argument) if kind is bool else argument)
 
 
-def take_tensor(tensor: Tensor, call: Call) -> None:
-    """Adds one tensor to `call`; raises `AttributeError` if it is not on our device."""
-    value: Value = tensor.untyped_storage().value  # type: ignore[attr-defined]
-    spec = value.spec
-    if (
-        tensor.shape == spec.size
-        and tensor.stride() == spec.stride
-        and tensor.dtype is spec.dtype
-        and not tensor.is_neg()
-        and not (spec.dtype.is_complex and tensor.is_conj())
-    ):
-        call.operands.append(value)
-        call.signature.append(spec)
-    else:
-        view = view_of(tensor)
-        call.operands.append((value, view))
-        call.signature.append((spec_of(view[0], view[1], view[3]), view[4]))
-
-
-def append(plan: Plan, call: Call, device: Device) -> list[Value]:
+def append(plan: Plan, call: planning.Call, device: Device, generator: torch.Generator | None = None) -> list[Value]:
     """Records one call and returns the values of its results."""
+    _, operands, numbers = call
     with LOCK:
         tape: Tape = device.tape
         entry: list[Any] = [plan]
-        for operand in call.operands:
+        for operand in operands:
             if operand.__class__ is tuple:
                 entry.append(read_slot(tape, *operand))
             elif operand.tape is tape:
@@ -97,10 +82,10 @@ def append(plan: Plan, call: Call, device: Device) -> list[Value]:
         if expected is None or position >= len(expected) or expected[position] is not plan:
             note_line(tape, position)
         code += entry
-        if call.numbers:
-            tape.numbers += call.numbers
+        if numbers:
+            tape.numbers += numbers
         if plan.random:
-            tape.draws.append(_draw(device, call.generator))
+            tape.draws.append(_draw(device, generator))
         values = tape.values
         slot = len(values)
         if len(plan.outputs) == 1:
@@ -121,61 +106,66 @@ def _draw(device: Device, generator: torch.Generator | None) -> int:
 
 def recorder(name: str) -> Kernel:
     """The kernel of a functional operator, or of one that writes to its arguments."""
-    plans: dict[tuple[Any, ...], Any] = {}
+    plans: dict[tuple[Any, ...], planning.Entry] = {}
     operator: Operator | None = None
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         nonlocal operator
         if operator is None:
             operator = operator_of(name)
-        call = Call()
+        signature: list[Any] = []
+        operands: list[Any] = []
+        call = signature, operands, []
         try:
             for position, argument in enumerate(args):
-                if argument.__class__ is Tensor:
-                    take_tensor(argument, call)
-                else:
-                    take_apart(argument, position in operator.scalars, call)
+                kind = argument.__class__
+                if kind is Tensor or kind is Parameter:
+                    # As in `take_apart`; a call of a function here costs a tenth of the whole.
+                    value = argument.untyped_storage().value
+                    spec: Spec = value.spec
+                    if (
+                        argument.shape == spec.size
+                        and argument.stride() == spec.stride
+                        and argument.dtype is spec.dtype
+                        and not spec.is_complex
+                    ):
+                        operands.append(value)
+                        signature.append(spec)
+                        continue
+                take_apart(argument, position in operator.scalars, call)
             for keyword, argument in kwargs.items():
-                call.signature.append(keyword)
+                signature.append(keyword)
                 take_apart(argument, keyword in operator.scalars, call)
         except AttributeError:
-            args, kwargs = admit(operator, args, kwargs)
-            return kernel(*args, **kwargs)
-        key = tuple(call.signature)
+            return kernel(*(admitted := admit(operator, args, kwargs))[0], **admitted[1])
+        key = tuple(signature)
         entry = plans.get(key)
         if entry is None:
             entry = plans[key] = planning.plan_call(operator, args, kwargs, call)
-        if entry.plan is None:
+        plan = entry.plan
+        if plan is None:
             return fallback.run(operator, args, kwargs)
-        device = _device_of(call, kwargs)
-        results = append(entry.plan, call, device)
+        if operands:
+            first = operands[0]
+            device: Device = first[0].device if first.__class__ is tuple else first.device
+        else:
+            device = device_for(kwargs.get("device"))
+        results = append(plan, call, device, _generator(args, kwargs) if plan.random else None)
         if entry.writes:
             return _write_back(operator, args, kwargs, results)
-        if not entry.nested:
-            value = results[0]
-            spec: Spec = value.spec
-            out = device.new_tensor(spec.size, spec.dtype)
-            out.untyped_storage().value = value  # type: ignore[attr-defined]
-            return out if spec.is_contiguous else as_strided(META_KEYS, out, spec.size, spec.stride, 0)
-        return nest(entry.plan, entry.is_list, results)
+        if entry.nested:
+            return nest(plan, entry.is_list, results)
+        value = results[0]
+        spec = value.spec
+        out = device.new_tensor(spec.size, spec.dtype)
+        out.untyped_storage().value = value  # type: ignore[attr-defined]
+        return out if spec.is_contiguous else as_strided(META_KEYS, out, spec.size, spec.stride, 0)
 
     return kernel
 
 
-def _device_of(call: Call, kwargs: dict[str, Any]) -> Device:
-    if not call.operands:
-        return device_for(kwargs.get("device"))
-    first = call.operands[0]
-    device: Device = first[0].device if first.__class__ is tuple else first.device
-    if len(call.operands) > 1:
-        for operand in call.operands:
-            other = operand[0].device if operand.__class__ is tuple else operand.device
-            if other is not device:
-                raise RuntimeError(
-                    "Expected all tensors to be on the same device, but found at least two devices, "
-                    f"xla:{device.index} and xla:{other.index}!"
-                )
-    return device
+def _generator(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generator | None:
+    return next((a for a in (*args, *kwargs.values()) if isinstance(a, torch.Generator)), None)
 
 
 def nest(plan: Plan, is_list: bool, values: list[Value]) -> Any:
@@ -203,9 +193,10 @@ def _write_back(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any
         elif target is not None:
             for tensor in target:
                 hold(tensor, next(rest))
-    # Operators that return nothing (`_foreach_add_`) have an empty list of returns.
+    if not operator.returns:
+        return None  # as `_foreach_add_` does
     first = operator.written[0]
-    return (args[first] if isinstance(first, int) else kwargs[first]) if operator.overload._schema.returns else None
+    return args[first] if isinstance(first, int) else kwargs[first]
 
 
 def out_variant(name: str) -> Kernel:
@@ -227,13 +218,13 @@ def out_variant(name: str) -> Kernel:
         results = compute(*args, **kwargs)
         flat = [results] if isinstance(results, Tensor) else list(results)
         for out, result in zip(outs, flat, strict=True):
-            fill_out(operator, out, result)
+            fill_out(out, result)
         return outs[0] if len(outs) == 1 else tuple(outs)
 
     return kernel
 
 
-def fill_out(operator: Operator, out: Tensor, result: Tensor) -> None:
+def fill_out(out: Tensor, result: Tensor) -> None:
     """Puts `result` into `out`, resizing it as PyTorch does."""
     if not torch.can_cast(result.dtype, out.dtype):
         raise RuntimeError(
@@ -242,6 +233,6 @@ def fill_out(operator: Operator, out: Tensor, result: Tensor) -> None:
         )
     if out.shape != result.shape:
         if out.numel():
-            warnings.warn(planning.RESIZE_WARNING.format(tuple(out.shape), tuple(result.shape)), stacklevel=3)
+            warnings.warn(planning.RESIZE_WARNING.format(list(out.shape), list(result.shape)), stacklevel=3)
         out.resize_(result.shape)
     out.copy_(result)

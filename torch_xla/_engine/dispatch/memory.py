@@ -79,9 +79,11 @@ def to_copy(
     memory_format: torch.memory_format | None = None,
 ) -> Tensor:
     """`.to(...)`: to another dtype on the device, to the host, or to another ordinal."""
+    if self.device.type != "xla":
+        return _upload(self if dtype is None else self.to(dtype), device_for(device), memory_format)
     if device is not None:
         device = torch.device(device)
-        if device.type != self.device.type:
+        if device.type != "xla":
             host = transfer.to_cpu(self)
             if memory_format is None:
                 memory_format = torch.preserve_format
@@ -94,6 +96,12 @@ def to_copy(
     if dtype is None or dtype is self.dtype:
         return clone(self, memory_format=memory_format)
     return _cast(self, dtype=dtype, memory_format=memory_format)  # type: ignore[no-any-return]
+
+
+def _upload(tensor: Tensor, device: Device, memory_format: torch.memory_format | None) -> Tensor:
+    if memory_format not in (None, torch.preserve_format):
+        tensor = tensor.contiguous(memory_format=memory_format)
+    return wrap(transfer.upload(tensor, device))
 
 
 def _move(tensor: Tensor, target: Device) -> Tensor:

@@ -1,6 +1,6 @@
 """From one call to its plan: results from the meta kernel, rule from the registry, dtype from promotion."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -10,10 +10,9 @@ from .. import dtypes
 from ..graph.plan import Number, Operand, Plan
 from ..graph.spec import Spec, contiguous_stride, spec_of
 from ..lowering import decompositions, promotion
-from ..lowering.call import lower
+from ..lowering.call import apply_rule, lower
 from ..lowering.registry import Promotion, Rule, rule_of
-from ..view.geometry import Geometry
-from ..view.overlap import Overlap, has_internal_overlap
+from ..view import Geometry, InternalOverlap, has_internal_overlap
 from . import meta
 from .forms import Form, Operator
 
@@ -33,6 +32,10 @@ _OVERLAP = (
 )
 
 
+# A call taken apart: what identifies its plan; the values it reads, each a value or (value, view); its numbers.
+Call = tuple[list[Any], list[Any], list[Any]]
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """What a kernel does for all calls with one signature. Without a plan the call runs on the CPU."""
@@ -43,47 +46,56 @@ class Entry:
     is_list: bool = False
 
 
-def plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Any) -> Entry:
+def plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Entry:
     """The entry of a call seen for the first time. Raises PyTorch's own error if the arguments are wrong."""
     if operator.form is Form.INPLACE:
         _refuse_overlap(operator, args, kwargs)
     rule = rule_of(operator.functional) if operator.functional is not None else None
+    inferred: meta.Inferred | None = None
     try:
         inferred = meta.infer(operator, args, kwargs)
     except NotImplementedError:
-        return Entry(None)
+        if rule is None:
+            return Entry(None)
     if rule is None and operator.functional is not None:
         rule = decompositions.rule_for(operator.functional, args, kwargs)
     if rule is None:
         return Entry(None)
-    operands = _operand_specs(call)
-    template = _Template(operator.scalars)
+    plan = _plan(rule, operator, args, kwargs, call)
+    try:
+        if inferred is None:
+            inferred = _infer_from_rule(plan, call[2])
+        plan = replace(plan, outputs=inferred.outputs, structure=inferred.structure)
+        _try_lowering(plan, call[2])
+    except NotImplementedError:
+        return Entry(None)
+    is_list = inferred.nested and len(inferred.structure) == 1 and inferred.structure[0] >= 0
+    return Entry(plan, operator.form is Form.INPLACE, inferred.nested, is_list)
+
+
+def _plan(rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Plan:
+    template = _Template()
     filled_args = tuple(template.replace(a, i in operator.scalars) for i, a in enumerate(args))
     filled_kwargs = {}
     for keyword, argument in kwargs.items():
         replaced = template.replace(argument, keyword in operator.scalars)
         if keyword not in DROPPED:
             filled_kwargs[keyword] = replaced
-    plan = Plan(
-        operator.functional if rule_of(operator.functional) is rule else rule.op,
+    return Plan(
+        rule.op,
         (filled_args, filled_kwargs),
-        operands,
+        _operand_specs(call),
         tuple(template.numbers),
-        inferred.outputs,
-        inferred.structure,
-        _compute_dtype(rule, args, kwargs),
-        rule.random,
+        (),
+        compute_dtype=_compute_dtype(rule, args, kwargs),
+        random=rule.random,
     )
-    if not _can_lower(plan, call.numbers):
-        return Entry(None)
-    is_list = inferred.nested and len(inferred.structure) == 1 and inferred.structure[0] >= 0
-    return Entry(plan, operator.form is Form.INPLACE, inferred.nested, is_list)
 
 
 class _Template:
     """Replaces tensors and numbers by placeholders, in the order in which kernels take a call apart."""
 
-    def __init__(self, scalars: frozenset[int | str]) -> None:
+    def __init__(self) -> None:
         self.operands = 0
         self.numbers: list[type] = []
 
@@ -100,12 +112,11 @@ class _Template:
         return argument
 
 
-def _operand_specs(call: Any) -> tuple[Spec, ...]:
+def _operand_specs(call: Call) -> tuple[Spec, ...]:
     specs = []
-    for operand in call.operands:
+    for operand in call[1]:
         if operand.__class__ is tuple:
-            size, dtype = operand[1][0], operand[1][3]
-            specs.append(spec_of(size, contiguous_stride(size), dtype))
+            specs.append(operand[1].shown)
         else:
             specs.append(operand.spec)
     return tuple(specs)
@@ -126,20 +137,36 @@ def _compute_dtype(rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return promotion.float_dtype(dtype) if rule.promotion is Promotion.FLOAT else dtype
 
 
-def _can_lower(plan: Plan, numbers: list[Any]) -> bool:
+def _shapes(plan: Plan) -> list[jax.ShapeDtypeStruct]:
+    return [jax.ShapeDtypeStruct(s.size, dtypes.to_jax(dtypes.on_device(s.dtype))) for s in plan.operands]
+
+
+def _key(plan: Plan) -> jax.Array | None:
+    return jax.random.key(0, impl="rbg") if plan.random else None
+
+
+def _try_lowering(plan: Plan, numbers: list[Any]) -> None:
     """Tries the rule on shapes alone: what it refuses runs on the CPU, and its own mistakes show at the user's line."""
     with jax.enable_x64(True):
-        shapes = [jax.ShapeDtypeStruct(s.size, dtypes.to_jax(dtypes.on_device(s.dtype))) for s in plan.operands]
+        jax.eval_shape(lambda *operands: lower(plan, list(operands), list(numbers), _key(plan)), *_shapes(plan))
 
-        def abstract(*operands: Any) -> Any:
-            key = jax.random.key(0, impl="rbg") if plan.random else None
-            return lower(plan, list(operands), list(numbers), key)
 
-        try:
-            jax.eval_shape(abstract, *shapes)
-        except NotImplementedError:
-            return False
-    return True
+def _infer_from_rule(plan: Plan, numbers: list[Any]) -> meta.Inferred:
+    """Sizes and dtypes as the rule gives them, for the few operators PyTorch has no meta kernel of."""
+    with jax.enable_x64(True):
+        result = jax.eval_shape(lambda *operands: apply_rule(plan, operands, numbers, _key(plan)), *_shapes(plan))
+    nested = isinstance(result, (list, tuple))
+    parts = result if nested else (result,)
+    outputs: list[Spec] = []
+    structure: list[int] = []
+    for part in parts:
+        if part is None:
+            structure.append(-2)
+            continue
+        structure.append(len(part) if isinstance(part, (list, tuple)) else -1)
+        for array in part if isinstance(part, (list, tuple)) else (part,):
+            outputs.append(spec_of(array.shape, contiguous_stride(array.shape), dtypes.to_torch(array.dtype)))
+    return meta.Inferred(tuple(outputs), tuple(structure), nested)
 
 
 def _refuse_overlap(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -149,7 +176,7 @@ def _refuse_overlap(operator: Operator, args: tuple[Any, ...], kwargs: dict[str,
             if not isinstance(tensor, torch.Tensor):
                 continue
             geometry = Geometry(tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
-            if has_internal_overlap(geometry) is Overlap.YES:
+            if has_internal_overlap(geometry) is InternalOverlap.YES:
                 raise RuntimeError(_OVERLAP)
 
 

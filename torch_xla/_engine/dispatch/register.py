@@ -10,7 +10,7 @@ from . import batch_norm, memory, views
 from .kernels import out_variant, recorder
 
 # Composite operators that PyTorch differentiates as a whole: one node each instead of a chain of reshapes.
-_WHOLE = ("linear", "linear_backward", "matmul", "matmul_backward")
+_WHOLE = ("linear", "matmul")
 
 # Registered libraries must stay alive: dropping one takes its kernels back.
 _libraries: list[torch.library.Library] = []
@@ -25,6 +25,7 @@ def register_kernels() -> None:
         **batch_norm.KERNELS,
         **{name.removeprefix("aten::"): views.view_kernel(name) for name in views.NAMES},
         "as_strided": views.as_strided,
+        "_neg_view": views.neg_view,
     }
     for name, kernel in special.items():
         private.register_kernel(library, name, kernel)

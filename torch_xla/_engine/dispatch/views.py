@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from ..graph.spec import Spec
-from ..tensor.storage import META_KEYS, value_of
+from ..tensor.storage import META_KEYS, shows_all, value_of, wrap
 from ..view.geometry import Geometry
 from .forms import resolve
 
@@ -18,7 +18,6 @@ NAMES = (
     "aten::view_as_real",
     "aten::view_as_complex",
     "aten::_conj",
-    "aten::_neg_view",
 )
 
 
@@ -33,6 +32,7 @@ def view_kernel(name: str) -> Any:
     return kernel
 
 
+_neg_view = torch.ops.aten._neg_view.default._handle.redispatch_boxed
 _as_strided = torch.ops.aten.as_strided.default._handle.redispatch_boxed
 
 
@@ -41,8 +41,22 @@ def as_strided(
 ) -> torch.Tensor:
     """`torch.as_strided`: any geometry that stays inside the storage."""
     result: torch.Tensor = _as_strided(META_KEYS, self, size, stride, storage_offset)
-    if storage_offset is not None or self.numel() < result.numel():
+    last = self.storage_offset() if storage_offset is None else storage_offset
+    for n, step in zip(size, stride, strict=True):
+        last += (n - 1) * step
+    spec: Spec = value_of(self).spec
+    if last >= spec.numel or spec.dtype is not self.dtype:
         check_bounds(result)
+    return result
+
+
+def neg_view(self: torch.Tensor) -> torch.Tensor:
+    """`torch._neg_view`. A tensor that shows all of a real storage must not look like the storage itself."""
+    value = value_of(self)
+    if shows_all(self, value.spec) and not value.spec.is_complex:
+        flat = wrap(value).as_strided((1, value.spec.numel, 1), (value.spec.numel, 1, 1), 0).clone()
+        self.untyped_storage().value = value_of(flat)  # type: ignore[attr-defined]
+    result: torch.Tensor = _neg_view(META_KEYS, self)
     return result
 
 

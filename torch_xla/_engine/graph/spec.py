@@ -11,19 +11,21 @@ class Spec:
     that carries the value always has the logical shape `size`.
     """
 
-    __slots__ = ("dtype", "is_contiguous", "numel", "size", "stride")
+    __slots__ = ("dtype", "is_complex", "is_contiguous", "numel", "size", "stride")
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: Any
     numel: int
     is_contiguous: bool
+    is_complex: bool
 
     def __init__(self, size: tuple[int, ...], stride: tuple[int, ...], dtype: Any) -> None:
         self.size = size
         self.stride = stride
         self.dtype = dtype
         self.numel = math.prod(size)
+        self.is_complex = bool(dtype is not None and dtype.is_complex)
         self.is_contiguous = stride == contiguous_stride(size)
 
     def __repr__(self) -> str:

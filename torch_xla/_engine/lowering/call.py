@@ -1,5 +1,6 @@
 """One plan → JAX operations: casts by the declared promotion, the rule, casts to the dtypes PyTorch promised."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,7 +17,13 @@ class NeedsStaticNumber(Exception):
 
 
 def lower(plan: Plan, operands: list[Any], numbers: list[Any], key: jax.Array | None) -> list[Any]:
-    """The arrays of the plan's outputs, flat."""
+    """The arrays of the plan's outputs, flat, each of the size and dtype PyTorch promised."""
+    flat = _flatten(apply_rule(plan, operands, numbers, key), plan)
+    return [_finish(array, spec, plan) for array, spec in zip(flat, plan.outputs, strict=True)]
+
+
+def apply_rule(plan: Plan, operands: Sequence[Any], numbers: Sequence[Any], key: jax.Array | None) -> Any:
+    """What the rule of the plan returns for these operands."""
     rule = rule_of(plan.op)
     if rule is None:
         raise NotImplementedError(f"{plan.op} has no lowering rule")
@@ -29,11 +36,9 @@ def lower(plan: Plan, operands: list[Any], numbers: list[Any], key: jax.Array | 
     if rule.random:
         named["key"] = key
     try:
-        result = rule.lower(*filled, **named)
+        return rule.lower(*filled, **named)
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
         raise NeedsStaticNumber(str(plan.op)) from error
-    flat = _flatten(result, plan)
-    return [_finish(array, spec, plan) for array, spec in zip(flat, plan.outputs, strict=True)]
 
 
 def cast(array: jax.Array, dtype: np.dtype) -> jax.Array:
@@ -45,7 +50,7 @@ def cast(array: jax.Array, dtype: np.dtype) -> jax.Array:
     return jax.lax.convert_element_type(array, dtype)
 
 
-def _fill(argument: Any, operands: list[Any], numbers: list[Any]) -> Any:
+def _fill(argument: Any, operands: Sequence[Any], numbers: Sequence[Any]) -> Any:
     if isinstance(argument, Operand):
         return operands[argument.index]
     if isinstance(argument, Number):

@@ -19,8 +19,21 @@ from .device import LOCK, Device, device_for, empty_plan
 as_strided = torch.ops.aten.as_strided.default._handle.redispatch_boxed
 META_KEYS = private.META_KEYS
 
-# A view: size, stride, offset, dtype, and whether it shows conjugates or negatives.
-View = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype, bool, bool]
+
+class View:
+    """How a tensor looks at its storage. Interned, so `is` compares two views."""
+
+    __slots__ = ("conj", "dtype", "geometry", "neg", "shown")
+
+    def __init__(self, geometry: Geometry, dtype: torch.dtype, conj: bool, neg: bool) -> None:
+        self.geometry = geometry
+        self.dtype = dtype
+        self.conj = conj  # it shows the complex conjugates
+        self.neg = neg  # it shows the negatives
+        self.shown = spec_of(geometry.size, contiguous_stride(geometry.size), dtype)
+
+
+_views: dict[Any, View] = {}
 
 _read_plans: dict[tuple[Spec, View], Plan] = {}
 _write_plans: dict[tuple[Spec, View], Plan] = {}
@@ -50,8 +63,7 @@ def shows_all(tensor: torch.Tensor, spec: Spec) -> bool:
         tensor.shape == spec.size
         and tensor.stride() == spec.stride
         and tensor.dtype is spec.dtype
-        and not (spec.dtype.is_complex and tensor.is_conj())
-        and not tensor.is_neg()
+        and not (spec.is_complex and tensor.is_conj())
     )
 
 
@@ -59,7 +71,12 @@ def view_of(tensor: torch.Tensor) -> View:
     """How `tensor` looks at its storage."""
     dtype = tensor.dtype
     conj = dtype.is_complex and tensor.is_conj()
-    return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), dtype, conj, tensor.is_neg()
+    key = (tensor.shape, tensor.stride(), tensor.storage_offset(), dtype, conj, tensor.is_neg())
+    view = _views.get(key)
+    if view is None:
+        geometry = Geometry(tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+        view = _views.setdefault(key, View(geometry, dtype, conj, tensor.is_neg()))
+    return view
 
 
 def operand_slot(tape: Tape, value: Value) -> int:
@@ -85,21 +102,16 @@ def read_slot(tape: Tape, value: Value, view: View) -> int:
 
 
 def _view_arguments(spec: Spec, view: View) -> tuple[Any, ...]:
-    size, stride, offset, dtype, conj, neg = view
-    return Geometry(spec.size, spec.stride), Geometry(size, stride, offset), spec.dtype, dtype, conj, neg
+    return Geometry(spec.size, spec.stride), view.geometry, spec.dtype, view.dtype, view.conj, view.neg
 
 
 def _read_plan(spec: Spec, view: View) -> Plan:
-    size, dtype = view[0], view[3]
-    output = spec_of(size, contiguous_stride(size), dtype)
-    return Plan(READ, ((Operand(0), *_view_arguments(spec, view)), {}), (spec,), (), (output,))
+    return Plan(READ, ((Operand(0), *_view_arguments(spec, view)), {}), (spec,), (), (view.shown,))
 
 
 def _write_plan(spec: Spec, view: View) -> Plan:
-    size, dtype = view[0], view[3]
-    written = spec_of(size, contiguous_stride(size), dtype)
     arguments = (Operand(0), Operand(1), *_view_arguments(spec, view))
-    return Plan(WRITE, (arguments, {}), (spec, written), (), (spec,))
+    return Plan(WRITE, (arguments, {}), (spec, view.shown), (), (spec,))
 
 
 def hold(tensor: torch.Tensor, value: Value) -> None:

@@ -16,7 +16,7 @@ from ..graph.graph import Cut, Operation, cut, decode, needed
 from ..graph.spec import spec_of
 from ..graph.tape import Tape, Value
 from ..graph.verify import verify
-from .device import LOCK, Device
+from .device import LOCK, Device, empty_plan
 from .generator import keys_of
 
 
@@ -65,7 +65,9 @@ def materialise(value: Value) -> Any:
         with LOCK:
             if value.buffer is None:
                 device: Device = value.device
-                if value.tape is not device.tape:
+                if value.tape is None:
+                    device.tape.enter(value, empty_plan(value))
+                elif value.tape is not device.tape:
                     raise RuntimeError("internal error: a value lost its tape; please report it with your program")
                 _evaluate(device, value.slot)
     return value.buffer

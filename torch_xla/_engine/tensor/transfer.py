@@ -85,9 +85,11 @@ def to_cpu(tensor: torch.Tensor) -> torch.Tensor:
         array = fetch(value)
         if not shows_all(tensor, value.spec):
             return _view_on_host(tensor, value, array)
-    result = torch.empty_strided(tensor.shape, _dense_spec(tensor).stride, dtype=tensor.dtype)
-    result.copy_(from_numpy(array))
-    return result
+    result = from_numpy(np.array(array, order="C"))
+    stride = _dense_spec(tensor).stride
+    if result.stride() == stride:
+        return result
+    return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(result)
 
 
 def fetch(value: Value) -> np.ndarray:
@@ -113,14 +115,15 @@ def _cheap_on_host(tensor: torch.Tensor, value: Value) -> bool:
 
 
 def _view_on_host(tensor: torch.Tensor, value: Value, array: np.ndarray) -> torch.Tensor:
-    size, stride, offset, dtype, conj, neg = view_of(tensor)
+    view = view_of(tensor)
+    dtype = view.dtype
     base = Geometry(value.spec.size, value.spec.stride)
-    flat = from_numpy(np.ascontiguousarray(array.transpose(base.memory_order()))).reshape(-1)
+    flat = from_numpy(np.array(array.transpose(base.memory_order()), order="C").reshape(-1))
     if dtype is not value.spec.dtype:
         flat = flat.view(torch.uint8).view(dtype) if not flat.dtype.is_complex else torch.view_as_real(flat).reshape(-1)
-    shown = flat.as_strided(size, stride, offset)
-    shown = shown.conj() if conj else shown
-    return (-shown if neg else shown).clone().resolve_conj()
+    shown = flat.as_strided(view.geometry.size, view.geometry.stride, view.geometry.offset)
+    shown = shown.conj() if view.conj else shown
+    return (-shown if view.neg else shown).clone().resolve_conj()
 
 
 def item(tensor: torch.Tensor) -> Any:
