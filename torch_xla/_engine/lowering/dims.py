@@ -1,0 +1,25 @@
+"""Dimension arguments as PyTorch reads them: negative ones, lists, none at all, and tensors without dimensions."""
+
+from collections.abc import Sequence
+
+import jax
+
+
+def one_dim(dim: int, ndim: int) -> int:
+    """A dimension argument counted from the front; a tensor without dimensions accepts 0 and -1."""
+    return dim % max(ndim, 1)
+
+
+def all_or_listed(dims: Sequence[int] | None, ndim: int) -> tuple[int, ...]:
+    """The dimensions to reduce: every one of them where none is listed."""
+    return tuple(dim % ndim for dim in dims) if dims and ndim else tuple(range(ndim))
+
+
+def dimensioned(operand: jax.Array) -> jax.Array:
+    """`operand`, as a vector of one element if it has no dimensions."""
+    return operand.reshape(1) if operand.ndim == 0 else operand
+
+
+def without(dim: int, ndim: int) -> tuple[int, ...]:
+    """All dimensions but one."""
+    return tuple(other for other in range(ndim) if other != dim)
