@@ -157,7 +157,8 @@ def apply_steps(steps: tuple[Step, ...], array: np.ndarray) -> np.ndarray:
                 array = np.pad(array, width, constant_values=-1)
             case Broadcast(size, dims):
                 assert list(dims) == sorted(set(dims))
-                array = np.broadcast_to(np.expand_dims(array, tuple(d for d in range(len(size)) if d not in dims)), size)
+                new = tuple(dim for dim in range(len(size)) if dim not in dims)
+                array = np.broadcast_to(np.expand_dims(array, new), size)
             case Gather(view):
                 assert array.ndim == 1
                 array = array[flat_index(view)]

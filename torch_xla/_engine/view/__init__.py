@@ -1,4 +1,6 @@
-"""View: which elements of a storage a tensor shows, and how they are read and written. Integers only: no PyTorch, no JAX.
+"""View: which elements of a storage a tensor shows, and how they are read and written.
+
+Integers only: neither PyTorch nor JAX.
 
 In: the `Geometry` of a whole storage, its base, and of a tensor on it. Out: for `lowering/`, the steps that read the
 tensor out of the storage's value (`read`), and those by which a new value of the tensor becomes a new one of the

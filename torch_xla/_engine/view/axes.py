@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from .geometry import Geometry
 
-
 NOT_DENSE = "the base of a view must be dense, with offset 0: it stands for a whole storage"
 
 # A dimension of a view or base that moves through memory: stride, size, and which dimension it is. A plain tuple,
@@ -30,6 +29,9 @@ class Axis(NamedTuple):
     padded: int = 0  # the size to pad to after slicing; 0: not padded
     parts: tuple["Axis", ...] = ()
 
+    def is_sliced(self) -> bool:
+        return self.limit - self.start != self.size or self.step != 1
+
 
 class Group(NamedTuple):
     """Dimensions of the base, neighbours in memory from outer to inner, that become `axes` together."""
@@ -47,7 +49,7 @@ def moving_dims(view: Geometry) -> list[Strided]:
 
 
 def spans_of(dims: list[Strided]) -> list[int]:
-    """For each dimension, and for none: how many elements lie from the first to the last that it and the inner ones show."""
+    """For each dimension, and for none: from the first to the last element that it and the inner ones show."""
     spans = [1]
     for stride, n, _ in reversed(dims):
         spans.append(spans[-1] + (n - 1) * stride)
@@ -144,7 +146,8 @@ def _axes_in_parts(total: int, dims: list[Strided], offset: int, unit_steps: boo
     if len(axes) > 1:
         return [Axis(total, phase, total, step, None, 0, tuple(axes))]
     (axis,) = axes
-    return [axis._replace(size=total, start=phase + axis.start * step, limit=phase + (axis.limit - 1) * step + 1, step=step)]
+    start, limit = phase + axis.start * step, phase + (axis.limit - 1) * step + 1
+    return [axis._replace(size=total, start=start, limit=limit, step=step)]
 
 
 def _axis_of_rows(total: int, dims: list[Strided], offset: int, unit_steps: bool) -> Axis:

@@ -35,7 +35,7 @@ class Geometry:
         return self.offset + 1 + sum((n - 1) * stride for n, stride in zip(self.size, self.stride, strict=True))
 
     def is_contiguous(self) -> bool:
-        """Row-major without gaps; the strides of dimensions of size 1 do not matter, and nothing does if it is empty."""
+        """Row-major without gaps; no stride matters of a dimension of size 1, or of an empty view."""
         expected = 1
         for n, stride in zip(reversed(self.size), reversed(self.stride), strict=True):
             if n != 1 and stride != expected:

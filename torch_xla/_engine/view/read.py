@@ -1,8 +1,10 @@
 """From geometry to the shortest chain of steps that reads a view out of the value of its storage."""
 
+from collections.abc import Sequence
+
 from .axes import Axis, Group, cut, is_nested, moving_dims, spans_of
 from .geometry import Geometry
-from .steps import Broadcast, Gather, Pad, Reshape, Slice, Step, Transpose
+from .steps import Broadcast, Gather, Pad, Reshape, Slice, Step, Transpose, size_after
 
 
 def read(base: Geometry, view: Geometry) -> tuple[Step, ...]:
@@ -59,10 +61,11 @@ class _Chain:
             self._push(Transpose(permutation), tuple([self.size[dim] for dim in permutation]))
 
     def slice(self, axes: list[Axis]) -> None:
-        if all([axis.limit - axis.start == axis.size and axis.step == 1 for axis in axes]):
+        if not any([axis.is_sliced() for axis in axes]):
             return
         start, limit, step = zip(*[axis[1:4] for axis in axes], strict=True)
-        self._push(Slice(start, limit, step), tuple([(b - a - 1) // c + 1 for a, b, c in zip(start, limit, step, strict=True)]))
+        sliced = Slice(start, limit, step)
+        self._push(sliced, size_after(self.size, sliced))
 
     def pad(self, axes: list[Axis]) -> None:
         if any([axis.padded for axis in axes]):
@@ -75,8 +78,9 @@ class _Chain:
 
 
 def _read_nothing(base: Geometry, view: Geometry) -> tuple[Step, ...]:
-    if len(base.size) == len(view.size) and all(ours <= theirs for ours, theirs in zip(view.size, base.size, strict=True)):
-        return (Slice((0,) * len(view.size), view.size, (1,) * len(view.size)),)
+    ndim = len(view.size)
+    if len(base.size) == ndim and all(n <= of for n, of in zip(view.size, base.size, strict=True)):
+        return (Slice((0,) * ndim, view.size, (1,) * ndim),)
     if 0 in base.size:
         return (Reshape(view.size),)
     flat = base.numel
@@ -117,22 +121,43 @@ def _assemble(base: Geometry, view: Geometry, groups: list[Group]) -> tuple[Step
 
 
 def _first_axes(chain: _Chain, groups: list[Group]) -> tuple[list[Axis], bool]:
-    """The axes that the array is sliced along first, and whether it must be reshaped for them to exist."""
+    """The axes that the array is sliced along next, and whether it must be reshaped for them to exist."""
     if all([len(dims) == 1 == len(axes) for dims, axes in groups]):
-        axes = [Axis(1, 0, 1, 1, None)] * len(chain.size)
-        for (dim,), (axis,) in groups:
-            axes[dim] = axis
-        return axes, False
+        return _axes_of_dims(chain, groups), False
+    groups = _slice_first(chain, groups)
     movable = [dim for dim, n in enumerate(chain.size) if n != 1]
     place = {dim: index for index, dim in enumerate(movable)}
-    if all(place[dim] == place[group.dims[0]] + index for group in groups for index, dim in enumerate(group.dims)):
+    if all([place[dim] == place[dims[0]] + index for dims, _ in groups for index, dim in enumerate(dims)]):
         groups = sorted(groups, key=lambda group: place[group.dims[0]])
     else:
         # The array must be transposed to merge dimensions: then best into the order in which the view shows them.
         groups = sorted(groups, key=_first_dim_shown)
         ones = [dim for dim, n in enumerate(chain.size) if n == 1]
-        chain.transpose((*ones, *(dim for group in groups for dim in group.dims)))
+        chain.transpose((*ones, *[dim for dims, _ in groups for dim in dims]))
     return [axis for group in groups for axis in group.axes], True
+
+
+def _axes_of_dims(chain: _Chain, groups: list[Group]) -> list[Axis]:
+    """The axis of each dimension of the base, where each has one."""
+    axes = {dims[0]: axis for dims, (axis,) in groups}
+    return [axes.get(dim) or Axis(n, 0, n, 1, None) for dim, n in enumerate(chain.size)]
+
+
+def _slice_first(chain: _Chain, groups: list[Group]) -> list[Group]:
+    """Slices along dimensions of the base before the rest is reshaped, if that is all there is to slice."""
+    plain, others = [], []
+    for group in groups:
+        is_plain = len(group.dims) == 1 == len(group.axes) and not group.axes[0].parts
+        (plain if is_plain else others).append(group)
+    if not any([axis.is_sliced() for _, (axis,) in plain]):
+        return groups
+    if any([axis.parts or axis.is_sliced() for group in others for axis in group.axes]):
+        return groups
+    chain.slice(_axes_of_dims(chain, plain))
+    for dims, (axis,) in plain:
+        if axis.dim is not None:
+            others.append(Group(dims, list(_after_slice(axis, chain.size[dims[0]]))))
+    return others
 
 
 def _first_dim_shown(group: Group) -> int:
@@ -165,7 +190,7 @@ def _with_dims_of_one(axes: list[Axis], size: tuple[int, ...]) -> list[Axis]:
     return result + [Axis(1, 0, 1, 1, dim) for dim in ones]
 
 
-def _arrange(chain: _Chain, shown: list[int | None], view: Geometry, repeats: bool) -> None:
+def _arrange(chain: _Chain, shown: Sequence[int | None], view: Geometry, repeats: bool) -> None:
     """From the dimensions `shown`, in any order and with single elements between, to the view's own."""
     dims = [dim for dim in shown if dim is not None]
     in_order = dims == sorted(dims)
@@ -181,7 +206,7 @@ def _arrange(chain: _Chain, shown: list[int | None], view: Geometry, repeats: bo
     free = [dim for dim in range(len(view.size)) if dim not in dims]
     if repeats and len(singles) > len(free):
         chain.reshape(tuple([n for n, dim in zip(chain.size, shown, strict=True) if dim is not None]))
-        shown, singles = list(dims), []
+        shown, singles = dims, []
     # A single element takes the place of a dimension of size 1 or of a repeated one; what is left over goes last.
     where = {dim: index for index, dim in enumerate(shown) if dim is not None} | dict(zip(free, singles, strict=False))
     kept = sorted(where)
@@ -189,7 +214,7 @@ def _arrange(chain: _Chain, shown: list[int | None], view: Geometry, repeats: bo
     return chain.broadcast(view.size, tuple(kept)) if repeats else chain.reshape(view.size)
 
 
-def _targets(shown: list[int | None], ndim: int) -> list[int] | None:
+def _targets(shown: Sequence[int | None], ndim: int) -> list[int] | None:
     """An ascending dimension of the view for each of `shown`, single elements at dimensions that nothing else shows."""
     targets: list[int] = []
     bound = ndim

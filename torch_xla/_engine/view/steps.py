@@ -59,7 +59,7 @@ def size_after(size: tuple[int, ...], step: Step) -> tuple[int, ...]:
         case Transpose(permutation):
             return tuple(size[dim] for dim in permutation)
         case Slice(start, limit, stride):
-            return tuple(-(-(b - a) // c) for a, b, c in zip(start, limit, stride, strict=True))
+            return tuple([-((a - b) // c) for a, b, c in zip(start, limit, stride, strict=True)])
         case Gather(view):
             return view.size
         case Reshape(after) | Pad(after) | Broadcast(after, _):

@@ -53,7 +53,7 @@ Write = Unchanged | Replace | Update | Scatter
 
 
 def write(base: Geometry, view: Geometry) -> Write:
-    """How an array of `view.size`, written through `view`, and an array of `base.size` become a new array of `base.size`.
+    """How an array of `view.size`, written through `view`, changes an array of `base.size`.
 
     `base` is dense with offset 0. A view that repeats elements by a stride of 0 cannot be written to.
     """
@@ -79,7 +79,7 @@ def _undo(size: tuple[int, ...], steps: tuple[Step, ...]) -> Write:
 
 def _inverse(sizes: Sequence[tuple[int, ...]], steps: tuple[Step, ...]) -> tuple[Step, ...]:
     """The steps back, for steps that lose nothing; `sizes` are those before each step."""
-    return tuple(_inverse_of(size, step) for size, step in zip(reversed(sizes[: len(steps)]), reversed(steps), strict=True))
+    return tuple([_inverse_of(sizes[index], steps[index]) for index in reversed(range(len(steps)))])
 
 
 def _inverse_of(size: tuple[int, ...], step: Step) -> Step:

@@ -1,0 +1,180 @@
+"""Reads and writes views of a storage's value as JAX operations: the steps that `view/` found, applied to arrays.
+
+The value of a storage is one array of the logical size of its base, whatever order its elements have in memory.
+"""
+
+from math import prod
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ..view import (
+    Broadcast,
+    Gather,
+    Geometry,
+    Pad,
+    Replace,
+    Reshape,
+    Scatter,
+    Slice,
+    Step,
+    Transpose,
+    Unchanged,
+    Update,
+    Write,
+    read,
+    write,
+)
+
+# On the CPU, XLA scatters an element in about 11 ns and selects one in 1 to 2 ns, which scatter does for those written
+# alone and a selection for all between them too.
+SELECTED_PER_SCATTERED = 8
+
+
+def read_view(array: jax.Array, base: Geometry, view: Geometry) -> jax.Array:
+    """The elements that `view` shows of a storage whose value is `array`, of `base.size`."""
+    for step in read(base, view):
+        array = _apply(step, array)
+    return array
+
+
+def write_view(array: jax.Array, value: jax.Array, base: Geometry, view: Geometry) -> jax.Array:
+    """The storage's value after `value`, of `view.size` and the array's dtype, is written through `view`."""
+    return _write(write(base, view), array, value)
+
+
+def reinterpret(array: jax.Array, base: Geometry, dtype: np.dtype) -> jax.Array:
+    """The bytes of a storage as a flat array of another dtype, in memory order; zeros fill up the last element."""
+    return _bitcast(_in_memory_order(array, base), np.dtype(dtype))
+
+
+def reinterpret_back(flat: jax.Array, base: Geometry, dtype: np.dtype) -> jax.Array:
+    """The value of a storage, an array of `base.size` and `dtype`, from what `reinterpret` gave for it."""
+    flat = lax.slice(_bitcast(flat, np.dtype(dtype)), (0,), (base.numel,))
+    return read_view(flat, Geometry.contiguous((base.numel,)), base)
+
+
+def _in_memory_order(array: jax.Array, base: Geometry) -> jax.Array:
+    return read_view(array, base, Geometry.contiguous((base.numel,)))
+
+
+def _apply(step: Step, array: jax.Array) -> jax.Array:
+    match step:
+        case Reshape(size):
+            return lax.reshape(array, size)
+        case Transpose(permutation):
+            return lax.transpose(array, permutation)
+        case Slice(start, limit, stride):
+            return lax.slice(array, start, limit, None if all(n == 1 for n in stride) else stride)
+        case Pad(size):
+            return lax.pad(array, _zero(array), [(0, to - n, 0) for n, to in zip(array.shape, size, strict=True)])
+        case Broadcast(size, dims):
+            return lax.broadcast_in_dim(array, size, dims)
+        case Gather(view):
+            return _gather(array, view)
+
+
+def _zero(array: jax.Array) -> jax.Array:
+    return lax.full((), 0, array.dtype)
+
+
+def _gather(flat: jax.Array, view: Geometry) -> jax.Array:
+    # A last dimension of neighbours is gathered as windows: half the time of single elements once XLA fuses it.
+    windows = view.stride[-1] == 1
+    lead = slice(0, -1) if windows else slice(None)
+    index = _index(Geometry(view.size[lead], view.stride[lead], view.offset), flat.size)
+    dimensions = lax.GatherDimensionNumbers(
+        offset_dims=(len(view.size) - 1,) if windows else (),
+        collapsed_slice_dims=() if windows else (0,),
+        start_index_map=(0,),
+    )
+    window = (view.size[-1] if windows else 1,)
+    return lax.gather(flat, index[..., None], dimensions, window, mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS)
+
+
+def _index(view: Geometry, numel: int) -> jax.Array:
+    """The index into the storage of each element that `view` shows."""
+    dtype = np.int32 if numel <= np.iinfo(np.int32).max else np.int64
+    index = lax.full(view.size, view.offset, dtype)
+    for dim, stride in enumerate(view.stride):
+        index += lax.broadcasted_iota(dtype, view.size, dim) * np.array(stride, dtype)
+    return index
+
+
+def _write(how: Write, array: jax.Array, value: jax.Array) -> jax.Array:
+    match how:
+        case Unchanged():
+            return array
+        case Replace(steps):
+            return _chain(steps, value)
+        case Scatter(forward, view, backward):
+            flat = _chain(forward, array)
+            flat = flat.at[_index(view, flat.size)].set(value, mode="promise_in_bounds")
+            return _chain(backward, flat)
+        case Update(forward, start, limit, step, inner, backward):
+            array = _chain(forward, array)
+            if isinstance(inner, Replace):
+                region = _chain(inner.steps, value)
+            else:
+                region = _write(inner, lax.slice(array, start, limit, step), value)
+            return _chain(backward, _replace_region(array, region, start, limit, step))
+
+
+def _chain(steps: tuple[Step, ...], array: jax.Array) -> jax.Array:
+    for step in steps:
+        array = _apply(step, array)
+    return array
+
+
+def _replace_region(
+    array: jax.Array, region: jax.Array, start: tuple[int, ...], limit: tuple[int, ...], step: tuple[int, ...]
+) -> jax.Array:
+    if all(n == 1 for n in step):
+        # The one form of a write that XLA does in place, touching the region alone.
+        return lax.dynamic_update_slice(array, region, start)
+    size = tuple(to - at for at, to in zip(start, limit, strict=True))
+    if prod(size) > SELECTED_PER_SCATTERED * region.size:
+        where = tuple(slice(at, to, n) for at, to, n in zip(start, limit, step, strict=True))
+        return array.at[where].set(region, indices_are_sorted=True, unique_indices=True, mode="promise_in_bounds")
+    if size == array.shape:
+        return _replace_strided(array, region, step)
+    return lax.dynamic_update_slice(array, _replace_strided(lax.slice(array, start, limit), region, step), start)
+
+
+def _replace_strided(array: jax.Array, region: jax.Array, step: tuple[int, ...]) -> jax.Array:
+    """`array` with every `step`-th element, from the first to the last, replaced by those of `region`."""
+    spread = lax.pad(region, _zero(region), [(0, 0, n - 1) for n in step])
+    mask = None
+    for dim, n in enumerate(step):
+        if n > 1:
+            index = lax.broadcasted_iota(np.int32, array.shape, dim)
+            hit = lax.eq(lax.rem(index, np.array(n, np.int32)), np.array(0, np.int32))
+            mask = hit if mask is None else lax.bitwise_and(mask, hit)
+    return array if mask is None else lax.select(mask, spread, array)
+
+
+def _bitcast(flat: jax.Array, dtype: np.dtype) -> jax.Array:
+    """The bytes of a flat array as one of `dtype`, filled up with zeros to whole elements."""
+    if flat.dtype == dtype:
+        return flat
+    # XLA's bitcast knows neither complex numbers nor bools: those go by way of their parts and their bytes.
+    if jnp.issubdtype(flat.dtype, np.complexfloating):
+        flat = lax.reshape(jnp.stack([lax.real(flat), lax.imag(flat)], axis=-1), (2 * flat.size,))
+    elif flat.dtype == np.bool_:
+        flat = flat.astype(np.uint8)
+    if jnp.issubdtype(dtype, np.complexfloating):
+        pairs = _in_rows(_bitcast(flat, np.dtype(f"f{dtype.itemsize // 2}")), 2)
+        return lax.complex(pairs[:, 0], pairs[:, 1])
+    if dtype == np.bool_:
+        return _bitcast(flat, np.dtype(np.uint8)) != 0
+    ours, theirs = flat.dtype.itemsize, dtype.itemsize
+    if ours < theirs:
+        flat = _in_rows(flat, theirs // ours)
+    return lax.reshape(lax.bitcast_convert_type(flat, dtype), (flat.shape[0] * max(ours // theirs, 1),))
+
+
+def _in_rows(flat: jax.Array, width: int) -> jax.Array:
+    rows = -(-flat.size // width)
+    return lax.reshape(lax.pad(flat, _zero(flat), [(0, rows * width - flat.size, 0)]), (rows, width))
