@@ -41,14 +41,14 @@ def under_jit(function: Callable[..., Any], *arrays: jax.Array) -> Any:
 
 
 @given(view_cases(smallest=0))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_view_is_read_as_torch_shows_it(case: ViewCase) -> None:
     with jax.enable_x64(True):
         check_equal(read_view(jax_of(case.whole()), case.base, case.view), case.tensor)
 
 
 @given(view_cases(smallest=0))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_write_through_any_view_reaches_its_base(case: ViewCase) -> None:
     if not shows_each_once(case.view):
         return
@@ -82,7 +82,7 @@ VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("name", VIEWS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.complex64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool], ids=str)
 def test_views_are_read_and_written_inside_a_program(dtype: torch.dtype, name: str) -> None:
     x = storage_of(dtype, 4 * 3 * 6).view(4, 3, 6)
     before, view = jax_of(x), VIEWS[name](x)

@@ -18,7 +18,7 @@ def check(case: ViewCase) -> tuple[Step, ...]:
 
 
 @given(view_cases())
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_any_view_is_read_as_torch_shows_it(case: ViewCase) -> None:
     check(case)
 
@@ -30,19 +30,19 @@ def test_any_view_of_a_storage_that_may_be_empty_is_read(case: ViewCase) -> None
 
 
 @given(view_cases(NESTED))
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_views_that_show_no_element_twice_never_gather(case: ViewCase) -> None:
     assert not any(isinstance(step, Gather) for step in check(case))
 
 
 @given(view_cases(SLICING))
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_slices_permutations_and_reshapes_never_gather_nor_pad(case: ViewCase) -> None:
     assert not any(isinstance(step, Gather | Pad) for step in check(case))
 
 
 @given(view_cases())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_no_step_is_idle_and_no_two_in_a_row_are_of_one_kind(case: ViewCase) -> None:
     array = case.whole().numpy()
     steps = read(case.base, case.view)

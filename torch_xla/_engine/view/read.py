@@ -145,7 +145,8 @@ def _axes_of_dims(chain: _Chain, groups: list[Group]) -> list[Axis]:
 
 def _slice_first(chain: _Chain, groups: list[Group]) -> list[Group]:
     """Slices along dimensions of the base before the rest is reshaped, if that is all there is to slice."""
-    plain, others = [], []
+    plain: list[Group] = []
+    others: list[Group] = []
     for group in groups:
         is_plain = len(group.dims) == 1 == len(group.axes) and not group.axes[0].parts
         (plain if is_plain else others).append(group)
