@@ -142,6 +142,9 @@ def recorder(name: str) -> Kernel:
         entry = plans.get(key)
         if entry is None:
             entry = plans[key] = planning.plan_call(operator, args, kwargs, call)
+        if entry.variants is not None:
+            entry = planning.plan_variant(entry, operator, args, kwargs, call)
+            call = signature, operands, []
         plan = entry.plan
         if plan is None:
             return fallback.run(operator, args, kwargs)
@@ -154,7 +157,7 @@ def recorder(name: str) -> Kernel:
         if entry.writes:
             return _write_back(operator, args, kwargs, results)
         if entry.nested:
-            return nest(plan, entry.is_list, results)
+            return nest(entry, results)
         value = results[0]
         spec = value.spec
         out = device.new_tensor(spec.size, spec.dtype)
@@ -168,17 +171,18 @@ def _generator(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generator
     return next((a for a in (*args, *kwargs.values()) if isinstance(a, torch.Generator)), None)
 
 
-def nest(plan: Plan, is_list: bool, values: list[Value]) -> Any:
+def nest(entry: planning.Entry, values: list[Value]) -> Any:
     """Tensors of the results, nested as the operator returns them."""
-    if is_list:
+    assert entry.plan is not None
+    if entry.is_list:
         return [wrap(value) for value in values]
     results: list[Any] = []
     rest = iter(values)
-    for count in plan.structure:
+    for position, count in enumerate(entry.plan.structure):
         if count == -1:
             results.append(wrap(next(rest)))
         elif count == -2:
-            results.append(None)
+            results.append(entry.constants[position] if entry.constants else None)
         else:
             results.append([wrap(next(rest)) for _ in range(count)])
     return tuple(results)

@@ -19,6 +19,7 @@ class Inferred:
     outputs: tuple[Spec, ...]
     structure: tuple[int, ...]
     nested: bool  # whether the operator returns a tuple or list rather than one tensor
+    constants: tuple[Any, ...] = ()  # per result, what it is if it is no tensor
 
 
 def to_meta(tensor: torch.Tensor) -> torch.Tensor:
@@ -54,8 +55,10 @@ def infer(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if nested and str(operator.overload._schema.returns[0].type).startswith("List"):
         outputs, _ = _describe(tuple(result), exact=False)
         return Inferred(outputs, (len(result),), True)
-    outputs, structure = _describe(result if nested else (result,), exact=False)
-    return Inferred(outputs, structure, nested)
+    results = result if nested else (result,)
+    outputs, structure = _describe(results, exact=False)
+    constants = tuple(r if isinstance(r, (int, float)) else None for r in results)
+    return Inferred(outputs, structure, nested, constants)
 
 
 def _describe(results: Any, exact: bool) -> tuple[tuple[Spec, ...], tuple[int, ...]]:
@@ -68,7 +71,7 @@ def _describe(results: Any, exact: bool) -> tuple[tuple[Spec, ...], tuple[int, .
         elif isinstance(result, (list, tuple)):
             outputs.extend(_spec(r, exact) for r in result)
             structure.append(len(result))
-        elif result is None:
+        elif result is None or isinstance(result, (int, float)):
             structure.append(-2)
         else:
             raise NotImplementedError(f"a result of type {type(result).__name__}")

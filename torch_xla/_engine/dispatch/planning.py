@@ -44,6 +44,9 @@ class Entry:
     writes: bool = False
     nested: bool = False
     is_list: bool = False
+    constants: tuple[Any, ...] = ()
+    # The entries by number, where a rule depends on the numbers themselves (it was traced with them).
+    variants: "dict[tuple[Any, ...], Entry] | None" = None
 
 
 def plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Entry:
@@ -58,6 +61,8 @@ def plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any],
         if rule is None:
             return Entry(None)
     if rule is None and operator.functional is not None:
+        if call[2]:
+            return Entry(None, variants={})
         rule = decompositions.rule_for(operator.functional, args, kwargs)
     if rule is None:
         return Entry(None)
@@ -70,11 +75,11 @@ def plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any],
     except NotImplementedError:
         return Entry(None)
     is_list = inferred.nested and len(inferred.structure) == 1 and inferred.structure[0] >= 0
-    return Entry(plan, operator.form is Form.INPLACE, inferred.nested, is_list)
+    return Entry(plan, operator.form is Form.INPLACE, inferred.nested, is_list, inferred.constants)
 
 
 def _plan(rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Plan:
-    template = _Template()
+    template = _Template(keeps_numbers=not call[2])
     filled_args = tuple(template.replace(a, i in operator.scalars) for i, a in enumerate(args))
     filled_kwargs = {}
     for keyword, argument in kwargs.items():
@@ -87,16 +92,27 @@ def _plan(rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs: dict[st
         _operand_specs(call),
         tuple(template.numbers),
         (),
-        compute_dtype=_compute_dtype(rule, args, kwargs),
+        compute_dtype=_compute_dtype(rule, operator, args, kwargs),
         random=rule.random,
     )
+
+
+def plan_variant(entry: Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Entry:
+    """The entry for these very numbers, which become part of the plan."""
+    assert entry.variants is not None
+    numbers = tuple(call[2])
+    found = entry.variants.get(numbers)
+    if found is None:
+        found = entry.variants[numbers] = plan_call(operator, args, kwargs, (call[0], call[1], []))
+    return found
 
 
 class _Template:
     """Replaces tensors and numbers by placeholders, in the order in which kernels take a call apart."""
 
-    def __init__(self) -> None:
+    def __init__(self, keeps_numbers: bool) -> None:
         self.operands = 0
+        self.keeps_numbers = keeps_numbers
         self.numbers: list[type] = []
 
     def replace(self, argument: Any, takes_scalar: bool) -> Any:
@@ -104,6 +120,8 @@ class _Template:
             self.operands += 1
             return Operand(self.operands - 1)
         kind = argument.__class__
+        if self.keeps_numbers and kind in (int, float):
+            return argument
         if kind is float or (kind is int and takes_scalar and -(1 << 63) <= argument < 1 << 63):
             self.numbers.append(kind)
             return Number(len(self.numbers) - 1)
@@ -122,16 +140,16 @@ def _operand_specs(call: Call) -> tuple[Spec, ...]:
     return tuple(specs)
 
 
-def _compute_dtype(rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
+def _compute_dtype(rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
     if rule.promotion is Promotion.NONE:
         return None
     tensors: list[tuple[torch.dtype, int]] = []
     numbers: list[Any] = []
-    for argument in (*args, *kwargs.values()):
+    for where, argument in (*enumerate(args), *kwargs.items()):
         for leaf in argument if isinstance(argument, (list, tuple)) else (argument,):
             if isinstance(leaf, torch.Tensor):
                 tensors.append((leaf.dtype, leaf.dim()))
-            elif isinstance(leaf, (bool, int, float, complex)):
+            elif isinstance(leaf, (bool, int, float, complex)) and where in operator.scalars:
                 numbers.append(leaf)
     dtype = promotion.common_dtype(tensors, numbers)
     return promotion.float_dtype(dtype) if rule.promotion is Promotion.FLOAT else dtype

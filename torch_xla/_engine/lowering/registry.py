@@ -26,17 +26,17 @@ class Promotion(Enum):
 class Rule:
     """How one overload becomes JAX operations."""
 
-    op: OpOverload
+    op: Any  # an overload; a string for an operation of our own
     lower: Callable[..., Any]
     promotion: Promotion
     random: bool  # the rule takes a keyword `key`: a typed JAX random key, another one at every call
 
 
-_rules: dict[OpOverload, Rule] = {}
+_rules: dict[Any, Rule] = {}
 
 
 def lowers(
-    *ops: OpOverload, promotion: Promotion = Promotion.NONE, random: bool = False
+    *ops: OpOverload | str, promotion: Promotion = Promotion.NONE, random: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers the decorated function as the rule of each of `ops`; a second rule for an op is an error."""
 
@@ -50,11 +50,17 @@ def lowers(
     return register
 
 
-def rule_of(op: OpOverload) -> Rule | None:
+def add_rule(rule: Rule) -> Rule:
+    """Enters a rule made while the program runs, such as a decomposition at certain sizes."""
+    _rules[rule.op] = rule
+    return rule
+
+
+def rule_of(op: Any) -> Rule | None:
     """The rule of exactly this overload; never a sibling's."""
     return _rules.get(op)
 
 
-def all_rules() -> dict[OpOverload, Rule]:
+def all_rules() -> dict[Any, Rule]:
     """Every rule, by overload: for the coverage page and the tests."""
     return dict(_rules)

@@ -1,0 +1,89 @@
+"""An FX graph of functional aten operators as JAX operations, by the same rules that lower recorded ones."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import torch
+from torch._ops import OpOverload
+from torch.fx import GraphModule, Node
+
+from .. import dtypes
+from . import promotion
+from .call import cast
+from .registry import Promotion, rule_of
+
+_PASSED_BY = frozenset(("device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"))
+
+
+def operators_without_rule(module: GraphModule) -> list[OpOverload]:
+    """The operators of the graph that nothing lowers."""
+    return [
+        node.target
+        for node in module.graph.nodes
+        if node.op == "call_function" and isinstance(node.target, OpOverload) and rule_of(node.target) is None
+    ]
+
+
+def is_random(module: GraphModule) -> bool:
+    """Whether an operator of the graph draws random numbers."""
+    rules = [rule_of(node.target) for node in module.graph.nodes if isinstance(node.target, OpOverload)]
+    return any(rule is not None and rule.random for rule in rules)
+
+
+def interpret(module: GraphModule, arrays: Sequence[Any], key: jax.Array | None) -> Any:
+    """The outputs of the graph for these inputs, nested as it returns them."""
+    values: dict[Node, Any] = {}
+    inputs = iter(arrays)
+    draws = 0
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            values[node] = next(inputs)
+        elif node.op == "get_attr":
+            values[node] = jax.numpy.asarray(getattr(module, node.target).numpy())
+        elif node.op == "output":
+            return torch.fx.node.map_arg(node.args[0], values.__getitem__)
+        elif isinstance(node.target, OpOverload):
+            args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+            rule = rule_of(node.target)
+            if rule is not None and rule.random and key is not None:
+                kwargs = {**kwargs, "key": jax.random.fold_in(key, draws)}
+                draws += 1
+            values[node] = _call(node, args, kwargs)
+        else:
+            args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+            values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+    raise ValueError("a graph without an output")
+
+
+def _call(node: Node, args: Any, kwargs: Any) -> Any:
+    rule = rule_of(node.target)
+    if rule is None:
+        raise NotImplementedError(f"{node.target} has no lowering rule")
+    kwargs = {name: value for name, value in kwargs.items() if name not in _PASSED_BY}
+    if rule.promotion is not Promotion.NONE:
+        args, kwargs = _promote(rule.promotion, args, kwargs)
+    result = rule.lower(*args, **kwargs)
+    return _as_promised(result, node.meta.get("val"))
+
+
+def _promote(kind: Promotion, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    leaves = jax.tree.leaves((args, kwargs))
+    tensors = [(dtypes.to_torch(x.dtype), x.ndim) for x in leaves if isinstance(x, jax.Array)]
+    numbers = [x for x in leaves if isinstance(x, (bool, int, float, complex))]
+    common = promotion.common_dtype(tensors, numbers)
+    dtype = dtypes.to_jax(promotion.float_dtype(common) if kind is Promotion.FLOAT else common)
+    promoted: tuple[Any, Any] = jax.tree.map(
+        lambda x: cast(x, dtype) if isinstance(x, jax.Array) and x.dtype != dtype else x, (args, kwargs)
+    )
+    return promoted
+
+
+def _as_promised(result: Any, promised: Any) -> Any:
+    if isinstance(promised, torch.Tensor):
+        dtype = dtypes.to_jax(promised.dtype)
+        array = jax.numpy.asarray(result)
+        return array if array.dtype == dtype else cast(array, dtype)
+    if isinstance(promised, (list, tuple)):
+        return [_as_promised(r, p) for r, p in zip(result, promised, strict=False)]
+    return result
