@@ -1,0 +1,55 @@
+"""Cumulative sums, products, extrema and log-sums along one dimension."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from .dims import dimensioned, one_dim
+from .opmath import is_complex, widened
+from .reduction import summable
+from .registry import lowers
+
+aten = torch.ops.aten
+
+
+def _accumulated(scan: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    def rule(self: jax.Array, dim: int, *, dtype: torch.dtype | None = None) -> jax.Array:
+        return scan(dimensioned(summable(self, dtype)), axis=one_dim(dim, self.ndim)).reshape(self.shape)
+
+    return rule
+
+
+lowers(aten.cumsum.default)(_accumulated(lax.cumsum))
+lowers(aten.cumprod.default)(_accumulated(lax.cumprod))
+
+
+def _running(scan: Callable[..., jax.Array]) -> Callable[..., tuple[jax.Array, jax.Array]]:
+    """The extremum so far, and where it was last met. From the first NaN on it is NaN, last met at the last NaN."""
+
+    def rule(self: jax.Array, dim: int) -> tuple[jax.Array, jax.Array]:
+        operand, axis = dimensioned(self), one_dim(dim, self.ndim)
+        comparable = operand.astype(np.uint8) if operand.dtype == np.bool_ else operand
+        values = scan(comparable, axis=axis)
+        position = lax.broadcasted_iota(np.int64, operand.shape, axis)
+        met = (comparable == values) | (comparable != comparable)
+        indices = lax.cummax(jnp.where(met, position, 0), axis=axis)
+        return values.astype(self.dtype).reshape(self.shape), indices.reshape(self.shape)
+
+    return rule
+
+
+lowers(aten.cummax.default)(_running(lax.cummax))
+lowers(aten.cummin.default)(_running(lax.cummin))
+
+
+@lowers(aten.logcumsumexp.default, aten._logcumsumexp.default)
+def logcumsumexp(self: jax.Array, dim: int) -> jax.Array:
+    operand, axis = dimensioned(widened(self)), one_dim(dim, self.ndim)
+    if is_complex(operand):
+        # XLA cannot compare complex numbers, which its own form of this scan does.
+        return lax.associative_scan(jnp.logaddexp, operand, axis=axis).reshape(self.shape)
+    return lax.cumlogsumexp(operand, axis=axis).reshape(self.shape)
