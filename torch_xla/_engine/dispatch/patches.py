@@ -1,6 +1,7 @@
 """What of PyTorch we replace on import: the whole list, each with its reason."""
 
 import copy
+import functools
 from typing import Any
 
 import torch
@@ -14,6 +15,9 @@ def apply_patches() -> None:
     # name, because `is_xla` exists.
     torch.Tensor.xla = _tensor_xla  # type: ignore[attr-defined]
     torch.nn.Module.xla = _module_xla  # type: ignore[attr-defined]
+    # A module that moves between the host and `xla` keeps its Parameter objects: tied weights stay tied, and an
+    # optimizer made before the move keeps training them. PyTorch makes new Parameters between unlike devices.
+    torch.nn.Module._apply = _apply_keeping_parameters(torch.nn.Module._apply)  # type: ignore[method-assign, assignment]
     # `copy.copy` of a CPU tensor shares the storage; PyTorch's own path would copy an `xla` tensor through the host.
     torch.Tensor.__copy__ = _shallow_copy  # type: ignore[attr-defined]
 
@@ -44,3 +48,32 @@ def _shallow_copy(self: torch.Tensor) -> torch.Tensor:
     result.requires_grad_(self.requires_grad)
     result.__dict__.update(self.__dict__)
     return result
+
+
+def _apply_keeping_parameters(original: Any) -> Any:
+    @functools.wraps(original)
+    def _apply(self: torch.nn.Module, fn: Any, recurse: bool = True) -> torch.nn.Module:
+        if torch.__future__.get_swap_module_params_on_conversion() or not _moves_to_or_from_xla(self, fn):
+            return original(self, fn, recurse)  # type: ignore[no-any-return]
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        try:
+            return original(self, fn, recurse)  # type: ignore[no-any-return]
+        except RuntimeError as error:
+            if "swap" not in str(error):
+                raise
+            # Something else holds on to a parameter (a graph that is still alive): then PyTorch's own way it is.
+            torch.__future__.set_swap_module_params_on_conversion(False)
+            return original(self, fn, recurse)  # type: ignore[no-any-return]
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(False)
+
+    return _apply
+
+
+def _moves_to_or_from_xla(module: torch.nn.Module, fn: Any) -> bool:
+    parameter = next(module.parameters(), None)
+    if parameter is None or parameter.device.type == "meta" or type(parameter) is not torch.nn.Parameter:
+        return False
+    with torch.no_grad():
+        probe = fn(torch.empty(0, dtype=parameter.dtype, device=parameter.device))
+    return isinstance(probe, torch.Tensor) and (probe.device.type == "xla") != (parameter.device.type == "xla")

@@ -10,7 +10,7 @@ from .. import dtypes
 from ..graph.plan import Number, Operand, Plan
 from ..graph.spec import Spec, contiguous_stride, spec_of
 from ..lowering import decompositions, promotion
-from ..lowering.call import apply_rule, lower
+from ..lowering.call import apply_rule, flatten
 from ..lowering.registry import Promotion, Rule, rule_of
 from ..view import Geometry, InternalOverlap, has_internal_overlap
 from . import meta
@@ -18,6 +18,9 @@ from .forms import Form, Operator
 
 # What a rule never sees: where results go and in which order they lie is decided here.
 DROPPED = frozenset(("device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"))
+
+# The size of their result depends on their numbers.
+_SIZED_BY_NUMBERS = ("aten::arange", "aten::range")
 
 RESIZE_WARNING = (
     "An output with one or more elements was resized since it had shape {}, which does not match the required "
@@ -51,6 +54,8 @@ class Entry:
 
 def plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Entry:
     """The entry of a call seen for the first time. Raises PyTorch's own error if the arguments are wrong."""
+    if call[2] and operator.overload._schema.name in _SIZED_BY_NUMBERS:
+        return Entry(None, variants={})
     if operator.form is Form.INPLACE:
         _refuse_overlap(operator, args, kwargs)
     rule = rule_of(operator.functional) if operator.functional is not None else None
@@ -68,10 +73,11 @@ def plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any],
         return Entry(None)
     plan = _plan(rule, operator, args, kwargs, call)
     try:
-        if inferred is None:
-            inferred = _infer_from_rule(plan, call[2])
+        with jax.enable_x64(True):
+            shapes = jax.eval_shape(lambda *arrays: apply_rule(plan, arrays, call[2], _key(plan)), *_shapes(plan))
+        inferred = _from_shapes(shapes) if inferred is None else _without_unwanted(inferred, shapes)
         plan = replace(plan, outputs=inferred.outputs, structure=inferred.structure)
-        _try_lowering(plan, call[2])
+        _check_shapes(plan, shapes)
     except NotImplementedError:
         return Entry(None)
     is_list = inferred.nested and len(inferred.structure) == 1 and inferred.structure[0] >= 0
@@ -163,16 +169,30 @@ def _key(plan: Plan) -> jax.Array | None:
     return jax.random.key(0, impl="rbg") if plan.random else None
 
 
-def _try_lowering(plan: Plan, numbers: list[Any]) -> None:
-    """Tries the rule on shapes alone: what it refuses runs on the CPU, and its own mistakes show at the user's line."""
-    with jax.enable_x64(True):
-        jax.eval_shape(lambda *operands: lower(plan, list(operands), list(numbers), _key(plan)), *_shapes(plan))
+def _check_shapes(plan: Plan, shapes: Any) -> None:
+    # A rule that disagrees with PyTorch about a shape is our mistake: better here, at the user's line.
+    for shape, spec in zip(flatten(shapes, plan), plan.outputs, strict=True):
+        if shape.shape != spec.size:
+            raise ValueError(f"the rule of {plan.op} returns shape {shape.shape}, PyTorch expects {spec.size}")
 
 
-def _infer_from_rule(plan: Plan, numbers: list[Any]) -> meta.Inferred:
+def _without_unwanted(inferred: meta.Inferred, shapes: Any) -> meta.Inferred:
+    # Some meta kernels describe results that the call masks out; the rule knows better and returns None for them.
+    if not isinstance(shapes, (list, tuple)) or len(inferred.structure) != len(shapes) or len(shapes) == 1:
+        return inferred
+    outputs: list[Spec] = []
+    structure: list[int] = []
+    rest = iter(inferred.outputs)
+    for count, part in zip(inferred.structure, shapes, strict=True):
+        specs = [next(rest) for _ in range(1 if count == -1 else max(count, 0))]
+        wanted = part is not None
+        structure.append(count if wanted else -2)
+        outputs.extend(specs if wanted else ())
+    return replace(inferred, outputs=tuple(outputs), structure=tuple(structure))
+
+
+def _from_shapes(result: Any) -> meta.Inferred:
     """Sizes and dtypes as the rule gives them, for the few operators PyTorch has no meta kernel of."""
-    with jax.enable_x64(True):
-        result = jax.eval_shape(lambda *operands: apply_rule(plan, operands, numbers, _key(plan)), *_shapes(plan))
     nested = isinstance(result, (list, tuple))
     parts = result if nested else (result,)
     outputs: list[Spec] = []

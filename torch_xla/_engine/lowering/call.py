@@ -18,7 +18,7 @@ class NeedsStaticNumber(Exception):
 
 def lower(plan: Plan, operands: list[Any], numbers: list[Any], key: jax.Array | None) -> list[Any]:
     """The arrays of the plan's outputs, flat, each of the size and dtype PyTorch promised."""
-    flat = _flatten(apply_rule(plan, operands, numbers, key), plan)
+    flat = flatten(apply_rule(plan, operands, numbers, key), plan)
     return [_finish(array, spec, plan) for array, spec in zip(flat, plan.outputs, strict=True)]
 
 
@@ -60,7 +60,8 @@ def _fill(argument: Any, operands: Sequence[Any], numbers: Sequence[Any]) -> Any
     return argument
 
 
-def _flatten(result: Any, plan: Plan) -> list[Any]:
+def flatten(result: Any, plan: Plan) -> list[Any]:
+    """The arrays in what a rule returned, without the results nobody wants."""
     if plan.structure == (-1,):
         return [result]
     if len(plan.structure) == 1:
@@ -78,8 +79,7 @@ def _flatten(result: Any, plan: Plan) -> list[Any]:
 
 def _finish(array: Any, spec: Any, plan: Plan) -> Any:
     dtype = dtypes.to_jax(dtypes.on_device(spec.dtype))
-    if not isinstance(array, jax.Array):
-        array = jnp.asarray(array)
+    array = jnp.asarray(array)
     if array.dtype != dtype:
         array = cast(array, dtype)
     if array.shape != spec.size:
