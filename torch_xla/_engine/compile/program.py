@@ -6,6 +6,7 @@ it baked, and then each combination of such numbers has its own executable.
 """
 
 import struct
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,8 +16,14 @@ import numpy as np
 
 from .. import dtypes, metrics
 from ..graph.graph import Graph
+from ..graph.plan import Plan
 from ..lowering.call import NeedsStaticNumber, lower
 from ..private import jax as private
+
+
+# The numbers each plan came with, by its place among the same plans of a graph. A plan that comes with other numbers in
+# a new graph (the second step of an optimizer, whose state exists by now) will come with others again.
+_seen_numbers: dict[tuple[Plan, int], tuple[float | int, ...]] = {}
 
 
 class _MustBake(Exception):
@@ -80,6 +87,7 @@ class Program:
     def _compile(self, packed: bytes, numbers: Sequence[float | int]) -> Callable[..., Any]:
         if self._baked is None:
             self._baked = packed
+            self._set_promoted(_known_to_change(self.graph, numbers))
         else:
             self._promote(packed)
         while True:
@@ -133,6 +141,20 @@ class Program:
                 arguments.append(describe((self.graph.draws, 4), np.dtype(np.uint32)))
             function = as_function(self.graph, list(numbers), self._floats, self._ints)
             return jax.jit(function, donate_argnums=self.donated, keep_unused=True).trace(*arguments).lower()
+
+
+def _known_to_change(graph: Graph, numbers: Sequence[float | int]) -> list[int]:
+    changed: list[int] = []
+    places: Counter[Plan] = Counter()
+    for operation in graph.operations:
+        plan, first = operation.plan, operation.first_number
+        if not plan.numbers:
+            continue
+        own = tuple(numbers[first : first + len(plan.numbers)])
+        before = _seen_numbers.setdefault((plan, places[plan]), own)
+        changed.extend(first + i for i, (old, new) in enumerate(zip(before, own, strict=True)) if old != new)
+        places[plan] += 1
+    return changed
 
 
 def as_function(
