@@ -17,7 +17,7 @@ from ..graph.spec import Spec
 from ..graph.tape import Tape, Value
 from ..tensor.device import LOCK, Device, device_for
 from ..tensor.storage import META_KEYS, as_strided, hold, operand_slot, read_slot, view_of, wrap
-from . import fallback, planning
+from . import fallback, planning, refusals
 from .forms import Operator, operator_of
 from .lines import note_line
 from .operands import admit
@@ -155,6 +155,8 @@ def recorder(name: str) -> Kernel:
             device = device_for(kwargs.get("device"))
         results = append(plan, call, device, _generator(args, kwargs) if plan.random else None)
         if entry.writes:
+            if entry.watched and isinstance(args[0], Tensor):
+                refusals.refuse_partial_overlap(operator, [args[0]], args, kwargs)
             return _write_back(operator, args, kwargs, results)
         if entry.nested:
             return nest(entry, results)

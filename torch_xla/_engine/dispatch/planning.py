@@ -12,8 +12,7 @@ from ..graph.spec import Spec, contiguous_stride, spec_of
 from ..lowering import decompositions, promotion
 from ..lowering.call import apply_rule, flatten
 from ..lowering.registry import Promotion, Rule, rule_of
-from ..view import Geometry, InternalOverlap, has_internal_overlap
-from . import meta
+from . import meta, refusals
 from .forms import Form, Operator
 
 # What a rule never sees: where results go and in which order they lie is decided here.
@@ -27,11 +26,6 @@ RESIZE_WARNING = (
     "output shape {}. This behavior is deprecated, and in a future PyTorch release outputs will not be resized "
     "unless they have zero elements. You can explicitly reuse an out tensor t by resizing it, inplace, to zero "
     "elements with t.resize_(0)."
-)
-
-_OVERLAP = (
-    "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
-    "Please clone() the tensor before performing the operation."
 )
 
 
@@ -50,14 +44,27 @@ class Entry:
     constants: tuple[Any, ...] = ()
     # The entries by number, where a rule depends on the numbers themselves (it was traced with them).
     variants: "dict[tuple[Any, ...], Entry] | None" = None
+    watched: bool = False  # an operand may show part of the memory that is written
 
 
 def plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Entry:
-    """The entry of a call seen for the first time. Raises PyTorch's own error if the arguments are wrong."""
+    """The entry of a call seen for the first time. Raises what the CPU raises if the arguments are wrong."""
+    if operator.form is Form.INPLACE:
+        refusals.refuse_overlapping_target(operator, args, kwargs)
+    try:
+        return _plan_call(operator, args, kwargs, call)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        refusal = refusals.refusal_of_the_cpu(operator, args, kwargs)
+        if refusal is None:
+            raise
+        raise refusal from error
+
+
+def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Entry:
     if call[2] and operator.overload._schema.name in _SIZED_BY_NUMBERS:
         return Entry(None, variants={})
-    if operator.form is Form.INPLACE:
-        _refuse_overlap(operator, args, kwargs)
     rule = rule_of(operator.functional) if operator.functional is not None else None
     inferred: meta.Inferred | None = None
     try:
@@ -80,8 +87,28 @@ def plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any],
         _check_shapes(plan, shapes)
     except NotImplementedError:
         return Entry(None)
+    if _is_doubtful(rule, operator, plan, shapes):
+        refusal = refusals.refusal_of_the_cpu(operator, args, kwargs)
+        if refusal is not None and not isinstance(refusal, NotImplementedError):
+            raise refusal
+    writes = operator.form is Form.INPLACE
     is_list = inferred.nested and len(inferred.structure) == 1 and inferred.structure[0] >= 0
-    return Entry(plan, operator.form is Form.INPLACE, inferred.nested, is_list, inferred.constants)
+    return Entry(plan, writes, inferred.nested, is_list, inferred.constants, watched=writes and _may_overlap(call))
+
+
+def _is_doubtful(rule: Rule, operator: Operator, plan: Plan, shapes: Any) -> bool:
+    """Whether PyTorch may refuse dtypes that its meta kernels let pass."""
+    if rule.promotion is Promotion.NONE:
+        return len({s.dtype for s in plan.operands if s.dtype.is_floating_point}) > 1
+    if operator.form is not Form.INPLACE or isinstance(shapes, (list, tuple)):
+        return False
+    return not torch.can_cast(dtypes.to_torch(shapes.dtype), plan.outputs[0].dtype)
+
+
+def _may_overlap(call: Call) -> bool:
+    """Whether another operand may be another view of the storage that the first is written to."""
+    bases = [operand[0].spec if operand.__class__ is tuple else operand.spec for operand in call[1]]
+    return bases[0] in bases[1:] and any(operand.__class__ is tuple for operand in call[1])
 
 
 def _plan(rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Plan:
@@ -205,17 +232,6 @@ def _from_shapes(result: Any) -> meta.Inferred:
         for array in part if isinstance(part, (list, tuple)) else (part,):
             outputs.append(spec_of(array.shape, contiguous_stride(array.shape), dtypes.to_torch(array.dtype)))
     return meta.Inferred(tuple(outputs), tuple(structure), nested)
-
-
-def _refuse_overlap(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    for where in operator.written:
-        target = args[where] if isinstance(where, int) else kwargs.get(where)
-        for tensor in target if isinstance(target, (list, tuple)) else (target,):
-            if not isinstance(tensor, torch.Tensor):
-                continue
-            geometry = Geometry(tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
-            if has_internal_overlap(geometry) is InternalOverlap.YES:
-                raise RuntimeError(_OVERLAP)
 
 
 _TYPE_NAMES = {

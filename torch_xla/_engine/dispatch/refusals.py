@@ -1,0 +1,145 @@
+"""What PyTorch refuses: writes to overlapping memory, results that cannot be cast, wrong arguments in its own words."""
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from ..private import torch as private
+from ..tensor.storage import value_of
+from ..view import Geometry, InternalOverlap, Overlap, has_internal_overlap, overlap_between
+from .forms import Operator
+
+_OVERLAPPING_TARGET = (
+    "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+    "Please clone() the tensor before performing the operation."
+)
+_OVERLAPPING_OPERAND = (
+    "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory "
+    "location. Please clone() the tensor before performing the operation."
+)
+
+# PyTorch lets these write to a tensor that shows an element twice: whatever the order, the outcome is the same.
+_WRITES_ONE_NUMBER = {"fill_", "zero_", "_foreach_zero_"}
+# … and these too, with a warning.
+_DEPRECATED_ON_EXPANDED = {
+    "masked_fill_": "masked_fill_",
+    "index_fill_": "index_fill_",
+    "index_put_": "index_put_",
+    "_index_put_impl_": "index_put_",
+}
+
+# Beyond this many bytes the CPU is not asked: its answer would cost more than it tells.
+_TOO_LARGE = 1 << 30
+
+
+def written_tensors(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
+    """The tensors a call writes to."""
+    for where in operator.written:
+        target = args[where] if isinstance(where, int) else kwargs.get(where)
+        for tensor in target if isinstance(target, (list, tuple)) else (target,):
+            if isinstance(tensor, Tensor):
+                yield tensor
+
+
+def refuse_overlapping_target(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises as PyTorch does if a written tensor shows an element of its storage twice."""
+    for tensor in written_tensors(operator, args, kwargs):
+        if has_internal_overlap(_geometry(tensor)) is not InternalOverlap.YES:
+            continue
+        name = operator.overload._schema.name.partition("::")[2]
+        if name in _DEPRECATED_ON_EXPANDED:
+            warnings.warn(
+                f"Use of {_DEPRECATED_ON_EXPANDED[name]} on expanded tensors is deprecated. Please clone() the tensor "
+                "before performing this operation.",
+                stacklevel=4,
+            )
+        elif name not in _WRITES_ONE_NUMBER or operator.overload._overloadname == "Tensor":
+            raise RuntimeError(_OVERLAPPING_TARGET)
+
+
+def refuse_partial_overlap(
+    operator: Operator, written: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Raises as PyTorch does if an operand shares some, but not all, of its memory with a written tensor."""
+    for target in written:
+        storage = target.untyped_storage()._cdata
+        for operand in pytree.tree_leaves((args, kwargs)):
+            if not isinstance(operand, Tensor) or operand is target or operand.untyped_storage()._cdata != storage:
+                continue
+            if _overlap(target, operand) is Overlap.PARTIAL and any(operand is other for other in written):
+                continue
+            if _overlap(target, operand) is Overlap.PARTIAL:
+                # A few operators do not mind; which, the CPU knows.
+                refusal = refusal_of_the_cpu(operator, args, kwargs)
+                if refusal is not None:
+                    raise refusal
+                return
+
+
+def _geometry(tensor: Tensor) -> Geometry:
+    return Geometry(tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+
+
+def _overlap(a: Tensor, b: Tensor) -> Overlap:
+    if a.element_size() == b.element_size():
+        return overlap_between(_geometry(a), _geometry(b))
+    return overlap_between(_in_bytes(a), _in_bytes(b))
+
+
+def _in_bytes(tensor: Tensor) -> Geometry:
+    geometry, width = _geometry(tensor), tensor.element_size()
+    return Geometry((*geometry.size, width), (*[s * width for s in geometry.stride], 1), geometry.offset * width)
+
+
+def refusal_of_the_cpu(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | None:
+    """What the CPU raises for a call with zeros in tensors of the same geometry and aliasing; `None` if it does not."""
+    try:
+        twins = _Twins()
+        cpu_args, cpu_kwargs = pytree.tree_map(twins.of, (args, kwargs))
+        if twins.bytes > _TOO_LARGE:
+            return None
+        with private.without_modes(), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            operator.overload(*cpu_args, **cpu_kwargs)
+    except Exception as refusal:  # whatever the CPU raises is the answer
+        return None if str(refusal).startswith("Could not run ") else refusal.with_traceback(None)
+    return None
+
+
+class _Twins:
+    """CPU tensors like those on the device, on storages of zeros; two that share memory there share it here."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._storages: dict[int, torch.UntypedStorage] = {}
+        self._tensors: dict[int, Tensor] = {}
+
+    def of(self, leaf: Any) -> Any:
+        """The twin of a tensor; other arguments as the CPU takes them."""
+        if isinstance(leaf, torch.device):
+            return torch.device("cpu")
+        if not isinstance(leaf, Tensor):
+            return leaf
+        if id(leaf) not in self._tensors:
+            self._tensors[id(leaf)] = self._like(leaf) if leaf.device.type == "xla" else leaf.detach().clone()
+        return self._tensors[id(leaf)]
+
+    def _like(self, tensor: Tensor) -> Tensor:
+        spec = value_of(tensor).spec
+        key = tensor.untyped_storage()._cdata
+        storage = self._storages.get(key)
+        if storage is None:
+            size = spec.numel * spec.dtype.itemsize
+            self.bytes += size
+            storage = torch.zeros(size if self.bytes <= _TOO_LARGE else 0, dtype=torch.uint8).untyped_storage()
+            self._storages[key] = storage
+        geometry = _geometry(tensor)
+        twin = torch.empty(0, dtype=tensor.dtype)
+        twin.set_(storage, geometry.offset, geometry.size, geometry.stride)  # type: ignore[call-overload]
+        if tensor.dtype.is_complex and tensor.is_conj():
+            twin = torch._conj(twin)
+        return torch._neg_view(twin) if tensor.is_neg() else twin
