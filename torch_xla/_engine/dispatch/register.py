@@ -12,6 +12,14 @@ from .kernels import out_variant, recorder
 # Composite operators that PyTorch differentiates as a whole: one node each instead of a chain of reshapes.
 _WHOLE = ("linear", "matmul")
 
+# Overloads with an `out=` that do not say so. Their schemas would, but building all schemas costs a tenth of the import.
+_NAMED_AFTER_RESULTS = frozenset(
+    (
+        "L", "OutTensor", "U", "X", "a", "dim_max", "dim_min", "dim_values", "eigenvalues", "grad_input", "indices",
+        "inverse", "output", "result", "sign", "values", "values_stable",
+    )
+)  # fmt: skip
+
 # Registered libraries must stay alive: dropping one takes its kernels back.
 _libraries: list[torch.library.Library] = []
 
@@ -25,6 +33,7 @@ def register_kernels() -> None:
         **batch_norm.KERNELS,
         **{name.removeprefix("aten::"): views.view_kernel(name) for name in views.NAMES},
         "as_strided": views.as_strided,
+        "as_strided_": views.as_strided_,
         "_neg_view": views.neg_view,
     }
     for name, kernel in special.items():
@@ -44,12 +53,15 @@ def _is_ours(name: str, ruled: set[str]) -> bool:
     if private.has_kernel(name, "CompositeImplicitAutograd"):
         return False
     # PyTorch's own composition of an operator is better than the CPU, unless we have a rule for the whole.
-    return name in ruled or not private.has_kernel(name, "CompositeExplicitAutograd")
+    base, dot, overload = name.partition(".")
+    return f"{base.removesuffix('_')}{dot}{overload}" in ruled or not private.has_kernel(
+        name, "CompositeExplicitAutograd"
+    )
 
 
 def _kernel_for(name: str) -> Any:
     overload = name.partition(".")[2]
-    is_out = overload.endswith("out") or "out_" in overload or overload in ("grad_input", "values", "indices", "output")
+    is_out = overload.endswith("out") or "out_" in overload or overload in _NAMED_AFTER_RESULTS
     if is_out and any(a.is_out for a in _schema(name).arguments):
         return out_variant(name)
     return recorder(name)
