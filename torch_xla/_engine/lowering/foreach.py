@@ -106,13 +106,10 @@ for _foreach, _single in ROWS.items():
     lowers(_foreach)(along_lists(_single))
 
 # Newer than the oldest PyTorch we support.
-for _packet, _overload, _single in (
-    ("_foreach_clone", "default", aten.clone.default),
-    ("_foreach_mm", "default", aten.mm.default),
-):
-    _foreach = getattr(getattr(aten, _packet, None), _overload, None)
-    if _foreach is not None:
-        lowers(_foreach)(along_lists(_single))
+if hasattr(aten, "_foreach_clone"):
+    lowers(aten._foreach_clone.default)(along_lists(aten.clone.default))
+if hasattr(aten, "_foreach_mm"):
+    lowers(aten._foreach_mm.default)(along_lists(aten.mm.default))
 
 
 # The factor is a positional argument here, and a keyword there.
@@ -141,9 +138,10 @@ def _with_tensor_of_values(op: OpOverload) -> Callable[..., list[Any]]:
     return lower
 
 
-for _packet, _single in ((aten._foreach_addcmul, aten.addcmul.default), (aten._foreach_addcdiv, aten.addcdiv.default)):
-    lowers(_packet.Scalar, _packet.ScalarList)(_with_value(_single))
-    lowers(_packet.Tensor)(_with_tensor_of_values(_single))
+lowers(aten._foreach_addcmul.Scalar, aten._foreach_addcmul.ScalarList)(_with_value(aten.addcmul.default))
+lowers(aten._foreach_addcdiv.Scalar, aten._foreach_addcdiv.ScalarList)(_with_value(aten.addcdiv.default))
+lowers(aten._foreach_addcmul.Tensor)(_with_tensor_of_values(aten.addcmul.default))
+lowers(aten._foreach_addcdiv.Tensor)(_with_tensor_of_values(aten.addcdiv.default))
 
 
 @lowers(aten._foreach_copy.default)
