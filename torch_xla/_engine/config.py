@@ -45,3 +45,20 @@ def compilation_cache_size() -> int:
 def max_async_closures() -> int:
     """XLA_MAX_ASYNC_QUEUE: how many asynchronous step closures may wait."""
     return int(os.environ.get("XLA_MAX_ASYNC_QUEUE", "100"))
+
+
+def metrics_samples() -> int:
+    """XLA_METRICS_SAMPLES: how many of its latest samples a metric keeps."""
+    return max(1, int(os.environ.get("XLA_METRICS_SAMPLES", "1024")))
+
+
+def metrics_percentiles() -> tuple[float, ...]:
+    """XLA_METRICS_PERCENTILES: the percentiles of the metrics report, as fractions between colons."""
+    text = os.environ.get("XLA_METRICS_PERCENTILES", "0.01:0.05:0.1:0.2:0.5:0.8:0.9:0.95:0.99")
+    try:
+        percentiles = tuple(float(part) for part in text.split(":"))
+    except ValueError:
+        percentiles = (-1.0,)
+    if not all(0 <= p <= 1 for p in percentiles):
+        raise ValueError(f"XLA_METRICS_PERCENTILES is {text!r}; it must be fractions, such as '0.1:0.5:0.9'.")
+    return percentiles

@@ -4,6 +4,8 @@ import ml_dtypes
 import numpy as np
 import torch
 
+from . import config
+
 _PAIRS = {
     torch.bool: np.bool_,
     torch.uint8: np.uint8,
@@ -66,3 +68,20 @@ def to_jax(dtype: torch.dtype) -> np.dtype:
 def to_torch(dtype: np.dtype) -> torch.dtype:
     """The PyTorch dtype of a JAX or NumPy dtype."""
     return TO_TORCH[np.dtype(dtype)]
+
+
+def on_device(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which values of `dtype` live on the device under XLA_USE_BF16 and XLA_DOWNCAST_BF16."""
+    if dtype is torch.float32 and (config.use_bf16() or config.downcast_bf16()):
+        return torch.bfloat16
+    if dtype is torch.float64:
+        if config.use_bf16():
+            return torch.bfloat16
+        if config.downcast_bf16():
+            return torch.float32
+    return dtype
+
+
+def device_mode() -> str:
+    """Names the mapping that `on_device` applies now: what a compiled program depends on."""
+    return "bf16" if config.use_bf16() else "downcast" if config.downcast_bf16() else ""

@@ -52,8 +52,8 @@ def metric_names() -> list[str]:
 def metric_data(name: str) -> tuple[int, float, tuple[tuple[float, float], ...]] | None:
     """The data of a metric: `(total_samples, accumulator, ((time_sec, value), ...))`, or `None` if it has no samples.
 
-    The accumulator is the sum of all samples ever taken; of the samples themselves the latest 1,024 are kept.
-    Times are in nanoseconds, sizes in bytes.
+    The accumulator is the sum of all samples ever taken; of the samples themselves the latest 1,024 are kept
+    (`XLA_METRICS_SAMPLES`). Times are in nanoseconds, sizes in bytes.
 
     >>> from torch_xla.debug import metrics
     >>> data = metrics.metric_data("CompileTime")

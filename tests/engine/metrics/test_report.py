@@ -99,6 +99,22 @@ def test_the_full_report_word_for_word(sample_at: Callable[[str, Unit, float, fl
     assert met.metrics_report() == FULL_REPORT
 
 
+def test_the_percentiles_are_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_METRICS_PERCENTILES", "0:0.5:0.999:1")
+    for value in range(100):
+        metric("Mine", Unit.SCALAR).add(value)
+    assert met.metrics_report().splitlines()[-1] == "  Percentiles: 0%=0; 50%=50; 99.9%=99; 100%=99"
+
+
+@pytest.mark.parametrize("text", ["0.5,0.9", "50", "-0.1", ""])
+def test_percentiles_that_are_no_fractions_say_so(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_METRICS_PERCENTILES", text)
+    with pytest.raises(ValueError) as error:
+        met.metrics_report()
+    expected = f"XLA_METRICS_PERCENTILES is {text!r}; it must be fractions, such as '0.1:0.5:0.9'."
+    assert str(error.value) == expected
+
+
 def test_a_report_of_nothing_is_empty() -> None:
     assert met.metrics_report() == met.short_metrics_report() == ""
 

@@ -35,6 +35,15 @@ def test_only_the_latest_samples_are_kept_but_all_are_counted() -> None:
     assert data.samples[0][1] == 976 and data.samples[-1][1] == 1999
 
 
+def test_the_number_of_samples_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_METRICS_SAMPLES", "2")
+    mine = metric("Few", Unit.SCALAR)
+    mine.clear()
+    for value in range(5):
+        mine.add(value)
+    assert [value for _, value in mine.data().samples] == [3, 4]
+
+
 def test_a_block_is_timed_in_nanoseconds() -> None:
     with timed("Sleep"):
         time.sleep(0.01)

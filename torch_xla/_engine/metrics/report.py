@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from ..config import metrics_percentiles
 from . import counters, samples
 from .samples import Data, Unit
 
@@ -13,7 +14,6 @@ SHORT_METRICS = (
     "TransferToDeviceTime",
     "TransferFromDeviceTime",
 )
-PERCENTILES = (0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.99)
 FALLBACK = "aten::"  # how the counter of an operator that ran on the CPU begins
 
 # Suffix, nanoseconds in one, digits.
@@ -56,7 +56,7 @@ def format_number(number: float) -> str:
 _FORMATS = {Unit.NANOSECONDS: format_duration, Unit.BYTES: format_size, Unit.SCALAR: format_number}
 
 
-def _metric_lines(name: str, unit: Unit, data: Data) -> list[str]:
+def _metric_lines(name: str, unit: Unit, data: Data, percentiles: Sequence[float]) -> list[str]:
     show = _FORMATS[unit]
     lines = [
         f"Metric: {name}",
@@ -70,15 +70,16 @@ def _metric_lines(name: str, unit: Unit, data: Data) -> list[str]:
         lines.append(f"  ValueRate: {show(sum(later) / seconds)} / second")
         lines.append(f"  Rate: {len(later) / seconds:.6g} / second")
     ordered = sorted(value for _, value in data.samples)
-    shown = (f"{100 * p:g}%={show(ordered[min(int(p * len(ordered)), len(ordered) - 1)])}" for p in PERCENTILES)
+    shown = (f"{100 * p:g}%={show(ordered[min(int(p * len(ordered)), len(ordered) - 1)])}" for p in percentiles)
     lines.append(f"  Percentiles: {'; '.join(shown)}")
     return lines
 
 
 def _report(metrics: dict[str, tuple[Unit, Data]], counter_names: Iterable[str]) -> str:
     lines: list[str] = []
+    percentiles = metrics_percentiles()
     for name, (unit, data) in metrics.items():
-        lines += _metric_lines(name, unit, data)
+        lines += _metric_lines(name, unit, data, percentiles)
     for name in counter_names:
         lines += [f"Counter: {name}", f"  Value: {counters.value_of(name)}"]
     return "".join(f"{line}\n" for line in lines)

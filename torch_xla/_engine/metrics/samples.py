@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from types import TracebackType
 
-KEPT = 1024  # of each metric's samples; older ones live on in its totals
+from ..config import metrics_samples
 
 
 class Unit(Enum):
@@ -28,7 +28,7 @@ class Data:
 
 
 class Metric:
-    """A named series of values. Of the values themselves only the latest are kept."""
+    """A named series of values. Of the values themselves only the latest are kept (`XLA_METRICS_SAMPLES`)."""
 
     __slots__ = ("_accumulator", "_lock", "_samples", "_total_samples", "name", "unit")
 
@@ -56,7 +56,7 @@ class Metric:
         with self._lock:
             self._total_samples = 0
             self._accumulator = 0.0
-            self._samples: deque[tuple[float, float]] = deque(maxlen=KEPT)
+            self._samples: deque[tuple[float, float]] = deque(maxlen=metrics_samples())
 
 
 class Timed:
