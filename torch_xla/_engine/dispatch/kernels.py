@@ -26,6 +26,16 @@ Kernel = Callable[..., Any]
 
 _INT64 = range(-(1 << 63), 1 << 63)
 
+# PyTorch's default dtype if it is not float32: what a call means may depend on it.
+_default_dtype: torch.dtype | None = None
+
+
+def note_default_dtype() -> None:
+    """Keeps plans of calls made under different default dtypes apart; called whenever the default changes."""
+    global _default_dtype
+    dtype = torch.get_default_dtype()
+    _default_dtype = None if dtype is torch.float32 else dtype
+
 
 def take_apart(argument: Any, takes_scalar: bool, call: planning.Call) -> None:
     """Adds one argument to `call`; raises `AttributeError` for a tensor that is not on our device."""
@@ -44,7 +54,7 @@ def take_apart(argument: Any, takes_scalar: bool, call: planning.Call) -> None:
             argument.shape == spec.size
             and argument.stride() == spec.stride
             and argument.dtype is spec.dtype
-            and not (spec.is_complex and argument.is_conj())
+            and not (spec.is_complex and (argument.is_conj() or argument.is_neg()))
         ):
             operands.append(value)
             signature.append(spec)
@@ -138,6 +148,8 @@ def recorder(name: str) -> Kernel:
                 take_apart(argument, keyword in operator.scalars, call)
         except AttributeError:
             return kernel(*(admitted := admit(operator, args, kwargs))[0], **admitted[1])
+        if _default_dtype is not None:
+            signature.append(_default_dtype)
         key = tuple(signature)
         entry = plans.get(key)
         if entry is None:
@@ -211,6 +223,8 @@ def out_variant(name: str) -> Kernel:
     compute: Kernel | None = None
     names: list[str] = []
 
+    settled: set[Any] = set()
+
     def kernel(*args: Any, **kwargs: Any) -> Any:
         nonlocal operator, compute
         if operator is None or compute is None:
@@ -220,9 +234,15 @@ def out_variant(name: str) -> Kernel:
                 compute = recorder(operator.functional.name())
         if compute is None:
             return fallback.run(operator, args, kwargs)
-        outs = [kwargs.pop(n) for n in names]
-        results = compute(*args, **kwargs)
+        outs = [kwargs[n] for n in names]
+        results = compute(*args, **{k: v for k, v in kwargs.items() if k not in names})
         flat = [results] if isinstance(results, Tensor) else list(results)
+        changes = tuple((out.dtype, result.dtype) for out, result in zip(outs, flat, strict=True))
+        if changes not in settled:
+            if any(ours is not theirs for ours, theirs in changes):
+                refusals.refuse_if_the_cpu_does(operator, args, kwargs)
+            settled.add(changes)
+        refusals.refuse_partial_overlap(operator, outs, args, kwargs)
         for out, result in zip(outs, flat, strict=True):
             fill_out(out, result)
         return outs[0] if len(outs) == 1 else tuple(outs)
@@ -232,13 +252,14 @@ def out_variant(name: str) -> Kernel:
 
 def fill_out(out: Tensor, result: Tensor) -> None:
     """Puts `result` into `out`, resizing it as PyTorch does."""
-    if not torch.can_cast(result.dtype, out.dtype):
+    if out.device != result.device:
         raise RuntimeError(
-            f"result type {planning.type_name(result.dtype)} can't be cast to the desired output type "
-            f"{planning.type_name(out.dtype)}"
+            f"Expected out tensor to have device {result.device}, but got {out.device} instead. "
+            f"Move it with `.to({str(result.device)!r})`."
         )
     if out.shape != result.shape:
         if out.numel():
             warnings.warn(planning.RESIZE_WARNING.format(list(out.shape), list(result.shape)), stacklevel=3)
         out.resize_(result.shape)
+        out.as_strided_(result.shape, result.stride(), out.storage_offset())
     out.copy_(result)

@@ -59,6 +59,22 @@ def empty_strided(
     return result
 
 
+def new_empty_strided(self: Tensor, size: list[int], stride: list[int], **options: Any) -> Tensor:
+    """`Tensor.new_empty_strided`: dtype and device are those of `self` if none are given."""
+    dtype, device = options.get("dtype"), options.get("device")
+    return empty_strided(size, stride, dtype=dtype or self.dtype, device=self.device if device is None else device)
+
+
+def is_set_to(self: Tensor, tensor: Tensor) -> bool:
+    """`Tensor.is_set_to`: whether both show the same storage in the same way."""
+    return (
+        self.untyped_storage()._cdata == tensor.untyped_storage()._cdata
+        and self.storage_offset() == tensor.storage_offset()
+        and self.shape == tensor.shape
+        and self.stride() == tensor.stride()
+    )
+
+
 def _new(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype | None, device: Any) -> Tensor:
     if any(n < 0 for n in size):
         raise RuntimeError(f"Trying to create tensor with negative dimension {min(size)}: {list(size)}")
@@ -260,6 +276,8 @@ def set_nothing(self: Tensor) -> Tensor:
 KERNELS: dict[str, Callable[..., Any]] = {
     "empty.memory_format": empty,
     "empty_strided": empty_strided,
+    "new_empty_strided": new_empty_strided,
+    "is_set_to": is_set_to,
     "_to_copy": to_copy,
     "clone": clone,
     "copy_": copy_,

@@ -6,6 +6,9 @@ from typing import Any
 
 import torch
 
+from ..private import torch as private
+from .kernels import note_default_dtype
+
 
 def apply_patches() -> None:
     """Applies every patch. Each leaves all other devices as they are."""
@@ -20,6 +23,9 @@ def apply_patches() -> None:
     torch.nn.Module._apply = _apply_keeping_parameters(torch.nn.Module._apply)  # type: ignore[method-assign, assignment]
     # `copy.copy` of a CPU tensor shares the storage; PyTorch's own path would copy an `xla` tensor through the host.
     torch.Tensor.__copy__ = _shallow_copy  # type: ignore[attr-defined]
+    # What a recorded call means may depend on the default dtype; asking for it at every call would cost more.
+    private.after_default_dtype_changes(note_default_dtype)
+    note_default_dtype()
 
 
 def _is_xla(tensor: torch.Tensor) -> bool:

@@ -88,9 +88,7 @@ def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
     except NotImplementedError:
         return Entry(None)
     if _is_doubtful(rule, operator, plan, shapes):
-        refusal = refusals.refusal_of_the_cpu(operator, args, kwargs)
-        if refusal is not None and not isinstance(refusal, NotImplementedError):
-            raise refusal
+        refusals.refuse_if_the_cpu_does(operator, args, kwargs)
     writes = operator.form is Form.INPLACE
     is_list = inferred.nested and len(inferred.structure) == 1 and inferred.structure[0] >= 0
     return Entry(plan, writes, inferred.nested, is_list, inferred.constants, watched=writes and _may_overlap(call))

@@ -70,13 +70,9 @@ def refuse_partial_overlap(
         for operand in pytree.tree_leaves((args, kwargs)):
             if not isinstance(operand, Tensor) or operand is target or operand.untyped_storage()._cdata != storage:
                 continue
-            if _overlap(target, operand) is Overlap.PARTIAL and any(operand is other for other in written):
-                continue
-            if _overlap(target, operand) is Overlap.PARTIAL:
+            if _overlap(target, operand) is Overlap.PARTIAL and not any(operand is other for other in written):
                 # A few operators do not mind; which, the CPU knows.
-                refusal = refusal_of_the_cpu(operator, args, kwargs)
-                if refusal is not None:
-                    raise refusal
+                refuse_if_the_cpu_does(operator, args, kwargs)
                 return
 
 
@@ -108,6 +104,13 @@ def refusal_of_the_cpu(operator: Operator, args: tuple[Any, ...], kwargs: dict[s
     except Exception as refusal:  # whatever the CPU raises is the answer
         return None if str(refusal).startswith("Could not run ") else refusal.with_traceback(None)
     return None
+
+
+def refuse_if_the_cpu_does(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises what the CPU raises for such a call; lacking a kernel for these dtypes is not a refusal."""
+    refusal = refusal_of_the_cpu(operator, args, kwargs)
+    if refusal is not None and not isinstance(refusal, NotImplementedError):
+        raise refusal
 
 
 class _Twins:

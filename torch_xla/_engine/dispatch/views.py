@@ -50,10 +50,24 @@ def as_strided(
     return result
 
 
+_set = torch.ops.aten.set_.source_Storage_storage_offset._handle.redispatch_boxed
+
+
+def as_strided_(
+    self: torch.Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
+) -> torch.Tensor:
+    """`Tensor.as_strided_`, in which `transpose_`, `unsqueeze_` and their like end."""
+    offset = self.storage_offset() if storage_offset is None else storage_offset
+    as_strided(self, size, stride, offset)
+    # The Meta kernel of `as_strided_` would look at the size of the storage, which PyTorch believes to be empty.
+    result: torch.Tensor = _set(META_KEYS, self, self.untyped_storage(), offset, size, stride)
+    return result
+
+
 def neg_view(self: torch.Tensor) -> torch.Tensor:
     """`torch._neg_view`. A tensor that shows all of a real storage must not look like the storage itself."""
     value = value_of(self)
-    if shows_all(self, value.spec) and not value.spec.is_complex:
+    if not value.spec.is_complex and shows_all(self, value.spec):
         flat = wrap(value).as_strided((1, value.spec.numel, 1), (value.spec.numel, 1, 1), 0).clone()
         self.untyped_storage().value = value_of(flat)  # type: ignore[attr-defined]
     result: torch.Tensor = _neg_view(META_KEYS, self)

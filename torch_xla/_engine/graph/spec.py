@@ -26,7 +26,8 @@ class Spec:
         self.dtype = dtype
         self.numel = math.prod(size)
         self.is_complex = bool(dtype is not None and dtype.is_complex)
-        self.is_contiguous = stride == contiguous_stride(size)
+        # As PyTorch's hook makes a new tensor; to an empty one it gives other strides than PyTorch elsewhere does.
+        self.is_contiguous = stride == contiguous_stride(size) and 0 not in size
 
     def __repr__(self) -> str:
         return f"Spec({self.size}, {self.stride}, {self.dtype})"

@@ -29,6 +29,20 @@ from_dlpack = torch._C._from_dlpack
 current_autograd_node = torch._C._current_autograd_node
 
 
+def after_default_dtype_changes(note: Any) -> None:
+    """Calls `note` whenever the default dtype is set: all public ways to set it end in these two functions."""
+
+    def noting(setter: Any) -> Any:
+        def set_and_note(argument: Any) -> None:
+            setter(argument)
+            note()
+
+        return set_and_note
+
+    for name in ("_set_default_dtype", "_set_default_tensor_type"):
+        setattr(torch._C, name, noting(getattr(torch._C, name)))
+
+
 def raw_library(namespace: str) -> torch.library.Library:
     """A library to register kernels in."""
     return torch.library.Library(namespace, "IMPL")

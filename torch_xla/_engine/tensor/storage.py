@@ -63,7 +63,7 @@ def shows_all(tensor: torch.Tensor, spec: Spec) -> bool:
         tensor.shape == spec.size
         and tensor.stride() == spec.stride
         and tensor.dtype is spec.dtype
-        and not (spec.is_complex and tensor.is_conj())
+        and not (spec.is_complex and (tensor.is_conj() or tensor.is_neg()))
     )
 
 

@@ -25,7 +25,7 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     """The memory of a CPU tensor as a NumPy array of the matching dtype; shared where PyTorch can."""
     dtype = dtypes.to_jax(tensor.dtype)
     tensor = tensor.detach().resolve_conj().resolve_neg()
-    if tensor.dtype in (torch.bfloat16,) or dtype.kind == "V":
+    if dtype.isbuiltin != 1:
         tensor = tensor.contiguous()
         return tensor.view(_BITS[tensor.element_size()]).numpy().view(dtype)
     return tensor.numpy()
@@ -34,7 +34,7 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
 def from_numpy(array: np.ndarray) -> torch.Tensor:
     """A CPU tensor on the memory of `array`."""
     dtype = dtypes.to_torch(array.dtype)
-    if dtype is torch.bfloat16 or array.dtype.kind == "V":
+    if array.dtype.isbuiltin != 1:
         width = _BITS[array.dtype.itemsize]
         plain = np.ascontiguousarray(array).view({torch.uint8: np.uint8, torch.int16: np.int16}[width])
         return torch.from_numpy(plain.reshape(array.shape)).view(dtype)
