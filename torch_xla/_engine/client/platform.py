@@ -42,7 +42,7 @@ def is_started() -> bool:
 
 
 def device_type() -> str:
-    """"CPU", "CUDA", "TPU" or a plugin's name. Starts the client only if PJRT_DEVICE does not tell."""
+    """The platform, such as "CPU", "CUDA" or "TPU". Starts the client only if PJRT_DEVICE does not tell."""
     wanted = config.pjrt_device()
     if wanted:
         return "CUDA" if wanted == "GPU" else wanted.split("_")[0]

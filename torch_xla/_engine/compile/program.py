@@ -20,7 +20,6 @@ from ..graph.plan import Plan
 from ..lowering.call import NeedsStaticNumber, lower
 from ..private import jax as private
 
-
 # The numbers each plan came with, by its place among the same plans of a graph. A plan that comes with other numbers in
 # a new graph (the second step of an optimizer, whose state exists by now) will come with others again.
 _seen_numbers: dict[tuple[Plan, int], tuple[float | int, ...]] = {}
@@ -56,7 +55,9 @@ class Program:
         """Whether a run with these numbers needs no compile."""
         return self._key(self._packer.pack(*numbers)) in self._executables
 
-    def run(self, arrays: list[jax.Array], numbers: Sequence[float | int], keys: np.ndarray | None) -> Sequence[jax.Array]:
+    def run(
+        self, arrays: list[jax.Array], numbers: Sequence[float | int], keys: np.ndarray | None
+    ) -> Sequence[jax.Array]:
         """Starts the program and returns its outputs, which the device may still be computing."""
         packed = self._packer.pack(*numbers)
         executable = self._executables.get(self._key(packed))
@@ -90,26 +91,26 @@ class Program:
             self._set_promoted(_known_to_change(self.graph, numbers))
         else:
             self._promote(packed)
-        while True:
-            try:
-                with metrics.timed("CompileTime"):
-                    executable: Callable[..., Any] = self._lower(numbers).compile()
-                break
-            except _MustBake as error:
-                self._must_bake.update(error.numbers)
-                self._set_promoted(self._promoted)
+        with metrics.timed("CompileTime"):
+            executable: Callable[..., Any] = self._lowered_with_fewest_arguments(numbers).compile()
         metrics.count("UncachedCompile")
         self._executables[self._key(packed)] = executable
         return executable
+
+    def _lowered_with_fewest_arguments(self, numbers: Sequence[float | int]) -> Any:
+        while True:
+            try:
+                return self._lower(numbers)
+            except _MustBake as error:
+                self._must_bake.update(error.numbers)
+                self._set_promoted(self._promoted)
 
     def _promote(self, packed: bytes) -> None:
         assert self._baked is not None
         count = len(self.graph.number_types)
         settled = self._must_bake.union(self._promoted)
         differing = [
-            i
-            for i in range(count)
-            if i not in settled and packed[8 * i : 8 * i + 8] != self._baked[8 * i : 8 * i + 8]
+            i for i in range(count) if i not in settled and packed[8 * i : 8 * i + 8] != self._baked[8 * i : 8 * i + 8]
         ]
         if not differing:
             return
@@ -130,9 +131,7 @@ class Program:
             return jax.ShapeDtypeStruct(size, dtype, sharding=sharding)
 
         with jax.enable_x64(True):
-            arguments = [
-                describe(spec.size, dtypes.to_jax(dtypes.on_device(spec.dtype))) for spec in self.graph.inputs
-            ]
+            arguments = [describe(spec.size, dtypes.to_jax(dtypes.on_device(spec.dtype))) for spec in self.graph.inputs]
             if self._floats:
                 arguments.append(describe((len(self._floats),), np.dtype(np.float64)))
             if self._ints:

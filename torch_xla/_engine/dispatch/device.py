@@ -7,14 +7,14 @@ from typing import Any
 import torch
 
 from ..client import platform
+from ..execute import executor
 from ..private import torch as private
 from ..tensor import device as devices
 from ..tensor import random
 from ..tensor.sync import sync_device
-from ..execute import executor
 
 
-class _Hooks(private.PrivateUse1Hooks):  # type: ignore[misc]
+class _Hooks(private.PrivateUse1Hooks):
     def is_available(self) -> bool:
         return True
 
@@ -25,7 +25,7 @@ class _Hooks(private.PrivateUse1Hooks):  # type: ignore[misc]
         return platform.is_started()
 
 
-class _Guard(private.DeviceGuard):  # type: ignore[misc]
+class _Guard(private.DeviceGuard):
     def type_(self) -> Any:
         return private.privateuse1_device_type
 
@@ -35,14 +35,14 @@ _keep: list[Any] = []
 
 def claim_device_name() -> None:
     """Makes "xla" the name of PyTorch's PrivateUse1 device; raises `ImportError` if another package has it."""
-    taken = torch._C._get_privateuse1_backend_name()
+    taken = private.backend_name()
     if taken not in ("privateuseone", "xla"):
         raise ImportError(
             f"torch_xla needs PyTorch's PrivateUse1 device, and another package already uses it for {taken!r} "
             f"(torch_tpu does). Uninstall that package, or start Python with TORCH_DEVICE_BACKEND_AUTOLOAD=0 so that "
             f"it is not loaded by itself."
         )
-    torch.utils.rename_privateuse1_backend("xla")
+    private.rename_backend("xla")
     private.register_device_module("xla", module)
     hooks, guard = _Hooks(), _Guard()
     _keep.extend((hooks, guard))

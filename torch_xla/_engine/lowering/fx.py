@@ -52,7 +52,7 @@ def interpret(module: GraphModule, arrays: Sequence[Any], key: jax.Array | None)
             values[node] = _call(node, args, kwargs)
         else:
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
-            values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+            values[node] = node.target(*args, **kwargs)
     raise ValueError("a graph without an output")
 
 

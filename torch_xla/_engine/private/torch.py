@@ -11,6 +11,8 @@ DeviceGuard = torch._C._acc.DeviceGuard
 register_hooks = torch._C._acc.register_python_privateuseone_hook
 register_device_guard = torch._C._acc.register_python_privateuseone_device_guard
 register_device_module = torch._register_device_module
+rename_backend = torch.utils.backend_registration.rename_privateuse1_backend
+backend_name = torch._C._get_privateuse1_backend_name
 privateuse1_device_type = torch._C._autograd.DeviceType.PrivateUse1
 
 # Views are made by PyTorch's own Meta kernels, which only look at sizes and strides.
