@@ -1,0 +1,1 @@
+"""Benchmarks: what a step costs here, beside eager PyTorch, inductor and JAX. See `README.md`."""

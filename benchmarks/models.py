@@ -1,0 +1,241 @@
+"""The models that are measured, in plain `torch.nn`, each with a batch of data: `WORKLOADS[name]`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Mlp(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+
+
+class Encoder(nn.Module):
+    """PyTorch's own encoder with a classifier on the mean: many small operations, so the host's cost shows."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=dropout, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
+        self.classifier = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.encoder(x).mean(1))
+
+
+class GptBlock(nn.Module):
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        self.attention_norm = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.attention_out = nn.Linear(width, width)
+        self.mlp_norm = nn.LayerNorm(width)
+        self.mlp_in = nn.Linear(width, 4 * width)
+        self.mlp_out = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        dropout = self.dropout if self.training else 0.0
+        qkv = self.qkv(self.attention_norm(x)).view(batch, length, 3, self.heads, width // self.heads)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)
+        seen = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        x = x + F.dropout(self.attention_out(seen.transpose(1, 2).reshape(x.shape)), dropout)
+        hidden = F.gelu(self.mlp_in(self.mlp_norm(x)), approximate="tanh")
+        return x + F.dropout(self.mlp_out(hidden), dropout)
+
+
+class Gpt2(nn.Module):
+    """Decoder with learned positions and tied embeddings, as GPT-2 has them."""
+
+    def __init__(self, dropout: float, layers: int = 6, width: int = 384, heads: int = 6) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(1000, width)
+        self.position = nn.Embedding(128, width)
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(GptBlock(width, heads, dropout) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 1000, bias=False)
+        self.head.weight = self.embedding.weight
+        nn.init.normal_(self.embedding.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.dropout(self.embedding(tokens) + self.position(positions))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x)).flatten(0, 1)
+
+
+class Bert(nn.Module):
+    """Encoder with token, position and segment embeddings, and a head that names the masked words."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(1000, 256)
+        self.position = nn.Parameter(torch.randn(128, 256) * 0.02)
+        self.segment = nn.Embedding(2, 256)
+        self.norm = nn.LayerNorm(256)
+        self.dropout = nn.Dropout(dropout)
+        layer = nn.TransformerEncoderLayer(256, 4, 1024, dropout=dropout, activation="gelu", batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+        self.head = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.LayerNorm(256), nn.Linear(256, 1000))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        segments = torch.zeros_like(tokens)
+        x = self.embedding(tokens) + self.position + self.segment(segments)
+        return self.head(self.encoder(self.dropout(self.norm(x)))).flatten(0, 1)
+
+
+class BasicBlock(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs)
+        self.shortcut = nn.Sequential()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = F.relu(self.norm1(self.conv1(x)), inplace=True)
+        return F.relu(self.norm2(self.conv2(hidden)) + self.shortcut(x), inplace=True)
+
+
+class ResNet(nn.Sequential):
+    """ResNet-18: a strided stem, then basic blocks 2-2-2-2."""
+
+    def __init__(self) -> None:
+        blocks: list[nn.Module] = []
+        inputs = 64
+        for outputs, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+            blocks += [BasicBlock(inputs, outputs, stride), BasicBlock(outputs, outputs, 1)]
+            inputs = outputs
+        super().__init__(
+            nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False),
+            nn.BatchNorm2d(64),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, stride=2, padding=1),
+            *blocks,
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(512, 10),
+        )
+
+
+class Vit(nn.Module):
+    """Images as 64 patches of 8x8 and a class token, through a pre-norm encoder."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 192, 8, stride=8)
+        self.token = nn.Parameter(torch.zeros(1, 1, 192))
+        self.position = nn.Parameter(torch.randn(65, 192) * 0.02)
+        layer = nn.TransformerEncoderLayer(
+            192, 3, 768, dropout=dropout, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.encoder = nn.TransformerEncoder(layer, 4, norm=nn.LayerNorm(192), enable_nested_tensor=False)
+        self.head = nn.Linear(192, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = self.patches(images).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(len(images), -1, -1), patches], dim=1) + self.position
+        return self.head(self.encoder(x)[:, 0])
+
+
+class LlamaBlock(nn.Module):
+    """Grouped-query attention with rotary positions, then a gated MLP; RMS norms, no biases."""
+
+    def __init__(self, width: int, heads: int, groups: int, hidden: int) -> None:
+        super().__init__()
+        self.size = width // heads
+        self.attention_norm = nn.RMSNorm(width)
+        self.query = nn.Linear(width, heads * self.size, bias=False)
+        self.key = nn.Linear(width, groups * self.size, bias=False)
+        self.value = nn.Linear(width, groups * self.size, bias=False)
+        self.attention_out = nn.Linear(width, width, bias=False)
+        self.mlp_norm = nn.RMSNorm(width)
+        self.gate = nn.Linear(width, hidden, bias=False)
+        self.up = nn.Linear(width, hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        normed = self.attention_norm(x)
+        query, key, value = (
+            project(normed).unflatten(-1, (-1, self.size)).transpose(1, 2)
+            for project in (self.query, self.key, self.value)
+        )
+        query, key = rotate(query, cos, sin), rotate(key, cos, sin)
+        seen = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        x = x + self.attention_out(seen.transpose(1, 2).flatten(2))
+        normed = self.mlp_norm(x)
+        return x + self.down(F.silu(self.gate(normed)) * self.up(normed))
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat([-second, first], dim=-1) * sin
+
+
+class Llama(nn.Module):
+    def __init__(self, layers: int = 4, width: int = 256, heads: int = 8, groups: int = 2) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(1000, width)
+        self.blocks = nn.ModuleList(LlamaBlock(width, heads, groups, 704) for _ in range(layers))
+        self.norm = nn.RMSNorm(width)
+        self.head = nn.Linear(width, 1000, bias=False)
+        size = width // heads
+        angles = torch.outer(torch.arange(128), 10000 ** -(torch.arange(0, size, 2) / size)).repeat(1, 2)
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x, self.cos, self.sin)
+        return self.head(self.norm(x)).flatten(0, 1)
+
+
+class Lstm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(128, 256, num_layers=2, batch_first=True)
+        self.head = nn.Linear(256, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.lstm(x)[0][:, -1])
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model and the batch it is trained on."""
+
+    title: str
+    build: Callable[[float], nn.Module]  # takes the dropout
+    batch: Callable[[], tuple[Tensor, Tensor]]
+    dropout: float = 0.0
+
+
+def tokens(batch: int, length: int) -> Callable[[], tuple[Tensor, Tensor]]:
+    return lambda: (torch.randint(1000, (batch, length)), torch.randint(1000, (batch * length,)))
+
+
+def values(batch: int, *shape: int) -> Callable[[], tuple[Tensor, Tensor]]:
+    return lambda: (torch.randn(batch, *shape), torch.randint(10, (batch,)))
+
+
+WORKLOADS = {
+    "mlp": Workload("MLP 784-512-512-10, batch 64", lambda _: Mlp(), values(64, 784)),
+    "encoder": Workload("TransformerEncoder(64, 4, 128) x 6, batch 4x16", Encoder, values(4, 16, 64), 0.1),
+    "gpt2_like": Workload("GPT-2-like, 6 x 384, batch 4x128", Gpt2, tokens(4, 128), 0.1),
+    "bert_like": Workload("BERT-like, 4 x 256, batch 8x128", Bert, tokens(8, 128), 0.1),
+    "llama_like": Workload("Llama-like, 4 x 256, 8 heads on 2, batch 4x128", lambda _: Llama(), tokens(4, 128)),
+    "resnet_like": Workload("ResNet-18-like, batch 16 of 64x64", lambda _: ResNet(), values(16, 3, 64, 64)),
+    "vit_like": Workload("ViT-like, 4 x 192, batch 16 of 64x64", Vit, values(16, 3, 64, 64)),
+    "lstm": Workload("LSTM 2 x 256, batch 16x32", lambda _: Lstm(), values(16, 32, 128)),
+}
