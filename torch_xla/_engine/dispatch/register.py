@@ -6,13 +6,14 @@ import torch
 
 from ..lowering.registry import all_rules
 from ..private import torch as private
-from . import batch_norm, memory, views
+from . import batch_norm, indexing, memory, views
+from .autocast import register_autocast
 from .kernels import out_variant, recorder
 
 # Composite operators that PyTorch differentiates as a whole: one node each instead of a chain of reshapes.
 _WHOLE = ("linear", "matmul")
 
-# Overloads with an `out=` that do not say so. Their schemas would, but building all schemas costs a tenth of the import.
+# Overloads with an `out=` that do not say so. Their schemas would, but to build all schemas takes a tenth of the import.
 _NAMED_AFTER_RESULTS = frozenset(
     (
         "L", "OutTensor", "U", "X", "a", "dim_max", "dim_min", "dim_values", "eigenvalues", "grad_input", "indices",
@@ -31,6 +32,7 @@ def register_kernels() -> None:
     special: dict[str, Any] = {
         **memory.KERNELS,
         **batch_norm.KERNELS,
+        **indexing.KERNELS,
         **{name.removeprefix("aten::"): views.view_kernel(name) for name in views.NAMES},
         "as_strided": views.as_strided,
         "as_strided_": views.as_strided_,
@@ -47,6 +49,7 @@ def register_kernels() -> None:
             private.register_kernel(library, short, _kernel_for(name))
     for short in _WHOLE:
         private.register_kernel(library, short, recorder(f"aten::{short}"))
+    register_autocast()
 
 
 def _is_ours(name: str, ruled: set[str]) -> bool:

@@ -27,6 +27,9 @@ schema_of = torch._C._get_schema
 # see them, or a mode would trace our private meta tensors.
 without_modes = torch.utils._python_dispatch._disable_current_modes
 
+# PyTorch counts the writes of `_foreach_` operators in their kernels, not before them.
+increment_version = torch._C._increment_version
+
 from_dlpack = torch._C._from_dlpack
 current_autograd_node = torch._C._current_autograd_node
 
@@ -61,3 +64,14 @@ def register_fallthrough(key: str) -> torch.library.Library:
     library = torch.library.Library("_", "IMPL", key)
     library.fallback(torch.library.fallthrough_kernel)
     return library
+
+
+def register_autocast_kernel(library: torch.library.Library, name: str, kernel: Any) -> None:
+    """Registers what happens to the operator `name` under `torch.autocast("xla")`."""
+    assert library.m is not None
+    library.m.impl(name, "AutocastPrivateUse1", kernel)
+
+
+def without_autocast() -> Any:
+    """A `with` block in which autocast is passed by."""
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1))
