@@ -33,52 +33,69 @@ def call(op: Any, *args: Any, **kwargs: Any) -> Call:
     return Call(op, args, kwargs)
 
 
-def _prepared(made: Call) -> tuple[list[jax.Array], Callable[[list[jax.Array]], Any]]:
-    """The arrays a call needs, promoted, and the rule as a function of them."""
+def _changing_numbers(made: Call) -> set[int | str]:
+    """The arguments, by place or name, that are numbers the device may get anew at every step."""
+    arguments = made.op._schema.arguments
+    names = {argument.name for argument in arguments if str(argument.type) in ("number", "float", "Optional[number]")}
+    placed: list[tuple[int | str, str, Any]] = [(i, arguments[i].name, value) for i, value in enumerate(made.args)]
+    placed += [(name, name, value) for name, value in made.kwargs.items()]
+    return {place for place, name, value in placed if name in names and isinstance(value, (int, float))}
+
+
+def _prepared(made: Call, changing: bool) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+    """The inputs that a call needs, arrays promoted, and the rule as a function of them."""
     rule = rule_of(made.op)
     assert rule is not None, f"{made.op} has no rule"
     kwargs = {name: value for name, value in made.kwargs.items() if name not in DROPPED}
     leaves, tree = pytree.tree_flatten((list(made.args), kwargs))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    arrays = [to_jax(leaves[place]) for place in places]
+    inputs: list[Any] = [to_jax(leaves[place]) for place in places]
     if rule.promotion is not Promotion.NONE:
         numbers = [leaf for leaf in leaves if isinstance(leaf, (bool, int, float, complex))]
         dtype = promote.common_dtype([(leaves[place].dtype, leaves[place].dim()) for place in places], numbers)
         if rule.promotion is Promotion.FLOAT:
             dtype = promote.float_dtype(dtype)
-        arrays = [array.astype(dtypes.to_jax(dtype)) for array in arrays]
+        inputs = [array.astype(dtypes.to_jax(dtype)) for array in inputs]
+    arguments = sorted(_changing_numbers(made), key=str) if changing else []
+    inputs += [made.args[argument] if isinstance(argument, int) else kwargs[argument] for argument in arguments]
 
-    def lower(arrays: list[jax.Array]) -> Any:
-        filled = list(leaves)
+    def lower(inputs: list[Any]) -> Any:
+        filled, arrays = list(leaves), inputs[: len(places)]
         for place, array in zip(places, arrays, strict=True):
             filled[place] = array
         args, named = pytree.tree_unflatten(filled, tree)
+        for argument, number in zip(arguments, inputs[len(places) :], strict=True):
+            (args if isinstance(argument, int) else named)[argument] = number
         return rule.lower(*args, **named)
 
-    return arrays, lower
+    return inputs, lower
 
 
-def check_calls(calls: Iterable[Call], rtol: float | None = None, atol: float | None = None) -> None:
-    """Asserts that every call gives by our rule what PyTorch gives: shape, values, and dtype up to the final cast."""
+def check_calls(
+    calls: Iterable[Call], rtol: float | None = None, atol: float | None = None, changing: bool = False
+) -> None:
+    """Asserts that every call gives by our rule what PyTorch gives: shape, values, and dtype up to the final cast.
+
+    With `changing`, numbers among the arguments are inputs of the program, as they are once they have changed.
+    """
     made = list(calls)
     with jax.enable_x64(True):
-        prepared = [_prepared(each) for each in made]
+        prepared = [_prepared(each, changing) for each in made]
         functions = [lower for _, lower in prepared]
 
-        def run(arrays: list[list[jax.Array]]) -> list[Any]:
-            return [lower(given) for lower, given in zip(functions, arrays, strict=True)]
+        def run(inputs: list[list[Any]]) -> list[Any]:
+            return [lower(given) for lower, given in zip(functions, inputs, strict=True)]
 
-        results = jax.jit(run)([arrays for arrays, _ in prepared])
+        results = jax.jit(run)([inputs for inputs, _ in prepared])
     for each, result in zip(made, results, strict=True):
-        ours = [to_torch(array) for array in jax.tree.leaves(result)]
+        arrays = jax.tree.leaves(result)
+        assert not any(array.weak_type for array in arrays), f"{each}: the result is weakly typed"
+        ours = [to_torch(array) for array in arrays]
         theirs = pytree.tree_leaves(each.op(*each.args, **each.kwargs))
         assert len(ours) == len(theirs), f"{each}: {len(ours)} results, expected {len(theirs)}"
         for got, expected in zip(ours, theirs, strict=True):
-            torch.testing.assert_close(
-                got.to(expected.dtype),
-                expected.contiguous(),
-                rtol=rtol,
-                atol=atol,
-                equal_nan=True,
-                msg=lambda text, each=each: f"{each}\n{text}",
-            )
+            got, expected = got.to(expected.dtype), expected.contiguous()
+            try:
+                torch.testing.assert_close(got, expected, rtol=rtol, atol=atol, equal_nan=True)
+            except AssertionError as error:
+                raise AssertionError(f"{each}\n{error}") from None

@@ -140,3 +140,11 @@ def test_flat_indices_read_and_write() -> None:
     calls += [call(aten.put.default, given, index[:, 1:2], source[:, 1:2], a) for a in (False, True)]
     calls.append(call(aten.put.default, given, index, source, True))
     check_calls([*calls, call(aten.take.default, given, torch.tensor(7))])
+
+
+def test_numbers_to_fill_with_may_change_from_step_to_step() -> None:
+    given, numbers = torch.randn(3, 4), torch.arange(12).reshape(3, 4)
+    calls = [call(aten.masked_fill.Scalar, x, given > 0, 2) for x in (given, numbers)]
+    calls += [call(aten.masked_fill.Scalar, x, given > 0, -1.5e4) for x in (given.bfloat16(), given)]
+    calls.append(call(aten._unsafe_masked_index.default, given, given[:2, :1] > 0, [torch.tensor([1, 0])], 7.5))
+    check_calls(calls, changing=True)

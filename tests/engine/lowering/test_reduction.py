@@ -190,3 +190,10 @@ def test_the_variance_of_numbers_far_from_zero_is_exact() -> None:
 def test_the_hash_of_a_tensor_is_pytorchs() -> None:
     operands = (sample(torch.float32, 3, 4), sample(torch.int32, 3, 4) - 5, sample(torch.bool, 3, 4))
     check_calls(call(aten.hash_tensor.default, x, dim) for x in operands for dim in ([], [1]))
+
+
+def test_the_correction_may_change_from_step_to_step() -> None:
+    operand, corrections = torch.randn(3, 4), (0, 2, 0.5, 100)
+    operands = (operand, operand.double(), operand.bfloat16(), operand.to(torch.complex64))
+    ops = (aten.var_mean.correction, aten.std.correction)
+    check_calls((call(op, x, [1], correction=c) for op in ops for x in operands for c in corrections), changing=True)

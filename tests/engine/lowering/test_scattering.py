@@ -157,3 +157,20 @@ def test_indices_outside_read_the_nearest_element_and_write_nothing() -> None:
     assert apply_rule(aten.index_select.default, operand, 0, index).tolist() == [2, 1, 0]
     assert apply_rule(aten.scatter_add.default, operand, 0, index, torch.ones(3)).tolist() == [0, 2, 2]
     assert apply_rule(aten.index_add.default, operand, 0, index, torch.ones(3)).tolist() == [0, 2, 2]
+
+
+def test_numbers_to_fill_or_scale_with_may_change_from_step_to_step() -> None:
+    operand, index = torch.randn(3, 4), torch.tensor([0, 2])
+    numbers, places = torch.arange(12).reshape(3, 4), torch.tensor([[1], [0], [2]])
+    check_calls(
+        [
+            call(aten.index_add.default, operand, 0, index, operand[:2], alpha=0.5),
+            call(aten.index_add.default, numbers, 0, index, numbers[:2], alpha=2),
+            call(aten.index_fill.int_Scalar, operand, 1, index, 2.5),
+            call(aten.scatter.value, operand, 1, places, 2.5),
+            call(aten.scatter.value, operand[0], 0, index, 2),
+            call(aten.scatter.value, operand[0, 0], 0, index[0], 2.0),
+            call(aten.scatter.value_reduce, operand, 1, places, 2.5, reduce="multiply"),
+        ],
+        changing=True,
+    )

@@ -115,3 +115,19 @@ def test_histograms_count_what_lies_in_their_range(dtype: torch.dtype) -> None:
 def test_histograms_of_many_numbers_agree() -> None:
     operand = torch.randn(50, 40)
     check_calls([call(aten.histc.default, operand, 20, -2, 2), call(aten.histogram.bin_ct, operand, 20)])
+
+
+def test_the_number_looked_for_may_change_from_step_to_step() -> None:
+    sequence, operand = torch.tensor([1, 2, 3]), torch.randn(4, 5)
+    check_calls(
+        [
+            call(aten.searchsorted.Scalar, sequence, 2),
+            call(aten.searchsorted.Scalar, sequence, 1.5, right=True),
+            call(aten.bucketize.Scalar, 0.3, torch.tensor([0.1, 0.5, 1.0])),
+            call(aten.isin.Tensor_Scalar, sequence, 2),
+            call(aten.isin.Scalar_Tensor, 2.5, operand),
+            call(aten.histc.default, operand, 5, -1, 1.5),
+            call(aten.histc.default, operand, 5, 0, 0),
+        ],
+        changing=True,
+    )

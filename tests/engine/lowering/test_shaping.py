@@ -106,3 +106,9 @@ def test_uneven_pieces_are_padded_before_they_lie_side_by_side() -> None:
     tensors = [torch.randn(5, 2), torch.randn(3, 4), torch.randn(1)]
     calls = [call(aten._chunk_cat.default, tensors, 0, chunks) for chunks in (1, 2, 3)]
     check_calls([*calls, call(aten._chunk_cat.default, [torch.randn(2, 5, 3), torch.randn(2, 2, 4)], 1, 3)])
+
+
+def test_the_number_to_pad_with_may_change_from_step_to_step() -> None:
+    operand = torch.randn(3, 4)
+    calls = [call(aten.constant_pad_nd.default, x, [1, -1], 2.5) for x in (operand, operand.bfloat16())]
+    check_calls([*calls, call(aten.constant_pad_nd.default, operand.int(), [1, 1], 2)], changing=True)

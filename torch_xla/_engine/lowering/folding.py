@@ -39,14 +39,16 @@ def _cut(operand: jax.Array, dim: int, kernel: int, dilation: int, padding: int,
     return jnp.take(padded, _window_places(count, kernel, dilation, stride), dim, mode="clip")
 
 
-def _overlay(
-    windows: jax.Array, dim: int, size: int, dilation: int, padding: int, stride: int
-) -> jax.Array:
+def _overlay(windows: jax.Array, dim: int, size: int, dilation: int, padding: int, stride: int) -> jax.Array:
     """The reverse of `_cut`, with what overlaps summed up: dimensions `dim` and the next become one of `size`."""
     kernel, count = windows.shape[dim : dim + 2]
     rest = windows.shape[:dim], windows.shape[dim + 2 :]
     full = size + 2 * padding
-    if kernel <= _FEW:
+    if kernel == stride and dilation == 1:
+        flat = jnp.swapaxes(windows, dim, dim + 1).reshape((*rest[0], count * kernel, *rest[1]))
+        pad = [(0, full - count * kernel, 0) if d == dim else (0, 0, 0) for d in range(flat.ndim)]
+        result = lax.pad(flat, jnp.zeros((), flat.dtype), pad)
+    elif kernel <= _FEW:
         result = jnp.zeros((*rest[0], full, *rest[1]), windows.dtype)
         for place in range(kernel):
             start = place * dilation

@@ -43,8 +43,9 @@ def index_put(
     self: jax.Array, indices: Indices, values: jax.Array, accumulate: bool = False, unsafe: bool = False
 ) -> jax.Array:
     given = [place for place, index in enumerate(indices) if index is not None]
-    if len(given) == 1 and _is_mask(indices[given[0]]):
-        return _put_masked(self, indices[given[0]] != 0, given[0], values, accumulate)
+    index = indices[given[0]] if len(given) == 1 else None
+    if index is not None and _is_mask(index):
+        return _put_masked(self, index.astype(np.bool_), given[0], values, accumulate)
     target = self.at[_places(indices)]
     if not accumulate:
         return target.set(values.astype(self.dtype), mode="drop")

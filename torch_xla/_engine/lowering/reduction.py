@@ -166,11 +166,11 @@ def var_mean(
     count = prod(self.shape[d] for d in dims)
     center = jnp.sum(operand, dims, operand.dtype, keepdims=True) / count
     deviation = operand - center
-    squares = deviation.real**2 + deviation.imag**2 if is_complex(operand) else deviation**2
+    parts = (deviation.real, deviation.imag) if is_complex(operand) else (deviation,)
     # A count that the correction uses up is zero, not negative: the variance becomes infinite, or NaN.
-    divisor = jnp.maximum(count - (1 if correction is None else correction), 0.0).astype(squares.dtype)
-    variance = jnp.sum(squares, dims, squares.dtype, keepdims=keepdim) / divisor
-    return variance, center if keepdim else lax.squeeze(center, dims)
+    divisor = jnp.maximum(count - (1 if correction is None else correction), 0.0).astype(parts[0].dtype)
+    variances = [jnp.sum(lax.square(part), dims, part.dtype, keepdims=keepdim) / divisor for part in parts]
+    return sum(variances[1:], variances[0]), center if keepdim else lax.squeeze(center, dims)
 
 
 @lowers(aten.std_mean.correction)

@@ -139,7 +139,7 @@ def _neutral(dtype: np.dtype, how: str) -> Any:
         return np.asarray(not lowest)
     if jnp.issubdtype(dtype, jnp.floating):
         return np.asarray(-np.inf if lowest else np.inf).astype(dtype)
-    limits = jnp.iinfo(dtype)
+    limits = np.iinfo(dtype)
     return np.asarray(limits.min if lowest else limits.max, dtype)
 
 
@@ -148,9 +148,8 @@ def _reduced(
 ) -> jax.Array:
     """What the elements or slices of `source` that go to one place, and maybe the element there, reduce to."""
     how = {"sum": "add", "mean": "add", "prod": "multiply"}.get(reduce, reduce)
-    hits = None
-    if reduce == "mean" or not include_self:
-        hits = scatter(jnp.zeros(self.shape, np.int32), dim, index, np.int32(1), "add")
+    # How much comes to each place; XLA drops this where nothing below needs it.
+    hits = scatter(jnp.zeros(self.shape, np.int32), dim, index, np.int32(1), "add")
     base = widened(self) if how in ("add", "multiply") else self
     if not include_self:
         base = jnp.where(hits > 0, _neutral(base.dtype, how), base)

@@ -79,7 +79,7 @@ def flip(self: jax.Array, dims: Sequence[int]) -> jax.Array:
 
 @lowers(aten.rot90.default)
 def rot90(self: jax.Array, k: int = 1, dims: Sequence[int] = (0, 1)) -> jax.Array:
-    return jnp.rot90(self, k, tuple(dims))
+    return jnp.rot90(self, k, (dims[0], dims[1]))
 
 
 @lowers(aten.repeat.default)

@@ -15,9 +15,7 @@ from .slicing import slice_bounds
 aten = torch.ops.aten
 
 
-@lowers(
-    aten.view_copy.default, aten._reshape_copy.default, aten._unsafe_view.default, aten._reshape_alias_copy.default
-)
+@lowers(aten.view_copy.default, aten._reshape_copy.default, aten._unsafe_view.default, aten._reshape_alias_copy.default)
 def reshape(self: jax.Array, size: Sequence[int], stride: Sequence[int] | None = None) -> jax.Array:
     return self.reshape(tuple(size))
 
