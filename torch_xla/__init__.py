@@ -1,7 +1,156 @@
-"""The `xla` device for PyTorch: operations are recorded, compiled by XLA and run on CPU, GPU or TPU."""
+"""The `xla` device for PyTorch: operations are recorded, compiled by XLA and run on CPU, GPU or TPU.
 
-from ._engine import dispatch as _dispatch
+    import torch
+    import torch_xla
 
-_dispatch.claim_device_name()
-_dispatch.register_kernels()
-_dispatch.apply_patches()
+    x = torch.randn(3, 3, device="xla")  # recorded
+    y = x @ x + 1                        # recorded
+    torch_xla.sync()                     # compiled, or found compiled, and started
+    print(y)                             # waits for the device
+
+Importing this package makes the device exist and does nothing else: it starts no client and takes no memory. If it
+cannot work here, it raises `ImportError`.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import jax as _jax
+import torch as _torch
+
+from . import version as version
+from .version import __version__ as __version__
+
+try:
+    from . import _XLAC as _XLAC
+    from . import runtime as runtime
+    from ._engine import dispatch as _dispatch
+    from ._engine.client import platform as _platform
+    from ._engine.tensor import device as _devices
+    from ._engine.tensor import ordinals as _ordinals
+    from ._engine.tensor import random as _random
+    from ._engine.tensor import step as _step
+    from .debug import metrics as _metrics  # noqa: F401  (binds `torch_xla.debug.metrics`)
+
+    _dispatch.claim_device_name()
+    _dispatch.register_kernels()
+    _dispatch.apply_patches()
+except ImportError:
+    raise
+except Exception as error:
+    # Libraries that use us only if we are there catch nothing else.
+    raise ImportError(
+        f"torch_xla {__version__} does not work with torch {_torch.__version__} and jax {_jax.__version__}: {error}"
+    ) from error
+
+__all__ = [
+    "device",
+    "device_count",
+    "devices",
+    "manual_seed",
+    "real_devices",
+    "runtime",
+    "step",
+    "sync",
+    "version",
+]
+
+
+def device(index: int | None = None) -> _torch.device:
+    """The `xla` device of this thread, or the one with ordinal `index`, which becomes this thread's.
+
+    The device of a thread is what a bare `"xla"` means there and what `sync()` acts on; at first it is `xla:0`.
+    Raises `RuntimeError` if there is no such ordinal.
+
+    >>> import torch_xla
+    >>> torch_xla.device()
+    device(type='xla', index=0)
+    """
+    if index is not None:
+        _devices.set_current_index(_ordinals.index_of(index))
+    return _ordinals.device_named().torch_device
+
+
+def devices() -> list[_torch.device]:
+    """All `xla` devices of this process, in the order of their ordinals.
+
+    >>> import torch_xla
+    >>> torch_xla.devices()[0]
+    device(type='xla', index=0)
+    """
+    return [_torch.device("xla", index) for index in range(_devices.device_count())]
+
+
+def real_devices() -> list[str]:
+    """The hardware behind `devices()`, such as `['CPU:0']` or `['CUDA:0', 'CUDA:1']`.
+
+    >>> import torch_xla
+    >>> len(torch_xla.real_devices()) == torch_xla.device_count()
+    True
+    """
+    return _ordinals.real_names()
+
+
+def device_count() -> int:
+    """How many `xla` devices this process has. On the CPU, `CPU_NUM_DEVICES` sets it.
+
+    >>> import torch_xla
+    >>> torch_xla.device_count() >= 1
+    True
+    """
+    return len(_platform.local_devices())
+
+
+def sync(wait: bool = False, reset_scope: bool = True) -> None:
+    """Ends the step: compiles what this thread's device has recorded, or finds it compiled, and starts it.
+
+    Returns as soon as the device has the work, so that the next step is recorded while this one runs; `wait=True`
+    waits for its end. Reading a tensor's value (`print`, `.item()`, `.cpu()`) needs no `sync`: it computes what that
+    value needs. Afterwards the step closures run (`xm.add_step_closure`).
+
+    `reset_scope` is accepted for programs written for PyTorch/XLA 2: no scope of one step lasts into the next.
+
+    Raises `torch_xla`'s `RuntimeError`s for errors on the device, and what a step closure raised.
+
+    >>> import torch, torch_xla
+    >>> x = torch.ones(2, 3, device="xla")
+    >>> y = (x + 1).sum()
+    >>> torch_xla.sync()
+    >>> y.item()
+    12.0
+    """
+    _step.end_step(wait)
+
+
+@contextmanager
+def step() -> Iterator[None]:
+    """A `with` block (or, with parentheses, a decorator) that is one step: `sync()` before it and after it.
+
+    What was recorded before the block does not become part of the step's program. If the block raises, what it
+    recorded stays recorded.
+
+    >>> import torch, torch_xla
+    >>> with torch_xla.step():
+    ...     y = torch.ones(3, device="xla") * 2
+    >>> y.tolist()
+    [2.0, 2.0, 2.0]
+    """
+    _step.end_step()
+    yield
+    _step.end_step()
+
+
+def manual_seed(seed: int, device: str | int | _torch.device | None = None) -> None:
+    """Starts the random sequence of `seed` on `device`: by default, on this thread's.
+
+    `torch.manual_seed` does so too, for the CPU and every `xla` device. Seeds are data of a program, so a new one
+    never causes a compilation.
+
+    >>> import torch, torch_xla
+    >>> torch_xla.manual_seed(7)
+    >>> first = torch.rand(4, device="xla")
+    >>> torch_xla.manual_seed(7)
+    >>> torch.equal(first, torch.rand(4, device="xla"))
+    True
+    """
+    _random.set_state(seed, _ordinals.index_of(device))

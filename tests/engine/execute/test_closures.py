@@ -1,0 +1,96 @@
+"""Calls that wait for the end of a step."""
+
+import threading
+
+import pytest
+
+from torch_xla._engine.execute.closures import Background, StepClosures
+
+
+def test_calls_are_made_in_order_and_once() -> None:
+    made: list[int] = []
+    closures = StepClosures()
+    for i in range(3):
+        closures.add(lambda i=i: made.append(i))
+    closures.run()
+    closures.run()
+    assert made == [0, 1, 2]
+
+
+def test_what_a_call_queues_belongs_to_the_next_step() -> None:
+    made: list[str] = []
+    closures = StepClosures()
+    closures.add(lambda: closures.add(lambda: made.append("later")))
+    closures.run()
+    assert made == [] and len(closures) == 1
+    closures.run()
+    assert made == ["later"]
+
+
+def test_those_behind_a_call_that_raises_stay_queued_in_front_of_new_ones() -> None:
+    made: list[str] = []
+    closures = StepClosures()
+    closures.add(lambda: closures.add(lambda: made.append("new")))
+    closures.add(lambda: 1 // 0)
+    closures.add(lambda: made.append("behind"))
+    with pytest.raises(ZeroDivisionError):
+        closures.run()
+    assert made == []
+    closures.run()
+    assert made == ["behind", "new"]
+
+
+def test_the_background_makes_calls_in_order_in_one_other_thread() -> None:
+    made: list[tuple[int, int]] = []
+    background = Background()
+    for i in range(20):
+        background.start(lambda i=i: made.append((i, threading.get_ident())))
+    background.join()
+    assert [i for i, _ in made] == list(range(20))
+    assert {thread for _, thread in made} != {threading.get_ident()}
+    assert len({thread for _, thread in made}) == 1
+    assert not background.busy
+
+
+def test_a_failure_in_the_background_is_raised_once() -> None:
+    background = Background()
+    failed = threading.Event()
+
+    def fail() -> None:
+        failed.set()
+        raise KeyError("metric")
+
+    background.start(fail)
+    background.start(lambda: None)
+    failed.wait()
+    with pytest.raises(KeyError, match="metric"):
+        background.join()
+    background.join()
+    background.raise_failure()
+
+
+def test_nothing_is_raised_while_a_call_still_runs() -> None:
+    background = Background()
+    go = threading.Event()
+    background.start(go.wait)
+    background.raise_failure()
+    assert background.busy
+    go.set()
+    background.join()
+
+
+def test_who_adds_to_a_full_queue_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_MAX_ASYNC_QUEUE", "2")
+    background = Background()
+    go = threading.Event()
+    made: list[int] = []
+    background.start(go.wait)
+    background.start(lambda: made.append(1))
+    third = threading.Thread(target=background.start, args=(lambda: made.append(2),))
+    third.start()
+    third.join(0.1)
+    assert third.is_alive()
+    go.set()
+    third.join()
+    background.join()
+    assert made == [1, 2]

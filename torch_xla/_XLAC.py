@@ -1,0 +1,271 @@
+"""The functions of PyTorch/XLA's C++ extension that programs call by name.
+
+For new programs the public modules have the same: `torch_xla`, `torch_xla.runtime`, `torch_xla.core.xla_model`,
+`torch_xla.debug.metrics`. In PyTorch/XLA the extension was importable as `_XLAC` too, and so is this, once
+`torch_xla` has been imported.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from . import version
+from ._engine.client import memory, platform
+from ._engine.compile import cache
+from ._engine.metrics import counters, report, samples
+from ._engine.tensor import device as devices
+from ._engine.tensor import evaluate, export, ordinals, pending, random, step
+
+sys.modules.setdefault("_XLAC", sys.modules[__name__])
+
+Tensors = Sequence[torch.Tensor]
+
+
+def _get_xla_tensors_text(tensors: Tensors) -> str:
+    """The recorded computation of `tensors`, one operation a line; after `_set_ir_debug(True)` with your lines.
+
+    >>> import torch, torch_xla
+    >>> t = torch.tensor(1, device="xla")
+    >>> print(torch_xla._XLAC._get_xla_tensors_text([t * t]), end="")
+    IR {
+      %0 = s64[] xla::device_data()
+      %1 = s64[] aten::mul(%0, %0), ROOT=0
+    }
+    """
+    return export.ir_text(tensors)
+
+
+def _get_xla_tensors_dot(tensors: Tensors) -> str:
+    """The recorded computation of `tensors` for Graphviz."""
+    return export.ir_dot(tensors)
+
+
+def _get_xla_tensors_hlo(tensors: Tensors) -> str:
+    """The recorded computation of `tensors` as HLO text, before XLA optimises it."""
+    return export.hlo_text(tensors)
+
+
+def _get_xla_tensors_hlo_proto(tensors: Tensors) -> bytes:
+    """The recorded computation of `tensors` as a serialised HLO module."""
+    return export.hlo_bytes(tensors)
+
+
+def _get_stablehlo(
+    tensors: Tensors, device: str = "", devices: Sequence[str] = (), emit_bytecode: bool = False
+) -> bytes:
+    """The recorded computation of `tensors` as StableHLO: UTF-8 text, or MLIR bytecode."""
+    return export.stablehlo_bytecode(tensors) if emit_bytecode else export.stablehlo_text(tensors).encode()
+
+
+def _get_graph_hash(tensors: Tensors) -> bytes:
+    """16 bytes that equal recorded computations have in common."""
+    return export.graph_hash(tensors)
+
+
+def _get_xla_tensor_debug_info(tensor: torch.Tensor) -> str:
+    """All that is known of one tensor, as text."""
+    return export.describe(tensor)
+
+
+def _get_xla_tensor_shape_type(tensor: torch.Tensor) -> str:
+    """The element type as XLA names it: "f32", "s64", "pred"."""
+    return export.element_type(tensor)
+
+
+def _set_ir_debug(enabled: bool) -> None:
+    """Makes `_get_xla_tensors_text` tell the line of your program that each operation comes from."""
+    export.show_lines(enabled)
+
+
+def _get_ir_debug() -> bool:
+    """Whether `_get_xla_tensors_text` tells lines."""
+    return export.shows_lines()
+
+
+def _xla_get_tensor_id(tensor: torch.Tensor) -> int:
+    """The identity of a tensor's memory: the same for its views and after writes in place."""
+    return evaluate.storage_id(pending.on_xla(tensor))
+
+
+def _xla_get_tensor_view_alias_id(tensor: torch.Tensor) -> int:
+    """`_xla_get_tensor_id`: views share it."""
+    return evaluate.storage_id(pending.on_xla(tensor))
+
+
+def _check_tensor_need_materialization(tensors: Tensors) -> list[bool]:
+    """For each tensor, whether its value is yet to be computed."""
+    return [pending.is_pending(tensor) for tensor in tensors]
+
+
+def _unsafe_buffer_pointer(tensor: torch.Tensor) -> int:
+    """The address of a tensor's memory on the device, computing it first. It is valid until the next step ends."""
+    return evaluate.address(pending.on_xla(tensor))
+
+
+def _xla_sync_multi(
+    tensors: Tensors, devices: Sequence[str] = (), wait: bool = True, sync_xla_data: bool = True
+) -> None:
+    """Computes `tensors`."""
+    evaluate.compute(tensors)
+    if wait:
+        step.wait_for_devices()
+
+
+def _xla_sync_live_tensors(device: str = "", devices: Sequence[str] = (), wait: bool = True) -> None:
+    """Computes everything recorded on a device; no closures run."""
+    step.start_recorded(ordinals.device_named(device or None), wait)
+
+
+def _xla_step_marker(
+    device: str = "", devices: Sequence[str] = (), wait: bool = True, reset_scope: bool = True
+) -> None:
+    """Ends the step of a device; closures stay queued."""
+    step.mark(ordinals.device_named(device or None), wait)
+
+
+def _xla_wait_device_ops(devices: Sequence[str] = ()) -> None:
+    """Waits until everything started so far has ended."""
+    step.wait_for_devices()
+
+
+def _xla_get_cpu_tensors(tensors: Tensors) -> list[torch.Tensor]:
+    """CPU copies of `tensors`, brought in one batch."""
+    return evaluate.to_host(tensors)
+
+
+def _xla_tensors_from_aten(tensors: Tensors, devices: Sequence[str], shardings: None = None) -> list[torch.Tensor]:
+    """Copies of CPU tensors: of all on `devices[0]`, or of each on the device at its place."""
+    names = [devices[0]] * len(tensors) if len(devices) == 1 else devices
+    return [t.to(ordinals.device_named(name).torch_device) for t, name in zip(tensors, names, strict=True)]
+
+
+def _xla_get_default_device() -> str:
+    """The device of this thread, "xla:0"."""
+    return str(ordinals.device_named().torch_device)
+
+
+def _xla_get_default_device_ordinal() -> int:
+    """The ordinal of the device of this thread."""
+    return devices.current_index()
+
+
+def _xla_set_default_device(device: str) -> str:
+    """Makes `device` the device of this thread; returns the one before."""
+    before = _xla_get_default_device()
+    devices.set_current_index(ordinals.index_of(device))
+    return before
+
+
+def _xla_get_devices() -> list[str]:
+    """The devices of this process, `['xla:0']`."""
+    return [f"xla:{index}" for index in range(devices.device_count())]
+
+
+def _xla_get_all_devices() -> list[str]:
+    """The hardware of all processes, `['CPU:0']`."""
+    return ordinals.real_names()
+
+
+def _xla_real_devices(devices: Sequence[str] | None = None) -> list[str]:
+    """The hardware behind `devices`, `['CPU:0']`."""
+    return ordinals.real_names(devices)
+
+
+def _xla_num_devices() -> int:
+    """How many devices this process has."""
+    return devices.device_count()
+
+
+def _xla_device_kind(device: str) -> str:
+    """The vendor's name for the model of the hardware."""
+    return str(ordinals.device_named(device).jax_device.device_kind)
+
+
+def _xla_memory_info(device: str = "") -> dict[str, int]:
+    """Bytes that are taken, that there are, and that were taken at most."""
+    used = memory.usage(ordinals.device_named(device or None).jax_device)
+    return {"bytes_used": used.used, "bytes_limit": used.limit, "peak_bytes_used": used.peak}
+
+
+def _xla_set_rng_seed(seed: int, device: str = "") -> None:
+    """Sets the random state of a device."""
+    random.set_state(seed, ordinals.index_of(device or None))
+
+
+def _xla_get_rng_seed(device: str = "") -> int:
+    """The random state of a device."""
+    return random.state_of(ordinals.index_of(device or None))
+
+
+def _init_computation_client() -> None:
+    """Starts the client, if it does not run."""
+    platform.local_devices()
+
+
+def _xla_runtime_is_initialized() -> bool:
+    """Whether a client runs."""
+    return platform.is_started()
+
+
+def _xla_get_num_cached_compilation_graph() -> int:
+    """How many compiled programs are in memory."""
+    return cache.size()
+
+
+def _xla_counter_names() -> list[str]:
+    """The names of the counters that counted something."""
+    return counters.names()
+
+
+def _xla_counter_value(name: str) -> int | None:
+    """The value of a counter."""
+    return counters.value_of(name)
+
+
+def _xla_increment_counter(name: str, value: int) -> None:
+    """Adds to a counter."""
+    counters.count(name, value)
+
+
+def _xla_metric_names() -> list[str]:
+    """The names of the metrics that have samples."""
+    return list(samples.sampled())
+
+
+def _xla_metric_data(name: str) -> tuple[int, float, tuple[tuple[float, float], ...]] | None:
+    """The data of a metric: how many samples, their sum, and the latest with their times."""
+    data = samples.data_of(name)
+    return None if data is None else (data.total_samples, data.accumulator, data.samples)
+
+
+def _xla_metrics_report() -> str:
+    """All metrics and counters as text."""
+    return report.full_report()
+
+
+def _short_xla_metrics_report(counter_names: Sequence[str], metric_names: Sequence[str]) -> str:
+    """Some metrics and counters as text."""
+    return report.short_report(counter_names, metric_names)
+
+
+def _clear_xla_counters() -> None:
+    """Sets all counters to zero."""
+    counters.clear()
+
+
+def _clear_xla_metrics() -> None:
+    """Forgets the samples of all metrics."""
+    samples.clear()
+
+
+def _get_executed_fallback_ops() -> list[str]:
+    """The operators that ran on the CPU."""
+    return report.fallback_names()
+
+
+def _get_git_revs() -> dict[str, str]:
+    """The versions of this package and of PyTorch."""
+    found: dict[str, Any] = {"xla": version.__version__, "torch": torch.version.git_version}
+    return found

@@ -1,0 +1,80 @@
+"""Which platform the client runs on, or would: told without starting one, because programs ask while they import."""
+
+import functools
+import importlib.metadata
+import importlib.util
+from pathlib import Path
+
+import jax
+
+from .. import config
+from . import platform, tpu_host
+
+_OUR_NAMES = {"GPU": "CUDA"}
+
+# Plugins by the platform they add, with what the machine has if it has such a device.
+_PLUGINS = {
+    "CUDA": (("jax_cuda13_plugin", "jax_cuda12_plugin"), ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg")),
+    "ROCM": (("jax_rocm7_plugin", "jax_rocm60_plugin"), ("/dev/kfd",)),
+}
+
+
+def device_type() -> str:
+    """ "CPU", "CUDA", "TPU", "ROCM" or a plugin's name: of the client if one runs, else of the one that would start.
+
+    Only where a plugin is installed that we do not know does this start the client.
+    """
+    if config.pjrt_device():
+        return platform.device_type()
+    if platform.is_started():
+        return platform.real_name(platform.local_devices()[0]).partition(":")[0]
+    wanted: str | None = jax.config.read("jax_platforms")
+    if wanted:
+        return _our_name(wanted.split(",")[0])
+    return _what_jax_would_choose()
+
+
+@functools.cache
+def _what_jax_would_choose() -> str:
+    if tpu_host.chip_count() and _is_installed("libtpu"):
+        return "TPU"
+    for name, (plugins, files) in _PLUGINS.items():
+        if any(map(_is_installed, plugins)) and any(Path(file).exists() for file in files):
+            return name
+    known = {"xla_cuda12", "xla_cuda13", "xla_rocm60", "xla_rocm7"}
+    if any(entry.name not in known for entry in importlib.metadata.entry_points(group="jax_plugins")):
+        return platform.device_type()
+    return "CPU"
+
+
+def _is_installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def is_device_type(name: str) -> bool:
+    """Whether `name`, in any of its spellings, is the platform."""
+    return _our_name(name) == device_type()
+
+
+def _our_name(name: str) -> str:
+    upper = name.strip().upper()
+    return _OUR_NAMES.get(upper, upper)
+
+
+def choose(name: str) -> None:
+    """Makes `name` the platform of the client that is going to start."""
+    if is_device_type(name):
+        return
+    if platform.is_started():
+        raise RuntimeError(
+            f"set_device_type({name!r}): the client runs on {device_type()} already. Call it before anything uses an "
+            f"xla device, or set PJRT_DEVICE={name} for the whole process."
+        )
+    if config.pjrt_device():
+        raise RuntimeError(
+            f"set_device_type({name!r}): PJRT_DEVICE={config.pjrt_device()} is set in the environment and counts more. "
+            f"Unset it, or set it to {name}."
+        )
+    # JAX's own setting, because the user asks for it by name. The CPU stays, for what JAX computes on the host.
+    lower = _our_name(name).lower()
+    jax.config.update("jax_platforms", lower if lower == "cpu" else f"{lower},cpu")

@@ -1,0 +1,80 @@
+"""Step closures: calls that wait for the end of the step they were queued in, some of them for a thread apart."""
+
+import atexit
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from .. import config
+
+Call = Callable[[], object]
+
+
+class StepClosures:
+    """The calls queued in the current step, in order."""
+
+    __slots__ = ("_calls",)
+
+    def __init__(self) -> None:
+        self._calls: deque[Call] = deque()
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def add(self, call: Call) -> None:
+        """Queues `call` for the end of this step."""
+        self._calls.append(call)
+
+    def run(self) -> None:
+        """Makes the calls queued so far; what they queue themselves belongs to the next step.
+
+        If one raises, those behind it stay queued.
+        """
+        due, self._calls = self._calls, deque()
+        try:
+            while due:
+                due.popleft()()
+        finally:
+            self._calls.extendleft(reversed(due))
+
+
+class Background:
+    """One thread that makes calls in order. At most `XLA_MAX_ASYNC_QUEUE` wait; who adds more waits too.
+
+    The interpreter does not exit before the last call has returned, and prints what nobody has been told of.
+    """
+
+    def __init__(self) -> None:
+        self._worker: ThreadPoolExecutor | None = None
+        self._room: threading.BoundedSemaphore | None = None
+        self._started: deque[Future[object]] = deque()
+        self._lock = threading.Lock()
+
+    @property
+    def busy(self) -> bool:
+        """Whether calls were started whose end nobody has looked at."""
+        return bool(self._started)
+
+    def start(self, call: Call) -> None:
+        """Makes `call` in the background, after those started before it."""
+        with self._lock:
+            if self._worker is None or self._room is None:
+                self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="step-closures")
+                self._room = threading.BoundedSemaphore(max(1, config.max_async_closures()))
+                atexit.register(self.join)
+            worker, room = self._worker, self._room
+        room.acquire()
+        future: Future[object] = worker.submit(call)
+        future.add_done_callback(lambda _: room.release())
+        self._started.append(future)
+
+    def raise_failure(self) -> None:
+        """Raises what the first failed call raised, once; returns at once if none has failed so far."""
+        while self._started and self._started[0].done():
+            self._started.popleft().result()
+
+    def join(self) -> None:
+        """Waits for every call started so far; raises what the first failed one raised."""
+        while self._started:
+            self._started.popleft().result()

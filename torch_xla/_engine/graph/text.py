@@ -1,0 +1,147 @@
+"""A graph as text: the listing that people and tests read, and the drawing that Graphviz makes of it."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from .. import dtypes
+from ..view.geometry import Geometry
+from .graph import Graph, Operation
+from .plan import Number, Operand
+from .spec import Spec
+
+Line = tuple[str, int, str]  # file, line, function
+
+
+def to_text(graph: Graph, numbers: Sequence[Any] = (), lines: Sequence[Line | None] = ()) -> str:
+    """The graph, one value or operation a line.
+
+        IR {
+          %0 = f32[8,128] xla::device_data()
+          %1 = f32[8] aten::sum(%0), dim=[1], location=step@train.py:33, ROOT=0
+        }
+
+    `numbers` are those the graph was recorded with, `lines` the source line of each operation. What is missing of the
+    numbers is shown by its type. `ROOT=i` marks the graph's output number i; part k of an operation with several
+    results is `%n.k`, and as an output it is marked `ROOT=i:k`.
+    """
+    names = _names(graph)
+    roots = _roots(graph)
+    rows = [
+        f"%{slot} = {shape(spec)} xla::device_data(){_root_marks(range(slot, slot + 1), roots)}"
+        for slot, spec in enumerate(graph.inputs)
+    ]
+    for index, operation in enumerate(graph.operations):
+        parts = operation.plan.outputs
+        result = shape(parts[0]) if len(parts) == 1 else f"({', '.join(map(shape, parts))})"
+        operands = ", ".join(f"%{names[slot]}" for slot in operation.operands)
+        row = f"%{names[operation.first_output].partition('.')[0]} = {result} {name_of(operation)}({operands})"
+        row += "".join(f", {attribute}" for attribute in _attributes(operation, numbers))
+        line = lines[index] if index < len(lines) else None
+        if line is not None:
+            row += f", location={line[2]}@{line[0]}:{line[1]}"
+        rows.append(row + _root_marks(_filled_by(operation), roots))
+    return "".join(["IR {\n", *(f"  {row}\n" for row in rows), "}\n"])
+
+
+def to_dot(graph: Graph, numbers: Sequence[Any] = ()) -> str:
+    """The graph in the language of Graphviz: a box for each value that enters and for each operation."""
+    names = _names(graph)
+    roots = _roots(graph)
+    rows = []
+    for slot, spec in enumerate(graph.inputs):
+        marks = _root_marks(range(slot, slot + 1), roots)
+        rows.append(f'node{slot} [label="{shape(spec)} xla::device_data{marks}"]')
+    for operation in graph.operations:
+        own = names[operation.first_output].partition(".")[0]
+        shapes = ", ".join(map(shape, operation.plan.outputs))
+        label = [f"{name_of(operation)}{_root_marks(_filled_by(operation), roots)}", shapes]
+        label += _attributes(operation, numbers)
+        text = "\\n".join(map(_quoted, label))
+        rows.append(f'node{own} [label="{text}"]')
+        for slot in operation.operands:
+            source, _, part = names[slot].partition(".")
+            rows.append(f"node{source} -> node{own}" + (f' [label="{part}"]' if part else ""))
+    return "".join(["digraph G {\n", "  node [shape=box]\n", *(f"  {row}\n" for row in rows), "}\n"])
+
+
+def shape(spec: Spec) -> str:
+    """A spec as XLA writes a shape, `f32[2,3]`; an order of memory that is not row-major follows, `f32[2,3]{0,1}`."""
+    text = f"{dtypes.SHORT_NAMES[spec.dtype]}[{','.join(map(str, spec.size))}]"
+    order = Geometry(spec.size, spec.stride).memory_order()
+    if order == tuple(range(len(spec.size))):
+        return text
+    return f"{text}{{{','.join(map(str, reversed(order)))}}}"
+
+
+def name_of(operation: Operation) -> str:
+    """The operator without its overload, `aten::sum`."""
+    schema = getattr(operation.plan.op, "_schema", None)
+    return str(operation.plan.op) if schema is None else str(schema.name)
+
+
+def _filled_by(operation: Operation) -> range:
+    return range(operation.first_output, operation.first_output + len(operation.plan.outputs))
+
+
+def _names(graph: Graph) -> list[str]:
+    """What each slot is called: values and operations are counted, not slots, since an operation may fill several."""
+    names = [str(slot) for slot in range(len(graph.inputs))]
+    for count, operation in enumerate(graph.operations, len(names)):
+        parts = len(operation.plan.outputs)
+        names += [str(count)] if parts == 1 else [f"{count}.{part}" for part in range(parts)]
+    return names
+
+
+def _roots(graph: Graph) -> dict[int, list[int]]:
+    roots: dict[int, list[int]] = {}
+    for index, slot in enumerate(graph.outputs):
+        roots.setdefault(slot, []).append(index)
+    return roots
+
+
+def _root_marks(slots: range, roots: dict[int, list[int]]) -> str:
+    parts = [f":{part}" if len(slots) > 1 else "" for part in range(len(slots))]
+    return "".join(f", ROOT={i}{part}" for slot, part in zip(slots, parts, strict=True) for i in roots.get(slot, ()))
+
+
+def _attributes(operation: Operation, numbers: Sequence[Any]) -> Iterator[str]:
+    """The arguments that are not values of the graph, as `dim=[1]`; those left out of the call are left out here."""
+    plan = operation.plan
+    own = numbers[operation.first_number : operation.first_number + len(plan.numbers)] or plan.numbers
+    args, kwargs = plan.arguments
+    schema = getattr(plan.op, "_schema", None)
+    if schema is None:
+        yield from _view_attributes(args)
+    else:
+        named = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)} | kwargs
+        for name, value in named.items():
+            if value is not None and not _is_operand(value):
+                yield f"{name}={_shown(value, own)}"
+    if plan.random:
+        yield "random"
+
+
+def _is_operand(argument: Any) -> bool:
+    if isinstance(argument, (list, tuple)):
+        return bool(argument) and any(_is_operand(element) for element in argument)
+    return isinstance(argument, Operand)
+
+
+def _view_attributes(args: Sequence[Any]) -> Iterator[str]:
+    """Of our own operations: the last geometry is the view's, the first the storage's, which the shape tells."""
+    geometries = [argument for argument in args if isinstance(argument, Geometry)]
+    for view in geometries[-1:]:
+        yield f"size={view.size}, stride={view.stride}, storage_offset={view.offset}"
+
+
+def _shown(argument: Any, numbers: Sequence[Any]) -> str:
+    if isinstance(argument, Number):
+        number = numbers[argument.index]
+        return number.__name__ if isinstance(number, type) else repr(number)
+    if isinstance(argument, (list, tuple)):
+        return f"[{', '.join(_shown(element, numbers) for element in argument)}]"
+    return str(argument)
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,77 @@
+"""Several tensors at once: computed in one program, or brought to the host in one batch."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from ..graph.tape import Value
+from .device import Device
+from .nested import replaced
+from .storage import value_of
+from .sync import materialise, sync_device
+from .transfer import to_cpu
+
+
+def compute(tensors: Iterable[torch.Tensor]) -> None:
+    """Starts the computation of what `tensors` show, and returns when it is started."""
+    waiting: dict[Device, list[Value]] = {}
+    for tensor in tensors:
+        value = value_of(tensor)
+        if value.buffer is None:
+            waiting.setdefault(value.device, []).append(value)
+    for device, values in waiting.items():
+        # One value runs what it needs. Several would be as many programs: the whole step is one.
+        if len(values) > 1:
+            sync_device(device)
+        for value in values:
+            materialise(value)
+
+
+def to_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """CPU copies. What is the same memory seen the same way, such as tied weights, is one copy."""
+    compute(tensors)
+    copies: dict[Any, torch.Tensor] = {}
+    results: list[torch.Tensor] = []
+    for tensor in tensors:
+        key = (*identity(tensor), tensor.dtype, tensor.is_conj(), tensor.is_neg())
+        copy = copies.get(key)
+        if copy is None:
+            copy = copies[key] = to_cpu(tensor)
+        results.append(_like(tensor, copy))
+    return results
+
+
+def identity(tensor: torch.Tensor) -> tuple[int, torch.Size, tuple[int, ...], int]:
+    """Which memory a tensor shows, and which part of it."""
+    return storage_id(tensor), tensor.shape, tensor.stride(), int(tensor.storage_offset())
+
+
+def storage_id(tensor: torch.Tensor) -> int:
+    """A number that all tensors on one storage have in common, and no other living tensor has."""
+    number: int = tensor.untyped_storage()._cdata
+    return number
+
+
+def _like(tensor: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(copy, tensor.requires_grad)
+    return copy.detach().requires_grad_() if tensor.requires_grad else copy
+
+
+def moved(data: Any, device: torch.device) -> Any:
+    """`data` with its CPU tensors on `device`; the containers on the way to them are new."""
+    return replaced(data, lambda tensor: tensor.device.type == "cpu", lambda tensors: _to(tensors, device))
+
+
+def _to(tensors: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+    with torch.no_grad():
+        copies = [tensor.to(device) for tensor in tensors]
+    return [_like(tensor, copy) for tensor, copy in zip(tensors, copies, strict=True)]
+
+
+def address(tensor: torch.Tensor) -> int:
+    """Where the first element that `tensor` shows lies on the device, if its value has the storage's own order."""
+    value = value_of(tensor)
+    start: int = materialise(value).unsafe_buffer_pointer()
+    return start + int(tensor.storage_offset()) * tensor.element_size()

@@ -1,0 +1,90 @@
+"""What is recorded, in the languages of others: StableHLO, HLO, and our own text."""
+
+import hashlib
+import io
+from collections.abc import Sequence
+
+import torch
+
+from .. import dtypes
+from ..graph.text import to_dot, to_text
+from .pending import graph_of, is_pending
+from .storage import value_of
+
+# Whether the listing tells the user's line of each operation.
+_show_lines = False
+
+
+def show_lines(yes: bool) -> None:
+    """Makes `ir_text` tell the user's line of each operation, or stop it."""
+    global _show_lines
+    _show_lines = yes
+
+
+def shows_lines() -> bool:
+    """Whether `ir_text` tells the user's line of each operation."""
+    return _show_lines
+
+
+def ir_text(tensors: Sequence[torch.Tensor]) -> str:
+    """The graph of `tensors` as a listing; without tensors, of everything recorded on this thread's device."""
+    pending = graph_of(tensors)
+    return to_text(pending.graph, pending.numbers, pending.lines if _show_lines else ())
+
+
+def ir_dot(tensors: Sequence[torch.Tensor]) -> str:
+    """The same for Graphviz."""
+    pending = graph_of(tensors)
+    return to_dot(pending.graph, pending.numbers)
+
+
+def graph_hash(tensors: Sequence[torch.Tensor]) -> bytes:
+    """16 bytes that equal graphs have in common, from one process to the next. The user's lines do not count."""
+    pending = graph_of(tensors)
+    return hashlib.blake2b(to_text(pending.graph, pending.numbers).encode(), digest_size=16).digest()
+
+
+def stablehlo_text(tensors: Sequence[torch.Tensor]) -> str:
+    """The graph as StableHLO."""
+    return str(graph_of(tensors).lowered().as_text())
+
+
+def stablehlo_bytecode(tensors: Sequence[torch.Tensor]) -> bytes:
+    """The graph as MLIR bytecode of StableHLO."""
+    module = graph_of(tensors).lowered().compiler_ir("stablehlo")
+    with io.BytesIO() as file:
+        module.operation.write_bytecode(file)
+        return file.getvalue()
+
+
+def hlo_text(tensors: Sequence[torch.Tensor]) -> str:
+    """The graph as HLO text, before XLA optimises it."""
+    return str(graph_of(tensors).lowered().as_text("hlo"))
+
+
+def hlo_bytes(tensors: Sequence[torch.Tensor]) -> bytes:
+    """The graph as a serialised HLO module."""
+    serialised: bytes = graph_of(tensors).lowered().compiler_ir("hlo").as_serialized_hlo_module_proto()
+    return serialised
+
+
+def describe(tensor: torch.Tensor) -> str:
+    """All that is known of one tensor: its place, its value's state, and what is recorded to compute it."""
+    value = value_of(tensor)
+    rows = [
+        f"Tensor ID: {tensor.untyped_storage()._cdata}",
+        f"Device: {tensor.device}",
+        f"Size: {list(tensor.shape)}, stride {list(tensor.stride())}, offset {tensor.storage_offset()}",
+        f"Dtype: {tensor.dtype}",
+        f"State: {value.state}",
+    ]
+    text = "XLATensor {\n" + "".join(f"{row}\n" for row in rows)
+    if is_pending(tensor):
+        pending = graph_of([tensor])
+        text += to_text(pending.graph, pending.numbers, pending.lines)
+    return text + "}\n"
+
+
+def element_type(tensor: torch.Tensor) -> str:
+    """The dtype as XLA names it."""
+    return dtypes.SHORT_NAMES[tensor.dtype]

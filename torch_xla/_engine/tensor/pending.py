@@ -1,0 +1,77 @@
+"""What is recorded and not yet run, as a graph that can be looked at. Looking runs nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..compile.program import Program
+from ..graph.graph import Cut, Graph, cut, decode, needed
+from ..graph.tape import Tape
+from ..graph.text import Line
+from .device import LOCK, Device, current_index, device_at
+from .storage import operand_slot, snapshot
+from .sync import _held
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A graph with the numbers and the source lines it was recorded with."""
+
+    graph: Graph
+    numbers: tuple[Any, ...]
+    lines: tuple[Line | None, ...]
+    device: Device
+
+    def lowered(self) -> Any:
+        """The graph after the rules were applied to it: JAX's `Lowered`, from which StableHLO and HLO can be had."""
+        return Program(self.graph, (), self.device.jax_device).lowered(self.numbers)
+
+
+def graph_of(tensors: Sequence[torch.Tensor]) -> Pending:
+    """The graph whose outputs are `tensors`, in their order. One that is computed already is an input."""
+    if not tensors:
+        return live_graph(device_at(current_index()))
+    with LOCK:
+        values = [snapshot(on_xla(tensor)) for tensor in tensors]
+        device: Device = values[0].device
+        if any(value.device is not device for value in values):
+            names = ", ".join(sorted({str(tensor.device) for tensor in tensors}))
+            raise RuntimeError(f"a graph belongs to one device; these tensors are on {names}")
+        tape = device.tape
+        return _cut(device, [operand_slot(tape, value) for value in values])
+
+
+def live_graph(device: Device) -> Pending:
+    """The graph that the next sync of `device` would run."""
+    with LOCK:
+        held = _held(device.tape.values)
+        _, _, producer = decode(device.tape.code)
+        return _cut(device, [slot for slot, made_by in enumerate(producer) if made_by >= 0 and held[slot]])
+
+
+def _cut(device: Device, slots: list[int]) -> Pending:
+    tape: Tape = device.tape
+    inputs, operations, producer = decode(tape.code)
+    part: Cut = cut(inputs, operations, needed(operations, producer, slots), slots)
+    lines = tape.all_lines()
+    return Pending(
+        part.graph,
+        tuple(tape.numbers[index] for index in part.numbers),
+        tuple(lines.get(position) for position in part.positions),
+        device,
+    )
+
+
+def is_pending(tensor: torch.Tensor) -> bool:
+    """Whether what `tensor` shows is yet to be computed."""
+    value = getattr(tensor.untyped_storage(), "value", None)
+    return value is None or value.buffer is None
+
+
+def on_xla(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor` itself; raises for one of another device."""
+    if tensor.device.type != "xla":
+        raise RuntimeError(f"Expected XLA tensor. Got: {tensor.type()}")
+    return tensor

@@ -1,0 +1,1 @@
+"""Paths of PyTorch/XLA that frameworks reach into."""

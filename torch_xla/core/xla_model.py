@@ -1,0 +1,346 @@
+"""Devices, steps, random state, saving: `import torch_xla.core.xla_model as xm`.
+
+Where an argument is a device, it may be a `torch.device`, `"xla"`, `"xla:1"`, an ordinal, or the real name `"CPU:1"`.
+Without one, the device of this thread is meant (`torch_xla.device`).
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, BinaryIO, TypedDict
+
+import torch
+
+from .._engine.client import choice, memory
+from .._engine.metrics.rate import RateTracker as RateTracker
+from .._engine.tensor import barrier, evaluate, export, ordinals, random, sharing, step
+from .._engine.tensor import device as devices
+from .._engine.tensor.nested import ToXlaTensorArena as ToXlaTensorArena
+from .._engine.tensor.nested import replaced
+from . import collectives
+from .collectives import REDUCE_AND as REDUCE_AND
+from .collectives import REDUCE_MAX as REDUCE_MAX
+from .collectives import REDUCE_MIN as REDUCE_MIN
+from .collectives import REDUCE_MUL as REDUCE_MUL
+from .collectives import REDUCE_OR as REDUCE_OR
+from .collectives import REDUCE_SUM as REDUCE_SUM
+from .collectives import _fetch_gradients as _fetch_gradients
+from .collectives import all_gather as all_gather
+from .collectives import all_reduce as all_reduce
+from .collectives import all_to_all as all_to_all
+from .collectives import broadcast_master_param as broadcast_master_param
+from .collectives import collective_broadcast as collective_broadcast
+from .collectives import collective_permute as collective_permute
+from .collectives import do_on_ordinals as do_on_ordinals
+from .collectives import get_local_ordinal as get_local_ordinal
+from .collectives import get_ordinal as get_ordinal
+from .collectives import is_master_ordinal as is_master_ordinal
+from .collectives import master_print as master_print
+from .collectives import mesh_reduce as mesh_reduce
+from .collectives import reduce_gradients as reduce_gradients
+from .collectives import reduce_scatter as reduce_scatter
+from .collectives import rendezvous as rendezvous
+from .collectives import set_replication as set_replication
+from .collectives import xla_rendezvous as xla_rendezvous
+from .collectives import xrt_world_size as xrt_world_size
+
+DeviceLike = torch.device | str | int | None
+
+
+def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
+    """The `xla` device of this thread, or the one with ordinal `n`, which becomes this thread's.
+
+    `devkind`, from the time when a process had several kinds, must be the kind there is. New programs:
+    `torch_xla.device`. Raises `RuntimeError` if there is no such device.
+
+    >>> import torch_xla.core.xla_model as xm
+    >>> xm.xla_device()
+    device(type='xla', index=0)
+    """
+    if devkind is not None and not choice.is_device_type(devkind):
+        raise RuntimeError(f"xla_device(devkind={devkind!r}): the devices of this process are {choice.device_type()}")
+    if n is not None:
+        devices.set_current_index(ordinals.index_of(n))
+    return ordinals.device_named().torch_device
+
+
+def get_xla_supported_devices(max_devices: int | None = None, devkind: str | None = None) -> list[str]:
+    """The names of the `xla` devices of this process, at most `max_devices` of them.
+
+    >>> import torch_xla.core.xla_model as xm
+    >>> xm.get_xla_supported_devices(max_devices=1)
+    ['xla:0']
+    """
+    if devkind is not None and not choice.is_device_type(devkind):
+        return []
+    return [f"xla:{index}" for index in range(devices.device_count())][:max_devices]
+
+
+def xla_device_hw(device: DeviceLike = None) -> str:
+    """The kind of hardware behind an `xla` device: `"CPU"`, `"CUDA"`, `"TPU"` or a plugin's name.
+
+    >>> import torch_xla.core.xla_model as xm
+    >>> xm.xla_device_hw(xm.xla_device()) in ("CPU", "CUDA", "TPU")
+    True
+    """
+    ordinals.index_of(device)
+    return choice.device_type()
+
+
+def xla_device_kind(device: DeviceLike = None) -> str:
+    """The vendor's name for the model of the hardware, such as `"cpu"` or `"NVIDIA H100 80GB HBM3"`."""
+    return str(ordinals.device_named(device).jax_device.device_kind)
+
+
+def xla_real_devices(devices: Sequence[DeviceLike] | None = None) -> list[str]:
+    """The hardware behind `devices`, by default behind all of this process: `['CPU:0']`.
+
+    >>> import torch_xla.core.xla_model as xm
+    >>> xm.xla_real_devices(["xla:0"])[0].endswith(":0")
+    True
+    """
+    return ordinals.real_names(devices)
+
+
+def xla_replication_devices(local_devices: Sequence[DeviceLike] | None = None) -> list[str]:
+    """The hardware that runs this program when `local_devices` do, by default all of this process, in order."""
+    return ordinals.real_names(local_devices)
+
+
+def is_xla_tensor(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is on an `xla` device.
+
+    >>> import torch, torch_xla.core.xla_model as xm
+    >>> xm.is_xla_tensor(torch.ones(1)), xm.is_xla_tensor(torch.ones(1, device="xla"))
+    (False, True)
+    """
+    return tensor.device.type == "xla"
+
+
+def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
+    """Ends the step: `torch_xla.sync`, by its old name. With nothing recorded it costs about a microsecond.
+
+    >>> import torch_xla.core.xla_model as xm
+    >>> xm.mark_step()
+    """
+    step.end_step(wait)
+
+
+def wait_device_ops(devices: Sequence[DeviceLike] = ()) -> None:
+    """Waits until everything started on `devices` has ended: on all, if there are none in the list.
+
+    What is recorded and not yet started stays so (`torch_xla.sync` starts it). Raises what failed on the device.
+
+    >>> import torch_xla.core.xla_model as xm
+    >>> xm.wait_device_ops()
+    """
+    for device in devices:
+        ordinals.index_of(device)
+    step.wait_for_devices()
+
+
+def unlazy(tensors: Sequence[torch.Tensor]) -> None:
+    """Computes `tensors` and waits for them: for measurements.
+
+    >>> import torch, torch_xla.core.xla_model as xm
+    >>> xm.unlazy([torch.ones(3, device="xla") * 2])
+    """
+    evaluate.compute(tensors)
+    step.wait_for_devices()
+
+
+def add_step_closure(closure: Callable[..., Any], args: tuple[Any, ...] = (), run_async: bool = False) -> None:
+    """Calls `closure(*args)` at the end of this step, once the step's program has been started.
+
+    The way to report values without an evaluation of their own: tensors among `args` are kept and become results of
+    the step. Closures run in the order in which they were added; what one raises, `sync()` raises, and those behind it
+    run at the end of the next step. `run_async=True` runs it in a background thread, where waiting for values does not
+    stop the program; tensors among `args` then show what they showed at the end of this step, and what the closure
+    raises, a later `sync()` raises. At most `XLA_MAX_ASYNC_QUEUE` closures wait for that thread.
+
+    >>> import torch, torch_xla, torch_xla.core.xla_model as xm
+    >>> loss = torch.ones(4, device="xla").sum()
+    >>> xm.add_step_closure(lambda loss: print(f"loss {loss.item():.1f}"), args=(loss,))
+    >>> torch_xla.sync()
+    loss 4.0
+    """
+    step.add_closure(closure, args, run_async)
+
+
+def optimizer_step(
+    optimizer: torch.optim.Optimizer,
+    barrier: bool = False,
+    optimizer_args: dict[str, Any] | None = None,
+    groups: collectives.Groups = None,
+    pin_layout: bool = True,
+) -> Any:
+    """Averages the gradients over the replicas, calls `optimizer.step(**optimizer_args)`, and returns what it returns.
+
+    `barrier=True` ends the step too (`torch_xla.sync`); a loop over a `MpDeviceLoader` does that by itself.
+
+    >>> import torch, torch_xla.core.xla_model as xm
+    >>> weight = torch.ones(2, device="xla", requires_grad=True)
+    >>> weight.sum().backward()
+    >>> xm.optimizer_step(torch.optim.SGD([weight], lr=0.5), barrier=True)
+    >>> weight.tolist()
+    [0.5, 0.5]
+    """
+    reduce_gradients(optimizer, groups=groups, pin_layout=pin_layout)
+    result = optimizer.step(**(optimizer_args or {}))
+    if barrier:
+        step.end_step()
+    return result
+
+
+def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
+    """Keeps the compiler from moving or merging computations across this point: what reads `tensors` comes after all.
+
+    In place; the values do not change.
+
+    >>> import torch, torch_xla.core.xla_model as xm
+    >>> x = torch.ones(2, device="xla")
+    >>> xm.optimization_barrier_([x])
+    >>> x.tolist()
+    [1.0, 1.0]
+    """
+    barrier.put_barrier(tensors)
+
+
+def save(
+    data: Any, file_or_path: str | BinaryIO, master_only: bool = True, global_master: bool = False, sync: bool = True
+) -> None:
+    """`torch.save` of `data` with its `xla` tensors on the CPU, so that it loads anywhere.
+
+    `data` is any nested combination of Python objects. Tensors that are the same memory, such as tied weights, stay
+    so in the file. With `master_only` one replica writes: that with ordinal 0 on each machine, or with `global_master`
+    of the whole program; without it every replica writes, each to a file of its own. `sync` waits for the others.
+
+    >>> import io, torch, torch_xla.core.xla_model as xm
+    >>> file = io.BytesIO()
+    >>> xm.save({"weight": torch.ones(2, device="xla")}, file)
+    >>> _ = file.seek(0)
+    >>> torch.load(file)
+    {'weight': tensor([1., 1.])}
+    """
+    if not master_only or is_master_ordinal(local=not global_master):
+        torch.save(_maybe_convert_to_cpu(data), file_or_path)
+    if sync:
+        rendezvous("torch_xla.core.xla_model.save")
+
+
+def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
+    """`data` with its `xla` tensors on the CPU, brought there in one batch; `convert=False` changes nothing."""
+    return replaced(data, is_xla_tensor, evaluate.to_host) if convert else data
+
+
+def send_cpu_data_to_device(datas: Any, device: DeviceLike, input_sharding: Any = None) -> Any:
+    """`datas`, any nested combination of Python objects, with its CPU tensors on `device`.
+
+    The containers of `datas` are left as they are: what comes back are new ones where a tensor moved. `input_sharding`
+    must be `None`: this version does not divide tensors over devices, and raises `NotImplementedError`.
+
+    >>> import torch, torch_xla.core.xla_model as xm
+    >>> xm.send_cpu_data_to_device({"images": [torch.ones(2)]}, "xla:0")
+    {'images': [tensor([1., 1.], device='xla:0')]}
+    """
+    if input_sharding is not None:
+        raise NotImplementedError("send_cpu_data_to_device(): this version cannot divide inputs over devices")
+    return evaluate.moved(datas, ordinals.device_named(device).torch_device)
+
+
+def check_view_sharing(obj: Any) -> None:
+    """Raises `RuntimeError` if two tensors in `obj` show one storage differently; the same tensor may come twice.
+
+    >>> import torch, torch_xla.core.xla_model as xm
+    >>> x = torch.ones(4, device="xla")
+    >>> xm.check_view_sharing([x, x, x.clone()])
+    """
+    sharing.refuse_shared_views(obj)
+
+
+def set_rng_state(seed: int, device: DeviceLike = None) -> None:
+    """Sets the random state of a device: `seed` is any int, such as one that `get_rng_state` gave.
+
+    >>> import torch_xla.core.xla_model as xm
+    >>> xm.set_rng_state(5)
+    >>> xm.get_rng_state()
+    5
+    """
+    random.set_state(seed, ordinals.index_of(device))
+
+
+def get_rng_state(device: DeviceLike = None) -> int:
+    """The random state of a device, an int from 0 to 2**63 - 1: every draw changes it."""
+    return random.state_of(ordinals.index_of(device))
+
+
+@contextlib.contextmanager
+def fork_rng(device: DeviceLike = None, enabled: bool = True) -> Iterator[None]:
+    """A `with` block after which the random state of a device is what it was before; `enabled=False` does nothing.
+
+    >>> import torch, torch_xla.core.xla_model as xm
+    >>> with xm.fork_rng():
+    ...     inside = torch.rand(2, device="xla")
+    >>> torch.equal(inside, torch.rand(2, device="xla"))
+    True
+    """
+    index = ordinals.index_of(device)
+    state = random.state_of(index)
+    try:
+        yield
+    finally:
+        if enabled:
+            random.set_state(state, index)
+
+
+class MemoryInfo(TypedDict):
+    """What `get_memory_info` returns: bytes, and under the old names units of 1024 bytes."""
+
+    bytes_used: int
+    bytes_limit: int
+    peak_bytes_used: int
+    kb_free: int
+    kb_total: int
+
+
+def get_memory_info(device: DeviceLike = None) -> MemoryInfo:
+    """How much memory a device has, and how much is taken.
+
+    On the CPU, whose client does not count, what is taken is the sum of the living buffers, the limit is the memory of
+    the machine or container, and the peak is the highest that a call of this function has seen.
+
+    >>> import torch_xla.core.xla_model as xm
+    >>> info = xm.get_memory_info(xm.xla_device())
+    >>> 0 <= info["bytes_used"] <= info["bytes_limit"] and info["kb_free"] <= info["kb_total"]
+    True
+    """
+    used = memory.usage(ordinals.device_named(device).jax_device)
+    return MemoryInfo(
+        bytes_used=used.used,
+        bytes_limit=used.limit,
+        peak_bytes_used=used.peak,
+        kb_free=max(0, used.limit - used.used) // 1024,
+        kb_total=used.limit // 1024,
+    )
+
+
+def get_stablehlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
+    """The recorded computation as StableHLO text. Nothing runs.
+
+    `tensors` are its results; without any, it is everything recorded on this thread's device that is still held: the
+    program that the next `sync()` runs.
+
+    >>> import torch, torch_xla.core.xla_model as xm
+    >>> "stablehlo.cosine" in xm.get_stablehlo([torch.cos(torch.ones(2, device="xla"))])
+    True
+    """
+    return export.stablehlo_text(tensors or ())
+
+
+def get_stablehlo_bytecode(tensors: Sequence[torch.Tensor] | None = None) -> bytes:
+    """`get_stablehlo` as MLIR bytecode.
+
+    >>> import torch, torch_xla.core.xla_model as xm
+    >>> xm.get_stablehlo_bytecode([torch.ones(2, device="xla")])[:2]
+    b'ML'
+    """
+    return export.stablehlo_bytecode(tensors or ())

@@ -1,0 +1,1 @@
+"""Paths of PyTorch/XLA's experiments, under which programs still look for what has become ordinary."""

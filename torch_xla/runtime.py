@@ -1,0 +1,188 @@
+"""The runtime: which hardware this process uses, and its place among the processes of the program.
+
+A program of several processes asks these functions where it is; here, and until processes are started, it is one
+process with one replica: `world_size()` is 1 and every ordinal is 0. Only functions that name devices start the client.
+"""
+
+from ._engine.client import attributes, choice, platform, processes
+from ._engine.compile import cache
+
+
+def device_type() -> str:
+    """The platform: `"CPU"`, `"CUDA"`, `"TPU"`, or the name of a PJRT plugin.
+
+    `PJRT_DEVICE` decides, or JAX's own choice among the hardware that is there. Starts no client.
+
+    >>> import torch_xla.runtime as xr
+    >>> xr.device_type() in ("CPU", "CUDA", "TPU")
+    True
+    """
+    return choice.device_type()
+
+
+def set_device_type(pjrt_device: str) -> None:
+    """Chooses the platform, for programs that cannot set `PJRT_DEVICE`. Call it before anything uses a device.
+
+    JAX code of the same process is then on that platform too (this sets JAX's `jax_platforms`). Raises
+    `RuntimeError` if the client runs on another platform already, or if `PJRT_DEVICE` names another one.
+
+    >>> import torch_xla.runtime as xr
+    >>> xr.set_device_type(xr.device_type())
+    """
+    choice.choose(pjrt_device)
+
+
+def using_pjrt() -> bool:
+    """True: there is no other runtime. From the time when there was."""
+    return True
+
+
+def is_bf16_supported() -> bool:
+    """True: XLA has `torch.bfloat16` on every platform.
+
+    >>> import torch_xla.runtime as xr
+    >>> xr.is_bf16_supported()
+    True
+    """
+    return True
+
+
+def world_size() -> int:
+    """How many replicas run this program.
+
+    >>> import torch_xla.runtime as xr
+    >>> xr.world_size()
+    1
+    """
+    return processes.replica_count()
+
+
+def global_ordinal() -> int:
+    """Which replica this is, from 0 to `world_size() - 1`.
+
+    >>> import torch_xla.runtime as xr
+    >>> xr.global_ordinal()
+    0
+    """
+    return processes.replica_index()
+
+
+def local_ordinal() -> int:
+    """Which replica this is, counted on this machine."""
+    return processes.local_replica_index()
+
+
+def process_count() -> int:
+    """How many processes take part in this program."""
+    return processes.process_count()
+
+
+def process_index() -> int:
+    """Which process this is, from 0 to `process_count() - 1`."""
+    return processes.process_index()
+
+
+def local_process_count() -> int:
+    """How many processes of this program run on this machine."""
+    return processes.local_process_count()
+
+
+def host_index() -> int:
+    """Which machine this is, of those that take part."""
+    return processes.host_index()
+
+
+def addressable_device_count() -> int:
+    """How many devices this process can put tensors on. Starts the client.
+
+    >>> import torch_xla, torch_xla.runtime as xr
+    >>> xr.addressable_device_count() == len(torch_xla.devices())
+    True
+    """
+    return len(platform.local_devices())
+
+
+def local_device_count() -> int:
+    """How many devices the processes on this machine have together. Starts the client."""
+    return len(platform.local_devices()) * processes.local_process_count()
+
+
+def global_device_count() -> int:
+    """How many devices all processes have together. Starts the client."""
+    return len(platform.local_devices()) * processes.process_count()
+
+
+def addressable_runtime_device_count() -> int:
+    """How many physical devices this process can address. Starts the client."""
+    return len(platform.local_devices())
+
+
+def global_runtime_device_count() -> int:
+    """How many physical devices all processes have together: the size of a mesh over all of them. Starts the client.
+
+    >>> import torch_xla.runtime as xr
+    >>> xr.global_runtime_device_count() == len(xr.global_runtime_device_attributes())
+    True
+    """
+    return len(platform.local_devices()) * processes.process_count()
+
+
+def runtime_device_attributes(device: str) -> dict[str, object]:
+    """What a physical device tells about itself: its name, and on a TPU its place in the mesh of chips.
+
+    `device` is a name from `torch_xla.real_devices()`. Raises `ValueError` for another one.
+
+    >>> import torch_xla, torch_xla.runtime as xr
+    >>> name = torch_xla.real_devices()[0]
+    >>> xr.runtime_device_attributes(name)["name"] == name
+    True
+    """
+    return attributes.attributes_of(attributes.device_with_name(device))
+
+
+def global_runtime_device_attributes() -> list[dict[str, object]]:
+    """`runtime_device_attributes` of all devices, in the order in which a mesh counts them. Starts the client."""
+    return [attributes.attributes_of(device) for device in platform.local_devices()]
+
+
+def use_spmd(auto: bool | None = False) -> None:
+    """Would make one device of all devices of this process; this version does not have it.
+
+    Raises `NotImplementedError`, so that no program believes that it is sharded.
+    """
+    raise NotImplementedError(
+        f"use_spmd(auto={auto}): sharding over several devices is not in this version of torch_xla. Each `xla:N` is a "
+        f"device of its own."
+    )
+
+
+def is_spmd() -> bool:
+    """Whether all devices act as one.
+
+    >>> import torch_xla.runtime as xr
+    >>> xr.is_spmd()
+    False
+    """
+    return False
+
+
+def get_master_ip() -> str:
+    """The address of the machine that runs process 0.
+
+    >>> import torch_xla.runtime as xr
+    >>> xr.get_master_ip()
+    '127.0.0.1'
+    """
+    return processes.coordinator_address()
+
+
+def get_num_cached_compilation_graph() -> int:
+    """How many compiled programs are in memory (at most `XLA_COMPILATION_CACHE_SIZE`).
+
+    >>> import torch, torch_xla, torch_xla.runtime as xr
+    >>> (torch.ones(3, device="xla") - 1).tolist()
+    [0.0, 0.0, 0.0]
+    >>> xr.get_num_cached_compilation_graph() >= 1
+    True
+    """
+    return cache.size()
