@@ -15,6 +15,7 @@ from torch.nn import Parameter
 from ..graph.plan import Plan
 from ..graph.spec import Spec
 from ..graph.tape import Tape, Value
+from ..private import torch as private
 from ..tensor.device import LOCK, Device, device_for
 from ..tensor.storage import META_KEYS, as_strided, hold, operand_slot, read_slot, view_of, wrap
 from . import fallback, planning, refusals
@@ -78,6 +79,9 @@ def append(plan: Plan, call: planning.Call, device: Device, generator: torch.Gen
     _, operands, numbers = call
     with LOCK:
         tape: Tape = device.tape
+        if len(tape.values) > TAPE_LIMIT:
+            relieve(device)
+            tape = device.tape
         entry: list[Any] = [plan]
         for operand in operands:
             if operand.__class__ is tuple:
@@ -125,7 +129,7 @@ def recorder(name: str) -> Kernel:
             operator = operator_of(name)
         signature: list[Any] = []
         operands: list[Any] = []
-        call = signature, operands, []
+        call: planning.Call = (signature, operands, [])
         try:
             for position, argument in enumerate(args):
                 kind = argument.__class__
@@ -211,6 +215,8 @@ def _write_back(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any
         elif target is not None:
             for tensor in target:
                 hold(tensor, next(rest))
+            if operator.bumps:
+                private.increment_version(target)
     if not operator.returns:
         return None  # as `_foreach_add_` does
     first = operator.written[0]

@@ -38,6 +38,7 @@ def _held(values: Sequence[Value]) -> bytes:
 class Schedule:
     """What follows from a tape and from who still holds its values: found once, then looked up each step."""
 
+    live: bytes
     program: Program
     cut: Cut
     code: list[Any]
@@ -46,8 +47,23 @@ class Schedule:
     counts: list[tuple[str, int]] = field(default_factory=list)  # operators run, for the counters
     followed_by: "Schedule | None" = None
 
+    def serves(self, live: bytes) -> bool:
+        """Whether it computes all that is `live` and gives nothing of it away."""
+        donated = {self.cut.inputs[index] for index in self.program.donated}
+        inputs = set(self.cut.inputs)
+        for slot, (has, wants) in enumerate(zip(self.live, live, strict=True)):
+            if wants and not has and (slot not in inputs or slot in donated):
+                return False
+        return True
 
-_schedules: "OrderedDict[Any, Schedule]" = OrderedDict()
+
+# The schedules of each tape; more than one where not always the same values are held at its end.
+_schedules: "OrderedDict[Any, list[Schedule]]" = OrderedDict()
+
+
+# So many values a tape may have before it is looked through.
+TAPE_LIMIT = 100_000
+_NOTHING = -1  # as a root: evaluate nothing
 
 
 def sync_device(device: Device, wait: bool = False) -> None:
@@ -77,13 +93,7 @@ def _evaluate(device: Device, root: int | None) -> None:
     tape = device.tape
     values = tape.values
     live = _held(values)
-    shared = tuple(tape.shared)
-    key = (tuple(tape.code), live, root, shared, device.index, dtypes.device_mode())
-    schedule = _schedules.get(key)
-    if schedule is None:
-        schedule = _schedules[key] = _schedule(device, live, root, shared)
-        while len(_schedules) > 4 * config.compilation_cache_size():
-            _schedules.popitem(last=False)
+    schedule = _find(device, live, root)
     if schedule.cut.outputs:
         _run(schedule, tape)
     previous = device.last_schedule
@@ -95,6 +105,31 @@ def _evaluate(device: Device, root: int | None) -> None:
     if root is not None:
         _carry_over(schedule, tape, device)
     _forget(tape)
+
+
+def _find(device: Device, live: bytes, root: int | None) -> Schedule:
+    tape = device.tape
+    shared = tuple(tape.shared)
+    if root == _NOTHING:
+        return _schedule(device, live, root, shared)
+    known = _schedules.setdefault((tuple(tape.code), root, shared, device.index, dtypes.device_mode()), [])
+    for schedule in known:
+        if schedule.live == live:
+            return schedule
+    if root is None:
+        # The garbage collector decides when a cycle of references lets go of a value. A program that computes a few
+        # values too many is better than another program; from the third difference on we make one that fits all.
+        for schedule in known:
+            if schedule.serves(live):
+                return schedule
+        if len(known) > 1:
+            for schedule in known:
+                live = bytes(map(max, live, schedule.live))
+    schedule = _schedule(device, live, root, shared)
+    known.append(schedule)
+    while len(_schedules) > 4 * config.compilation_cache_size():
+        _schedules.popitem(last=False)
+    return schedule
 
 
 def _run(schedule: Schedule, tape: Tape) -> None:
@@ -121,7 +156,7 @@ def _schedule(device: Device, live: bytes, root: int | None, shared: tuple[int, 
         outputs = pending
         kept: list[Operation] = []
     else:
-        chosen = needed(operations, producer, [root])
+        chosen = needed(operations, producer, [] if root == _NOTHING else [root])
         done = set(chosen)
         # What somebody holds and is computed on the way is kept: nothing is computed twice.
         outputs = [slot for slot in pending if producer[slot] in done]
@@ -136,7 +171,7 @@ def _schedule(device: Device, live: bytes, root: int | None, shared: tuple[int, 
     for operation in part.graph.operations:
         name = f"xla::{_short_name(operation.plan.op)}"
         counts[name] = counts.get(name, 0) + 1
-    return Schedule(program, part, tape.code, tape.all_lines(), kept, sorted(counts.items()))
+    return Schedule(live, program, part, tape.code, tape.all_lines(), kept, sorted(counts.items()))
 
 
 def _donated(part: Cut, live: bytes, shared: tuple[int, ...]) -> tuple[int, ...]:
@@ -153,6 +188,15 @@ def _donated(part: Cut, live: bytes, shared: tuple[int, ...]) -> tuple[int, ...]
             room[place] -= 1
             donated.append(index)
     return tuple(donated)
+
+
+def relieve(device: Device) -> None:
+    """Keeps a tape from growing without end: drops what nobody needs any more, and runs it if much is left."""
+    with LOCK:
+        _evaluate(device, _NOTHING)
+        if len(device.tape.values) > TAPE_LIMIT // 2:
+            metrics.count("TapeFull")
+            _evaluate(device, None)
 
 
 def _carry_over(schedule: Schedule, old: Tape, device: Device) -> None:
