@@ -38,6 +38,7 @@ class Operator:
     scalars: frozenset[int | str]  # the arguments that take a Python number of any kind
     index_like: bool  # its index operands may live on the CPU
     returns: bool  # some in-place operators return nothing
+    bumps: bool  # it counts its writes in the version counters itself
 
     @property
     def name(self) -> str:
@@ -77,9 +78,8 @@ def operator_of(name: str) -> Operator:
         kind = str(argument.type)
         if kind in ("Tensor", "Optional[Tensor]", "number", "Optional[number]", "List[number]"):
             scalars.update((position, argument.name))
-    index_like = op._schema.name.split("::")[1].strip("_") in (
-        "index", "index_put", "index_put_impl", "unsafe_index", "unsafe_index_put",
-    )  # fmt: skip
+    packet_name = op._schema.name.split("::")[1]
+    index_like = packet_name.strip("_") in ("index", "index_put", "index_put_impl", "unsafe_index", "unsafe_index_put")
     return Operator(
         op,
         form,
@@ -88,6 +88,7 @@ def operator_of(name: str) -> Operator:
         frozenset(scalars),
         index_like,
         bool(op._schema.returns),
+        form is Form.INPLACE and packet_name.startswith("_foreach_"),
     )
 
 
