@@ -18,6 +18,7 @@ from ..graph.tape import Tape, Value
 from ..private import torch as private
 from ..tensor.device import LOCK, Device, device_for
 from ..tensor.storage import META_KEYS, as_strided, hold, operand_slot, read_slot, view_of, wrap
+from ..tensor.sync import TAPE_LIMIT, relieve
 from . import fallback, planning, refusals
 from .forms import Operator, operator_of
 from .lines import note_line
