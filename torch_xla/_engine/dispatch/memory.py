@@ -1,5 +1,6 @@
 """Kernels that make, move, share or resize memory: what is not computation and so has no lowering rule."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -109,6 +110,7 @@ def to_copy(
         if target is not source:
             moved = _move(self, target)
             return moved if dtype is None or dtype is moved.dtype else to_copy(moved, dtype=dtype)
+    _warn_of_lost_imaginary_part(self, dtype or self.dtype)
     if dtype is None or dtype is self.dtype:
         return clone(self, memory_format=memory_format)
     return _cast(self, dtype=dtype, memory_format=memory_format)  # type: ignore[no-any-return]
@@ -160,8 +162,19 @@ def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     if theirs.spec is ours.spec and shows_all(self, ours.spec) and shows_all(src, theirs.spec):
         self.untyped_storage().value = theirs  # type: ignore[attr-defined]
         return self
+    _warn_of_lost_imaginary_part(src, self.dtype)
     _record_copy(self, src)
     return self
+
+
+_has_warned = False
+
+
+def _warn_of_lost_imaginary_part(source: Tensor, dtype: torch.dtype) -> None:
+    global _has_warned
+    if source.dtype.is_complex and not dtype.is_complex and dtype is not torch.bool and not _has_warned:
+        _has_warned = True  # PyTorch warns once too
+        warnings.warn("Casting complex values to real discards the imaginary part", stacklevel=3)
 
 
 def _check_broadcast(self: Tensor, src: Tensor) -> None:

@@ -1,6 +1,5 @@
 """Operands that are not on the device: which are let in, and the error for the others."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,9 +18,6 @@ def admit(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     target = device_for(ours[0].device if ours else kwargs.get("device"))
     changed = False
     written = [id(tensor) for tensor in refusals.written_tensors(operator, args, kwargs)]
-    if operator.index_like:
-        args = (args[0], indices_on_device(args[0], args[1], target), *args[2:])
-        changed = True
 
     def convert(leaf: Any) -> Any:
         nonlocal changed
@@ -46,41 +42,6 @@ def admit(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if not changed:
         raise TypeError(f"{operator.name}: an argument of a kind that the xla device does not know")
     return converted
-
-
-def indices_on_device(
-    tensor: torch.Tensor, indices: Sequence[torch.Tensor | None], device: Device
-) -> list[torch.Tensor | None]:
-    """The indices of `tensor[indices]` on its device. What lies on the CPU is known: it is checked, masks are resolved."""
-    result: list[torch.Tensor | None] = []
-    for index in indices:
-        if index is None or index.device.type != "cpu":
-            result.append(index)
-        elif index.dtype in (torch.bool, torch.uint8):
-            _check_mask(tensor, index, len(result))
-            result += [places.to(device.torch_device) for places in index.nonzero().unbind(1)]
-        else:
-            _check_bounds(tensor, index, len(result))
-            result.append(index.to(device.torch_device))
-    return result
-
-
-def _check_mask(tensor: torch.Tensor, mask: torch.Tensor, dim: int) -> None:
-    for k, n in enumerate(mask.shape):
-        if dim + k < tensor.dim() and tensor.shape[dim + k] != n:
-            raise IndexError(
-                f"The shape of the mask {list(mask.shape)} at index {k} does not match the shape of the indexed "
-                f"tensor {list(tensor.shape)} at index {dim + k}"
-            )
-
-
-def _check_bounds(tensor: torch.Tensor, index: torch.Tensor, dim: int) -> None:
-    if dim >= tensor.dim() or not index.numel() or index.is_floating_point() or index.is_complex():
-        return  # refused later, in PyTorch's words
-    n = tensor.shape[dim]
-    wrong = index[(index < -n) | (index >= n)]
-    if wrong.numel():
-        raise IndexError(f"index {int(wrong[0])} is out of bounds for dimension {dim} with size {n}")
 
 
 def on_device(tensor: torch.Tensor, device: Device) -> torch.Tensor:

@@ -132,13 +132,18 @@ class _Twins:
         return self._tensors[id(leaf)]
 
     def _like(self, tensor: Tensor) -> Tensor:
-        spec = value_of(tensor).spec
+        value = value_of(tensor)
+        spec = value.spec
         key = tensor.untyped_storage()._cdata
         storage = self._storages.get(key)
         if storage is None:
             size = spec.numel * spec.dtype.itemsize
             self.bytes += size
             storage = torch.zeros(size if self.bytes <= _TOO_LARGE else 0, dtype=torch.uint8).untyped_storage()
+            contents = getattr(value, "contents", None)
+            if contents is not None:
+                known = torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype).copy_(torch.from_numpy(contents))
+                storage.copy_(known.untyped_storage())
             self._storages[key] = storage
         geometry = _geometry(tensor)
         twin = torch.empty(0, dtype=tensor.dtype)

@@ -20,6 +20,9 @@ from .sync import materialise
 # NumPy has no such dtypes: their bits travel as integers.
 _BITS = {1: torch.uint8, 2: torch.int16}
 
+# Up to so many integers are remembered on the host: what a program writes as a list of indices.
+_FEW = 64
+
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     """The memory of a CPU tensor as a NumPy array of the matching dtype; shared where PyTorch can."""
@@ -53,6 +56,8 @@ def upload(tensor: torch.Tensor, device: Device) -> Value:
             host = buffers.owned_copy(host, device.jax_device)
         value = Value(spec, device, None, -1)
         value.buffer = buffers.put(host, device.jax_device)
+    if 0 < host.size <= _FEW and host.dtype.kind in "iu":
+        value.contents = host.copy()
     metrics.metric("OutboundData", Unit.BYTES).add(host.nbytes)
     return value
 
