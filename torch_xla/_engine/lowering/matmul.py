@@ -66,12 +66,12 @@ def matmul_backward(
         grad = jnp.expand_dims(grad, -1 if column else -2)
     if column:
         grad = jnp.expand_dims(grad, -1)
-    grad_left = _summed_to(matmul(grad, right.conj().mT), left.shape).reshape(self.shape) if mask[0] else None
-    grad_right = _summed_to(matmul(left.conj().mT, grad), right.shape).reshape(other.shape) if mask[1] else None
+    grad_left = summed_to(matmul(grad, right.conj().mT), left.shape).reshape(self.shape) if mask[0] else None
+    grad_right = summed_to(matmul(left.conj().mT, grad), right.shape).reshape(other.shape) if mask[1] else None
     return grad_left, grad_right
 
 
-def _summed_to(value: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def summed_to(value: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """`value` summed over the dimensions along which an operand of `shape` was broadcast."""
     added = value.ndim - len(shape)
     dims = tuple(range(added)) + tuple(

@@ -115,10 +115,11 @@ def native_dropout(
     if train is False:
         return input, jnp.ones(input.shape, np.bool_)
     mask = chance(key, input.shape, 1 - p)
-    return native_dropout_backward(input, mask, _dropout_scale(p)), mask
+    return native_dropout_backward(input, mask, dropout_scale(p)), mask
 
 
-def _dropout_scale(p: Any) -> Any:
+def dropout_scale(p: Any) -> Any:
+    """The factor of what a dropout with probability `p` keeps."""
     if isinstance(p, (int, float)):
         return 0.0 if p == 1 else 1 / (1 - p)
     return jnp.where(p == 1, 0.0, 1 / (1 - p))
