@@ -70,4 +70,6 @@ def check_rule(op: Any, *args: Any, rtol: float | None = None, atol: float | Non
     expected, got = pytree.tree_leaves(expected), pytree.tree_leaves(got)
     assert len(expected) == len(got), f"{op}: {len(got)} results, expected {len(expected)}"
     for ours, theirs in zip(got, expected, strict=True):
+        if ours is None:
+            continue  # a result that the call masks out; PyTorch may return memory nobody has written
         torch.testing.assert_close(ours.to(theirs.dtype), theirs.contiguous(), rtol=rtol, atol=atol, equal_nan=True)

@@ -1,0 +1,68 @@
+"""The losses give what PyTorch gives on the CPU."""
+
+import pytest
+import torch
+
+from tests.support.rules import check_rule
+
+aten = torch.ops.aten
+
+REDUCTIONS = (0, 1, 2)
+
+
+def rand(*size: int) -> torch.Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(sum(size) + 1))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("weighted", (True, False))
+@pytest.mark.parametrize("size", ((5,), (6, 5), (2, 5, 3, 3)))
+def test_nll_loss(reduction: int, weighted: bool, size: tuple[int, ...]) -> None:
+    x = rand(*size).log_softmax(0 if len(size) == 1 else 1)
+    shape = () if len(size) == 1 else (size[0], *size[2:])
+    target = torch.randint(5, shape, generator=torch.Generator().manual_seed(3))
+    if shape:
+        target.view(-1)[0] = -100
+    weight = rand(5).abs() + 0.5 if weighted else None
+    forward, backward = aten.nll_loss_forward.default, aten.nll_loss_backward.default
+    if len(size) == 4:
+        forward, backward = aten.nll_loss2d_forward.default, aten.nll_loss2d_backward.default
+    check_rule(forward, x, target, weight, reduction, -100)
+    loss, total = forward(x, target, weight, reduction, -100)
+    check_rule(backward, torch.randn_like(loss), x, target, weight, reduction, -100, total)
+
+
+def test_a_mean_over_ignored_targets_alone_is_nan() -> None:
+    x, target = rand(3, 4).log_softmax(1), torch.full((3,), -100)
+    check_rule(aten.nll_loss_forward.default, x, target, None, 1, -100)
+
+
+CASES = {
+    "mse_loss": (),
+    "smooth_l1_loss": (0.7,),
+    "huber_loss": (0.7,),
+    "soft_margin_loss": (),
+}
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("name", CASES)
+def test_a_loss_between_two_tensors(name: str, reduction: int) -> None:
+    x, target = rand(4, 3), rand(4, 3).roll(1, 0)
+    if name == "soft_margin_loss":
+        target = target.sign()
+    forward, backward = getattr(aten, name).default, getattr(aten, f"{name}_backward").default
+    check_rule(forward, x, target, reduction, *CASES[name])
+    gradient = torch.ones_like(forward(x, target, reduction, *CASES[name])) * 1.5
+    check_rule(backward, gradient, x, target, reduction, *CASES[name])
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("weighted", (True, False))
+def test_binary_cross_entropy(reduction: int, weighted: bool) -> None:
+    x, target = rand(4, 3).sigmoid(), rand(4, 3).roll(1, 0).sigmoid()
+    x[0, 0], x[0, 1], target[0, 0] = 0.0, 1.0, 1.0
+    weight = rand(4, 3).abs() if weighted else None
+    check_rule(aten.binary_cross_entropy.default, x, target, weight, reduction)
+    gradient = torch.ones_like(aten.binary_cross_entropy(x, target, weight, reduction))
+    check_rule(aten.binary_cross_entropy_backward.default, gradient, x, target, weight, reduction)
