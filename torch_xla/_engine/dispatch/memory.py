@@ -266,11 +266,7 @@ def set_storage_offset(
 
 def set_storage(self: Tensor, source: Any) -> Tensor:
     """`Tensor.set_(storage)`: `self` shows the whole of `source`."""
-    value = getattr(source, "value", None)
-    elements = source.nbytes() // self.element_size()
-    if value is not None:
-        elements = value.spec.numel * value.spec.dtype.itemsize // self.element_size()
-    return set_storage_offset(self, source, 0, [elements], [1])
+    return set_storage_offset(self, source, 0, [source.nbytes() // self.element_size()], [1])
 
 
 def set_tensor(self: Tensor, source: Tensor) -> Tensor:

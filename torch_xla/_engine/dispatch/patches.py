@@ -8,6 +8,7 @@ import torch
 
 from ..private import torch as private
 from .kernels import note_default_dtype
+from .storages import patch_storages
 
 
 def apply_patches() -> None:
@@ -23,6 +24,8 @@ def apply_patches() -> None:
     torch.nn.Module._apply = _apply_keeping_parameters(torch.nn.Module._apply)  # type: ignore[method-assign, assignment]
     # `copy.copy` of a CPU tensor shares the storage; PyTorch's own path would copy an `xla` tensor through the host.
     torch.Tensor.__copy__ = _shallow_copy  # type: ignore[attr-defined]
+    # Storages of bytes, deep copies and pickles.
+    patch_storages()
     # What a recorded call means may depend on the default dtype; asking for it at every call would cost more.
     private.after_default_dtype_changes(note_default_dtype)
     note_default_dtype()

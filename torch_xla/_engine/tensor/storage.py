@@ -15,6 +15,7 @@ from ..lowering.storage import READ, WRITE
 from ..private import torch as private
 from ..view.geometry import Geometry
 from .device import LOCK, Device, device_for, empty_plan
+from .upload import upload
 
 as_strided = torch.ops.aten.as_strided.default._handle.redispatch_boxed
 META_KEYS = private.META_KEYS
@@ -49,12 +50,29 @@ def value_of(tensor: torch.Tensor) -> Value:
 
 
 def _adopt(tensor: torch.Tensor, storage: torch.UntypedStorage) -> Value:
-    # PyTorch made this storage without us, for instance `torch.UntypedStorage(12, device="xla")`.
-    extent = Geometry(tuple(tensor.shape), tensor.stride(), tensor.storage_offset()).extent
-    size = (max(extent, storage.nbytes() // max(tensor.element_size(), 1)),)
-    value = Value(spec_of(size, (1,), tensor.dtype), device_for(tensor.device), None, -1)
+    # The storage holds bytes from the host, for instance those of a file, or PyTorch made it without us. The first
+    # tensor that looks at it tells the dtype and the order of memory.
+    geometry = Geometry(tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+    device = device_for(tensor.device)
+    host: torch.UntypedStorage | None = getattr(storage, "host", None)
+    if host is None:
+        spec = spec_of((geometry.extent,), (1,), tensor.dtype)
+        value = Value(spec, device, None, -1)
+    else:
+        value = upload(_as_first_seen(host, geometry, tensor.dtype), device)
+        storage.host = None  # type: ignore[attr-defined]
     storage.value = value  # type: ignore[attr-defined]
     return value
+
+
+def _as_first_seen(host: torch.UntypedStorage, geometry: Geometry, dtype: torch.dtype) -> torch.Tensor:
+    count, rest = divmod(host.nbytes(), dtype.itemsize)
+    if rest:
+        return torch.empty(0, dtype=torch.uint8).set_(host)  # type: ignore[call-overload, no-any-return]
+    whole = torch.empty(0, dtype=dtype)
+    if geometry.numel == count and geometry.offset == 0 and geometry.is_dense():
+        return whole.set_(host, 0, geometry.size, geometry.stride)  # type: ignore[call-overload, no-any-return]
+    return whole.set_(host, 0, (count,), (1,))  # type: ignore[call-overload, no-any-return]
 
 
 def shows_all(tensor: torch.Tensor, spec: Spec) -> bool:

@@ -9,64 +9,13 @@ import torch
 from .. import dtypes, metrics
 from ..client import buffers
 from ..execute import executor
-from ..graph.spec import Spec, spec_of
 from ..graph.tape import Value
 from ..metrics import Unit
 from ..view.geometry import Geometry
-from .device import Device
 from .storage import hold, shows_all, snapshot, value_of, view_of
 from .sync import materialise
-
-# NumPy has no such dtypes: their bits travel as integers.
-_BITS = {1: torch.uint8, 2: torch.int16}
-
-# Up to so many integers are remembered on the host: what a program writes as a list of indices.
-_FEW = 64
-
-
-def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """The memory of a CPU tensor as a NumPy array of the matching dtype; shared where PyTorch can."""
-    dtype = dtypes.to_jax(tensor.dtype)
-    tensor = tensor.detach().resolve_conj().resolve_neg()
-    if dtype.isbuiltin != 1:
-        tensor = tensor.contiguous()
-        return tensor.view(_BITS[tensor.element_size()]).numpy().view(dtype)
-    return tensor.numpy()
-
-
-def from_numpy(array: np.ndarray) -> torch.Tensor:
-    """A CPU tensor on the memory of `array`."""
-    dtype = dtypes.to_torch(array.dtype)
-    if array.dtype.isbuiltin != 1:
-        width = _BITS[array.dtype.itemsize]
-        plain = np.ascontiguousarray(array).view({torch.uint8: np.uint8, torch.int16: np.int16}[width])
-        return torch.from_numpy(plain.reshape(array.shape)).view(dtype)
-    return torch.from_numpy(array)
-
-
-def upload(tensor: torch.Tensor, device: Device) -> Value:
-    """A value on `device` with the contents of a CPU tensor, which may change afterwards."""
-    spec = _dense_spec(tensor)
-    with metrics.timed("TransferToDeviceTime"):
-        host = to_numpy(tensor)
-        wanted = dtypes.to_jax(dtypes.on_device(tensor.dtype))
-        if host.dtype != wanted:
-            host = host.astype(wanted)
-        elif np.may_share_memory(host, host):
-            host = buffers.owned_copy(host, device.jax_device)
-        value = Value(spec, device, None, -1)
-        value.buffer = buffers.put(host, device.jax_device)
-    if 0 < host.size <= _FEW and host.dtype.kind in "iu":
-        value.contents = host.copy()
-    metrics.metric("OutboundData", Unit.BYTES).add(host.nbytes)
-    return value
-
-
-def _dense_spec(tensor: torch.Tensor) -> Spec:
-    size = tuple(tensor.shape)
-    if Geometry(size, tuple(tensor.stride())).is_dense():
-        return spec_of(size, tuple(tensor.stride()), tensor.dtype)
-    return spec_of(size, Geometry.contiguous(size).stride, tensor.dtype)
+from .upload import dense_spec, from_numpy
+from .upload import upload as upload
 
 
 def upload_into(target: torch.Tensor, source: torch.Tensor) -> None:
@@ -91,7 +40,7 @@ def to_cpu(tensor: torch.Tensor) -> torch.Tensor:
         if not shows_all(tensor, value.spec):
             return _view_on_host(tensor, value, array)
     result = from_numpy(np.array(array, order="C"))
-    stride = _dense_spec(tensor).stride
+    stride = dense_spec(tensor).stride
     if result.stride() == stride:
         return result
     return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(result)
