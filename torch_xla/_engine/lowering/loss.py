@@ -48,7 +48,8 @@ def _forward(
     losses = jnp.where(weights == 0, jnp.zeros((), x.dtype), -picked * weights)
     total = jnp.sum(weights)
     if reduction == NONE:
-        return losses, jnp.zeros((), x.dtype)
+        # PyTorch fills in the weight of a single target, and leaves it 0 for several.
+        return losses, total if x.ndim == 1 else jnp.zeros((), x.dtype)
     return jnp.sum(losses) / total if reduction == MEAN else jnp.sum(losses), total
 
 
