@@ -98,3 +98,12 @@ def test_many_points_go_through_a_matrix_product_unless_told_not_to() -> None:
     check_calls([*calls, call(aten._euclidean_dist.default, left, right)])
     exact = apply_rule(aten._cdist_forward.default, left, left, 2.0, 2)
     assert (exact.diagonal() == 0).all()
+
+
+def test_gradients_of_no_distances_have_the_shape_of_the_points() -> None:
+    calls = []
+    for left, right in [((3, 5), (0, 4, 5)), ((2, 3, 0), (2, 4, 0)), ((2, 1, 3, 5), (4, 4, 5))]:
+        points = torch.randn(left), torch.randn(right)
+        distances = aten._cdist_forward(*points, 1.0, None)
+        calls.append(call(aten._cdist_backward.default, torch.randn(distances.shape), *points, 1.0, distances))
+    check_calls(calls)

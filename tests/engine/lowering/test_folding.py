@@ -31,6 +31,12 @@ def test_images_are_cut_into_patches_and_patches_summed_up(dtype: torch.dtype) -
     check_calls(calls)
 
 
+def test_no_images_have_no_patches() -> None:
+    window = WINDOWS[0]
+    calls = [call(aten.im2col.default, torch.zeros(0, 3, 9, 10), *window)]
+    check_calls([*calls, call(aten.col2im.default, torch.zeros(0, 18, 63), [9, 10], *window)])
+
+
 def test_large_windows_that_overlap_are_summed_up() -> None:
     image, window = torch.randn(1, 2, 30, 25), ([20, 18], [1, 1], [1, 0], [1, 2])
     patches = aten.im2col(image, *window)

@@ -67,7 +67,12 @@ def test_logcumsumexp_agrees_with_pytorch() -> None:
     extremes = torch.tensor([-INF, -INF, 1000.0, 1000.0, -1000.0])
     calls = [call(aten.logcumsumexp.default, x, 0) for x in (operand, operand.double(), extremes)]
     check_calls([*calls, call(aten._logcumsumexp.default, operand, -1)])
-    check_rule(aten.logcumsumexp.default, torch.randn(3, 5, dtype=torch.complex64), 1)
+
+
+def test_logcumsumexp_of_complex_numbers_agrees_in_their_angles_too() -> None:
+    numbers = torch.randn(3, 9, dtype=torch.complex64) * 3
+    extremes = torch.tensor([complex(-INF, 1), complex(2, 1), complex(INF, 1), complex(1, 1), complex(NAN, 1), 1])
+    check_calls([call(aten.logcumsumexp.default, x, -1) for x in (numbers, extremes, numbers[0, 0], numbers[:0])])
 
 
 def test_logcumsumexp_of_narrow_floats_is_rounded_once() -> None:

@@ -131,3 +131,12 @@ def test_the_number_looked_for_may_change_from_step_to_step() -> None:
         ],
         changing=True,
     )
+
+
+def test_the_range_of_one_value_is_widened() -> None:
+    operand = torch.tensor([3.0, 3.0])
+    calls = [call(aten.histogram.bin_ct, operand, bins) for bins in (1, 2, 3)]
+    calls.append(call(aten.histogram.bin_ct, operand, 2, range=[3.0, 3.0], density=True))
+    check_calls(
+        [*calls, call(aten.histogram.bin_ct, operand, 2, range=[1.0, 1.0]), call(aten.histc.default, operand, 3)]
+    )

@@ -145,6 +145,8 @@ def _slopes(differences: jax.Array, p: float, distances: jax.Array, grad: jax.Ar
 
 @lowers(aten._cdist_backward.default)
 def cdist_backward(grad: jax.Array, x1: jax.Array, x2: jax.Array, p: float, cdist: jax.Array) -> jax.Array:
+    if not cdist.size or not x1.size:
+        return jnp.zeros_like(x1)
     differences = widened(x1)[..., :, None, :] - widened(x2)[..., None, :, :]
     slopes = _slopes(differences, float(p), widened(cdist)[..., None], widened(grad)[..., None])
     return jnp.sum(slopes, -2, slopes.dtype)

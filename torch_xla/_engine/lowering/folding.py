@@ -1,6 +1,7 @@
 """Images and their patches: unfolding, folding, and trading channels for pixels."""
 
 from collections.abc import Sequence
+from math import prod
 
 import jax
 import jax.numpy as jnp
@@ -91,7 +92,9 @@ def col2im(
     columns = widened(self if self.ndim == 3 else self[None])
     axes = zip(output_size, kernel_size, dilation, padding, stride, strict=True)
     counts = [_windows(*axis) for axis in axes]
-    patches = columns.reshape(columns.shape[0], -1, *kernel_size, *counts).transpose(0, 1, 2, 4, 3, 5)
+    patches = columns.reshape(columns.shape[0], columns.shape[1] // prod(kernel_size), *kernel_size, *counts).transpose(
+        0, 1, 2, 4, 3, 5
+    )
     image = _overlay(patches, 4, output_size[1], dilation[1], padding[1], stride[1])
     image = _overlay(image, 2, output_size[0], dilation[0], padding[0], stride[0])
     return image if self.ndim == 3 else image[0]

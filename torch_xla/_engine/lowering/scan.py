@@ -49,7 +49,27 @@ lowers(aten.cummin.default)(_running(lax.cummin))
 @lowers(aten.logcumsumexp.default, aten._logcumsumexp.default)
 def logcumsumexp(self: jax.Array, dim: int) -> jax.Array:
     operand, axis = dimensioned(widened(self)), one_dim(dim, self.ndim)
-    if is_complex(operand):
-        # XLA cannot compare complex numbers, which its own form of this scan does.
-        return lax.associative_scan(jnp.logaddexp, operand, axis=axis).reshape(self.shape)
-    return lax.cumlogsumexp(operand, axis=axis).reshape(self.shape)
+    if not is_complex(operand):
+        return lax.cumlogsumexp(operand, axis=axis).reshape(self.shape)
+    # Angles are not reduced to one turn, so they depend on the order of the additions: one after the other.
+    rows = jnp.moveaxis(operand, axis, 0)
+    start = jnp.full(rows.shape[1:], -np.inf, operand.dtype)
+
+    def add(total: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
+        total = _log_of_sum(row, total)
+        return total, total
+
+    return jnp.moveaxis(lax.scan(add, start, rows)[1], 0, axis).reshape(self.shape)
+
+
+def _log_of_sum(left: jax.Array, right: jax.Array) -> jax.Array:
+    """log(exp(left) + exp(right)) of complex numbers, as PyTorch defines it for infinities and NaN too."""
+    lower = left.real < right.real
+    small, large = jnp.where(lower, left, right), jnp.where(lower, right, left)
+    undefined = (left != left) | (right != right)
+    equal = jnp.isinf(small.real) & (small.real == large.real)
+    result = large + jnp.log1p(jnp.exp(jnp.where(equal, jnp.zeros_like(small), small - large)))
+    # Where both are infinite alike: the angle of the sum of +inf, and any angle for a sum of zeros.
+    both = jnp.where(small.real < 0, small, jnp.log(jnp.exp(small) + jnp.exp(large)))
+    result = jnp.where(equal, both, result)
+    return jnp.where(undefined, jnp.asarray(complex(np.nan, np.nan), result.dtype), result)

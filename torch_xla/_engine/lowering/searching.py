@@ -102,14 +102,16 @@ def nonzero_static(self: jax.Array, *, size: int, fill_value: int = -1) -> jax.A
     return jnp.stack(places, 1).astype(np.int64)
 
 
-def _limits(values: jax.Array, low: Any, high: Any) -> tuple[jax.Array, jax.Array]:
-    """The range of a histogram: the values' own if none is given; never empty."""
-    low, high = (jnp.asarray(number_as(limit, values.dtype)) for limit in (low, high))
-    if values.size:
-        own = low == high
-        low, high = jnp.where(own, jnp.min(values), low), jnp.where(own, jnp.max(values), high)
+def _range_of(values: jax.Array) -> tuple[jax.Array, jax.Array]:
+    if not values.size:
+        return jnp.zeros((), values.dtype), jnp.zeros((), values.dtype)
+    return jnp.min(values), jnp.max(values)
+
+
+def _widened_range(low: jax.Array, high: jax.Array, margin: float) -> tuple[jax.Array, jax.Array]:
+    """A range that is not empty."""
     single = low == high
-    return jnp.where(single, low - 1, low), jnp.where(single, high + 1, high)
+    return jnp.where(single, low - margin, low), jnp.where(single, high + margin, high)
 
 
 def _filled(bins: int, places: jax.Array, inside: jax.Array, weights: jax.Array) -> jax.Array:
@@ -120,7 +122,10 @@ def _filled(bins: int, places: jax.Array, inside: jax.Array, weights: jax.Array)
 @lowers(aten.histc.default)
 def histc(self: jax.Array, bins: int = 100, min: Any = 0, max: Any = 0) -> jax.Array:
     values = widened(self.reshape(-1))
-    low, high = _limits(values, min, max)
+    given = [jnp.asarray(number_as(limit, values.dtype)) for limit in (min, max)]
+    own = given[0] == given[1]
+    limits = [jnp.where(own, mine, theirs) for mine, theirs in zip(_range_of(values), given, strict=True)]
+    low, high = _widened_range(limits[0], limits[1], 1)
     inside = (values >= low) & (values <= high)
     places = (values - low) / (high - low) * bins
     places = jnp.clip(jnp.where(inside, places, 0).astype(np.int64), 0, bins - 1)
@@ -149,7 +154,8 @@ def histogram(
     density: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
     values = self.reshape(-1)
-    low, high = _limits(values, *(range or (0, 0)))
+    limits = [jnp.asarray(number_as(limit, values.dtype)) for limit in range] if range else _range_of(values)
+    low, high = _widened_range(limits[0], limits[1], 0.5)
     return _histogram(values, jnp.linspace(low, high, bins + 1, dtype=values.dtype), weight, density)
 
 
