@@ -28,7 +28,7 @@ def device_type() -> str:
         return platform.device_type()
     if platform.is_started():
         return platform.real_name(platform.local_devices()[0]).partition(":")[0]
-    wanted: str | None = jax.config.read("jax_platforms")
+    wanted: str | None = jax.config.jax_platforms  # type: ignore[attr-defined]
     if wanted:
         return _our_name(wanted.split(",")[0])
     return _what_jax_would_choose()

@@ -7,7 +7,7 @@ from .registry import lowers
 BARRIER = "xla::optimization_barrier"
 
 
-@lowers(BARRIER)  # type: ignore[arg-type]
+@lowers(BARRIER)
 def barrier(arrays: list[jax.Array]) -> list[jax.Array]:
     """The same values, all of which are there before anything reads one of them."""
     return list(jax.lax.optimization_barrier(arrays))

@@ -82,21 +82,22 @@ class _Rebuild:
         if isinstance(value, _OPAQUE) or isinstance(value, torch.Tensor) or not self._holds_replaced(value):
             return value
         if isinstance(value, tuple):
-            parts = [self.of(part) for part in value]
-            result = type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-            self._results[id(value)] = result
-            return result
-        result = self._results[id(value)] = copy.copy(value)
+            return self._store(value, _tuple_of(type(value), [self.of(part) for part in value]))
+        if isinstance(value, (set, frozenset)):
+            return self._store(value, type(value)(self.of(part) for part in value))
+        result = self._store(value, copy.copy(value))
         attributes = {name: self.of(part) for name, part in getattr(value, "__dict__", {}).items()}
         if isinstance(value, dict):
             for key, part in value.items():
                 result[key] = self.of(part)
         elif isinstance(value, list):
             result[:] = [self.of(part) for part in value]
-        elif isinstance(value, (set, frozenset)):
-            result = self._results[id(value)] = type(value)(self.of(part) for part in value)
         if attributes:
             result.__dict__.update(attributes)
+        return result
+
+    def _store(self, value: Any, result: Any) -> Any:
+        self._results[id(value)] = result
         return result
 
     def _holds_replaced(self, value: Any) -> bool:
@@ -105,6 +106,10 @@ class _Rebuild:
             known = bool(collected(value, lambda tensor: id(tensor) in self._results))
             self._affected[id(value)] = known
         return known
+
+
+def _tuple_of(kind: Any, parts: list[Any]) -> Any:
+    return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
 
 
 class ToXlaTensorArena:

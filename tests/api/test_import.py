@@ -1,0 +1,86 @@
+"""Importing the package makes the device exist and does nothing else."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def python(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs `program` in a Python of its own, in which every warning is an error."""
+    clean = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **environment}
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], cwd=ROOT, env=clean, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_the_import_prints_nothing_warns_about_nothing_and_starts_no_client() -> None:
+    result = python(
+        "import torch_xla, torch, jax\n"
+        "import torch_xla.core.xla_model as xm, torch_xla.core.functions, torch_xla.core.xla_env_vars\n"
+        "import torch_xla._internal.tpu, torch_xla.experimental.tpu, torch_xla.experimental.pjrt\n"
+        "device = torch_xla.device()\n"
+        "xm.set_rng_state(3); torch_xla.manual_seed(4); xm.get_rng_state()\n"
+        "torch_xla.runtime.device_type(); torch_xla.runtime.world_size(); torch_xla.runtime.global_ordinal()\n"
+        "xm.is_master_ordinal(); xm.rendezvous('here')\n"
+        "for _ in range(300): xm.mark_step(); torch_xla.sync()\n"
+        "x = torch.ones(3, device=device) + 1\n"
+        "assert not torch_xla._XLAC._xla_runtime_is_initialized()\n"
+        "assert not jax._src.xla_bridge._backends\n"
+    )
+    assert (result.stdout, result.stderr, result.returncode) == ("", "", 0)
+
+
+def test_the_plain_import_binds_what_frameworks_expect() -> None:
+    result = python(
+        "import torch_xla\n"
+        "torch_xla.runtime.device_type, torch_xla.debug.metrics.metrics_report, torch_xla._XLAC._xla_get_tensor_id\n"
+        "assert torch_xla.version.__version__ == torch_xla.__version__\n"
+        "import _XLAC\n"
+        "assert _XLAC is torch_xla._XLAC\n"
+    )
+    assert (result.stderr, result.returncode) == ("", 0)
+
+
+def test_a_package_that_already_has_the_device_is_named_in_an_import_error() -> None:
+    result = python(
+        "import torch\n"
+        "torch.utils.rename_privateuse1_backend('tpu')\n"
+        "try:\n"
+        "    import torch_xla\n"
+        "except ImportError as error:\n"
+        "    print(error)\n"
+    )
+    assert "another package already uses it for 'tpu'" in result.stdout
+    assert "TORCH_DEVICE_BACKEND_AUTOLOAD=0" in result.stdout
+
+
+def test_whatever_does_not_fit_is_an_import_error() -> None:
+    result = python(
+        "import torch\n"
+        "del torch._C._acc.create_empty_tensor\n"
+        "try:\n"
+        "    import torch_xla\n"
+        "except ImportError as error:\n"
+        "    print(error)\n"
+    )
+    assert result.stdout.startswith("torch_xla 3.")
+    assert f"does not work with torch {result.stdout.split('torch ')[1].split(' ')[0]}" in result.stdout
+
+
+def test_the_platform_of_the_environment_is_told_without_a_client() -> None:
+    result = python(
+        "import torch_xla\nprint(torch_xla.runtime.device_type(), torch_xla._XLAC._xla_runtime_is_initialized())\n",
+        PJRT_DEVICE="cpu",
+    )
+    assert result.stdout == "CPU False\n", result.stderr
+
+
+def test_the_platform_chosen_is_the_one_used() -> None:
+    result = python(
+        "import torch_xla, torch_xla.runtime as xr\n"
+        "xr.set_device_type('CPU')\n"
+        "print(xr.device_type(), torch_xla.real_devices()[0], xr.device_type())\n"
+    )
+    assert result.stdout == "CPU CPU:0 CPU\n", result.stderr

@@ -1,0 +1,97 @@
+"""The platform is known before a client runs, and stays what it is afterwards."""
+
+from collections.abc import Iterator
+
+import jax
+import pytest
+
+from torch_xla._engine.client import choice, platform, tpu_host
+
+
+@pytest.fixture(autouse=True)
+def unstarted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As in a process that has not used a device."""
+    before = jax.config.jax_platforms  # type: ignore[attr-defined]
+    monkeypatch.setattr(platform, "is_started", lambda: False)
+    monkeypatch.delenv("PJRT_DEVICE", raising=False)
+    jax.config.update("jax_platforms", None)
+    choice._what_jax_would_choose.cache_clear()
+    yield
+    jax.config.update("jax_platforms", before)
+    choice._what_jax_would_choose.cache_clear()
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
+    """A machine with these modules installed and these files; no TPU."""
+    has: dict[str, set[str]] = {"modules": set(), "files": set()}
+    monkeypatch.setattr(choice, "_is_installed", lambda module: module in has["modules"])
+    monkeypatch.setattr(choice.Path, "exists", lambda path: str(path) in has["files"])
+    monkeypatch.setattr(tpu_host, "chip_count", lambda: 0)
+    monkeypatch.setattr(choice.importlib.metadata, "entry_points", lambda group: ())
+    return has
+
+
+def test_the_environment_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given, told in (("TPU", "TPU"), ("cpu", "CPU"), ("GPU", "CUDA"), ("NEURON_X", "NEURON")):
+        monkeypatch.setenv("PJRT_DEVICE", given)
+        assert choice.device_type() == told
+
+
+def test_then_the_setting_of_jax() -> None:
+    jax.config.update("jax_platforms", "cuda,cpu")
+    assert choice.device_type() == "CUDA"
+
+
+def test_a_gpu_counts_if_its_plugin_is_installed(machine: dict[str, set[str]]) -> None:
+    machine["files"].add("/dev/nvidia0")
+    assert choice.device_type() == "CPU"
+    choice._what_jax_would_choose.cache_clear()
+    machine["modules"].add("jax_cuda12_plugin")
+    assert choice.device_type() == "CUDA"
+
+
+def test_a_plugin_without_its_hardware_does_not_count(machine: dict[str, set[str]]) -> None:
+    machine["modules"].update(("jax_cuda13_plugin", "libtpu"))
+    assert choice.device_type() == "CPU"
+
+
+def test_a_tpu_comes_before_a_gpu(machine: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    machine["files"].add("/dev/nvidia0")
+    machine["modules"].update(("jax_cuda12_plugin", "libtpu"))
+    monkeypatch.setattr(tpu_host, "chip_count", lambda: 4)
+    assert choice.device_type() == "TPU"
+
+
+def test_choosing_sets_jax_and_keeps_the_cpu_beside_it(machine: dict[str, set[str]]) -> None:
+    choice.choose("GPU")
+    assert jax.config.jax_platforms == "cuda,cpu"  # type: ignore[attr-defined]
+    assert choice.device_type() == "CUDA"
+    choice.choose("cpu")
+    assert jax.config.jax_platforms == "cpu"  # type: ignore[attr-defined]
+
+
+def test_choosing_what_is_there_changes_nothing(machine: dict[str, set[str]]) -> None:
+    choice.choose("CPU")
+    assert jax.config.jax_platforms is None  # type: ignore[attr-defined]
+
+
+def test_choosing_against_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PJRT_DEVICE", "CPU")
+    with pytest.raises(RuntimeError) as error:
+        choice.choose("TPU")
+    assert str(error.value) == (
+        "set_device_type('TPU'): PJRT_DEVICE=CPU is set in the environment and counts more. Unset it, or set it to TPU."
+    )
+
+
+def test_choosing_too_late_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "is_started", lambda: True)
+    running = choice.device_type()
+    other = "TPU" if running == "CPU" else "CPU"
+    with pytest.raises(RuntimeError) as error:
+        choice.choose(other)
+    assert str(error.value) == (
+        f"set_device_type('{other}'): the client runs on {running} already. Call it before anything uses an xla "
+        f"device, or set PJRT_DEVICE={other} for the whole process."
+    )
