@@ -1,0 +1,93 @@
+"""The precision a rule computes in: float32 for narrower floats, as PyTorch's kernels do (there it is called opmath).
+
+Numbers among the operands are Python numbers or weakly typed zero-dim arrays (a number that changes between steps).
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+FLOAT32 = np.dtype(np.float32)
+FLOAT64 = np.dtype(np.float64)
+
+
+def is_number(operand: Any) -> bool:
+    """Whether `operand` is a number and has no dtype of its own."""
+    return isinstance(operand, (bool, int, float, complex)) or bool(getattr(operand, "weak_type", False))
+
+
+def is_integer(array: jax.Array) -> bool:
+    """Whether the dtype is an integer dtype; bool is not."""
+    return jnp.issubdtype(array.dtype, jnp.integer)
+
+
+def is_float(array: jax.Array) -> bool:
+    """Whether the dtype is a real floating-point dtype."""
+    return jnp.issubdtype(array.dtype, jnp.floating)
+
+
+def is_complex(array: jax.Array) -> bool:
+    """Whether the dtype is a complex dtype."""
+    return jnp.issubdtype(array.dtype, jnp.complexfloating)
+
+
+def number_as(number: Any, dtype: np.dtype) -> Any:
+    """A number in `dtype`; integers wrap around, as in C."""
+    if isinstance(number, (bool, int, float, complex)):
+        with np.errstate(all="ignore"):
+            return np.asarray(number).astype(dtype)
+    return lax.convert_element_type(number, dtype)
+
+
+def same_dtype(*operands: Any) -> list[Any]:
+    """The operands, with numbers in the dtype of the arrays (which share one)."""
+    dtype = next(operand.dtype for operand in operands if not is_number(operand))
+    return [number_as(operand, dtype) if is_number(operand) else operand for operand in operands]
+
+
+def widened(argument: Any) -> Any:
+    """`argument`, in float32 if it is an array of a narrower float dtype."""
+    if isinstance(argument, (jax.Array, np.ndarray)) and is_float(argument) and argument.dtype.itemsize < 4:
+        return lax.convert_element_type(argument, FLOAT32)
+    return argument
+
+
+def in_opmath(lower: Callable[..., Any]) -> Callable[..., Any]:
+    """`lower`, with every array argument widened; numbers stay weakly typed and so follow the arrays."""
+
+    @wraps(lower)
+    def rule(*args: Any, **kwargs: Any) -> Any:
+        return lower(*map(widened, args), **{name: widened(value) for name, value in kwargs.items()})
+
+    return rule
+
+
+def in_double(lower: Callable[..., Any]) -> Callable[..., Any]:
+    """`lower`, computed in float64: for functions that XLA knows less well in float32 than PyTorch does."""
+
+    @wraps(lower)
+    def rule(*args: Any) -> Any:
+        return lower(*(_doubled(argument) for argument in args))
+
+    return rule
+
+
+def _doubled(argument: Any) -> Any:
+    if isinstance(argument, jax.Array) and is_float(argument):
+        return lax.convert_element_type(argument, FLOAT64)
+    return argument
+
+
+def on_operands(lower: Callable[..., Any]) -> Callable[..., Any]:
+    """`lower` of operands only: widened, and all of one dtype."""
+
+    @wraps(lower)
+    def rule(*operands: Any) -> Any:
+        return lower(*same_dtype(*map(widened, operands)))
+
+    return rule
