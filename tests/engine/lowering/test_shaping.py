@@ -95,13 +95,6 @@ def test_triangles_of_matrices_are_cut_out(diagonal: int) -> None:
     check_calls(call(op.default, x, diagonal) for op in (aten.tril, aten.triu) for x in operands)
 
 
-def test_cross_products_broadcast() -> None:
-    left, right = torch.randn(4, 3, 2), torch.randn(1, 3, 2)
-    calls = [call(aten.linalg_cross.default, left, right, dim=dim) for dim in (1, -2)]
-    calls.append(call(aten.linalg_cross.default, torch.arange(3), torch.tensor([3, 1, 2])))
-    check_calls([*calls, call(aten.linalg_cross.default, left.to(torch.complex64), right.to(torch.complex64), dim=1)])
-
-
 def test_uneven_pieces_are_padded_before_they_lie_side_by_side() -> None:
     tensors = [torch.randn(5, 2), torch.randn(3, 4), torch.randn(1)]
     calls = [call(aten._chunk_cat.default, tensors, 0, chunks) for chunks in (1, 2, 3)]

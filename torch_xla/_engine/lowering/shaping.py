@@ -11,7 +11,7 @@ import torch
 from jax import lax
 
 from .dims import one_dim
-from .opmath import number_as, widened
+from .opmath import number_as
 from .registry import Promotion, lowers
 
 aten = torch.ops.aten
@@ -111,12 +111,3 @@ def tril(self: jax.Array, diagonal: int = 0) -> jax.Array:
 @lowers(aten.triu.default)
 def triu(self: jax.Array, diagonal: int = 0) -> jax.Array:
     return jnp.where(_below_diagonal(self, diagonal - 1), jnp.zeros((), self.dtype), self)
-
-
-@lowers(aten.linalg_cross.default)
-def linalg_cross(self: jax.Array, other: jax.Array, *, dim: int = -1) -> jax.Array:
-    left, right = jnp.broadcast_arrays(widened(self), widened(other))
-    dim = one_dim(dim, left.ndim)
-    x1, y1, z1 = (lax.index_in_dim(left, place, dim) for place in range(3))
-    x2, y2, z2 = (lax.index_in_dim(right, place, dim) for place in range(3))
-    return lax.concatenate([y1 * z2 - z1 * y2, z1 * x2 - x1 * z2, x1 * y2 - y1 * x2], dim)
