@@ -16,10 +16,10 @@ class Mlp(nn.Sequential):
 class Encoder(nn.Module):
     """PyTorch's own encoder with a classifier on the mean: many small operations, so the host's cost shows."""
 
-    def __init__(self, dropout: float) -> None:
+    def __init__(self, dropout: float, layers: int = 6) -> None:
         super().__init__()
         layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=dropout, batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
+        self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.classifier = nn.Linear(64, 10)
 
     def forward(self, x: Tensor) -> Tensor:

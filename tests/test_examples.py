@@ -1,0 +1,39 @@
+"""The examples, run as a user runs them, with small settings."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(example: str, *options: str) -> str:
+    """What the example prints; fails with what it complains of if it misses one of its own bounds."""
+    command = [sys.executable, str(ROOT / "examples" / example), "--fast", *options]
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_digits_are_learnt_as_on_the_cpu_and_a_picture_is_drawn(tmp_path: Path) -> None:
+    picture = tmp_path / "digits.png"
+    printed = run("digits.py", "--out", str(picture))
+    accuracies = [float(number) for number in re.findall(r"([\d.]+)%", printed)]
+    assert len(accuracies) == 2 and min(accuracies) > 90
+    assert "CPU fallbacks 0" in printed
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_transformer_learns_text_with_three_compiles_of_its_step() -> None:
+    printed = run("chargpt.py")
+    before, after = map(float, re.findall(r"([\d.]+) (?:before|after)", printed))
+    assert after < 0.8 * before
+    compiles = re.search(r"compiles of the training step (\d+)", printed)
+    assert compiles is not None and 1 <= int(compiles[1]) <= 3
+    assert "CPU fallbacks 0" in printed
+    written = printed.split("writes after it ---\n")[1].split("\n---\n")[0]
+    assert len(written) == len("\n\nThe value of the expression") + 20
