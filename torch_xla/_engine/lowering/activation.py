@@ -36,6 +36,7 @@ def hardtanh(self: jax.Array, min_val: Any = -1, max_val: Any = 1) -> jax.Array:
 
 
 @lowers(aten.threshold.default)
+@in_opmath
 def threshold(self: jax.Array, threshold: Any, value: Any) -> jax.Array:
     return jnp.where(self <= number_as(threshold, self.dtype), number_as(value, self.dtype), self)
 

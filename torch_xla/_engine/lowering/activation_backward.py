@@ -77,9 +77,7 @@ def leaky_relu_backward(
 
 @lowers(aten._prelu_kernel_backward.default, promotion=Promotion.COMMON)
 @in_opmath
-def prelu_kernel_backward(
-    grad_output: jax.Array, self: jax.Array, weight: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def prelu_kernel_backward(grad_output: jax.Array, self: jax.Array, weight: jax.Array) -> tuple[jax.Array, jax.Array]:
     positive = self > 0
     return jnp.where(positive, grad_output, weight * grad_output), jnp.where(positive, 0, self * grad_output)
 

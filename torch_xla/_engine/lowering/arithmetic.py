@@ -8,43 +8,40 @@ import torch
 from jax import lax
 
 from .. import dtypes
-from .opmath import is_complex, is_float, is_number, number_as, on_operands, same_dtype, widened
+from .opmath import is_complex, is_float, is_integer, is_number, number_as, on_operands, quotient, same_dtype, widened
 from .promotion import float_dtype
 from .registry import Promotion, lowers
 
 aten = torch.ops.aten
 
 
-def _pair(self: Any, other: Any) -> list[Any]:
-    """The operands of one sum, product or quotient.
+def _factors(self: Any, other: Any) -> list[Any]:
+    """The operands of a product or quotient: beside a narrow float, all digits of a number count, in float32.
 
-    Two arrays stay as they are: a single operation is rounded the same in a narrow dtype and by way of float32. Beside
-    a number the array is widened, as the number is not rounded to its dtype.
+    Two arrays stay as they are, as a single operation on narrow floats is rounded the same by way of float32.
     """
     if is_number(self) or is_number(other):
         return same_dtype(widened(self), widened(other))
     return [self, other]
 
 
-def _is_one(number: Any) -> bool:
-    return isinstance(number, int) and number == 1
+def _summands(self: Any, other: Any, alpha: Any) -> list[Any]:
+    """The operands of a sum: numbers are rounded to a narrow float first, as PyTorch does here and not there."""
+    if isinstance(alpha, int) and alpha == 1:
+        return same_dtype(self, other)
+    self, other, alpha = map(widened, same_dtype(self, other, alpha))
+    return [self, other * alpha]
 
 
 @lowers(aten.add.Tensor, aten.add.Scalar, promotion=Promotion.COMMON)
 def add(self: Any, other: Any, alpha: Any = 1) -> jax.Array:
-    if not _is_one(alpha):
-        self, other, alpha = same_dtype(widened(self), widened(other), alpha)
-        other = other * alpha
-    self, other = _pair(self, other)
+    self, other = _summands(self, other, alpha)
     return self + other
 
 
 @lowers(aten.sub.Tensor, aten.sub.Scalar, promotion=Promotion.COMMON)
 def sub(self: Any, other: Any, alpha: Any = 1) -> jax.Array:
-    if not _is_one(alpha):
-        self, other, alpha = same_dtype(widened(self), widened(other), alpha)
-        other = other * alpha
-    self, other = _pair(self, other)
+    self, other = _summands(self, other, alpha)
     return self - other
 
 
@@ -55,14 +52,14 @@ def rsub(self: Any, other: Any, alpha: Any = 1) -> jax.Array:
 
 @lowers(aten.mul.Tensor, aten.mul.Scalar, promotion=Promotion.COMMON)
 def mul(self: Any, other: Any) -> jax.Array:
-    self, other = _pair(self, other)
+    self, other = _factors(self, other)
     return self * other
 
 
 @lowers(aten.div.Tensor, aten.div.Scalar, promotion=Promotion.FLOAT)
 def div(self: Any, other: Any) -> jax.Array:
-    self, other = _pair(self, other)
-    return self / other
+    self, other = _factors(self, other)
+    return quotient(self, other)
 
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode, promotion=Promotion.COMMON)
@@ -73,25 +70,25 @@ def div_rounded(self: Any, other: Any, *, rounding_mode: str | None) -> jax.Arra
     if rounding_mode == "trunc":
         if not is_float(self):
             return lax.div(*jnp.broadcast_arrays(self, other))
-        quotient = self / other
-        return jnp.where(quotient < 0, lax.ceil(quotient), lax.floor(quotient))
+        exact = quotient(self, other)
+        return jnp.where(exact < 0, lax.ceil(exact), lax.floor(exact))
     dtype = dtypes.to_jax(float_dtype(dtypes.to_torch(self.dtype)))
-    return self.astype(dtype) / other.astype(dtype)
+    return quotient(self.astype(dtype), other.astype(dtype))
 
 
 @lowers(aten.floor_divide.default, aten.floor_divide.Scalar, promotion=Promotion.COMMON)
-@on_operands
-def floor_divide(self: jax.Array, other: jax.Array) -> jax.Array:
+def floor_divide(self: Any, other: Any) -> jax.Array:
+    self, other = same_dtype(widened(self), widened(other))
     if not is_float(self):
         return jnp.floor_divide(self, other)
     # As Python's `//`, from the exact remainder: floor(a / b) is wrong where a / b rounds up to a whole number.
     remainder = jnp.fmod(self, other)
-    quotient = (self - remainder) / other
-    quotient = jnp.where((remainder != 0) & ((remainder < 0) != (other < 0)), quotient - 1, quotient)
-    whole = lax.floor(quotient)
-    whole = jnp.where(quotient - whole > 0.5, whole + 1, whole)
-    signed_zero = jnp.copysign(jnp.zeros_like(quotient), self / other)
-    return jnp.where(other == 0, self / other, jnp.where(quotient == 0, signed_zero, whole))
+    near = (self - remainder) / other
+    near = jnp.where((remainder != 0) & ((remainder < 0) != (other < 0)), near - 1, near)
+    whole = lax.floor(near)
+    whole = jnp.where(near - whole > 0.5, whole + 1, whole)
+    signed_zero = jnp.copysign(jnp.zeros_like(near), self / other)
+    return jnp.where(other == 0, self / other, jnp.where(near == 0, signed_zero, whole))
 
 
 @lowers(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor, promotion=Promotion.COMMON)
@@ -123,12 +120,11 @@ _EXACT_POWERS = {
 
 @lowers(aten.pow.Tensor_Scalar, promotion=Promotion.COMMON)
 def pow_to_number(self: jax.Array, exponent: Any) -> jax.Array:
-    self = widened(self)
-    if is_number(exponent) and not isinstance(exponent, jax.Array):
-        if (is_float(self) or is_complex(self)) and exponent in _EXACT_POWERS:
-            return _EXACT_POWERS[exponent](self)
-        if jnp.issubdtype(self.dtype, jnp.integer):
-            return lax.integer_pow(self, exponent)
+    known = not isinstance(exponent, jax.Array)
+    if known and exponent in _EXACT_POWERS and (is_float(self) or is_complex(self)):
+        return _EXACT_POWERS[exponent](widened(self))
+    if known and is_integer(self):
+        return lax.integer_pow(self, exponent)
     return pow_to_array(self, exponent)
 
 
@@ -136,13 +132,14 @@ def pow_to_number(self: jax.Array, exponent: Any) -> jax.Array:
 @on_operands
 def pow_to_array(self: jax.Array, exponent: jax.Array) -> jax.Array:
     self, exponent = jnp.broadcast_arrays(self, exponent)
-    if jnp.issubdtype(self.dtype, jnp.integer):
+    if is_integer(self):
         return _whole_power(self, exponent)
     return lax.pow(self, exponent)
 
 
 def _whole_power(base: jax.Array, exponent: jax.Array) -> jax.Array:
     """By squaring, modulo the range of the dtype; a negative power is 0, unless the base is 1 or -1."""
+
     def unfinished(state: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
         return jnp.any(state[2] > 0)
 
@@ -170,8 +167,8 @@ def addcdiv(self: jax.Array, tensor1: jax.Array, tensor2: jax.Array, *, value: A
 
 
 @lowers(aten.lerp.Tensor, aten.lerp.Scalar, promotion=Promotion.COMMON)
-@on_operands
 def lerp(self: jax.Array, end: jax.Array, weight: Any) -> jax.Array:
+    self, end, weight = same_dtype(widened(self), widened(end), widened(weight))
     # From the nearer end, so that a weight of 1 gives `end` exactly.
     difference = end - self
     return jnp.where(jnp.abs(weight) < 0.5, self + weight * difference, end - difference * (1 - weight))

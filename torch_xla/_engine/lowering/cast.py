@@ -26,15 +26,15 @@ def cast(array: jax.Array, dtype: np.dtype) -> jax.Array:
     if is_complex(array) and not jnp.issubdtype(dtype, jnp.complexfloating):
         # Only bool looks at the imaginary part.
         return array != 0 if dtype == np.bool_ else cast(lax.real(array), dtype)
+    if dtype == _E4M3FN:
+        # There is no infinity: it saturates, where XLA gives NaN.
+        return lax.convert_element_type(jnp.clip(lax.convert_element_type(array, np.float32), -448, 448), dtype)
     if is_float(array):
         if dtype in _BY_WAY_OF:
             array = lax.convert_element_type(array, _BY_WAY_OF[dtype])
         elif dtype == np.uint64:
             negative = lax.convert_element_type(lax.convert_element_type(array, np.int64), dtype)
             return jnp.where(array < 0, negative, lax.convert_element_type(array, dtype))
-        elif dtype == _E4M3FN:
-            # There is no infinity: it saturates, where XLA gives NaN.
-            array = jnp.clip(array, -448, 448)
         elif dtype == _E8M0FNU:
             return _power_of_two(array)
     return lax.convert_element_type(array, dtype)

@@ -59,9 +59,7 @@ def ones(size: Sequence[int], *, dtype: torch.dtype | None = None) -> jax.Array:
 
 
 @lowers(aten.new_full.default)
-def new_full(
-    self: jax.Array, size: Sequence[int], fill_value: Any, *, dtype: torch.dtype | None = None
-) -> jax.Array:
+def new_full(self: jax.Array, size: Sequence[int], fill_value: Any, *, dtype: torch.dtype | None = None) -> jax.Array:
     return _filled(size, fill_value, self.dtype if dtype is None else dtypes.to_jax(dtype))
 
 
@@ -157,9 +155,7 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: torch.dtype | None = No
 
 
 @lowers(aten.logspace.default, aten.logspace.Tensor_Tensor, aten.logspace.Tensor_Scalar, aten.logspace.Scalar_Tensor)
-def logspace(
-    start: Any, end: Any, steps: int, base: Any = 10.0, *, dtype: torch.dtype | None = None
-) -> jax.Array:
+def logspace(start: Any, end: Any, steps: int, base: Any = 10.0, *, dtype: torch.dtype | None = None) -> jax.Array:
     result = _dtype_of_space(start, end) if dtype is None else dtypes.to_jax(dtype)
     module = _module_for(start, end, result)
     exponents = _spaced(start, end, steps, result, module)

@@ -57,6 +57,17 @@ def widened(argument: Any) -> Any:
     return argument
 
 
+def quotient(self: jax.Array, other: Any) -> jax.Array:
+    """self / other, rounded once. For two arrays that share a dtype, the second of which may be a scalar.
+
+    XLA multiplies by the reciprocal where the divisor is broadcast, and then 49 / 49 is not 1. It cannot do so where
+    the divisor seems to depend on the dividend: it is exchanged where that is NaN, as the result is then, too.
+    """
+    if jnp.shape(other) == jnp.shape(self) or is_complex(self):
+        return self / other
+    return self / jnp.where(self != self, self, other)
+
+
 def in_opmath(lower: Callable[..., Any]) -> Callable[..., Any]:
     """`lower`, with every array argument widened; numbers stay weakly typed and so follow the arrays."""
 
@@ -84,10 +95,10 @@ def _doubled(argument: Any) -> Any:
 
 
 def on_operands(lower: Callable[..., Any]) -> Callable[..., Any]:
-    """`lower` of operands only: widened, and all of one dtype."""
+    """`lower` of operands only: all of one dtype, to which numbers are rounded, and then widened."""
 
     @wraps(lower)
     def rule(*operands: Any) -> Any:
-        return lower(*same_dtype(*map(widened, operands)))
+        return lower(*map(widened, same_dtype(*operands)))
 
     return rule

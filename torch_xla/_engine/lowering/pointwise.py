@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from .opmath import in_opmath, is_complex, is_float, number_as, on_operands, widened
+from .opmath import in_opmath, is_complex, is_float, number_as, on_operands, quotient, widened
 from .registry import Promotion, lowers
 
 aten = torch.ops.aten
@@ -155,12 +155,10 @@ for op, function in SAME_DTYPE.items():
 
 
 @lowers(aten.round.decimals)
+@in_opmath
 def round_to_decimals(self: jax.Array, *, decimals: int) -> jax.Array:
-    if decimals == 0:
-        return _of_floats(_nearest)(self)
-    # In the dtype of the tensor, the power included: so does PyTorch, for bfloat16 as well.
     power = number_as(10.0 ** abs(decimals), self.dtype)
-    return _nearest(self * power) / power if decimals > 0 else _nearest(self / power) * power
+    return quotient(_nearest(self * power), power) if decimals > 0 else _nearest(quotient(self, power)) * power
 
 
 @lowers(aten.nan_to_num.default)
@@ -189,7 +187,7 @@ def logit_backward(grad_output: jax.Array, self: jax.Array, eps: Any = None) -> 
     low = 0 if eps is None else jnp.maximum(eps, 0)
     # Outside of [0, 1] there is no logit; what `eps` clamps has no slope.
     outside = np.nan if eps is None else jnp.where(jnp.asarray(eps) < 0, np.nan, 0)
-    gradient = grad_output / lax.abs(self * (1 - self))
+    gradient = grad_output / (self * (1 - self))
     return jnp.where((self < low) | (self > 1 - low), jnp.asarray(outside, self.dtype), gradient)
 
 
@@ -218,27 +216,60 @@ def where(condition: jax.Array, self: Any, other: Any) -> jax.Array:
     return jnp.where(condition if condition.dtype == np.bool_ else condition != 0, self, other)
 
 
-def _hypot(self: jax.Array, other: jax.Array) -> jax.Array:
-    return lax.abs(lax.complex(*jnp.broadcast_arrays(self, other)))
-
-
 def _heaviside(self: jax.Array, values: jax.Array) -> jax.Array:
     return jnp.where(self == 0, values, (self > 0).astype(self.dtype))
 
 
+def _gcd(self: jax.Array, other: jax.Array) -> jax.Array:
+    # Euclid's algorithm on signed numbers, as the least of a dtype has no absolute value.
+    def unfinished(state: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return jnp.any(state[1] != 0)
+
+    def step(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        number, divisor = state
+        done = divisor == 0
+        remainder = lax.rem(number, jnp.where(done, 1, divisor))
+        return jnp.where(done, number, divisor), jnp.where(done, 0, remainder)
+
+    number, _ = lax.while_loop(unfinished, step, tuple(jnp.broadcast_arrays(self, other)))
+    return jnp.abs(number)
+
+
 def _lcm(self: jax.Array, other: jax.Array) -> jax.Array:
-    divisor = jnp.gcd(self, other)
+    if self.dtype.itemsize < 4:
+        # As C does: only the result is brought back into the range of the dtype.
+        self, other = self.astype(np.int32), other.astype(np.int32)
+    divisor = _gcd(self, other)
     return jnp.abs(jnp.where(divisor == 0, 0, self // jnp.where(divisor == 0, 1, divisor) * other))
 
 
 COMMON = {
-    aten.gcd.default: jnp.gcd,
+    aten.gcd.default: _gcd,
     aten.heaviside.default: _heaviside,
     aten.lcm.default: _lcm,
     aten.nextafter.default: jnp.nextafter,
 }
 for op, function in COMMON.items():
     lowers(op, promotion=Promotion.COMMON)(function)
+
+
+def _hypot(self: jax.Array, other: jax.Array) -> jax.Array:
+    # An infinite side makes the other one irrelevant, even if it is NaN.
+    infinite = jnp.isinf(self) | jnp.isinf(other)
+    return jnp.where(infinite, np.inf, lax.abs(lax.complex(*jnp.broadcast_arrays(self, other))))
+
+
+def _log_of_sum(self: jax.Array, other: jax.Array) -> jax.Array:
+    first = lax.real(self) >= lax.real(other) if is_complex(self) else (self >= other) | jnp.isnan(self)
+    greater, lesser = jnp.where(first, self, other), jnp.where(first, other, self)
+    # Equal infinities have no difference.
+    return greater + lax.log1p(lax.exp(jnp.where(self == other, 0, lesser - greater)))
+
+
+def _log2_of_sum(self: jax.Array, other: jax.Array) -> jax.Array:
+    greater, lesser = jnp.maximum(self, other), jnp.minimum(self, other)
+    difference = jnp.where(self == other, 0, lesser - greater)
+    return greater + lax.log1p(_exp2(difference)) * float(1 / np.log(2.0))
 
 
 def _xlogy(self: jax.Array, other: jax.Array) -> jax.Array:
@@ -249,8 +280,8 @@ TWO_TO_FLOAT = {
     (aten.atan2.default,): jnp.arctan2,
     (aten.copysign.Tensor, aten.copysign.Scalar): jnp.copysign,
     (aten.hypot.default,): _hypot,
-    (aten.logaddexp.default,): jnp.logaddexp,
-    (aten.logaddexp2.default,): jnp.logaddexp2,
+    (aten.logaddexp.default,): _log_of_sum,
+    (aten.logaddexp2.default,): _log2_of_sum,
     (aten.xlogy.Tensor, aten.xlogy.Scalar_Other, aten.xlogy.Scalar_Self): _xlogy,
 }
 for ops, function in TWO_TO_FLOAT.items():
@@ -259,5 +290,6 @@ for ops, function in TWO_TO_FLOAT.items():
 
 @lowers(aten.ldexp.Tensor)
 def ldexp(self: jax.Array, other: jax.Array) -> jax.Array:
-    # A product with a power of 2 that is itself a float32: 2^200 is infinite even if the product is not.
-    return widened(self) * _exp2(widened(other) if is_float(other) else other.astype(np.float32))
+    # By a power of 2 that is itself a float32 for an integer exponent: 2^200 is infinite even if the product is not.
+    inexact = is_float(other) or is_complex(other)
+    return widened(self) * _exp2(widened(other) if inexact else other.astype(np.float32))

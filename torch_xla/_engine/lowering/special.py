@@ -1,0 +1,184 @@
+"""Special functions; Bessel and Airy functions are in `bessel.py`, orthogonal polynomials in `polynomials.py`.
+
+Most are computed in float64, which costs little beside the function itself: XLA's float32 forms of them lose digits
+near their zeros and in their tails, where PyTorch's do not.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+from jax.scipy import special as jsp
+
+from .opmath import in_double, in_opmath, on_operands, same_dtype
+from .registry import Promotion, lowers
+
+aten = torch.ops.aten
+
+SQRT_HALF = float(np.sqrt(0.5))
+
+
+def _erfinv(self: jax.Array) -> jax.Array:
+    # One step of Newton's method makes up for the digits that XLA's formula lacks in the tails; there it works on
+    # 1 - |x|, which is exact, by the complementary function.
+    magnitude = lax.abs(self)
+    guess = lax.erf_inv(magnitude)
+    error = jnp.where(magnitude < 0.5, lax.erf(guess) - magnitude, (1 - magnitude) - lax.erfc(guess))
+    better = guess - error * lax.exp(guess * guess) * float(np.sqrt(np.pi) / 2)
+    return jnp.copysign(jnp.where(magnitude == 1, np.inf, better), self)
+
+
+def _digamma(self: jax.Array) -> jax.Array:
+    return jnp.where(self == 0, jnp.copysign(np.inf, -self), lax.digamma(self))
+
+
+def _erfcx(self: jax.Array) -> jax.Array:
+    # exp(x²) is split, as the rounding of x² would show in its last digits.
+    near = jnp.clip(self, -30, 4)
+    high = near.astype(np.float32).astype(near.dtype)
+    product = lax.exp(high * high) * lax.exp((near - high) * (near + high)) * lax.erfc(near)
+    # Laplace's continued fraction, which has converged to float64 from 4 on after 16 terms.
+    far = jnp.maximum(self, 4)
+    fraction = far
+    for term in range(16, 0, -1):
+        fraction = far + (term / 2) / fraction
+    return jnp.where(self < 4, product, float(1 / np.sqrt(np.pi)) / fraction)
+
+
+def _log_ndtr(self: jax.Array) -> jax.Array:
+    far = lax.log(_erfcx(jnp.maximum(-self, 1) * SQRT_HALF) * 0.5) - 0.5 * self * self
+    return jnp.where(self < -1, far, lax.log1p(-0.5 * lax.erfc(self * SQRT_HALF)))
+
+
+def _i0(self: jax.Array) -> jax.Array:
+    return lax.exp(lax.abs(self)) * lax.bessel_i0e(self)
+
+
+def _i1(self: jax.Array) -> jax.Array:
+    return lax.exp(lax.abs(self)) * lax.bessel_i1e(self)
+
+
+def _entr(self: jax.Array) -> jax.Array:
+    return jnp.where(self < 0, -np.inf, jnp.where(self == 0, 0, -self * lax.log(self)))
+
+
+ONE = {
+    aten.erf.default: in_opmath(lax.erf),
+    aten.erfc.default: in_opmath(lax.erfc),
+    aten.erfinv.default: in_double(_erfinv),
+    aten.digamma.default: in_double(_digamma),
+    aten.i0.default: in_opmath(_i0),
+    aten.lgamma.default: in_double(lax.lgamma),
+    aten.special_entr.default: in_opmath(_entr),
+    aten.special_erfcx.default: in_double(_erfcx),
+    aten.special_i0e.default: in_opmath(lax.bessel_i0e),
+    aten.special_i1.default: in_opmath(_i1),
+    aten.special_i1e.default: in_opmath(lax.bessel_i1e),
+    aten.special_log_ndtr.default: in_double(_log_ndtr),
+    aten.special_modified_bessel_i0.default: in_opmath(_i0),
+    aten.special_modified_bessel_i1.default: in_opmath(_i1),
+    aten.special_ndtri.default: in_double(jsp.ndtri),
+}
+for op, function in ONE.items():
+    lowers(op, promotion=Promotion.FLOAT)(function)
+
+
+@on_operands
+def _xlog1py(self: jax.Array, other: jax.Array) -> jax.Array:
+    return jnp.where((self == 0) & ~jnp.isnan(other), 0, self * lax.log1p(other))
+
+
+lowers(
+    aten.special_xlog1py.default,
+    aten.special_xlog1py.other_scalar,
+    aten.special_xlog1py.self_scalar,
+    promotion=Promotion.FLOAT,
+)(_xlog1py)
+
+
+# PyTorch takes as many steps as it needs to leave the negative numbers.
+MOST_STEPS = 1 << 16
+
+
+@lowers(
+    aten.special_zeta.default,
+    aten.special_zeta.other_scalar,
+    aten.special_zeta.self_scalar,
+    promotion=Promotion.FLOAT,
+)
+@in_double
+def zeta(self: Any, other: Any) -> jax.Array:
+    """The sum of (other + k) to the power of -self over all k ≥ 0."""
+    exponent, first = jnp.broadcast_arrays(*same_dtype(self, other))
+
+    def unfinished(state: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+        return jnp.any(state[1] < 0) & (state[0] < MOST_STEPS)
+
+    def step(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        count, base, total = state
+        negative = base < 0
+        term = jnp.where(negative, lax.pow(base, -exponent), 0)
+        return count + 1, jnp.where(negative, base + 1, base), total + term
+
+    # XLA's zeta is for positive numbers; the terms of negative ones are added one by one.
+    state = (jnp.zeros((), np.int64), jnp.where(first == -np.inf, np.nan, first), jnp.zeros_like(first))
+    _, base, total = lax.while_loop(unfinished, step, state)
+    result = jnp.where(base < 0, np.nan, total + lax.zeta(exponent, base))
+    pole = (first <= 0) & (first == lax.floor(first))
+    return jnp.where(exponent < 1, np.nan, jnp.where(pole | (exponent == 1), np.inf, result))
+
+
+def _derivative_of_cotangent(order: int, self: jax.Array) -> jax.Array:
+    """The derivative of π·cot(π·x): a polynomial in the cotangent c, as each step multiplies by -π·(1 + c²)."""
+    polynomial = np.polynomial.Polynomial([0.0, np.pi])
+    for _ in range(order):
+        polynomial = polynomial.deriv() * np.polynomial.Polynomial([-np.pi, 0.0, -np.pi])
+    # The tangent has the period 1, and reckons best near 0.
+    angle = (self - lax.round(self, lax.RoundingMethod.TO_NEAREST_EVEN)) * np.pi
+    return jnp.polyval(jnp.asarray(polynomial.coef[::-1]), lax.cos(angle) / lax.sin(angle))
+
+
+@lowers(aten.polygamma.default, promotion=Promotion.FLOAT)
+@in_double
+def polygamma(n: int, self: jax.Array) -> jax.Array:
+    if n == 0:
+        return _digamma(self)
+    sign = -1.0 if n % 2 == 0 else 1.0
+    factorial = float(np.exp(np.sum(np.log(np.arange(1, n + 1)))))
+    mirrored = self <= 0
+    positive = sign * factorial * lax.zeta(jnp.full_like(self, n + 1), jnp.where(mirrored, 1 - self, self))
+    reflected = -sign * positive - _derivative_of_cotangent(n, self)
+    whole = self == lax.floor(self)
+    return jnp.where(mirrored, jnp.where(whole, sign * np.inf, reflected), positive)
+
+
+@lowers(aten.mvlgamma.default, promotion=Promotion.FLOAT)
+@in_double
+def mvlgamma(self: jax.Array, p: int) -> jax.Array:
+    terms = [lax.lgamma(self - 0.5 * index) for index in range(p)]
+    return sum(terms, start=jnp.asarray(p * (p - 1) / 4 * float(np.log(np.pi)), self.dtype))
+
+
+def _with_limits(self: jax.Array, other: jax.Array, inside: jax.Array, at_zero: float, at_infinity: float) -> jax.Array:
+    """An incomplete gamma function of (a, x), right also at zeros and infinities, given its values at x = 0 and ∞."""
+    result = jnp.where(jnp.isinf(other), at_infinity, jnp.where(other == 0, at_zero, inside))
+    result = jnp.where(jnp.isinf(self), jnp.where(jnp.isinf(other), np.nan, at_zero), result)
+    result = jnp.where(self == 0, jnp.where(other > 0, at_infinity, np.nan), result)
+    return jnp.where((self < 0) | (other < 0), np.nan, result)
+
+
+@lowers(aten.igamma.default, promotion=Promotion.FLOAT)
+@in_double
+def igamma(self: jax.Array, other: jax.Array) -> jax.Array:
+    self, other = jnp.broadcast_arrays(self, other)
+    return _with_limits(self, other, lax.igamma(self, other), 0.0, 1.0)
+
+
+@lowers(aten.igammac.default, promotion=Promotion.FLOAT)
+@in_double
+def igammac(self: jax.Array, other: jax.Array) -> jax.Array:
+    self, other = jnp.broadcast_arrays(self, other)
+    return _with_limits(self, other, lax.igammac(self, other), 1.0, 0.0)
