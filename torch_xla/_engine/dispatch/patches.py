@@ -1,6 +1,5 @@
 """What of PyTorch we replace on import: the whole list, each with its reason."""
 
-import copy
 import functools
 from typing import Any
 
@@ -8,6 +7,7 @@ import torch
 
 from ..private import torch as private
 from .kernels import note_default_dtype
+from .modules import keeping_parameters
 from .storages import patch_storages
 
 
@@ -21,11 +21,13 @@ def apply_patches() -> None:
     torch.nn.Module.xla = _module_xla  # type: ignore[attr-defined]
     # A module that moves between the host and `xla` keeps its Parameter objects: tied weights stay tied, and an
     # optimizer made before the move keeps training them. PyTorch makes new Parameters between unlike devices.
-    torch.nn.Module._apply = _apply_keeping_parameters(torch.nn.Module._apply)  # type: ignore[method-assign, assignment]
-    # `copy.copy` of a CPU tensor shares the storage; PyTorch's own path would copy an `xla` tensor through the host.
-    torch.Tensor.__copy__ = _shallow_copy  # type: ignore[attr-defined]
-    # Storages of bytes, deep copies and pickles.
+    torch.nn.Module._apply = keeping_parameters(torch.nn.Module._apply)  # type: ignore[method-assign, assignment]
+    # Storages of bytes, copies and pickles.
     patch_storages()
+    # PyTorch asks the accelerator for pinned memory, and `xla` becomes the accelerator by being imported: a loader with
+    # `pin_memory=True` must work for those who never use it.
+    torch.Tensor.pin_memory = _pinning(torch.Tensor.pin_memory)  # type: ignore[method-assign]
+    torch.Tensor.is_pinned = _pinned(torch.Tensor.is_pinned)  # type: ignore[method-assign]
     # What a recorded call means may depend on the default dtype; asking for it at every call would cost more.
     private.after_default_dtype_changes(note_default_dtype)
     note_default_dtype()
@@ -49,40 +51,23 @@ def _named(device: Any) -> Any:
     return torch.device("xla", device) if isinstance(device, int) else device
 
 
-def _shallow_copy(self: torch.Tensor) -> torch.Tensor:
-    if self.device.type != "xla":
-        return copy._reconstruct(self, None, *self.__reduce_ex__(4))  # type: ignore[attr-defined, no-any-return]
-    alias = self.detach()
-    result: torch.Tensor = alias if type(self) is torch.Tensor else alias.as_subclass(type(self))
-    result.requires_grad_(self.requires_grad)
-    result.__dict__.update(self.__dict__)
-    return result
-
-
-def _apply_keeping_parameters(original: Any) -> Any:
+def _pinning(original: Any) -> Any:
     @functools.wraps(original)
-    def _apply(self: torch.nn.Module, fn: Any, recurse: bool = True) -> torch.nn.Module:
-        if torch.__future__.get_swap_module_params_on_conversion() or not _moves_to_or_from_xla(self, fn):
-            return original(self, fn, recurse)  # type: ignore[no-any-return]
-        torch.__future__.set_swap_module_params_on_conversion(True)
-        try:
-            return original(self, fn, recurse)  # type: ignore[no-any-return]
-        except RuntimeError as error:
-            if "swap" not in str(error):
-                raise
-            # Something else holds on to a parameter (a graph that is still alive): then PyTorch's own way it is.
-            torch.__future__.set_swap_module_params_on_conversion(False)
-            return original(self, fn, recurse)  # type: ignore[no-any-return]
-        finally:
-            torch.__future__.set_swap_module_params_on_conversion(False)
+    def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
+        if device is not None and torch.device(device).type != "xla":
+            return original(self, device)  # type: ignore[no-any-return]
+        if torch.cuda.is_available():
+            return torch.ops.aten._pin_memory(self, torch.device("cuda"))  # type: ignore[no-any-return]
+        return self  # PJRT reads any memory of the host
 
-    return _apply
+    return pin_memory
 
 
-def _moves_to_or_from_xla(module: torch.nn.Module, fn: Any) -> bool:
-    parameter = next(module.parameters(), None)
-    if parameter is None or parameter.device.type == "meta" or type(parameter) is not torch.nn.Parameter:
-        return False
-    with torch.no_grad():
-        probe = fn(torch.empty(0, dtype=parameter.dtype, device=parameter.device))
-    return isinstance(probe, torch.Tensor) and (probe.device.type == "xla") != (parameter.device.type == "xla")
+def _pinned(original: Any) -> Any:
+    @functools.wraps(original)
+    def is_pinned(self: torch.Tensor, device: Any = None) -> bool:
+        if device is not None and torch.device(device).type != "xla":
+            return original(self, device)  # type: ignore[no-any-return]
+        return torch.cuda.is_available() and bool(torch.ops.aten.is_pinned(self, torch.device("cuda")))
+
+    return is_pinned

@@ -22,7 +22,7 @@ def patch_storages() -> None:
         "nbytes": untyped.nbytes,
         "size": untyped.nbytes,
         "__len__": untyped.nbytes,
-        "data_ptr": _identity,
+        "data_ptr": _address,
         "resize_": _resize,
         "fill_": _fill,
         "__getitem__": _get,
@@ -31,12 +31,15 @@ def patch_storages() -> None:
         "tolist": _to_list,
         "new": _new_like,
         "is_shared": _is_shared,
+        "_write_file": _write_file,
+        "_set_from_file": _set_from_file,
         "share_memory_": _share_memory,
     }
     for name, method in ours.items():
         setattr(UntypedStorage, name, _on_xla(getattr(UntypedStorage, name), method))
     UntypedStorage.copy_ = _copying(UntypedStorage.copy_)  # type: ignore[method-assign]
     UntypedStorage.__new__ = _making(UntypedStorage.__new__)  # type: ignore[method-assign, assignment]
+    Tensor.data_ptr = _addressing(Tensor.data_ptr)  # type: ignore[method-assign]
     # PyTorch copies and pickles tensors of a device called "xla" one by one, as if they had no storage: those that
     # share memory would no longer, and a part of a tensor would lose its strides.
     Tensor.__deepcopy__ = _deepcopying(Tensor.__deepcopy__)  # type: ignore[method-assign]
@@ -51,9 +54,32 @@ def _on_xla(original: Callable[..., Any], ours: Callable[..., Any]) -> Callable[
     return method
 
 
-def _identity(self: UntypedStorage) -> int:
-    # There is no pointer. Programs use it to tell which tensors share memory, and for that any identity does.
-    return self._cdata
+# Where the next storage asked for its address would lie. Nothing does lie there: programs use addresses to tell which
+# tensors share memory, and for that numbers that never meet are enough.
+_next_address = 1 << 40
+
+
+def _address(self: Any) -> int:
+    global _next_address
+    address: int | None = getattr(self, "address", None)
+    size = untyped.nbytes(self)
+    if not size:
+        return 0
+    if address is None or size > self.room:
+        address = self.address = _next_address
+        self.room = size
+        _next_address += (size // 256 + 1) * 256
+    return address
+
+
+def _addressing(original: Callable[..., int]) -> Callable[..., int]:
+    @functools.wraps(original)
+    def data_ptr(self: Tensor) -> int:
+        if self.device.type != "xla" or not self.numel():
+            return original(self)
+        return _address(self.untyped_storage()) + self.storage_offset() * self.element_size()
+
+    return data_ptr
 
 
 def _resize(self: UntypedStorage, size: int) -> UntypedStorage:
@@ -88,6 +114,16 @@ def _new_like(self: UntypedStorage) -> UntypedStorage:
 
 def _is_shared(self: UntypedStorage) -> bool:
     return False
+
+
+def _write_file(self: UntypedStorage, *args: Any) -> Any:
+    return untyped.host_copy(self)._write_file(*args)
+
+
+def _set_from_file(self: UntypedStorage, *args: Any) -> UntypedStorage:
+    host = UntypedStorage(self.nbytes())
+    host._set_from_file(*args)
+    return self.copy_(host)
 
 
 def _share_memory(self: UntypedStorage, *args: Any, **kwargs: Any) -> UntypedStorage:

@@ -30,6 +30,22 @@ without_modes = torch.utils._python_dispatch._disable_current_modes
 # PyTorch counts the writes of `_foreach_` operators in their kernels, not before them.
 increment_version = torch._C._increment_version
 
+
+
+def exchange(kept: torch.Tensor, other: torch.Tensor) -> None:
+    """Gives the Python object `kept` the tensor behind `other`, and the other way round.
+
+    `torch.utils.swap_tensors` would exchange the attributes too, and refuses tensors that anything else knows.
+    """
+    hooks, after = kept._backward_hooks, kept._post_accumulate_grad_hooks
+    torch._C._swap_tensor_impl(kept, other)
+    # Python keeps both dictionaries with the object; set again, they belong to the new tensor.
+    if hooks is not None:
+        kept._backward_hooks = hooks
+    if after is not None:
+        kept._post_accumulate_grad_hooks = after
+
+
 from_dlpack = torch._C._from_dlpack
 current_autograd_node = torch._C._current_autograd_node
 
