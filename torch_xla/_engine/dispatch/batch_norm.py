@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from .kernels import recorder
@@ -29,15 +28,18 @@ def native_batch_norm(
             raise RuntimeError("batch_norm(): running_mean and running_var must be given when training is False")
         result: Any = _without_statistics(input, weight, bias, training, momentum, eps)
         return tuple(result)
+    if not training:
+        result = _inference(input, weight, bias, running_mean, running_var, momentum, eps)
+        return tuple(result)
     out, mean, invstd, new_mean, new_var = _statistics(
         input, weight, bias, running_mean, running_var, training, momentum, eps
     )
-    if training:
-        running_mean.copy_(new_mean)
-        running_var.copy_(new_var)
+    running_mean.copy_(new_mean)
+    running_var.copy_(new_var)
     return out, mean, invstd
 
 
-KERNELS: dict[str, Callable[..., Any]] = {"native_batch_norm": native_batch_norm, "_native_batch_norm_legit": native_batch_norm}
-
-__all__ = ["KERNELS", "torch"]
+KERNELS: dict[str, Callable[..., Any]] = {
+    "native_batch_norm": native_batch_norm,
+    "_native_batch_norm_legit": native_batch_norm,
+}

@@ -154,3 +154,85 @@ def soft_margin_loss_backward(
 ) -> jax.Array:
     x, y = widened(self), widened(target)
     return -y * jax.nn.sigmoid(-y * x) * _spread(grad_output, x, reduction)
+
+
+def _hinges(
+    self: jax.Array, target: jax.Array, margin: float, weight: jax.Array | None
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """For rows of scores: margin - score of the target + each score, the target's mask, and the target's weight."""
+    x = widened(self).reshape(-1, self.shape[-1] if self.ndim else 1)
+    index = target.reshape(-1, 1)
+    picked = jnp.take_along_axis(x, index, 1, mode="clip")
+    is_target = jax.lax.broadcasted_iota(target.dtype, x.shape, 1) == index
+    weights = jnp.ones_like(picked) if weight is None else jnp.take(widened(weight), index, mode="clip")
+    return margin - picked + x, is_target, weights
+
+
+@lowers(aten.multi_margin_loss.default)
+def multi_margin_loss(
+    self: jax.Array,
+    target: jax.Array,
+    p: int = 1,
+    margin: float = 1,
+    weight: jax.Array | None = None,
+    reduction: int = MEAN,
+) -> jax.Array:
+    hinges, is_target, weights = _hinges(self, target, margin, weight)
+    kept = jnp.where(is_target, jnp.zeros((), hinges.dtype), jnp.maximum(hinges, 0))
+    losses = jnp.sum((kept if p == 1 else kept * kept) * weights, 1) / hinges.shape[1]
+    return reduced(losses if target.ndim else losses[0], reduction)
+
+
+@lowers(aten.multi_margin_loss_backward.default)
+def multi_margin_loss_backward(
+    grad_output: jax.Array,
+    self: jax.Array,
+    target: jax.Array,
+    p: int,
+    margin: float,
+    weight: jax.Array | None = None,
+    reduction: int = MEAN,
+) -> jax.Array:
+    hinges, is_target, weights = _hinges(self, target, margin, weight)
+    slope = jnp.ones_like(hinges) if p == 1 else 2 * hinges
+    open_ = (hinges > 0) & ~is_target
+    others = jnp.where(open_, slope * weights / hinges.shape[1], jnp.zeros((), hinges.dtype))
+    slopes = jnp.where(is_target, -jnp.sum(others, 1, keepdims=True), others)
+    gradient = widened(grad_output).reshape(-1, 1) / (slopes.shape[0] if reduction == MEAN else 1)
+    return (slopes * gradient).reshape(self.shape)
+
+
+def _labels(self: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Rows of scores, their labels, which labels count (those before the first -1), and which classes are labelled."""
+    x = widened(self).reshape(-1, self.shape[-1] if self.ndim else 1)
+    labels = target.reshape(x.shape)
+    counts = jnp.cumsum((labels < 0).astype(np.int32), 1) == 0
+    classes = jnp.arange(x.shape[1], dtype=labels.dtype)
+    is_target = jnp.any((labels[:, :, None] == classes) & counts[:, :, None], 1)
+    return x, labels, counts, is_target
+
+
+@lowers(aten.multilabel_margin_loss_forward.default)
+def multilabel_margin_loss(self: jax.Array, target: jax.Array, reduction: int) -> tuple[jax.Array, jax.Array]:
+    x, labels, counts, is_target = _labels(self, target)
+    picked = jnp.take_along_axis(x, jnp.where(counts, labels, 0), 1, mode="clip")
+    hinges = jnp.maximum(1 - picked[:, :, None] + x[:, None, :], 0)
+    counted = counts[:, :, None] & ~is_target[:, None, :]
+    losses = jnp.sum(jnp.where(counted, hinges, jnp.zeros((), x.dtype)), (1, 2)) / x.shape[1]
+    losses = losses if self.ndim > 1 or reduction != NONE else losses[0]
+    return reduced(losses, reduction), is_target.reshape(target.shape).astype(self.dtype)
+
+
+@lowers(aten.multilabel_margin_loss_backward.default)
+def multilabel_margin_loss_backward(
+    grad_output: jax.Array, self: jax.Array, target: jax.Array, reduction: int, is_target: jax.Array
+) -> jax.Array:
+    x, labels, counts, labelled = _labels(self, target)
+    index = jnp.where(counts, labels, 0)
+    picked = jnp.take_along_axis(x, index, 1, mode="clip")
+    counted = counts[:, :, None] & ~labelled[:, None, :]
+    is_open = (counted & (1 - picked[:, :, None] + x[:, None, :] > 0)).astype(x.dtype) / x.shape[1]
+    classes = jnp.arange(x.shape[1], dtype=index.dtype)
+    towards = jnp.sum(jnp.where(index[:, :, None] == classes, jnp.sum(is_open, 2)[:, :, None], 0), 1)
+    gradient = widened(grad_output).reshape(-1, 1) / (x.shape[0] if reduction == MEAN else 1)
+    return ((jnp.sum(is_open, 1) - towards) * gradient).reshape(self.shape)

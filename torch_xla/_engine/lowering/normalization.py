@@ -187,8 +187,7 @@ def batch_norm_with_statistics(
 ) -> tuple[jax.Array, ...]:
     if not training:
         output = _with_running_statistics(input, weight, bias, running_mean, running_var, eps)
-        none = jnp.zeros((0,), running_mean.dtype)
-        return output, none, none, running_mean, running_var
+        return output, running_mean, lax.rsqrt(widened(running_var) + eps), running_mean, running_var
     output, mean, variance, invstd = _with_batch_statistics(input, weight, bias, eps)
     count = input.size // max(input.shape[1], 1)
     # The running variance is the unbiased one, the one that normalizes is not.
@@ -220,8 +219,8 @@ def batch_norm_in_inference(
     momentum: float,
     eps: float,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    none = jnp.zeros((0,), running_mean.dtype)
-    return _with_running_statistics(input, weight, bias, running_mean, running_var, eps), none, none
+    output = _with_running_statistics(input, weight, bias, running_mean, running_var, eps)
+    return output, running_mean, lax.rsqrt(widened(running_var) + eps)
 
 
 @lowers(aten.native_batch_norm_backward.default)
