@@ -244,3 +244,5 @@ for _name in (
     "default_stream", "set_stream", "stream", "_is_in_bad_fork", "_lazy_init",
 ):  # fmt: skip
     setattr(module, _name, globals()[_name])
+# Checkpointing asks for this before it saves the random state of a device.
+module._initialized = True  # type: ignore[attr-defined]
