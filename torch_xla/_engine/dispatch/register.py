@@ -10,8 +10,9 @@ from . import batch_norm, indexing, memory, tangents, views
 from .autocast import register_autocast
 from .kernels import out_variant, recorder
 
-# Composite operators that PyTorch differentiates as a whole: one node each instead of a chain of reshapes.
-_WHOLE = ("linear", "matmul")
+# Composite operators that PyTorch differentiates as a whole: one node each instead of a chain of reshapes. `matmul` is
+# none of them: its whole form has no forward-mode derivative and no second one.
+_WHOLE = ("linear",)
 
 # Overloads with an `out=` that do not say so. Their schemas would, but to build all schemas takes a tenth of the import.
 _NAMED_AFTER_RESULTS = frozenset(
