@@ -7,6 +7,11 @@ def _flag(name: str) -> bool:
     return os.environ.get(name, "").strip().lower() not in ("", "0", "false", "no", "off")
 
 
+def variable(name: str) -> str | None:
+    """A variable of the user's own, for the public functions that read one by its name."""
+    return os.environ.get(name)
+
+
 def pjrt_device() -> str:
     """PJRT_DEVICE: "CPU", "CUDA", "TPU" or a plugin's name; empty means JAX's own choice."""
     return os.environ.get("PJRT_DEVICE", "").strip().upper()

@@ -1,0 +1,340 @@
+"""Small tools that programs for `xla` devices use: data made up for benchmarks, environment, timing, threads."""
+
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from .._engine import config
+from .._engine.tensor import instances
+from .._engine.tensor.loading import DataWrapper as DataWrapper
+
+Print = Callable[..., object]
+
+
+class Cleaner:
+    """Calls a function when it is garbage.
+
+    >>> from torch_xla.utils.utils import Cleaner
+    >>> cleaner = Cleaner(lambda: print("swept"))
+    >>> del cleaner
+    swept
+    """
+
+    def __init__(self, func: Callable[[], object]) -> None:
+        self.func = func
+
+    def __del__(self) -> None:
+        self.func()
+
+
+class LazyProperty:
+    """A value that is computed when it is first asked for.
+
+    >>> from torch_xla.utils.utils import LazyProperty
+    >>> answer = LazyProperty(lambda: print("thinking") or 42)
+    >>> answer.value, answer.value
+    thinking
+    (42, 42)
+    """
+
+    def __init__(self, gen_fn: Callable[[], Any]) -> None:
+        self._gen_fn: Callable[[], Any] | None = gen_fn
+        self._value: Any = None
+
+    @property
+    def value(self) -> Any:
+        """What the function gave."""
+        if self._gen_fn is not None:
+            self._value = self._gen_fn()
+            self._gen_fn = None
+        return self._value
+
+
+class TmpFolder:
+    """A temporary folder, called `name`, that is removed with this object.
+
+    >>> import os
+    >>> from torch_xla.utils.utils import TmpFolder
+    >>> folder = TmpFolder()
+    >>> os.path.isdir(folder.name)
+    True
+    """
+
+    def __init__(self) -> None:
+        self.name = tempfile.mkdtemp()
+        self.cleaner = Cleaner(partial(shutil.rmtree, self.name, ignore_errors=True))
+
+
+class SampleGenerator:
+    """A loader that gives the same data `sample_count` times, each time it is iterated.
+
+    >>> import torch
+    >>> from torch_xla.utils.utils import SampleGenerator
+    >>> loader = SampleGenerator((torch.zeros(8, 3), torch.ones(8)), sample_count=2)
+    >>> len(loader), len(list(loader)), len(list(loader))
+    (2, 2, 2)
+    """
+
+    def __init__(self, data: Any, sample_count: int) -> None:
+        self._data = data
+        self._sample_count = sample_count
+        self._count = 0
+
+    def __iter__(self) -> "SampleGenerator":
+        return SampleGenerator(self._data, self._sample_count)
+
+    def __len__(self) -> int:
+        return self._sample_count
+
+    def __next__(self) -> Any:
+        return self.next()
+
+    def next(self) -> Any:
+        """The data once more; raises `StopIteration` once it was given `sample_count` times."""
+        if self._count >= self._sample_count:
+            raise StopIteration
+        self._count += 1
+        return self._data
+
+
+class FnDataGenerator:
+    """A loader of `count` pairs: data from `gen_tensor(batch_size, *dims)`, and `func(data)` as its target.
+
+    >>> import torch
+    >>> from torch_xla.utils.utils import FnDataGenerator
+    >>> [(data, target)] = FnDataGenerator(lambda x: x * 2, 3, torch.ones, dims=[2])
+    >>> data.shape, target[0]
+    (torch.Size([3, 2]), tensor([2., 2.]))
+    """
+
+    def __init__(
+        self,
+        func: Callable[[Any], Any],
+        batch_size: int,
+        gen_tensor: Callable[..., Any],
+        dims: Sequence[int] | None = None,
+        count: int = 1,
+    ) -> None:
+        self._func = func
+        self._batch_size = batch_size
+        self._gen_tensor = gen_tensor
+        self._dims = list(dims) if dims else [1]
+        self._count = count
+        self._emitted = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> "FnDataGenerator":
+        return FnDataGenerator(self._func, self._batch_size, self._gen_tensor, self._dims, self._count)
+
+    def __next__(self) -> tuple[Any, Any]:
+        return self.next()
+
+    def next(self) -> tuple[Any, Any]:
+        """The next pair; raises `StopIteration` after `count` of them."""
+        if self._emitted >= self._count:
+            raise StopIteration
+        self._emitted += 1
+        data = self._gen_tensor(self._batch_size, *self._dims)
+        return data, self._func(data)
+
+
+def as_list(t: Any) -> Any:
+    """`t` if it is a list or a tuple, else a list with `t` in it.
+
+    >>> from torch_xla.utils.utils import as_list
+    >>> as_list(1), as_list((1, 2))
+    ([1], (1, 2))
+    """
+    return t if isinstance(t, list | tuple) else [t]
+
+
+def getenv_as(name: str, type: Callable[[str], Any], defval: Any = None) -> Any:
+    """The environment variable `name` as a `type`, or `defval` if it is not set. A `bool` is written as a number.
+
+    >>> from torch_xla.utils.utils import getenv_as
+    >>> getenv_as("NUMBER_OF_BATCHES", int, 10)
+    10
+    """
+    text = config.variable(name)
+    if text is None:
+        return defval
+    return bool(int(text)) if type is bool else type(text)
+
+
+def check_env_flag(name: str, default: str = "") -> bool:
+    """Whether the environment variable `name`, or `default` if it is not set, is "true" or a positive number.
+
+    >>> from torch_xla.utils.utils import check_env_flag
+    >>> check_env_flag("WITH_PROFILE"), check_env_flag("WITH_PROFILE", "true")
+    (False, True)
+    """
+    text = config.variable(name)
+    text = default if text is None else text
+    return text.lower() == "true" or (text.isdecimal() and int(text) > 0)
+
+
+def for_each_instance(value: Any, select_fn: Callable[[Any], bool], fn: Callable[[Any], object]) -> None:
+    """Calls `fn` once with each object that `select_fn` accepts in lists, tuples, sets, dicts, and attributes.
+
+    >>> from torch_xla.utils.utils import for_each_instance
+    >>> for_each_instance({"a": [1, "one"], "b": (2,)}, lambda v: isinstance(v, int), print)
+    1
+    2
+    """
+    instances.visit(value, select_fn, fn)
+
+
+def for_each_instance_rewrite(value: Any, select_fn: Callable[[Any], bool], fn: Callable[[Any], Any]) -> Any:
+    """`value` with each object that `select_fn` accepts replaced by `fn` of it; what holds such an object is copied.
+
+    >>> from torch_xla.utils.utils import for_each_instance_rewrite
+    >>> for_each_instance_rewrite({"a": [1, "one"], "b": (2,)}, lambda v: isinstance(v, int), lambda v: v * 10)
+    {'a': [10, 'one'], 'b': (20,)}
+    """
+    return instances.rewrite(value, select_fn, fn)
+
+
+def shape(inputs: Any) -> list[int]:
+    """The lengths of nested lists or tuples, from the outermost inwards.
+
+    Raises `ValueError` if lists that lie side by side differ in length.
+
+    >>> from torch_xla.utils.utils import shape
+    >>> shape([[1, 2, 3], [4, 5, 6]])
+    [2, 3]
+    """
+    if not isinstance(inputs, list | tuple):
+        return []
+    inner = [shape(each) for each in inputs]
+    if any(other != inner[0] for other in inner):
+        raise ValueError(f"the parts have different shapes: {inner}")
+    return [len(inputs), *(inner[0] if inner else [])]
+
+
+def flatten_nested_tuple(inputs: Any) -> tuple[Any, ...]:
+    """What is in nested tuples and lists, in one tuple.
+
+    >>> from torch_xla.utils.utils import flatten_nested_tuple
+    >>> flatten_nested_tuple((1, (2, [3, (4,)])))
+    (1, 2, 3, 4)
+    """
+    return tuple(_leaves(inputs))
+
+
+def _leaves(inputs: Any) -> Iterator[Any]:
+    if isinstance(inputs, list | tuple):
+        for each in inputs:
+            yield from _leaves(each)
+    else:
+        yield inputs
+
+
+def list_copy_append(ilist: Sequence[Any], item: Any) -> list[Any]:
+    """A new list: `ilist` and then `item`.
+
+    >>> from torch_xla.utils.utils import list_copy_append
+    >>> list_copy_append([1, 2], 3)
+    [1, 2, 3]
+    """
+    return [*ilist, item]
+
+
+def null_print(*args: Any, **kwargs: Any) -> None:
+    """Takes what `print` takes, and prints nothing."""
+
+
+def eprint(*args: Any, **kwargs: Any) -> None:
+    """`print` to the standard error."""
+    print(*args, **{"file": sys.stderr, **kwargs})
+
+
+def get_print_fn(debug: Any = None) -> Print:
+    """`eprint` if `debug`, else `null_print`. By default the environment variable `DEBUG`, a number, decides.
+
+    >>> from torch_xla.utils.utils import get_print_fn
+    >>> get_print_fn(debug=False)("loading")
+    """
+    if debug is None:
+        debug = getenv_as("DEBUG", int, 0)
+    return eprint if debug else null_print
+
+
+def timed(fn: Callable[[], Any], msg: str = "", printfn: Print | None = eprint) -> Any:
+    """What `fn()` gives; prints how long it took. Without a `printfn` nothing is printed.
+
+    >>> from torch_xla.utils.utils import timed
+    >>> timed(lambda: 1 + 1, "adding took ", print)
+    adding took ...ms
+    2
+    """
+    start = time.perf_counter()
+    result = fn()
+    if printfn is not None:
+        printfn(f"{msg}{1000 * (time.perf_counter() - start):.3f}ms")
+    return result
+
+
+class TimedScope:
+    """Times a `with` block and prints it at the end, with the error that was set or that ended the block.
+
+    >>> from torch_xla.utils.utils import TimedScope
+    >>> with TimedScope("loading took ", print) as scope:
+    ...     scope.set_error("one file was missing")
+    loading took ...ms; ERROR: one file was missing
+    """
+
+    def __init__(self, msg: str = "", printfn: Print | None = eprint) -> None:
+        self._msg = msg
+        self._print = printfn or null_print
+        self._error: Any = None
+
+    def set_error(self, error: Any) -> None:
+        """What went wrong in the block, to be printed with its time."""
+        self._error = error
+
+    def __enter__(self) -> "TimedScope":
+        self._start = time.perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        taken = 1000 * (time.perf_counter() - self._start)
+        failed = self._error if self._error is not None else error
+        self._print(f"{self._msg}{taken:.3f}ms" + ("" if failed is None else f"; ERROR: {failed}"))
+
+
+def get_free_tcp_ports(n: int = 1) -> list[int]:
+    """`n` different TCP ports of this machine that nobody listens on now.
+
+    >>> from torch_xla.utils.utils import get_free_tcp_ports
+    >>> len(set(get_free_tcp_ports(3)))
+    3
+    """
+    with ExitStack() as stack:
+        # All are held until the last is found, or one would be found twice.
+        sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
+        for each in sockets:
+            each.bind(("", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def parallel_work(num_workers: int, fn: Callable[..., Any], *args: Any) -> list[Any]:
+    """`list(map(fn, *args))`, with `num_workers` threads.
+
+    >>> from torch_xla.utils.utils import parallel_work
+    >>> parallel_work(2, pow, [2, 3, 4], [2, 2, 2])
+    [4, 9, 16]
+    """
+    with ThreadPoolExecutor(max_workers=num_workers) as executor:
+        return list(executor.map(fn, *args))
