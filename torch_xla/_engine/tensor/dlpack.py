@@ -23,6 +23,8 @@ _HOST = 1  # kDLCPU
 
 def export(tensor: torch.Tensor) -> Any:
     """A DLPack capsule on what `tensor` shows: its own memory, where that has the order and the dtype it shows."""
+    if not isinstance(tensor, torch.Tensor) or tensor.device.type != "xla":
+        raise TypeError(f"to_dlpack() takes a tensor on an xla device; got {_described(tensor)}")
     with LOCK:
         device: Device = value_of(tensor).device
         # What was recorded must see the memory as it is now, and the receiver may write to it at once.
@@ -36,6 +38,10 @@ def export(tensor: torch.Tensor) -> Any:
                 flat = flat.view(tensor.dtype)
             return flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).__dlpack__()
         return _buffer_shown(snapshot(tensor)).__dlpack__()
+
+
+def _described(value: Any) -> str:
+    return f"one on {value.device}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
 
 
 def _of_its_own(tensor: torch.Tensor) -> Value:
@@ -89,7 +95,7 @@ def _adopt_host(tensor: torch.Tensor) -> torch.Tensor:
     device = device_at(current_index())
     if not platform.is_host(device.jax_device):
         return wrap(transfer.upload(tensor, device))
-    if tensor.is_contiguous():
+    if tensor.stride() == contiguous_stride(tuple(tensor.shape)):
         return wrap(_imported(tensor))
     # JAX has no strides: it gets the memory as it lies there, and the tensor is a view of that.
     geometry = Geometry(tuple(tensor.shape), tensor.stride())
@@ -132,6 +138,10 @@ class _Versioned(ctypes.Structure):
     )
 
 
+def _is_capsule(value: Any) -> bool:
+    return type(value).__name__ == "PyCapsule"
+
+
 _name_of = ctypes.pythonapi.PyCapsule_GetName
 _name_of.restype = ctypes.c_char_p
 _name_of.argtypes = (ctypes.py_object,)
@@ -144,6 +154,10 @@ class _Exporter:
     """A bare capsule as an object that gives it, which is what libraries take now."""
 
     def __init__(self, capsule: Any) -> None:
+        if not _is_capsule(capsule):
+            raise TypeError(
+                f"from_dlpack() takes a DLPack capsule or an object that gives one; got {_described(capsule)}"
+            )
         name = _name_of(capsule)
         if name not in (b"dltensor", b"dltensor_versioned"):
             raise RuntimeError(
