@@ -482,6 +482,11 @@ def test_workers_in_other_processes_feed_it(persistent: bool) -> None:
     assert [batch.tolist() for [batch] in loader] == expected
 
 
+def test_a_loader_that_pins_its_memory_feeds_it() -> None:
+    bare = DataLoader(TensorDataset(torch.arange(4.0)), batch_size=2, pin_memory=True)
+    assert [batch.tolist() for [batch] in pl.MpDeviceLoader(bare, "xla")] == [[0, 1], [2, 3]]
+
+
 def test_it_has_the_attributes_of_the_loader_and_takes_its_own() -> None:
     bare = DataLoader(TensorDataset(torch.arange(4)), batch_size=2)
     loader = pl.MpDeviceLoader(bare, "xla")
