@@ -9,6 +9,7 @@ import torch
 from ..client import platform
 from ..execute import executor
 from ..private import torch as private
+from ..private.backward_threads import answer_for_device_count
 from ..tensor import device as devices
 from ..tensor import random
 from ..tensor.sync import sync_device
@@ -48,6 +49,12 @@ def claim_device_name() -> None:
     _keep.extend((hooks, guard))
     private.register_hooks(hooks)
     private.register_device_guard(guard)
+    answer_for_device_count(_backward_queues)
+
+
+def _backward_queues() -> int:
+    # PyTorch asks at the first backward pass of the process, be it of CPU tensors: that must not start a client.
+    return device_count() if platform.is_started() else platform.expected_device_count()
 
 
 def _index(device: Any) -> int:

@@ -86,11 +86,16 @@ def append(plan: Plan, call: planning.Call, device: Device, generator: torch.Gen
         entry: list[Any] = [plan]
         for operand in operands:
             if operand.__class__ is tuple:
+                value = operand[0]
+                if value.device is not device:
+                    raise _mixed(device, value.device)
                 entry.append(read_slot(tape, *operand))
             elif operand.tape is tape:
                 entry.append(operand.slot)
-            else:
+            elif operand.device is device:
                 entry.append(operand_slot(tape, operand))
+            else:
+                raise _mixed(device, operand.device)
         code = tape.code
         expected = tape.expected
         position = len(code)
@@ -112,6 +117,13 @@ def append(plan: Plan, call: planning.Call, device: Device, generator: torch.Gen
         return results
 
 
+def _mixed(one: Device, other: Device) -> RuntimeError:
+    return RuntimeError(
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"{one.torch_device} and {other.torch_device}!"
+    )
+
+
 def _draw(device: Device, generator: torch.Generator | None) -> int:
     if generator is None:
         return device.generator.draw()
@@ -130,7 +142,7 @@ def recorder(name: str) -> Kernel:
             operator = operator_of(name)
         signature: list[Any] = []
         operands: list[Any] = []
-        call: planning.Call = (signature, operands, [])
+        call: planning.Call = signature, operands, []
         try:
             for position, argument in enumerate(args):
                 kind = argument.__class__
@@ -152,7 +164,8 @@ def recorder(name: str) -> Kernel:
                 signature.append(keyword)
                 take_apart(argument, keyword in operator.scalars, call)
         except AttributeError:
-            return kernel(*(admitted := admit(operator, args, kwargs))[0], **admitted[1])
+            args, kwargs = admit(operator, args, kwargs)
+            return kernel(*args, **kwargs)
         if _default_dtype is not None:
             signature.append(_default_dtype)
         key = tuple(signature)
@@ -165,16 +178,10 @@ def recorder(name: str) -> Kernel:
         plan = entry.plan
         if plan is None:
             return fallback.run(operator, args, kwargs)
-        if operands:
-            first = operands[0]
-            device: Device = first[0].device if first.__class__ is tuple else first.device
-        else:
-            device = device_for(kwargs.get("device"))
+        device = _device_of(operands, kwargs)
         results = append(plan, call, device, _generator(args, kwargs) if plan.random else None)
         if entry.writes:
-            if entry.watched and isinstance(args[0], Tensor):
-                refusals.refuse_partial_overlap(operator, [args[0]], args, kwargs)
-            return _write_back(operator, args, kwargs, results)
+            return _write_back(entry, operator, args, kwargs, results)
         if entry.nested:
             return nest(entry, results)
         value = results[0]
@@ -184,6 +191,14 @@ def recorder(name: str) -> Kernel:
         return out if spec.is_contiguous else as_strided(META_KEYS, out, spec.size, spec.stride, 0)
 
     return kernel
+
+
+def _device_of(operands: list[Any], kwargs: dict[str, Any]) -> Device:
+    if not operands:
+        return device_for(kwargs.get("device"))
+    first = operands[0]
+    device: Device = first[0].device if first.__class__ is tuple else first.device
+    return device
 
 
 def _generator(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generator | None:
@@ -207,7 +222,11 @@ def nest(entry: planning.Entry, values: list[Value]) -> Any:
     return tuple(results)
 
 
-def _write_back(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], values: list[Value]) -> Any:
+def _write_back(
+    entry: planning.Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], values: list[Value]
+) -> Any:
+    if entry.watched and isinstance(args[0], Tensor):
+        refusals.refuse_partial_overlap(operator, [args[0]], args, kwargs)
     rest = iter(values)
     for where in operator.written:
         target = args[where] if isinstance(where, int) else kwargs.get(where)

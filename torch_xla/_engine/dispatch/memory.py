@@ -13,7 +13,7 @@ from ..graph.tape import Value
 from ..private import torch as private
 from ..tensor import transfer
 from ..tensor.device import Device, device_for, uninitialised
-from ..tensor.storage import META_KEYS, as_strided, hold, shows_all, snapshot, value_of, wrap
+from ..tensor.storage import META_KEYS, as_strided, hold, point_at, shows_all, snapshot, value_of, wrap
 from ..tensor.sync import materialise
 from ..view.geometry import Geometry
 from .kernels import recorder
@@ -252,16 +252,11 @@ def _grow(tensor: Tensor, value: Value, elements: int) -> None:
     storage.value = value_of(flat)  # type: ignore[attr-defined]
 
 
-_set = aten.set_.source_Storage_storage_offset._handle.redispatch_boxed
-
-
 def set_storage_offset(
-    self: Tensor, source: Any, storage_offset: int, size: list[int], stride: list[int] = []
-) -> Tensor:  # fmt: skip
+    self: Tensor, source: Any, storage_offset: int, size: list[int], stride: list[int] | None = None
+) -> Tensor:
     """`Tensor.set_(storage, offset, size, stride)`: `self` becomes a view of `source`."""
-    stride = stride or list(contiguous_stride(tuple(size)))
-    result: Tensor = _set(META_KEYS, self, source, storage_offset, size, stride)
-    return result
+    return point_at(self, source, storage_offset, size, stride or contiguous_stride(tuple(size)))
 
 
 def set_storage(self: Tensor, source: Any) -> Tensor:

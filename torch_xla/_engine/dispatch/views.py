@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from ..graph.spec import Spec
-from ..tensor.storage import META_KEYS, shows_all, value_of, wrap
+from ..tensor.storage import META_KEYS, point_at, shows_all, value_of, wrap
 from ..view.geometry import Geometry
 from .forms import resolve
 
@@ -50,9 +50,6 @@ def as_strided(
     return result
 
 
-_set = torch.ops.aten.set_.source_Storage_storage_offset._handle.redispatch_boxed
-
-
 def as_strided_(
     self: torch.Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
 ) -> torch.Tensor:
@@ -60,8 +57,7 @@ def as_strided_(
     offset = self.storage_offset() if storage_offset is None else storage_offset
     as_strided(self, size, stride, offset)
     # The Meta kernel of `as_strided_` would look at the size of the storage, which PyTorch believes to be empty.
-    result: torch.Tensor = _set(META_KEYS, self, self.untyped_storage(), offset, size, stride)
-    return result
+    return point_at(self, self.untyped_storage(), offset, size, stride)
 
 
 def neg_view(self: torch.Tensor) -> torch.Tensor:

@@ -44,8 +44,11 @@ def run(
 
 def wait() -> None:
     """Waits until every program started so far has ended; raises what one of them raised."""
-    while _in_flight:
-        step, output, describe = _in_flight.popleft()
+    while True:
+        try:
+            step, output, describe = _in_flight.popleft()
+        except IndexError:
+            return  # all have ended, or another thread waits for the last
         if output.is_deleted():
             continue
         try:

@@ -5,27 +5,16 @@ from typing import Any
 
 import torch
 
-from ..graph.tape import Value
-from .device import Device
+from . import sync
 from .nested import replaced
 from .storage import value_of
-from .sync import materialise, sync_device
+from .sync import materialise
 from .transfer import to_cpu
 
 
 def compute(tensors: Iterable[torch.Tensor]) -> None:
     """Starts the computation of what `tensors` show, and returns when it is started."""
-    waiting: dict[Device, list[Value]] = {}
-    for tensor in tensors:
-        value = value_of(tensor)
-        if value.buffer is None:
-            waiting.setdefault(value.device, []).append(value)
-    for device, values in waiting.items():
-        # One value runs what it needs. Several would be as many programs: the whole step is one.
-        if len(values) > 1:
-            sync_device(device)
-        for value in values:
-            materialise(value)
+    sync.compute([value_of(tensor) for tensor in tensors])
 
 
 def to_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -12,7 +12,7 @@ from ..graph.tape import Tape
 from ..graph.text import Line
 from .device import LOCK, Device, current_index, device_at
 from .storage import operand_slot, snapshot
-from .sync import _held
+from .sync import held
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ def graph_of(tensors: Sequence[torch.Tensor]) -> Pending:
 def live_graph(device: Device) -> Pending:
     """The graph that the next sync of `device` would run."""
     with LOCK:
-        held = _held(device.tape.values)
+        somebody_holds = held(device.tape.values)
         _, _, producer = decode(device.tape.code)
-        return _cut(device, [slot for slot, made_by in enumerate(producer) if made_by >= 0 and held[slot]])
+        return _cut(device, [slot for slot, made_by in enumerate(producer) if made_by >= 0 and somebody_holds[slot]])
 
 
 def _cut(device: Device, slots: list[int]) -> Pending:

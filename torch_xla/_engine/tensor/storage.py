@@ -4,6 +4,7 @@ A tensor is PyTorch's: size, stride and offset over a storage. `storage.value` s
 that shows the whole of it in its own order reads it for nothing; any other tensor records a read through its view.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from .device import LOCK, Device, device_for, empty_plan
 from .upload import upload
 
 as_strided = torch.ops.aten.as_strided.default._handle.redispatch_boxed
+_set = torch.ops.aten.set_.source_Storage_storage_offset._handle.redispatch_boxed
 META_KEYS = private.META_KEYS
 
 
@@ -159,6 +161,18 @@ def wrap(value: Value) -> torch.Tensor:
     tensor.untyped_storage().value = value  # type: ignore[attr-defined]
     if not spec.is_contiguous:
         tensor = as_strided(META_KEYS, tensor, spec.size, spec.stride, 0)
+    return tensor
+
+
+def point_at(
+    tensor: torch.Tensor, storage: Any, offset: int, size: Sequence[int], stride: Sequence[int]
+) -> torch.Tensor:
+    """Makes `tensor` itself a view of `storage`."""
+    if storage.resizable():
+        return _set(META_KEYS, tensor, storage, offset, size, stride)  # type: ignore[no-any-return]
+    # On ordinals above 0 storages are not resizable. The Meta kernel insists on that, unless nothing is shown.
+    _set(META_KEYS, tensor, storage, 0, [0], [1])
+    tensor.data = as_strided(META_KEYS, tensor, size, stride, offset)
     return tensor
 
 

@@ -28,7 +28,7 @@ def _reference_counts(values: Sequence[Value]) -> list[int]:
 _UNHELD = _reference_counts([Value(spec_of((), (), None), None, None, 0)])[0]
 
 
-def _held(values: Sequence[Value]) -> bytes:
+def held(values: Sequence[Value]) -> bytes:
     # One byte per value: does anybody but the tape hold it? A storage, another thread's frame: all count. Reference
     # counts answer in 40 ns a value what weak references to every storage would answer in 400.
     return bytes([count > _UNHELD for count in _reference_counts(values)])
@@ -39,7 +39,7 @@ class Schedule:
     """What follows from a tape and from who still holds its values: found once, then looked up each step."""
 
     live: bytes
-    program: Program
+    program: Program | None  # None: nothing to run
     cut: Cut
     code: list[Any]
     lines: dict[int, Any]
@@ -49,7 +49,7 @@ class Schedule:
 
     def serves(self, live: bytes) -> bool:
         """Whether it computes all that is `live` and gives nothing of it away."""
-        donated = {self.cut.inputs[index] for index in self.program.donated}
+        donated = {self.cut.inputs[index] for index in self.program.donated} if self.program else set()
         inputs = set(self.cut.inputs)
         for slot, (has, wants) in enumerate(zip(self.live, live, strict=True)):
             if wants and not has and (slot not in inputs or slot in donated):
@@ -63,7 +63,6 @@ _schedules: "OrderedDict[Any, list[Schedule]]" = OrderedDict()
 
 # So many values a tape may have before it is looked through.
 TAPE_LIMIT = 100_000
-_NOTHING = -1  # as a root: evaluate nothing
 
 
 def sync_device(device: Device, wait: bool = False) -> None:
@@ -78,45 +77,54 @@ def sync_device(device: Device, wait: bool = False) -> None:
 def materialise(value: Value) -> Any:
     """The buffer of `value`: runs what it needs, and nothing else, if it is pending."""
     if value.buffer is None:
-        with LOCK:
+        compute((value,))
+    return value.buffer
+
+
+def compute(values: Sequence[Value]) -> None:
+    """Starts what the `values` need, and nothing else: one program for those on one device."""
+    with LOCK:
+        roots: dict[Device, list[int]] = {}
+        for value in values:
             if value.buffer is None:
                 device: Device = value.device
                 if value.tape is None:
                     device.tape.enter(value, empty_plan(value))
                 elif value.tape is not device.tape:
                     raise RuntimeError("internal error: a value lost its tape; please report it with your program")
-                _evaluate(device, value.slot)
-    return value.buffer
+                roots.setdefault(device, []).append(value.slot)
+        for device, slots in roots.items():
+            _evaluate(device, tuple(slots))
 
 
-def _evaluate(device: Device, root: int | None) -> None:
+def _evaluate(device: Device, roots: tuple[int, ...] | None) -> None:
     tape = device.tape
     values = tape.values
-    live = _held(values)
-    schedule = _find(device, live, root)
-    if schedule.cut.outputs:
-        _run(schedule, tape)
+    live = held(values)
+    schedule = _find(device, live, roots)
+    if schedule.program is not None:
+        _run(schedule.program, schedule, tape)
     previous = device.last_schedule
     if previous is not None:
         previous.followed_by = schedule
     device.last_schedule = schedule
     following = schedule.followed_by
     device.tape = Tape(following.code if following else None, following.lines if following else None)
-    if root is not None:
+    if roots is not None:
         _carry_over(schedule, tape, device)
     _forget(tape)
 
 
-def _find(device: Device, live: bytes, root: int | None) -> Schedule:
+def _find(device: Device, live: bytes, roots: tuple[int, ...] | None) -> Schedule:
     tape = device.tape
     shared = tuple(tape.shared)
-    if root == _NOTHING:
-        return _schedule(device, live, root, shared)
-    known = _schedules.setdefault((tuple(tape.code), root, shared, device.index, dtypes.device_mode()), [])
+    if not roots and roots is not None:
+        return _schedule(device, live, roots, shared)
+    known = _schedules.setdefault((tuple(tape.code), roots, shared, device.index, dtypes.device_mode()), [])
     for schedule in known:
         if schedule.live == live:
             return schedule
-    if root is None:
+    if roots is None:
         # The garbage collector decides when a cycle of references lets go of a value. A program that computes a few
         # values too many is better than another program; from the third difference on we make one that fits all.
         for schedule in known:
@@ -125,20 +133,20 @@ def _find(device: Device, live: bytes, root: int | None) -> Schedule:
         if len(known) > 1:
             for schedule in known:
                 live = bytes(map(max, live, schedule.live))
-    schedule = _schedule(device, live, root, shared)
+    schedule = _schedule(device, live, roots, shared)
     known.append(schedule)
     while len(_schedules) > 4 * config.compilation_cache_size():
         _schedules.popitem(last=False)
     return schedule
 
 
-def _run(schedule: Schedule, tape: Tape) -> None:
+def _run(program: Program, schedule: Schedule, tape: Tape) -> None:
     values = tape.values
     plan = schedule.cut
     buffers = [values[slot].buffer for slot in plan.inputs]
     numbers = [tape.numbers[i] for i in plan.numbers]
     keys: np.ndarray | None = keys_of([tape.draws[i] for i in plan.draws]) if plan.draws else None
-    results = executor.run(schedule.program, buffers, numbers, keys, lambda: describe_lines(schedule))
+    results = executor.run(program, buffers, numbers, keys, lambda: describe_lines(schedule))
     for slot, buffer in zip(plan.outputs, results, strict=True):
         value = values[slot]
         value.buffer = buffer
@@ -147,16 +155,16 @@ def _run(schedule: Schedule, tape: Tape) -> None:
         metrics.count(name, count)
 
 
-def _schedule(device: Device, live: bytes, root: int | None, shared: tuple[int, ...]) -> Schedule:
+def _schedule(device: Device, live: bytes, roots: tuple[int, ...] | None, shared: tuple[int, ...]) -> Schedule:
     tape = device.tape
     inputs, operations, producer = decode(tape.code)
     pending = [slot for slot, made_by in enumerate(producer) if made_by >= 0 and live[slot]]
-    if root is None:
+    if roots is None:
         chosen = needed(operations, producer, pending)
         outputs = pending
         kept: list[Operation] = []
     else:
-        chosen = needed(operations, producer, [] if root == _NOTHING else [root])
+        chosen = needed(operations, producer, roots)
         done = set(chosen)
         # What somebody holds and is computed on the way is kept: nothing is computed twice.
         outputs = [slot for slot in pending if producer[slot] in done]
@@ -165,8 +173,8 @@ def _schedule(device: Device, live: bytes, root: int | None, shared: tuple[int, 
     part = cut(inputs, operations, chosen, outputs)
     if config.check():
         verify(part.graph)
-    donated = _donated(part, live, shared) if root is None else ()
-    program = cache.program_of(part.graph, donated, device.jax_device)
+    donated = _donated(part, live, shared) if roots is None else ()
+    program = cache.program_of(part.graph, donated, device.jax_device) if outputs else None
     counts: dict[str, int] = {}
     for operation in part.graph.operations:
         name = f"xla::{_short_name(operation.plan.op)}"
@@ -193,7 +201,7 @@ def _donated(part: Cut, live: bytes, shared: tuple[int, ...]) -> tuple[int, ...]
 def relieve(device: Device) -> None:
     """Keeps a tape from growing without end: drops what nobody needs any more, and runs it if much is left."""
     with LOCK:
-        _evaluate(device, _NOTHING)
+        _evaluate(device, ())
         if len(device.tape.values) > TAPE_LIMIT // 2:
             metrics.count("TapeFull")
             _evaluate(device, None)
