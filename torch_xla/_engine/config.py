@@ -1,6 +1,7 @@
 """Every environment variable the engine knows. Frameworks set some after the import, so each is read when it matters."""
 
 import os
+import re
 
 
 def _flag(name: str) -> bool:
@@ -20,6 +21,12 @@ def pjrt_device() -> str:
 def cpu_num_devices() -> int:
     """CPU_NUM_DEVICES: how many virtual CPU devices this process has; 0 leaves it to JAX."""
     return int(os.environ.get("CPU_NUM_DEVICES", "0") or 0)
+
+
+def forced_host_devices() -> int:
+    """XLA_FLAGS: how many virtual CPU devices `--xla_force_host_platform_device_count` asks for; 0 if it does not."""
+    found = re.findall(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+    return int(found[-1]) if found else 0
 
 
 def use_bf16() -> bool:

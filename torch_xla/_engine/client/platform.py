@@ -1,6 +1,7 @@
 """Which platform, and its devices. Nothing starts before somebody asks for a device."""
 
 import functools
+import glob
 import threading
 
 import jax
@@ -34,6 +35,13 @@ def local_devices() -> tuple[jax.Device, ...]:
             ) from error
         _started = True
         return tuple(devices)
+
+
+def expected_device_count() -> int:
+    """How many devices there will be, as far as settings and device files tell; does not start the client."""
+    files = sum(len(glob.glob(pattern)) for pattern in ("/dev/nvidia[0-9]*", "/dev/accel*", "/dev/vfio/[0-9]*"))
+    chosen = int(getattr(jax.config, "jax_num_cpu_devices", 0) or 0)
+    return max(1, config.cpu_num_devices(), config.forced_host_devices(), chosen, files)
 
 
 def is_started() -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ..client import platform
+from ..dtypes import TO_JAX
 from ..execute import executor
 from ..private import torch as private
 from ..private.backward_threads import answer_for_device_count
@@ -50,6 +51,15 @@ def claim_device_name() -> None:
     private.register_hooks(hooks)
     private.register_device_guard(guard)
     answer_for_device_count(_backward_queues)
+    private.answer_for_accelerator(
+        getDeviceIndex=current_device,
+        setDeviceIndex=set_device,
+        exchangeDevice=_exchange_device,
+        maybeExchangeDevice=_exchange_device,
+        synchronizeDevice=synchronize,
+        getStream=_torch_stream,
+        getDeviceCapability=_capability,
+    )
 
 
 def _backward_queues() -> int:
@@ -100,6 +110,21 @@ def device(index: Any) -> Any:
         yield
     finally:
         devices.set_current_index(before)
+
+
+def _exchange_device(index: int) -> int:
+    before = devices.current_index()
+    if index >= 0:
+        devices.set_current_index(index)
+    return before
+
+
+def _torch_stream(index: int) -> torch.Stream:
+    return torch.Stream(device=torch.device("xla", index))
+
+
+def _capability(index: int) -> dict[str, Any]:
+    return {"supported_dtypes": set(TO_JAX)}
 
 
 def synchronize(device: Any = None) -> None:

@@ -24,6 +24,8 @@ def apply_patches() -> None:
     torch.nn.Module._apply = keeping_parameters(torch.nn.Module._apply)  # type: ignore[method-assign, assignment]
     # Storages of bytes, copies and pickles.
     patch_storages()
+    # PyTorch makes the result on the current ordinal instead of that of the tensor.
+    torch.Tensor.new_tensor = _on_own_device(torch.Tensor.new_tensor)  # type: ignore[method-assign]
     # PyTorch asks the accelerator for pinned memory, and `xla` becomes the accelerator by being imported: a loader with
     # `pin_memory=True` must work for those who never use it.
     torch.Tensor.pin_memory = _pinning(torch.Tensor.pin_memory)  # type: ignore[method-assign]
@@ -49,6 +51,16 @@ def _module_xla(self: torch.nn.Module, device: Any = None) -> torch.nn.Module:
 
 def _named(device: Any) -> Any:
     return torch.device("xla", device) if isinstance(device, int) else device
+
+
+def _on_own_device(original: Any) -> Any:
+    @functools.wraps(original)
+    def new_tensor(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if self.device.type == "xla" and kwargs.get("device") is None:
+            kwargs["device"] = self.device
+        return original(self, *args, **kwargs)  # type: ignore[no-any-return]
+
+    return new_tensor
 
 
 def _pinning(original: Any) -> Any:

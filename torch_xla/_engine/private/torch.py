@@ -64,6 +64,12 @@ def after_default_dtype_changes(note: Any) -> None:
         setattr(torch._C, name, noting(getattr(torch._C, name)))
 
 
+def answer_for_accelerator(**answers: Any) -> None:
+    """Replaces what `torch.accelerator` asks PyTorch's guard, which knows one ordinal of a Python backend."""
+    for name, answer in answers.items():
+        setattr(torch._C, f"_accelerator_{name}", answer)
+
+
 def raw_library(namespace: str) -> torch.library.Library:
     """A library to register kernels in."""
     return torch.library.Library(namespace, "IMPL")
