@@ -3,14 +3,13 @@
 import jax
 import numpy as np
 
+from ..private import jax as private
 from .platform import is_host
 
 
 def put(host: np.ndarray, device: jax.Device) -> jax.Array:
     """A buffer with the contents of `host`, which the caller gives away: on a CPU device it may become the buffer."""
-    # 64-bit dtypes are real on our device whatever the user's jax_enable_x64 says.
-    with jax.enable_x64(True):
-        return jax.device_put(host, device)
+    return private.put(host, device)
 
 
 def get(buffer: jax.Array) -> np.ndarray:

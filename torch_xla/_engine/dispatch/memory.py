@@ -135,7 +135,8 @@ _record_clone = recorder("aten::clone")
 def clone(self: Tensor, *, memory_format: torch.memory_format | None = None) -> Tensor:
     """`torch.clone`: values never change, so a copy in the same order of memory is the same value on a new storage."""
     value = value_of(self)
-    if shows_all(self, value.spec) and (
+    # A buffer that somebody outside writes to is no value that never changes.
+    if not value.shared and shows_all(self, value.spec) and (
         memory_format in (None, torch.preserve_format) or self.is_contiguous(memory_format=memory_format)
     ):
         return wrap(value)
@@ -159,7 +160,7 @@ def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     if ours.device is not theirs.device:
         src = _move(src, ours.device)
         theirs = value_of(src)
-    if theirs.spec is ours.spec and shows_all(self, ours.spec) and shows_all(src, theirs.spec):
+    if theirs.spec is ours.spec and not theirs.shared and shows_all(self, ours.spec) and shows_all(src, theirs.spec):
         self.untyped_storage().value = theirs  # type: ignore[attr-defined]
         return self
     _warn_of_lost_imaginary_part(src, self.dtype)
