@@ -1,0 +1,296 @@
+"""Faster forms of convolutions on the CPU. Each file-level constant and choice below was measured against the others.
+
+XLA:CPU has one good convolution: two spatial dimensions, one group, and enough output channels or columns to share
+among threads. Everything else is led back to that one, or to matrix products:
+
+- kernels of one element are matrix products of the images as they lie (no transposes);
+- kernels that never overlap are kernels of one element on rearranged images;
+- depthwise kernels are sums of shifted products; other groups are joined to dense blocks of at least 32 channels;
+- three dimensions become two, with the kernel's depth among the channels;
+- images of few columns and outputs lie side by side, because XLA shares out columns and output channels only;
+- kernel gradients are matrix products with the operand's columns (im2col), a few images at a time.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import reduce
+from itertools import chain
+from math import prod
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .window import Window
+
+_Form = Callable[[jax.Array, jax.Array], jax.Array]
+_Shape = tuple[int, ...]
+
+# Unrolled over the elements of the kernel; larger kernels would make programs that take long to compile.
+_MOST_UNROLLED = 64
+# From so many positions on, one matrix product per image is as fast as one for the batch, and needs no transposes.
+_POSITIONS_PER_PRODUCT = 128
+# Kernel gradients sum over the positions: these many make a product efficient.
+_POSITIONS_PER_STEP = 1024
+# With fewer columns and fewer output channels, XLA gives all the work to one thread.
+_SHARED_COLUMNS = 128
+_SHARED_OUTPUTS = 96
+_TRANSPOSED_CHANNELS = 16
+# Below this many multiplications threads do not pay.
+_WORTH_THREADS = 1 << 24
+_DENSE_CHANNELS = 32
+_MOST_COLUMN_ELEMENTS = 1 << 26
+
+
+def correlation_form(operand: _Shape, kernel: _Shape, window: Window, groups: int) -> _Form | None:
+    """The form for these shapes; `None` stands for XLA's own convolution."""
+    if prod(window.kernel) == 1:
+        return lambda x, k: _pointwise(x, k, window, groups)
+    if groups == 1 and _never_overlaps(window):
+        return lambda x, k: _patchwise(x, k, window)
+    if groups == 1 and _spreads_out(window):
+        return lambda x, k: _spread(x, k, window)
+    if groups > 1 and kernel[1] == 1 and prod(window.kernel) <= _MOST_UNROLLED:
+        return lambda x, k: _depthwise(x, k, window)
+    if len(window.kernel) == 3:
+        return lambda x, k: _as_planes(x, k, window, groups)
+    if groups > 1:
+        return lambda x, k: _joined_groups(x, k, window, groups)
+    if _leaves_threads_idle(operand, kernel, window):
+        return lambda x, k: _side_by_side(x, k, window)
+    return None
+
+
+def kernel_gradient_form(operand: _Shape, grad: _Shape, window: Window, groups: int) -> _Form | None:
+    """Likewise, for the gradient by the kernel."""
+    if prod(window.kernel) == 1:
+        return lambda x, g: _pointwise_gradient(x, g, window, groups)
+    if prod(window.kernel) > _MOST_UNROLLED:
+        return None
+    if groups > 1 and operand[1] == groups:
+        return lambda x, g: _depthwise_gradient(x, g, window)
+    if len(window.kernel) == 3:
+        return lambda x, g: _gradient_of_planes(x, g, window, groups)
+    if operand[1] * prod(window.kernel) * prod(grad[2:]) > _MOST_COLUMN_ELEMENTS:
+        return None
+    return lambda x, g: _gradient_by_columns(x, g, window, groups)
+
+
+def _correlate(operand: jax.Array, kernel: jax.Array, window: Window, groups: int) -> jax.Array:
+    form = correlation_form(operand.shape, kernel.shape, window, groups)
+    return form(operand, kernel) if form else window.convolve(operand, kernel, groups)
+
+
+def _pointwise(operand: jax.Array, kernel: jax.Array, window: Window, groups: int) -> jax.Array:
+    if max(window.stride) > 1:
+        operand = _at_positions(operand, window)
+    batch, inputs, *extent = operand.shape
+    outputs, positions = kernel.shape[0], prod(extent)
+    matrix = kernel.reshape(groups, outputs // groups, inputs // groups)
+    if positions >= _POSITIONS_PER_PRODUCT:
+        rows = jnp.broadcast_to(matrix, (batch, *matrix.shape)).reshape(batch * groups, *matrix.shape[1:])
+        columns = operand.reshape(batch * groups, inputs // groups, positions)
+        result = _products(rows, columns, 2, 1)
+    else:
+        columns = operand.reshape(batch, groups, inputs // groups, positions).transpose(1, 2, 0, 3)
+        result = _products(matrix, columns.reshape(groups, inputs // groups, batch * positions), 2, 1)
+        result = result.reshape(outputs, batch, positions).transpose(1, 0, 2)
+    result = result.reshape(batch, outputs, *extent)
+    return result if max(window.stride) > 1 else window.padded(result)
+
+
+def _pointwise_gradient(operand: jax.Array, grad: jax.Array, window: Window, groups: int) -> jax.Array:
+    batch, outputs, *extent = grad.shape
+    positions, inputs = prod(extent), operand.shape[1]
+    operand = _at_positions(operand, window).reshape(batch * groups, inputs // groups, positions)
+    grad = grad.reshape(batch * groups, outputs // groups, positions)
+    if positions >= _POSITIONS_PER_STEP:
+        result = jnp.sum(_products(grad, operand, 2, 2).reshape(batch, groups, -1), 0)
+    else:
+        rows, columns = (
+            array.reshape(batch, groups, -1, positions).transpose(1, 2, 0, 3).reshape(groups, -1, batch * positions)
+            for array in (grad, operand)
+        )
+        result = _products(rows, columns, 2, 2)
+    return result.reshape(outputs, inputs // groups, *window.kernel)
+
+
+def _at_positions(operand: jax.Array, window: Window) -> jax.Array:
+    """What a kernel of one element sees."""
+    padded = window.padded(operand)
+    return next(window.shifts(padded, window.positions(operand.shape[2:])))
+
+
+def _never_overlaps(window: Window) -> bool:
+    no_margins = not any(map(any, window.padding))
+    return window.kernel == window.stride and no_margins and max(window.dilation + window.base) == 1
+
+
+def _patchwise(operand: jax.Array, kernel: jax.Array, window: Window) -> jax.Array:
+    positions = window.positions(operand.shape[2:])
+    cropped = operand[(..., *(slice(count * size) for count, size in zip(positions, window.kernel, strict=True)))]
+    count = len(positions)
+    split = cropped.reshape(*operand.shape[:2], *chain(*zip(positions, window.kernel, strict=True)))
+    order = (0, 1, *range(3, 3 + 2 * count, 2), *range(2, 2 + 2 * count, 2))
+    patches = split.transpose(order).reshape(operand.shape[0], -1, *positions)
+    return _pointwise(patches, kernel.reshape(kernel.shape[0], -1, *[1] * count), _single(count), 1)
+
+
+def _spreads_out(window: Window) -> bool:
+    """Whether every element of the operand makes a patch of the result, without overlaps: `_patchwise` in reverse."""
+    if window.kernel != window.base or max(window.dilation + window.stride) > 1:
+        return False
+    margins = zip(window.padding, window.kernel, strict=True)
+    return all(low == size - 1 and high >= size - 1 for (low, high), size in margins)
+
+
+def _spread(operand: jax.Array, kernel: jax.Array, window: Window) -> jax.Array:
+    batch, inputs, *extent = operand.shape
+    outputs, count = kernel.shape[0], len(extent)
+    # The margins turn the kernel round: its last element meets the first element of a patch.
+    flipped = lax.rev(kernel, range(2, kernel.ndim))
+    rows = flipped.transpose(0, *range(2, kernel.ndim), 1).reshape(-1, inputs, *[1] * count)
+    patches = _pointwise(operand, rows, _single(count), 1).reshape(batch, outputs, *window.kernel, *extent)
+    order = (0, 1, *(dim for i in range(count) for dim in (2 + count + i, 2 + i)))
+    whole = patches.transpose(order).reshape(
+        batch, outputs, *(size * step for size, step in zip(extent, window.kernel, strict=True))
+    )
+    beyond = [(0, high - size + 1, 0) for (_, high), size in zip(window.padding, window.kernel, strict=True)]
+    return lax.pad(whole, jnp.zeros((), whole.dtype), [(0, 0, 0)] * 2 + beyond)
+
+
+def _single(count: int) -> Window:
+    ones = (1,) * count
+    return Window(ones, ones, ((0, 0),) * count, ones, ones)
+
+
+def _depthwise(operand: jax.Array, kernel: jax.Array, window: Window) -> jax.Array:
+    positions = window.positions(operand.shape[2:])
+    multiplier = kernel.shape[0] // operand.shape[1]
+    operand = jnp.repeat(operand, multiplier, 1) if multiplier > 1 else operand
+    factors = kernel.reshape(kernel.shape[0], -1, *[1] * len(positions))
+    shifts = enumerate(window.shifts(window.padded(operand), positions))
+    return reduce(jnp.add, (shift * factors[:, index] for index, shift in shifts))
+
+
+def _depthwise_gradient(operand: jax.Array, grad: jax.Array, window: Window) -> jax.Array:
+    # One image at a time stays in the cache for all elements of the kernel.
+    outputs, positions = grad.shape[1], grad.shape[2:]
+    multiplier = outputs // operand.shape[1]
+
+    def step(total: jax.Array, image: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        one, slopes = image
+        one = jnp.repeat(one, multiplier, 0) if multiplier > 1 else one
+        # All but the last dimension first: those sums run along the lanes of a vector.
+        rows = [
+            jnp.sum(shift * slopes, range(1, shift.ndim - 1)) for shift in window.shifts(window.padded(one), positions)
+        ]
+        return total + jnp.stack(rows, 1), None
+
+    none_yet = jnp.zeros((outputs, prod(window.kernel), positions[-1]), operand.dtype)
+    total, _ = lax.scan(step, none_yet, (operand, grad))
+    return jnp.sum(total, -1).reshape(outputs, 1, *window.kernel)
+
+
+def _joined_groups(operand: jax.Array, kernel: jax.Array, window: Window, groups: int) -> jax.Array:
+    outputs, inputs, *size = kernel.shape
+    joined = 1
+    while joined * inputs < _DENSE_CHANNELS and groups % (2 * joined) == 0:
+        joined *= 2
+    blocks = groups // joined
+    own = jnp.eye(joined, dtype=kernel.dtype).reshape(1, joined, 1, joined, 1, *[1] * len(size))
+    dense = kernel.reshape(blocks, joined, outputs // groups, 1, inputs, *size) * own
+    dense = dense.reshape(blocks, outputs // blocks, joined * inputs, *size)
+    parts = jnp.split(operand, blocks, 1)
+    return jnp.concatenate([_correlate(part, block, window, 1) for part, block in zip(parts, dense, strict=True)], 1)
+
+
+def _as_planes(operand: jax.Array, kernel: jax.Array, window: Window, groups: int) -> jax.Array:
+    batch, outputs, depth = operand.shape[0], kernel.shape[0], window.positions(operand.shape[2:])[0]
+    kernel = kernel.swapaxes(1, 2).reshape(outputs, -1, *window.kernel[1:])
+    result = _correlate(_planes(operand, window, groups), kernel, _last_two(window), groups)
+    return result.reshape(batch, depth, *result.shape[1:]).swapaxes(1, 2)
+
+
+def _gradient_of_planes(operand: jax.Array, grad: jax.Array, window: Window, groups: int) -> jax.Array:
+    outputs, inputs = grad.shape[1], operand.shape[1] // groups
+    planes, flat = _planes(operand, window, groups), _last_two(window)
+    grad = grad.swapaxes(1, 2).reshape(-1, outputs, *grad.shape[3:])
+    form = kernel_gradient_form(planes.shape, grad.shape, flat, groups)
+    gradient = form(planes, grad) if form else _gradient_by_columns(planes, grad, flat, groups)
+    return gradient.reshape(outputs, window.kernel[0], inputs, *window.kernel[1:]).swapaxes(1, 2)
+
+
+def _planes(operand: jax.Array, window: Window, groups: int) -> jax.Array:
+    """For each position in depth an image, with what the kernel sees in depth among the channels of each group."""
+    batch, inputs, _, height, width = operand.shape
+    (kernel, *_), (stride, *_), (margins, *_), (dilation, *_), (base, *_) = window.fields()
+    along = Window((kernel, 1), (stride, 1), (margins, (0, 0)), (dilation, 1), (base, 1))
+    flat = operand.reshape(batch, groups, inputs // groups, -1, height * width)
+    positions = along.positions(flat.shape[3:])
+    seen = jnp.stack(list(along.shifts(along.padded(flat), positions)), 2)
+    return seen.transpose(0, 4, 1, 2, 3, 5).reshape(batch * positions[0], -1, height, width)
+
+
+def _last_two(window: Window) -> Window:
+    return Window(*(field[1:] for field in window.fields()))
+
+
+def _leaves_threads_idle(operand: _Shape, kernel: _Shape, window: Window) -> bool:
+    positions = window.positions(operand[2:])
+    if len(positions) != 2 or max(window.base) > 1 or operand[0] == 1:
+        return False
+    narrow = kernel[0] < _SHARED_OUTPUTS and positions[1] < _SHARED_COLUMNS
+    # Few input channels make the transposes dearer than the convolution.
+    return narrow and operand[1] >= _TRANSPOSED_CHANNELS and operand[0] * prod(positions + kernel) >= _WORTH_THREADS
+
+
+def _side_by_side(operand: jax.Array, kernel: jax.Array, window: Window) -> jax.Array:
+    """The whole batch as one wide image, with the margins between the images."""
+    batch, inputs, height, width = operand.shape
+    columns, stride, (low, high) = window.positions(operand.shape[2:])[1], window.stride[1], window.padding[1]
+    width += low + high
+    margins = (low, high - width % -stride)  # so that the window meets each image at the same column
+    width -= width % -stride
+    between = replace(window, padding=((0, 0), margins)).padded(operand)
+    wide = between.transpose(2, 0, 3, 1).reshape(1, height, batch * width, inputs)
+    # Windows that cross from one image to the next give columns that nobody reads.
+    rows, all_columns = window.positions(operand.shape[2:])[0], batch * width // stride
+    padding = replace(window, padding=(window.padding[0], (0, 0))).fitted(wide.shape[1:3], (rows, all_columns)).padding
+    result = lax.conv_general_dilated(
+        wide,
+        kernel.transpose(2, 3, 1, 0),
+        window.stride,
+        padding,
+        rhs_dilation=window.dilation,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )
+    return result.reshape(rows, batch, -1, kernel.shape[0])[:, :, :columns].transpose(1, 3, 0, 2)
+
+
+def _gradient_by_columns(operand: jax.Array, grad: jax.Array, window: Window, groups: int) -> jax.Array:
+    batch, outputs, *positions = grad.shape
+    inputs, elements, count = operand.shape[1], prod(window.kernel), prod(positions)
+    images = next(n for n in range(1, batch + 1) if batch % n == 0 and (n * count >= _POSITIONS_PER_STEP or n == batch))
+
+    def step(some: jax.Array, slopes: jax.Array) -> jax.Array:
+        padded = window.padded(jnp.swapaxes(some, 0, 1))
+        columns = jnp.stack(list(window.shifts(padded, tuple(positions))), 1)
+        columns = columns.reshape(groups, inputs // groups * elements, images * count)
+        rows = jnp.swapaxes(slopes, 0, 1).reshape(groups, outputs // groups, images * count)
+        return _products(rows, columns, 2, 2)
+
+    if images == batch:
+        total = step(operand, grad)
+    else:
+        steps = tuple(array.reshape(batch // images, images, *array.shape[1:]) for array in (operand, grad))
+        none_yet = jnp.zeros((groups, outputs // groups, inputs // groups * elements), operand.dtype)
+        total, _ = lax.scan(lambda total, pair: (total + step(*pair), None), none_yet, steps)
+    return total.reshape(outputs, inputs // groups, *window.kernel)
+
+
+def _products(left: jax.Array, right: jax.Array, left_dim: int, right_dim: int) -> jax.Array:
+    """Matrix products along the first dimension, contracting one dimension of each."""
+    if left.shape[0] == 1:
+        return lax.dot_general(left[0], right[0], (((left_dim - 1,), (right_dim - 1,)), ((), ())))[None]
+    return lax.dot_general(left, right, (((left_dim,), (right_dim,)), ((0,), (0,))))

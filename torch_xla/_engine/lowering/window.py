@@ -1,0 +1,87 @@
+"""How a kernel slides over an operand: its extent, steps and margins in every spatial dimension."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One number per spatial dimension in each field; `padding` may be negative, which crops."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]  # the distance of the kernel's elements
+    base: tuple[int, ...]  # the distance of the operand's elements: between them are zeros
+
+    def fields(self) -> tuple[Any, ...]:
+        """The fields in order, to take apart by dimensions."""
+        return self.kernel, self.stride, self.padding, self.dilation, self.base
+
+    def positions(self, extent: tuple[int, ...]) -> tuple[int, ...]:
+        """How often the window fits an operand of this extent."""
+        return tuple(
+            ((base * (size - 1) + 1 if size else 0) + sum(margins) - dilation * (kernel - 1) - 1) // stride + 1
+            for size, kernel, stride, margins, dilation, base in zip(
+                extent, self.kernel, self.stride, self.padding, self.dilation, self.base, strict=True
+            )
+        )
+
+    def fitted(self, extent: tuple[int, ...], positions: tuple[int, ...]) -> "Window":
+        """This window with the margins at the end that give an operand of `extent` so many positions."""
+        padding = tuple(
+            (low, (count - 1) * stride + dilation * (kernel - 1) + 1 - base * (size - 1) - 1 - low)
+            for size, count, kernel, stride, (low, _), dilation, base in zip(
+                extent, positions, self.kernel, self.stride, self.padding, self.dilation, self.base, strict=True
+            )
+        )
+        return replace(self, padding=padding)
+
+    def reverse(self) -> "Window":
+        """The window that leads from the result back to the operand, with a flipped kernel."""
+        padding = tuple(
+            (dilation * (kernel - 1) - low, dilation * (kernel - 1) - high)
+            for kernel, (low, high), dilation in zip(self.kernel, self.padding, self.dilation, strict=True)
+        )
+        return Window(self.kernel, self.base, padding, self.dilation, self.stride)
+
+    def convolve(self, operand: jax.Array, kernel: jax.Array, groups: int) -> jax.Array:
+        """XLA's own convolution."""
+        spatial = "DHW"[-len(self.kernel) :]
+        return lax.conv_general_dilated(
+            operand,
+            kernel,
+            self.stride,
+            self.padding,
+            lhs_dilation=self.base,
+            rhs_dilation=self.dilation,
+            dimension_numbers=("NC" + spatial, "OI" + spatial, "NC" + spatial),
+            feature_group_count=groups,
+        )
+
+    def padded(self, operand: jax.Array) -> jax.Array:
+        """The operand with its margins, and with the zeros between its elements."""
+        config = [(low, high, base - 1) for (low, high), base in zip(self.padding, self.base, strict=True)]
+        if not any(map(any, config)):
+            return operand
+        unpadded = [(0, 0, 0)] * (operand.ndim - len(config))
+        return lax.pad(operand, jnp.zeros((), operand.dtype), unpadded + config)
+
+    def shifts(self, padded: jax.Array, positions: tuple[int, ...]) -> Iterator[jax.Array]:
+        """What each element of the kernel is multiplied with, at all positions, for a padded operand."""
+        leading = padded.shape[: padded.ndim - len(positions)]
+        for element in product(*map(range, self.kernel)):
+            start = [index * dilation for index, dilation in zip(element, self.dilation, strict=True)]
+            stop = [
+                first + (count - 1) * stride + 1
+                for first, count, stride in zip(start, positions, self.stride, strict=True)
+            ]
+            yield lax.slice(
+                padded, [0] * len(leading) + start, [*leading, *stop], [1] * len(leading) + list(self.stride)
+            )
