@@ -1,0 +1,76 @@
+"""Pools give what PyTorch gives on the CPU, indices included."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.rules import check_rule
+
+aten = torch.ops.aten
+
+# kernel, stride, padding, dilation, ceil_mode
+MAX_CASES: tuple[tuple[Any, ...], ...] = (
+    ([2, 2], [2, 2], [0, 0], [1, 1], False),
+    ([3, 3], [2, 2], [1, 1], [1, 1], False),
+    ([3, 2], [2, 1], [1, 0], [1, 2], True),
+    ([2, 3], [], [0, 1], [1, 1], True),
+)
+AVG_CASES: tuple[tuple[Any, ...], ...] = (
+    ([2, 2], [2, 2], [0, 0], False, True, None),
+    ([3, 3], [2, 2], [1, 1], True, True, None),
+    ([3, 3], [2, 2], [1, 1], True, False, None),
+    ([3, 2], [], [1, 0], False, True, 5),
+)
+
+
+def rand(*size: int) -> torch.Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(sum(size)))
+
+
+@pytest.mark.parametrize("case", MAX_CASES)
+def test_max_pool_and_its_backward(case: tuple[Any, ...]) -> None:
+    x = rand(2, 3, 7, 8)
+    x[0, 0, 0, :4] = 1.0
+    check_rule(aten.max_pool2d_with_indices.default, x, *case)
+    out, indices = aten.max_pool2d_with_indices(x, *case)
+    check_rule(aten.max_pool2d_with_indices_backward.default, rand(*out.shape), x, *case, indices)
+
+
+def test_max_pool_lets_nan_win() -> None:
+    x = rand(1, 4, 4)
+    x[0, 1, 1] = torch.nan
+    check_rule(aten.max_pool2d_with_indices.default, x, [2, 2], [2, 2])
+
+
+def test_max_pool_in_three_dimensions() -> None:
+    x = rand(1, 2, 4, 5, 6)
+    case = ([2, 2, 2], [2, 2, 2], [0, 1, 0], [1, 1, 1], False)
+    check_rule(aten.max_pool3d_with_indices.default, x, *case)
+    out, indices = aten.max_pool3d_with_indices(x, *case)
+    check_rule(aten.max_pool3d_with_indices_backward.default, rand(*out.shape), x, *case, indices)
+
+
+@pytest.mark.parametrize("case", AVG_CASES)
+def test_avg_pool_and_its_backward(case: tuple[Any, ...]) -> None:
+    x = rand(2, 3, 7, 8)
+    check_rule(aten.avg_pool2d.default, x, *case)
+    gradient = rand(*aten.avg_pool2d(x, *case).shape)
+    check_rule(aten.avg_pool2d_backward.default, gradient, x, *case)
+
+
+def test_avg_pool_in_three_dimensions() -> None:
+    x = rand(1, 2, 4, 5, 6)
+    case = ([2, 2, 2], [2, 2, 2], [0, 1, 0], False, True, None)
+    check_rule(aten.avg_pool3d.default, x, *case)
+    check_rule(aten.avg_pool3d_backward.default, rand(*aten.avg_pool3d(x, *case).shape), x, *case)
+
+
+@pytest.mark.parametrize("output", ([1, 1], [3, 4], [7, 2], [5, 3]))
+def test_adaptive_pools_and_their_backward(output: list[int]) -> None:
+    x = rand(2, 3, 7, 8)
+    check_rule(aten._adaptive_avg_pool2d.default, x, output)
+    check_rule(aten._adaptive_avg_pool2d_backward.default, rand(2, 3, *output), x)
+    check_rule(aten.adaptive_max_pool2d.default, x, output)
+    _, indices = aten.adaptive_max_pool2d(x, output)
+    check_rule(aten.adaptive_max_pool2d_backward.default, rand(2, 3, *output), x, indices)
