@@ -15,9 +15,10 @@ from .registry import Promotion, lowers
 aten = torch.ops.aten
 
 SQRT_HALF = float(np.sqrt(0.5))
-# The tanh approximation of GELU: tanh(scale · (x + cubic · x³)).
-TANH_SCALE = float(np.sqrt(2 / np.pi))
-TANH_CUBIC = 0.044715
+# The tanh approximation of GELU is x · (1 + tanh(u)) / 2 = x · sigmoid(2u), which keeps its digits for negative x.
+# Here 2u = scale · (x + cubic · x³).
+SIGMOID_SCALE = float(2 * np.sqrt(2 / np.pi))
+SIGMOID_CUBIC = 0.044715
 
 
 @lowers(aten.relu.default)
@@ -45,7 +46,7 @@ def threshold(self: jax.Array, threshold: Any, value: Any) -> jax.Array:
 @in_opmath
 def gelu(self: jax.Array, *, approximate: str = "none") -> jax.Array:
     if approximate == "tanh":
-        return 0.5 * self * (1 + lax.tanh(TANH_SCALE * (self + TANH_CUBIC * self * self * self)))
+        return self * lax.logistic(SIGMOID_SCALE * (self + SIGMOID_CUBIC * self * self * self))
     return self * (0.5 * (1 + lax.erf(self * SQRT_HALF)))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from .activation import SQRT_HALF, TANH_CUBIC, TANH_SCALE, tanh_of_softplus
+from .activation import SIGMOID_CUBIC, SIGMOID_SCALE, SQRT_HALF, tanh_of_softplus
 from .opmath import in_opmath, number_as
 from .registry import Promotion, lowers
 
@@ -31,9 +31,9 @@ def hardtanh_backward(grad_output: jax.Array, self: jax.Array, min_val: Any, max
 def gelu_backward(grad_output: jax.Array, self: jax.Array, *, approximate: str = "none") -> jax.Array:
     if approximate == "tanh":
         square = self * self
-        tanh = lax.tanh(TANH_SCALE * (self + TANH_CUBIC * square * self))
-        slope = TANH_SCALE * (1 + 3 * TANH_CUBIC * square)
-        return grad_output * (0.5 * (1 + tanh) + 0.5 * self * (1 - tanh * tanh) * slope)
+        sigmoid = lax.logistic(SIGMOID_SCALE * (self + SIGMOID_CUBIC * square * self))
+        slope = SIGMOID_SCALE * (1 + 3 * SIGMOID_CUBIC * square)
+        return grad_output * (sigmoid + self * sigmoid * (1 - sigmoid) * slope)
     distribution = 0.5 * (1 + lax.erf(self * SQRT_HALF))
     density = lax.exp(-0.5 * self * self) * float(1 / np.sqrt(2 * np.pi))
     return grad_output * (distribution + self * density)

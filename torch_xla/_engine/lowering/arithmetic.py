@@ -64,16 +64,24 @@ def div(self: Any, other: Any) -> jax.Array:
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode, promotion=Promotion.COMMON)
 def div_rounded(self: Any, other: Any, *, rounding_mode: str | None) -> jax.Array:
-    self, other = same_dtype(widened(self), widened(other))
     if rounding_mode == "floor":
         return floor_divide(self, other)
     if rounding_mode == "trunc":
-        if not is_float(self):
-            return lax.div(*jnp.broadcast_arrays(self, other))
-        exact = quotient(self, other)
-        return jnp.where(exact < 0, lax.ceil(exact), lax.floor(exact))
+        return _divide_toward_zero(self, other)
+    self, other = _factors(self, other)
     dtype = dtypes.to_jax(float_dtype(dtypes.to_torch(self.dtype)))
     return quotient(self.astype(dtype), other.astype(dtype))
+
+
+def _divide_toward_zero(self: Any, other: Any) -> jax.Array:
+    dividend, divisor = same_dtype(widened(self), widened(other))
+    if not is_float(dividend):
+        return lax.div(*jnp.broadcast_arrays(dividend, divisor))
+    exact = quotient(dividend, divisor)
+    if not is_number(other) and other.dtype != exact.dtype:
+        # Of two tensors, PyTorch rounds the quotient to the narrow dtype before it cuts off the fraction.
+        exact = lax.reduce_precision(exact, jnp.finfo(other.dtype).nexp, jnp.finfo(other.dtype).nmant)
+    return jnp.where(exact < 0, lax.ceil(exact), lax.floor(exact))
 
 
 @lowers(aten.floor_divide.default, aten.floor_divide.Scalar, promotion=Promotion.COMMON)

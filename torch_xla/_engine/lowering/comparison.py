@@ -51,7 +51,7 @@ def _of_floats(function: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Arra
 
 
 def _signbit(self: jax.Array) -> jax.Array:
-    return jnp.signbit(self) if is_float(self) else self < 0
+    return jnp.signbit(self) if is_float(self) else self < jnp.zeros((), self.dtype)
 
 
 TESTS = {

@@ -38,7 +38,7 @@ def is_complex(array: jax.Array) -> bool:
 
 def number_as(number: Any, dtype: np.dtype) -> Any:
     """A number in `dtype`; integers wrap around, as in C."""
-    if isinstance(number, (bool, int, float, complex)):
+    if isinstance(number, (bool, int, float, complex, np.ndarray, np.generic)):
         with np.errstate(all="ignore"):
             return np.asarray(number).astype(dtype)
     return lax.convert_element_type(number, dtype)

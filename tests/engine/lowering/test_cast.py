@@ -1,0 +1,98 @@
+"""Conversions between dtypes agree with PyTorch on the CPU."""
+
+import warnings
+
+import pytest
+import torch
+
+from tests.support.rule_table import Call, call, check_calls
+from tests.support.rules import apply_rule
+from tests.support.values import INF, NAN, edge_values
+
+aten = torch.ops.aten
+
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.bool,
+    torch.complex64,
+    torch.complex128,
+]
+FLOAT8 = [
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2fnuz,
+    torch.float8_e8m0fnu,
+]
+
+
+def values(dtype: torch.dtype) -> torch.Tensor:
+    if dtype.is_floating_point:
+        return torch.tensor([0.0, -0.0, 1.5, -1.5, 2.9, -2.9, 100, -100, 200, -1, 255, 300, -129, 1e4], dtype=dtype)
+    return edge_values(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.filterwarnings("ignore:Casting complex values to real")
+def test_every_dtype_becomes_every_other(dtype: torch.dtype) -> None:
+    check_calls(call(aten._to_copy.default, values(dtype), dtype=other) for other in DTYPES)
+
+
+def float8_calls(dtype: torch.dtype) -> list[Call]:
+    return [call(aten._to_copy.default, values(dtype), dtype=other) for other in FLOAT8[:2]]
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if not d.is_complex])
+def test_every_real_dtype_becomes_float8(dtype: torch.dtype) -> None:
+    for made in float8_calls(dtype):
+        got, expected = apply_rule(made.op, *made.args, **made.kwargs), made.op(*made.args, **made.kwargs)
+        torch.testing.assert_close(got.float(), expected.float(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+@pytest.mark.parametrize("source", [torch.float32, torch.bfloat16, torch.float16])
+def test_float8_saturates_or_overflows_as_pytorch_does(dtype: torch.dtype, source: torch.dtype) -> None:
+    operand = torch.tensor([448.0, 470, 480, 1e10, NAN, INF, -INF, -1e20, 1e-9, 57344, 2**-9, -0.0, 0.0, 1.3, -240.0])
+    operand = operand.to(source)
+    got = apply_rule(aten._to_copy.default, operand, dtype=dtype).float()
+    torch.testing.assert_close(got, operand.to(dtype).float(), rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(
+        apply_rule(aten._to_copy.default, operand.to(dtype), dtype=source), operand.to(dtype).to(source), equal_nan=True
+    )
+
+
+def test_a_float_that_fits_no_integer_has_one_answer() -> None:
+    operand = torch.tensor([NAN, INF, -INF, 1e20])
+    limits = torch.iinfo(torch.int64)
+    assert apply_rule(aten._to_copy.default, operand, dtype=torch.int64).tolist() == [
+        0,
+        limits.max,
+        limits.min,
+        limits.max,
+    ]
+
+
+def test_a_real_part_is_taken_in_silence() -> None:
+    operand = torch.tensor([1 + 2j, 3j])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert apply_rule(aten._to_copy.default, operand, dtype=torch.float32).tolist() == [1, 0]
+        assert apply_rule(aten._to_copy.default, operand, dtype=torch.bool).tolist() == [True, True]
+
+
+def test_copies_keep_the_values_and_take_the_shape_of_their_target() -> None:
+    operand = torch.tensor([[1.5], [-2.5]])
+    calls = [call(op, operand) for op in (aten.clone.default, aten.lift_fresh_copy.default, aten._to_copy.default)]
+    target = torch.zeros(2, 3, dtype=torch.int64)
+    check_calls([*calls, call(aten.copy.default, target, operand), call(aten.copy.default, target, torch.tensor(True))])

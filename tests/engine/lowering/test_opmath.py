@@ -1,0 +1,56 @@
+"""Numbers and narrow floats meet at the precision that PyTorch computes in."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from torch_xla._engine.lowering.opmath import (
+    in_double,
+    is_number,
+    number_as,
+    on_operands,
+    quotient,
+    same_dtype,
+    widened,
+)
+
+
+def test_weakly_typed_scalars_are_numbers_and_arrays_are_not() -> None:
+    seen = []
+    with jax.enable_x64(True):
+        jax.jit(lambda number, array: seen.extend([is_number(number), is_number(array)]))(2.5, jnp.ones((), np.float32))
+    assert seen == [True, False]
+    assert is_number(True) and is_number(1j) and not is_number(np.ones(()))
+
+
+def test_an_integer_wraps_around_in_a_narrow_dtype() -> None:
+    assert number_as(-1, np.dtype(np.uint8)) == 255
+    assert number_as(300, np.dtype(np.int8)) == 44
+    assert number_as(2.7, np.dtype(np.int64)) == 2
+
+
+def test_only_narrow_floats_are_widened() -> None:
+    for dtype, expected in ((np.float16, np.float32), (jnp.bfloat16, np.float32), (np.int8, np.int8)):
+        assert widened(jnp.ones(2, dtype)).dtype == expected
+    assert widened(0.5) == 0.5
+
+
+def test_numbers_take_the_dtype_of_the_arrays() -> None:
+    array, number = same_dtype(jnp.ones(2, jnp.bfloat16), 0.1)
+    assert number.dtype == array.dtype
+    both = on_operands(lambda *operands: operands)(jnp.ones(2, jnp.bfloat16), 0.1)
+    assert [each.dtype for each in both] == [np.float32, np.float32]
+    assert both[1] == np.asarray(0.1, jnp.bfloat16)
+
+
+def test_functions_in_double_see_float64_and_leave_integers_alone() -> None:
+    with jax.enable_x64(True):
+        floats, integers, number = in_double(lambda *args: args)(jnp.ones(2, np.float32), jnp.ones(2, np.int32), 3)
+    assert (floats.dtype, integers.dtype, number) == (np.float64, np.int32, 3)
+
+
+def test_a_quotient_is_rounded_once_whatever_its_divisor_is() -> None:
+    whole = np.arange(1, 500, dtype=np.float32)
+    for divisor in (np.float32(49), whole[:, None], jnp.float32(3)):
+        assert np.array_equal(jax.jit(quotient)(whole, divisor), whole / np.asarray(divisor))
+    assert np.isnan(quotient(jnp.asarray([np.nan], np.float32), np.float32(2)))

@@ -1,0 +1,27 @@
+"""Orthogonal polynomials agree with PyTorch on the CPU."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.rule_table import call, check_calls
+from torch_xla._engine.lowering.polynomials import POLYNOMIALS
+
+DEGREES = torch.tensor([-1.0, 0, 1, 2, 3, 2.7, 5, 7, 12])
+
+
+@pytest.mark.parametrize("packet", POLYNOMIALS, ids=str)
+def test_polynomials_of_every_degree(packet: Any) -> None:
+    places = torch.linspace(-1.5, 2, 40)
+    calls = [
+        call(packet.default, places[:, None], DEGREES[None]),
+        call(packet.default, places.double()[:, None], DEGREES.double()[None]),
+        call(packet.n_scalar, places, 4),
+        call(packet.x_scalar, 0.3, DEGREES),
+        call(packet.default, torch.tensor(0.4), torch.tensor(3)),
+        call(packet.default, torch.zeros(0), torch.zeros(0)),
+        call(packet.default, torch.tensor([1, 2]), torch.tensor([3, 1])),
+    ]
+    check_calls(calls)
+    check_calls(calls[2:4], changing=True)
