@@ -259,3 +259,21 @@ def test_scaled_products_take_scales_of_matrices_and_of_rows() -> None:
     got = apply_rule(aten._scaled_mm.default, a, b.t(), *tensorwise, **scaled)
     # PyTorch rounds to another dtype in between, so a tie may fall to the neighbour: one unit in the last place.
     torch.testing.assert_close(got.to(torch.float8_e4m3fn).float(), expected.float(), rtol=0.125, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_grouped_products_share_one_dimension_between_the_groups(dtype: torch.dtype) -> None:
+    ends = torch.tensor([8, 8, 24], dtype=torch.int32)
+    shapes: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+        ((24, 16), (3, 16, 32)),
+        ((3, 24, 16), (16, 24)),
+        ((32, 24), (24, 16)),
+    ]
+    # The sums of PyTorch's loop over the groups are added up in another order.
+    tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype is torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-5}
+    for left, right in shapes:
+        check(aten._grouped_mm.default, values(*left, dtype=dtype), values(*right, dtype=dtype), ends, **tolerance)
+    check(aten._grouped_mm.default, values(3, 8, 16, dtype=dtype), values(3, 16, 8, dtype=dtype), **tolerance)
+    rows = apply_rule(aten._grouped_mm.default, values(32, 16), values(3, 16, 8), ends)
+    expected = aten._grouped_mm.default(values(32, 16), values(3, 16, 8), ends)
+    torch.testing.assert_close(rows[:24], expected[:24], rtol=1e-5, atol=1e-5)

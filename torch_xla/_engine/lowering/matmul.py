@@ -235,3 +235,30 @@ def scaled_mm(
     if scale_result is None or out_dtype is None or out_dtype.itemsize > 1:
         return result
     return result / scale_result
+
+
+@lowers(aten._grouped_mm.default)
+def grouped_mm(
+    self: jax.Array,
+    mat2: jax.Array,
+    offs: jax.Array | None = None,
+    bias: jax.Array | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> jax.Array:
+    # `offs` holds the ends of the groups along the dimension that they share.
+    if bias is not None:
+        raise NotImplementedError("_grouped_mm() with a bias")
+    if offs is None:
+        return bmm(self, mat2)
+    sizes = jnp.diff(offs, prepend=np.int32(0)).astype(np.int32)
+
+    def ragged(left: jax.Array, right: jax.Array, dims: tuple[int, int], shared: int, group: list[int]) -> jax.Array:
+        numbers = lax.RaggedDotDimensionNumbers((((dims[0],), (dims[1],)), ((), ())), [shared], group)
+        accumulated = accumulation_dtype(left.dtype)
+        return lax.ragged_dot_general(left, right, sizes, numbers, preferred_element_type=accumulated)
+
+    if mat2.ndim == 3:
+        return ragged(self, mat2, (1, 1), 0, [0])
+    if self.ndim == 3:
+        return ragged(mat2.T, self, (1, 2), 0, [0]).T
+    return ragged(self, mat2, (1, 0), 1, [])
