@@ -2,9 +2,10 @@
 
     python -m benchmarks.memory [--workload gpt2_like] [--contestants eager,ours]
 
-Two numbers, both beyond what the process holds once everything is imported: the peak of the whole run, compilation
-included, and the peak of the steps after the first ones. Linux only: the high-water mark is read from and reset in
-`/proc`, because `ru_maxrss` starts at the parent's and cannot be reset.
+Two numbers, both beyond what the process holds after it has trained a small MLP in the same way (so that libraries
+which are loaded late, and the started device, do not count): the peak of the whole run, compilation included, and the
+peak of the steps after the first ones, sent off without waiting for each. Linux only: the high-water mark is read
+from and reset in `/proc`, because `ru_maxrss` starts at the parent's and cannot be reset.
 """
 
 import argparse
@@ -19,12 +20,12 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.contestants import CONTESTANTS
+from benchmarks.contestants import CONTESTANTS, Contestant
 from benchmarks.machine import THREADS
 from benchmarks.models import WORKLOADS
 
 WARM_UP_STEPS = 4
-STEPS = 6
+STEPS = 10
 
 
 def resident(field: str) -> float:
@@ -41,20 +42,23 @@ def reset_high_water_mark() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
+def train(training: Contestant, steps: int) -> None:
+    for _ in range(steps):
+        training.step()
+    training.wait()
+
+
 def measure(workload: str, contestant: str) -> dict[str, float]:
     torch.set_num_threads(THREADS)
-    imported = resident("VmRSS")
-    chosen = WORKLOADS[workload]
-    training = CONTESTANTS[contestant](chosen, chosen.dropout)
-    for _ in range(WARM_UP_STEPS):
-        training.step()
-    training.wait()
-    whole = resident("VmHWM") - imported
+    train(CONTESTANTS[contestant](WORKLOADS["mlp"], 0.0), WARM_UP_STEPS)
     reset_high_water_mark()
-    for _ in range(STEPS):
-        training.step()
-    training.wait()
-    return {"whole": whole, "steps": resident("VmHWM") - imported}
+    before = resident("VmRSS")
+    training = CONTESTANTS[contestant](WORKLOADS[workload], WORKLOADS[workload].dropout)
+    train(training, WARM_UP_STEPS)
+    whole = resident("VmHWM") - before
+    reset_high_water_mark()
+    train(training, STEPS)
+    return {"whole": whole, "steps": resident("VmHWM") - before}
 
 
 def measure_apart(workload: str, contestants: Iterable[str]) -> dict[str, dict[str, float]]:
