@@ -15,8 +15,13 @@ aten = torch.ops.aten
 _E4M3FN = dtypes.to_jax(torch.float8_e4m3fn)
 _E8M0FNU = dtypes.to_jax(torch.float8_e8m0fnu)
 # A C compiler makes these from a wider signed integer, so that -1.0 becomes the greatest unsigned number.
-_BY_WAY_OF = {np.dtype(narrow): np.dtype(np.int32) for narrow in (np.int8, np.int16, np.uint8, np.uint16)}
-_BY_WAY_OF[np.dtype(np.uint32)] = np.dtype(np.int64)
+_BY_WAY_OF: dict[np.dtype, np.dtype] = {
+    np.dtype(np.int8): np.dtype(np.int32),
+    np.dtype(np.int16): np.dtype(np.int32),
+    np.dtype(np.uint8): np.dtype(np.int32),
+    np.dtype(np.uint16): np.dtype(np.int32),
+    np.dtype(np.uint32): np.dtype(np.int64),
+}
 
 
 def cast(array: jax.Array, dtype: np.dtype) -> jax.Array:

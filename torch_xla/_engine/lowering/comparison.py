@@ -19,7 +19,7 @@ def _of_one_dtype(function: Callable[..., jax.Array]) -> Callable[..., jax.Array
     return lambda self, other: function(*same_dtype(self, other))
 
 
-COMMON = {
+COMMON: dict[Any, Callable[..., jax.Array]] = {
     (aten.eq.Tensor, aten.eq.Scalar): jnp.equal,
     (aten.ne.Tensor, aten.ne.Scalar): jnp.not_equal,
     (aten.lt.Tensor, aten.lt.Scalar): jnp.less,

@@ -26,7 +26,7 @@ def is_integer(array: jax.Array) -> bool:
     return jnp.issubdtype(array.dtype, jnp.integer)
 
 
-def is_float(array: jax.Array) -> bool:
+def is_float(array: jax.Array | np.ndarray) -> bool:
     """Whether the dtype is a real floating-point dtype."""
     return jnp.issubdtype(array.dtype, jnp.floating)
 

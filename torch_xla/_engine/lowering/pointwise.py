@@ -87,7 +87,7 @@ def _sinc(self: jax.Array) -> jax.Array:
     return jnp.where(zero, 1, lax.sin(angle) / angle)
 
 
-TO_FLOAT = {
+TO_FLOAT: dict[Any, Callable[..., jax.Array]] = {
     aten.acos.default: _imaginary_follows(lax.acos, -1),
     aten.acosh.default: _imaginary_follows(lax.acosh, 1),
     aten.asin.default: _imaginary_follows(lax.asin, 1),
@@ -139,7 +139,7 @@ def _sign(self: jax.Array) -> jax.Array:
     return self if self.dtype == np.bool_ else lax.sign(self)
 
 
-SAME_DTYPE = {
+SAME_DTYPE: dict[Any, Callable[..., jax.Array]] = {
     aten.abs.default: jnp.abs,
     aten.ceil.default: _of_floats(lax.ceil),
     aten.floor.default: _of_floats(lax.floor),
@@ -221,6 +221,8 @@ def _heaviside(self: jax.Array, values: jax.Array) -> jax.Array:
 
 
 def _gcd(self: jax.Array, other: jax.Array) -> jax.Array:
+    self, other = jnp.broadcast_arrays(self, other)
+
     # Euclid's algorithm on signed numbers, as the least of a dtype has no absolute value.
     def unfinished(state: tuple[jax.Array, jax.Array]) -> jax.Array:
         return jnp.any(state[1] != 0)
@@ -231,7 +233,7 @@ def _gcd(self: jax.Array, other: jax.Array) -> jax.Array:
         remainder = lax.rem(number, jnp.where(done, 1, divisor))
         return jnp.where(done, number, divisor), jnp.where(done, 0, remainder)
 
-    number, _ = lax.while_loop(unfinished, step, tuple(jnp.broadcast_arrays(self, other)))
+    number, _ = lax.while_loop(unfinished, step, (self, other))
     return jnp.abs(number)
 
 
@@ -243,7 +245,7 @@ def _lcm(self: jax.Array, other: jax.Array) -> jax.Array:
     return jnp.abs(jnp.where(divisor == 0, 0, self // jnp.where(divisor == 0, 1, divisor) * other))
 
 
-COMMON = {
+COMMON: dict[Any, Callable[..., jax.Array]] = {
     aten.gcd.default: _gcd,
     aten.heaviside.default: _heaviside,
     aten.lcm.default: _lcm,
@@ -276,7 +278,7 @@ def _xlogy(self: jax.Array, other: jax.Array) -> jax.Array:
     return jnp.where((self == 0) & ~jnp.isnan(other), 0, self * lax.log(other))
 
 
-TWO_TO_FLOAT = {
+TWO_TO_FLOAT: dict[Any, Callable[..., jax.Array]] = {
     (aten.atan2.default,): jnp.arctan2,
     (aten.copysign.Tensor, aten.copysign.Scalar): jnp.copysign,
     (aten.hypot.default,): _hypot,
