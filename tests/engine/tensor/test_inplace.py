@@ -1,9 +1,12 @@
 """Writes: in place through any view, refused where PyTorch refuses them, counted in the version counters."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
-from tests.support.twins import cases, check_refused, check_same, numbers
+from tests.support.twins import Program, cases, check_refused, check_same, numbers
 from torch_xla._engine.dispatch import memory
 
 OVERLAPPING = (
@@ -20,10 +23,10 @@ def n(*size: int, d: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return numbers(*size, device=d, dtype=dtype)
 
 
-def written(write, *size: int):
+def written(write: Callable[[torch.Tensor], object], *size: int) -> Program:
     """A program that writes to a new tensor and returns it."""
 
-    def program(d):
+    def program(d: str) -> Any:
         x = n(*size, d=d)
         write(x)
         return x
@@ -65,12 +68,12 @@ def written(write, *size: int):
         "tril": written(lambda x: x.t().tril_(), 3, 3),
     }
 )
-def test_a_write_through_a_view_reaches_its_base(program):
+def test_a_write_through_a_view_reaches_its_base(program: Program) -> None:
     check_same(program, versions=True)
 
 
-def test_all_views_see_a_write_through_one_of_them():
-    def use(d):
+def test_all_views_see_a_write_through_one_of_them() -> None:
+    def use(d: str) -> Any:
         x = n(4, 6, d=d)
         views = [x.t(), x[1:], x.view(-1)[::5], x.diagonal(), x.unfold(1, 2, 1), x[2, 3], x.expand(2, 4, 6)]
         x[1:3, 2:4].mul_(100)
@@ -103,15 +106,15 @@ EXPANDED = {
 
 
 @pytest.mark.parametrize("write", list(EXPANDED.values()), ids=list(EXPANDED))
-def test_a_tensor_that_shows_an_element_twice_cannot_be_written(write):
+def test_a_tensor_that_shows_an_element_twice_cannot_be_written(write: Callable[..., object]) -> None:
     check_refused(lambda d: write(n(1, 3, d=d).expand(3, 3), d))
     with pytest.raises(RuntimeError) as error:
         write(n(1, 3, d="xla").expand(3, 3), "xla")
     assert str(error.value) == OVERLAPPING
 
 
-def test_one_number_may_be_written_to_an_expanded_tensor():
-    def use(d):
+def test_one_number_may_be_written_to_an_expanded_tensor() -> None:
+    def use(d: str) -> Any:
         x, y, z = n(1, 3, d=d), n(3, d=d), torch.ones((), device=d)
         x.expand(2, 3).fill_(7)
         y[None].expand(2, 3).zero_()
@@ -128,8 +131,8 @@ def test_one_number_may_be_written_to_an_expanded_tensor():
         "index_put_": lambda x, d: x.index_put_((torch.tensor([0], device=d),), torch.tensor(8.0, device=d)),
     }
 )
-def test_what_pytorch_deprecates_on_expanded_tensors_works_with_its_warning(program):
-    def use(d):
+def test_what_pytorch_deprecates_on_expanded_tensors_works_with_its_warning(program: Program) -> None:
+    def use(d: str) -> Any:
         x = n(1, 3, d=d)
         with pytest.warns(UserWarning, match="on expanded tensors is deprecated"):
             program(x.expand(2, 3), d)
@@ -157,8 +160,8 @@ PARTLY = {
 
 
 @pytest.mark.parametrize("write", list(PARTLY.values()), ids=list(PARTLY))
-def test_an_operand_may_not_be_half_overwritten(write):
-    def program(d):
+def test_an_operand_may_not_be_half_overwritten(write: Callable[..., object]) -> None:
+    def program(d: str) -> Any:
         x = n(16, d=d) + 1
         write(x[:9], x[2:11], d)
 
@@ -168,7 +171,7 @@ def test_an_operand_may_not_be_half_overwritten(write):
     assert str(error.value) == PARTIAL
 
 
-def test_the_same_call_on_separate_memory_is_fine_before_and_after_a_refusal():
+def test_the_same_call_on_separate_memory_is_fine_before_and_after_a_refusal() -> None:
     x, y = torch.arange(10.0, device="xla"), torch.arange(10.0, device="xla")
     x[:5].add_(y[1:6])
     with pytest.raises(RuntimeError):
@@ -189,11 +192,11 @@ def test_the_same_call_on_separate_memory_is_fine_before_and_after_a_refusal():
         "a slice assignment must fit": lambda d: n(3, 3, d=d).__setitem__(0, n(2, d=d)),
     }
 )
-def test_a_result_that_does_not_fit_is_refused(program):
+def test_a_result_that_does_not_fit_is_refused(program: Program) -> None:
     check_refused(program)
 
 
-def test_a_refused_write_leaves_the_tensor_as_it_was():
+def test_a_refused_write_leaves_the_tensor_as_it_was() -> None:
     x = torch.arange(3, device="xla")
     with pytest.raises(RuntimeError):
         x.mul_(torch.ones(3, device="xla"))
@@ -214,19 +217,19 @@ def test_a_refused_write_leaves_the_tensor_as_it_was():
         "without waiting": lambda d: torch.zeros(3, device=d).copy_(torch.ones(3), non_blocking=True),
     }
 )
-def test_copy_converts_and_broadcasts(program):
+def test_copy_converts_and_broadcasts(program: Program) -> None:
     check_same(program, versions=True)
 
 
 @pytest.mark.parametrize("source", ["cpu", "xla"])
-def test_copies_to_the_host_convert_and_broadcast(source):
+def test_copies_to_the_host_convert_and_broadcast(source: str) -> None:
     target = torch.zeros(2, 3, dtype=torch.int32)
     target.copy_(torch.tensor([1.7, 2.0, -3.9], device=source))
     target[:, 0].copy_(torch.tensor([8, 9], device=source))
     assert target.tolist() == [[8, 2, -3], [9, 2, -3]]
 
 
-def test_a_lost_imaginary_part_is_warned_about_once_as_on_the_cpu(monkeypatch):
+def test_a_lost_imaginary_part_is_warned_about_once_as_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_has_warned", False)
     x = torch.zeros(3, device="xla")
     with pytest.warns(UserWarning, match="discards the imaginary part"):
@@ -260,12 +263,12 @@ def test_a_lost_imaginary_part_is_warned_about_once_as_on_the_cpu(monkeypatch):
         "arange": lambda d: torch.arange(5, out=torch.empty(0, dtype=torch.int64, device=d)),
     }
 )
-def test_out_receives_the_result(program):
+def test_out_receives_the_result(program: Program) -> None:
     check_same(program, versions=True)
 
 
-def test_an_out_of_the_wrong_size_is_resized_with_a_warning():
-    def use(d):
+def test_an_out_of_the_wrong_size_is_resized_with_a_warning() -> None:
+    def use(d: str) -> Any:
         out = torch.empty(3, device=d)
         with pytest.warns(
             UserWarning, match=r"it had shape \[3\], which does not match the required output shape \[2, 2"
@@ -289,16 +292,16 @@ def test_an_out_of_the_wrong_size_is_resized_with_a_warning():
         "with a gradient": lambda d: torch.add(n(2, d=d).requires_grad_(), 1, out=torch.empty(2, device=d)),
     }
 )
-def test_an_out_that_cannot_take_the_result_is_refused(program):
+def test_an_out_that_cannot_take_the_result_is_refused(program: Program) -> None:
     check_refused(program)
 
 
-def test_an_out_on_the_host_is_refused():
+def test_an_out_on_the_host_is_refused() -> None:
     with pytest.raises(RuntimeError, match="device"):
         torch.add(torch.ones(2, device="xla"), 1, out=torch.empty(2))
 
 
-def versions(d):
+def versions(d: str) -> Any:
     x = n(4, d=d)
     seen = [x._version]
     for write in (
@@ -327,12 +330,12 @@ def versions(d):
     return seen
 
 
-def test_version_counters_count_what_they_count_on_the_cpu():
+def test_version_counters_count_what_they_count_on_the_cpu() -> None:
     assert versions("xla") == versions("cpu")
 
 
-def test_views_share_a_version_counter_and_data_has_its_own():
-    def use(d):
+def test_views_share_a_version_counter_and_data_has_its_own() -> None:
+    def use(d: str) -> Any:
         x = n(4, d=d)
         view, detached, data = x[1:], x.detach(), x.data
         view.add_(1)
@@ -342,7 +345,7 @@ def test_views_share_a_version_counter_and_data_has_its_own():
     assert use("xla") == use("cpu")
 
 
-def exponential(d):
+def exponential(d: str) -> None:
     x = n(3, d=d).requires_grad_()
     y = x.exp()
     y.add_(1)
@@ -350,7 +353,7 @@ def exponential(d):
 
 
 @pytest.mark.parametrize("device", ["cpu", "xla"])
-def test_backward_through_an_overwritten_value_is_refused(device):
+def test_backward_through_an_overwritten_value_is_refused(device: str) -> None:
     expected = "modified by an inplace operation.*which is output 0 of Exp, is at version 1; expected version 0 instead"
     with pytest.raises(RuntimeError, match=expected):
         exponential(device)
@@ -365,5 +368,5 @@ def test_backward_through_an_overwritten_value_is_refused(device):
         "resize of a leaf": lambda d: torch.zeros(3, device=d, requires_grad=True).resize_(2),
     }
 )
-def test_writes_that_autograd_forbids_are_refused(program):
+def test_writes_that_autograd_forbids_are_refused(program: Program) -> None:
     check_refused(program)

@@ -1,10 +1,12 @@
 """Views: sizes, strides, offsets and elements as on the CPU, however many views lie on each other."""
 
+from typing import Any
+
 import pytest
 import torch
 
 import torch_xla
-from tests.support.twins import cases, check_refused, check_same, numbers
+from tests.support.twins import Program, cases, check_refused, check_same, numbers
 from torch_xla._engine.metrics import counters
 
 
@@ -37,11 +39,11 @@ def n(*size: int, d: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         "as_strided of nothing": lambda d: n(12, d=d).as_strided((0, 3), (1, 1), 40),
     }
 )
-def test_a_view_is_the_same_view_as_on_the_cpu(program):
+def test_a_view_is_the_same_view_as_on_the_cpu(program: Program) -> None:
     check_same(program, versions=True)
 
 
-def test_making_a_view_records_nothing():
+def test_making_a_view_records_nothing() -> None:
     x = torch.ones(4, 6, device="xla")
     torch_xla.sync()
     code = len(torch_xla._engine.tensor.device.device_at(0).tape.code)
@@ -60,7 +62,7 @@ def test_making_a_view_records_nothing():
         "in place, past the end": lambda d: n(12, d=d).as_strided_((13,), (1,)),
     }
 )
-def test_as_strided_cannot_leave_the_storage(program):
+def test_as_strided_cannot_leave_the_storage(program: Program) -> None:
     check_refused(program)
 
 
@@ -70,10 +72,10 @@ def test_as_strided_cannot_leave_the_storage(program):
         "channels last 3d": torch.channels_last_3d,
     }
 )
-def test_a_memory_format_survives_what_it_survives_on_the_cpu(program):
+def test_a_memory_format_survives_what_it_survives_on_the_cpu(program: Program) -> None:
     size = (2, 3, 4, 5) if program is torch.channels_last else (2, 3, 2, 4, 5)
 
-    def use(d):
+    def use(d: str) -> Any:
         x = n(*size, d=d).contiguous(memory_format=program)
         return (
             [x, x + 1, x * x, x.relu(), x.clone(), x.contiguous(), x.to(torch.float64), x.sum(1), x[:, 1], x[1:]],
@@ -85,15 +87,15 @@ def test_a_memory_format_survives_what_it_survives_on_the_cpu(program):
     check_same(use)
 
 
-def test_strides_of_a_transposed_operand_reach_the_result():
-    def use(d):
+def test_strides_of_a_transposed_operand_reach_the_result() -> None:
+    def use(d: str) -> Any:
         x = n(3, 4, d=d).t()
         return x + 1, x * x, x.clone(), x.exp(), torch.zeros_like(x), x + n(4, 3, d=d), x.contiguous(), x.double()
 
     check_same(use)
 
 
-def test_the_host_sees_the_strides_of_the_device_and_the_other_way_round():
+def test_the_host_sees_the_strides_of_the_device_and_the_other_way_round() -> None:
     dense = torch.arange(24.0).reshape(2, 3, 4).permute(2, 0, 1)
     assert dense.to("xla").stride() == dense.stride()
     assert dense.to("xla").cpu().stride() == dense.stride()
@@ -113,7 +115,7 @@ def test_the_host_sees_the_strides_of_the_device_and_the_other_way_round():
         "detach_": lambda d: (n(3, d=d).requires_grad_() * 2).detach_(),
     }
 )
-def test_a_tensor_can_become_a_view_in_place(program):
+def test_a_tensor_can_become_a_view_in_place(program: Program) -> None:
     check_same(program, versions=True)
 
 
@@ -131,7 +133,7 @@ def test_a_tensor_can_become_a_view_in_place(program):
         "float8": lambda d: n(4, d=d).to(torch.float8_e4m3fn).view(torch.uint8),
     }
 )
-def test_a_storage_can_be_looked_at_as_another_dtype(program):
+def test_a_storage_can_be_looked_at_as_another_dtype(program: Program) -> None:
     check_same(program, versions=True)
 
 
@@ -152,12 +154,12 @@ def test_a_storage_can_be_looked_at_as_another_dtype(program):
         "imag of a real tensor": lambda d: n(3, d=d).imag,
     }
 )
-def test_views_that_do_not_exist_are_refused_in_the_words_of_the_cpu(program):
+def test_views_that_do_not_exist_are_refused_in_the_words_of_the_cpu(program: Program) -> None:
     check_refused(program)
 
 
-def test_writes_through_another_dtype_reach_the_base():
-    def use(d):
+def test_writes_through_another_dtype_reach_the_base() -> None:
+    def use(d: str) -> Any:
         ones, byte, words, flags = n(4, d=d), n(4, d=d), n(8, d=d, dtype=torch.uint8), n(4, d=d, dtype=torch.uint8)
         ones.view(torch.int32).fill_(0x3F800000)
         byte.view(torch.uint8)[3] = 0x40
@@ -168,8 +170,8 @@ def test_writes_through_another_dtype_reach_the_base():
     check_same(use, versions=True)
 
 
-def test_complex_tensors_share_memory_with_their_parts():
-    def use(d):
+def test_complex_tensors_share_memory_with_their_parts() -> None:
+    def use(d: str) -> Any:
         x = torch.complex(n(2, 3, d=d), n(2, 3, d=d) + 1)
         pairs = torch.view_as_real(x)
         pairs[..., 1] = 5
@@ -180,8 +182,8 @@ def test_complex_tensors_share_memory_with_their_parts():
     check_same(use, versions=True)
 
 
-def test_conjugates_are_views_until_somebody_needs_their_elements():
-    def use(d):
+def test_conjugates_are_views_until_somebody_needs_their_elements() -> None:
+    def use(d: str) -> Any:
         x = torch.complex(n(2, 3, d=d), n(2, 3, d=d) + 1)
         y = x.conj()
         return y, y.imag, y.resolve_conj(), y.clone(), x.mH, y + 1, y @ x.t(), y.real, y.imag.resolve_neg(), -y, y.abs()
@@ -189,8 +191,8 @@ def test_conjugates_are_views_until_somebody_needs_their_elements():
     check_same(use, versions=True)
 
 
-def test_writes_through_conjugates_and_negatives_reach_the_base():
-    def use(d):
+def test_writes_through_conjugates_and_negatives_reach_the_base() -> None:
+    def use(d: str) -> Any:
         x = torch.complex(n(3, d=d), n(3, d=d))
         x.conj().mul_(1j)
         x.conj().imag.add_(1)
@@ -220,7 +222,7 @@ def test_writes_through_conjugates_and_negatives_reach_the_base():
         "in place": lambda d: [n(d=d).fill_(2), n(d=d).add_(3)[None].mul_(2), n(2, d=d)[1].zero_()],
     }
 )
-def test_a_tensor_without_dimensions_is_a_tensor(program):
+def test_a_tensor_without_dimensions_is_a_tensor(program: Program) -> None:
     check_same(program)
 
 
@@ -240,11 +242,11 @@ def test_a_tensor_without_dimensions_is_a_tensor(program):
         "asking": lambda d: [n(0, d=d).any(), n(0, d=d).all(), n(0, d=d).tolist(), n(0, 2, d=d).numel()],
     }
 )
-def test_an_empty_tensor_is_a_tensor(program):
+def test_an_empty_tensor_is_a_tensor(program: Program) -> None:
     check_same(program)
 
 
-def test_reading_a_view_twice_computes_it_once():
+def test_reading_a_view_twice_computes_it_once() -> None:
     x = torch.arange(12.0, device="xla").view(3, 4)
     torch_xla.sync()
     y = x.t() + 1
@@ -255,7 +257,7 @@ def test_reading_a_view_twice_computes_it_once():
 
 
 @pytest.mark.parametrize("size", [(3, 4), (0, 4), (1,), ()])
-def test_alias_chains_show_one_memory(size):
+def test_alias_chains_show_one_memory(size: tuple[int, ...]) -> None:
     x = torch.zeros(size, device="xla")
     aliases = [x.view(-1), x.detach(), x.data, x[...], x.unsqueeze(0), x.view_as(x), x.expand_as(x)]
     x.add_(1)

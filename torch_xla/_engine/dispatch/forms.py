@@ -39,6 +39,7 @@ class Operator:
     index_like: bool  # its index operands may live on the CPU
     returns: bool  # some in-place operators return nothing
     bumps: bool  # it counts its writes in the version counters itself
+    defaults: tuple[tuple[int, str, object], ...]  # arguments that may be left out here, but not of `functional`
 
     @property
     def name(self) -> str:
@@ -80,15 +81,28 @@ def operator_of(name: str) -> Operator:
             scalars.update((position, argument.name))
     packet_name = op._schema.name.split("::")[1]
     index_like = packet_name.strip("_") in ("index", "index_put", "index_put_impl", "unsafe_index", "unsafe_index_put")
+    functional = _functional_sibling(op, form)
     return Operator(
         op,
         form,
-        _functional_sibling(op, form),
+        functional,
         tuple(written),
         frozenset(scalars),
         index_like,
         bool(op._schema.returns),
         form is Form.INPLACE and packet_name.startswith("_foreach_"),
+        _lost_defaults(op, functional),
+    )
+
+
+def _lost_defaults(op: OpOverload, functional: OpOverload | None) -> tuple[tuple[int, str, object], ...]:
+    if functional is None:
+        return ()
+    required = {a.name for a in functional._schema.arguments if not a.has_default_value()}
+    return tuple(
+        (position, a.name, a.default_value)
+        for position, a in enumerate(op._schema.arguments)
+        if a.has_default_value() and a.name in required
     )
 
 

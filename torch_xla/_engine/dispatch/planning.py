@@ -42,6 +42,8 @@ class Entry:
     nested: bool = False
     is_list: bool = False
     constants: tuple[Any, ...] = ()
+    # Results that are an operand as it came: the tensor written to keeps the value it has.
+    unchanged: frozenset[int] = frozenset()
     # The entries by number, where a rule depends on the numbers themselves (it was traced with them).
     variants: "dict[tuple[Any, ...], Entry] | None" = None
     watched: bool = False  # an operand may show part of the memory that is written
@@ -79,9 +81,17 @@ def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
     if rule is None:
         return Entry(None)
     plan = _plan(rule, operator, args, kwargs, call)
+    passed_on: list[int] = []
+
+    def abstract(*arrays: Any) -> Any:
+        result = apply_rule(plan, arrays, call[2], _key(plan))
+        leaves = jax.tree.leaves(result)
+        passed_on.extend(i for i, leaf in enumerate(leaves) if any(leaf is array for array in arrays))
+        return result
+
     try:
         with jax.enable_x64(True):
-            shapes = jax.eval_shape(lambda *arrays: apply_rule(plan, arrays, call[2], _key(plan)), *_shapes(plan))
+            shapes = jax.eval_shape(abstract, *_shapes(plan))
         inferred = _from_shapes(shapes) if inferred is None else _without_unwanted(inferred, shapes)
         plan = replace(plan, outputs=inferred.outputs, structure=inferred.structure)
         _check_shapes(plan, shapes)
@@ -91,7 +101,15 @@ def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
         refusals.refuse_if_the_cpu_does(operator, args, kwargs)
     writes = operator.form is Form.INPLACE
     is_list = inferred.nested and len(inferred.structure) == 1 and inferred.structure[0] >= 0
-    return Entry(plan, writes, inferred.nested, is_list, inferred.constants, watched=writes and _may_overlap(call))
+    return Entry(
+        plan,
+        writes,
+        inferred.nested,
+        is_list,
+        inferred.constants,
+        watched=writes and _may_overlap(call),
+        unchanged=frozenset(passed_on) if writes else frozenset(),
+    )
 
 
 def _is_doubtful(rule: Rule, operator: Operator, plan: Plan, shapes: Any) -> bool:
@@ -117,6 +135,9 @@ def _plan(rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs: dict[st
         replaced = template.replace(argument, keyword in operator.scalars)
         if keyword not in DROPPED:
             filled_kwargs[keyword] = replaced
+    for position, name, default in operator.defaults:
+        if position >= len(args):
+            filled_kwargs.setdefault(name, default)
     return Plan(
         rule.op,
         (filled_args, filled_kwargs),
