@@ -227,20 +227,25 @@ def _write_back(
 ) -> Any:
     if entry.watched and isinstance(args[0], Tensor):
         refusals.refuse_partial_overlap(operator, [args[0]], args, kwargs)
-    rest = iter(values)
+    rest = enumerate(values)
     for where in operator.written:
         target = args[where] if isinstance(where, int) else kwargs.get(where)
         if isinstance(target, Tensor):
-            hold(target, next(rest))
+            _replace(entry, target, *next(rest))
         elif target is not None:
             for tensor in target:
-                hold(tensor, next(rest))
+                _replace(entry, tensor, *next(rest))
             if operator.bumps:
                 private.increment_version(target)
     if not operator.returns:
         return None  # as `_foreach_add_` does
     first = operator.written[0]
     return args[first] if isinstance(first, int) else kwargs[first]
+
+
+def _replace(entry: planning.Entry, tensor: Tensor, position: int, value: Value) -> None:
+    if position not in entry.unchanged:
+        hold(tensor, value)
 
 
 def out_variant(name: str) -> Kernel:

@@ -6,7 +6,7 @@ import torch
 
 from ..lowering.registry import all_rules
 from ..private import torch as private
-from . import batch_norm, indexing, memory, tangents, views
+from . import batch_norm, composed, indexing, memory, tangents, views
 from .autocast import register_autocast
 from .kernels import out_variant, recorder
 
@@ -33,6 +33,7 @@ def register_kernels() -> None:
     special: dict[str, Any] = {
         **memory.KERNELS,
         **batch_norm.KERNELS,
+        **composed.KERNELS,
         **indexing.KERNELS,
         **tangents.KERNELS,
         **{name.removeprefix("aten::"): views.view_kernel(name) for name in views.NAMES},
