@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import torch
+from torch.utils import _pytree as pytree
 
 from .. import dtypes
 from ..graph.plan import Number, Operand, Plan
@@ -81,12 +82,14 @@ def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
     if rule is None:
         return Entry(None)
     plan = _plan(rule, operator, args, kwargs, call)
+    writes = operator.form is Form.INPLACE
+    targets = _written_operands(operator, args, kwargs) if writes else []
     passed_on: list[int] = []
 
     def abstract(*arrays: Any) -> Any:
         result = apply_rule(plan, arrays, call[2], _key(plan))
-        leaves = jax.tree.leaves(result)
-        passed_on.extend(i for i, leaf in enumerate(leaves) if any(leaf is array for array in arrays))
+        leaves = jax.tree.leaves(result)[: len(targets)]
+        passed_on.extend(i for i, leaf in enumerate(leaves) if leaf is arrays[targets[i]])
         return result
 
     try:
@@ -99,7 +102,6 @@ def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
         return Entry(None)
     if _is_doubtful(rule, operator, plan, shapes):
         refusals.refuse_if_the_cpu_does(operator, args, kwargs)
-    writes = operator.form is Form.INPLACE
     is_list = inferred.nested and len(inferred.structure) == 1 and inferred.structure[0] >= 0
     return Entry(
         plan,
@@ -108,8 +110,15 @@ def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
         is_list,
         inferred.constants,
         watched=writes and _may_overlap(call),
-        unchanged=frozenset(passed_on) if writes else frozenset(),
+        unchanged=frozenset(passed_on),
     )
+
+
+def _written_operands(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
+    """Which of the operands the results of an in-place call replace, in the order of the results."""
+    operands = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    written = refusals.written_tensors(operator, args, kwargs)
+    return [next(i for i, operand in enumerate(operands) if operand is tensor) for tensor in written]
 
 
 def _is_doubtful(rule: Rule, operator: Operator, plan: Plan, shapes: Any) -> bool:
