@@ -217,14 +217,6 @@ def equal(self: Tensor, other: Tensor) -> bool:
     return bool(transfer.item(torch.eq(self, other).all()))
 
 
-_FUSED_ATTENTION = torch.nn.attention.SDPBackend.OVERRIDEABLE.value
-
-
-def fused_sdp_choice(*args: Any, **kwargs: Any) -> int:
-    """Attention is one operator with a rule of its own, whatever its arguments."""
-    return int(_FUSED_ATTENTION)
-
-
 def resize_(self: Tensor, size: list[int], *, memory_format: torch.memory_format | None = None) -> Tensor:
     """`Tensor.resize_`: keeps the storage's elements, and grows the storage if it is too small."""
     target = Geometry.contiguous(tuple(size))
@@ -290,7 +282,6 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "_copy_from_and_resize": copy_from_and_resize,
     "_local_scalar_dense": local_scalar_dense,
     "equal": equal,
-    "_fused_sdp_choice": fused_sdp_choice,
     "resize_": resize_,
     "set_": set_nothing,
     "set_.source_Storage": set_storage,

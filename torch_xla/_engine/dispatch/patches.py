@@ -30,6 +30,9 @@ def apply_patches() -> None:
     # `pin_memory=True` must work for those who never use it.
     torch.Tensor.pin_memory = _pinning(torch.Tensor.pin_memory)  # type: ignore[method-assign]
     torch.Tensor.is_pinned = _pinned(torch.Tensor.is_pinned)  # type: ignore[method-assign]
+    # Recording is Python, and Python runs one thread at a time: PyTorch's backward thread for our device would only
+    # take turns with the caller's. Without it a step is recorded faster, and the user's line is on the stack.
+    private.wrap_backward(_in_the_callers_thread)
     # What a recorded call means may depend on the default dtype; asking for it at every call would cost more.
     private.after_default_dtype_changes(note_default_dtype)
     note_default_dtype()
@@ -83,3 +86,14 @@ def _pinned(original: Any) -> Any:
         return torch.cuda.is_available() and bool(torch.ops.aten.is_pinned(self, torch.device("cuda")))
 
     return is_pinned
+
+
+def _in_the_callers_thread(original: Any) -> Any:
+    @functools.wraps(original)
+    def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if not any(isinstance(output, torch.Tensor) and output.device.type == "xla" for output in outputs):
+            return original(outputs, *args, **kwargs)
+        with torch.autograd.set_multithreading_enabled(False):
+            return original(outputs, *args, **kwargs)
+
+    return run_backward

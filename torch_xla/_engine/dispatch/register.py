@@ -7,6 +7,7 @@ import torch
 from ..lowering.registry import all_rules
 from ..private import torch as private
 from . import batch_norm, composed, indexing, memory, tangents, views
+from .attention import register_attention
 from .autocast import register_autocast
 from .kernels import out_variant, recorder
 
@@ -52,6 +53,7 @@ def register_kernels() -> None:
             private.register_kernel(library, short, _kernel_for(name))
     for short in _WHOLE:
         private.register_kernel(library, short, recorder(f"aten::{short}"))
+    _libraries.extend(register_attention())
     register_autocast()
 
 

@@ -97,3 +97,15 @@ def register_autocast_kernel(library: torch.library.Library, name: str, kernel: 
 def without_autocast() -> Any:
     """A `with` block in which autocast is passed by."""
     return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1))
+
+
+def fused_attention_enabled() -> bool:
+    """False inside `sdpa_kernel(SDPBackend.MATH)`, which asks for the composition: it can be differentiated twice."""
+    return torch._C._get_flash_sdp_enabled() or torch._C._get_overrideable_sdp_enabled()
+
+
+def wrap_backward(wrapper: Any) -> None:
+    """Replaces the function that starts PyTorch's backward engine, under both names it is called by."""
+    wrapped = wrapper(torch.autograd.graph._engine_run_backward)
+    torch.autograd.graph._engine_run_backward = wrapped
+    torch.autograd._engine_run_backward = wrapped  # type: ignore[attr-defined]
