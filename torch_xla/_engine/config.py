@@ -1,4 +1,4 @@
-"""Every environment variable the engine knows. Frameworks set some after the import, so each is read when it matters."""
+"""Every environment variable the engine knows. Frameworks set some late, so each is read when it matters."""
 
 import os
 import re

@@ -62,7 +62,8 @@ def to_jax(dtype: torch.dtype) -> np.dtype:
     try:
         return TO_JAX[dtype]
     except KeyError:
-        raise TypeError(f"{dtype} has no counterpart on an 'xla' device. It has: {', '.join(map(str, TO_JAX))}.") from None
+        known = ", ".join(map(str, TO_JAX))
+        raise TypeError(f"{dtype} has no counterpart on an 'xla' device. It has: {known}.") from None
 
 
 def to_torch(dtype: np.dtype) -> torch.dtype:

@@ -33,7 +33,17 @@ def test_layer_norm(dtype: torch.dtype, affine: bool) -> None:
 def test_layer_norm_backward(dtype: torch.dtype, mask: list[bool]) -> None:
     x, weight, bias = rand(6, 5, dtype=dtype), rand(5, dtype=dtype), rand(5, dtype=dtype)
     _, mean, rstd = aten.native_layer_norm(x, [5], weight, bias, 1e-5)
-    check = (aten.native_layer_norm_backward.default, rand(6, 5, dtype=dtype) + 1, x, [5], mean, rstd, weight, bias, mask)
+    check = (
+        aten.native_layer_norm_backward.default,
+        rand(6, 5, dtype=dtype) + 1,
+        x,
+        [5],
+        mean,
+        rstd,
+        weight,
+        bias,
+        mask,
+    )
     check_rule(*check, **tolerance(dtype))
 
 

@@ -136,8 +136,10 @@ def clone(self: Tensor, *, memory_format: torch.memory_format | None = None) -> 
     """`torch.clone`: values never change, so a copy in the same order of memory is the same value on a new storage."""
     value = value_of(self)
     # A buffer that somebody outside writes to is no value that never changes.
-    if not value.shared and shows_all(self, value.spec) and (
-        memory_format in (None, torch.preserve_format) or self.is_contiguous(memory_format=memory_format)
+    if (
+        not value.shared
+        and shows_all(self, value.spec)
+        and (memory_format in (None, torch.preserve_format) or self.is_contiguous(memory_format=memory_format))
     ):
         return wrap(value)
     return _record_clone(self, memory_format=memory_format)  # type: ignore[no-any-return]

@@ -15,7 +15,7 @@ from .kernels import out_variant, recorder
 # none of them: its whole form has no forward-mode derivative and no second one.
 _WHOLE = ("linear",)
 
-# Overloads with an `out=` that do not say so. Their schemas would, but to build all schemas takes a tenth of the import.
+# Overloads with an `out=` that do not say so. Their schemas would, but building all of them slows the import.
 _NAMED_AFTER_RESULTS = frozenset(
     (
         "L", "OutTensor", "U", "X", "a", "dim_max", "dim_min", "dim_values", "eigenvalues", "grad_input", "indices",

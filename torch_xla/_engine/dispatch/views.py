@@ -82,5 +82,3 @@ def check_bounds(tensor: torch.Tensor) -> None:
             f"{geometry.offset}, and itemsize {tensor.element_size()} requiring a storage size of {needed} are out of "
             f"bounds for storage of size {has}"
         )
-
-

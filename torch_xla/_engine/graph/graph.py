@@ -58,7 +58,7 @@ class Graph:
 
 
 def decode(code: Sequence[Any]) -> tuple[dict[int, Spec], list[Operation], list[int]]:
-    """A tape's code as its inputs (by slot), its operations, and for each slot the operation that fills it (-1: none)."""
+    """A tape's code as its inputs by slot, its operations, and the operation that fills each slot (-1: none)."""
     inputs: dict[int, Spec] = {}
     operations: list[Operation] = []
     producer: list[int] = []
@@ -114,9 +114,7 @@ class Cut:
     positions: tuple[int, ...]
 
 
-def cut(
-    inputs: dict[int, Spec], operations: Sequence[Operation], chosen: Sequence[int], outputs: Sequence[int]
-) -> Cut:
+def cut(inputs: dict[int, Spec], operations: Sequence[Operation], chosen: Sequence[int], outputs: Sequence[int]) -> Cut:
     """The graph of the `chosen` operations that gives the slots `outputs`."""
     used = {slot for index in chosen for slot in operations[index].operands}
     used.update(outputs)
@@ -142,9 +140,7 @@ def cut(
             draws.append(old.draw)
         for k in range(len(old.plan.outputs)):
             new_slot[old.first_output + k] = first + k
-    graph = Graph(
-        tuple(inputs[slot] for slot in kept), tuple(renumbered), tuple(new_slot[slot] for slot in outputs)
-    )
+    graph = Graph(tuple(inputs[slot] for slot in kept), tuple(renumbered), tuple(new_slot[slot] for slot in outputs))
     positions = tuple(operations[index].position for index in chosen)
     return Cut(graph, tuple(kept), tuple(outputs), tuple(numbers), tuple(draws), positions)
 

@@ -25,8 +25,8 @@ class Plan:
     """What a call does, apart from which values it reads. Compared by identity: the recorder interns plans.
 
     `arguments` is the call's (args, kwargs) with `Operand` and `Number` in place of values. `structure` tells how the
-    flat `outputs` nest in what the rule returns: one int per result, -1 for an array, n for a list of n arrays and -2 for
-    a result that is not wanted.
+    flat `outputs` nest in what the rule returns: one int per result, -1 for an array, n for a list of n arrays and -2
+    for a result that is not wanted.
     """
 
     op: Any

@@ -33,7 +33,7 @@ class Value:
 
     @property
     def state(self) -> str:
-        """"data", "pending" or "empty"."""
+        """ "data", "pending" or "empty"."""
         if self.buffer is not None:
             return "data"
         return "empty" if self.tape is None else "pending"

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._ops import OpOverload
@@ -45,7 +46,7 @@ def rule_for(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R
     random = fx.is_random(module)
 
     def lower(*args: Any, key: Any = None, **kwargs: Any) -> Any:
-        arrays = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if hasattr(leaf, "dtype") and hasattr(leaf, "ndim")]
+        arrays = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, jax.Array)]
         return fx.interpret(module, arrays[: len(places)], key)
 
     return add_rule(Rule((op, next(_serial)), lower, Promotion.NONE, random))
@@ -64,7 +65,8 @@ def _trace(
 
     with private.without_modes(), torch.no_grad():
         examples = [
-            torch.empty_strided(leaves[i].shape, leaves[i].stride(), dtype=leaves[i].dtype, device="meta") for i in places
+            torch.empty_strided(leaves[i].shape, leaves[i].stride(), dtype=leaves[i].dtype, device="meta")
+            for i in places
         ]
         try:
             return make_fx(

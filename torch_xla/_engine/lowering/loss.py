@@ -149,9 +149,7 @@ def soft_margin_loss(self: jax.Array, target: jax.Array, reduction: int = MEAN) 
 
 
 @lowers(aten.soft_margin_loss_backward.default, promotion=Promotion.COMMON)
-def soft_margin_loss_backward(
-    grad_output: jax.Array, self: jax.Array, target: jax.Array, reduction: int
-) -> jax.Array:
+def soft_margin_loss_backward(grad_output: jax.Array, self: jax.Array, target: jax.Array, reduction: int) -> jax.Array:
     x, y = widened(self), widened(target)
     return -y * jax.nn.sigmoid(-y * x) * _spread(grad_output, x, reduction)
 

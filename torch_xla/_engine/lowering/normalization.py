@@ -16,7 +16,7 @@ Optional = jax.Array | None
 
 
 def _moments(x: jax.Array, dims: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-    """Mean and biased variance over `dims`, which stay as dimensions of size 1. Two passes: exact, and XLA fuses them."""
+    """Mean and biased variance over `dims`, which stay as dimensions of size 1. Two passes, which XLA fuses."""
     mean = jnp.mean(x, dims, keepdims=True)
     return mean, jnp.mean(jnp.square(x - mean), dims, keepdims=True)
 
@@ -27,9 +27,7 @@ def _affine(x: jax.Array, weight: Optional, bias: Optional, shape: Sequence[int]
     return x if bias is None else x + widened(bias).reshape(shape)
 
 
-def _input_gradient(
-    gradient: jax.Array, normalized: jax.Array, invstd: jax.Array, dims: tuple[int, ...]
-) -> jax.Array:
+def _input_gradient(gradient: jax.Array, normalized: jax.Array, invstd: jax.Array, dims: tuple[int, ...]) -> jax.Array:
     """The gradient through (x - mean) · invstd, of a gradient with the weight multiplied in."""
     mean = jnp.mean(gradient, dims, keepdims=True)
     along = jnp.mean(gradient * normalized, dims, keepdims=True)

@@ -1,4 +1,4 @@
-"""Pooling over windows, forward and backward. Windows are walked element by element: XLA fuses the steps into one loop."""
+"""Pooling over windows, forward and backward. Windows are walked element by element: XLA fuses the steps."""
 
 from collections.abc import Callable, Iterator
 from itertools import product

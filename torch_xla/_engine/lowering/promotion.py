@@ -29,7 +29,9 @@ def _dtype_of_number(number: bool | int | float | complex) -> torch.dtype:
     return torch.complex128 if torch.get_default_dtype() is torch.float64 else torch.complex64
 
 
-def common_dtype(tensors: Iterable[tuple[torch.dtype, int]], numbers: Iterable[bool | int | float | complex]) -> torch.dtype:
+def common_dtype(
+    tensors: Iterable[tuple[torch.dtype, int]], numbers: Iterable[bool | int | float | complex]
+) -> torch.dtype:
     """The dtype PyTorch computes in, for tensors given as (dtype, number of dimensions) and Python numbers."""
     dimensioned: torch.dtype | None = None
     zero_dim: torch.dtype | None = None

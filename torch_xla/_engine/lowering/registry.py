@@ -3,7 +3,7 @@
 A rule has the signature of its aten schema. Tensors arrive as JAX arrays of the tensor's logical shape, lists of
 tensors as lists of arrays, `None` as `None`, everything else as plain Python (`torch.dtype` stays `torch.dtype`).
 `device`, `layout`, `pin_memory`, `memory_format`, `non_blocking` and `generator` never arrive. Results are cast to the
-dtype that PyTorch's meta kernel reports, so a rule computes at the right precision and leaves the last cast to the caller.
+dtype that PyTorch's meta kernel reports: a rule computes at the right precision and leaves the last cast to the caller.
 """
 
 from collections.abc import Callable

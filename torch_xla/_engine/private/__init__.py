@@ -1,2 +1,1 @@
-"""Private: every name that is not public in PyTorch or JAX and that we borrow, each with its reason.
-"""
+"""Private: every name that is not public in PyTorch or JAX and that we borrow, each with its reason."""

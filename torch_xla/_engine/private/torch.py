@@ -31,7 +31,6 @@ without_modes = torch.utils._python_dispatch._disable_current_modes
 increment_version = torch._C._increment_version
 
 
-
 def exchange(kept: torch.Tensor, other: torch.Tensor) -> None:
     """Gives the Python object `kept` the tensor behind `other`, and the other way round.
 
