@@ -226,7 +226,7 @@ def resize_(self: Tensor, size: list[int], *, memory_format: torch.memory_format
         stride = torch.empty(size, device="meta", memory_format=memory_format).stride()
         target = Geometry(tuple(size), tuple(stride))
     value = value_of(self)
-    needed = self.storage_offset() + target.extent
+    needed = int(self.storage_offset()) + target.extent
     has = value.spec.numel * value.spec.dtype.itemsize // self.element_size()
     if needed > has:
         _grow(self, value, needed)
@@ -263,7 +263,7 @@ def set_tensor(self: Tensor, source: Tensor) -> Tensor:
     """`Tensor.set_(tensor)`: `self` shares the storage and geometry of `source`."""
     value_of(source)
     return set_storage_offset(
-        self, source.untyped_storage(), source.storage_offset(), list(source.shape), list(source.stride())
+        self, source.untyped_storage(), int(source.storage_offset()), list(source.shape), list(source.stride())
     )
 
 

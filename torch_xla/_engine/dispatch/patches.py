@@ -14,14 +14,14 @@ from .storages import patch_storages
 def apply_patches() -> None:
     """Applies every patch. Each leaves all other devices as they are."""
     # `is_xla` is a C++ test for a device type that PyTorch gave the name before us.
-    torch.Tensor.is_xla = property(_is_xla)  # type: ignore[assignment, misc, method-assign]
+    setattr(torch.Tensor, "is_xla", property(_is_xla))  # noqa: B010
     # Every device with a module of its own has such a method (`.cuda()`); PyTorch's generator of them refuses the
     # name, because `is_xla` exists.
     torch.Tensor.xla = _tensor_xla  # type: ignore[attr-defined]
     torch.nn.Module.xla = _module_xla  # type: ignore[attr-defined]
     # A module that moves between the host and `xla` keeps its Parameter objects: tied weights stay tied, and an
     # optimizer made before the move keeps training them. PyTorch makes new Parameters between unlike devices.
-    torch.nn.Module._apply = keeping_parameters(torch.nn.Module._apply)  # type: ignore[method-assign, assignment]
+    torch.nn.Module._apply = keeping_parameters(torch.nn.Module._apply)  # type: ignore[method-assign]
     # Storages of bytes, copies and pickles.
     patch_storages()
     # PyTorch makes the result on the current ordinal instead of that of the tensor.

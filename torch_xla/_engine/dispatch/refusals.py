@@ -77,7 +77,7 @@ def refuse_partial_overlap(
 
 
 def _geometry(tensor: Tensor) -> Geometry:
-    return Geometry(tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+    return Geometry(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
 
 
 def _overlap(a: Tensor, b: Tensor) -> Overlap:

@@ -77,7 +77,7 @@ def _addressing(original: Callable[..., int]) -> Callable[..., int]:
     def data_ptr(self: Tensor) -> int:
         if self.device.type != "xla" or not self.numel():
             return original(self)
-        return _address(self.untyped_storage()) + self.storage_offset() * self.element_size()
+        return _address(self.untyped_storage()) + int(self.storage_offset()) * self.element_size()
 
     return data_ptr
 
@@ -187,7 +187,13 @@ def _reducing(original: Callable[..., Any]) -> Callable[..., Any]:
         if not is_plain or self.layout is not torch.strided:
             return original(self, proto)
         torch.utils.hooks.warn_if_has_hooks(self)
-        shown = (self.storage_offset(), tuple(self.size()), self.stride(), self.requires_grad, OrderedDict())
+        shown: tuple[Any, ...] = (
+            self.storage_offset(),
+            tuple(self.size()),
+            self.stride(),
+            self.requires_grad,
+            OrderedDict(),
+        )
         metadata = torch._utils.get_tensor_metadata(self)
         last = (metadata,) if metadata else ()
         if self.dtype in torch.storage._new_dtypes():

@@ -54,7 +54,7 @@ def as_strided_(
     self: torch.Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
 ) -> torch.Tensor:
     """`Tensor.as_strided_`, in which `transpose_`, `unsqueeze_` and their like end."""
-    offset = self.storage_offset() if storage_offset is None else storage_offset
+    offset = int(self.storage_offset()) if storage_offset is None else storage_offset
     as_strided(self, size, stride, offset)
     # The Meta kernel of `as_strided_` would look at the size of the storage, which PyTorch believes to be empty.
     return point_at(self, self.untyped_storage(), offset, size, stride)
@@ -73,7 +73,7 @@ def neg_view(self: torch.Tensor) -> torch.Tensor:
 def check_bounds(tensor: torch.Tensor) -> None:
     """Raises as PyTorch does if `tensor` reaches beyond its storage, whose own size PyTorch does not know here."""
     spec: Spec = value_of(tensor).spec
-    geometry = Geometry(tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+    geometry = Geometry(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
     needed = geometry.extent * tensor.element_size()
     has = spec.numel * spec.dtype.itemsize
     if needed > has:

@@ -109,17 +109,15 @@ def _max_pool(dims: int) -> Callable[..., tuple[jax.Array, jax.Array]]:
         windows = _Windows(self.shape[-dims:], kernel_size, stride or [], padding, dilation, ceil_mode)
         lead = [(0, 0, 0)] * (self.ndim - dims)
         padded = lax.pad(self, jnp.array(_lowest(self.dtype), self.dtype), lead + windows.margins())
-        best = place = None
-        for element in windows.elements():
+        first, *others = windows.elements()
+        best = windows.shown(padded, first)
+        place = jnp.broadcast_to(windows.places(first), best.shape)
+        for element in others:
             shown = windows.shown(padded, element)
             here = jnp.broadcast_to(windows.places(element), shown.shape)
-            if best is None:
-                best, place = shown, here
-                continue
             # The first maximum wins, and NaN counts as larger than everything.
             larger = (shown > best) | (shown != shown)
             best, place = jnp.where(larger, shown, best), jnp.where(larger, here, place)
-        assert best is not None and place is not None
         # A first element in the margin is never right; PyTorch starts with the first element inside.
         return best, jnp.maximum(place, 0)
 
@@ -159,7 +157,10 @@ def _divisor(windows: _Windows, count_include_pad: bool, divisor_override: int |
         if not count_include_pad:
             starts, ends = np.maximum(starts, 0), np.minimum(ends, size)
         counts.append(ends - starts)
-    return prod(count.reshape([-1 if i == dim else 1 for i in range(len(counts))]) for dim, count in enumerate(counts))
+    total = np.ones((), np.int64)
+    for dim, count in enumerate(counts):
+        total = total * count.reshape([-1 if i == dim else 1 for i in range(len(counts))])
+    return total
 
 
 def _avg_pool(dims: int) -> Callable[..., jax.Array]:

@@ -54,7 +54,7 @@ def value_of(tensor: torch.Tensor) -> Value:
 def _adopt(tensor: torch.Tensor, storage: torch.UntypedStorage) -> Value:
     # The storage holds bytes from the host, for instance those of a file, or PyTorch made it without us. The first
     # tensor that looks at it tells the dtype and the order of memory.
-    geometry = Geometry(tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+    geometry = Geometry(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
     device = device_for(tensor.device)
     host: torch.UntypedStorage | None = getattr(storage, "host", None)
     if host is None:
@@ -94,7 +94,7 @@ def view_of(tensor: torch.Tensor) -> View:
     key = (tensor.shape, tensor.stride(), tensor.storage_offset(), dtype, conj, tensor.is_neg())
     view = _views.get(key)
     if view is None:
-        geometry = Geometry(tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+        geometry = Geometry(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
         view = _views.setdefault(key, View(geometry, dtype, conj, tensor.is_neg()))
     return view
 
