@@ -95,9 +95,8 @@ def register_autocast_kernel(library: torch.library.Library, name: str, kernel: 
 
 def without_autocast() -> Any:
     """A `with` block in which autocast is passed by."""
-    return torch._C._ExcludeDispatchKeyGuard(
-        torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, "AutocastPrivateUse1"))
-    )  # noqa: B009
+    key = torch._C._parse_dispatch_key("AutocastPrivateUse1")
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key))
 
 
 def fused_attention_enabled() -> bool:
