@@ -96,6 +96,7 @@ def register_autocast_kernel(library: torch.library.Library, name: str, kernel: 
 def without_autocast() -> Any:
     """A `with` block in which autocast is passed by."""
     key = torch._C._parse_dispatch_key("AutocastPrivateUse1")
+    assert key is not None
     return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key))
 
 
