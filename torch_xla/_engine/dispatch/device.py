@@ -10,7 +10,7 @@ from ..client import platform
 from ..dtypes import TO_JAX
 from ..execute import executor
 from ..private import torch as private
-from ..private.backward_threads import answer_for_device_count
+from ..private.guard import answer_for_current_device, answer_for_device_count
 from ..tensor import device as devices
 from ..tensor import random
 from ..tensor.sync import sync_device
@@ -51,6 +51,7 @@ def claim_device_name() -> None:
     private.register_hooks(hooks)
     private.register_device_guard(guard)
     answer_for_device_count(_backward_queues)
+    answer_for_current_device(devices.current_index)
     private.answer_for_accelerator(
         getDeviceIndex=current_device,
         setDeviceIndex=set_device,

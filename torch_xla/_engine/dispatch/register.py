@@ -18,8 +18,8 @@ _WHOLE = ("linear",)
 # Overloads with an `out=` that do not say so. Their schemas would, but building all of them slows the import.
 _NAMED_AFTER_RESULTS = frozenset(
     (
-        "L", "OutTensor", "U", "X", "a", "dim_max", "dim_min", "dim_values", "eigenvalues", "grad_input", "indices",
-        "inverse", "output", "result", "sign", "values", "values_stable",
+        "L", "U", "X", "a", "dim_max", "dim_min", "dim_values", "eigenvalues", "grad_input", "indices", "inverse",
+        "result", "sign", "values", "values_stable",
     )
 )  # fmt: skip
 
@@ -69,7 +69,7 @@ def _is_ours(name: str, ruled: set[str]) -> bool:
 
 def _kernel_for(name: str) -> Any:
     overload = name.partition(".")[2]
-    is_out = overload.endswith("out") or "out_" in overload or overload in _NAMED_AFTER_RESULTS
+    is_out = "out" in overload.lower() or overload in _NAMED_AFTER_RESULTS
     if is_out and any(a.is_out for a in _schema(name).arguments):
         return out_variant(name)
     return recorder(name)

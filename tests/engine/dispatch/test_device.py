@@ -1,0 +1,100 @@
+"""`xla` as a device of PyTorch: the name, the module `torch.xla`, streams and events, autocast."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+import torch_xla
+
+xla = torch.xla  # type: ignore[attr-defined]
+
+
+def test_the_device_has_a_name_an_index_and_is_the_accelerator() -> None:
+    x = torch.ones(2, device="xla")
+    assert x.device == torch.device("xla", 0) == torch.device("xla:0")
+    assert str(x.device) == "xla:0" and x.get_device() == 0
+    assert torch.accelerator.current_accelerator() == torch.device("xla")
+    assert torch.accelerator.is_available()
+    assert torch.get_device_module("xla") is xla
+
+
+@pytest.mark.parametrize("device", [torch.device("xla"), torch.device("xla", 0)])
+def test_a_device_can_be_copied_and_pickled(device: torch.device) -> None:
+    assert copy.deepcopy(device) == device
+    assert pickle.loads(pickle.dumps(device)) == device
+
+
+def test_the_module_answers_what_pytorch_asks_of_one() -> None:
+    torch.ones(2, device="xla").tolist()
+    assert xla.is_available() and xla.is_initialized()
+    assert xla.device_count() == torch_xla.device_count() >= 1
+    assert xla.current_device() == 0
+    assert isinstance(xla.get_device_name(), str) and xla.get_device_name()
+    assert xla.get_device_properties(0).name == xla.get_device_name(0)
+    xla.empty_cache()
+    xla.synchronize()
+    torch.accelerator.synchronize()
+
+
+def test_is_xla_and_xla_are_there_for_tensors_and_modules() -> None:
+    assert torch.ones(2).xla().is_xla  # type: ignore[attr-defined]
+    assert not torch.ones(2).is_xla  # type: ignore[attr-defined]
+    assert torch.nn.Linear(2, 2).xla().weight.device.type == "xla"  # type: ignore[operator]
+    assert torch.ones(2).xla(0).device.index == 0  # type: ignore[attr-defined]
+
+
+def test_streams_and_events_are_one_order_of_execution() -> None:
+    stream, event = xla.Stream(), xla.Event()
+    with xla.stream(stream):
+        x = torch.ones(2, device="xla") + 1
+    event.record()
+    stream.wait_event(event)
+    xla.current_stream().synchronize()
+    event.synchronize()
+    assert event.query() and stream.query()
+    assert x.tolist() == [2, 2]
+
+
+def test_autocast_knows_its_dtypes() -> None:
+    assert torch.bfloat16 in xla.get_amp_supported_dtype()
+    with torch.autocast("xla", dtype=torch.bfloat16):
+        x = torch.ones(2, 2, device="xla")
+        assert (x @ x).dtype is torch.bfloat16
+        assert torch.nn.functional.linear(x, x).dtype is torch.bfloat16
+        assert x.sum().dtype is torch.float32
+        with torch.autocast("xla", enabled=False):
+            assert (x @ x).dtype is torch.float32
+    assert (x @ x).dtype is torch.float32
+
+
+def test_the_default_device_may_be_xla() -> None:
+    with torch.device("xla"):
+        assert torch.ones(2).device.type == "xla"
+        assert torch.arange(3).device.type == "xla"
+        assert torch.tensor([1.0]).device.type == "xla"
+    torch.set_default_device("xla")
+    try:
+        assert torch.zeros(2).device.type == "xla"
+    finally:
+        torch.set_default_device(None)
+    assert torch.zeros(2).device.type == "cpu"
+
+
+def test_subclasses_and_dispatch_modes_see_the_device() -> None:
+    class Marked(torch.Tensor):
+        pass
+
+    class Log(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    seen: list[str] = []
+    x = torch.arange(3.0, device="xla").as_subclass(Marked)
+    assert type(x + 1) is Marked
+    with Log():
+        y = torch.ones(3, device="xla") + 1
+    assert seen[-1] == "aten.add.Tensor"
+    assert y.tolist() == [2, 2, 2]

@@ -1,0 +1,106 @@
+"""From a call to its plan: found again for equal calls, told apart where anything differs."""
+
+import pytest
+import torch
+
+from torch_xla._engine.dispatch.forms import Form, operator_of
+from torch_xla._engine.dispatch.register import _NAMED_AFTER_RESULTS
+from torch_xla._engine.private import torch as private
+from torch_xla._engine.tensor.device import device_at
+
+
+def plans() -> list[object]:
+    code = device_at(0).tape.code
+    return [entry for entry in code if type(entry).__name__ == "Plan"]
+
+
+def test_equal_calls_share_a_plan() -> None:
+    x, y = torch.ones(2, 3, device="xla"), torch.zeros(2, 3, device="xla")
+    kept = [x + 1, y + 1, x + 5]
+    assert len({id(plan) for plan in plans()[-3:]}) == 1
+    assert len(kept) == 3
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (lambda x: x + 1, lambda x: x + 1.0),
+        (lambda x: x + True, lambda x: x + 1),
+        (lambda x: x.sum(0), lambda x: x.sum(1)),
+        (lambda x: x.sum(0, keepdim=True), lambda x: x.sum(0, keepdim=False)),
+        (lambda x: x + x, lambda x: x + x.clone(memory_format=torch.contiguous_format).t()),
+        (lambda x: x.to(torch.float64), lambda x: x.to(torch.float16)),
+    ],
+)
+def test_calls_that_differ_have_plans_of_their_own(first: object, second: object) -> None:
+    x = torch.ones(3, 3, device="xla")
+    kept = [first(x)]  # type: ignore[operator]
+    one = plans()[-1]
+    kept.append(second(x))  # type: ignore[operator]
+    assert plans()[-1] is not one
+    assert len(kept) == 2
+
+
+def test_the_default_dtype_is_part_of_what_a_call_means() -> None:
+    def made() -> list[torch.dtype]:
+        x = torch.ones(2, dtype=torch.int64, device="xla")
+        return [
+            (x / 2).dtype,
+            (x * 1.5).dtype,
+            torch.ones(2, device="xla").dtype,
+            torch.full((2,), 1.5, device="xla").dtype,
+            torch.arange(0, 1, 0.5, device="xla").dtype,
+            torch.tensor(1.5, device="xla").dtype,
+            torch.empty(2, device="xla").dtype,
+            x.float().to(torch.float64).mean().dtype,
+        ]
+
+    single = made()
+    assert single == [torch.float32] * 7 + [torch.float64]
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert made() == [torch.float64] * 8
+        assert (torch.ones(2, dtype=torch.int64, device="xla") / 3)[0].item() == 1 / 3
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert made() == single
+
+
+def test_every_operator_with_an_out_is_known_by_its_name() -> None:
+    for name in private.all_operator_names():
+        overload = name.partition(".")[2]
+        if not name.startswith("aten::") or private.has_kernel(name, "CompositeImplicitAutograd"):
+            continue
+        schema = private.schema_of(*name.partition(".")[::2])
+        if any(argument.is_out for argument in schema.arguments):
+            known = "out" in overload.lower() or overload in _NAMED_AFTER_RESULTS
+            assert known, f"{name} has an `out=` that its name does not tell"
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "functional"),
+    [
+        ("aten::add.Tensor", Form.FUNCTIONAL, "aten::add.Tensor"),
+        ("aten::add_.Tensor", Form.INPLACE, "aten::add.Tensor"),
+        ("aten::add.out", Form.OUT, "aten::add.Tensor"),
+        ("aten::max.dim_max", Form.OUT, "aten::max.dim"),
+        ("aten::sort.values_stable", Form.OUT, "aten::sort.stable"),
+        ("aten::_foreach_add_.Scalar", Form.INPLACE, "aten::_foreach_add.Scalar"),
+        ("aten::bernoulli_.float", Form.INPLACE, "aten::bernoulli.p"),
+        ("aten::normal_", Form.INPLACE, "aten::normal_functional"),
+        ("aten::view", Form.VIEW, None),
+        ("aten::as_strided_", Form.INPLACE, None),
+    ],
+)
+def test_the_form_and_the_functional_sibling_are_read_off_the_schema(
+    name: str, form: Form, functional: str | None
+) -> None:
+    operator = operator_of(name)
+    assert operator.form is form
+    if functional is not None:
+        assert operator.functional is not None and operator.functional.name() == functional
+
+
+def test_arguments_that_only_the_written_form_may_leave_out_are_filled_in() -> None:
+    assert operator_of("aten::bernoulli_.float").defaults == ((1, "p", 0.5),)
+    assert operator_of("aten::add_.Tensor").defaults == ()
