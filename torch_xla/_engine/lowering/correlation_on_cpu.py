@@ -30,6 +30,8 @@ _Shape = tuple[int, ...]
 _MOST_UNROLLED = 64
 # From so many positions on, one matrix product per image is as fast as one for the batch, and needs no transposes.
 _POSITIONS_PER_PRODUCT = 128
+# Of small images XLA's convolution takes up to a hundred times as long as a matrix product with their columns.
+_FEW_POSITIONS = 16
 # Kernel gradients sum over the positions: these many make a product efficient.
 _POSITIONS_PER_STEP = 1024
 # With fewer columns and fewer output channels, XLA gives all the work to one thread.
@@ -56,6 +58,8 @@ def correlation_form(operand: _Shape, kernel: _Shape, window: Window, groups: in
         return lambda x, k: _as_planes(x, k, window, groups)
     if groups > 1:
         return lambda x, k: _joined_groups(x, k, window, groups)
+    if prod(window.kernel) <= _MOST_UNROLLED and prod(window.positions(operand[2:])) <= _FEW_POSITIONS:
+        return lambda x, k: _by_columns(x, k, window)
     if _leaves_threads_idle(operand, kernel, window):
         return lambda x, k: _side_by_side(x, k, window)
     return None
@@ -266,6 +270,15 @@ def _side_by_side(operand: jax.Array, kernel: jax.Array, window: Window) -> jax.
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
     )
     return result.reshape(rows, batch, -1, kernel.shape[0])[:, :, :columns].transpose(1, 3, 0, 2)
+
+
+def _by_columns(operand: jax.Array, kernel: jax.Array, window: Window) -> jax.Array:
+    batch, outputs = operand.shape[0], kernel.shape[0]
+    positions = window.positions(operand.shape[2:])
+    padded = window.padded(jnp.swapaxes(operand, 0, 1))
+    columns = jnp.stack(list(window.shifts(padded, positions)), 1).reshape(-1, batch * prod(positions))
+    result = lax.dot_general(kernel.reshape(outputs, -1), columns, (((1,), (0,)), ((), ())))
+    return jnp.swapaxes(result.reshape(outputs, batch, *positions), 0, 1)
 
 
 def _gradient_by_columns(operand: jax.Array, grad: jax.Array, window: Window, groups: int) -> jax.Array:
