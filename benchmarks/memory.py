@@ -66,7 +66,7 @@ def measure_apart(workload: str, contestants: Iterable[str]) -> dict[str, dict[s
     measured = {}
     for contestant in contestants:
         command = [sys.executable, "-m", "benchmarks.memory", "--workload", workload, "--alone", contestant]
-        measured[contestant] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+        measured[contestant] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return measured
 
 
