@@ -76,6 +76,14 @@ def refuse_partial_overlap(
                 return
 
 
+def refuse_overlapping_out(
+    operator: Operator, outs: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Raises as PyTorch does if an `out=` shows an element twice; it looks at that before it looks at sizes."""
+    if any(has_internal_overlap(_geometry(out)) is InternalOverlap.YES for out in outs):
+        refuse_if_the_cpu_does(operator, args, kwargs)
+
+
 def _geometry(tensor: Tensor) -> Geometry:
     return Geometry(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
 
