@@ -33,6 +33,7 @@ PLAIN: list[tuple[Any, ...]] = [
     (2, 4, 4, (5, 6, 4), (2, 2, 2), [1, 1, 1], [0, 0, 0], [1, 1, 1], 4),
     (2, 3, 4, (4, 4, 4), (2, 2, 2), [2, 2, 2], [0, 0, 0], [1, 1, 1], 1),
     (2, 2, 3, (20, 12), (9, 8), [1, 1], [4, 4], [1, 1], 1),  # too many elements to unroll
+    (3, 4, 5, (4, 4), (3, 3), [1, 1], [1, 1], [1, 1], 1),  # small images
     (3, 64, 64, (16, 20), (3, 3), [1, 1], [1, 1], [1, 1], 1),  # side by side
     (3, 64, 64, (16, 20), (3, 3), [2, 1], [1, 2], [1, 2], 1),
     (3, 32, 64, (16, 21), (3, 3), [2, 3], [1, 0], [1, 1], 1),
@@ -50,6 +51,7 @@ TRANSPOSED: list[tuple[Any, ...]] = [
     (2, 4, 6, (5, 6), (1, 1), [2, 2], [0, 0], [1, 1], 2, [1, 1]),
     (2, 4, 6, (5, 6), (3, 3), [1, 1], [3, 3], [1, 1], 1, [0, 0]),  # margins that crop
     (2, 4, 6, (5, 6), (3, 3), [1, 1], [0, 0], [2, 2], 1, [1, 1]),  # padded further than the stride
+    (2, 4, 6, (2, 2), (3, 3), [2, 1], [1, 1], [1, 1], 1, [0, 0]),  # small images
     (2, 3, 4, (4, 5, 3), (3, 2, 3), [2, 2, 1], [1, 0, 1], [1, 1, 1], 1, [1, 0, 0]),
     (2, 4, 4, (4, 5, 3), (3, 2, 3), [2, 2, 1], [1, 0, 1], [1, 1, 1], 2, [1, 0, 0]),
     (0, 3, 4, (8, 7), (3, 3), [1, 1], [1, 1], [1, 1], 1, [0, 0]),
@@ -131,14 +133,17 @@ def test_gradients_that_nobody_asks_for_are_none(mask: list[bool]) -> None:
     input, weight, _, *rest = arguments(CASES[2], torch.float32)
     grad = torch.ones(2, 4, 8, 7)
     whole = aten.convolution_backward.default(grad, input, weight, [4], *rest, [True, True, True])
-    for op, sizes in ((aten.convolution_backward.default, ([4],)), (aten.convolution_backward_overrideable.default, ())):
+    for op, sizes in (
+        (aten.convolution_backward.default, ([4],)),
+        (aten.convolution_backward_overrideable.default, ()),
+    ):
         ours = apply_rule(op, grad, input, weight, *sizes, *rest, mask)
         for our, their, wanted in zip(ours, whole, mask, strict=True):
             assert_equal(our, their if wanted else None)
 
 
 def test_infinities_and_nans_pass_through_every_form() -> None:
-    for case in (CASES[2], CASES[6], CASES[10], CASES[14], CASES[19]):
+    for case in (CASES[2], CASES[6], CASES[10], CASES[14], CASES[20]):
         input, weight, bias, *rest = arguments(case, torch.float32)
         weight = weight.clamp_min(1)  # an infinity times zero is not a number, in padding that only some forms have
         input.view(-1)[7], input.view(-1)[-5] = float("inf"), float("nan")
@@ -162,5 +167,6 @@ def test_a_plain_wide_convolution_stays_one_convolution_on_every_platform() -> N
     """Its form must not hide behind a choice of platforms: that costs time in every trace."""
     window = convolution._window((3, 3), [1], [1], [1])
     assert correlation_on_cpu.correlation_form((8, 128, 32, 32), (128, 128, 3, 3), window, 1) is None
-    text = str(jax.make_jaxpr(lambda x, k: correlation.correlate(x, k, window, 1))(*(jnp.ones((128, 128, 3, 3)),) * 2))
+    operands = jnp.ones((8, 128, 32, 32)), jnp.ones((128, 128, 3, 3))
+    text = str(jax.make_jaxpr(lambda x, k: correlation.correlate(x, k, window, 1))(*operands))
     assert "platform_index" not in text

@@ -19,6 +19,7 @@ from math import prod
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from .window import Window
@@ -282,16 +283,22 @@ def _by_columns(operand: jax.Array, kernel: jax.Array, window: Window) -> jax.Ar
 
 
 def _gradient_by_columns(operand: jax.Array, grad: jax.Array, window: Window, groups: int) -> jax.Array:
-    batch, outputs, *positions = grad.shape
-    inputs, elements, count = operand.shape[1], prod(window.kernel), prod(positions)
+    if len(window.kernel) == 1:
+        window = Window(*(((0, 0) if field is window.padding else 1, *field) for field in window.fields()))
+        return _gradient_by_columns(operand[:, :, None], grad[:, :, None], window, groups)[:, :, 0]
+    batch, outputs, height, width = grad.shape
+    inputs, elements, count = operand.shape[1], prod(window.kernel), height * width
     images = next(n for n in range(1, batch + 1) if batch % n == 0 and (n * count >= _POSITIONS_PER_STEP or n == batch))
+    rows = window.dilation[0] * np.arange(window.kernel[0])[:, None] + window.stride[0] * np.arange(height)
+    along = Window(*(field[1:] for field in window.fields()))
 
     def step(some: jax.Array, slopes: jax.Array) -> jax.Array:
-        padded = window.padded(jnp.swapaxes(some, 0, 1))
-        columns = jnp.stack(list(window.shifts(padded, tuple(positions))), 1)
-        columns = columns.reshape(groups, inputs // groups * elements, images * count)
-        rows = jnp.swapaxes(slopes, 0, 1).reshape(groups, outputs // groups, images * count)
-        return _products(rows, columns, 2, 2)
+        # Rows are gathered and columns sliced: so it runs and compiles faster than with slices alone.
+        seen = jnp.take(window.padded(some).transpose(1, 2, 0, 3), rows.astype(np.int32), 1, mode="clip")
+        columns = jnp.stack(list(along.shifts(seen, (width,))), 2)
+        columns = columns.reshape(groups, inputs // groups * elements, count * images)
+        slopes = slopes.transpose(1, 2, 0, 3).reshape(groups, outputs // groups, count * images)
+        return _products(slopes, columns, 2, 2)
 
     if images == batch:
         total = step(operand, grad)
