@@ -120,6 +120,7 @@ def _exchange_device(index: int) -> int:
     return before
 
 
+@private.never_traced
 def _torch_stream(index: int) -> torch.Stream:
     return torch.Stream(device=torch.device("xla", index))
 

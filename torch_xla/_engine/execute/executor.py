@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from .. import dtypes, metrics
+from ..client.platform import is_host
 from ..compile.program import Program
 from ..errors import ExecutionError, OutOfMemory
 
@@ -27,6 +28,9 @@ def run(
     global _step
     if program.compiled_for(numbers):
         metrics.count("CachedCompile")
+    if is_host(program.device):
+        # Two steps at once would need the memory for intermediate values twice, on cores they only share.
+        _wait_for_the_last()
     try:
         with metrics.timed("ExecuteTime"):
             try:
@@ -40,6 +44,13 @@ def run(
     if outputs:
         _in_flight.append((_step - 1, outputs[program.smallest_output], describe))
     return outputs
+
+
+def _wait_for_the_last() -> None:
+    if _in_flight:
+        output = _in_flight[-1][1]
+        if not output.is_deleted():
+            jax.block_until_ready(output)
 
 
 def wait() -> None:

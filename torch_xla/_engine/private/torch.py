@@ -110,3 +110,15 @@ def wrap_backward(wrapper: Any) -> None:
     wrapped = wrapper(torch.autograd.graph._engine_run_backward)
     torch.autograd.graph._engine_run_backward = wrapped
     torch.autograd._engine_run_backward = wrapped  # type: ignore[attr-defined]
+
+
+def never_traced(function: Any) -> Any:
+    """`function`, which `torch.compile` runs as it is.
+
+    PyTorch calls our hooks while it traces a program, and would trace them too, hooks and all. `torch._dynamo.disable`
+    says the same, at the price of importing Dynamo with us.
+    """
+    frames = torch._C._dynamo.eval_frame
+    skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+    frames.set_code_exec_strategy(function.__code__, skip)
+    return function
