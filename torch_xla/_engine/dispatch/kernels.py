@@ -225,8 +225,11 @@ def nest(entry: planning.Entry, values: list[Value]) -> Any:
 def _write_back(
     entry: planning.Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], values: list[Value]
 ) -> Any:
-    if entry.watched and isinstance(args[0], Tensor):
-        refusals.refuse_partial_overlap(operator, [args[0]], args, kwargs)
+    if entry.watched:
+        if isinstance(args[0], Tensor):
+            refusals.refuse_partial_overlap(operator, [args[0]], args, kwargs)
+        elif operator.bumps:
+            refusals.refuse_partial_overlap_of_lists(args)
     rest = enumerate(values)
     for where in operator.written:
         target = args[where] if isinstance(where, int) else kwargs.get(where)

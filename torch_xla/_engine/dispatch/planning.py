@@ -22,6 +22,9 @@ DROPPED = frozenset(("device", "layout", "pin_memory", "memory_format", "non_blo
 # The size of their result depends on their numbers.
 _SIZED_BY_NUMBERS = ("aten::arange", "aten::range")
 
+# Their operands must have one dtype. Others take indices or masks beside numbers.
+_PRODUCTS = frozenset(("mm", "bmm", "mv", "dot", "vdot", "addmm", "addmv", "addbmm", "baddbmm", "addr", "linear"))
+
 RESIZE_WARNING = (
     "An output with one or more elements was resized since it had shape {}, which does not match the required "
     "output shape {}. This behavior is deprecated, and in a future PyTorch release outputs will not be resized "
@@ -124,7 +127,8 @@ def _written_operands(operator: Operator, args: tuple[Any, ...], kwargs: dict[st
 def _is_doubtful(rule: Rule, operator: Operator, plan: Plan, shapes: Any) -> bool:
     """Whether PyTorch may refuse dtypes that its meta kernels let pass."""
     if rule.promotion is Promotion.NONE:
-        return len({s.dtype for s in plan.operands if s.dtype.is_floating_point}) > 1
+        products = operator.overload._schema.name.partition("::")[2].rstrip("_") in _PRODUCTS
+        return len({s.dtype for s in plan.operands if products or s.dtype.is_floating_point}) > 1
     if operator.form is not Form.INPLACE or isinstance(shapes, (list, tuple)):
         return False
     return not torch.can_cast(dtypes.to_torch(shapes.dtype), plan.outputs[0].dtype)
@@ -133,7 +137,7 @@ def _is_doubtful(rule: Rule, operator: Operator, plan: Plan, shapes: Any) -> boo
 def _may_overlap(call: Call) -> bool:
     """Whether another operand may be another view of the storage that the first is written to."""
     bases = [operand[0].spec if operand.__class__ is tuple else operand.spec for operand in call[1]]
-    return bases[0] in bases[1:] and any(operand.__class__ is tuple for operand in call[1])
+    return len(set(bases)) < len(bases) and any(operand.__class__ is tuple for operand in call[1])
 
 
 def _plan(rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Plan:

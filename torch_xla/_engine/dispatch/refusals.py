@@ -76,6 +76,16 @@ def refuse_partial_overlap(
                 return
 
 
+def refuse_partial_overlap_of_lists(args: tuple[Any, ...]) -> None:
+    """As `refuse_partial_overlap`, for a `_foreach_` operator that writes to `args[0]`: element by element."""
+    for others in args[1:]:
+        for target, operand in zip(args[0], others, strict=False) if isinstance(others, (list, tuple)) else ():
+            shares = isinstance(operand, Tensor) and operand is not target
+            if shares and operand.untyped_storage()._cdata == target.untyped_storage()._cdata:
+                if _overlap(target, operand) is Overlap.PARTIAL:
+                    raise RuntimeError(_OVERLAPPING_OPERAND)
+
+
 def refuse_overlapping_out(
     operator: Operator, outs: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
