@@ -50,8 +50,10 @@ def claim_device_name() -> None:
     _keep.extend((hooks, guard))
     private.register_hooks(hooks)
     private.register_device_guard(guard)
-    answer_for_device_count(_backward_queues)
-    answer_for_current_device(devices.current_index)
+    if platform.expected_device_count() > 1:
+        _answer_for_several_ordinals()
+    else:
+        devices.before_second_ordinal.append(_answer_for_several_ordinals)
     private.answer_for_accelerator(
         getDeviceIndex=current_device,
         setDeviceIndex=set_device,
@@ -61,6 +63,12 @@ def claim_device_name() -> None:
         getStream=_torch_stream,
         getDeviceCapability=_capability,
     )
+
+
+def _answer_for_several_ordinals() -> None:
+    # This reaches into tables of PyTorch's library: a process with one device never does.
+    answer_for_device_count(_backward_queues)
+    answer_for_current_device(devices.current_index)
 
 
 def _backward_queues() -> int:

@@ -16,6 +16,8 @@ from ..tensor.device import Device, device_for, uninitialised
 from ..tensor.storage import META_KEYS, as_strided, hold, point_at, shows_all, snapshot, value_of, wrap
 from ..tensor.sync import materialise
 from ..view.geometry import Geometry
+from . import refusals
+from .forms import operator_of
 from .kernels import recorder
 
 aten = torch.ops.aten
@@ -155,6 +157,7 @@ def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     if self.device.type != "xla":
         return self.copy_(transfer.to_cpu(src))
     if src.device.type != "xla":
+        refusals.refuse_overlapping_target(operator_of("aten::copy_"), (self, src), {})
         _check_broadcast(self, src)
         transfer.upload_into(self, src)
         return self

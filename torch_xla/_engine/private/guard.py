@@ -52,6 +52,8 @@ def answer_for_current_device(current: Callable[[], int]) -> bool:
         return False
     word = ctypes.sizeof(ctypes.c_void_p)
     theirs = ctypes.c_void_p.from_address(guards[_OURS])
+    if theirs.value is None:
+        return False
     table = (ctypes.c_void_p * (_WORDS_BEFORE + _METHODS)).from_address(theirs.value - _WORDS_BEFORE * word)
     copied = (ctypes.c_void_p * (_WORDS_BEFORE + _METHODS))(*table)
     # A device is two bytes, its type and its ordinal, and returned in a register.

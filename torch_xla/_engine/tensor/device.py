@@ -49,6 +49,10 @@ _devices: list[Device] = []
 _current = threading.local()
 
 
+# Called once, when the first ordinal above 0 is used.
+before_second_ordinal: list[Callable[[], None]] = []
+
+
 def device_count() -> int:
     """How many ordinals this process addresses."""
     return len(platform.local_devices())
@@ -64,6 +68,8 @@ def device_at(index: int) -> Device:
                 f"xla:0 to xla:{device_count() - 1}. On the CPU, CPU_NUM_DEVICES sets how many there are."
             )
         with LOCK:
+            while index > 0 and before_second_ordinal:
+                before_second_ordinal.pop()()
             while len(_devices) <= index:
                 _devices.append(Device(len(_devices)))
     return _devices[index]
