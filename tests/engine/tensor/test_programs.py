@@ -17,14 +17,14 @@ def nothing_is_left() -> Iterator[None]:
     torch_xla.sync()
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=600, deadline=None, suppress_health_check=QUIET)
 @given(programs)
 def test_a_random_program_gives_what_the_cpu_gives(program: list[Command]) -> None:
     with interpreted():
         check_program(program)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=150, deadline=None, suppress_health_check=QUIET)
 @given(programs)
 def test_a_random_program_gives_what_the_cpu_gives_when_it_is_compiled(program: list[Command]) -> None:
     check_program(program)
