@@ -1,7 +1,11 @@
 """`xla` as a device of PyTorch: the name, the module `torch.xla`, streams and events, autocast."""
 
 import copy
+import os
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -98,3 +102,35 @@ def test_subclasses_and_dispatch_modes_see_the_device() -> None:
         y = torch.ones(3, device="xla") + 1
     assert seen[-1] == "aten.add.Tensor"
     assert y.tolist() == [2, 2, 2]
+
+
+FORK = """
+import os, warnings
+warnings.simplefilter("ignore")
+import torch, torch_xla
+x = torch.ones(2, device="xla") + 1
+x.tolist()
+y = x + 1
+if child := os.fork():
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert y.tolist() == [3, 3]
+    print("parent works")
+else:
+    torch.manual_seed(0)
+    assert (torch.ones(2) + 1).tolist() == [2, 2]
+    for use in (lambda: y.tolist(), lambda: torch.ones(2).to("xla"), lambda: torch.xla.device_count()):
+        try:
+            use()
+        except RuntimeError as error:
+            assert "forked" in str(error)
+        else:
+            os._exit(1)
+    os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+def test_a_fork_of_a_process_that_used_the_device_is_told_so_instead_of_waiting_for_ever() -> None:
+    root = Path(torch_xla.__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, cwd=root, timeout=120)
+    assert done.stdout.strip() == "parent works", done.stderr

@@ -2,6 +2,7 @@
 
 import functools
 import glob
+import os
 import threading
 
 import jax
@@ -14,12 +15,35 @@ _OUR_NAMES = {"cpu": "CPU", "gpu": "CUDA", "cuda": "CUDA", "rocm": "ROCM", "tpu"
 
 _lock = threading.Lock()
 _started = False
+_forked = False  # from a process whose client ran: its threads, without which nothing works, are not here
+
+
+def _after_fork() -> None:
+    global _forked
+    if _started:
+        _forked = True
+        local_devices.cache_clear()
+
+
+def is_forked() -> bool:
+    """Whether this process is a fork of one that used a device."""
+    return _forked
+
+
+def refuse_fork() -> None:
+    """Raises instead of waiting for ever for the threads of the process this one was forked from."""
+    if _forked:
+        raise RuntimeError(
+            "The xla device was in use in the process that this one was forked from, and a fork cannot use it. Start "
+            "processes with `torch.multiprocessing.set_start_method('spawn')`, or fork before the first use."
+        )
 
 
 @functools.cache
 def local_devices() -> tuple[jax.Device, ...]:
     """The devices this process can address, in the order of their ordinals. Starts the client."""
     global _started
+    refuse_fork()
     with _lock:
         wanted = config.pjrt_device()
         count = config.cpu_num_devices()
@@ -35,6 +59,10 @@ def local_devices() -> tuple[jax.Device, ...]:
             ) from error
         _started = True
         return tuple(devices)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def expected_device_count() -> int:

@@ -271,7 +271,7 @@ def stream(stream: Stream | None) -> Any:
 
 
 def _is_in_bad_fork() -> bool:
-    return False
+    return platform.is_forked()
 
 
 def _lazy_init() -> None:

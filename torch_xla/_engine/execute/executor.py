@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from .. import dtypes, metrics
-from ..client.platform import is_host
+from ..client.platform import is_host, refuse_fork
 from ..compile.program import Program
 from ..errors import ExecutionError, OutOfMemory
 
@@ -26,6 +26,7 @@ def run(
 ) -> Sequence[jax.Array]:
     """Starts `program`. `describe` gives the user's lines it was recorded from, for errors."""
     global _step
+    refuse_fork()
     if program.compiled_for(numbers):
         metrics.count("CachedCompile")
     if is_host(program.device):
