@@ -224,6 +224,8 @@ def equal(self: Tensor, other: Tensor) -> bool:
 
 def resize_(self: Tensor, size: list[int], *, memory_format: torch.memory_format | None = None) -> Tensor:
     """`Tensor.resize_`: keeps the storage's elements, and grows the storage if it is too small."""
+    if memory_format is None and list(self.shape) == list(size):
+        return self
     target = Geometry.contiguous(tuple(size))
     if memory_format is not None and memory_format not in (torch.contiguous_format, torch.preserve_format):
         stride = torch.empty(size, device="meta", memory_format=memory_format).stride()
