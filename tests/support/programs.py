@@ -153,7 +153,7 @@ class Machine:
             self.tensors.append(self.base(i, j))
         elif name == "set_":
             x.set_(y)
-        elif name == "resize_" and x.numel() >= b:
+        elif name == "resize_" and x.storage_offset() + b <= x.untyped_storage().nbytes() // x.element_size():
             x.resize_(b)
         elif name == "data":
             x.data = y

@@ -31,7 +31,7 @@ def test_a_random_program_gives_what_the_cpu_gives_when_it_is_compiled(program: 
 
 
 @pytest.mark.slow
-@settings(max_examples=20_000, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=6_000, deadline=None, suppress_health_check=QUIET)
 @given(programs)
 def test_many_random_programs_give_what_the_cpu_gives(program: list[Command]) -> None:
     with interpreted():
@@ -39,7 +39,7 @@ def test_many_random_programs_give_what_the_cpu_gives(program: list[Command]) ->
 
 
 @pytest.mark.slow
-@settings(max_examples=3_000, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=1_500, deadline=None, suppress_health_check=QUIET)
 @given(programs)
 def test_many_random_programs_give_what_the_cpu_gives_when_they_are_compiled(program: list[Command]) -> None:
     check_program(program)
