@@ -54,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--blocks", type=int, default=30)
     args = parser.parse_args()
-    torch.set_num_threads(machine.THREADS)
+    machine.confine()
     print(f"{machine.description()}\n")
     print("| µs a call | CPU | xla |\n|---|--:|--:|")
     on_cpu, on_xla = calls("cpu"), calls("xla")

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.contestants import CONTESTANTS, Contestant
-from benchmarks.machine import THREADS
+from benchmarks.machine import confine
 from benchmarks.models import WORKLOADS
 
 WARM_UP_STEPS = 4
@@ -49,7 +49,7 @@ def train(training: Contestant, steps: int) -> None:
 
 
 def measure(workload: str, contestant: str) -> dict[str, float]:
-    torch.set_num_threads(THREADS)
+    confine()
     train(CONTESTANTS[contestant](WORKLOADS["mlp"], 0.0), WARM_UP_STEPS)
     reset_high_water_mark()
     before = resident("VmRSS")

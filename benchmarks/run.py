@@ -164,7 +164,7 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     args = arguments()
     matplotlib.use("agg")
-    torch.set_num_threads(machine.THREADS)
+    machine.confine()
     names = args.contestants.split(",")
     chosen = args.workloads.split(",")
     used = f"python -m benchmarks.run --contestants {args.contestants} --rounds {args.rounds}"
