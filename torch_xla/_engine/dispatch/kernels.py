@@ -85,17 +85,7 @@ def append(plan: Plan, call: planning.Call, device: Device, generator: torch.Gen
             tape = device.tape
         entry: list[Any] = [plan]
         for operand in operands:
-            if operand.__class__ is tuple:
-                value = operand[0]
-                if value.device is not device:
-                    raise _mixed(device, value.device)
-                entry.append(read_slot(tape, *operand))
-            elif operand.tape is tape:
-                entry.append(operand.slot)
-            elif operand.device is device:
-                entry.append(operand_slot(tape, operand))
-            else:
-                raise _mixed(device, operand.device)
+            entry.append(_slot(tape, operand, device))
         code = tape.code
         expected = tape.expected
         position = len(code)
@@ -115,6 +105,13 @@ def append(plan: Plan, call: planning.Call, device: Device, generator: torch.Gen
         results = [Value(spec, device, tape, slot + i) for i, spec in enumerate(plan.outputs)]
         values += results
         return results
+
+
+def _slot(tape: Tape, operand: Any, device: Device) -> int:
+    value: Value = operand[0] if operand.__class__ is tuple else operand
+    if value.device is not device:
+        raise _mixed(device, value.device)
+    return read_slot(tape, *operand) if operand.__class__ is tuple else operand_slot(tape, operand)
 
 
 def _mixed(one: Device, other: Device) -> RuntimeError:
@@ -142,7 +139,8 @@ def recorder(name: str) -> Kernel:
             operator = operator_of(name)
         signature: list[Any] = []
         operands: list[Any] = []
-        call: planning.Call = signature, operands, []
+        numbers: list[Any] = []
+        call: planning.Call = signature, operands, numbers
         try:
             for position, argument in enumerate(args):
                 kind = argument.__class__
@@ -160,9 +158,10 @@ def recorder(name: str) -> Kernel:
                         signature.append(spec)
                         continue
                 take_apart(argument, position in operator.scalars, call)
-            for keyword, argument in kwargs.items():
-                signature.append(keyword)
-                take_apart(argument, keyword in operator.scalars, call)
+            if kwargs:
+                for keyword, argument in kwargs.items():
+                    signature.append(keyword)
+                    take_apart(argument, keyword in operator.scalars, call)
         except AttributeError:
             args, kwargs = admit(operator, args, kwargs)
             return kernel(*args, **kwargs)
@@ -172,25 +171,56 @@ def recorder(name: str) -> Kernel:
         entry = plans.get(key)
         if entry is None:
             entry = plans[key] = planning.plan_call(operator, args, kwargs, call)
-        if entry.variants is not None:
-            entry = planning.plan_variant(entry, operator, args, kwargs, call)
-            call = signature, operands, []
-        plan = entry.plan
-        if plan is None:
-            return fallback.run(operator, args, kwargs)
-        device = _device_of(operands, kwargs)
-        results = append(plan, call, device, _generator(args, kwargs) if plan.random else None)
-        if entry.writes:
-            return _write_back(entry, operator, args, kwargs, results)
-        if entry.nested:
-            return nest(entry, results)
-        value = results[0]
-        spec = value.spec
+        if not entry.is_simple or not operands:
+            return _record(entry, operator, args, kwargs, call)
+        # One result that is a new tensor: almost every call. As in `append`, which would cost a sixth of the whole.
+        first = operands[0]
+        device: Device = first[0].device if first.__class__ is tuple else first.device
+        plan: Plan = entry.plan  # type: ignore[assignment]
+        with LOCK:
+            tape = device.tape
+            values = tape.values
+            if len(values) > TAPE_LIMIT:
+                return _record(entry, operator, args, kwargs, call)
+            recorded: list[Any] = [plan]
+            for operand in operands:
+                if operand.__class__ is not tuple and operand.tape is tape:
+                    recorded.append(operand.slot)
+                else:
+                    recorded.append(_slot(tape, operand, device))
+            code = tape.code
+            expected = tape.expected
+            position = len(code)
+            if expected is None or position >= len(expected) or expected[position] is not plan:
+                note_line(tape, position)
+            code += recorded
+            if numbers:
+                tape.numbers += numbers
+            spec = plan.outputs[0]
+            value = Value(spec, device, tape, len(values))
+            values.append(value)
         out = device.new_tensor(spec.size, spec.dtype)
         out.untyped_storage().value = value  # type: ignore[attr-defined]
         return out if spec.is_contiguous else as_strided(META_KEYS, out, spec.size, spec.stride, 0)
 
     return kernel
+
+
+def _record(
+    entry: planning.Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: planning.Call
+) -> Any:
+    """Any call: with several results, written ones, random numbers, or none of our operands."""
+    if entry.variants is not None:
+        entry = planning.plan_variant(entry, operator, args, kwargs, call)
+        call = call[0], call[1], []
+    plan = entry.plan
+    if plan is None:
+        return fallback.run(operator, args, kwargs)
+    device = _device_of(call[1], kwargs)
+    results = append(plan, call, device, _generator(args, kwargs) if plan.random else None)
+    if entry.writes:
+        return _write_back(entry, operator, args, kwargs, results)
+    return nest(entry, results) if entry.nested else wrap(results[0])
 
 
 def _device_of(operands: list[Any], kwargs: dict[str, Any]) -> Device:

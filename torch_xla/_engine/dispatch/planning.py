@@ -51,6 +51,12 @@ class Entry:
     # The entries by number, where a rule depends on the numbers themselves (it was traced with them).
     variants: "dict[tuple[Any, ...], Entry] | None" = None
     watched: bool = False  # an operand may show part of the memory that is written
+    is_simple: bool = False  # one result, a new tensor, that depends on nothing but the operands and numbers
+
+    def __post_init__(self) -> None:
+        plan = self.plan
+        simple = plan is not None and not (self.writes or self.nested or plan.random) and len(plan.outputs) == 1
+        object.__setattr__(self, "is_simple", simple and self.variants is None)
 
 
 def plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Entry:

@@ -1,0 +1,5 @@
+"""PyTorch's operator database on `xla`, against the CPU: `python -m tests.opinfo --help`.
+
+`entries.py` names what is checked, `check.py` checks one entry, `compare.py` says when two results are the same,
+`sweep.py` runs many entries in processes of their own, and `ledger.py` holds what does not pass yet.
+"""

@@ -1,0 +1,331 @@
+"""One entry of the database: its samples with gradients, its in-place and `out=` forms, and its mistaken calls."""
+
+import itertools
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import torch_xla
+from torch_xla.debug import metrics
+
+from .compare import Differs, check_shape, check_values, leaves
+from .entries import DTYPES, UNINITIALISED, Entry, database
+
+# Second derivatives, in-place and `out=` forms are checked with so many samples of an entry.
+FEW = 3
+SEED = 7
+WIDE = {
+    torch.float32: torch.float64, torch.bfloat16: torch.float64, torch.float16: torch.float64,
+    torch.complex64: torch.complex128,
+}  # fmt: skip
+
+
+@dataclass
+class Verdict:
+    """What came of one entry. `failures` are pairs (kind, text); no failures, and it passes."""
+
+    entry: Entry
+    samples: int = 0
+    failures: list[tuple[str, str]] = field(default_factory=list)
+    fallbacks: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def status(self) -> str:
+        return self.failures[0][0] if self.failures else "passes"
+
+
+@dataclass
+class Outcome:
+    """The results of one call by what they are (`result`, `gradient` …), or what it raised."""
+
+    results: dict[str, list[Any]] = field(default_factory=dict)
+    error: Exception | None = None
+
+
+Step = Callable[[Any, bool], dict[str, list[Any]]]
+
+
+@dataclass
+class Case:
+    """One call on both devices."""
+
+    where: str
+    call: Callable[..., Outcome]  # of a device and perhaps a seed
+    theirs: Outcome
+    truth: Callable[[], Outcome] | None = None
+    ours: Outcome = field(default_factory=Outcome)
+
+
+def moved(value: Any, device: str, dtype: torch.dtype | None = None) -> Any:
+    """A sample's arguments on `device`, with the same strides, as leaves."""
+    if isinstance(value, Tensor):
+        return _moved_tensor(value, device, dtype)
+    if isinstance(value, torch.device) or (isinstance(value, str) and value == "cpu"):
+        return type(value)(device)
+    if isinstance(value, torch.dtype) and dtype is not None:
+        return dtype if value in WIDE else value
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(moved(v, device, dtype) for v in value))
+    if isinstance(value, list | tuple):
+        return type(value)(moved(v, device, dtype) for v in value)
+    if isinstance(value, dict):
+        return {k: moved(v, device, dtype) for k, v in value.items()}
+    return value
+
+
+def _moved_tensor(tensor: Tensor, device: str, dtype: torch.dtype | None) -> Tensor:
+    plain = tensor.detach()
+    if dtype is not None and tensor.dtype in WIDE:
+        result = plain.to(dtype if not tensor.is_complex() else torch.complex128).clone()
+    elif device == "cpu" or tensor.layout is not torch.strided:
+        result = plain.clone().to(device)
+    elif plain.is_conj() or plain.is_neg() or torch._prims_common.is_non_overlapping_and_dense(plain):
+        result = plain.to(device)
+    else:
+        whole = torch.empty(0, dtype=plain.dtype).set_(plain.untyped_storage())
+        result = whole.to(device).as_strided(plain.shape, plain.stride(), plain.storage_offset())
+    if device == "cpu" and dtype is None and not torch._prims_common.is_non_overlapping_and_dense(plain):
+        result = plain
+    return result.detach().requires_grad_(tensor.requires_grad)
+
+
+def check_entry(entry: Entry, most_samples: int) -> Verdict:
+    """Checks up to `most_samples` samples of each kind, spread over all that the database has."""
+    op, dtype = database()[entry.operator], DTYPES[entry.dtype]
+    verdict = Verdict(entry)
+    metrics.clear_all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cases = _cases(op, dtype, most_samples)
+        _run(cases)
+        for case in cases:
+            try:
+                _compare(op, case)
+            except Differs as error:
+                verdict.failures.append((error.kind, f"{case.where}: {error}"))
+        verdict.failures += _mistaken(op)
+    verdict.samples = len(cases)
+    verdict.fallbacks = metrics.executed_fallback_ops()
+    return verdict
+
+
+def _spread(samples: list[Any], most: int) -> list[tuple[int, Any]]:
+    count = len(samples)
+    if count <= most:
+        return list(enumerate(samples))
+    return [(i, samples[i]) for i in sorted({round(k * (count - 1) / (most - 1)) for k in range(most)})]
+
+
+def _cases(op: Any, dtype: torch.dtype, most: int) -> list[Case]:
+    differentiable = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
+    torch.manual_seed(0)
+    samples = _spread(list(op.sample_inputs("cpu", dtype, requires_grad=differentiable)), most)
+    cases: list[Case] = []
+    for number, (index, sample) in enumerate(samples):
+        few = number < FEW
+        second = few and differentiable and op.supports_gradgrad
+        arguments = (sample.input, sample.args, sample.kwargs)
+
+        def forward(
+            where: str, seed: int = SEED, arguments: Any = arguments, sample: Any = sample, second: bool = second
+        ) -> Outcome:
+            return _attempt(lambda: _forward(op, moved(arguments, where), sample.output_process_fn_grad, second), seed)
+
+        def truth(arguments: Any = arguments, sample: Any = sample, second: bool = second) -> Outcome:
+            wide = moved(arguments, "cpu", WIDE[dtype])
+            return _attempt(lambda: _forward(op, wide, sample.output_process_fn_grad, second))
+
+        theirs = forward("cpu")
+        text = f"sample {index} {sample.summary()}"[:600]
+        cases.append(Case(text, forward, theirs, truth if dtype in WIDE else None))
+        if few and theirs.error is None:
+            cases += _forms(op, arguments, text)
+    return cases
+
+
+def _forms(op: Any, arguments: Any, text: str) -> list[Case]:
+    """The in-place form, the form of noncontiguous operands, and `out=`."""
+    forms: list[tuple[str, Callable[[Any], Any]]] = []
+    if op.inplace_variant is not None and isinstance(arguments[0], Tensor):
+        forms.append(("in place", lambda a: _in_place(op, a)))
+    if op.supports_out:
+        forms.append(("out=", lambda a: _out(op, a)))
+    cases = []
+    for name, form in forms:
+
+        def call(where: str, seed: int = SEED, form: Callable[[Any], Any] = form) -> Outcome:
+            def run() -> dict[str, list[Any]]:
+                with torch.no_grad():
+                    return {"result": list(leaves(form(_detached(moved(arguments, where)))))}
+
+            return _attempt(run, seed)
+
+        cases.append(Case(f"{name}, {text}", call, call("cpu")))
+    return cases
+
+
+def _detached(value: Any) -> Any:
+    return torch.utils._pytree.tree_map_only(Tensor, lambda t: t.detach(), value)
+
+
+def _in_place(op: Any, arguments: Any) -> Any:
+    tensor, args, kwargs = arguments
+    target = tensor.clone()
+    result = op.inplace_variant(target, *args, **kwargs)
+    return (result, target, target._version)
+
+
+def _out(op: Any, arguments: Any) -> Any:
+    tensor, args, kwargs = arguments
+    expected = op.op(tensor, *args, **kwargs)
+    if isinstance(expected, Tensor):
+        out: Any = torch.empty(0, dtype=expected.dtype, device=expected.device)
+    elif isinstance(expected, tuple) and all(isinstance(e, Tensor) for e in expected):
+        out = tuple(torch.empty(0, dtype=e.dtype, device=e.device) for e in expected)
+    else:
+        return expected
+    return op.op(tensor, *args, **kwargs, out=out), out
+
+
+def _forward(op: Any, arguments: Any, process: Any, second: bool) -> dict[str, list[Any]]:
+    tensor, args, kwargs = arguments
+    wanted = [t for t in leaves(arguments) if isinstance(t, Tensor) and t.requires_grad]
+    if not wanted:
+        with torch.no_grad():
+            raw = op.op(tensor, *args, **kwargs)
+    else:
+        raw = op.op(tensor, *args, **kwargs)
+    processed = process(raw)
+    results = {"result": list(leaves(raw)), "processed result": list(leaves(processed))}
+    outputs = [t for t in results["processed result"] if isinstance(t, Tensor) and t.requires_grad]
+    if not wanted or not outputs:
+        return results
+    given = [_pattern(t) for t in outputs]
+    firsts = torch.autograd.grad(outputs, wanted, given, allow_unused=True, create_graph=second)
+    results["gradient"] = list(firsts)
+    if second:
+        outputs = [g for g in firsts if g is not None and g.requires_grad]
+        if outputs:
+            given = [_pattern(g) for g in outputs]
+            results["second gradient"] = list(torch.autograd.grad(outputs, wanted, given, allow_unused=True))
+    return results
+
+
+def _pattern(like: Tensor) -> Tensor:
+    """A gradient to start from: not all ones, the same on every device."""
+    numbers = torch.linspace(0.5, 1.5, like.numel(), dtype=torch.float64).reshape(like.shape)
+    return (numbers + 0.25j * numbers if like.is_complex() else numbers).to(like.dtype).to(like.device)
+
+
+def _attempt(call: Callable[[], dict[str, list[Any]]], seed: int = SEED) -> Outcome:
+    torch.manual_seed(seed)
+    try:
+        return Outcome(call())
+    except Exception as error:
+        return Outcome(error=error)
+
+
+def _run(cases: list[Case]) -> None:
+    """All calls on the device in one program; one by one where that fails."""
+    for case in cases:
+        case.ours = case.call("xla")
+    try:
+        torch_xla.sync(wait=True)
+    except Exception:
+        for case in cases:
+            case.ours = case.call("xla")
+            try:
+                torch_xla.sync(wait=True)
+            except Exception as error:
+                case.ours = Outcome(error=error)
+
+
+def _compare(op: Any, case: Case) -> None:
+    if case.theirs.error is not None:
+        _compare_errors(case.theirs.error, case.ours.error)
+        return
+    if case.ours.error is not None:
+        error = case.ours.error
+        raise Differs("raises", f"{type(error).__name__}: {str(error)[:500]}")
+    truth: list[Outcome] = []
+
+    def exact(name: str, index: int) -> Tensor | None:
+        if case.truth is None:
+            return None
+        if not truth:
+            truth.append(case.truth())
+        found = truth[0].results.get(name)
+        return found[index] if found and index < len(found) and isinstance(found[index], Tensor) else None
+
+    random = _is_random(case)
+    unique = "processed result" not in case.theirs.results or _same_leaves(case.theirs.results)
+    for name, theirs in case.theirs.results.items():
+        ours = case.ours.results.get(name, [])
+        if len(ours) != len(theirs):
+            raise Differs("form", f"{name}: {len(ours)} results, not {len(theirs)}")
+        for index, (mine, yours) in enumerate(zip(ours, theirs, strict=True)):
+            where = f"{name} {index}"
+            check_shape(mine, yours, where)
+            if not isinstance(yours, Tensor) or random or op.name in UNINITIALISED or (name == "result" and not unique):
+                continue
+            if mine.device.type != "xla" and yours.layout is torch.strided:
+                raise Differs("form", f"{where} is on {mine.device}")
+            check_values(mine, yours, lambda n=name, i=index: exact(n, i), where)
+
+
+def _same_leaves(results: dict[str, list[Any]]) -> bool:
+    pairs = itertools.zip_longest(results["result"], results["processed result"])
+    return all(one is other for one, other in pairs)
+
+
+def _is_random(case: Case) -> bool:
+    """Whether the same call gives something else after another seed."""
+    again = case.call("cpu", SEED + 1)
+    for name, theirs in case.theirs.results.items():
+        for one, other in zip(theirs, again.results.get(name, []), strict=False):
+            if isinstance(one, Tensor) and one.dtype.is_floating_point and one.layout is torch.strided:
+                if not torch.allclose(one, other, rtol=1e-3, atol=1e-4, equal_nan=True):
+                    return True
+            elif isinstance(one, Tensor) and one.layout is torch.strided and not torch.equal(one, other):
+                return True
+    return False
+
+
+def _compare_errors(theirs: Exception, ours: Exception | None) -> None:
+    if ours is None:
+        raise Differs("accepts", f"the CPU raises {type(theirs).__name__}: {str(theirs)[:300]}")
+    if not isinstance(ours, type(theirs)):
+        raise Differs("error type", f"{type(ours).__name__}: {str(ours)[:200]}; not {type(theirs).__name__}: {theirs}")
+
+
+def _mistaken(op: Any) -> list[tuple[str, str]]:
+    """The calls that PyTorch's database expects to raise."""
+    failures = []
+    if op.error_inputs_func is None:
+        return []
+    torch.manual_seed(0)
+    for index, mistake in enumerate(op.error_inputs("cpu")):
+        sample = mistake.sample_input
+        arguments = (sample.input, sample.args, sample.kwargs)
+
+        def call(where: str, arguments: Any = arguments) -> Outcome:
+            def run() -> dict[str, list[Any]]:
+                tensor, args, kwargs = moved(arguments, where)
+                result = op.op(tensor, *args, **kwargs)
+                return {"result": [t.cpu() if isinstance(t, Tensor) else t for t in leaves(result)]}
+
+            return _attempt(run)
+
+        theirs = call("cpu")
+        if theirs.error is None:
+            continue
+        try:
+            _compare_errors(theirs.error, call("xla").error)
+        except Differs as error:
+            failures.append((error.kind, f"mistaken call {index} {sample.summary()[:300]}: {error}"))
+    return failures

@@ -1,0 +1,54 @@
+"""What is checked: every operator of PyTorch's database with every dtype that its CPU kernels take."""
+
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "int64": torch.int64,
+    "int32": torch.int32,
+    "uint8": torch.uint8,
+    "bool": torch.bool,
+    "complex64": torch.complex64,
+}
+
+# What they return is whatever the memory held.
+UNINITIALISED = {
+    "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_", "resize_as_",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, order=True)
+class Entry:
+    """One operator of the database with one dtype."""
+
+    operator: str
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.operator} {self.dtype}"
+
+
+@functools.cache
+def database() -> dict[str, Any]:
+    """The operators by full name: name and variant. Python references, which PyTorch alone tests, are not in it."""
+    from torch.testing._internal.common_methods_invocations import op_db  # takes seconds, and needs no device
+
+    return {op.formatted_name: op for op in op_db}
+
+
+def entries(dtypes: list[str], pattern: str = "") -> Iterator[Entry]:
+    """Those whose operator's name matches `pattern` somewhere, dtype by dtype."""
+    wanted = re.compile(pattern)
+    for dtype in dtypes:
+        for name, op in database().items():
+            if wanted.search(name) and DTYPES[dtype] in op.supported_dtypes("cpu"):
+                yield Entry(name, dtype)
