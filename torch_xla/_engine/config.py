@@ -74,3 +74,70 @@ def metrics_percentiles() -> tuple[float, ...]:
     if not all(0 <= p <= 1 for p in percentiles):
         raise ValueError(f"XLA_METRICS_PERCENTILES is {text!r}; it must be fractions, such as '0.1:0.5:0.9'.")
     return percentiles
+
+
+def debug_level() -> int:
+    """PT_XLA_DEBUG_LEVEL: 1 explains compilations, 2 executions too; PT_XLA_DEBUG asks for all there is. 0: off."""
+    if _flag("PT_XLA_DEBUG"):
+        return 100
+    return max(0, int(os.environ.get("PT_XLA_DEBUG_LEVEL", "0") or 0))
+
+
+def debug_file() -> str:
+    """PT_XLA_DEBUG_FILE: where these explanations go instead of the standard error."""
+    return os.environ.get("PT_XLA_DEBUG_FILE", "")
+
+
+def debug_max_frames() -> int:
+    """PT_XLA_DEBUG_MAX_FRAME: how many Python frames an explanation shows."""
+    return max(1, int(os.environ.get("PT_XLA_DEBUG_MAX_FRAME", "8") or 8))
+
+
+def ir_debug() -> bool:
+    """XLA_IR_DEBUG: listings of graphs tell the user's lines."""
+    return _flag("XLA_IR_DEBUG")
+
+
+def hlo_debug() -> bool:
+    """XLA_HLO_DEBUG: StableHLO and HLO tell the user's lines."""
+    return _flag("XLA_HLO_DEBUG")
+
+
+def save_tensors_file() -> str:
+    """XLA_SAVE_TENSORS_FILE: every graph that runs is appended to this file."""
+    return os.environ.get("XLA_SAVE_TENSORS_FILE", "")
+
+
+def save_tensors_format() -> str:
+    """XLA_SAVE_TENSORS_FMT: the language of XLA_SAVE_TENSORS_FILE."""
+    return os.environ.get("XLA_SAVE_TENSORS_FMT", "text") or "text"
+
+
+def dump_post_optimizations() -> bool:
+    """XLA_DUMP_POST_OPTIMIZATIONS: HLO in XLA_SAVE_TENSORS_FILE is what XLA made of it."""
+    return _flag("XLA_DUMP_POST_OPTIMIZATIONS")
+
+
+def save_hlo_file() -> str:
+    """XLA_SAVE_HLO_FILE: where the HLO of a program goes that could not be compiled or failed."""
+    return os.environ.get("XLA_SAVE_HLO_FILE", "")
+
+
+def dump_hlo_graph() -> bool:
+    """XLA_DUMP_HLO_GRAPH: the error of such a program contains its HLO."""
+    return _flag("XLA_DUMP_HLO_GRAPH")
+
+
+def metrics_file() -> str:
+    """XLA_METRICS_FILE: the metrics report is appended to this file at every step."""
+    return os.environ.get("XLA_METRICS_FILE", "")
+
+
+def save_graph_format() -> str:
+    """SAVE_GRAPH_FMT: the language of `save_tensors_graph`."""
+    return os.environ.get("SAVE_GRAPH_FMT", "text") or "text"
+
+
+def comparison_directory() -> str:
+    """MODELCMP_SAVEDIR: where the model comparator saves tensors."""
+    return os.environ.get("MODELCMP_SAVEDIR", "")
