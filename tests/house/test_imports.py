@@ -25,6 +25,7 @@ LEVEL = {
     "dispatch": 10,
     "distributed": 11,
     "dynamo": 11,
+    "sight": 12,
 }
 
 # Rooms that must stay free of these libraries, so that they can be tested without a device.

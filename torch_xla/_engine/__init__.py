@@ -13,5 +13,6 @@ The life of `z = x + y`, and of `print(z)`:
     lowering/     lowered operator by operator to JAX and compiled by XLA,
     execute/    started on the device with the buffers of the inputs,
     client/     and its result is copied to the host.
-    metrics/    Everything above counts what it did.
+    metrics/    Everything above counts what it did, and tells those who listen.
+    sight/      Whoever asks why it was slow is answered from that.
 """

@@ -18,6 +18,7 @@ from .. import dtypes, metrics
 from ..graph.graph import Graph
 from ..graph.plan import Plan
 from ..lowering.call import NeedsStaticNumber, lower
+from ..metrics.events import Sizes
 from ..private import jax as private
 
 # The numbers each plan came with, by its place among the same plans of a graph. A plan that comes with other numbers in
@@ -55,6 +56,19 @@ class Program:
         """Whether a run with these numbers needs no compile."""
         return self._key(self._packer.pack(*numbers)) in self._executables
 
+    def compile_for(self, numbers: Sequence[float | int]) -> Sizes | None:
+        """Makes the executable of a run with these numbers, and tells the memory it needs if XLA does."""
+        found = self._compile(self._packer.pack(*numbers), numbers).memory_analysis()
+        if found is None:
+            return None
+        return Sizes(
+            found.argument_size_in_bytes,
+            found.output_size_in_bytes,
+            found.alias_size_in_bytes,
+            found.temp_size_in_bytes,
+            found.generated_code_size_in_bytes,
+        )
+
     def run(
         self, arrays: list[jax.Array], numbers: Sequence[float | int], keys: np.ndarray | None
     ) -> Sequence[jax.Array]:
@@ -85,14 +99,14 @@ class Program:
             kept[8 * index : 8 * index + 8] = b"\0" * 8
         return bytes(kept)
 
-    def _compile(self, packed: bytes, numbers: Sequence[float | int]) -> Callable[..., Any]:
+    def _compile(self, packed: bytes, numbers: Sequence[float | int]) -> Any:
         if self._baked is None:
             self._baked = packed
             self._set_promoted(_known_to_change(self.graph, numbers))
         else:
             self._promote(packed)
         with metrics.timed("CompileTime"):
-            executable: Callable[..., Any] = self._lowered_with_fewest_arguments(numbers).compile()
+            executable = self._lowered_with_fewest_arguments(numbers).compile()
         metrics.count("UncachedCompile")
         self._executables[self._key(packed)] = executable
         return executable

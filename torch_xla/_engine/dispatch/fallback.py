@@ -1,5 +1,6 @@
 """Operators without a rule run on the CPU: correct, counted as `aten::<op>`, and named once with the user's line."""
 
+import time
 import warnings
 from typing import Any
 
@@ -8,17 +9,29 @@ from torch.utils import _pytree as pytree
 
 from .. import metrics
 from ..errors import NoLowering
+from ..metrics import events
+from ..metrics.lines import text, user_line, user_lines
 from ..tensor.device import Device, device_for
 from ..tensor.transfer import to_cpu, upload_into
 from .forms import Operator
-from .lines import text, user_line
 
 _warned: set[str] = set()
 
 
 def run(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Runs the call on CPU copies of its tensors and brings results and writes back."""
-    note(operator.overload._schema.name)
+    name = operator.overload._schema.name
+    start = time.perf_counter()
+    if events.watched:
+        events.ask(events.Fallback(name, user_lines(events.depth), start, 0.0))
+    result = _run(name, operator, args, kwargs)
+    if events.watched:
+        events.emit(events.Fallback(name, user_lines(events.depth), start, time.perf_counter() - start))
+    return result
+
+
+def _run(name: str, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    note(name)
     device = _target(args, kwargs)
     copies: dict[int, torch.Tensor] = {}
     originals: dict[int, torch.Tensor] = {}

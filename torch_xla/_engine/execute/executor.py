@@ -1,5 +1,6 @@
 """Runs programs, names the step and the user's lines when one fails, and waits where somebody asks for it."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,10 +12,16 @@ from .. import dtypes, metrics
 from ..client.platform import is_host, refuse_fork
 from ..compile.program import Program
 from ..errors import ExecutionError, OutOfMemory
+from ..metrics import events, lines
+from ..metrics.events import Cause
+from ..metrics.lines import Line
+
+# The user's line of each operation of a program: looked up only where somebody wants to know.
+SourceLines = Callable[[], tuple[Line | None, ...]]
 
 _step = 0
 # The last programs started, each with its smallest output: waiting waits for these, and they hold little memory.
-_in_flight: "deque[tuple[int, Any, Callable[[], str]]]" = deque(maxlen=32)
+_in_flight: "deque[tuple[int, Any, SourceLines]]" = deque(maxlen=32)
 
 
 def run(
@@ -22,16 +29,20 @@ def run(
     buffers: list[jax.Array],
     numbers: Sequence[float | int],
     keys: np.ndarray | None,
-    describe: Callable[[], str],
+    cause: Cause,
+    source_lines: SourceLines,
 ) -> Sequence[jax.Array]:
-    """Starts `program`. `describe` gives the user's lines it was recorded from, for errors."""
+    """Starts `program`. `cause` and `source_lines` are for those who listen, and for errors."""
     global _step
     refuse_fork()
     if program.compiled_for(numbers):
         metrics.count("CachedCompile")
+    else:
+        _compile(program, buffers, numbers, cause, source_lines())
     if is_host(program.device):
         # Two steps at once would need the memory for intermediate values twice, on cores they only share.
         _wait_for_the_last()
+    start = time.perf_counter()
     try:
         with metrics.timed("ExecuteTime"):
             try:
@@ -40,25 +51,68 @@ def run(
                 # Under XLA_USE_BF16, set after some values were already on the device, those have another dtype.
                 outputs = program.run(_converted(program, buffers), numbers, keys)
     except jax.errors.JaxRuntimeError as error:
-        raise failure(error, f"step {_step}", describe()) from error
+        raise failure(error, f"step {_step}", lines.summary(source_lines())) from error
     _step += 1
     if outputs:
-        _in_flight.append((_step - 1, outputs[program.smallest_output], describe))
+        _in_flight.append((_step - 1, outputs[program.smallest_output], source_lines))
+    if events.watched:
+        seconds = time.perf_counter() - start
+        events.emit(events.Execution(program, cause, lines.user_lines(events.depth), start, seconds))
     return outputs
+
+
+def _compile(
+    program: Program,
+    buffers: Sequence[Any],
+    numbers: Sequence[float | int],
+    cause: Cause,
+    source_lines: tuple[Line | None, ...],
+) -> None:
+    start = time.perf_counter()
+    compilation = events.Compilation(
+        program=program,
+        numbers=tuple(numbers),
+        lines=source_lines,
+        names=events.names_of(buffers),
+        cause=cause,
+        frames=lines.user_lines(events.ALL_FRAMES),
+        start=start,
+        seconds=0.0,
+        sizes=None,
+    )
+    events.ask(compilation)
+    try:
+        sizes = program.compile_for(numbers)
+    except jax.errors.JaxRuntimeError as error:
+        raise failure(error, f"step {_step}", lines.summary(source_lines)) from error
+    events.emit(compilation._replace(seconds=time.perf_counter() - start, sizes=sizes))
 
 
 def _wait_for_the_last() -> None:
     if _in_flight:
         output = _in_flight[-1][1]
         if not output.is_deleted():
+            start = time.perf_counter()
             jax.block_until_ready(output)
+            _tell_wait(start)
+
+
+def _tell_wait(start: float) -> None:
+    if events.watched:
+        events.emit(events.Wait(lines.user_lines(events.depth), start, time.perf_counter() - start))
 
 
 def wait() -> None:
     """Waits until every program started so far has ended; raises what one of them raised."""
+    start = time.perf_counter()
+    _wait()
+    _tell_wait(start)
+
+
+def _wait() -> None:
     while True:
         try:
-            step, output, describe = _in_flight.popleft()
+            step, output, source_lines = _in_flight.popleft()
         except IndexError:
             return  # all have ended, or another thread waits for the last
         if output.is_deleted():
@@ -66,10 +120,10 @@ def wait() -> None:
         try:
             output.block_until_ready()
         except jax.errors.JaxRuntimeError as error:
-            raise failure(error, f"step {step}", describe()) from error
+            raise failure(error, f"step {step}", lines.summary(source_lines())) from error
 
 
-def failure(error: Exception, where: str, lines: str) -> ExecutionError:
+def failure(error: Exception, where: str, origin: str) -> ExecutionError:
     """What a user sees of an error of the device."""
     text = str(error)
     kind = OutOfMemory if "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower() else ExecutionError
@@ -81,7 +135,7 @@ def failure(error: Exception, where: str, lines: str) -> ExecutionError:
     )
     return kind(
         f"The device failed in {where}: {text.strip()}\n{advice}"
-        f"The tensors of this step are still described, so it can be tried again.\n{lines}"
+        f"The tensors of this step are still described, so it can be tried again.\n{origin}"
     )
 
 

@@ -18,10 +18,12 @@ class Value:
     buffer and one buffer belongs to one value, so whoever holds the last reference may give the buffer away.
     """
 
-    __slots__ = ("buffer", "contents", "device", "shared", "slot", "spec", "tape")
+    __slots__ = ("buffer", "contents", "device", "line", "shared", "slot", "spec", "tape")
 
     # A few integers that came from the host, so that indices can be checked; not set for any other value.
     contents: Any
+    # The user's line that made it: file, line, function, or `None`. Not set before it is computed.
+    line: Any
 
     def __init__(self, spec: Spec, device: Any, tape: "Tape | None", slot: int) -> None:
         self.spec = spec

@@ -1,5 +1,6 @@
 """The end of a step: start what was recorded, then make the calls that waited for it."""
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,6 +10,8 @@ import torch
 from .. import metrics
 from ..execute import executor
 from ..execute.closures import Background, StepClosures
+from ..metrics import events
+from ..metrics.lines import user_lines
 from . import device as devices
 from .device import Device
 from .storage import value_of
@@ -21,6 +24,9 @@ _closures: dict[int, StepClosures] = {}
 _background: dict[int, list[tuple[Callable[..., Any], tuple[Any, ...]]]] = {}
 _worker = Background()
 
+# When the last step ended, by ordinal; kept while somebody listens.
+_ended: dict[int, float] = {}
+
 
 def end_step(wait: bool = False) -> None:
     """Ends the step of this thread's device. Libraries call it hundreds of times with nothing to do: 1 µs then."""
@@ -32,7 +38,7 @@ def end_step(wait: bool = False) -> None:
 
 def _end_step(device: Device, wait: bool) -> None:
     calls = [partial(closure, *_frozen(args)) for closure, args in _background.get(device.index, ())]
-    sync_device(device, wait)
+    _sync(device, wait)
     _background.pop(device.index, None)
     for call in calls:
         _worker.start(call)
@@ -49,7 +55,16 @@ def _end_step(device: Device, wait: bool) -> None:
 def mark(device: Device, wait: bool) -> None:
     """Counts a step of `device` and starts what was recorded on it; no closures run."""
     _marks.value += 1
+    _sync(device, wait)
+
+
+def _sync(device: Device, wait: bool) -> None:
+    begins = time.perf_counter() if events.watched and device.tape.code else 0.0
     sync_device(device, wait)
+    if begins:
+        now = time.perf_counter()
+        start, _ended[device.index] = _ended.get(device.index, begins), now
+        events.emit(events.Step(_marks.value, device.index, user_lines(events.depth), start, now - start))
 
 
 def start_recorded(device: Device, wait: bool) -> None:

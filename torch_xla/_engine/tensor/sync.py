@@ -1,5 +1,6 @@
 """From recorded operations to buffers: liveness → cut → program → results. The whole path of a step, top to bottom."""
 
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,10 @@ from ..graph.graph import Cut, Operation, cut, decode, needed
 from ..graph.spec import spec_of
 from ..graph.tape import Tape, Value
 from ..graph.verify import verify
+from ..lowering.storage import WRITE
+from ..metrics import events
+from ..metrics.events import Cause
+from ..metrics.lines import Line, user_lines
 from .device import LOCK, Device, empty_plan
 from .generator import keys_of
 
@@ -45,6 +50,7 @@ class Schedule:
     lines: dict[int, Any]
     kept: list[Operation] = field(default_factory=list)  # operations that stay on the tape
     counts: list[tuple[str, int]] = field(default_factory=list)  # operators run, for the counters
+    output_lines: list[Line | None] = field(default_factory=list)
     followed_by: "Schedule | None" = None
 
     def serves(self, live: bytes) -> bool:
@@ -69,7 +75,7 @@ def sync_device(device: Device, wait: bool = False) -> None:
     """Starts the computation of everything recorded on `device` that somebody still holds, and begins a new tape."""
     if device.tape.code:
         with LOCK:
-            _evaluate(device, None)
+            _evaluate(device, None, Cause.SYNC)
     if wait or config.sync_wait():
         executor.wait()
 
@@ -94,16 +100,20 @@ def compute(values: Sequence[Value]) -> None:
                     raise RuntimeError("internal error: a value lost its tape; please report it with your program")
                 roots.setdefault(device, []).append(value.slot)
         for device, slots in roots.items():
-            _evaluate(device, tuple(slots))
+            _evaluate(device, tuple(slots), Cause.READ)
 
 
-def _evaluate(device: Device, roots: tuple[int, ...] | None) -> None:
+def _evaluate(device: Device, roots: tuple[int, ...] | None, cause: Cause) -> None:
+    start = 0.0
+    if events.watched:
+        start = time.perf_counter()
+        events.ask(events.Evaluation(cause, device.index, user_lines(events.depth), start, 0.0, 0))
     tape = device.tape
     values = tape.values
     live = held(values)
     schedule = _find(device, live, roots)
     if schedule.program is not None:
-        _run(schedule.program, schedule, tape)
+        _run(schedule.program, schedule, tape, cause)
     previous = device.last_schedule
     if previous is not None:
         previous.followed_by = schedule
@@ -113,6 +123,9 @@ def _evaluate(device: Device, roots: tuple[int, ...] | None) -> None:
     if roots is not None:
         _carry_over(schedule, tape, device)
     _forget(tape)
+    if start:
+        seconds, operations = time.perf_counter() - start, len(schedule.cut.positions)
+        events.emit(events.Evaluation(cause, device.index, user_lines(events.depth), start, seconds, operations))
 
 
 def _find(device: Device, live: bytes, roots: tuple[int, ...] | None) -> Schedule:
@@ -140,16 +153,17 @@ def _find(device: Device, live: bytes, roots: tuple[int, ...] | None) -> Schedul
     return schedule
 
 
-def _run(program: Program, schedule: Schedule, tape: Tape) -> None:
+def _run(program: Program, schedule: Schedule, tape: Tape, cause: Cause) -> None:
     values = tape.values
     plan = schedule.cut
     buffers = [values[slot].buffer for slot in plan.inputs]
     numbers = [tape.numbers[i] for i in plan.numbers]
     keys: np.ndarray | None = keys_of([tape.draws[i] for i in plan.draws]) if plan.draws else None
-    results = executor.run(program, buffers, numbers, keys, lambda: describe_lines(schedule))
-    for slot, buffer in zip(plan.outputs, results, strict=True):
+    results = executor.run(program, buffers, numbers, keys, cause, lambda: lines_of(plan, schedule.lines))
+    for slot, buffer, line in zip(plan.outputs, results, schedule.output_lines, strict=True):
         value = values[slot]
         value.buffer = buffer
+        value.line = line
         value.tape = None
     for name, count in schedule.counts:
         metrics.count(name, count)
@@ -179,7 +193,9 @@ def _schedule(device: Device, live: bytes, roots: tuple[int, ...] | None, shared
     for operation in part.graph.operations:
         name = f"xla::{_short_name(operation.plan.op)}"
         counts[name] = counts.get(name, 0) + 1
-    return Schedule(live, program, part, tape.code, tape.all_lines(), kept, sorted(counts.items()))
+    lines = tape.all_lines()
+    made_at = _lines_of_outputs(part, lines)
+    return Schedule(live, program, part, tape.code, lines, kept, sorted(counts.items()), made_at)
 
 
 def _donated(part: Cut, live: bytes, shared: tuple[int, ...]) -> tuple[int, ...]:
@@ -201,10 +217,10 @@ def _donated(part: Cut, live: bytes, shared: tuple[int, ...]) -> tuple[int, ...]
 def relieve(device: Device) -> None:
     """Keeps a tape from growing without end: drops what nobody needs any more, and runs it if much is left."""
     with LOCK:
-        _evaluate(device, ())
+        _evaluate(device, (), Cause.FULL)
         if len(device.tape.values) > TAPE_LIMIT // 2:
             metrics.count("TapeFull")
-            _evaluate(device, None)
+            _evaluate(device, None, Cause.FULL)
 
 
 def _carry_over(schedule: Schedule, old: Tape, device: Device) -> None:
@@ -245,18 +261,25 @@ def _short_name(op: Any) -> str:
     return name.split("::")[-1].removeprefix("aten.").split(".")[0]
 
 
-def describe_lines(schedule: Schedule) -> str:
-    """The user's lines a schedule was recorded from, most frequent first."""
-    counts: dict[str, int] = {}
-    for position in schedule.cut.positions:
-        line = schedule.lines.get(position)
-        if line is not None:
-            text = f"{line[0]}:{line[1]} in {line[2]}"
-            counts[text] = counts.get(text, 0) + 1
-    if not counts:
-        return ""
-    ordered = sorted(counts.items(), key=lambda item: -item[1])[:8]
-    return "It was recorded by:\n" + "\n".join(f"  {line}  ({count} operations)" for line, count in ordered)
+def lines_of(part: Cut, lines: dict[int, Line]) -> tuple[Line | None, ...]:
+    """The user's line of each operation of a graph. Views carry none: they have that of the operation they serve."""
+    found = [lines.get(position) for position in part.positions]
+    operations = part.graph.operations
+    for index in range(1, len(found)):
+        if found[index] is None and operations[index].plan.op is WRITE:
+            found[index] = found[index - 1]  # a write follows the operation whose result it writes
+    for index in range(len(found) - 2, -1, -1):
+        if found[index] is None:
+            found[index] = found[index + 1]  # a read comes before the operation that reads
+    return tuple(found)
+
+
+def _lines_of_outputs(part: Cut, lines: dict[int, Line]) -> list[Line | None]:
+    by_operation = lines_of(part, lines)
+    made_at: list[Line | None] = [None] * len(part.graph.inputs)
+    for operation, line in zip(part.graph.operations, by_operation, strict=True):
+        made_at += [line] * len(operation.plan.outputs)
+    return [made_at[slot] for slot in part.graph.outputs]
 
 
 def clear_schedules() -> None:

@@ -1,5 +1,6 @@
 """Between host tensors and device values: `.to("xla")`, `.cpu()`, `.item()`."""
 
+import time
 from typing import Any
 
 import jax
@@ -10,7 +11,9 @@ from .. import dtypes, metrics
 from ..client import buffers
 from ..execute import executor
 from ..graph.tape import Value
-from ..metrics import Unit
+from ..metrics import Unit, events
+from ..metrics.events import Direction, Transfer
+from ..metrics.lines import user_lines
 from ..view.geometry import Geometry
 from .storage import hold, shows_all, snapshot, value_of, view_of
 from .sync import materialise
@@ -48,15 +51,27 @@ def to_cpu(tensor: torch.Tensor) -> torch.Tensor:
 
 def fetch(value: Value) -> np.ndarray:
     """The contents of a value, read-only. Waits for the device."""
+    forced = value.buffer is None
+    if events.watched:
+        events.ask(_transfer(value, 0.0, 0.0, forced))
     buffer = materialise(value)
+    start = time.perf_counter()
     with metrics.timed("TransferFromDeviceTime"):
         try:
             array = buffers.get(buffer)
         except jax.errors.JaxRuntimeError as error:
             raise executor.failure(error, "an earlier step", "") from error
     metrics.metric("InboundData", Unit.BYTES).add(array.nbytes)
+    if events.watched:
+        events.emit(_transfer(value, start, time.perf_counter() - start, forced))
     wanted = dtypes.to_jax(value.spec.dtype)
     return array if array.dtype == wanted else array.astype(wanted)
+
+
+def _transfer(value: Value, start: float, seconds: float, forced: bool) -> Transfer:
+    size = value.spec.numel * value.spec.dtype.itemsize
+    frames = user_lines(events.depth)
+    return Transfer(Direction.FROM_DEVICE, value.device.index, size, frames, start, seconds, forced)
 
 
 def _cheap_on_host(tensor: torch.Tensor, value: Value) -> bool:

@@ -1,5 +1,7 @@
 """From host tensors to device values."""
 
+import time
+
 import numpy as np
 import torch
 
@@ -7,7 +9,9 @@ from .. import dtypes, metrics
 from ..client import buffers
 from ..graph.spec import Spec, spec_of
 from ..graph.tape import Value
-from ..metrics import Unit
+from ..metrics import Unit, events
+from ..metrics.events import Direction, Transfer
+from ..metrics.lines import user_lines
 from ..view.geometry import Geometry
 from .device import Device
 
@@ -41,6 +45,10 @@ def from_numpy(array: np.ndarray) -> torch.Tensor:
 def upload(tensor: torch.Tensor, device: Device) -> Value:
     """A value on `device` with the contents of a CPU tensor, which may change afterwards."""
     spec = dense_spec(tensor)
+    start = 0.0
+    if events.watched:
+        start = time.perf_counter()
+        events.ask(_transfer(tensor, device, start, 0.0))
     with metrics.timed("TransferToDeviceTime"):
         host = to_numpy(tensor)
         wanted = dtypes.to_jax(dtypes.on_device(tensor.dtype))
@@ -53,7 +61,16 @@ def upload(tensor: torch.Tensor, device: Device) -> Value:
     if 0 < host.size <= _FEW and host.dtype.kind in "iu":
         value.contents = host.copy()
     metrics.metric("OutboundData", Unit.BYTES).add(host.nbytes)
+    if start:
+        transfer = _transfer(tensor, device, start, time.perf_counter() - start)
+        value.line = transfer.frames[0]
+        events.emit(transfer)
     return value
+
+
+def _transfer(tensor: torch.Tensor, device: Device, start: float, seconds: float) -> Transfer:
+    frames = user_lines(events.depth)
+    return Transfer(Direction.TO_DEVICE, device.index, tensor.nbytes, frames, start, seconds, False)
 
 
 def dense_spec(tensor: torch.Tensor) -> Spec:

@@ -1,0 +1,186 @@
+"""Events: what the engine did, one small record each, for whoever listens.
+
+A listener is called after the deed, in the thread and on the stack of whoever caused it. A guard is asked before, with
+the same record, in which what is not known yet is zero; it refuses by raising, and then nothing has happened. With
+nobody there, the engine tests `watched` once per evaluation or transfer, and never per operation.
+
+Times are those of `time.perf_counter`. Lists of lines begin with the innermost.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+from .lines import Line
+
+
+class Cause(Enum):
+    """Why recorded operations are run."""
+
+    SYNC = "sync"  # the program ended its step
+    READ = "read"  # the program looked at a value that was not computed yet
+    FULL = "full"  # the tape had grown too long
+
+
+class Direction(Enum):
+    """Where a transfer goes."""
+
+    TO_DEVICE = "to device"
+    FROM_DEVICE = "from device"
+
+
+class Sizes(NamedTuple):
+    """Bytes on the device that a compiled program needs, as XLA tells them."""
+
+    inputs: int
+    outputs: int
+    aliased: int  # of the outputs: written over inputs
+    intermediate: int
+    code: int
+
+
+class Compilation(NamedTuple):
+    """XLA compiled a program. Keep `program.graph`, never `program`: it holds the executables."""
+
+    program: Any  # of compile/: its `graph`, `donated` inputs and `device`
+    numbers: tuple[float | int, ...]  # the Python numbers of this run
+    lines: tuple[Line | None, ...]  # the user's line of each operation of the graph, as far as known
+    names: tuple[str, ...]  # of the inputs, as the user calls them; "" where that is not known, empty if nobody asks
+    cause: Cause
+    frames: tuple[Line, ...]  # of what made it run
+    start: float
+    seconds: float
+    sizes: Sizes | None  # None: not compiled yet, or the platform does not tell
+
+
+class Execution(NamedTuple):
+    """A program was started. The device may still be at it."""
+
+    program: Any  # as in `Compilation`
+    cause: Cause
+    frames: tuple[Line, ...]
+    start: float
+    seconds: float  # of the host, compiling not included
+
+
+class Evaluation(NamedTuple):
+    """What was recorded was run, in whole (a step's end) or as far as a value needs (a read)."""
+
+    cause: Cause
+    device: int
+    frames: tuple[Line, ...]
+    start: float
+    seconds: float  # of the host: looking up or compiling, and starting; not waiting for the result
+    operations: int  # 0: nothing had to run
+
+
+class Wait(NamedTuple):
+    """The host waited until the device was done: `sync(wait=True)`, or on a CPU for the last step to end."""
+
+    frames: tuple[Line, ...]
+    start: float
+    seconds: float
+
+
+class Transfer(NamedTuple):
+    """A value went to a device or came from it."""
+
+    direction: Direction
+    device: int
+    bytes: int
+    frames: tuple[Line, ...]
+    start: float
+    seconds: float  # coming from a device: waiting included, evaluation not
+    forced: bool  # coming from a device: it had not been computed, so an evaluation came before
+
+
+class Fallback(NamedTuple):
+    """An operator without a rule ran on the CPU."""
+
+    operator: str
+    frames: tuple[Line, ...]
+    start: float
+    seconds: float  # bringing the operands, computing and returning the result
+
+
+class Step(NamedTuple):
+    """A step ended. Calls with nothing recorded end none."""
+
+    number: int  # how many steps the process has ended, those with nothing recorded included
+    device: int
+    frames: tuple[Line, ...]
+    start: float  # when the step before it ended
+    seconds: float
+
+
+Event = Compilation | Execution | Evaluation | Wait | Transfer | Fallback | Step
+Listener = Callable[[Any], None]
+
+# Whether anybody listens or guards: the one test of the engine.
+watched = False
+# How many of the user's frames the records carry at most; those of a compilation carry all.
+depth = 1
+ALL_FRAMES = 64
+
+# Compute what the user calls the buffers of a program's inputs; set by a room that knows modules.
+name_buffers: Callable[[Sequence[Any]], tuple[str, ...]] | None = None
+
+_listeners: list[tuple[Listener, int]] = []
+_guards: list[Listener] = []
+_log = logging.getLogger("torch_xla.events")
+
+# Add this to a record's `start` for seconds since the epoch.
+EPOCH = time.time() - time.perf_counter()
+
+
+def listen(listener: Listener, frames: int = 1) -> None:
+    """Calls `listener(event)` for every event from now on; records carry `frames` of the user's frames if they can."""
+    _listeners.append((listener, frames))
+    _settle()
+
+
+def unlisten(listener: Listener) -> None:
+    """Ends `listen`."""
+    _listeners[:] = [entry for entry in _listeners if entry[0] != listener]
+    _settle()
+
+
+def guard(guard: Listener) -> None:
+    """Asks `guard(event)` before every deed from now on; if it raises, the deed is not done."""
+    _guards.append(guard)
+    _settle()
+
+
+def unguard(guard: Listener) -> None:
+    """Ends one `guard`."""
+    _guards.remove(guard)
+    _settle()
+
+
+def _settle() -> None:
+    global watched, depth
+    watched = bool(_listeners or _guards)
+    depth = max((frames for _, frames in _listeners), default=1)
+
+
+def ask(event: Event) -> None:
+    """Lets the guards refuse what is about to be done."""
+    for each in tuple(_guards):
+        each(event)
+
+
+def emit(event: Event) -> None:
+    """Tells the listeners what was done. One that fails is removed: a step half done would be worse."""
+    for listener, _ in tuple(_listeners):
+        try:
+            listener(event)
+        except Exception:
+            unlisten(listener)
+            _log.exception("the listener %r failed on %s and is not called any more", listener, type(event).__name__)
+
+
+def names_of(buffers: Sequence[Any]) -> tuple[str, ...]:
+    """What the user calls these buffers, if somebody wants to know and somebody can tell."""
+    return name_buffers(buffers) if watched and name_buffers is not None else ()

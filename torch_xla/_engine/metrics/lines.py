@@ -1,0 +1,92 @@
+"""The user's lines: the frames of this thread's stack that are neither PyTorch's, nor JAX's, nor ours, nor Python's."""
+
+import os
+import sys
+from collections.abc import Iterable
+from importlib.util import find_spec
+from types import FrameType
+
+Line = tuple[str, int, str]  # file, line, function
+
+# Threads of PyTorch and of loaders have no frame of the user's.
+NOWHERE: Line = ("<another thread>", 0, "no line of the program")
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_STANDARD_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+# What Python and PyTorch run without a file. `<stdin>`, `<string>` and the cells of a notebook are the user's.
+_GENERATED = ("<frozen ", "<eval_with_key>", "<__")
+
+
+def _folder_of(package: str) -> str:
+    spec = find_spec(package)
+    return os.path.dirname(os.path.abspath(spec.origin)) + os.sep if spec and spec.origin else _PACKAGE + os.sep
+
+
+_NOT_USERS = (_folder_of("torch"), _folder_of("jax"), _PACKAGE + os.sep, *_GENERATED)
+
+# Filenames are looked up for every frame of a new program: a dictionary answers faster than prefixes.
+_is_users: dict[str, bool] = {}
+
+
+def _belongs_to_user(filename: str) -> bool:
+    if filename.startswith(_NOT_USERS):
+        return False
+    return not filename.startswith(_STANDARD_LIBRARY) or any(folder in filename for folder in _INSTALLED)
+
+
+def user_frame(start: FrameType | None = None) -> FrameType | None:
+    """The innermost frame of the user's program, from `start` outwards; `None` in threads of PyTorch and of loaders."""
+    frame = start or sys._getframe(1)
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        users = _is_users.get(filename)
+        if users is None:
+            users = _is_users[filename] = _belongs_to_user(filename)
+        if users:
+            return frame
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def user_line() -> Line:
+    """File, line and function of the user's innermost frame."""
+    frame = user_frame(sys._getframe(1))
+    return NOWHERE if frame is None else line_of(frame)
+
+
+def user_lines(most: int) -> tuple[Line, ...]:
+    """The user's frames, innermost first, at least one and `most` at most."""
+    frame = user_frame(sys._getframe(1))
+    if frame is None:
+        return (NOWHERE,)
+    found = [line_of(frame)]
+    while len(found) < most and frame.f_back is not None:
+        frame = user_frame(frame.f_back)
+        if frame is None:
+            break
+        found.append(line_of(frame))
+    return tuple(found)
+
+
+def line_of(frame: FrameType) -> Line:
+    """File, line and function of a frame."""
+    code = frame.f_code
+    return code.co_filename, frame.f_lineno, code.co_name
+
+
+def text(line: Line) -> str:
+    """As in "train.py:31 in step"."""
+    return f"{line[0]}:{line[1]} in {line[2]}"
+
+
+def summary(lines: Iterable[Line | None]) -> str:
+    """The lines a program was recorded from, the most frequent first, for errors; nothing if none is known."""
+    counts: dict[Line, int] = {}
+    for line in lines:
+        if line is not None:
+            counts[line] = counts.get(line, 0) + 1
+    if not counts:
+        return ""
+    ordered = sorted(counts.items(), key=lambda item: -item[1])[:8]
+    return "It was recorded by:\n" + "\n".join(f"  {text(line)}  ({count} operations)" for line, count in ordered)
