@@ -1,0 +1,59 @@
+"""Compares the metrics of a run with those of runs before it: has it become slower, does it compile more?
+
+`get_data_points_from_metrics_reports` gathers what earlier reports say, `compare_metrics` tells what is out of line.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .._engine.metrics import comparison
+
+DEFAULT_CONFIG = {"base_expression": "v <= v_mean + (v_stddev * 2.0)"}
+
+
+def parse_metrics_report(report: str, dehumanize: bool = True) -> dict[str, Any]:
+    """Every number of the text `metrics_report()` by its name.
+
+    A metric gives `<name>__TotalSamples`, `__Accumulator_sec`, `__ValueRate_sec`, `__Rate` and `__Percentile_50_sec`;
+    one of sizes has `_mb` (of 2**20 bytes) in place of `_sec`, one of plain numbers has neither. A counter gives
+    `<name>__Value`. With `dehumanize` the values are numbers in these units; without it they are the report's own
+    words, and the names tell no unit.
+
+    >>> from torch_xla.debug import metrics_compare_utils as compare
+    >>> report = "Metric: CompileTime\\n  TotalSamples: 2\\n  Accumulator: 01s500ms000.000us\\n"
+    >>> compare.parse_metrics_report(report + "Counter: aten::nonzero\\n  Value: 33\\n")
+    {'CompileTime__TotalSamples': 2.0, 'CompileTime__Accumulator_sec': 1.5, 'aten::nonzero__Value': 33}
+    """
+    return comparison.parse_report(report, dehumanize)
+
+
+def get_data_points_from_metrics_reports(metrics_reports: Sequence[str]) -> dict[str, list[float]]:
+    """The values that each number took over several reports, in their order.
+
+    A counter that a report does not show has the value 0 there; a metric it does not show has no value. Under
+    `aten_ops_sum__Value` stands how many operators ran on the CPU, whichever they were.
+
+    >>> from torch_xla.debug import metrics_compare_utils as compare
+    >>> compare.get_data_points_from_metrics_reports(["", "Counter: aten::nonzero\\n  Value: 33\\n"])
+    {'aten::nonzero__Value': [0, 33], 'aten_ops_sum__Value': [0, 33]}
+    """
+    return comparison.data_points(metrics_reports)
+
+
+def compare_metrics(
+    data_points: Mapping[str, Sequence[float]], metrics_report: str, config: Mapping[str, str] = DEFAULT_CONFIG
+) -> str:
+    """What in `metrics_report` is out of line with `data_points`, one line each; empty if nothing is.
+
+    `config["base_expression"]` says what a value must satisfy: an expression of `v`, the value in this report, `v_mean`
+    and `v_stddev`, mean and standard deviation of the data points. `config["<name>_expression"]` says it for one name.
+    Besides numbers, arithmetic, comparisons, `and`, `or` and `not` it may use `abs`, `min`, `max` and `sqrt`. Raises
+    `ValueError` for anything else.
+
+    >>> from torch_xla.debug import metrics_compare_utils as compare
+    >>> before = compare.get_data_points_from_metrics_reports(["Counter: UncachedCompile\\n  Value: 3\\n"] * 5)
+    >>> now = "Counter: UncachedCompile\\n  Value: 40\\n"
+    >>> print(compare.compare_metrics(before, now, {"base_expression": "v <= 2 * v_mean"}), end="")
+    UncachedCompile__Value: v <= 2 * v_mean does not hold: v = 40, v_mean = 3, v_stddev = 0, over 5 reports
+    """
+    return comparison.differences(data_points, metrics_report, config)
