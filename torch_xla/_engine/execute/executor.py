@@ -57,7 +57,8 @@ def run(
         _in_flight.append((_step - 1, outputs[program.smallest_output], source_lines))
     if events.watched:
         seconds = time.perf_counter() - start
-        events.emit(events.Execution(program, cause, lines.user_lines(events.depth), start, seconds))
+        frames = lines.user_lines(events.depth)
+        events.emit(events.Execution(program, tuple(numbers), cause, frames, start, seconds))
     return outputs
 
 

@@ -59,6 +59,7 @@ class Execution(NamedTuple):
     """A program was started. The device may still be at it."""
 
     program: Any  # as in `Compilation`
+    numbers: tuple[float | int, ...]
     cause: Cause
     frames: tuple[Line, ...]
     start: float
