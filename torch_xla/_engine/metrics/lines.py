@@ -29,7 +29,8 @@ _NOT_USERS = (_folder_of("torch"), _folder_of("jax"), _PACKAGE + os.sep, *_GENER
 _is_users: dict[str, bool] = {}
 
 
-def _belongs_to_user(filename: str) -> bool:
+def belongs_to_user(filename: str) -> bool:
+    """Whether a file belongs neither to PyTorch, JAX or us, nor to Python itself."""
     if filename.startswith(_NOT_USERS):
         return False
     return not filename.startswith(_STANDARD_LIBRARY) or any(folder in filename for folder in _INSTALLED)
@@ -42,7 +43,7 @@ def user_frame(start: FrameType | None = None) -> FrameType | None:
         filename = frame.f_code.co_filename
         users = _is_users.get(filename)
         if users is None:
-            users = _is_users[filename] = _belongs_to_user(filename)
+            users = _is_users[filename] = belongs_to_user(filename)
         if users:
             return frame
         frame = frame.f_back  # type: ignore[assignment]
