@@ -20,6 +20,7 @@ from ..graph.plan import Plan
 from ..lowering.call import NeedsStaticNumber, lower
 from ..metrics.events import Sizes
 from ..private import jax as private
+from .origins import UNKNOWN, Origins
 
 # The numbers each plan came with, by its place among the same plans of a graph. A plan that comes with other numbers in
 # a new graph (the second step of an optimizer, whose state exists by now) will come with others again.
@@ -41,6 +42,7 @@ class Program:
         self.graph = graph
         self.donated = donated
         self.device = device
+        self.origins = UNKNOWN
         self.smallest_output = min(
             range(len(graph.outputs)), key=lambda i: graph.specs[graph.outputs[i]].numel, default=0
         )
@@ -51,6 +53,11 @@ class Program:
         self._ints: list[int] = []
         self._must_bake: set[int] = set()
         self._executables: dict[bytes, Callable[..., Any]] = {}
+
+    @property
+    def arguments(self) -> tuple[int, ...]:
+        """Which of the graph's numbers are arguments of the executables; the others are baked in."""
+        return self._promoted
 
     def compiled_for(self, numbers: Sequence[float | int]) -> bool:
         """Whether a run with these numbers needs no compile."""
@@ -144,7 +151,7 @@ class Program:
         def describe(size: tuple[int, ...], dtype: np.dtype) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(size, dtype, sharding=sharding)
 
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), private.located(None, ()):
             arguments = [describe(spec.size, dtypes.to_jax(dtypes.on_device(spec.dtype))) for spec in self.graph.inputs]
             if self._floats:
                 arguments.append(describe((len(self._floats),), np.dtype(np.float64)))
@@ -152,7 +159,7 @@ class Program:
                 arguments.append(describe((len(self._ints),), np.dtype(np.int64)))
             if self.graph.draws:
                 arguments.append(describe((self.graph.draws, 4), np.dtype(np.uint32)))
-            function = as_function(self.graph, list(numbers), self._floats, self._ints)
+            function = as_function(self.graph, list(numbers), self._floats, self._ints, self.origins)
             return jax.jit(function, donate_argnums=self.donated, keep_unused=True).trace(*arguments).lower()
 
 
@@ -171,7 +178,7 @@ def _known_to_change(graph: Graph, numbers: Sequence[float | int]) -> list[int]:
 
 
 def as_function(
-    graph: Graph, numbers: list[float | int], floats: list[int], ints: list[int]
+    graph: Graph, numbers: list[float | int], floats: list[int], ints: list[int], origins: Origins = UNKNOWN
 ) -> Callable[..., tuple[jax.Array, ...]]:
     """The graph as a function of its inputs, then of the vectors of float numbers, int numbers and random keys."""
 
@@ -185,12 +192,13 @@ def as_function(
                 for place, index in enumerate(indices):
                     filled[index] = private.weakly_typed(vector[place], dtype)
         keys = jax.random.wrap_key_data(rest.pop(0), impl="rbg") if graph.draws else None
-        for operation in graph.operations:
+        for index, operation in enumerate(graph.operations):
             plan, first = operation.plan, operation.first_number
             own = range(first, first + len(plan.numbers))
             key = keys[operation.draw] if plan.random and keys is not None else None
             try:
-                values.extend(lower(plan, [values[s] for s in operation.operands], [filled[i] for i in own], key))
+                with origins.of(graph, index):
+                    values.extend(lower(plan, [values[s] for s in operation.operands], [filled[i] for i in own], key))
             except NeedsStaticNumber as error:
                 if any(isinstance(filled[i], jax.Array) for i in own):
                     raise _MustBake(own) from error

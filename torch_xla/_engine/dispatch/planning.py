@@ -13,6 +13,7 @@ from ..graph.spec import Spec, contiguous_stride, spec_of
 from ..lowering import decompositions, promotion
 from ..lowering.call import apply_rule, flatten
 from ..lowering.registry import Promotion, Rule, rule_of
+from ..private import jax as private
 from . import meta, refusals
 from .forms import Form, Operator
 
@@ -102,7 +103,7 @@ def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
         return result
 
     try:
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), private.located(None, ()):
             shapes = jax.eval_shape(abstract, *_shapes(plan))
         inferred = _from_shapes(shapes) if inferred is None else _without_unwanted(inferred, shapes)
         plan = replace(plan, outputs=inferred.outputs, structure=inferred.structure)

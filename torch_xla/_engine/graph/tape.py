@@ -44,7 +44,18 @@ class Value:
 class Tape:
     """Operations recorded on one device since its last sync."""
 
-    __slots__ = ("code", "draws", "expected", "expected_lines", "lines", "numbers", "reads", "shared", "values")
+    __slots__ = (
+        "code",
+        "draws",
+        "expected",
+        "expected_lines",
+        "lines",
+        "numbers",
+        "reads",
+        "scopes",
+        "shared",
+        "values",
+    )
 
     def __init__(self, expected: list[Any] | None = None, expected_lines: dict[int, Any] | None = None) -> None:
         self.code: list[Any] = []
@@ -53,6 +64,8 @@ class Tape:
         self.draws: list[int] = []
         # Reading a storage through a view is recorded once: (slot of the base, view) → slot.
         self.reads: dict[Any, int] = {}
+        # Named scopes: (position in the code, the scopes open from there on, outermost first).
+        self.scopes: list[tuple[int, tuple[str, ...]]] = []
         self.shared: list[int] = []  # slots whose buffers somebody outside holds too
         # The code of the tape that followed the previous one last time. As long as this one walks the same path its
         # source lines are known; the first step off the path begins to collect new ones.

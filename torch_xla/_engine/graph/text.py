@@ -75,8 +75,10 @@ def shape(spec: Spec) -> str:
 
 def name_of(operation: Operation) -> str:
     """The operator without its overload, `aten::sum`."""
-    schema = getattr(operation.plan.op, "_schema", None)
-    return str(operation.plan.op) if schema is None else str(schema.name)
+    op = operation.plan.op
+    # The rule of a decomposed operator belongs to a pair: the operator, and a number of its own.
+    schema = getattr(op[0] if isinstance(op, tuple) else op, "_schema", None)
+    return str(op) if schema is None else str(schema.name)
 
 
 def _filled_by(operation: Operation) -> range:

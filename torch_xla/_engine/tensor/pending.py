@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..compile.origins import Origins, Scope, scopes_at
 from ..compile.program import Program
 from ..graph.graph import Cut, Graph, cut, decode, needed
 from ..graph.tape import Tape
@@ -17,16 +18,19 @@ from .sync import held
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A graph with the numbers and the source lines it was recorded with."""
+    """A graph with the numbers, the source lines and the scopes it was recorded with."""
 
     graph: Graph
     numbers: tuple[Any, ...]
     lines: tuple[Line | None, ...]
+    scopes: Sequence[Scope]
     device: Device
 
     def lowered(self) -> Any:
         """The graph after the rules were applied to it: JAX's `Lowered`, from which StableHLO and HLO can be had."""
-        return Program(self.graph, (), self.device.jax_device).lowered(self.numbers)
+        program = Program(self.graph, (), self.device.jax_device)
+        program.origins = Origins(self.lines, self.scopes)
+        return program.lowered(self.numbers)
 
 
 def graph_of(tensors: Sequence[torch.Tensor]) -> Pending:
@@ -60,6 +64,7 @@ def _cut(device: Device, slots: list[int]) -> Pending:
         part.graph,
         tuple(tape.numbers[index] for index in part.numbers),
         tuple(lines.get(position) for position in part.positions),
+        scopes_at(part.positions, tape.scopes),
         device,
     )
 

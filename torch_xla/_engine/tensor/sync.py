@@ -2,7 +2,7 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from sys import getrefcount
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import config, dtypes, metrics
 from ..compile import cache
+from ..compile.origins import UNKNOWN, Origins, scopes_at
 from ..compile.program import Program
 from ..execute import executor
 from ..graph.graph import Cut, Operation, cut, decode, needed
@@ -67,6 +68,10 @@ class Schedule:
 _schedules: "OrderedDict[Any, list[Schedule]]" = OrderedDict()
 
 
+# Looks at a program that is about to run, and returns what is to be called once the step is over (`sight/`).
+inspect: Callable[[Schedule, Tape], Callable[[], None]] | None = None
+
+
 # So many values a tape may have before it is looked through.
 TAPE_LIMIT = 100_000
 
@@ -107,12 +112,16 @@ def _evaluate(device: Device, roots: tuple[int, ...] | None, cause: Cause) -> No
     start = 0.0
     if events.watched:
         start = time.perf_counter()
-        events.ask(events.Evaluation(cause, device.index, user_lines(events.depth), start, 0.0, 0))
+        if events.guarded:
+            events.ask(events.Evaluation(cause, device.index, user_lines(events.depth), start, 0.0, 0))
     tape = device.tape
     values = tape.values
     live = held(values)
     schedule = _find(device, live, roots)
+    afterwards = None
     if schedule.program is not None:
+        if inspect is not None:
+            afterwards = inspect(schedule, tape)
         _run(schedule.program, schedule, tape, cause)
     previous = device.last_schedule
     if previous is not None:
@@ -122,10 +131,14 @@ def _evaluate(device: Device, roots: tuple[int, ...] | None, cause: Cause) -> No
     device.tape = Tape(following.code if following else None, following.lines if following else None)
     if roots is not None:
         _carry_over(schedule, tape, device)
+    if tape.scopes:
+        device.tape.scopes.append((len(device.tape.code), tape.scopes[-1][1]))  # those still open
     _forget(tape)
     if start:
         seconds, operations = time.perf_counter() - start, len(schedule.cut.positions)
         events.emit(events.Evaluation(cause, device.index, user_lines(events.depth), start, seconds, operations))
+    if afterwards is not None:
+        afterwards()
 
 
 def _find(device: Device, live: bytes, roots: tuple[int, ...] | None) -> Schedule:
@@ -194,6 +207,8 @@ def _schedule(device: Device, live: bytes, roots: tuple[int, ...] | None, shared
         name = f"xla::{_short_name(operation.plan.op)}"
         counts[name] = counts.get(name, 0) + 1
     lines = tape.all_lines()
+    if program is not None and program.origins is UNKNOWN:
+        program.origins = Origins(lines_of(part, lines), scopes_at(part.positions, tape.scopes))
     made_at = _lines_of_outputs(part, lines)
     return Schedule(live, program, part, tape.code, lines, kept, sorted(counts.items()), made_at)
 
@@ -227,7 +242,8 @@ def _carry_over(schedule: Schedule, old: Tape, device: Device) -> None:
     """Records again, on the new tape, what the evaluation of one value left undone."""
     tape = device.tape
     slots: dict[int, int] = {}
-    for operation in schedule.kept:
+    scopes = scopes_at([operation.position for operation in schedule.kept], old.scopes)
+    for index, operation in enumerate(schedule.kept):
         plan = operation.plan
         entry: list[Any] = [plan]
         for slot in operation.operands:
@@ -236,6 +252,8 @@ def _carry_over(schedule: Schedule, old: Tape, device: Device) -> None:
             entry.append(slots[slot])
         if operation.position in schedule.lines:
             tape.lines[len(tape.code)] = schedule.lines[operation.position]
+        if scopes:
+            tape.scopes.append((len(tape.code), scopes[index]))
         tape.code += entry
         tape.numbers += old.numbers[operation.first_number : operation.first_number + len(plan.numbers)]
         if plan.random:

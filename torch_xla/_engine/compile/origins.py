@@ -1,0 +1,45 @@
+"""Where the operations of a program come from, for profilers and for whoever reads its HLO: no part of any key.
+
+A program is found again by what it computes. So its names and lines are those of the step for which it was first made,
+and a step that does the same elsewhere, or under other scopes, runs under these.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from ..graph.graph import Graph
+from ..graph.text import Line, name_of
+from ..private import jax as private
+
+Scope = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """The user's line and the open scopes of each operation of a graph, as far as they are known."""
+
+    lines: Sequence[Line | None] = ()
+    scopes: Sequence[Scope] = ()
+
+    def of(self, graph: Graph, index: int) -> AbstractContextManager[None]:
+        """A block in which what JAX traces belongs to operation number `index` of `graph`."""
+        scope = self.scopes[index] if self.scopes else ()
+        line = self.lines[index] if self.lines else None
+        return private.located(line, (*scope, name_of(graph.operations[index])))
+
+
+UNKNOWN = Origins()
+
+
+def scopes_at(positions: Sequence[int], marks: Sequence[tuple[int, Scope]]) -> list[Scope]:
+    """The scopes open at each of `positions` of a tape, which ascend; nothing if there were none.
+
+    Each of `marks` tells the scopes open from its position on.
+    """
+    if not marks:
+        return []
+    starts = [start for start, _ in marks]
+    found = [bisect_right(starts, position) - 1 for position in positions]
+    return [marks[index][1] if index >= 0 else () for index in found]
