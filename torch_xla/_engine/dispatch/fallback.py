@@ -22,7 +22,7 @@ def run(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     """Runs the call on CPU copies of its tensors and brings results and writes back."""
     name = operator.overload._schema.name
     start = time.perf_counter()
-    if events.watched:
+    if events.guarded:
         events.ask(events.Fallback(name, user_lines(events.depth), start, 0.0))
     result = _run(name, operator, args, kwargs)
     if events.watched:

@@ -95,19 +95,19 @@ def _wait_for_the_last() -> None:
         if not output.is_deleted():
             start = time.perf_counter()
             jax.block_until_ready(output)
-            _tell_wait(start)
+            _tell_wait(start, False)
 
 
-def _tell_wait(start: float) -> None:
+def _tell_wait(start: float, asked: bool) -> None:
     if events.watched:
-        events.emit(events.Wait(lines.user_lines(events.depth), start, time.perf_counter() - start))
+        events.emit(events.Wait(lines.user_lines(events.depth), start, time.perf_counter() - start, asked))
 
 
 def wait() -> None:
     """Waits until every program started so far has ended; raises what one of them raised."""
     start = time.perf_counter()
     _wait()
-    _tell_wait(start)
+    _tell_wait(start, True)
 
 
 def _wait() -> None:

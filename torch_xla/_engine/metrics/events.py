@@ -78,11 +78,12 @@ class Evaluation(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """The host waited until the device was done: `sync(wait=True)`, or on a CPU for the last step to end."""
+    """The host waited until the device was done."""
 
     frames: tuple[Line, ...]
     start: float
     seconds: float
+    asked: bool  # by the program, as in `sync(wait=True)`; otherwise on a CPU, for the last step to end
 
 
 class Transfer(NamedTuple):
@@ -119,8 +120,9 @@ class Step(NamedTuple):
 Event = Compilation | Execution | Evaluation | Wait | Transfer | Fallback | Step
 Listener = Callable[[Any], None]
 
-# Whether anybody listens or guards: the one test of the engine.
+# Whether anybody listens or guards: the one test of the engine. Whether anybody guards.
 watched = False
+guarded = False
 # How many of the user's frames the records carry at most; those of a compilation carry all.
 depth = 1
 ALL_FRAMES = 64
@@ -161,8 +163,9 @@ def unguard(guard: Listener) -> None:
 
 
 def _settle() -> None:
-    global watched, depth
-    watched = bool(_listeners or _guards)
+    global watched, guarded, depth
+    guarded = bool(_guards)
+    watched = guarded or bool(_listeners)
     depth = max((frames for _, frames in _listeners), default=1)
 
 

@@ -52,7 +52,7 @@ def to_cpu(tensor: torch.Tensor) -> torch.Tensor:
 def fetch(value: Value) -> np.ndarray:
     """The contents of a value, read-only. Waits for the device."""
     forced = value.buffer is None
-    if events.watched:
+    if events.guarded:
         events.ask(_transfer(value, 0.0, 0.0, forced))
     buffer = materialise(value)
     start = time.perf_counter()

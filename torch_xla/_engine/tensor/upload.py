@@ -48,7 +48,8 @@ def upload(tensor: torch.Tensor, device: Device) -> Value:
     start = 0.0
     if events.watched:
         start = time.perf_counter()
-        events.ask(_transfer(tensor, device, start, 0.0))
+        if events.guarded:
+            events.ask(_transfer(tensor, device, start, 0.0))
     with metrics.timed("TransferToDeviceTime"):
         host = to_numpy(tensor)
         wanted = dtypes.to_jax(dtypes.on_device(tensor.dtype))
