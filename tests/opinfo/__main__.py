@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from . import ledger
 from .check import Verdict
 from .entries import DTYPES, entries
 from .sweep import sweep
@@ -26,6 +27,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, help="processes at once")
     parser.add_argument("--patience", type=float, default=300, help="seconds for one entry")
     parser.add_argument("--write", type=Path, help="a JSON file for the verdicts")
+    parser.add_argument("--update-ledger", action="store_true", help="write to the ledger what fails and what passes")
     parser.add_argument("--quiet", action="store_true", help="do not print each failure")
     return parser.parse_args()
 
@@ -48,6 +50,9 @@ def main() -> None:
 
         sweep(chosen, args.samples, args.jobs, args.patience, report)
     print(summary(verdicts, time.perf_counter() - started))
+    if args.update_ledger:
+        added, struck = ledger.update(verdicts)
+        print(f"Ledger: {len(added)} added, {len(struck)} struck, {len(ledger.known())} in all.", *added, sep="\n  + ")
     if args.write:
         args.write.parent.mkdir(parents=True, exist_ok=True)
         rows = [

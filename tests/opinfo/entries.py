@@ -25,9 +25,6 @@ UNINITIALISED = {
     "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_", "resize_as_",
 }  # fmt: skip
 
-# The database calls them with a seed of its own, so that they look as if they were not random.
-SEEDS_ITSELF = {"randn", "randint", "normal"}
-
 
 @dataclass(frozen=True, order=True)
 class Entry:
@@ -43,9 +40,11 @@ class Entry:
 @functools.cache
 def database() -> dict[str, Any]:
     """The operators by full name: name and variant. Python references, which PyTorch alone tests, are not in it."""
-    from torch.testing._internal.common_methods_invocations import op_db  # takes seconds, and needs no device
+    from torch.testing._internal import common_methods_invocations as invocations  # takes seconds; needs no device
 
-    return {op.formatted_name: op for op in op_db}
+    # It calls random operators with a seed of its own, and they look as if they were not random.
+    invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
+    return {op.formatted_name: op for op in invocations.op_db}
 
 
 def entries(dtypes: list[str], pattern: str = "") -> Iterator[Entry]:

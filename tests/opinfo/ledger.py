@@ -1,0 +1,37 @@
+"""What does not pass yet, entry by entry. The ledger only shrinks: an entry that begins to pass must leave it.
+
+`python -m tests.opinfo --update-ledger` checks the chosen entries and writes what came of them.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from .check import Verdict
+from .entries import Entry
+
+PATH = Path(__file__).with_name("ledger.json")
+
+
+def known() -> dict[str, str]:
+    """The kind of failure by entry (`"svd complex64"`)."""
+    found: dict[str, str] = json.loads(PATH.read_text()) if PATH.exists() else {}
+    return found
+
+
+def update(verdicts: Iterable[Verdict]) -> tuple[list[str], list[str]]:
+    """Enters what fails, strikes what passes; returns the entries that were added and those that were struck."""
+    before = known()
+    after = dict(before)
+    for verdict in verdicts:
+        if verdict.failures:
+            after[str(verdict.entry)] = verdict.status
+        else:
+            after.pop(str(verdict.entry), None)
+    PATH.write_text(json.dumps(dict(sorted(after.items())), indent=0) + "\n")
+    return sorted(after.keys() - before.keys()), sorted(before.keys() - after.keys())
+
+
+def is_known(entry: Entry) -> bool:
+    """Whether an entry is known to fail."""
+    return str(entry) in known()
