@@ -4,6 +4,8 @@
       ExecutionError      a compiled program failed: which step, which of the user's lines
         OutOfMemory       the device has no room for it
       DonatedError        a tensor whose memory was given away was read
+      CompilationRefused  a program would be compiled within `torch_xla.debug.no_recompile()`
+      TransferRefused     a value would travel within `torch_xla.debug.no_transfer()`
     NotImplementedError
       NoLowering          an operator has neither a rule nor a CPU kernel
 
@@ -21,6 +23,14 @@ class OutOfMemory(ExecutionError):
 
 class DonatedError(RuntimeError):
     """A tensor was read whose buffer had been given to a program."""
+
+
+class CompilationRefused(RuntimeError):
+    """A program would have to be compiled where `torch_xla.debug.no_recompile()` forbids it."""
+
+
+class TransferRefused(RuntimeError):
+    """A value would have to travel where `torch_xla.debug.no_transfer()` forbids it."""
 
 
 class NoLowering(NotImplementedError):
