@@ -192,6 +192,11 @@ def compiles() -> int:
     return recorded[0] if recorded else 0
 
 
+def fallbacks() -> list[str]:
+    """The operators that ran on the CPU. Reading a number with `.item()` is none of them."""
+    return [name for name in met.executed_fallback_ops() if name != "aten::_local_scalar_dense"]
+
+
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=600)
@@ -240,14 +245,14 @@ def main(argv: list[str] | None = None) -> int:
     print(f"held-out loss per character: {before:.3f} before, {after:.3f} after {args.steps} steps "
           f"(guessing: {math.log(len(text.characters)):.3f})")  # fmt: skip
     print(f"{device}: compiles of the training step {compiled}, in the whole run {compiles()}, "
-          f"CPU fallbacks {len(met.executed_fallback_ops())}")  # fmt: skip
+          f"CPU fallbacks {len(fallbacks())}")  # fmt: skip
     missed = []
     if compiled > COMPILES_BOUND:
         missed.append(f"the training step was compiled {compiled} times, more than {COMPILES_BOUND}")
     if not after < before:
         missed.append(f"the held-out loss did not fall: {before:.3f} before, {after:.3f} after")
-    if met.executed_fallback_ops():
-        missed.append(f"operators ran on the CPU: {', '.join(met.executed_fallback_ops())}")
+    if fallbacks():
+        missed.append(f"operators ran on the CPU: {', '.join(fallbacks())}")
     for bound in missed:
         print(f"missed: {bound}", file=sys.stderr)
     return 1 if missed else 0

@@ -9,6 +9,8 @@ from torch import nn
 import torch_xla
 import torch_xla.debug.metrics as met
 
+READ = "aten::_local_scalar_dense"  # what `.item()` calls
+
 STEPS = 6
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -59,7 +61,7 @@ def test_an_optimizer_takes_the_path_of_the_cpu(name: str, form: str) -> None:
     met.clear_all()
     for ours, theirs in zip(path(name, FORMS[form], "xla"), expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
-    assert met.executed_fallback_ops() == []
+    assert set(met.executed_fallback_ops()) <= {READ}
 
 
 def test_lbfgs_takes_the_path_of_the_cpu() -> None:

@@ -73,6 +73,8 @@ def recurrent() -> tuple[nn.Module, Tensor, Tensor]:
     return Recurrent(), torch.randn(3, 5, 4), torch.randint(5, (3,))
 
 
+READ = "aten::_local_scalar_dense"  # what `.item()` calls
+
 MODELS = (mlp, convolutions, encoder, language_model, recurrent)
 
 
@@ -101,7 +103,7 @@ def test_a_model_follows_the_losses_of_the_cpu(build: Callable[[], tuple[nn.Modu
     expected = losses(build, "cpu", 8)
     met.clear_all()
     assert losses(build, "xla", 8) == pytest.approx(expected, rel=1e-4, abs=1e-5)
-    assert met.executed_fallback_ops() == []
+    assert set(met.executed_fallback_ops()) <= {READ}
     # The first step makes the optimizer's state, the second is the step of all that follow: the learning rate and the
     # bias corrections of Adam change every time.
     assert met.counter_value("UncachedCompile") <= 3

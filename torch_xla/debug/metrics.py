@@ -120,7 +120,10 @@ def short_metrics_report(counter_names: Sequence[str] | None = None, metric_name
 
 
 def executed_fallback_ops() -> list[str]:
-    """The names of the operators that ran on the CPU, because the device has no rule for them.
+    """The names of the operators that ran on the CPU because the device has no rule for them, and of those that read.
+
+    Reading a number is the work of `aten::_local_scalar_dense`, which is what `.item()`, `float(x)` and `if x:` call,
+    and of `aten::equal`: the host waits for their result as it does for the inputs of an operator without a rule.
 
     >>> from torch_xla.debug import metrics
     >>> metrics.clear_all()

@@ -34,7 +34,8 @@ def n(*size: int, d: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 )
 def test_reading_by_index(program: Program) -> None:
     check_same(program)
-    assert met.executed_fallback_ops() == []
+    # PyTorch reads a single index of no dimensions.
+    assert set(met.executed_fallback_ops()) <= {"aten::_local_scalar_dense"}
 
 
 def written(write: object) -> Program:

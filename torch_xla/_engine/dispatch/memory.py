@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import metrics
 from ..client import buffers
 from ..graph.spec import contiguous_stride, spec_of
 from ..graph.tape import Value
+from ..metrics.report import READS
 from ..private import torch as private
 from ..tensor import transfer
 from ..tensor.device import Device, device_for, uninitialised
@@ -21,6 +23,8 @@ from .forms import operator_of
 from .kernels import recorder
 
 aten = torch.ops.aten
+
+_scalars_read, _comparisons_read = map(metrics.counter, READS)
 
 
 def empty(
@@ -216,6 +220,7 @@ def copy_from_and_resize(self: Tensor, dst: Tensor) -> Tensor:
 
 def local_scalar_dense(self: Tensor) -> Any:
     """`.item()`."""
+    _scalars_read.value += 1
     return transfer.item(self)
 
 
@@ -223,6 +228,7 @@ def equal(self: Tensor, other: Tensor) -> bool:
     """`torch.equal`: one comparison on the device, one number back."""
     if self.shape != other.shape:
         return False
+    _comparisons_read.value += 1
     return bool(transfer.item(torch.eq(self, other).all()))
 
 

@@ -16,6 +16,9 @@ SHORT_METRICS = (
 )
 FALLBACK = "aten::"  # how the counter of an operator that ran on the CPU begins
 
+# What these return is no tensor but a number: the host waits for it, however well the device computes it.
+READS = ("aten::_local_scalar_dense", "aten::equal")
+
 # Suffix, nanoseconds in one, digits.
 _TIMES = (
     ("d", 86_400_000_000_000, 2),
@@ -86,7 +89,7 @@ def _report(metrics: dict[str, tuple[Unit, Data]], counter_names: Iterable[str])
 
 
 def fallback_names() -> list[str]:
-    """The counters of the operators that ran on the CPU."""
+    """The counters of the operators that ran on the CPU, and of those that brought a number there."""
     return [name for name in counters.names() if name.startswith(FALLBACK)]
 
 
