@@ -122,7 +122,7 @@ def test_a_listener_that_fails_is_removed_and_the_step_goes_on(caplog: pytest.Lo
     with caplog.at_level(logging.ERROR):
         assert (torch.ones(3, device="xla") + 4).sum().item() == 15
     assert "is not called any more" in caplog.text
-    assert fail not in [listener for listener, _ in events._listeners]
+    assert fail not in [listener for listener, _, _ in events._listeners]
 
 
 def test_the_line_is_the_users_through_pythons_own_files(heard: list[Any]) -> None:
@@ -136,8 +136,8 @@ def test_the_line_is_the_users_through_pythons_own_files(heard: list[Any]) -> No
 
 
 def test_the_standard_library_is_not_the_users() -> None:
-    assert not lines._belongs_to_user(logging.__file__)
-    assert not lines._belongs_to_user(torch.__file__)
-    assert not lines._belongs_to_user("<frozen importlib._bootstrap>")
-    assert lines._belongs_to_user("<stdin>")
-    assert lines._belongs_to_user(pytest.__file__)
+    assert not lines.belongs_to_user(logging.__file__)
+    assert not lines.belongs_to_user(torch.__file__)
+    assert not lines.belongs_to_user("<frozen importlib._bootstrap>")
+    assert lines.belongs_to_user("<stdin>")
+    assert lines.belongs_to_user(pytest.__file__)

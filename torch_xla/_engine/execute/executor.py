@@ -55,7 +55,7 @@ def run(
     _step += 1
     if outputs:
         _in_flight.append((_step - 1, outputs[program.smallest_output], source_lines))
-    if events.watched:
+    if events.closely:
         seconds = time.perf_counter() - start
         frames = lines.user_lines(events.depth)
         events.emit(events.Execution(program, tuple(numbers), cause, frames, start, seconds))
@@ -99,7 +99,7 @@ def _wait_for_the_last() -> None:
 
 
 def _tell_wait(start: float, asked: bool) -> None:
-    if events.watched:
+    if events.closely or (asked and events.watched):
         events.emit(events.Wait(lines.user_lines(events.depth), start, time.perf_counter() - start, asked))
 
 

@@ -2,7 +2,8 @@
 
 A listener is called after the deed, in the thread and on the stack of whoever caused it. A guard is asked before, with
 the same record, in which what is not known yet is zero; it refuses by raising, and then nothing has happened. With
-nobody there, the engine tests `watched` once per evaluation or transfer, and never per operation.
+nobody there, the engine tests `watched` once per evaluation or transfer, and never per operation. Some records are
+made only for those who watch `closely`; the others are few enough that a history can always be kept of them.
 
 Times are those of `time.perf_counter`. Lists of lines begin with the innermost.
 """
@@ -56,7 +57,7 @@ class Compilation(NamedTuple):
 
 
 class Execution(NamedTuple):
-    """A program was started. The device may still be at it."""
+    """A program was started. The device may still be at it. Told to those who watch closely."""
 
     program: Any  # as in `Compilation`
     numbers: tuple[float | int, ...]
@@ -67,7 +68,10 @@ class Execution(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """What was recorded was run, in whole (a step's end) or as far as a value needs (a read)."""
+    """What was recorded was run, in whole (a step's end) or as far as a value needs (a read).
+
+    Told to those who watch closely, and to all if neither a step nor a transfer tells of it.
+    """
 
     cause: Cause
     device: int
@@ -75,6 +79,7 @@ class Evaluation(NamedTuple):
     start: float
     seconds: float  # of the host: looking up or compiling, and starting; not waiting for the result
     operations: int  # 0: nothing had to run
+    for_transfer: bool = False  # a transfer follows, which tells of it too
 
 
 class Wait(NamedTuple):
@@ -83,11 +88,12 @@ class Wait(NamedTuple):
     frames: tuple[Line, ...]
     start: float
     seconds: float
-    asked: bool  # by the program, as in `sync(wait=True)`; otherwise on a CPU, for the last step to end
+    # By the program, as in `sync(wait=True)`. Otherwise on a CPU, for the last step to end: told to close watchers.
+    asked: bool
 
 
 class Transfer(NamedTuple):
-    """A value went to a device or came from it."""
+    """A value came from a device or, told to those who watch closely, went to one."""
 
     direction: Direction
     device: int
@@ -96,6 +102,7 @@ class Transfer(NamedTuple):
     start: float
     seconds: float  # coming from a device: waiting included, evaluation not
     forced: bool  # coming from a device: it had not been computed, so an evaluation came before
+    evaluating: float = 0.0  # the seconds of that evaluation, which ended when the transfer started
 
 
 class Fallback(NamedTuple):
@@ -112,7 +119,7 @@ class Step(NamedTuple):
 
     number: int  # how many steps the process has ended, those with nothing recorded included
     device: int
-    frames: tuple[Line, ...]
+    frames: tuple[Line, ...]  # none if nobody watches closely
     start: float  # when the step before it ended
     seconds: float
 
@@ -123,14 +130,20 @@ Listener = Callable[[Any], None]
 # Whether anybody listens or guards: the one test of the engine. Whether anybody guards.
 watched = False
 guarded = False
+# Whether somebody watches closely.
+closely = False
 # How many of the user's frames the records carry at most; those of a compilation carry all.
 depth = 1
 ALL_FRAMES = 64
 
+# Called before a program is made, the moment at which settings that came late are looked at; set by `sight/`.
+before_new_program: Callable[[], None] = lambda: None  # noqa: E731
+
 # Compute what the user calls the buffers of a program's inputs; set by a room that knows modules.
 name_buffers: Callable[[Sequence[Any]], tuple[str, ...]] | None = None
 
-_listeners: list[tuple[Listener, int]] = []
+_listeners: list[tuple[Listener, int, bool]] = []
+_calls: tuple[Listener, ...] = ()  # the listeners alone
 _guards: list[Listener] = []
 _log = logging.getLogger("torch_xla.events")
 
@@ -138,9 +151,9 @@ _log = logging.getLogger("torch_xla.events")
 EPOCH = time.time() - time.perf_counter()
 
 
-def listen(listener: Listener, frames: int = 1) -> None:
+def listen(listener: Listener, frames: int = 1, closely: bool = True) -> None:
     """Calls `listener(event)` for every event from now on; records carry `frames` of the user's frames if they can."""
-    _listeners.append((listener, frames))
+    _listeners.append((listener, frames, closely))
     _settle()
 
 
@@ -163,10 +176,12 @@ def unguard(guard: Listener) -> None:
 
 
 def _settle() -> None:
-    global watched, guarded, depth
+    global watched, guarded, closely, depth, _calls
+    _calls = tuple(listener for listener, _, _ in _listeners)
     guarded = bool(_guards)
     watched = guarded or bool(_listeners)
-    depth = max((frames for _, frames in _listeners), default=1)
+    closely = any(close for _, _, close in _listeners)
+    depth = max((frames for _, frames, _ in _listeners), default=1)
 
 
 def ask(event: Event) -> None:
@@ -177,7 +192,7 @@ def ask(event: Event) -> None:
 
 def emit(event: Event) -> None:
     """Tells the listeners what was done. One that fails is removed: a step half done would be worse."""
-    for listener, _ in tuple(_listeners):
+    for listener in _calls:
         try:
             listener(event)
         except Exception:

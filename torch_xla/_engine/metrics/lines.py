@@ -61,6 +61,8 @@ def user_lines(most: int) -> tuple[Line, ...]:
     frame = user_frame(sys._getframe(1))
     if frame is None:
         return (NOWHERE,)
+    if most == 1:
+        return (line_of(frame),)
     found = [line_of(frame)]
     while len(found) < most and frame.f_back is not None:
         frame = user_frame(frame.f_back)

@@ -64,7 +64,8 @@ def _sync(device: Device, wait: bool) -> None:
     if begins:
         now = time.perf_counter()
         start, _ended[device.index] = _ended.get(device.index, begins), now
-        events.emit(events.Step(_marks.value, device.index, user_lines(events.depth), start, now - start))
+        frames = user_lines(events.depth) if events.closely else ()
+        events.emit(events.Step(_marks.value, device.index, frames, start, now - start))
 
 
 def start_recorded(device: Device, wait: bool) -> None:

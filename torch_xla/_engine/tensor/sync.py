@@ -92,8 +92,11 @@ def materialise(value: Value) -> Any:
     return value.buffer
 
 
-def compute(values: Sequence[Value]) -> None:
-    """Starts what the `values` need, and nothing else: one program for those on one device."""
+def compute(values: Sequence[Value], of_transfer: bool = False) -> None:
+    """Starts what the `values` need, and nothing else: one program for those on one device.
+
+    With `of_transfer` a transfer follows, which tells of this evaluation.
+    """
     with LOCK:
         roots: dict[Device, list[int]] = {}
         for value in values:
@@ -105,10 +108,10 @@ def compute(values: Sequence[Value]) -> None:
                     raise RuntimeError("internal error: a value lost its tape; please report it with your program")
                 roots.setdefault(device, []).append(value.slot)
         for device, slots in roots.items():
-            _evaluate(device, tuple(slots), Cause.READ)
+            _evaluate(device, tuple(slots), Cause.READ, told=of_transfer)
 
 
-def _evaluate(device: Device, roots: tuple[int, ...] | None, cause: Cause) -> None:
+def _evaluate(device: Device, roots: tuple[int, ...] | None, cause: Cause, told: bool = False) -> None:
     start = 0.0
     if events.watched:
         start = time.perf_counter()
@@ -134,9 +137,10 @@ def _evaluate(device: Device, roots: tuple[int, ...] | None, cause: Cause) -> No
     if tape.scopes:
         device.tape.scopes.append((len(device.tape.code), tape.scopes[-1][1]))  # those still open
     _forget(tape)
-    if start:
+    if start and (events.closely or (cause is Cause.READ and not told)):
         seconds, operations = time.perf_counter() - start, len(schedule.cut.positions)
-        events.emit(events.Evaluation(cause, device.index, user_lines(events.depth), start, seconds, operations))
+        frames = user_lines(events.depth)
+        events.emit(events.Evaluation(cause, device.index, frames, start, seconds, operations, told))
     if afterwards is not None:
         afterwards()
 

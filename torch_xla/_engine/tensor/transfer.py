@@ -16,7 +16,7 @@ from ..metrics.events import Direction, Transfer
 from ..metrics.lines import user_lines
 from ..view.geometry import Geometry
 from .storage import hold, shows_all, snapshot, value_of, view_of
-from .sync import materialise
+from .sync import compute
 from .upload import dense_spec, from_numpy
 from .upload import upload as upload
 
@@ -53,9 +53,11 @@ def fetch(value: Value) -> np.ndarray:
     """The contents of a value, read-only. Waits for the device."""
     forced = value.buffer is None
     if events.guarded:
-        events.ask(_transfer(value, 0.0, 0.0, forced))
-    buffer = materialise(value)
-    start = time.perf_counter()
+        events.ask(_transfer(value, 0.0, 0.0, forced, 0.0))
+    begins = time.perf_counter()
+    if forced:
+        compute((value,), of_transfer=True)
+    buffer, start = value.buffer, time.perf_counter()
     with metrics.timed("TransferFromDeviceTime"):
         try:
             array = buffers.get(buffer)
@@ -63,15 +65,15 @@ def fetch(value: Value) -> np.ndarray:
             raise executor.failure(error, "an earlier step", "") from error
     metrics.metric("InboundData", Unit.BYTES).add(array.nbytes)
     if events.watched:
-        events.emit(_transfer(value, start, time.perf_counter() - start, forced))
+        events.emit(_transfer(value, start, time.perf_counter() - start, forced, start - begins))
     wanted = dtypes.to_jax(value.spec.dtype)
     return array if array.dtype == wanted else array.astype(wanted)
 
 
-def _transfer(value: Value, start: float, seconds: float, forced: bool) -> Transfer:
+def _transfer(value: Value, start: float, seconds: float, forced: bool, evaluating: float) -> Transfer:
     size = value.spec.numel * value.spec.dtype.itemsize
     frames = user_lines(events.depth)
-    return Transfer(Direction.FROM_DEVICE, value.device.index, size, frames, start, seconds, forced)
+    return Transfer(Direction.FROM_DEVICE, value.device.index, size, frames, start, seconds, forced, evaluating)
 
 
 def _cheap_on_host(tensor: torch.Tensor, value: Value) -> bool:

@@ -11,7 +11,7 @@ from ..graph.spec import Spec, spec_of
 from ..graph.tape import Value
 from ..metrics import Unit, events
 from ..metrics.events import Direction, Transfer
-from ..metrics.lines import user_lines
+from ..metrics.lines import user_line, user_lines
 from ..view.geometry import Geometry
 from .device import Device
 
@@ -46,7 +46,7 @@ def upload(tensor: torch.Tensor, device: Device) -> Value:
     """A value on `device` with the contents of a CPU tensor, which may change afterwards."""
     spec = dense_spec(tensor)
     start = 0.0
-    if events.watched:
+    if events.watched and (events.closely or events.guarded):
         start = time.perf_counter()
         if events.guarded:
             events.ask(_transfer(tensor, device, start, 0.0))
@@ -66,6 +66,8 @@ def upload(tensor: torch.Tensor, device: Device) -> Value:
         transfer = _transfer(tensor, device, start, time.perf_counter() - start)
         value.line = transfer.frames[0]
         events.emit(transfer)
+    elif events.watched:
+        value.line = user_line()
     return value
 
 
