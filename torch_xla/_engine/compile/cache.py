@@ -7,6 +7,7 @@ import jax
 
 from .. import config, dtypes
 from ..graph.graph import Graph
+from ..metrics import events
 from .program import Program
 
 _programs: "OrderedDict[Any, Program]" = OrderedDict()
@@ -17,6 +18,7 @@ def program_of(graph: Graph, donated: tuple[int, ...], device: jax.Device) -> Pr
     key = (graph.code, donated, device.id, device.platform, dtypes.device_mode())
     program = _programs.get(key)
     if program is None:
+        events.before_new_program()
         program = _programs[key] = Program(graph, donated, device)
         while len(_programs) > config.compilation_cache_size():
             _programs.popitem(last=False)

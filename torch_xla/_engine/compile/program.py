@@ -98,6 +98,12 @@ class Program:
         """The program before XLA compiles it: `as_text()` is its StableHLO."""
         return self._lower(numbers)
 
+    def optimized(self, numbers: Sequence[float | int]) -> str:
+        """What XLA made of the program, as HLO text."""
+        packed = self._packer.pack(*numbers)
+        executable: Any = self._executables.get(self._key(packed)) or self._compile(packed, numbers)
+        return str(executable.as_text())
+
     def _key(self, packed: bytes) -> bytes:
         if not self._promoted:
             return packed
@@ -115,6 +121,8 @@ class Program:
         with metrics.timed("CompileTime"):
             executable = self._lowered_with_fewest_arguments(numbers).compile()
         metrics.count("UncachedCompile")
+        metrics.count("CreateCompileHandles")
+        metrics.metric("InputOutputAliasCount", metrics.Unit.SCALAR).add(len(self.donated))
         self._executables[self._key(packed)] = executable
         return executable
 

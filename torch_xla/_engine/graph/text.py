@@ -1,5 +1,6 @@
 """A graph as text: the listing that people and tests read, and the drawing that Graphviz makes of it."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -62,6 +63,25 @@ def to_dot(graph: Graph, numbers: Sequence[Any] = ()) -> str:
             source, _, part = names[slot].partition(".")
             rows.append(f"node{source} -> node{own}" + (f' [label="{part}"]' if part else ""))
     return "".join(["digraph G {\n", "  node [shape=box]\n", *(f"  {row}\n" for row in rows), "}\n"])
+
+
+def digest(graph: Graph) -> bytes:
+    """16 bytes that equal graphs have in common, in every process. Numbers and lines do not count."""
+    return _digest(to_text(graph))
+
+
+def root_digests(graph: Graph) -> list[bytes]:
+    """16 bytes for each output that equal computations have in common, whatever else their graphs compute."""
+    known = [_digest(f"input {shape(spec)}") for spec in graph.inputs]
+    for operation in graph.operations:
+        own = f"{name_of(operation)} {list(map(shape, operation.plan.outputs))} {list(_attributes(operation, ()))}"
+        together = _digest(own, *(known[slot] for slot in operation.operands))
+        known += [_digest(str(part), together) for part in range(len(operation.plan.outputs))]
+    return [known[slot] for slot in graph.outputs]
+
+
+def _digest(text: str, *parts: bytes) -> bytes:
+    return hashlib.blake2b(text.encode() + b"".join(parts), digest_size=16).digest()
 
 
 def shape(spec: Spec) -> str:

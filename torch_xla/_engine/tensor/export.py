@@ -1,13 +1,13 @@
 """What is recorded, in the languages of others: StableHLO, HLO, and our own text."""
 
-import hashlib
 import io
 from collections.abc import Sequence
 
 import torch
 
-from .. import dtypes
-from ..graph.text import to_dot, to_text
+from .. import config, dtypes
+from ..compile import languages
+from ..graph.text import digest, to_dot, to_text
 from .pending import graph_of, is_pending
 from .storage import value_of
 
@@ -23,13 +23,13 @@ def show_lines(yes: bool) -> None:
 
 def shows_lines() -> bool:
     """Whether `ir_text` tells the user's line of each operation."""
-    return _show_lines
+    return _show_lines or config.ir_debug() or config.hlo_debug()
 
 
 def ir_text(tensors: Sequence[torch.Tensor]) -> str:
     """The graph of `tensors` as a listing; without tensors, of everything recorded on this thread's device."""
     pending = graph_of(tensors)
-    return to_text(pending.graph, pending.numbers, pending.lines if _show_lines else ())
+    return to_text(pending.graph, pending.numbers, pending.lines if shows_lines() else ())
 
 
 def ir_dot(tensors: Sequence[torch.Tensor]) -> str:
@@ -39,14 +39,13 @@ def ir_dot(tensors: Sequence[torch.Tensor]) -> str:
 
 
 def graph_hash(tensors: Sequence[torch.Tensor]) -> bytes:
-    """16 bytes that equal graphs have in common, from one process to the next. The user's lines do not count."""
-    pending = graph_of(tensors)
-    return hashlib.blake2b(to_text(pending.graph, pending.numbers).encode(), digest_size=16).digest()
+    """16 bytes that equal graphs have in common, from one process to the next. Lines and numbers do not count."""
+    return digest(graph_of(tensors).graph)
 
 
 def stablehlo_text(tensors: Sequence[torch.Tensor]) -> str:
     """The graph as StableHLO."""
-    return str(graph_of(tensors).lowered().as_text())
+    return languages.stablehlo(graph_of(tensors).lowered())
 
 
 def stablehlo_bytecode(tensors: Sequence[torch.Tensor]) -> bytes:
@@ -59,7 +58,7 @@ def stablehlo_bytecode(tensors: Sequence[torch.Tensor]) -> bytes:
 
 def hlo_text(tensors: Sequence[torch.Tensor]) -> str:
     """The graph as HLO text, before XLA optimises it."""
-    return str(graph_of(tensors).lowered().as_text("hlo"))
+    return languages.hlo(graph_of(tensors).lowered())
 
 
 def hlo_bytes(tensors: Sequence[torch.Tensor]) -> bytes:

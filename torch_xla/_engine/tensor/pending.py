@@ -13,7 +13,7 @@ from ..graph.tape import Tape
 from ..graph.text import Line
 from .device import LOCK, Device, current_index, device_at
 from .storage import operand_slot, snapshot
-from .sync import held
+from .sync import held, lines_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def _cut(device: Device, slots: list[int]) -> Pending:
     return Pending(
         part.graph,
         tuple(tape.numbers[index] for index in part.numbers),
-        tuple(lines.get(position) for position in part.positions),
+        lines_of(part, lines),
         scopes_at(part.positions, tape.scopes),
         device,
     )

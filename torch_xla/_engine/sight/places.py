@@ -1,0 +1,99 @@
+"""Where in the program something happens: read off the stack, while the engine tells of it."""
+
+import os
+import sys
+from collections.abc import Iterator
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+import jax
+
+from ..dispatch import fallback, memory
+from ..metrics.events import Cause
+from ..metrics.lines import Line, line_of
+from ..metrics.report import FALLBACK
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_ENGINE = os.path.join(_PACKAGE, "_engine") + os.sep
+_HIDDEN = (_ENGINE, os.path.dirname(os.path.abspath(jax.__file__)) + os.sep, "<frozen ")
+
+_READ = "most likely user code trying to access tensor value before torch_xla.sync"
+_FULL = "the recorded graph had become too long, and was run before the step's end"
+
+# Why a step ended: the first of these files and functions on the stack, from the inside out.
+_REASONS = (
+    (
+        "_engine/modes/region.py",
+        "__enter__",
+        "torch_xla.compile clear the pending graph prior calling the target function",
+    ),
+    ("_engine/modes/region.py", "", "torch_xla.compile"),
+    ("distributed/parallel_loader.py", "", "torch_xla.sync in parallel loader at step end"),
+    ("debug/profiler.py", "__exit__", "torch_xla.sync when exiting a profiler StepTrace region"),
+    ("core/xla_model.py", "mark_step", "user mark_step"),
+    ("", "", "user torch_xla.sync"),
+)
+
+# The kernels that bring values to the host.
+_KERNELS: dict[CodeType, str] = {
+    memory.KERNELS[name].__code__: name for name in ("_local_scalar_dense", "equal", "_to_copy", "copy_", "_copy_from")
+}
+_FALLBACK = fallback.run.__code__
+
+
+class Place(NamedTuple):
+    """A place in the program, seen from inside the engine."""
+
+    frames: tuple[Line, ...]  # those of the program, of PyTorch and of our public functions; the innermost first
+    operator: str  # the operator at work, as in "equal"; "" if none is
+    reason: str  # why a step ended, if it is ending
+    graph: str  # what the user calls this part of the program; "" if nothing
+    is_fallback: bool  # whether an operator runs on the CPU
+
+    def cause(self, cause: Cause) -> str:
+        """Why recorded operations are run, in one line."""
+        return {Cause.READ: _READ, Cause.FULL: _FULL}.get(cause, self.reason)
+
+
+def here() -> Place:
+    """Where the caller's thread is."""
+    frames: list[Line] = []
+    operator = reason = graph = ""
+    is_fallback = False
+    for frame in _stack(sys._getframe(1)):
+        code = frame.f_code
+        if code in _KERNELS or code is _FALLBACK:
+            is_fallback = code is _FALLBACK
+            operator = short(frame.f_locals["name"]) if is_fallback else _KERNELS[code]
+            frames.clear()  # what a kernel calls of PyTorch is not the program
+        if code.co_filename.startswith(_PACKAGE):
+            reason = reason or _reason_of(code)
+            if code.co_filename.endswith("modes/region.py"):
+                graph = graph or str(getattr(frame.f_locals.get("self"), "name", ""))
+        if not code.co_filename.startswith(_HIDDEN):
+            frames.append(line_of(frame))
+    return Place(tuple(frames), operator, reason or _REASONS[-1][2], graph, is_fallback)
+
+
+def _stack(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _reason_of(code: CodeType) -> str:
+    path = code.co_filename.replace(os.sep, "/")
+    for file, function, text in _REASONS[:-1]:
+        if path.endswith(file) and function in ("", code.co_name):
+            return text
+    return ""
+
+
+def short(operator: str) -> str:
+    """An operator without its namespace, `equal`."""
+    return operator.removeprefix(FALLBACK)
+
+
+def text(line: Line) -> str:
+    """A frame as in "step (train.py:31)"."""
+    return f"{line[2]} ({line[0]}:{line[1]})"

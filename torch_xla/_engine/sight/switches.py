@@ -1,0 +1,18 @@
+"""Which of the tools that settings ask for are on. Looked at when the package is imported and at each new program."""
+
+from ..metrics import events
+from . import analysis, dumps, saving
+
+_TOOLS = (analysis, dumps, saving)
+
+
+def settle() -> None:
+    """Turns on what the environment asks for, and off what it does not ask for any more."""
+    for tool in _TOOLS:
+        tool.settle()
+
+
+def start() -> None:
+    """Turns on what the environment asks for, now and whenever a program is made."""
+    settle()
+    events.before_new_program = settle
