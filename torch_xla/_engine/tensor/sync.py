@@ -134,7 +134,7 @@ def _evaluate(device: Device, roots: tuple[int, ...] | None, cause: Cause, told:
     device.tape = Tape(following.code if following else None, following.lines if following else None)
     if roots is not None:
         _carry_over(schedule, tape, device)
-    if tape.scopes:
+    if tape.scopes and (tape.scopes[-1][1] or device.tape.scopes):
         device.tape.scopes.append((len(device.tape.code), tape.scopes[-1][1]))  # those still open
     _forget(tape)
     if start and (events.closely or (cause is Cause.READ and not told)):
