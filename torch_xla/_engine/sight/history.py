@@ -1,0 +1,125 @@
+"""What is always kept of the past, in bounded memory: compilations, waiting, fallbacks, and the last steps.
+
+It listens from the import on, which costs a microsecond or two for a step or a value that is read; `keep(False)` ends
+it.
+"""
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..client import memory
+from ..metrics import events
+from ..metrics.events import Compilation, Evaluation, Execution, Fallback, Step, Transfer, Wait
+from ..metrics.lines import Line
+from ..tensor import device as devices
+from . import names, recompiles, waiting
+
+_MOST_EVENTS = 8192
+_MOST_STEPS = 4096
+_MOST_MEMORY = 2048
+# Memory is looked at if that takes at most this share of the time.
+_SHARE_FOR_MEMORY = 0.002
+
+
+class Started(NamedTuple):
+    """What is kept of an execution: not its program."""
+
+    start: float
+    seconds: float
+    operations: int
+
+
+@dataclass(slots=True)
+class FallbackCost:
+    """An operator that ran on the CPU."""
+
+    operator: str
+    count: int = 0
+    seconds: float = 0.0
+    lines: dict[Line, int] = field(default_factory=dict)
+
+
+# The last evaluations, waits, transfers and fallbacks; executions only while somebody watches closely.
+recent: "deque[Evaluation | Wait | Transfer | Fallback | Started]" = deque(maxlen=_MOST_EVENTS)
+steps: "deque[Step]" = deque(maxlen=_MOST_STEPS)
+# (time, bytes in use) on the first device
+memory_used: "deque[tuple[float, int]]" = deque(maxlen=_MOST_MEMORY)
+fallbacks: dict[str, FallbackCost] = {}
+
+_since = time.perf_counter()
+_next_memory = 0.0
+_is_kept = False
+
+
+def keep(yes: bool) -> None:
+    """Begins or ends to keep the history; what is there stays."""
+    global _is_kept
+    if yes and not _is_kept:
+        events.listen(_listen, closely=False)
+    elif _is_kept and not yes:
+        events.unlisten(_listen)
+    _is_kept = yes
+    events.name_buffers = names.name_buffers if yes else None
+
+
+def is_kept() -> bool:
+    """Whether the history is kept now."""
+    return _is_kept
+
+
+def since() -> float:
+    """When it began, by `time.perf_counter`."""
+    return _since
+
+
+def clear() -> None:
+    """Forgets everything; known programs stay, so that a recompilation is told as one."""
+    global _since
+    for each in (recent, steps, memory_used, fallbacks):
+        each.clear()
+    recompiles.clear()
+    waiting.clear()
+    _since = time.perf_counter()
+
+
+def _listen(event: Any) -> None:
+    kind = event.__class__
+    if kind is Step:
+        steps.append(event)
+        if event.start + event.seconds > _next_memory:
+            _look_at_memory()
+    elif kind is Compilation:
+        recompiles.note(event)
+        waiting.note_compilation(event)
+    elif kind is Execution:
+        recent.append(Started(event.start, event.seconds, len(event.program.graph.operations)))
+    else:
+        recent.append(event)
+        if kind is Transfer:
+            waiting.note_transfer(event)
+        elif kind is Evaluation:
+            waiting.note_evaluation(event)
+        elif kind is Wait:
+            waiting.note_wait(event)
+        else:
+            _note_fallback(event)
+
+
+def _note_fallback(event: Fallback) -> None:
+    cost = fallbacks.setdefault(event.operator, FallbackCost(event.operator))
+    cost.count += 1
+    cost.seconds += event.seconds
+    line = event.frames[0]
+    if line in cost.lines or len(cost.lines) < 100:
+        cost.lines[line] = cost.lines.get(line, 0) + 1
+
+
+def _look_at_memory() -> None:
+    global _next_memory
+    start = time.perf_counter()
+    used = memory.usage(devices.device_at(0).jax_device).used
+    now = time.perf_counter()
+    memory_used.append((now, used))
+    _next_memory = now + max(0.02, (now - start) / _SHARE_FOR_MEMORY)

@@ -1,0 +1,179 @@
+"""Why programs are compiled: each new one is compared with those before it, and the difference told in one line."""
+
+import logging
+import os
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ..errors import CompilationRefused
+from ..metrics import events, lines
+from ..metrics.events import Cause, Compilation
+from ..metrics.lines import Line
+from .differences import Difference, Kind, Known, differences, similarity
+
+# So many programs are kept to compare with, if they have so few operations in all.
+_MOST_PROGRAMS = 128
+_MOST_OPERATIONS = 500_000
+_MOST_EXPLANATIONS = 512
+_SHOWN = 3  # differences in one line
+
+_log = logging.getLogger("torch_xla.recompiles")
+
+_ADVICE = {
+    Kind.INPUT: "Pad inputs to a few sizes, or drop the last, smaller batch.",
+    Kind.OPERATIONS: "Keep branches that change out of the step, or compute both sides and choose with torch.where.",
+    Kind.ARGUMENT: "An argument that changes from step to step belongs in a tensor.",
+    Kind.NUMBER: "A number that decides a shape is compiled anew each time: keep it in a tensor if you can.",
+    Kind.OUTPUTS: "Tensors that are kept in some steps and not in others make two programs: keep them always.",
+    Kind.FORGOTTEN: "Raise XLA_COMPILATION_CACHE_SIZE.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why one program was compiled. As text: `recompiled (train.py:42): dim 1 of input 'tokens' 37 → 41`."""
+
+    differences: tuple[Difference, ...]
+    line: Line  # where the user's program does otherwise than before, as far as known
+    started_by: Line  # what made it run: a sync, or the reading of a value
+    cause: Cause
+    operations: int
+    seconds: float  # of the compilation; 0 if it was refused
+    start: float  # by `time.perf_counter`
+
+    @property
+    def is_recompilation(self) -> bool:
+        """Whether a program much like it was compiled before."""
+        return self.differences[0].kind is not Kind.NEW
+
+    def __str__(self) -> str:
+        verb = "recompiled" if self.is_recompilation else "compiled"
+        texts = [difference.text for difference in self.differences]
+        more = f", and {len(texts) - _SHOWN} more differences" if len(texts) > _SHOWN else ""
+        return f"{verb} ({short(self.line)}): {', '.join(texts[:_SHOWN])}{more}"
+
+
+_known: "deque[Known]" = deque(maxlen=_MOST_PROGRAMS)
+_explanations: "deque[Explanation]" = deque(maxlen=_MOST_EXPLANATIONS)
+# How often each reason came, for the log.
+_reasons: Counter[tuple[Kind, Line]] = Counter()
+
+
+def short(line: Line) -> str:
+    """As in "train.py:42"."""
+    return f"{os.path.basename(line[0])}:{line[1]}"
+
+
+def explained() -> list[Explanation]:
+    """Why the last programs were compiled, oldest first."""
+    return list(_explanations)
+
+
+def clear() -> None:
+    """Forgets the explanations, not the programs they compare with."""
+    _explanations.clear()
+    _reasons.clear()
+
+
+def note(compilation: Compilation) -> None:
+    """Explains a compilation that was done, and remembers its program."""
+    new = Known.of(compilation)
+    explanation = _explain(compilation, new)
+    _explanations.append(explanation)
+    _known.append(new)
+    while len(_known) > 1 and sum(len(each.graph.operations) for each in _known) > _MOST_OPERATIONS:
+        _known.popleft()
+    _tell(explanation)
+
+
+def _explain(compilation: Compilation, new: Known) -> Explanation:
+    found = _differences(new)
+    line = next((each.line for each in found if each.line is not None), compilation.frames[0])
+    return Explanation(
+        tuple(found),
+        line,
+        compilation.frames[0],
+        compilation.cause,
+        len(new.graph.operations),
+        compilation.seconds,
+        compilation.start,
+    )
+
+
+def _differences(new: Known) -> list[Difference]:
+    related = [(similarity(old, new), index, old) for index, old in enumerate(_known) if _is_related(old, new)]
+    if related:
+        return differences(max(related, key=lambda entry: entry[:2])[2], new)
+    count = len(new.graph.operations)
+    which = "the first program" if not _known else "a program unlike those before"
+    return [Difference(Kind.NEW, f"{which}, of {count} operation{'' if count == 1 else 's'}", new.line(0))]
+
+
+def _is_related(old: Known, new: Known) -> bool:
+    """Whether both come from the same part of the user's program: they share most of the lines of the smaller one."""
+    one, other = set(old.lines), set(new.lines)
+    return 2 * len(one & other) >= min(len(one), len(other)) and bool(old.operators & new.operators)
+
+
+def _tell(explanation: Explanation) -> None:
+    """One line in the log, for the 1st, 2nd, 4th, 8th … program of one reason; a warning from the 4th on."""
+    if not explanation.is_recompilation:
+        _log.debug("%s", explanation)
+        return
+    reason = (explanation.differences[0].kind, explanation.line)
+    _reasons[reason] += 1
+    count = _reasons[reason]
+    if count & (count - 1):
+        return
+    if count < 4:
+        _log.info("%s", explanation)
+    else:
+        advice = _ADVICE.get(reason[0], "")
+        _log.warning("%s\n  It is the %dth time for such a reason at this line. %s", explanation, count, advice)
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    """Within the block a compilation is refused with the explanation, before anything of its program was run."""
+
+    def refuse(event: events.Event) -> None:
+        if isinstance(event, Compilation):
+            raise CompilationRefused(_refusal(_explain(event, Known.of(event))))
+
+    events.guard(refuse)
+    try:
+        yield
+    finally:
+        events.unguard(refuse)
+
+
+def _refusal(explanation: Explanation) -> str:
+    advice = _ADVICE.get(explanation.differences[0].kind, "Run it once before `no_recompile()`.")
+    return (
+        f"no_recompile() refuses to compile a program of {explanation.operations} operations for "
+        f"{lines.text(explanation.started_by)}.\n"
+        f"It would have been {explanation}\n{describe(explanation.differences)}"
+        f"{advice} Nothing was run: every tensor is as it was."
+    )
+
+
+def describe(found: Iterable[Difference]) -> str:
+    """The differences with the whole path of each line."""
+    return "".join(f"  {each.text}" + (f" ({lines.text(each.line)})\n" if each.line else "\n") for each in found)
+
+
+def report() -> str:
+    """All explanations as text: those with the same words once, with how often they came and what they cost."""
+    rows: dict[str, list[float]] = {}
+    for explanation in _explanations:
+        rows.setdefault(str(explanation), []).append(explanation.seconds)
+    if not rows:
+        return "Nothing was compiled.\n"
+    total = sum(len(times) for times in rows.values())
+    text = f"{total} compilation{'' if total == 1 else 's'}, {sum(map(sum, rows.values())):.2f} s\n"
+    for row, times in rows.items():
+        often = f"{len(times)} times, " if len(times) > 1 else ""
+        text += f"  {row}  [{often}{sum(times):.2f} s]\n"
+    return text

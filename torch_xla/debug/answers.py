@@ -1,0 +1,144 @@
+"""Answers to "why is it slow?": what was compiled and why, what waiting cost, where the host's time went."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .._engine.errors import CompilationRefused as CompilationRefused
+from .._engine.errors import TransferRefused as TransferRefused
+from .._engine.sight import history, recompiles, waiting
+from .._engine.sight.differences import Difference as Difference
+from .._engine.sight.recompiles import Explanation as Explanation
+from .._engine.sight.waiting import Cost as Cost
+
+
+def compilations() -> list[Explanation]:
+    """Why each of the last programs (512 at most) was compiled, oldest first.
+
+    Each has the `differences` from the nearest program before it, the user's `line` where the program does otherwise,
+    the line it was `started_by`, its `seconds` and the number of its `operations`.
+
+    >>> import torch, torch_xla
+    >>> def double(numbers):
+    ...     return (numbers * 2).sum().item()
+    >>> double(torch.ones(37, device="xla")), double(torch.ones(41, device="xla"))
+    (74.0, 82.0)
+    >>> torch_xla.debug.compilations()[-1].operations
+    3
+    """
+    return recompiles.explained()
+
+
+def explain_recompiles() -> str:
+    """What was compiled since the start and why, as text: equal reasons in one line, with their number and seconds.
+
+    ```
+    3 compilations, 1.31 s
+      compiled (train.py:31): the first program, of 211 operations  [0.52 s]
+      recompiled (train.py:42): dim 1 of input 'tokens' 37 → 41  [0.40 s]
+      recompiled (train.py:42): constant 0.001 → 0.0009 in _foreach_add; from now on it is an argument  [0.39 s]
+    ```
+
+    An input has the name of the variable or parameter that held it. The logger "torch_xla.recompiles" tells a reason
+    when it comes for the 1st, 2nd, 4th, 8th … time, from the 4th on as a warning with advice.
+
+    >>> import torch_xla
+    >>> text = torch_xla.debug.explain_recompiles()
+    """
+    return recompiles.report()
+
+
+@contextmanager
+def no_recompile() -> Iterator[None]:
+    """A block in which nothing may be compiled: for the steps after the first ones.
+
+    Raises `torch_xla.debug.CompilationRefused` (a `RuntimeError`) where a program would be compiled, with what differs
+    from the nearest program before it. It is raised before the program runs: what was recorded stays recorded, and all
+    tensors can be used afterwards. Other threads are held to it too.
+
+    >>> import torch, torch_xla
+    >>> x = torch.ones(3, device="xla")
+    >>> with torch_xla.debug.no_recompile():
+    ...     (x.sin() - 5).tolist()
+    Traceback (most recent call last):
+    ...
+    torch_xla._engine.errors.CompilationRefused: no_recompile() refuses to compile a program of 3 operations for ...
+    """
+    with recompiles.refused():
+        yield
+
+
+def sync_costs() -> list[Cost]:
+    """What each line of the program cost that made the host wait for the device, the dearest first.
+
+    A line waits by looking at a value (`print`, `.item()`, `.cpu()`, `if tensor:`, `nonzero()`) or by asking for it
+    (`sync(wait=True)`). A cost has the `line`, the values read (`reads`), how often what was recorded had to run first
+    (`forced`), the `waits` and the `seconds` of the host, of which it was `compiling` so many.
+
+    >>> import torch, torch_xla
+    >>> torch_xla.debug.clear_history()
+    >>> torch.ones(3, device="xla").sum().item()
+    3.0
+    >>> cost = torch_xla.debug.sync_costs()[0]
+    >>> cost.reads, cost.forced
+    (1, 1)
+    """
+    return waiting.costs()
+
+
+def sync_tax() -> str:
+    """`sync_costs()` as a table.
+
+    ```
+    4 values brought to the host, 31.0 ms of the host in all
+              ms   reads  forced  waits  compiling  line
+            30.2       3       3      0       18.1  train.py:57 in train: if torch.equal(mask, previous):
+             0.8       1       0      0        0.0  train.py:60 in train: print(loss)
+    ```
+
+    >>> import torch_xla
+    >>> text = torch_xla.debug.sync_tax()
+    """
+    return waiting.report()
+
+
+@contextmanager
+def no_transfer(to_device: bool = False) -> Iterator[None]:
+    """A block in which no value may come to the host, and none be computed for the host's sake: for the body of a step.
+
+    With `to_device=True`, none may go to the device either. Raises `torch_xla.debug.TransferRefused` (a `RuntimeError`)
+    at the line that would wait, before it does; all tensors stay usable. Operators that run on the CPU count too. Steps
+    may end in the block: `sync()` sends values nowhere. Other threads are held to it too.
+
+    >>> import torch, torch_xla
+    >>> loss = torch.ones(3, device="xla").sum()
+    >>> with torch_xla.debug.no_transfer():
+    ...     if loss > 2:
+    ...         print("large")
+    Traceback (most recent call last):
+    ...
+    torch_xla._engine.errors.TransferRefused: no_transfer() refuses to bring a value of 1.00B to the host for ...
+    """
+    with waiting.refused(True, to_device):
+        yield
+
+
+def keep_history(yes: bool = True) -> None:
+    """Begins or ends to keep what this page tells of; it is kept from the start unless `XLA_HISTORY=0`.
+
+    It takes bounded memory, and a microsecond or two for each step and each value that is read.
+
+    >>> import torch_xla
+    >>> torch_xla.debug.keep_history(True)
+    """
+    history.keep(yes)
+
+
+def clear_history() -> None:
+    """Forgets the past: compilations, costs, fallbacks, steps. The counters of `torch_xla.debug.metrics` stay.
+
+    >>> import torch_xla
+    >>> torch_xla.debug.clear_history()
+    >>> torch_xla.debug.compilations()
+    []
+    """
+    history.clear()
