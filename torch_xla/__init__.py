@@ -24,8 +24,10 @@ from .version import __version__ as __version__
 try:
     from . import _XLAC as _XLAC
     from . import runtime as runtime
+    from ._engine import config as _config
     from ._engine import dispatch as _dispatch
     from ._engine.client import platform as _platform
+    from ._engine.sight import history as _history
     from ._engine.tensor import device as _devices
     from ._engine.tensor import ordinals as _ordinals
     from ._engine.tensor import random as _random
@@ -35,6 +37,7 @@ try:
     _dispatch.claim_device_name()
     _dispatch.register_kernels()
     _dispatch.apply_patches()
+    _history.keep(_config.history())
 except ImportError:
     raise
 except Exception as error:

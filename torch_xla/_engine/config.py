@@ -4,8 +4,8 @@ import os
 import re
 
 
-def _flag(name: str) -> bool:
-    return os.environ.get(name, "").strip().lower() not in ("", "0", "false", "no", "off")
+def _flag(name: str, default: str = "") -> bool:
+    return os.environ.get(name, default).strip().lower() not in ("", "0", "false", "no", "off")
 
 
 def variable(name: str) -> str | None:
@@ -74,6 +74,11 @@ def metrics_percentiles() -> tuple[float, ...]:
     if not all(0 <= p <= 1 for p in percentiles):
         raise ValueError(f"XLA_METRICS_PERCENTILES is {text!r}; it must be fractions, such as '0.1:0.5:0.9'.")
     return percentiles
+
+
+def history() -> bool:
+    """XLA_HISTORY: what `torch_xla.debug` tells of the past is kept from the import on, unless this is off."""
+    return _flag("XLA_HISTORY", "1")
 
 
 def debug_level() -> int:

@@ -1,1 +1,15 @@
 """Tools that show what the `xla` device did."""
+
+from .answers import CompilationRefused as CompilationRefused
+from .answers import Cost as Cost
+from .answers import Difference as Difference
+from .answers import Explanation as Explanation
+from .answers import TransferRefused as TransferRefused
+from .answers import clear_history as clear_history
+from .answers import compilations as compilations
+from .answers import explain_recompiles as explain_recompiles
+from .answers import keep_history as keep_history
+from .answers import no_recompile as no_recompile
+from .answers import no_transfer as no_transfer
+from .answers import sync_costs as sync_costs
+from .answers import sync_tax as sync_tax
