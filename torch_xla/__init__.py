@@ -12,8 +12,10 @@ Importing this package makes the device exist and does nothing else: it starts n
 cannot work here, it raises `ImportError`.
 """
 
+from collections.abc import Callable as _Callable
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any as _Any
 
 import jax as _jax
 import torch as _torch
@@ -27,6 +29,7 @@ try:
     from ._engine import config as _config
     from ._engine import dispatch as _dispatch
     from ._engine.client import platform as _platform
+    from ._engine.modes import compiled as _compiled
     from ._engine.sight import history as _history
     from ._engine.tensor import device as _devices
     from ._engine.tensor import ordinals as _ordinals
@@ -47,6 +50,7 @@ except Exception as error:
     ) from error
 
 __all__ = [
+    "compile",
     "device",
     "device_count",
     "devices",
@@ -157,3 +161,45 @@ def manual_seed(seed: int, device: str | int | _torch.device | None = None) -> N
     True
     """
     _random.set_state(seed, _ordinals.index_of(device))
+
+
+def compile(
+    f: _Callable[..., _Any] | None = None,
+    full_graph: bool = False,
+    name: str | None = None,
+    num_different_graphs_allowed: int | None = None,
+    *,
+    max_different_graphs: int | None = None,
+    replay: bool = False,
+) -> _Any:
+    """`f` as one graph: a step ends before each call of it and after. Without `f`, a decorator and a `with` block.
+
+    `full_graph=True` raises `RuntimeError` where a value is needed before the end. With
+    `num_different_graphs_allowed=n` (or `max_different_graphs=n`, which later versions say) the call that records graph
+    number n + 1 raises `RuntimeError`. `name` stands for `f` in messages. Under `torch_xla.experimental.eager_mode`
+    operations inside `f` are recorded.
+
+    `replay=True`: after three calls that do the same, `f` is not run any more. Its program reads the parameters,
+    buffers, optimizer state and arguments as they are then, and writes what `f` would have written: parameters,
+    gradients, random state. Where anything that `f` can see differs (a Python number in its closure, its globals, a
+    module or an optimizer; another kind of argument) it is run and recorded. What has effects besides, or needs numbers
+    from Python that change at every call, is never replayed; one warning says why. A returned tensor whose graph
+    backward has used is detached. `docs/compiled_modes.md` has the whole contract.
+
+    >>> import torch, torch_xla
+    >>> @torch_xla.compile
+    ... def normalise(x):
+    ...     return (x - x.mean()) / x.std()
+    >>> normalise(torch.tensor([1.0, 2.0, 3.0], device="xla")).tolist()
+    [-1.0, 0.0, 1.0]
+    >>> total = torch.zeros((), device="xla")
+    >>> @torch_xla.compile(replay=True)
+    ... def count(x):
+    ...     total.add_(x.sum())
+    >>> for _ in range(10):
+    ...     count(torch.ones(3, device="xla"))
+    >>> total.item()
+    30.0
+    """
+    most = num_different_graphs_allowed if max_different_graphs is None else max_different_graphs
+    return _compiled.compiled(f, name or "", full_graph, most, replay)

@@ -24,7 +24,8 @@ LEVEL = {
     "tensor": 9,
     "dispatch": 10,
     "distributed": 11,
-    "dynamo": 11,
+    "modes": 11,
+    "dynamo": 12,
     "sight": 12,
 }
 

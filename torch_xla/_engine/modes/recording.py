@@ -1,0 +1,338 @@
+"""One watched call of a function: what it read, wrote and returned, in terms that a replay can use."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from ..graph.spec import Spec
+from ..graph.tape import Tape
+from ..metrics import lines
+from ..tensor.device import Device
+from ..tensor.generator import Generator
+from ..tensor.sync import Schedule, held
+from .reach import Difference, Reached, TooMuch, reach
+from .results import Returned, Unreturnable
+from .signature import Call
+from .watch import Watch
+
+# What a gradient is called in messages.
+GRADIENT = "a gradient"
+
+# A constant larger than this is not compared from call to call.
+MOST_CONSTANT_BYTES = 1 << 20
+
+
+@dataclass
+class Place:
+    """Memory that outlives the call: an argument, something the function sees, or a gradient."""
+
+    tensor: torch.Tensor
+    path: str
+    argument: int = -1  # which of the argument tensors; -1: none
+
+
+@dataclass
+class Facts:
+    """What one call did."""
+
+    reasons: list[str] = field(default_factory=list)  # why it cannot be replayed
+    differences: list[Difference] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+    reached: Reached | None = None
+    leaves: list[torch.Tensor] = field(default_factory=list)
+    had_gradient: list[bool] = field(default_factory=list)
+    gradients: list[torch.Tensor | None] = field(default_factory=list)
+    code: list[Any] = field(default_factory=list)
+    numbers: list[Any] = field(default_factory=list)
+    draws: int = 0
+    sources: dict[int, Any] = field(default_factory=dict)  # input slot → a place, or the constant there
+    sinks: dict[int, int] = field(default_factory=dict)  # place → slot
+    returned: Returned | None = None
+    new: dict[Any, int] = field(default_factory=dict)  # memory that only the result has → slot
+    written: list[torch.Tensor] = field(default_factory=list)  # whose version counters the call stepped
+    schedule: Schedule | None = None
+
+
+def record(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    call: Call,
+    device: Device,
+    suspects: Sequence[Difference],
+    end: Callable[[], None],
+) -> tuple[Any, Facts]:
+    """Calls the function on an empty tape, ends the step by `end`, and tells what happened."""
+    facts = Facts()
+    try:
+        facts.reached = reach([("the function", function), *((f"argument {i}", o) for i, o in enumerate(call.objects))])
+    except TooMuch as error:
+        facts.reasons.append(str(error))
+        return function(*args, **kwargs), facts
+    before = _Before(call, facts, device)
+    with Watch(suspects) as watch:
+        result = function(*args, **kwargs)
+    facts.reasons += watch.reasons
+    if not watch.complete:
+        facts.reasons.append("a profiler or debugger was active")
+    facts.differences = facts.reached.differences()
+    facts.reasons += [_told(each, watch) for each in facts.differences]
+    result = _detached(result)
+    if facts.reasons:
+        return result, facts
+    before.compare(result, watch)
+    before.buffers.clear()  # what is held by nobody else may be given away
+    code = device.tape.code
+    end()
+    facts.schedule = device.last_schedule
+    facts.code = code if facts.schedule is None else facts.schedule.code
+    if not facts.reasons and (facts.schedule is None or facts.schedule.program is None):
+        facts.reasons.append("it computes nothing on the device")
+    return result, facts
+
+
+def _told(difference: Difference, watch: Watch) -> str:
+    line = watch.line_of(difference.path)
+    where = f" ({lines.text(line)})" if line is not None else ""
+    hint = ""
+    if "on the CPU" in difference.text and ".state[" in difference.path:
+        hint = "; make the optimizer with `fused=True` or `capturable=True`, which keeps its step count on the device"
+    return f"it changes {difference}{where}{hint}"
+
+
+def _detached(result: Any) -> Any:
+    """The result, its tensors whose graph backward has used up without that graph: as a replay returns them."""
+
+    def detach(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach() if tensor.grad_fn is not None and _is_spent(tensor.grad_fn) else tensor
+
+    return pytree.tree_map_only(torch.Tensor, detach, result)
+
+
+def _is_spent(node: Any) -> bool:
+    """Whether backward has freed what the graph behind a node had saved."""
+    queue, seen = [node], {node}
+    while queue and len(seen) < 1000:
+        node = queue.pop()
+        for name in dir(node):
+            if name.startswith("_saved_"):
+                try:
+                    if isinstance(getattr(node, name), torch.Tensor):
+                        return False
+                except RuntimeError:
+                    return True
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                queue.append(following)
+    return False
+
+
+class _Before:
+    """What there was before the call. It holds buffers, never values: who holds those decides what is given away."""
+
+    def __init__(self, call: Call, facts: Facts, device: Device) -> None:
+        self.facts = facts
+        self.device = device
+        reached = facts.reached
+        assert reached is not None
+        self._by_storage: dict[int, int] = {}
+        self._storages: list[Any] = []
+        for index, tensor in enumerate(call.tensors):
+            self._add(Place(tensor, f"argument {index}", index))
+        for tensor, path in zip(reached.tensors, reached.tensor_paths, strict=True):
+            self._add(Place(tensor, path))
+        facts.leaves = [tensor for tensor in reached.tensors if tensor.requires_grad and tensor.is_leaf]
+        facts.had_gradient = [leaf.grad is not None for leaf in facts.leaves]
+        self._gradients_before = {id(leaf.grad) for leaf in facts.leaves if leaf.grad is not None}
+        for leaf in facts.leaves:
+            if leaf.grad is not None:
+                self._add(Place(leaf.grad, GRADIENT))
+        self.buffers = [getattr(getattr(storage, "value", None), "buffer", None) for storage in self._storages]
+        self._versions = [place.tensor._version for place in facts.places]
+        self._draw_state = device.generator.state
+
+    def _add(self, place: Place) -> None:
+        storage = place.tensor.untyped_storage()
+        if id(storage) not in self._by_storage:
+            self._by_storage[id(storage)] = len(self._storages)
+            self._storages.append(storage)
+            self.facts.places.append(place)
+
+    def compare(self, result: Any, watch: Watch) -> None:
+        """Fills in the facts; whatever is not understood becomes a reason."""
+        facts, tape = self.facts, self.device.tape
+        live = held(tape.values)
+        if any(place.tensor.device.index != self.device.index for place in facts.places):
+            facts.reasons.append("it sees tensors of several devices")
+            return
+        self._numbers(tape)
+        self._inputs(tape, watch)
+        explained = self._outputs(tape)
+        explained |= self._gradients(tape)
+        explained |= self._results(tape, result)
+        produced = _produced(tape)
+        for slot, is_live in enumerate(live):
+            if is_live and slot in produced and slot not in explained:
+                line = _line_of(tape, produced[slot])
+                facts.reasons.append(f"something else keeps a result of it{line}: a list, an attribute or a cycle")
+                break
+        facts.written = [
+            place.tensor
+            for place, version in zip(facts.places, self._versions, strict=True)
+            if place.tensor._version != version
+        ]
+
+    def _numbers(self, tape: Tape) -> None:
+        facts = self.facts
+        facts.numbers = list(tape.numbers)
+        facts.draws = len(tape.draws)
+        expected = Generator()
+        expected.state = self._draw_state
+        if [expected.draw() for _ in tape.draws] != tape.draws or expected.state != self.device.generator.state:
+            facts.reasons.append("it seeds the device, or draws random numbers from a generator of its own")
+
+    def _inputs(self, tape: Tape, watch: Watch) -> None:
+        known = {id(buffer): place for place, buffer in enumerate(self.buffers) if buffer is not None}
+        facts = self.facts
+        for slot, entry in _inputs(tape.code):
+            buffer = tape.values[slot].buffer
+            place = known.get(id(buffer))
+            if place is not None:
+                facts.sources[slot] = place
+            elif not watch.uploads:
+                facts.reasons.append(
+                    f"it reads a tensor of shape {list(entry.size)} that cannot be found from its arguments, closure "
+                    f"and globals: pass it as an argument"
+                )
+            elif tape.values[slot].spec.numel * entry.dtype.itemsize > MOST_CONSTANT_BYTES:
+                facts.reasons.append(
+                    f"it uploads a large tensor ({lines.text(watch.uploads[0])}): do so before the call"
+                )
+            else:
+                facts.sources[slot] = np.array(buffer, copy=True)
+
+    def _outputs(self, tape: Tape) -> set[int]:
+        facts = self.facts
+        explained: set[int] = set()
+        for index, storage in enumerate(self._storages):
+            slot = _slot_of(storage, tape)
+            if slot is None:
+                if getattr(getattr(storage, "value", None), "buffer", None) is not self.buffers[index]:
+                    facts.reasons.append(f"it uploads into {facts.places[index].path}: do so before the call")
+            else:
+                explained.add(slot)
+                if not (isinstance(facts.sources.get(slot), int) and facts.sources[slot] == index):
+                    facts.sinks[index] = slot
+        return explained
+
+    def _gradients(self, tape: Tape) -> set[int]:
+        facts = self.facts
+        explained: set[int] = set()
+        for leaf in facts.leaves:
+            gradient = leaf.grad
+            facts.gradients.append(gradient)
+            if gradient is None or id(gradient.untyped_storage()) in self._by_storage:
+                continue
+            slot = _slot_of(gradient.untyped_storage(), tape)
+            if slot is None:
+                facts.reasons.append("it leaves a gradient that it did not compute")
+                continue
+            explained.add(slot)
+            self._add(Place(gradient, GRADIENT))
+            self._versions.append(gradient._version)
+            facts.sinks[len(self._storages) - 1] = slot
+        return explained
+
+    def _results(self, tape: Tape, result: Any) -> set[int]:
+        facts = self.facts
+        explained: set[int] = set()
+        try:
+            facts.returned = Returned(result, self._owner_of)
+        except Unreturnable as error:
+            facts.reasons.append(str(error))
+            return explained
+        for index, tensor in enumerate(facts.returned.storages.values()):
+            slot = _slot_of(tensor.untyped_storage(), tape)
+            if slot is None or slot in facts.sources:
+                facts.reasons.append("it returns a tensor that it did not compute: a copy of something it was given")
+            else:
+                facts.new[index, "new"] = slot
+                explained.add(slot)
+        facts.returned.storages.clear()
+        return explained
+
+    def _owner_of(self, tensor: torch.Tensor) -> tuple[int, torch.Tensor] | None:
+        place = self._by_storage.get(id(tensor.untyped_storage()))
+        return None if place is None else (place, self.facts.places[place].tensor)
+
+
+def _slot_of(storage: Any, tape: Tape) -> int | None:
+    value = getattr(storage, "value", None)
+    return value.slot if value is not None and value.tape is tape else None
+
+
+def _inputs(code: Sequence[Any]) -> Iterable[tuple[int, Spec]]:
+    slot = position = 0
+    while position < len(code):
+        entry = code[position]
+        if isinstance(entry, Spec):
+            yield slot, entry
+            slot += 1
+            position += 1
+        else:
+            slot += len(entry.outputs)
+            position += 1 + len(entry.operands)
+
+
+def _produced(tape: Tape) -> dict[int, int]:
+    """The slots that operations fill, each with the operation's position."""
+    found: dict[int, int] = {}
+    slot = position = 0
+    code = tape.code
+    while position < len(code):
+        entry = code[position]
+        if isinstance(entry, Spec):
+            slot += 1
+            position += 1
+            continue
+        for _ in entry.outputs:
+            found[slot] = position
+            slot += 1
+        position += 1 + len(entry.operands)
+    return found
+
+
+def _line_of(tape: Tape, position: int) -> str:
+    line = tape.all_lines().get(position)
+    return f" ({lines.text(line)})" if line is not None else ""
+
+
+def same(one: Facts, other: Facts) -> str:
+    """Why two calls are not the same, or nothing."""
+    if one.code != other.code:
+        return "it records another program from call to call"
+    for old, new in zip(one.numbers, other.numbers, strict=True):
+        if type(old) is not type(new) or repr(old) != repr(new):
+            return (
+                f"it computes with a Python number that was {old!r} and is {new!r}: keep it in a tensor (an optimizer "
+                f"made with `fused=True` or `capturable=True` does so with its step count, and takes a tensor as `lr`)"
+            )
+    if one.draws != other.draws or one.sources.keys() != other.sources.keys():
+        return "it records another program from call to call"
+    for old, new in zip(one.sources.values(), other.sources.values(), strict=True):
+        if isinstance(old, np.ndarray) and isinstance(new, np.ndarray):
+            if old.tobytes() != new.tobytes():
+                return "it uploads something else at every call: upload before the call, and pass it as an argument"
+        elif type(old) is not type(new) or old != new:
+            return "it reads other memory from call to call"
+    if one.had_gradient != other.had_gradient:
+        return "gradients were there before the one call and not before the other"
+    assert one.returned is not None and other.returned is not None
+    if one.returned.structure != other.returned.structure or one.new.keys() != other.new.keys():
+        return "it returns something else from call to call"
+    return "" if one.sinks == other.sinks else "it writes to other memory from call to call"

@@ -1,0 +1,277 @@
+"""A step function that is not called any more: its program is run on the memory it would have read and written.
+
+What the function saw is compared with what it saw when it was recorded (`reach`); then its program runs with the values
+its memory holds now, and the results go where they went. Nothing is recorded, and no Python of the user's runs.
+"""
+
+from operator import attrgetter, is_
+from sys import getrefcount
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import dtypes, metrics
+from ..client import buffers as client
+from ..compile import cache
+from ..execute import executor
+from ..graph.spec import Spec
+from ..graph.tape import Value
+from ..metrics.events import Cause
+from ..private import torch as private
+from ..tensor.device import LOCK, Device, uninitialised
+from ..tensor.generator import keys_of
+from ..tensor.storage import wrap
+from ..tensor.sync import lines_of
+from .recording import GRADIENT, Facts, Place
+from .signature import Call
+
+_replayed = metrics.counter("ReplayedStep")
+
+_storage = torch.Tensor.untyped_storage
+_spec = attrgetter("spec")
+
+
+_NOTHING = torch.empty(0)
+
+
+class _Constant:
+    """Stands among the storages for a value that is the same at every call."""
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+
+def _references(values: list[Value]) -> list[int]:
+    return [getrefcount(value) for value in values]
+
+
+def _references_of_owned() -> int:
+    constant = _Constant(uninitialised((), (), torch.float32, None))  # type: ignore[arg-type]
+    return _references([constant.value])[0]
+
+
+# What a value counts that one storage holds, and the list it is looked at in.
+_OWNED = _references_of_owned()
+
+
+def _references_of_a_parameter() -> int:
+    parameter, gradient = torch.ones(1, requires_grad=True), torch.ones(1)
+    before = getrefcount(gradient)
+    parameter.grad = gradient
+    return getrefcount(gradient) - before
+
+
+# What a gradient counts because it is the gradient of a parameter.
+_REFERENCES_OF_A_PARAMETER = _references_of_a_parameter()
+
+
+def circumstances(device: Device) -> tuple[Any, ...]:
+    """What of PyTorch's state a recorded program depends on."""
+    return (
+        device.index,
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("xla"),
+        torch.get_autocast_dtype("xla"),
+        torch.get_default_dtype(),
+        dtypes.device_mode(),
+    )
+
+
+class Replay:
+    """One recorded call, ready to be made again."""
+
+    def __init__(self, facts: Facts, device: Device) -> None:
+        schedule, reached = facts.schedule, facts.reached
+        assert schedule is not None and schedule.program is not None and reached is not None
+        self._facts = facts
+        self._device = device
+        self._schedule = schedule
+        self._circumstances = circumstances(device)
+        self._reached = reached
+        reached.settle()
+        places = facts.places
+        self._arguments = [place.argument for place in places if place.argument >= 0]
+        # A place is where it is in `facts.places`; constants come behind.
+        storages: list[Any] = [place.tensor.untyped_storage() for place in places[len(self._arguments) :]]
+        self._specs = list(schedule.cut.graph.inputs)
+        self._inputs: list[int] = []
+        for slot, spec in zip(schedule.cut.inputs, self._specs, strict=True):
+            source = facts.sources[slot]
+            if not isinstance(source, int):
+                storages.append(_Constant(_constant(source, spec, device)))
+                source = len(self._arguments) + len(storages) - 1
+            self._inputs.append(source)
+        self._storages = storages
+        donated = tuple(i for i in schedule.program.donated if self._inputs[i] < len(places))
+        self._program = schedule.program
+        if donated != schedule.program.donated:
+            self._program = cache.program_of(schedule.cut.graph, donated, device.jax_device)
+        self._donated = donated
+        self._numbers = [facts.numbers[i] for i in schedule.cut.numbers]
+        self._draws = schedule.cut.draws
+        self._plan_outputs()
+        # Guards on tensors: each must show the same memory in the same way.
+        self._tensors = reached.tensors
+        self._tensor_storages = [tensor.untyped_storage() for tensor in self._tensors]
+        self._geometry = self._geometry_now()
+        self._gradients = [gradient for gradient in facts.gradients if gradient is not None]
+        self._gradient_owners = [
+            (leaf, gradient)
+            for leaf, gradient in zip(facts.leaves, facts.gradients, strict=True)
+            if gradient is not None
+        ]
+        self._release_unused()
+        self._references = self._references_now()
+
+    def _release_unused(self) -> None:
+        """Lets go of memory that the program neither reads nor writes, such as the gradients before the last."""
+        used = {*self._inputs, *self._facts.sinks}
+        for index in range(len(self._arguments), len(self._facts.places)):
+            if index not in used:
+                self._storages[index - len(self._arguments)] = None
+                if self._facts.places[index].path == GRADIENT:
+                    self._facts.places[index] = Place(_NOTHING, GRADIENT)
+
+    def _plan_outputs(self) -> None:
+        """Where each output of the program goes: in place of a value that was donated, to other memory, or back."""
+        facts, graph = self._facts, self._schedule.cut.graph
+        number = {slot: index for index, slot in enumerate(self._schedule.cut.outputs)}
+        input_at = {slot: index for index, slot in enumerate(self._schedule.cut.inputs)}
+        specs = [graph.specs[slot] for slot in graph.outputs]
+        given_away = {self._inputs[index]: index for index in self._donated}
+        self._in_place: list[tuple[int, int]] = []  # (output, input whose value takes it)
+        self._elsewhere: list[tuple[int, int, Any]] = []  # (output, place, spec)
+        self._moved: list[tuple[int, int]] = []  # (input whose value goes there, place)
+        for place, slot in facts.sinks.items():
+            if slot in input_at:
+                self._moved.append((input_at[slot], place))
+                continue
+            output = number[slot]
+            spec = specs[output]
+            # A value with a copy on the host (a few integers) must not change.
+            changes = spec.dtype.is_floating_point
+            into = given_away.get(place)
+            if into is not None and self._specs[into] is spec and changes:
+                self._in_place.append((output, into))
+            else:
+                self._elsewhere.append((output, place, spec))
+        moved_from = {index for index, _ in self._moved}
+        if moved_from:
+            self._elsewhere += [
+                (output, self._inputs[into], specs[output]) for output, into in self._in_place if into in moved_from
+            ]
+            self._in_place = [(output, into) for output, into in self._in_place if into not in moved_from]
+        self._new = {key: (number[slot], specs[number[slot]]) for key, slot in facts.new.items()}
+
+    def _geometry_now(self) -> list[Any]:
+        tensors = self._tensors
+        return [
+            [tensor.shape for tensor in tensors],
+            [tensor.stride() for tensor in tensors],
+            [tensor.requires_grad for tensor in tensors],
+        ]
+
+    def _gradients_fit(self) -> bool:
+        facts = self._facts
+        for leaf, had, after in zip(facts.leaves, facts.had_gradient, facts.gradients, strict=True):
+            now = leaf.grad
+            if (now is not None) is not had or (now is not None and now is not after):
+                return False
+        return True
+
+    def _references_now(self) -> list[int]:
+        return [
+            getrefcount(gradient) + (0 if leaf.grad is gradient else _REFERENCES_OF_A_PARAMETER)
+            for leaf, gradient in self._gradient_owners
+        ]
+
+    def hindrance(self) -> str:
+        """Why the function must be recorded this time, or nothing."""
+        if self._circumstances != circumstances(self._device):
+            return "autocast, gradients, the default dtype or the device were switched"
+        if not all(map(is_, map(_storage, self._tensors), self._tensor_storages)):
+            return "a tensor that it sees was given other memory"
+        if self._geometry_now() != self._geometry:
+            return "a tensor that it sees has another shape, or requires a gradient no longer"
+        if not self._gradients_fit():
+            return "a gradient is there that was not there, or the other way round"
+        if self._references_now() != self._references:
+            return "somebody holds a gradient of the last call"
+        if not self._reached.unchanged():
+            differences = self._reached.differences()
+            return f"{differences[0]}" if differences else "something that it sees has changed"
+        return ""
+
+    def run(self, call: Call) -> tuple[bool, Any]:
+        """Whether the program could be run on what the memory holds now, and what the function would have returned."""
+        with LOCK:
+            arguments: list[Any] = [call.tensors[index].untyped_storage() for index in self._arguments]
+            storages = arguments + self._storages
+            values: list[Value] = [storages[place].value for place in self._inputs]
+            if not all(map(is_, map(_spec, values), self._specs)) or not self._may_donate(values):
+                return False, None
+            buffers = [value.buffer for value in values]
+            for buffer in buffers:
+                if buffer is None:
+                    return False, None
+            keys = None
+            if self._draws:
+                draw = self._device.generator.draw
+                states = [draw() for _ in range(self._facts.draws)]
+                keys = keys_of([states[index] for index in self._draws])
+            self._forget_overwritten(storages)
+            outputs = executor.run(self._program, buffers, self._numbers, keys, Cause.SYNC, self._lines)
+            self._distribute(storages, values, outputs)
+            result = self._result(call, outputs)
+        _replayed.value += 1
+        return True, result
+
+    def _may_donate(self, values: list[Value]) -> bool:
+        given = [values[index] for index in self._donated]
+        references = _references(given)
+        del given
+        if references.count(_OWNED + 1) != len(references):
+            return False
+        return not any([values[index].shared for index in self._donated])
+
+    def _forget_overwritten(self, storages: list[Any]) -> None:
+        # Gradients of the last call, mostly: their memory is needed for those of this one.
+        device = self._device
+        for _, place, spec in self._elsewhere:
+            storages[place].value = Value(spec, device, None, -1)
+
+    def _distribute(self, storages: list[Any], values: list[Value], outputs: Any) -> None:
+        for index, place in self._moved:
+            storages[place].value = values[index]
+        for output, into in self._in_place:
+            values[into].buffer = outputs[output]
+        for output, place, _ in self._elsewhere:
+            storages[place].value.buffer = outputs[output]
+        for leaf, gradient in self._gradient_owners:
+            if leaf.grad is None:
+                leaf.grad = gradient
+        private.increment_version(self._facts.written)
+
+    def _result(self, call: Call, outputs: Any) -> Any:
+        returned = self._facts.returned
+        assert returned is not None
+        sources: dict[Any, Any] = {}
+        for key, (output, spec) in self._new.items():
+            value = Value(spec, self._device, None, -1)
+            value.buffer = outputs[output]
+            sources[key] = wrap(value)
+        for place, each in enumerate(self._facts.places):
+            if place in returned.owners:
+                sources[place] = call.tensors[each.argument] if each.argument >= 0 else each.tensor
+        return returned.make(sources)
+
+    def _lines(self) -> Any:
+        return lines_of(self._schedule.cut, self._schedule.lines)
+
+
+def _constant(array: np.ndarray, spec: Spec, device: Device) -> Value:
+    value = Value(spec, device, None, -1)
+    value.buffer = client.put(array, device.jax_device)
+    return value
