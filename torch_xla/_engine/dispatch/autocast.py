@@ -17,7 +17,8 @@ _LOWER = (
     "conv3d.padding", "conv_tbc", "conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input", "convolution",
     "prelu", "addmm", "addmv", "addr", "matmul", "einsum", "mm", "mv", "linear", "linalg_vecdot", "linalg_multi_dot",
     "addbmm", "baddbmm", "bmm", "chain_matmul", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell",
-    "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell", "scaled_dot_product_attention",
+    "lstm.input", "lstm.data", "gru.input", "gru.data", "rnn_tanh.input", "rnn_tanh.data", "rnn_relu.input",
+    "rnn_relu.data", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell", "scaled_dot_product_attention",
 )  # fmt: skip
 
 # Sums of many terms and steep functions: they lose too much in the lower dtype.

@@ -10,6 +10,7 @@ from . import batch_norm, composed, indexing, memory, tangents, views
 from .attention import register_attention
 from .autocast import register_autocast
 from .kernels import out_variant, recorder
+from .recurrent import register_recurrent
 
 # Composite operators that PyTorch differentiates as a whole: one node each instead of a chain of reshapes. `matmul` is
 # none of them: its whole form has no forward-mode derivative and no second one.
@@ -54,6 +55,7 @@ def register_kernels() -> None:
     for short in _WHOLE:
         private.register_kernel(library, short, recorder(f"aten::{short}"))
     _libraries.extend(register_attention())
+    _libraries.extend(register_recurrent())
     register_autocast()
 
 

@@ -47,6 +47,7 @@ def exchange(kept: torch.Tensor, other: torch.Tensor) -> None:
 
 from_dlpack = torch._C._from_dlpack
 current_autograd_node = torch._C._current_autograd_node
+profiler_is_running = torch.autograd._profiler_enabled  # of `torch.profiler`: whether it would keep an event
 
 
 def after_default_dtype_changes(note: Any) -> None:
@@ -103,6 +104,15 @@ def without_autocast() -> Any:
 def fused_attention_enabled() -> bool:
     """False inside `sdpa_kernel(SDPBackend.MATH)`, which asks for the composition: it can be differentiated twice."""
     return torch._C._get_flash_sdp_enabled() or torch._C._get_overrideable_sdp_enabled()
+
+
+def calls_are_watched() -> bool:
+    """Whether operators are being transformed, traced or given tangents: then only PyTorch's own ones may be called."""
+    return (
+        torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch.autograd.forward_ad._current_level >= 0
+    )
 
 
 def wrap_backward(wrapper: Any) -> None:
