@@ -83,15 +83,16 @@ class Region:
             )
 
     def _count(self, device: Device, most: int) -> None:
-        schedule = device.last_schedule
-        if schedule is not None:
-            self._graphs.add(schedule.cut.graph.code)
-        if len(self._graphs) > most:
+        graph = device.last_schedule.cut.graph.code
+        if graph in self._graphs:
+            return
+        if len(self._graphs) == most:
             raise RuntimeError(
-                f"{self.name}: {most} different graphs were allowed, and this call recorded graph number "
-                f"{len(self._graphs)}: a shape, a dtype or the path through the function has changed. Pad what varies "
-                f"in size, or allow more graphs."
+                f"{self.name}: {most} different graphs were allowed, and this call recorded graph number {most + 1}: a "
+                f"shape, a dtype or the path through the function has changed. Pad what varies in size, or allow more "
+                f"graphs."
             )
+        self._graphs.add(graph)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function`, each call of which is the region."""
