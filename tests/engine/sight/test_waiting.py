@@ -1,0 +1,153 @@
+"""What makes the host wait is counted at its line, and can be refused."""
+
+import io
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.debug as debug
+
+HERE = Path(__file__).name
+
+
+@pytest.fixture(autouse=True)
+def a_fresh_history() -> Iterator[None]:
+    torch_xla.sync(wait=True)
+    debug.clear_history()
+    yield
+
+
+def shown(tensor: Tensor) -> None:
+    with redirect_stdout(io.StringIO()):
+        print(tensor)
+
+
+WAYS: dict[str, Callable[[Tensor], object]] = {
+    "if tensor": lambda t: bool(t),
+    "item": lambda t: t.item(),
+    "float": lambda t: float(t),
+    "print": shown,
+    "cpu": lambda t: t.cpu(),
+    "tolist": lambda t: t.tolist(),
+    "numpy": lambda t: t.cpu().numpy(),
+    "nonzero": lambda t: t.nonzero(),
+    "masked": lambda t: t.expand(3)[t.expand(3) > 0],
+    "equal": lambda t: torch.equal(t, t + 1),
+    "format": lambda t: f"{t:.1f}",
+    "to host in a batch": lambda t: xm.xla_device() and torch_xla._XLAC._xla_get_cpu_tensors([t]),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_of_looking_at_a_value_is_counted_at_its_line(way: str) -> None:
+    t = torch.ones((), device="xla") + 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        WAYS[way](t)
+    costs = debug.sync_costs()
+    assert costs and all(cost.line[0] == __file__ for cost in costs)
+    assert sum(cost.reads for cost in costs) >= 1
+    assert sum(cost.forced for cost in costs) >= 1
+    assert all(cost.seconds > 0 for cost in costs)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_of_looking_at_a_value_can_be_refused(way: str) -> None:
+    t = torch.ones((), device="xla") + 1
+    with debug.no_transfer(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(debug.TransferRefused, match=rf"no_transfer\(\) refuses .*{HERE}:\d+ in "):
+            WAYS[way](t)
+    assert t.item() == 2
+
+
+def test_the_dearest_line_comes_first_with_its_source() -> None:
+    x = torch.ones(300, 300, device="xla")
+    for _ in range(3):
+        y = x @ x
+        line = sys._getframe().f_lineno + 1
+        y.sum().item()
+    x.cpu()
+    first, *others = debug.sync_costs()
+    assert first.line == (__file__, line, "test_the_dearest_line_comes_first_with_its_source")
+    assert (first.reads, first.forced, first.bytes, first.waits) == (3, 3, 12, 0)
+    assert first.seconds >= first.compiling > 0 and first.longest <= first.seconds
+    assert first.source == "y.sum().item()"
+    assert [cost.forced for cost in others] == [0]
+    text = debug.sync_tax()
+    assert text.startswith("4 values brought to the host, ")
+    assert f"{HERE}:{line} in test_the_dearest_line_comes_first_with_its_source: y.sum().item()\n" in text
+
+
+def test_a_wait_that_was_asked_for_is_counted_and_a_step_is_not() -> None:
+    torch.ones(3, device="xla").add(1)
+    torch_xla.sync()
+    assert debug.sync_costs() == []
+    assert debug.sync_tax() == "The host waited for no value.\n"
+    torch_xla.sync(wait=True)
+    [cost] = debug.sync_costs()
+    assert (cost.waits, cost.reads) == (1, 0)
+
+
+def test_what_is_taken_elsewhere_is_counted_as_forced() -> None:
+    x = torch.ones(3, device="xla") + 1
+    torch_xla._XLAC._unsafe_buffer_pointer(x)
+    [cost] = debug.sync_costs()
+    assert (cost.forced, cost.reads, cost.waits) == (1, 0, 0)
+    torch.utils.dlpack.to_dlpack(x)
+    assert sum(cost.waits for cost in debug.sync_costs()) == 1
+    y = torch.ones(3, device="xla") + 2
+    with debug.no_transfer(), pytest.raises(debug.TransferRefused, match="refuses to bring a value to the host"):
+        torch_xla._XLAC._unsafe_buffer_pointer(y)
+
+
+def test_a_step_may_end_within_no_transfer_and_uploads_may_be_refused() -> None:
+    host = torch.ones(1000)
+    with debug.no_transfer():
+        x = host.to("xla") * 2
+        torch_xla.sync()
+        with debug.no_transfer(to_device=True):
+            y = torch.ones(3, device="xla") + x[:3]
+            with pytest.raises(debug.TransferRefused, match=r"refuses to bring 3.91KB to the device for"):
+                host.to("xla")
+        host.to("xla")
+    assert y.tolist() == [3, 3, 3]
+
+
+def test_an_operator_on_the_cpu_is_refused_too() -> None:
+    x = torch.tensor([3.0, 1.0, 1.0]).to("xla")
+    with debug.no_transfer(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(debug.TransferRefused):
+            torch.unique(x)
+
+
+def test_the_refusal_teaches() -> None:
+    loss = torch.ones(3, device="xla").sum()
+    with debug.no_transfer(), pytest.raises(debug.TransferRefused) as caught:
+        if loss > 2:
+            pass
+    line = sys._getframe().f_lineno - 2
+    assert str(caught.value) == (
+        f"no_transfer() refuses to bring a value of 1.00B to the host for {__file__}:{line} in "
+        "test_the_refusal_teaches: if loss > 2:\n"
+        "What was recorded so far would have to run first, and the host would wait for it. Look at values after the "
+        "step (`xm.add_step_closure`), or keep the decision on the device (`torch.where`)."
+    )
+
+
+def test_the_costs_of_many_lines_are_kept_in_bounded_memory() -> None:
+    value = torch.ones((), device="xla")
+    for number in range(1100):
+        exec(compile(f"{chr(10) * number}value.item()", "generated.py", "exec"), {"value": value})
+    costs = debug.sync_costs()
+    assert len(costs) <= 1001
+    assert sum(cost.reads for cost in costs) == 1100
