@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from . import version
+from ._engine import precision as _precision
 from ._engine.client import memory, platform
 from ._engine.compile import cache
 from ._engine.metrics import counters, report, samples
@@ -269,3 +270,13 @@ def _get_git_revs() -> dict[str, str]:
     """The versions of this package and of PyTorch."""
     found: dict[str, Any] = {"xla": version.__version__, "torch": torch.version.git_version}
     return found
+
+
+def _xla_set_mat_mul_precision(precision: str) -> None:
+    """How exactly products of float32 are computed: "default", "high" or "highest"."""
+    _precision.choose(precision)
+
+
+def _xla_get_mat_mul_precision() -> str:
+    """How exactly products of float32 are computed now."""
+    return _precision.chosen()

@@ -12,6 +12,7 @@ from tests.house.source import ENGINE, PACKAGE, functions_of, imports_of, module
 LEVEL = {
     "errors": 0,
     "config": 1,
+    "precision": 1,
     "dtypes": 2,
     "private": 2,
     "metrics": 3,

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from . import config
+from . import config, precision
 
 _PAIRS = {
     torch.bool: np.bool_,
@@ -84,5 +84,7 @@ def on_device(dtype: torch.dtype) -> torch.dtype:
 
 
 def device_mode() -> str:
-    """Names the mapping that `on_device` applies now: what a compiled program depends on."""
-    return "bf16" if config.use_bf16() else "downcast" if config.downcast_bf16() else ""
+    """Names what a compiled program depends on besides its graph: what `on_device` does now, and the precision."""
+    dtypes = "bf16" if config.use_bf16() else "downcast" if config.downcast_bf16() else ""
+    chosen = precision.chosen()
+    return dtypes if chosen == "highest" else f"{dtypes} {chosen} precision".lstrip()

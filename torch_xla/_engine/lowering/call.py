@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import dtypes
+from .. import dtypes, precision
 from ..graph.plan import Number, Operand, Plan
 from .registry import rule_of
 
@@ -36,7 +36,8 @@ def apply_rule(plan: Plan, operands: Sequence[Any], numbers: Sequence[Any], key:
     if rule.random:
         named["key"] = key
     try:
-        return rule.lower(*filled, **named)
+        with jax.default_matmul_precision(precision.chosen()):
+            return rule.lower(*filled, **named)
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
         raise NeedsStaticNumber(str(plan.op)) from error
 
