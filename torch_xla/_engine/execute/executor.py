@@ -19,6 +19,8 @@ from ..metrics.lines import Line
 # The user's line of each operation of a program: looked up only where somebody wants to know.
 SourceLines = Callable[[], tuple[Line | None, ...]]
 
+_executed = metrics.counter("ExecuteComputation")
+
 _step = 0
 # The last programs started, each with its smallest output: waiting waits for these, and they hold little memory.
 _in_flight: "deque[tuple[int, Any, SourceLines]]" = deque(maxlen=32)
@@ -39,9 +41,11 @@ def run(
         metrics.count("CachedCompile")
     else:
         _compile(program, buffers, numbers, cause, source_lines())
-    if is_host(program.device):
-        # Two steps at once would need the memory for intermediate values twice, on cores they only share.
-        _wait_for_the_last()
+    with metrics.timed("DeviceLockWait"):
+        if is_host(program.device):
+            # Two steps at once would need the memory for intermediate values twice, on cores they only share.
+            _wait_for_the_last()
+    _executed.value += 1
     start = time.perf_counter()
     try:
         with metrics.timed("ExecuteTime"):

@@ -5,6 +5,7 @@ by the slots of its operands and, for a random operation, the number of the draw
 order. Two steps that do the same give equal lists, and comparing them costs no more than comparing tuples of pointers.
 """
 
+from time import perf_counter_ns
 from typing import Any
 
 from .plan import Plan
@@ -54,10 +55,12 @@ class Tape:
         "reads",
         "scopes",
         "shared",
+        "started",
         "values",
     )
 
     def __init__(self, expected: list[Any] | None = None, expected_lines: dict[int, Any] | None = None) -> None:
+        self.started = perf_counter_ns()  # when its first operand entered
         self.code: list[Any] = []
         self.values: list[Value] = []
         self.numbers: list[Any] = []
@@ -76,6 +79,8 @@ class Tape:
     def enter(self, value: Value, empty: Plan | None = None) -> int:
         """Gives a value that lies outside this tape a slot in it; `empty` is what uninitialised memory becomes."""
         slot = len(self.values)
+        if not slot:
+            self.started = perf_counter_ns()
         if value.buffer is not None:
             self.code.append(value.spec)
             if value.shared:

@@ -1,5 +1,7 @@
 """Counters: how often something happened, by name."""
 
+from collections.abc import Callable
+
 
 class Counter:
     """A named count. Where it is hot, keep the object: `counter.value += 1` costs a tenth of `count(name)`.
@@ -14,6 +16,25 @@ class Counter:
         self.value = 0
 
 
+class Total(Counter):
+    """A count that follows from another number, which `total` tells: how much that grew since it was last cleared."""
+
+    __slots__ = ("_cleared_at", "_total")
+
+    def __init__(self, name: str, total: Callable[[], int]) -> None:
+        self._total = total
+        super().__init__(name)
+
+    @property
+    def value(self) -> int:  # type: ignore[override]
+        """The count."""
+        return max(0, self._total() - self._cleared_at)
+
+    @value.setter
+    def value(self, value: int) -> None:
+        self._cleared_at = self._total() - value
+
+
 _counters: dict[str, Counter] = {}
 
 
@@ -21,6 +42,11 @@ def counter(name: str) -> Counter:
     """The counter called `name`. Nobody sees it before it has counted something."""
     found = _counters.get(name)
     return _counters.setdefault(name, Counter(name)) if found is None else found
+
+
+def register(made: Counter) -> None:
+    """Adds a counter of another kind."""
+    _counters[made.name] = made
 
 
 def count(name: str, amount: int = 1) -> None:

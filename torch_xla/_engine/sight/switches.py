@@ -1,9 +1,10 @@
 """Which of the tools that settings ask for are on. Looked at when the package is imported and at each new program."""
 
 from ..metrics import events
-from . import analysis, dumps, saving
+from ..tensor import census
+from . import analysis, dumps, nan, saving
 
-_TOOLS = (analysis, dumps, saving)
+_TOOLS = (analysis, dumps, nan, saving)
 
 
 def settle() -> None:
@@ -13,6 +14,7 @@ def settle() -> None:
 
 
 def start() -> None:
-    """Turns on what the environment asks for, now and whenever a program is made."""
+    """Begins to count tensors; turns on what the environment asks for, now and whenever a program is made."""
+    census.begin()
     settle()
     events.before_new_program = settle

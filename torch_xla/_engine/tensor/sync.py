@@ -22,6 +22,7 @@ from ..lowering.storage import WRITE
 from ..metrics import events
 from ..metrics.events import Cause
 from ..metrics.lines import Line, user_lines
+from . import census
 from .device import LOCK, Device, empty_plan
 from .generator import keys_of
 
@@ -50,8 +51,9 @@ class Schedule:
     code: list[Any]
     lines: dict[int, Any]
     kept: list[Operation] = field(default_factory=list)  # operations that stay on the tape
-    counts: list[tuple[str, int]] = field(default_factory=list)  # operators run, for the counters
+    counts: list[tuple[str, int]] = field(default_factory=list)  # what a run adds to the counters
     output_lines: list[Line | None] = field(default_factory=list)
+    made: int = 0  # how many values the tape made that no later one makes again
     followed_by: "Schedule | None" = None
 
     def serves(self, live: bytes) -> bool:
@@ -63,6 +65,9 @@ class Schedule:
                 return False
         return True
 
+
+_tracing = metrics.metric("LazyTracing")
+_graph_size = metrics.metric("TensorsGraphSize", metrics.Unit.SCALAR)
 
 # The schedules of each tape; more than one where not always the same values are held at its end.
 _schedules: "OrderedDict[Any, list[Schedule]]" = OrderedDict()
@@ -118,9 +123,11 @@ def _evaluate(device: Device, roots: tuple[int, ...] | None, cause: Cause, told:
         if events.guarded:
             events.ask(events.Evaluation(cause, device.index, user_lines(events.depth), start, 0.0, 0))
     tape = device.tape
+    _tracing.add(time.perf_counter_ns() - tape.started)
     values = tape.values
     live = held(values)
     schedule = _find(device, live, roots)
+    census.values.value += schedule.made
     afterwards = None
     if schedule.program is not None:
         if inspect is not None:
@@ -182,6 +189,8 @@ def _run(program: Program, schedule: Schedule, tape: Tape, cause: Cause) -> None
         value.buffer = buffer
         value.line = line
         value.tape = None
+    _graph_size.add(len(plan.positions))
+    census.buffers.value += len(results)
     for name, count in schedule.counts:
         metrics.count(name, count)
 
@@ -206,7 +215,7 @@ def _schedule(device: Device, live: bytes, roots: tuple[int, ...] | None, shared
         verify(part.graph)
     donated = _donated(part, live, shared) if roots is None else ()
     program = cache.program_of(part.graph, donated, device.jax_device) if outputs else None
-    counts: dict[str, int] = {}
+    counts = {"SyncTensorsToData": len(outputs)}
     for operation in part.graph.operations:
         name = f"xla::{_short_name(operation.plan.op)}"
         counts[name] = counts.get(name, 0) + 1
@@ -214,7 +223,8 @@ def _schedule(device: Device, live: bytes, roots: tuple[int, ...] | None, shared
     if program is not None and program.origins is UNKNOWN:
         program.origins = Origins(lines_of(part, lines), scopes_at(part.positions, tape.scopes))
     made_at = _lines_of_outputs(part, lines)
-    return Schedule(live, program, part, tape.code, lines, kept, sorted(counts.items()), made_at)
+    made = sum(made_by >= 0 for made_by in producer) - sum(len(operation.plan.outputs) for operation in kept)
+    return Schedule(live, program, part, tape.code, lines, kept, sorted(counts.items()), made_at, made)
 
 
 def _donated(part: Cut, live: bytes, shared: tuple[int, ...]) -> tuple[int, ...]:
@@ -266,6 +276,7 @@ def _carry_over(schedule: Schedule, old: Tape, device: Device) -> None:
             value = old.values[slot]
             if value.buffer is not None:
                 value = Value(value.spec, device, None, 0)
+                census.values.value += 1
             slots[slot] = value.slot = len(tape.values)
             value.tape = tape
             tape.values.append(value)

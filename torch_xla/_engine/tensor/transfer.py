@@ -63,6 +63,7 @@ def fetch(value: Value) -> np.ndarray:
             array = buffers.get(buffer)
         except jax.errors.JaxRuntimeError as error:
             raise executor.failure(error, "an earlier step", "") from error
+    value.device.tape.started += int(1e9 * (time.perf_counter() - start))  # waiting is not recording
     metrics.metric("InboundData", Unit.BYTES).add(array.nbytes)
     if events.watched:
         events.emit(_transfer(value, start, time.perf_counter() - start, forced, start - begins))

@@ -13,6 +13,7 @@ from ..metrics import Unit, events
 from ..metrics.events import Direction, Transfer
 from ..metrics.lines import user_line, user_lines
 from ..view.geometry import Geometry
+from . import census
 from .device import Device
 
 # NumPy has no such dtypes: their bits travel as integers.
@@ -51,14 +52,17 @@ def upload(tensor: torch.Tensor, device: Device) -> Value:
         if events.guarded:
             events.ask(_transfer(tensor, device, start, 0.0))
     with metrics.timed("TransferToDeviceTime"):
-        host = to_numpy(tensor)
-        wanted = dtypes.to_jax(dtypes.on_device(tensor.dtype))
-        if host.dtype != wanted:
-            host = host.astype(wanted)
-        elif np.may_share_memory(host, host):
-            host = buffers.owned_copy(host, device.jax_device)
+        with metrics.timed("TransferToDeviceTransformTime"):
+            host = to_numpy(tensor)
+            wanted = dtypes.to_jax(dtypes.on_device(tensor.dtype))
+            if host.dtype != wanted:
+                host = host.astype(wanted)
+            elif np.may_share_memory(host, host):
+                host = buffers.owned_copy(host, device.jax_device)
         value = Value(spec, device, None, -1)
         value.buffer = buffers.put(host, device.jax_device)
+    census.values.value += 1
+    census.buffers.value += 1
     if 0 < host.size <= _FEW and host.dtype.kind in "iu":
         value.contents = host.copy()
     metrics.metric("OutboundData", Unit.BYTES).add(host.nbytes)
