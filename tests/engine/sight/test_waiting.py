@@ -102,8 +102,6 @@ def test_what_is_taken_elsewhere_is_counted_as_forced() -> None:
     torch_xla._XLAC._unsafe_buffer_pointer(x)
     [cost] = debug.sync_costs()
     assert (cost.forced, cost.reads, cost.waits) == (1, 0, 0)
-    torch.utils.dlpack.to_dlpack(x)
-    assert sum(cost.waits for cost in debug.sync_costs()) == 1
     y = torch.ones(3, device="xla") + 2
     with debug.no_transfer(), pytest.raises(debug.TransferRefused, match="refuses to bring a value to the host"):
         torch_xla._XLAC._unsafe_buffer_pointer(y)
