@@ -5,8 +5,10 @@ from contextlib import contextmanager
 
 from .._engine.errors import CompilationRefused as CompilationRefused
 from .._engine.errors import TransferRefused as TransferRefused
-from .._engine.sight import history, recompiles, waiting
+from .._engine.sight import history, host_time, recompiles, waiting
 from .._engine.sight.differences import Difference as Difference
+from .._engine.sight.host_time import HostProfile as HostProfile
+from .._engine.sight.host_time import Part as Part
 from .._engine.sight.recompiles import Explanation as Explanation
 from .._engine.sight.waiting import Cost as Cost
 
@@ -120,6 +122,27 @@ def no_transfer(to_device: bool = False) -> Iterator[None]:
     """
     with waiting.refused(True, to_device):
         yield
+
+
+@contextmanager
+def host_profile() -> Iterator[HostProfile]:
+    """Profiles the host's time in a block: recording by module, starting and compiling programs, waiting, uploading.
+
+    At the end of the block `print(profile)` shows all of it per step, and how long the device was busy and idle. If it
+    idles while the host records, the host is what is slow: the table tells in which module. `profile.program` is the
+    tree of parts, each with its `seconds`, its `operations` and its `calls`. It watches the thread that it is used in.
+    A small program on a CPU runs while it is started, so there its time is that of starting.
+
+    >>> import torch, torch_xla
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).to("xla")
+    >>> with torch_xla.debug.host_profile() as profile:
+    ...     output = model(torch.ones(2, 4, device="xla"))
+    ...     torch_xla.sync()
+    >>> [part.name for part in profile.program.within()]
+    ['outside of modules', 'Sequential', '0 (Linear)', '1 (ReLU)']
+    """
+    with host_time.profiled() as profile:
+        yield profile
 
 
 def keep_history(yes: bool = True) -> None:

@@ -1,6 +1,7 @@
 """What of PyTorch we replace on import: the whole list, each with its reason."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,6 +10,9 @@ from ..private import torch as private
 from .kernels import note_default_dtype
 from .modules import keeping_parameters
 from .storages import patch_storages
+
+# Called with `True` before and `False` after every backward pass, while somebody profiles.
+around_backward: list[Callable[[bool], None]] = []
 
 
 def apply_patches() -> None:
@@ -93,7 +97,14 @@ def _in_the_callers_thread(original: Any) -> Any:
     def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
         if not any(isinstance(output, torch.Tensor) and output.device.type == "xla" for output in outputs):
             return original(outputs, *args, **kwargs)
-        with torch.autograd.set_multithreading_enabled(False):
-            return original(outputs, *args, **kwargs)
+        watchers = tuple(around_backward)
+        for watcher in watchers:
+            watcher(True)
+        try:
+            with torch.autograd.set_multithreading_enabled(False):
+                return original(outputs, *args, **kwargs)
+        finally:
+            for watcher in watchers:
+                watcher(False)
 
     return run_backward

@@ -128,6 +128,11 @@ def _wait() -> None:
             raise failure(error, f"step {step}", lines.summary(source_lines())) from error
 
 
+def last_output() -> Any:
+    """A small output of the program started last: it is there when that program has ended. `None` before the first."""
+    return _in_flight[-1][1] if _in_flight else None
+
+
 def failure(error: Exception, where: str, origin: str) -> ExecutionError:
     """What a user sees of an error of the device."""
     text = str(error)
