@@ -4,10 +4,13 @@ from .answers import CompilationRefused as CompilationRefused
 from .answers import Cost as Cost
 from .answers import Difference as Difference
 from .answers import Explanation as Explanation
+from .answers import HostProfile as HostProfile
+from .answers import Part as Part
 from .answers import TransferRefused as TransferRefused
 from .answers import clear_history as clear_history
 from .answers import compilations as compilations
 from .answers import explain_recompiles as explain_recompiles
+from .answers import host_profile as host_profile
 from .answers import keep_history as keep_history
 from .answers import no_recompile as no_recompile
 from .answers import no_transfer as no_transfer
