@@ -28,8 +28,10 @@ try:
     from . import runtime as runtime
     from ._engine import config as _config
     from ._engine import dispatch as _dispatch
+    from ._engine import dynamo as _dynamo
     from ._engine.client import platform as _platform
     from ._engine.modes import compiled as _compiled
+    from ._engine.private import torch as _private
     from ._engine.sight import history as _history
     from ._engine.tensor import device as _devices
     from ._engine.tensor import ordinals as _ordinals
@@ -40,6 +42,7 @@ try:
     _dispatch.claim_device_name()
     _dispatch.register_kernels()
     _dispatch.apply_patches()
+    _dynamo.install()
     _history.keep(_config.history())
 except ImportError:
     raise
@@ -63,6 +66,7 @@ __all__ = [
 ]
 
 
+@_private.constant_in_graphs
 def device(index: int | None = None) -> _torch.device:
     """The `xla` device of this thread, or the one with ordinal `index`, which becomes this thread's.
 

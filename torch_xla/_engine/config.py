@@ -39,6 +39,16 @@ def downcast_bf16() -> bool:
     return _flag("XLA_DOWNCAST_BF16")
 
 
+def dynamo_debug() -> bool:
+    """XLA_DYNAMO_DEBUG: what becomes of every graph of `torch.compile` is logged."""
+    return _flag("XLA_DYNAMO_DEBUG")
+
+
+def eager_debug_mode() -> bool:
+    """XLA_USE_EAGER_DEBUG_MODE: eager mode is on from the import on."""
+    return _flag("XLA_USE_EAGER_DEBUG_MODE")
+
+
 def sync_wait() -> bool:
     """XLA_SYNC_WAIT: every `sync()` waits for the device."""
     return _flag("XLA_SYNC_WAIT")

@@ -12,6 +12,7 @@ import torch
 
 from .._engine.client import choice, memory
 from .._engine.metrics.rate import RateTracker as RateTracker
+from .._engine.private.torch import constant_in_graphs
 from .._engine.tensor import barrier, evaluate, export, ordinals, random, sharing, step
 from .._engine.tensor import device as devices
 from .._engine.tensor.nested import ToXlaTensorArena as ToXlaTensorArena
@@ -46,6 +47,7 @@ from .collectives import xrt_world_size as xrt_world_size
 DeviceLike = torch.device | str | int | None
 
 
+@constant_in_graphs
 def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
     """The `xla` device of this thread, or the one with ordinal `n`, which becomes this thread's.
 

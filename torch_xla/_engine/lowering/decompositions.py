@@ -22,14 +22,15 @@ _serial = itertools.count()
 
 
 @functools.cache
-def _table() -> dict[Any, Callable[..., Any]]:
+def table() -> dict[Any, Callable[..., Any]]:
+    """PyTorch's decompositions of the operators that have no rule."""
     # What we have a rule for stays whole, wherever it appears inside another decomposition.
     table = {**core_aten_decompositions()}
     return {op: decomposition for op, decomposition in table.items() if rule_of(op) is None}
 
 
 def _decomposition(op: OpOverload) -> Callable[..., Any] | None:
-    found = _table().get(op) or get_decompositions([op]).get(op)
+    found = table().get(op) or get_decompositions([op]).get(op)
     return found if callable(found) else None
 
 
@@ -70,7 +71,7 @@ def _trace(
         ]
         try:
             return make_fx(
-                functionalize(call, remove="mutations_and_views"), decomposition_table=_table(), tracing_mode="fake"
+                functionalize(call, remove="mutations_and_views"), decomposition_table=table(), tracing_mode="fake"
             )(*examples)
         except (NotImplementedError, torch._subclasses.fake_tensor.DynamicOutputShapeException):
             return None

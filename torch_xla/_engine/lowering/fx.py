@@ -1,6 +1,10 @@
-"""An FX graph of functional aten operators as JAX operations, by the same rules that lower recorded ones."""
+"""An FX graph of functional aten operators as JAX operations, by the same rules that lower recorded ones.
 
-from collections.abc import Sequence
+Arrays have no memory to share, so a view in such a graph is a copy of one, lowered by that rule.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,9 +15,32 @@ from torch.fx import GraphModule, Node
 from .. import dtypes
 from . import promotion
 from .call import cast
-from .registry import Promotion, rule_of
+from .registry import Promotion, Rule, rule_of
 
 _PASSED_BY = frozenset(("device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"))
+
+
+aten = torch.ops.aten
+
+# What a graph asks of sizes that were not known when it was traced; they are known when it is lowered.
+_SIZES: dict[Any, Callable[..., Any]] = {
+    aten.sym_size.int: lambda array, dim: array.shape[dim],
+    aten.sym_size.default: lambda array: array.shape,
+    aten.sym_numel.default: lambda array: array.size,
+}
+
+
+@functools.cache
+def rule_for(op: OpOverload) -> Rule | None:
+    """The rule of an operator in a graph: its own, or that of the copy if it is a view."""
+    rule = rule_of(op)
+    if rule is not None or not any(each.alias_info for each in op._schema.returns):
+        return rule
+    namespace, _, name = op._schema.name.partition("::")
+    copies = getattr(getattr(torch.ops, namespace), f"{name}_copy", None)
+    # Strides say which elements `as_strided` shows; an array has none.
+    copy = None if op is aten.as_strided.default else getattr(copies, op._overloadname, None)
+    return rule_of(copy) if isinstance(copy, OpOverload) else None
 
 
 def operators_without_rule(module: GraphModule) -> list[OpOverload]:
@@ -21,13 +48,16 @@ def operators_without_rule(module: GraphModule) -> list[OpOverload]:
     return [
         node.target
         for node in module.graph.nodes
-        if node.op == "call_function" and isinstance(node.target, OpOverload) and rule_of(node.target) is None
+        if node.op == "call_function"
+        and isinstance(node.target, OpOverload)
+        and node.target not in _SIZES
+        and rule_for(node.target) is None
     ]
 
 
 def is_random(module: GraphModule) -> bool:
     """Whether an operator of the graph draws random numbers."""
-    rules = [rule_of(node.target) for node in module.graph.nodes if isinstance(node.target, OpOverload)]
+    rules = [rule_for(node.target) for node in module.graph.nodes if isinstance(node.target, OpOverload)]
     return any(rule is not None and rule.random for rule in rules)
 
 
@@ -45,7 +75,7 @@ def interpret(module: GraphModule, arrays: Sequence[Any], key: jax.Array | None)
             return torch.fx.node.map_arg(node.args[0], values.__getitem__)
         elif isinstance(node.target, OpOverload):
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
-            rule = rule_of(node.target)
+            rule = rule_for(node.target)
             if rule is not None and rule.random and key is not None:
                 kwargs = {**kwargs, "key": jax.random.fold_in(key, draws)}
                 draws += 1
@@ -57,7 +87,9 @@ def interpret(module: GraphModule, arrays: Sequence[Any], key: jax.Array | None)
 
 
 def _call(node: Node, args: Any, kwargs: Any) -> Any:
-    rule = rule_of(node.target)
+    if node.target in _SIZES:
+        return _SIZES[node.target](*args)
+    rule = rule_for(node.target)
     if rule is None:
         raise NotImplementedError(f"{node.target} has no lowering rule")
     kwargs = {name: value for name, value in kwargs.items() if name not in _PASSED_BY}
@@ -80,6 +112,8 @@ def _promote(kind: Promotion, args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def _as_promised(result: Any, promised: Any) -> Any:
+    if result is None:
+        return None  # masked out by the call; PyTorch's description of the operator does not know
     if isinstance(promised, torch.Tensor):
         dtype = dtypes.to_jax(promised.dtype)
         array = jax.numpy.asarray(result)

@@ -27,6 +27,9 @@ schema_of = torch._C._get_schema
 # see them, or a mode would trace our private meta tensors.
 without_modes = torch.utils._python_dispatch._disable_current_modes
 
+# The order of memory that a tensor's strides suggest; in public only the test for one order can be asked for.
+suggest_memory_format = torch._prims_common.suggest_memory_format
+
 # PyTorch counts the writes of `_foreach_` operators in their kernels, not before them.
 increment_version = torch._C._increment_version
 
@@ -131,4 +134,13 @@ def never_traced(function: Any) -> Any:
     frames = torch._C._dynamo.eval_frame
     skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
     frames.set_code_exec_strategy(function.__code__, skip)
+    return function
+
+
+def constant_in_graphs(function: Any) -> Any:
+    """`function`, whose result `torch.compile` takes for a constant of the graph, instead of ending the graph at it.
+
+    `torch._dynamo.assume_constant_result` says the same, at the price of importing Dynamo with us.
+    """
+    function._dynamo_marked_constant = True
     return function

@@ -1,0 +1,137 @@
+"""The backend of `torch.compile`. Imported at the first compilation, because Dynamo is imported with it."""
+
+import functools
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from .. import config, metrics
+from ..lowering import decompositions
+from ..modes import region
+from ..private import torch as private
+from ..private.dynamo import aot_autograd, aot_module_simplified, never_trace, register_backend
+from ..tensor.device import Device
+from ..tensor.storage import hold, wrap
+from ..tensor.sync import sync_device
+from .operation import Operation
+from .split import Unsplittable, constants, evaluate, results, split
+
+_log = logging.getLogger("torch_xla.dynamo")
+
+
+def register(names: Sequence[str]) -> None:
+    """Makes this backend what each of `names` means."""
+    # Kernels in Python are called while Dynamo watches, between graphs and at what it leaves to Python. They are ours
+    # to run, not the user's to compile.
+    never_trace("torch_xla._engine")
+    for name in names:
+        register_backend(compile_module, name)
+
+
+def compile_module(module: GraphModule, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """A graph of PyTorch's functions as Dynamo found it, compiled: forward, and backward if there will be one."""
+    if options:
+        raise TypeError(f'backend "openxla" takes no options; got {sorted(options)}')
+    compiled: Callable[..., Any] = aot_autograd(
+        fw_compiler=functools.partial(compile_graph, kind="forward"),
+        bw_compiler=functools.partial(compile_graph, kind="backward"),
+        inference_compiler=functools.partial(compile_graph, kind="inference"),
+        decompositions=decompositions.table,
+        keep_inference_input_mutations=True,
+    )(module, examples)
+    return compiled
+
+
+def compile_graph(module: GraphModule, examples: Sequence[Any], kind: str) -> Callable[..., Any]:
+    """A graph of aten operators, compiled: takes its arguments in one list, which it empties."""
+    try:
+        compiled: Callable[..., Any] = CompiledGraph(module, kind)
+        reason = ""
+    except Unsplittable as error:
+        compiled, reason = _by_operator(module), str(error)
+        metrics.count("DynamoGraphByOperator")
+    if config.dynamo_debug():
+        nodes = sum(node.op == "call_function" for node in module.graph.nodes)
+        how = f"recorded operator by operator: {reason}" if reason else "one operation"
+        _log.warning("%s graph of %d operators, %s\n%s", kind, nodes, how, module.code.strip())
+
+    def boxed(arguments: list[Any]) -> Any:
+        taken = list(arguments)
+        arguments.clear()
+        return compiled(taken)
+
+    boxed._boxed_call = True  # type: ignore[attr-defined]
+    return boxed
+
+
+def _by_operator(module: GraphModule) -> Callable[[list[Any]], Any]:
+    return lambda arguments: module(*arguments)
+
+
+class CompiledGraph:
+    """A graph that is one operation on the device, with what the host does before and after it."""
+
+    def __init__(self, module: GraphModule, kind: str) -> None:
+        self._parts = split(module, kind)
+        self._constants = constants(module, list(module.graph.nodes))
+        self._operation = Operation(self._parts) if self._parts.module is not None else None
+        if self._operation is None and self._parts.before:
+            warnings.warn(
+                'torch.compile(backend="openxla"): a graph has no tensor on an xla device and runs on the CPU as it '
+                'is. Move the model or its inputs with `.to("xla")`.',
+                stacklevel=2,
+            )
+        # Nothing follows an inference: it is started. What backward and the optimizer add joins a training step.
+        self._starts = kind == "inference"
+
+    def __call__(self, arguments: list[Any]) -> Any:
+        parts = self._parts
+        values = dict(zip(parts.placeholders, arguments, strict=True))
+        values.update(self._constants)
+        evaluate(parts.before, values)
+        device = self._record(values)
+        if self._starts and device is not None and not region.is_inside():
+            sync_device(device)
+        evaluate(parts.after, values)
+        return results(parts.results, values)
+
+    def _record(self, values: dict[Any, Any]) -> Device | None:
+        """Records the operation, and says where. Holds no value afterwards: what was overwritten may be given away."""
+        parts = self._parts
+        made = self._operation.record([values[node] for node in parts.inputs]) if self._operation is not None else []
+        by_node = dict(zip(parts.outputs, made, strict=True))
+        written = []
+        for target, source in parts.writes:
+            tensor = values[target]
+            if source in by_node and tensor.device.type == "xla" and tensor.dtype is by_node[source].spec.dtype:
+                hold(tensor, by_node[source])
+                written.append(tensor)
+            else:
+                with torch.no_grad():
+                    tensor.copy_(wrap(by_node[source]) if source in by_node else values[source])
+        if written:
+            private.increment_version(written)
+        for node, value in by_node.items():
+            values[node] = wrap(value)
+        return made[0].device if made else None
+
+
+def extract_compiled_graph(module: GraphModule, arguments: Sequence[Any]) -> Callable[..., Any]:
+    """What PyTorch's own registration of "openxla" asks for: `module`, whose first arguments these are, compiled."""
+    if all(isinstance(node.target, torch._ops.OpOverload) for node in module.graph.nodes if node.op == "call_function"):
+        compiled = CompiledGraph(module, "inference")
+        return lambda *args: compiled(list(args))
+    forward: Callable[..., Any] = aot_module_simplified(
+        module,
+        list(arguments),
+        fw_compiler=functools.partial(compile_graph, kind="forward"),
+        bw_compiler=functools.partial(compile_graph, kind="backward"),
+        inference_compiler=functools.partial(compile_graph, kind="inference"),
+        decompositions=decompositions.table(),
+        keep_inference_input_mutations=True,
+    )
+    return forward

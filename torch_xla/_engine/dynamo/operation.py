@@ -1,0 +1,140 @@
+"""The device's part of a graph as an operator of our own: a rule, and a plan for each kind of operands."""
+
+import logging
+from typing import Any
+
+import jax
+import torch
+
+from .. import config, dtypes, metrics
+from ..dispatch.kernels import append, take_apart
+from ..graph.plan import Number, Operand, Plan
+from ..graph.spec import Spec, contiguous_stride, spec_of
+from ..graph.tape import Value
+from ..lowering import fx
+from ..lowering.registry import Promotion, Rule, add_rule, rule_of
+from ..tensor.device import Device, device_for
+from ..tensor.storage import value_of
+from ..view.geometry import Geometry
+from .split import Parts
+
+_log = logging.getLogger("torch_xla.dynamo")
+
+
+class Operation:
+    """Records the device's part of a graph as one operation."""
+
+    def __init__(self, parts: Parts) -> None:
+        assert parts.module is not None
+        self._parts = parts
+        self._plans: dict[Any, Plan] = {}
+        self._rule = _rule(parts)
+
+    def record(self, arguments: list[Any]) -> list[Value]:
+        """The values of the outputs for these inputs: tensors on the device, or Python numbers."""
+        signature: list[Any] = []
+        operands: list[Any] = []
+        numbers: list[Any] = []
+        device: Device | None = None
+        for argument in arguments:
+            if isinstance(argument, torch.Tensor):
+                if argument.device.type != "xla":
+                    argument = argument.to("xla" if device is None else device.torch_device)
+                value_of(argument)
+                if device is None:
+                    device = device_for(argument.device)
+            take_apart(argument, False, (signature, operands, numbers))
+        if device is None:
+            device = device_for(None)
+        key = tuple(signature)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = self._plan(arguments, operands)
+        return append(plan, (signature, operands, numbers), device)
+
+    def _plan(self, arguments: list[Any], operands: list[Any]) -> Plan:
+        if self._plans and config.dynamo_debug():
+            _log.warning("%s: recompiled for %s", self._rule.op, _kinds(arguments))
+        specs = tuple(each[1].shown if each.__class__ is tuple else each.spec for each in operands)
+        template: list[Any] = []
+        tensors = numbers = 0
+        for argument in arguments:
+            if isinstance(argument, torch.Tensor):
+                template.append(Operand(tensors))
+                tensors += 1
+            elif isinstance(argument, float):
+                template.append(Number(numbers))
+                numbers += 1
+            else:
+                template.append(argument)
+        with metrics.timed("DynamoExtractCompiledGraph"):
+            outputs = self._promised() or self._worked_out(template, specs, arguments)
+        structure = (-1,) * len(outputs) if len(outputs) != 1 else (-2, -1)
+        return Plan(
+            self._rule.op,
+            (tuple(template), {}),
+            specs,
+            (float,) * numbers,
+            outputs,
+            structure,
+            random=self._rule.random,
+        )
+
+    def _promised(self) -> tuple[Spec, ...]:
+        """The outputs as PyTorch described them when it traced the graph; nothing if it did not know the sizes."""
+        specs = []
+        for node in self._parts.outputs:
+            promised = node.meta["val"]
+            if any(not isinstance(n, int) for n in (*promised.shape, *promised.stride())):
+                return ()
+            size, stride = tuple(promised.shape), tuple(promised.stride())
+            stride = stride if Geometry(size, stride).is_dense() else contiguous_stride(size)
+            specs.append(spec_of(size, stride, promised.dtype))
+        return tuple(specs)
+
+    def _worked_out(self, template: list[Any], specs: tuple[Spec, ...], arguments: list[Any]) -> tuple[Spec, ...]:
+        numbers = [each for each in arguments if isinstance(each, float)]
+
+        def abstract(*arrays: Any) -> Any:
+            filled = [
+                arrays[each.index]
+                if isinstance(each, Operand)
+                else numbers[each.index]
+                if isinstance(each, Number)
+                else each
+                for each in template
+            ]
+            key = {"key": jax.random.key(0, impl="rbg")} if self._rule.random else {}
+            return self._rule.lower(*filled, **key)
+
+        with jax.enable_x64(True):
+            described = [jax.ShapeDtypeStruct(s.size, dtypes.to_jax(dtypes.on_device(s.dtype))) for s in specs]
+            shapes = [each for each in jax.eval_shape(abstract, *described) if each is not None]
+        nodes = self._parts.outputs
+        return tuple(
+            spec_of(shape.shape, contiguous_stride(shape.shape), node.meta["val"].dtype)
+            for shape, node in zip(shapes, nodes, strict=True)
+        )
+
+
+def _rule(parts: Parts) -> Rule:
+    known = rule_of(parts.name)
+    if known is not None:
+        return known
+    module = parts.module
+    assert module is not None
+    lone = len(parts.outputs) == 1
+
+    def lower(*arguments: Any, key: Any = None) -> Any:
+        outputs = fx.interpret(module, arguments, key)
+        # Behind `None`, so that one output too is an output among several.
+        return (None, *outputs) if lone else outputs
+
+    return add_rule(Rule(parts.name, lower, Promotion.NONE, fx.is_random(module)))
+
+
+def _kinds(arguments: list[Any]) -> str:
+    return ", ".join(
+        f"{str(each.dtype).removeprefix('torch.')}{list(each.shape)}" if isinstance(each, torch.Tensor) else repr(each)
+        for each in arguments
+    )

@@ -1,0 +1,169 @@
+"""An FX graph in three parts: what the host does before, what the device computes as one operation, what the host does
+after. And the writes to arguments at its end."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import Graph, GraphModule, Node
+from torch.utils import _pytree as pytree
+
+from ..lowering import fx
+
+aten = torch.ops.aten
+
+
+class Unsplittable(Exception):
+    """Why a graph cannot become one operation."""
+
+
+@dataclass
+class Parts:
+    """The parts of a graph. Nodes are those of the original graph, and name its values."""
+
+    placeholders: list[Node]
+    before: list[Node] = field(default_factory=list)
+    device: list[Node] = field(default_factory=list)
+    after: list[Node] = field(default_factory=list)
+    writes: list[tuple[Node, Node]] = field(default_factory=list)  # (argument, what is written to it)
+    results: Any = None
+    inputs: list[Node] = field(default_factory=list)  # of the device's part
+    outputs: list[Node] = field(default_factory=list)
+    module: GraphModule | None = None  # the device's part
+    name: str = ""
+
+
+def split(module: GraphModule, kind: str) -> Parts:
+    """The parts of `module`. Raises `Unsplittable` with the reason."""
+    parts = Parts([node for node in module.graph.nodes if node.op == "placeholder"])
+    on_device: set[Node] = set()
+    late: set[Node] = set()
+    for node in module.graph.nodes:
+        if node.op == "output":
+            parts.results = node.args[0]
+        elif node.op == "call_function":
+            _sort(node, parts, on_device, late)
+        elif node.op not in ("placeholder", "get_attr"):
+            raise Unsplittable(f"a node of kind {node.op}")
+    if parts.device:
+        _find_borders(parts, on_device)
+        parts.module = _extract(module, parts)
+        missing = sorted({str(op) for op in fx.operators_without_rule(parts.module)})
+        if missing:
+            raise Unsplittable(f"no rule lowers {', '.join(missing)}")
+        parts.name = f"compiled::{kind}_{_fingerprint(parts.module)}"
+    return parts
+
+
+def _sort(node: Node, parts: Parts, on_device: set[Node], late: set[Node]) -> None:
+    """Puts one call into the part it belongs to."""
+    operands = node.all_input_nodes
+    if node.target is aten.copy_.default and operands[0].op == "placeholder":
+        parts.writes.append((operands[0], operands[1]))
+        return
+    if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
+        raise Unsplittable(f"{node.target} writes to its arguments")
+    if not isinstance(node.target, OpOverload) and isinstance(node.target, torch._ops.HigherOrderOperator):
+        raise Unsplittable(f"{node.target} is no operator of aten")
+    devices = _devices(node)
+    is_transfer = "xla" not in devices or any("cpu" in _devices(each) and _rank(each) for each in operands)
+    if is_transfer and "xla" not in devices and not (on_device | late).intersection(operands):
+        parts.before.append(node)
+    elif "xla" in devices and is_transfer and not (on_device | late).intersection(operands):
+        parts.before.append(node)  # an upload
+    elif "xla" not in devices and devices:
+        parts.after.append(node)
+        late.add(node)
+    elif late.intersection(operands):
+        if not devices:
+            parts.after.append(node)  # a number made of what came to the host
+            late.add(node)
+            return
+        raise Unsplittable(f"{node.target} needs a value that was on the host")
+    else:
+        parts.device.append(node)
+        on_device.add(node)
+
+
+def _devices(node: Node) -> set[str]:
+    leaves = pytree.tree_leaves(node.meta.get("val"))
+    return {leaf.device.type for leaf in leaves if isinstance(leaf, torch.Tensor)}
+
+
+def _rank(node: Node) -> int:
+    value = node.meta.get("val")
+    return value.dim() if isinstance(value, torch.Tensor) else 1
+
+
+def _find_borders(parts: Parts, on_device: set[Node]) -> None:
+    inputs: dict[Node, None] = {}
+    for node in parts.device:
+        for operand in node.all_input_nodes:
+            if operand not in on_device:
+                inputs[operand] = None
+    used: dict[Node, None] = {}
+    for node in parts.after:
+        used.update(dict.fromkeys(node.all_input_nodes))
+    for _, value in parts.writes:
+        used[value] = None
+    torch.fx.node.map_arg(parts.results, lambda node: used.setdefault(node))
+    parts.inputs = list(inputs)
+    parts.outputs = [node for node in used if node in on_device]
+
+
+def _extract(module: GraphModule, parts: Parts) -> GraphModule:
+    graph = Graph()
+    copies: dict[Node, Node] = {}
+    for node in parts.inputs:
+        copy = graph.placeholder(node.name)
+        copy.meta = dict(node.meta)
+        copies[node] = copy
+    for node in parts.device:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(tuple(copies[node] for node in parts.outputs))
+    return GraphModule(module, graph)
+
+
+def _fingerprint(module: GraphModule) -> str:
+    # What the operation does, in a name that is the same in every process: programs are found again by it.
+    names: dict[Node, str] = {}
+    text: list[str] = []
+    for index, node in enumerate(module.graph.nodes):
+        names[node] = f"%{index}"
+        arguments: Any = torch.fx.node.map_arg((node.args, node.kwargs), lambda each: _Named(names[each]))  # type: ignore[arg-type, return-value]
+        text.append(f"{node.op} {node.target if node.op != 'placeholder' else ''} {arguments} {_promised(node)}")
+    return hashlib.sha256("\n".join(text).encode()).hexdigest()[:16]
+
+
+class _Named:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+def _promised(node: Node) -> str:
+    leaves = pytree.tree_leaves(node.meta.get("val"))
+    return " ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+
+def evaluate(nodes: Iterable[Node], values: dict[Node, Any]) -> None:
+    """Calls the functions of `nodes` on what `values` holds, and adds their results."""
+    for node in nodes:
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+        target: Callable[..., Any] = node.target  # type: ignore[assignment]
+        values[node] = target(*args, **kwargs)
+
+
+def results(nested: Any, values: dict[Node, Any]) -> Any:
+    """The graph's results in their nesting."""
+    return torch.fx.node.map_arg(nested, values.__getitem__)
+
+
+def constants(module: GraphModule, nodes: Sequence[Node]) -> dict[Node, Any]:
+    """The tensors that belong to the graph itself."""
+    return {node: getattr(module, str(node.target)) for node in nodes if node.op == "get_attr"}
