@@ -13,6 +13,12 @@ def variable(name: str) -> str | None:
     return os.environ.get(name)
 
 
+def settings() -> dict[str, str]:
+    """The variables that are set and that we, JAX or XLA may read, for reports."""
+    prefixes = ("XLA_", "PT_XLA_", "PJRT_", "JAX_", "TPU_", "LIBTPU_", "CUDA_VISIBLE_")
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(prefixes)}
+
+
 def pjrt_device() -> str:
     """PJRT_DEVICE: "CPU", "CUDA", "TPU" or a plugin's name; empty means JAX's own choice."""
     return os.environ.get("PJRT_DEVICE", "").strip().upper()
@@ -37,6 +43,12 @@ def use_bf16() -> bool:
 def downcast_bf16() -> bool:
     """XLA_DOWNCAST_BF16: float32 lives on the device as bfloat16 and float64 as float32."""
     return _flag("XLA_DOWNCAST_BF16")
+
+
+def find_nan() -> str:
+    """XLA_FIND_NAN: every step is searched for the first NaN; "inf" looks for inf too. Empty: off."""
+    value = os.environ.get("XLA_FIND_NAN", "").strip().lower()
+    return value if _flag("XLA_FIND_NAN") else ""
 
 
 def dynamo_debug() -> bool:
@@ -156,3 +168,19 @@ def save_graph_format() -> str:
 def comparison_directory() -> str:
     """MODELCMP_SAVEDIR: where the model comparator saves tensors."""
     return os.environ.get("MODELCMP_SAVEDIR", "")
+
+
+def persistent_cache_path() -> str:
+    """XLA_PERSISTENT_CACHE_PATH: the folder of executables on disk; empty means that none are kept."""
+    default = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache"), "torch_xla")
+    return os.environ.get("XLA_PERSISTENT_CACHE_PATH", default)
+
+
+def persistent_cache_read_only() -> bool:
+    """XLA_PERSISTENT_CACHE_READ_ONLY: executables are read from that folder and not written to it."""
+    return _flag("XLA_PERSISTENT_CACHE_READ_ONLY")
+
+
+def persistent_cache_bytes() -> int:
+    """XLA_PERSISTENT_CACHE_SIZE: how much that folder may hold, given in MiB."""
+    return int(float(os.environ.get("XLA_PERSISTENT_CACHE_SIZE", "2048")) * 2**20)
