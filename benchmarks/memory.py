@@ -18,8 +18,6 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-import torch
-
 from benchmarks.contestants import CONTESTANTS, Contestant
 from benchmarks.machine import confine
 from benchmarks.models import WORKLOADS

@@ -18,7 +18,6 @@ from pathlib import Path
 from statistics import median
 
 import matplotlib
-import torch
 from matplotlib import pyplot
 from tqdm import tqdm
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from torch_xla._engine.compile import disk
 from torch_xla._engine.metrics import counters, samples
 
 # The platform is the choice of whoever runs the tests; XLA_FLAGS counts only before the first device exists.
@@ -16,6 +17,9 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(("XLA_", "PT_XLA_", "PJRT_")) and name not in KEPT:
             monkeypatch.delenv(name)
+    monkeypatch.setenv("XLA_PERSISTENT_CACHE_PATH", "")  # what an earlier run compiled must not decide what a test sees
+
+    disk.choose(None)
 
 
 @pytest.fixture(autouse=True)

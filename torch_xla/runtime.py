@@ -5,7 +5,7 @@ process with one replica: `world_size()` is 1 and every ordinal is 0. Only funct
 """
 
 from ._engine.client import attributes, choice, platform, processes
-from ._engine.compile import cache
+from ._engine.compile import cache, disk
 
 
 def device_type() -> str:
@@ -174,6 +174,18 @@ def get_master_ip() -> str:
     '127.0.0.1'
     """
     return processes.coordinator_address()
+
+
+def initialize_cache(path: str, readonly: bool = False) -> None:
+    """Keeps compiled programs in the folder `path`, also for later processes; `readonly` only finds them there.
+
+    Without this call they are kept in the user's cache folder (`XLA_PERSISTENT_CACHE_PATH` in the settings); an empty
+    path keeps none. Whatever is compiled from now on is concerned. See `torch_xla.cache` for what the folder holds.
+
+    >>> import tempfile, torch_xla.runtime as xr
+    >>> xr.initialize_cache(tempfile.mkdtemp(), readonly=False)
+    """
+    disk.choose(path, readonly)
 
 
 def get_num_cached_compilation_graph() -> int:

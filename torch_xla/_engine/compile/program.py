@@ -6,6 +6,7 @@ it baked, and then each combination of such numbers has its own executable.
 """
 
 import struct
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,12 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import dtypes, metrics
+from .. import config, dtypes, metrics
 from ..graph.graph import Graph
 from ..graph.plan import Plan
 from ..lowering.call import NeedsStaticNumber, lower
 from ..metrics.events import Sizes
 from ..private import jax as private
+from . import disk, fingerprint
 from .origins import UNKNOWN, Origins
 
 # The numbers each plan came with, by its place among the same plans of a graph. A plan that comes with other numbers in
@@ -118,13 +120,47 @@ class Program:
             self._set_promoted(_known_to_change(self.graph, numbers))
         else:
             self._promote(packed)
-        with metrics.timed("CompileTime"):
-            executable = self._lowered_with_fewest_arguments(numbers).compile()
-        metrics.count("UncachedCompile")
-        metrics.count("CreateCompileHandles")
         metrics.metric("InputOutputAliasCount", metrics.Unit.SCALAR).add(len(self.donated))
+        executable = self._from_disk(packed)
+        if executable is None:
+            executable = self._from_xla(packed, numbers)
         self._executables[self._key(packed)] = executable
         return executable
+
+    def _from_disk(self, packed: bytes) -> Any:
+        if not self._may_be_kept():
+            return None
+        noted = disk.baked(self._fingerprint(packed), self.device) if self._promoted else []
+        if noted:
+            self._must_bake.update(noted)
+            self._set_promoted(self._promoted)
+        with metrics.timed("PersistentCacheLoadTime"):
+            stored = disk.find(self._fingerprint(packed), self.device)
+        return stored.executable if stored is not None else None
+
+    def _from_xla(self, packed: bytes, numbers: Sequence[float | int]) -> Any:
+        before = self._fingerprint(packed) if self._may_be_kept() else ""
+        baked = len(self._must_bake)
+        started = time.perf_counter()
+        with metrics.timed("CompileTime"):
+            executable = self._lowered_with_fewest_arguments(numbers).compile()
+        seconds = time.perf_counter() - started
+        metrics.count("UncachedCompile")
+        metrics.count("CreateCompileHandles")
+        if before:
+            if len(self._must_bake) > baked:
+                disk.note_baked(before, self.device, sorted(self._must_bake))
+            arguments = len(self.graph.inputs) + bool(self._floats) + bool(self._ints) + bool(self.graph.draws)
+            results = len(self.graph.outputs)
+            disk.keep(self._fingerprint(packed), self.device, executable, seconds, arguments, results)
+        return executable
+
+    def _may_be_kept(self) -> bool:
+        # An executable from disk shows the lines and names of the program that first compiled it.
+        return disk.folder() is not None and not config.hlo_debug()
+
+    def _fingerprint(self, packed: bytes) -> str:
+        return fingerprint.of_program(self.graph, self.donated, self._promoted, self._key(packed))
 
     def _lowered_with_fewest_arguments(self, numbers: Sequence[float | int]) -> Any:
         while True:

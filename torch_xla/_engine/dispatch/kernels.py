@@ -75,6 +75,12 @@ def take_apart(argument: Any, takes_scalar: bool, call: planning.Call) -> None:
         signature.append((bool, argument) if kind is bool else argument)
 
 
+def _take_keywords_apart(kwargs: dict[str, Any], operator: Operator, call: planning.Call) -> None:
+    for keyword, argument in kwargs.items():
+        call[0].append(keyword)
+        take_apart(argument, keyword in operator.scalars, call)
+
+
 def append(plan: Plan, call: planning.Call, device: Device, generator: torch.Generator | None = None) -> list[Value]:
     """Records one call and returns the values of its results."""
     _, operands, numbers = call
@@ -137,10 +143,7 @@ def recorder(name: str) -> Kernel:
         nonlocal operator
         if operator is None:
             operator = operator_of(name)
-        signature: list[Any] = []
-        operands: list[Any] = []
-        numbers: list[Any] = []
-        call: planning.Call = signature, operands, numbers
+        signature, operands, numbers = call = [], [], []  # type: planning.Call
         try:
             for position, argument in enumerate(args):
                 kind = argument.__class__
@@ -148,34 +151,26 @@ def recorder(name: str) -> Kernel:
                     # As in `take_apart`; a call of a function here costs a tenth of the whole.
                     value = argument.untyped_storage().value
                     spec: Spec = value.spec
-                    if (
-                        argument.shape == spec.size
-                        and argument.stride() == spec.stride
-                        and argument.dtype is spec.dtype
-                        and not spec.is_complex
-                    ):
+                    fits = argument.shape == spec.size and argument.stride() == spec.stride
+                    if fits and argument.dtype is spec.dtype and not spec.is_complex:
                         operands.append(value)
                         signature.append(spec)
                         continue
                 take_apart(argument, position in operator.scalars, call)
             if kwargs:
-                for keyword, argument in kwargs.items():
-                    signature.append(keyword)
-                    take_apart(argument, keyword in operator.scalars, call)
+                _take_keywords_apart(kwargs, operator, call)
         except AttributeError:
             args, kwargs = admit(operator, args, kwargs)
             return kernel(*args, **kwargs)
         if _default_dtype is not None:
             signature.append(_default_dtype)
-        key = tuple(signature)
-        entry = plans.get(key)
+        entry = plans.get(key := tuple(signature))
         if entry is None:
             entry = plans[key] = planning.plan_call(operator, args, kwargs, call)
         if not entry.is_simple or not operands:
             return _record(entry, operator, args, kwargs, call)
         # One result that is a new tensor: almost every call. As in `append`, which would cost a sixth of the whole.
-        first = operands[0]
-        device: Device = first[0].device if first.__class__ is tuple else first.device
+        device: Device = (operands[0][0] if operands[0].__class__ is tuple else operands[0]).device
         plan: Plan = entry.plan  # type: ignore[assignment]
         with LOCK:
             tape = device.tape
@@ -184,18 +179,14 @@ def recorder(name: str) -> Kernel:
                 return _record(entry, operator, args, kwargs, call)
             recorded: list[Any] = [plan]
             for operand in operands:
-                if operand.__class__ is not tuple and operand.tape is tape:
-                    recorded.append(operand.slot)
-                else:
-                    recorded.append(_slot(tape, operand, device))
-            code = tape.code
-            expected = tape.expected
+                here = operand.__class__ is not tuple and operand.tape is tape
+                recorded.append(operand.slot if here else _slot(tape, operand, device))
+            code, expected = tape.code, tape.expected
             position = len(code)
             if expected is None or position >= len(expected) or expected[position] is not plan:
                 note_line(tape, position)
             code += recorded
-            if numbers:
-                tape.numbers += numbers
+            tape.numbers += numbers
             spec = plan.outputs[0]
             value = Value(spec, device, tape, len(values))
             values.append(value)

@@ -1,0 +1,140 @@
+"""The compiled programs on disk: what is there, why something was not, and how to take it elsewhere.
+
+Programs that took a while to compile are kept in a folder, by default below the user's cache folder, and later
+processes that record the same program load it instead of lowering and compiling it. They are found by what they
+compute and by everything that compiling depends on: versions, platform, device, flags. From the command line:
+
+    python -m torch_xla.cache                        # what the folder holds
+    python -m torch_xla.cache export programs.tar
+    python -m torch_xla.cache import programs.tar    # only from somebody you trust: an executable is code
+    python -m torch_xla.cache clear
+"""
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from ._engine.compile import bundle, disk
+from ._engine.metrics import counters
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What a cache folder holds, and what this process got out of it."""
+
+    folder: Path | None
+    executables: int
+    bytes: int
+    seconds: float  # what compiling all of them took
+    hits: int
+    misses: int
+    writes: int
+
+
+def statistics() -> Statistics:
+    """Counts the folder's files, and this process's hits, misses and writes.
+
+    >>> import torch_xla.cache
+    >>> found = torch_xla.cache.statistics()
+    >>> found.hits >= 0 and found.bytes >= 0
+    True
+    """
+    place = disk.folder()
+    held = [header for _, header in disk.headers(place)] if place is not None and place.is_dir() else []
+    return Statistics(
+        place,
+        len(held),
+        disk.size_of(place) if place is not None and place.is_dir() else 0,
+        sum(header["seconds"] for header in held),
+        *(counters.value_of(f"PersistentCache{name}") or 0 for name in ("Hit", "Miss", "Write")),
+    )
+
+
+def misses() -> list[str]:
+    """Why this process's latest misses were none of the programs on disk, oldest first.
+
+    A program that was compiled under other versions or flags says which; one that was never compiled says so.
+
+    >>> import torch_xla.cache
+    >>> isinstance(torch_xla.cache.misses(), list)
+    True
+    """
+    return [f"program {program[:8]}: {reason}" for program, reason in disk.misses()]
+
+
+def export(path: str | Path) -> int:
+    """Writes every executable of the folder to the tar file `path`; returns how many.
+
+    >>> import tempfile, torch_xla.cache, torch_xla.runtime as xr
+    >>> xr.initialize_cache(tempfile.mkdtemp())
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     torch_xla.cache.export(f"{place}/programs.tar") >= 0
+    True
+    """
+    return bundle.write(Path(path), _folder())
+
+
+def load(path: str | Path) -> int:
+    """Puts the executables of a tar file made by `export` into the folder; returns how many.
+
+    Take such files only from somebody you trust: an executable is code. Damaged ones raise `ValueError` after the
+    others were put there.
+
+    >>> import tempfile, torch_xla.cache, torch_xla.runtime as xr
+    >>> xr.initialize_cache(tempfile.mkdtemp())
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     exported = torch_xla.cache.export(f"{place}/programs.tar")
+    ...     torch_xla.cache.load(f"{place}/programs.tar") == exported
+    True
+    """
+    count, damaged = bundle.read(Path(path), _folder())
+    if damaged:
+        names = ", ".join(damaged[:5])
+        raise ValueError(f"{len(damaged)} of the files in {path} are damaged and were left out: {names}")
+    return count
+
+
+def clear() -> None:
+    """Deletes every executable of the folder.
+
+    >>> import tempfile, torch_xla.cache, torch_xla.runtime as xr
+    >>> xr.initialize_cache(tempfile.mkdtemp())
+    >>> torch_xla.cache.clear()
+    >>> torch_xla.cache.statistics().executables
+    0
+    """
+    place = disk.folder()
+    if place is not None and place.is_dir():
+        disk.shrink(place, 0)
+
+
+def _folder() -> Path:
+    place = disk.folder()
+    if place is None:
+        raise RuntimeError("no programs are kept on disk: XLA_PERSISTENT_CACHE_PATH is empty; set it to a folder")
+    return place
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m torch_xla.cache", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command")
+    commands.add_parser("statistics", help="what the folder holds (the default)")
+    commands.add_parser("export", help="write it to a tar file").add_argument("path", type=Path)
+    commands.add_parser("import", help="add what a tar file holds").add_argument("path", type=Path)
+    commands.add_parser("clear", help="delete it")
+    arguments = parser.parse_args()
+    if arguments.command == "export":
+        print(f"{export(arguments.path)} executables written to {arguments.path}")
+    elif arguments.command == "import":
+        print(f"{load(arguments.path)} executables put into {_folder()}")
+    elif arguments.command == "clear":
+        clear()
+        print(f"{_folder()} is empty")
+    else:
+        found = statistics()
+        print(f"{found.folder}: {found.executables} executables, {found.bytes / 2**20:.1f} MiB,", end=" ")
+        print(f"{found.seconds:.1f} s of compiling")
+
+
+if __name__ == "__main__":
+    _main()
