@@ -1,5 +1,6 @@
 """Tools that show what the `xla` device did."""
 
+from .._engine.sight import switches as _switches
 from .answers import CompilationRefused as CompilationRefused
 from .answers import Cost as Cost
 from .answers import Difference as Difference
@@ -16,3 +17,10 @@ from .answers import no_recompile as no_recompile
 from .answers import no_transfer as no_transfer
 from .answers import sync_costs as sync_costs
 from .answers import sync_tax as sync_tax
+from .steps import NotFinite as NotFinite
+from .steps import capture_step as capture_step
+from .steps import find_nan as find_nan
+from .steps import replay_step as replay_step
+
+# The tools that settings ask for, such as PT_XLA_DEBUG.
+_switches.start()

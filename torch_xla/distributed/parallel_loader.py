@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from .._engine.sight.profiler import forget_step_ended
 from .._engine.tensor import loading
 from .._engine.tensor.device import Device, current_index, set_current_index
 from .._engine.tensor.loading import PerDeviceQueue as PerDeviceQueue
@@ -68,7 +69,8 @@ class PerDeviceLoader:
         """
         if self._exhausted:
             raise StopIteration
-        if self._yielded % self._loader.batches_per_execution == 0:
+        ended = forget_step_ended()  # by a StepTrace around the step
+        if self._yielded % self._loader.batches_per_execution == 0 and not ended:
             _end_step(self._device)
         try:
             batch = self._loader._pipeline.next_batch(self._device)

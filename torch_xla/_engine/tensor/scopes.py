@@ -32,4 +32,5 @@ def _mark(scopes: tuple[str, ...]) -> None:
     position = len(tape.code)
     if tape.scopes and tape.scopes[-1][0] == position:
         tape.scopes.pop()
-    tape.scopes.append((position, scopes))
+    if scopes or tape.scopes:
+        tape.scopes.append((position, scopes))

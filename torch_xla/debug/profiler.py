@@ -1,0 +1,194 @@
+"""Profiles of host and device, for xprof and TensorBoard's profile plugin.
+
+    import torch_xla.debug.profiler as xp
+
+    xp.start_trace("/tmp/profile")
+    for step, (images, labels) in enumerate(loader):
+        with xp.StepTrace("train", step_num=step):
+            with xp.Trace("forward"):
+                loss = criterion(model(images), labels)
+            loss.backward()
+            optimizer.step()
+    xp.stop_trace()
+
+`pip install xprof`, then `xprof /tmp/profile`, shows the steps, the threads of the host with the blocks named here, and
+the device's operations with the PyTorch operator, the named blocks and the line of your program each comes from.
+
+Names and lines are part of a program's metadata and not of what it is found by: a step that was compiled before is not
+compiled again because a block has a name now. It then shows the names of the time when it was compiled.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+import torch
+
+from .._engine.client import processes as _processes
+from .._engine.sight import profiler as _profiler
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def set_tracer_marked_step(value: bool) -> None:
+    """Notes whether a `StepTrace` has ended the current step already, so that a loader need not.
+
+    >>> import torch_xla.debug.profiler as xp
+    >>> xp.set_tracer_marked_step(False)
+    """
+    _profiler.set_step_ended(value)
+
+
+def get_tracer_marked_step() -> bool:
+    """Whether a `StepTrace` has ended the current step already.
+
+    >>> import torch_xla.debug.profiler as xp
+    >>> with xp.StepTrace("train"):
+    ...     pass
+    >>> xp.get_tracer_marked_step()
+    True
+    >>> xp.set_tracer_marked_step(False)
+    """
+    return _profiler.step_ended()
+
+
+def start_server(port: int, only_on_master: bool = True) -> Any:
+    """Starts a server at `port` from which profiles of this process can be asked for: by `trace()`, by
+    `python -m torch_xla.debug.capture_profile`, or by xprof's page.
+
+    Keep the result: the server lives as long as it. With `only_on_master`, processes other than the first start none
+    and get `None`. Starts the device. Raises `ValueError` if a server runs already.
+
+    >>> import torch_xla.debug.profiler as xp
+    >>> server = xp.start_server(9012)  # doctest: +SKIP
+    """
+    if only_on_master and _processes.local_replica_index() != 0:
+        return None
+    return _profiler.start_server(port)
+
+
+def trace(
+    service_addr: str,
+    logdir: str,
+    duration_ms: int = 1000,
+    num_tracing_attempts: int = 3,
+    host_tracer_level: int = 2,
+    device_tracer_level: int = 1,
+    delay_ms: int = 0,
+    timeout_s: int = 120,
+    interval_s: int = 5,
+) -> None:
+    """Asks the profiler server at `service_addr`, such as "localhost:9012", for a profile, and writes it to `logdir`.
+
+    The profile lasts `duration_ms` milliseconds and begins `delay_ms` milliseconds from now. If nothing happened in
+    that time it is tried `num_tracing_attempts` times; if no server answers, every `interval_s` seconds until
+    `timeout_s` have passed. Levels: 0 is off; 3 of the host shows the most.
+
+    Needs `xprof`: raises `ImportError` without it. Raises `RuntimeError` if there is no profile after all attempts.
+
+    >>> import torch_xla.debug.profiler as xp
+    >>> xp.trace("localhost:9012", "/tmp/profile", duration_ms=2000)  # doctest: +SKIP
+    """
+    options = {
+        "host_tracer_level": host_tracer_level,
+        "device_tracer_level": device_tracer_level,
+        "delay_ms": delay_ms,
+    }
+    _profiler.capture(
+        service_addr, os.fspath(logdir), duration_ms, num_tracing_attempts, options, interval_s, timeout_s
+    )
+
+
+def trace_detached(*args: Any, **kwargs: Any) -> threading.Thread:
+    """`trace()` in a thread of its own, which is returned: the program asks for a profile of itself and goes on.
+
+    >>> import torch_xla.debug.profiler as xp
+    >>> thread = xp.trace_detached("localhost:9012", "/tmp/profile", duration_ms=2000)  # doctest: +SKIP
+    """
+    thread = threading.Thread(target=trace, args=args, kwargs=kwargs, name="trace_detached", daemon=True)
+    thread.start()
+    return thread
+
+
+class Trace(_profiler.Trace):
+    """A block with a name, for a `with` statement.
+
+    Profiles show when the host was in it, and the device's operations that were recorded in it carry the name, as in
+    "encoder/attention/aten::softmax". Blocks may lie inside each other; `sync()` may stand in one. Keyword arguments
+    are shown with the block. Costs 3 µs; operations cost nothing more.
+
+    >>> import torch, torch_xla.debug.profiler as xp
+    >>> x = torch.ones(2, device="xla")
+    >>> with xp.Trace("double"):
+    ...     y = x + x
+    """
+
+
+class StepTrace(_profiler.StepTrace):
+    """A block that is one step, for a `with` statement: it ends with `torch_xla.sync()`, and profiles count it.
+
+    `step_num=...` gives the step its number; without it, steps of the same name are counted. If the block raises, what
+    it recorded stays recorded.
+
+    >>> import torch, torch_xla.debug.profiler as xp
+    >>> x = torch.ones(2, device="xla")
+    >>> for number in range(3):
+    ...     with xp.StepTrace("train", step_num=number):
+    ...         x = x * 2
+    """
+
+
+def trace_me(scope: str) -> Callable[[Function], Function]:
+    """A decorator that makes each call of a function a `Trace` with the name `scope`.
+
+    >>> import torch, torch_xla.debug.profiler as xp
+    >>> @xp.trace_me("loss")
+    ... def loss_of(x):
+    ...     return x.square().mean()
+    >>> loss_of(torch.ones(2, device="xla")).item()
+    1.0
+    """
+    return _profiler.traced(scope)
+
+
+def trace_modules(module: torch.nn.Module, name: str | None = None) -> AbstractContextManager[None]:
+    """A `with` block in which each call of `module`, and of every module in it, is a `Trace` with the module's name.
+
+    The names lie inside each other as the calls do: "Net/encoder/layers.0/attention". `name` is that of `module`
+    itself, by default its class. Each call of a module costs about 10 µs while the block lasts.
+
+    >>> import torch, torch_xla.debug.profiler as xp
+    >>> net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()).to("xla")
+    >>> with xp.trace_modules(net):
+    ...     y = net(torch.ones(1, 2, device="xla"))
+    """
+    return _profiler.module_traces(module, type(module).__name__ if name is None else name)
+
+
+def start_trace(log_dir: os.PathLike[str] | str, python_calls: bool = False) -> None:
+    """Begins a profile of this process; `stop_trace()` ends it and writes it to `log_dir`.
+
+    With `python_calls` it shows every call of a Python function too, which makes the host several times slower. Starts
+    the device. Raises `RuntimeError` if a profile is being taken already.
+
+    >>> import tempfile, torch, torch_xla.debug.profiler as xp
+    >>> folder = tempfile.mkdtemp()
+    >>> xp.start_trace(folder)
+    >>> torch.ones(2, device="xla").sum().item()
+    2.0
+    >>> xp.stop_trace()
+    """
+    _profiler.start_trace(log_dir, python_calls)
+
+
+def stop_trace() -> None:
+    """Ends the profile that `start_trace()` began and writes it. Raises `RuntimeError` if there is none.
+
+    >>> import torch_xla.debug.profiler as xp
+    >>> xp.stop_trace()
+    Traceback (most recent call last):
+    RuntimeError: No profile started
+    """
+    _profiler.stop_trace()
