@@ -15,6 +15,7 @@ from ..errors import ExecutionError, OutOfMemory
 from ..metrics import events, lines
 from ..metrics.events import Cause
 from ..metrics.lines import Line
+from .offending import tell_hlo
 
 # The user's line of each operation of a program: looked up only where somebody wants to know.
 SourceLines = Callable[[], tuple[Line | None, ...]]
@@ -23,7 +24,7 @@ _executed = metrics.counter("ExecuteComputation")
 
 _step = 0
 # The last programs started, each with its smallest output: waiting waits for these, and they hold little memory.
-_in_flight: "deque[tuple[int, Any, SourceLines]]" = deque(maxlen=32)
+_in_flight: "deque[tuple[int, Any, Program, Sequence[float | int], SourceLines]]" = deque(maxlen=32)
 
 
 def run(
@@ -55,10 +56,10 @@ def run(
                 # Under XLA_USE_BF16, set after some values were already on the device, those have another dtype.
                 outputs = program.run(_converted(program, buffers), numbers, keys)
     except jax.errors.JaxRuntimeError as error:
-        raise failure(error, f"step {_step}", lines.summary(source_lines())) from error
+        raise _failure_of(program, numbers, error, f"step {_step}", source_lines()) from error
     _step += 1
     if outputs:
-        _in_flight.append((_step - 1, outputs[program.smallest_output], source_lines))
+        _in_flight.append((_step - 1, outputs[program.smallest_output], program, numbers, source_lines))
     if events.closely:
         seconds = time.perf_counter() - start
         frames = lines.user_lines(events.depth)
@@ -89,7 +90,7 @@ def _compile(
     try:
         sizes = program.compile_for(numbers)
     except jax.errors.JaxRuntimeError as error:
-        raise failure(error, f"step {_step}", lines.summary(source_lines)) from error
+        raise _failure_of(program, numbers, error, f"the compilation of step {_step}", source_lines) from error
     events.emit(compilation._replace(seconds=time.perf_counter() - start, sizes=sizes))
 
 
@@ -117,7 +118,7 @@ def wait() -> None:
 def _wait() -> None:
     while True:
         try:
-            step, output, source_lines = _in_flight.popleft()
+            step, output, program, numbers, source_lines = _in_flight.popleft()
         except IndexError:
             return  # all have ended, or another thread waits for the last
         if output.is_deleted():
@@ -125,12 +126,22 @@ def _wait() -> None:
         try:
             output.block_until_ready()
         except jax.errors.JaxRuntimeError as error:
-            raise failure(error, f"step {step}", lines.summary(source_lines())) from error
+            raise _failure_of(program, numbers, error, f"step {step}", source_lines()) from error
 
 
 def last_output() -> Any:
     """A small output of the program started last: it is there when that program has ended. `None` before the first."""
     return _in_flight[-1][1] if _in_flight else None
+
+
+def _failure_of(
+    program: Program,
+    numbers: Sequence[float | int],
+    error: Exception,
+    where: str,
+    source_lines: Sequence[Line | None],
+) -> ExecutionError:
+    return failure(error, where, lines.summary(source_lines) + tell_hlo(program, numbers))
 
 
 def failure(error: Exception, where: str, origin: str) -> ExecutionError:
