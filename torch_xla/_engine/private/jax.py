@@ -14,7 +14,6 @@ from jax._src import source_info_util
 from jax._src.core import ShapedArray
 from jax._src.interpreters import pxla
 from jax._src.lax import lax as _lax
-from jax._src.lib import xla_client
 
 
 def weakly_typed(scalar: jax.Array, dtype: np.dtype) -> jax.Array:
@@ -69,7 +68,7 @@ def traceback_at(line: tuple[str, int, str] | None) -> Any:
         co_filename=file, co_firstlineno=max(1, number), co_name=function, co_qualname=function
     )
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(FunctionType(code, {"get_traceback": xla_client.Traceback.get_traceback})).result()
+        return thread.submit(FunctionType(code, {"get_traceback": source_info_util.Traceback.get_traceback})).result()
 
 
 _take: Any = lambda: get_traceback()  # type: ignore[name-defined]  # noqa: E731, F821

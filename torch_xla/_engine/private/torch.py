@@ -50,7 +50,7 @@ def exchange(kept: torch.Tensor, other: torch.Tensor) -> None:
 
 from_dlpack = torch._C._from_dlpack
 current_autograd_node = torch._C._current_autograd_node
-profiler_is_running = torch.autograd._profiler_enabled  # of `torch.profiler`: whether it would keep an event
+profiler_is_running = torch._C._autograd._profiler_enabled  # of `torch.profiler`: whether it would keep an event
 
 
 def after_default_dtype_changes(note: Any) -> None:
