@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from .._engine.errors import CompilationRefused as CompilationRefused
 from .._engine.errors import TransferRefused as TransferRefused
-from .._engine.sight import history, host_time, recompiles, waiting
+from .._engine.sight import history, host_time, page, recompiles, waiting
+from .._engine.sight import report as reports
 from .._engine.sight.differences import Difference as Difference
 from .._engine.sight.host_time import HostProfile as HostProfile
 from .._engine.sight.host_time import Part as Part
@@ -143,6 +145,27 @@ def host_profile() -> Iterator[HostProfile]:
     """
     with host_time.profiled() as profile:
         yield profile
+
+
+def report(path: str | Path | None = None) -> str:
+    """All answers in one text; if a `path` is given they are written there too.
+
+    It has versions, devices and settings; the steps and what their time went to; every compilation with its reason;
+    the lines that waited; operators on the CPU; the memory of the living tensors by the line that made them; the
+    metrics. A path that ends in `.html` gets a page with pictures, which needs no other file and opens in any browser:
+    made to be attached to a bug report. It shows names of files and lines of your program, and variables of the
+    environment that begin with XLA_, PT_XLA_, PJRT_, JAX_, TPU_ or LIBTPU_.
+
+    >>> import torch_xla
+    >>> print(torch_xla.debug.report().splitlines()[0])
+    torch_xla report
+    """
+    found = reports.collect()
+    text = reports.to_text(found)
+    if path is not None:
+        content = page.to_page(found) if str(path).endswith((".html", ".htm")) else text
+        Path(path).write_text(content, encoding="utf-8")
+    return text
 
 
 def keep_history(yes: bool = True) -> None:
