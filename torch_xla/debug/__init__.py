@@ -15,6 +15,7 @@ from .answers import host_profile as host_profile
 from .answers import keep_history as keep_history
 from .answers import no_recompile as no_recompile
 from .answers import no_transfer as no_transfer
+from .answers import report as report
 from .answers import sync_costs as sync_costs
 from .answers import sync_tax as sync_tax
 from .steps import NotFinite as NotFinite
