@@ -14,7 +14,7 @@ from torch import nn
 import torch_xla
 import torch_xla.debug as debug
 from torch_xla._engine.metrics.events import Step
-from torch_xla._engine.sight import history, holders, page, pictures, report
+from torch_xla._engine.sight import history, holders, page, pictures, recompiles, report
 from torch_xla._engine.sight.report import COMPILING, FALLBACK, RECORDING, WAITING, shares
 from torch_xla._engine.tensor import sync
 
@@ -25,6 +25,7 @@ HERE = Path(__file__).name
 def a_fresh_history() -> Iterator[None]:
     torch_xla.sync(wait=True)
     sync.clear_schedules()
+    recompiles._known.clear()
     debug.clear_history()
     yield
 
