@@ -80,7 +80,7 @@ class Replay:
     def __str__(self) -> str:
         made = self.made_with
         rows = [
-            f"{self.path}: {self.operators} operators in {self.programs} program(s), captured on {made['device']} with "
+            f"{self.path}: {_count(self.operators, 'operator')} in {_count(self.programs, 'program')}, captured on {made['device']} with "
             f"torch {made['torch']}, jax {made['jax']}"
         ]
         rows += self._of_operators() + self._of_outputs()
@@ -94,23 +94,27 @@ class Replay:
             return [
                 f"Each of the {self.compared} operators compared gives on the device what PyTorch gives on the CPU."
             ]
-        count = f"{len(self.differences)} of {self.compared} operators"
-        rows = [f"{count} differ from PyTorch on the CPU, the first is", f"  {self.first}"]
+        count = f"{len(self.differences)} of {_count(self.compared, 'operator')}"
+        rows = [f"{count} compared differ from PyTorch on the CPU, the first is", f"  {self.first}"]
         worst = max(self.differences, key=lambda each: each.relative / each.tolerance)
         return rows if worst is self.first else [*rows, "and the one that differs most", f"  {worst}"]
 
     def _of_outputs(self) -> list[str]:
         found = self.output_differences
         if not found:
-            return [f"The {self.outputs} result(s) of the step are those of PyTorch."]
+            return [f"The results of the step ({self.outputs}) are those of PyTorch."]
         worst = max(found, key=lambda each: each.relative / each.tolerance)
-        rows = [f"{len(found)} of {self.outputs} results of the step differ, most that of", f"  {worst}"]
+        rows = [f"{len(found)} of {_count(self.outputs, 'result')} of the step differ, most that of", f"  {worst}"]
         if self.compared and not self.differences:
             rows.append(
                 "No operator differs by itself: the difference builds up along the step, or comes from how XLA "
                 "compiles the operators together."
             )
         return rows
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def replay(path: str | os.PathLike[str], tolerance: float | None) -> Replay:
