@@ -1,0 +1,25 @@
+"""Writes what is recorded to files, one for each look at it."""
+
+import os
+from collections.abc import Sequence
+
+import torch
+
+from .._engine.sight import graph_files
+
+
+def save_tensors_graph(save_dir: str | os.PathLike[str], name: str, tensors: Sequence[torch.Tensor]) -> None:
+    """Writes the recorded computation of `tensors` to a new file in the folder `save_dir`, which is made if need be.
+
+    The file is called `name`, `-`, the number of the look, and the language that `SAVE_GRAPH_FMT` asks for: `text` (the
+    default), `dot` for Graphviz, or `hlo`. Nothing runs. Raises `ValueError` for another language.
+
+    >>> import os, tempfile, torch, torch_xla
+    >>> from torch_xla.debug import graph_saver
+    >>> folder = tempfile.mkdtemp()
+    >>> graph_saver.save_tensors_graph(folder, "loss", [torch.ones(3, device="xla").sum()])
+    >>> [name] = os.listdir(folder)
+    >>> name.startswith("loss-") and name.endswith(".text")
+    True
+    """
+    graph_files.save(save_dir, name, tensors)

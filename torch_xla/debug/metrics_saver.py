@@ -1,0 +1,21 @@
+"""Appends the metrics report to a file: what `XLA_METRICS_FILE` does at every step, on demand."""
+
+from .._engine import config
+from .._engine.sight import saving
+
+
+def save_metrics(metrics_file: str | None = None) -> None:
+    """Appends `[MetricsData; step=N]` and the metrics report to `metrics_file`, by default to that of the settings.
+
+    `"STDOUT"` and `"STDERR"` are no files. N counts the reports this process saved. Without an argument and without
+    `XLA_METRICS_FILE` nothing happens. Where several replicas run, `.` and the ordinal follow the name.
+
+    >>> from torch_xla.debug import metrics, metrics_saver
+    >>> metrics.clear_all()
+    >>> metrics_saver.save_metrics("STDOUT")
+    [MetricsData; step=...]
+    ...
+    """
+    file = metrics_file or config.metrics_file()
+    if file:
+        saving.save_report(file)
