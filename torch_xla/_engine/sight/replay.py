@@ -79,10 +79,9 @@ class Replay:
 
     def __str__(self) -> str:
         made = self.made_with
-        rows = [
-            f"{self.path}: {_count(self.operators, 'operator')} in {_count(self.programs, 'program')}, captured on {made['device']} with "
-            f"torch {made['torch']}, jax {made['jax']}"
-        ]
+        size = f"{_count(self.operators, 'operator')} in {_count(self.programs, 'program')}"
+        where = f"captured on {made['device']} with torch {made['torch']}, jax {made['jax']}"
+        rows = [f"{self.path}: {size}, {where}"]
         rows += self._of_operators() + self._of_outputs()
         rows += [f"Not compared: {name} ({reason})" for name, reason in self.skipped.items()]
         return "\n".join(rows)
