@@ -25,9 +25,10 @@ _log = logging.getLogger("torch_xla.dynamo")
 
 def register(names: Sequence[str]) -> None:
     """Makes this backend what each of `names` means."""
-    # Kernels in Python are called while Dynamo watches, between graphs and at what it leaves to Python. They are ours
-    # to run, not the user's to compile.
-    never_trace("torch_xla._engine")
+    # Kernels in Python are called while Dynamo watches, between graphs and at what it leaves to Python. They, and what
+    # they call, are ours to run, not the user's to compile.
+    for package in ("torch_xla._engine", "jax", "jaxlib"):
+        never_trace(package)
     for name in names:
         register_backend(compile_module, name)
 

@@ -29,6 +29,14 @@ _SIZES: dict[Any, Callable[..., Any]] = {
     aten.sym_numel.default: lambda array: array.size,
 }
 
+# Memory that nobody has written, which elsewhere is no operation but a value of its own: zeros.
+_EMPTY: dict[Any, Callable[..., Any]] = {
+    aten.empty.memory_format: lambda size, **_: jax.numpy.zeros(tuple(size)),
+    aten.empty_strided.default: lambda size, *_, **__: jax.numpy.zeros(tuple(size)),
+    aten.empty_permuted.default: lambda size, *_, **__: jax.numpy.zeros(tuple(size)),
+    aten.new_empty_strided.default: lambda _, size, *__, **___: jax.numpy.zeros(tuple(size)),
+}
+
 
 @functools.cache
 def rule_for(op: OpOverload) -> Rule | None:
@@ -51,6 +59,7 @@ def operators_without_rule(module: GraphModule) -> list[OpOverload]:
         if node.op == "call_function"
         and isinstance(node.target, OpOverload)
         and node.target not in _SIZES
+        and node.target not in _EMPTY
         and rule_for(node.target) is None
     ]
 
@@ -89,6 +98,8 @@ def interpret(module: GraphModule, arrays: Sequence[Any], key: jax.Array | None)
 def _call(node: Node, args: Any, kwargs: Any) -> Any:
     if node.target in _SIZES:
         return _SIZES[node.target](*args)
+    if node.target in _EMPTY:
+        return _as_promised(_EMPTY[node.target](*args, **kwargs), node.meta.get("val"))
     rule = rule_for(node.target)
     if rule is None:
         raise NotImplementedError(f"{node.target} has no lowering rule")
