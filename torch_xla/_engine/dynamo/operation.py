@@ -20,6 +20,9 @@ from .split import Parts
 
 _log = logging.getLogger("torch_xla.dynamo")
 
+# By the operation's name and the kinds of its operands: equal graphs share their plans, and so their programs.
+_plans: dict[Any, Plan] = {}
+
 
 class Operation:
     """Records the device's part of a graph as one operation."""
@@ -27,7 +30,7 @@ class Operation:
     def __init__(self, parts: Parts) -> None:
         assert parts.module is not None
         self._parts = parts
-        self._plans: dict[Any, Plan] = {}
+        self._is_known = False
         self._rule = _rule(parts)
 
     def record(self, arguments: list[Any]) -> list[Value]:
@@ -46,15 +49,16 @@ class Operation:
             take_apart(argument, False, (signature, operands, numbers))
         if device is None:
             device = device_for(None)
-        key = tuple(signature)
-        plan = self._plans.get(key)
+        key = (self._rule.op, *signature)
+        plan = _plans.get(key)
         if plan is None:
-            plan = self._plans[key] = self._plan(arguments, operands)
+            plan = _plans[key] = self._plan(arguments, operands)
         return append(plan, (signature, operands, numbers), device)
 
     def _plan(self, arguments: list[Any], operands: list[Any]) -> Plan:
-        if self._plans and config.dynamo_debug():
+        if self._is_known and config.dynamo_debug():
             _log.warning("%s: recompiled for %s", self._rule.op, _kinds(arguments))
+        self._is_known = True
         specs = tuple(each[1].shown if each.__class__ is tuple else each.spec for each in operands)
         template: list[Any] = []
         tensors = numbers = 0

@@ -148,7 +148,7 @@ class _Named:
 
 def _promised(node: Node) -> str:
     leaves = pytree.tree_leaves(node.meta.get("val"))
-    return " ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves if isinstance(leaf, torch.Tensor))
+    return " ".join(f"{leaf.dtype}{[*leaf.shape, *leaf.stride()]}" for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
 def evaluate(nodes: Iterable[Node], values: dict[Node, Any]) -> None:

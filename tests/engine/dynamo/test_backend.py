@@ -1,0 +1,299 @@
+"""`torch.compile(backend="openxla")`: the results of PyTorch on the CPU, from one operation a graph."""
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.debug.metrics as met
+from torch_xla._engine.graph.graph import Graph
+from torch_xla._engine.tensor.device import device_at
+
+
+@pytest.fixture(autouse=True)
+def compilations_start_anew() -> Iterator[None]:
+    torch_xla.sync()
+    torch._dynamo.reset()
+    yield
+    torch_xla.sync()
+
+
+def compiled(function: Any, **options: Any) -> Callable[..., Any]:
+    return torch.compile(function, backend="openxla", **options)
+
+
+def executions() -> int:
+    data = met.metric_data("ExecuteTime")
+    return data[0] if data is not None else 0
+
+
+def last_graph() -> Graph:
+    return device_at(0).last_schedule.cut.graph
+
+
+def operators() -> list[str]:
+    """The operators of the last program, without the hash in the names of compiled ones."""
+    return [str(operation.plan.op).partition("_")[0] for operation in last_graph().operations]
+
+
+class Network(nn.Module):
+    """Convolution, batch norm, dropout, a view, a reduction."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(2, 4, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(4)
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = F.relu(self.norm(self.convolution(x)), inplace=True)
+        return self.head(self.dropout(hidden.flatten(2).mean(-1)))
+
+
+def pair(dropout: float = 0.0) -> tuple[Network, Network]:
+    """The same network on the device and on the CPU."""
+    torch.manual_seed(5)
+    theirs = Network(dropout)
+    ours = Network(dropout)
+    ours.load_state_dict(theirs.state_dict())
+    return ours.to("xla"), theirs
+
+
+def test_inference_is_one_operation_and_one_execution() -> None:
+    ours, theirs = pair()
+    ours.eval(), theirs.eval()
+    run = compiled(ours)
+    x = torch.randn(2, 2, 5, 5)
+    with torch.no_grad():
+        run(x.to("xla"))
+        met.clear_all()
+        torch.testing.assert_close(run(x.to("xla")).cpu(), theirs(x), rtol=1e-4, atol=1e-5)
+    assert executions() == 1 and met.counter_value("UncachedCompile") is None
+    assert operators() == ["compiled::inference"]
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_training_step_is_one_program(fused: bool) -> None:
+    ours, theirs = pair()
+    run = compiled(ours)
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=0.01, fused=fused) for model in (ours, theirs)]
+    for _ in range(4):
+        x, y = torch.randn(6, 2, 5, 5), torch.randint(3, (6,))
+        met.clear_all()
+        for function, optimizer, device in ((run, optimizers[0], "xla"), (theirs, optimizers[1], "cpu")):
+            loss = F.cross_entropy(function(x.to(device)), y.to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        torch_xla.sync()
+        assert executions() == 1
+    assert operators().count("compiled::forward") == operators().count("compiled::backward") == 1
+    for (name, one), other in zip(ours.state_dict().items(), theirs.state_dict().values(), strict=True):
+        torch.testing.assert_close(one.cpu(), other, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_a_compiled_model_in_a_replayed_step() -> None:
+    ours, theirs = pair()
+    run = compiled(ours)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9) for model in (ours, theirs)]
+
+    def step(function: Any, optimizer: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = F.cross_entropy(function(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    ours_optimizer = optimizers[0]  # what a replayed function sees, it watches
+    replayed = torch_xla.compile(lambda x, y: step(run, ours_optimizer, x, y), replay=True)
+    for _ in range(7):
+        x, y = torch.randn(6, 2, 5, 5), torch.randint(3, (6,))
+        loss = replayed(x.to("xla"), y.to("xla"))
+        torch.testing.assert_close(loss.cpu(), step(theirs, optimizers[1], x, y).detach(), rtol=1e-4, atol=1e-5)
+    assert (met.counter_value("ReplayedStep") or 0) >= 2
+
+
+def test_inputs_on_the_cpu_are_moved_inside() -> None:
+    @compiled
+    def add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a.to(xm.xla_device()) + b.to(xm.xla_device())
+
+    for _ in range(2):
+        a, b = torch.randn(10), torch.randn(10)
+        result = add(a, b)
+        assert result.device.type == "xla"
+        torch.testing.assert_close(result.cpu(), a + b)
+
+
+def test_the_device_in_a_compiled_function_does_not_break_the_graph() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.to(xm.xla_device()) + torch.ones(3, device=torch_xla.device())
+
+    explained = torch._dynamo.explain(function)(torch.ones(3))
+    assert explained.graph_break_count == 0
+
+
+def test_results_may_go_to_the_host_inside() -> None:
+    run = compiled(lambda x: (x * 2).cpu() + 1)
+    assert run(torch.ones(2, device="xla")).tolist() == [3.0, 3.0]
+
+
+def test_what_is_written_in_place_is_given_away() -> None:
+    state = torch.zeros(3, device="xla")
+
+    @compiled
+    def count(x: torch.Tensor) -> torch.Tensor:
+        state.add_(x)
+        return state * 2
+
+    ones = torch.ones(3, device="xla")
+    for index in range(1, 4):
+        before = state._version
+        assert count(ones).tolist() == [2.0 * index] * 3
+        assert state.tolist() == [float(index)] * 3
+        assert state._version > before
+    assert len(device_at(0).last_schedule.program.donated) == 1
+
+
+def test_results_may_be_arguments_and_views() -> None:
+    run = compiled(lambda x: (x, x.t(), x * 2))
+    x = torch.arange(6.0, device="xla").reshape(2, 3)
+    same, turned, doubled = run(x)
+    assert same is x
+    x[0, 0] = 9
+    assert turned.tolist() == [[9.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
+    assert doubled.tolist() == [[0.0, 2.0, 4.0], [6.0, 8.0, 10.0]]
+
+
+def test_random_numbers_follow_the_seed_and_differ_from_call_to_call() -> None:
+    run = compiled(lambda x: F.dropout(x, 0.5) + torch.rand_like(x))
+    x = torch.ones(100, device="xla")
+    torch.manual_seed(1)
+    first, second = run(x).cpu(), run(x).cpu()
+    torch.manual_seed(1)
+    assert torch.equal(run(x).cpu(), first) and not torch.equal(first, second)
+
+
+def test_dropout_is_the_same_in_forward_and_backward() -> None:
+    run = compiled(lambda x: F.dropout(x, 0.5))
+    x = torch.ones(200, device="xla", requires_grad=True)
+    y = run(x)
+    y.sum().backward()
+    assert torch.equal(x.grad.cpu(), y.detach().cpu())
+    assert set(y.tolist()) == {0.0, 2.0}
+
+
+def test_other_sizes_are_compiled_without_being_traced_again() -> None:
+    run = compiled(lambda x: (x * 2).sum(0) + x.shape[0], dynamic=True)
+    graphs = torch._dynamo.utils.counters["stats"]
+    before = graphs["unique_graphs"]
+    for size in (3, 4, 5, 6, 4):
+        x = torch.randn(size, 2)
+        torch.testing.assert_close(run(x.to("xla")).cpu(), (x * 2).sum(0) + size)
+    assert graphs["unique_graphs"] == before + 1
+    assert met.counter_value("DynamoGraphByOperator") is None
+
+
+def test_numbers_that_change_are_arguments() -> None:
+    run = compiled(lambda x, scale: x * scale)
+    x = torch.ones(3, device="xla")
+    for scale in (1.0, 0.5, 0.25, 0.1, 0.7):
+        torch.testing.assert_close(run(x, scale).cpu(), torch.full((3,), scale))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_graph_may_break() -> None:
+    @compiled
+    def branch(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        if y.sum().item() > 0:
+            return y + 1
+        return y - 1
+
+    assert branch(torch.ones(2, device="xla")).tolist() == [3.0, 3.0]
+    assert branch(-torch.ones(2, device="xla")).tolist() == [-3.0, -3.0]
+
+
+def test_an_operator_without_a_rule_is_recorded_by_itself() -> None:
+    @torch.library.custom_op("test_dynamo::triple", mutates_args=())
+    def triple(x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+    @triple.register_fake
+    def _(x: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(x)
+
+    run = compiled(lambda x: torch.ops.test_dynamo.triple(x + 1) * 2)
+    assert run(torch.ones(2, device="xla")).tolist() == [12.0, 12.0]
+    assert met.counter_value("DynamoGraphByOperator") == 1
+
+
+def test_a_graph_on_the_cpu_alone_is_named() -> None:
+    with pytest.warns(UserWarning, match="has no tensor on an xla device"):
+        assert compiled(lambda x: x + 1)(torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("name", ["openxla", "openxla_eval", "torchxla_trace_once", "aot_torchxla_trace_once"])
+def test_every_name_of_the_backend(name: str) -> None:
+    assert name in torch._dynamo.list_backends()
+    assert torch.compile(lambda x: x + 1, backend=name)(torch.ones(2, device="xla")).tolist() == [2.0, 2.0]
+
+
+def test_options_that_would_be_ignored_are_refused() -> None:
+    with pytest.raises(Exception, match="takes no options"):
+        torch.compile(lambda x: x + 1, backend="openxla", options={"speed": 1})(torch.ones(2, device="xla"))
+
+
+def test_the_debugging_tool_tells_what_becomes_of_a_graph(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XLA_DYNAMO_DEBUG", "1")
+    with caplog.at_level(logging.WARNING, "torch_xla.dynamo"):
+        run = compiled(lambda x: x.sin() + 1, dynamic=True)
+        run(torch.ones(3, device="xla"))
+        run(torch.ones(4, device="xla"))
+    assert "inference graph of 2 operators, one operation" in caplog.text
+    assert "aten.sin.default" in caplog.text
+    assert "recompiled for" in caplog.text and "float32[4]" in caplog.text
+
+
+def test_equal_graphs_have_one_name_and_are_compiled_once() -> None:
+    x = torch.ones(5, device="xla")
+    torch_xla.sync()
+    compiled(lambda x: x.cos() * 3)(x)
+    first = str(last_graph().operations[0].plan.op)
+    torch._dynamo.reset()
+    met.clear_all()
+    compiled(lambda y: y.cos() * 3)(x)
+    assert str(last_graph().operations[0].plan.op) == first
+    assert met.counter_value("UncachedCompile") is None
+
+
+def test_a_call_inside_a_region_waits_for_its_end() -> None:
+    run = compiled(lambda x: x + 1)
+    x = torch.ones(2, device="xla")
+    run(x)
+    met.clear_all()
+    with torch_xla.compile(full_graph=True):
+        y = run(run(x) * 2)
+    assert executions() == 1 and y.tolist() == [5.0, 5.0]
+
+
+def test_nothing_of_the_engine_is_compiled_between_graphs() -> None:
+    lstm = nn.LSTM(3, 4).to("xla")
+    run = compiled(lambda x: lstm(x * 2)[0])
+    x = torch.randn(5, 2, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = run(x.to("xla"))
+    theirs = nn.LSTM(3, 4)
+    theirs.load_state_dict({name: value.cpu() for name, value in lstm.state_dict().items()})
+    torch.testing.assert_close(result.cpu(), theirs(x * 2)[0], rtol=1e-4, atol=1e-5)

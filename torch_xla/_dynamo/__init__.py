@@ -1,0 +1,1 @@
+"""The path under which programs look for the bridge between Dynamo and XLA."""

@@ -1,0 +1,30 @@
+"""What PyTorch's own registration of the backend "openxla" calls. Programs write `torch.compile(backend="openxla")`."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .._engine.dynamo import backend
+
+
+def extract_compiled_graph(xla_model: torch.fx.GraphModule, xla_args: Sequence[Any]) -> Callable[..., Any]:
+    """A callable that runs the FX graph `xla_model` on an `xla` device as one compiled operation.
+
+    `xla_args` are the arguments of the first call. The graph holds aten operators without writes, or what Dynamo
+    found: then it is traced down to such operators first. Operators without a lowering are recorded one by one.
+
+    >>> import torch, torch_xla
+    >>> from torch.fx.experimental.proxy_tensor import make_fx
+    >>> from torch_xla.core.dynamo_bridge import extract_compiled_graph
+    >>> x = torch.ones(3, device="xla")
+    >>> graph = make_fx(lambda x: (x * 2 + 1,))(x)
+    >>> extract_compiled_graph(graph, (x,))(x)[0].tolist()
+    [3.0, 3.0, 3.0]
+    """
+    return backend.extract_compiled_graph(xla_model, xla_args)
+
+
+def is_xla_tensor(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` is on an `xla` device."""
+    return tensor.device.type == "xla"
