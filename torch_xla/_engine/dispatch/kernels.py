@@ -28,6 +28,18 @@ Kernel = Callable[..., Any]
 
 _INT64 = range(-(1 << 63), 1 << 63)
 
+# So long a tape may be for the short way through a kernel: never, while each operation runs when it is called.
+_longest = TAPE_LIMIT
+_run_now: Callable[[Device], None] | None = None
+
+
+def run_at_once(run: Callable[[Device], None] | None) -> None:
+    """Calls `run` with the device after every operation that is recorded from now on; `None` ends that."""
+    global _longest, _run_now
+    _run_now = run
+    _longest = TAPE_LIMIT if run is None else -1
+
+
 # PyTorch's default dtype if it is not float32: what a call means may depend on it.
 _default_dtype: torch.dtype | None = None
 
@@ -175,7 +187,7 @@ def recorder(name: str) -> Kernel:
         with LOCK:
             tape = device.tape
             values = tape.values
-            if len(values) > TAPE_LIMIT:
+            if len(values) > _longest:
                 return _record(entry, operator, args, kwargs, call)
             recorded: list[Any] = [plan]
             for operand in operands:
@@ -210,8 +222,12 @@ def _record(
     device = _device_of(call[1], kwargs)
     results = append(plan, call, device, _generator(args, kwargs) if plan.random else None)
     if entry.writes:
-        return _write_back(entry, operator, args, kwargs, results)
-    return nest(entry, results) if entry.nested else wrap(results[0])
+        made = _write_back(entry, operator, args, kwargs, results)
+    else:
+        made = nest(entry, results) if entry.nested else wrap(results[0])
+    if _run_now is not None:
+        _run_now(device)
+    return made
 
 
 def _device_of(operands: list[Any], kwargs: dict[str, Any]) -> Device:
