@@ -1,5 +1,7 @@
 """Which dtype an operator computes in under `torch.autocast("xla")`: the lists are those of CUDA."""
 
+import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +51,7 @@ _WIDEST = (
 _REFUSED = "binary_cross_entropy"
 
 _libraries: list[torch.library.Library] = []
+_thread = threading.local()
 
 
 def register_autocast() -> None:
@@ -65,6 +68,22 @@ def register_autocast() -> None:
         for name in names:
             private.register_autocast_kernel(library, name, _kernel(name, policy))
     private.register_autocast_kernel(library, _REFUSED, _refuse)
+
+
+def with_default_dtype(original: Callable[..., None]) -> Callable[..., None]:
+    """`torch.autocast.__init__`, for which "xla" means `bfloat16` unless somebody says otherwise.
+
+    PyTorch's default for our device is `float16`, and is kept for each thread.
+    """
+
+    @functools.wraps(original)
+    def __init__(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        if device_type == "xla" and not getattr(_thread, "knows_default", False):
+            _thread.knows_default = True
+            torch.set_autocast_dtype("xla", torch.bfloat16)
+        original(self, device_type, *args, **kwargs)
+
+    return __init__
 
 
 def _kernel(name: str, policy: Callable[[OpOverload, Any, Any], tuple[Any, Any]]) -> Callable[..., Any]:

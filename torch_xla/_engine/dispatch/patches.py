@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 from ..private import torch as private
+from .autocast import with_default_dtype
+from .checkpointing import patch_checkpoints
 from .kernels import note_default_dtype
 from .modules import keeping_parameters
 from .storages import patch_storages
@@ -28,6 +30,10 @@ def apply_patches() -> None:
     torch.nn.Module._apply = keeping_parameters(torch.nn.Module._apply)  # type: ignore[method-assign]
     # Storages of bytes, copies and pickles.
     patch_storages()
+    # Checkpoints save memory although the whole step is one program.
+    patch_checkpoints()
+    # PyTorch's default for devices it does not know is float16; that of `xla` is documented as bfloat16.
+    torch.autocast.__init__ = with_default_dtype(torch.autocast.__init__)  # type: ignore[method-assign]
     # PyTorch makes the result on the current ordinal instead of that of the tensor.
     torch.Tensor.new_tensor = _on_own_device(torch.Tensor.new_tensor)  # type: ignore[method-assign]
     # PyTorch asks the accelerator for pinned memory, and `xla` becomes the accelerator by being imported: a loader with

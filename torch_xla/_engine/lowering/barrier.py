@@ -1,13 +1,43 @@
-"""A barrier for the compiler: nothing is moved or merged across it."""
+"""Order that a program would not have by itself: barriers, and values that wait for another one."""
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from .registry import lowers
 
 BARRIER = "xla::optimization_barrier"
+AFTER = "xla::after"
 
 
 @lowers(BARRIER)
 def barrier(arrays: list[jax.Array]) -> list[jax.Array]:
     """The same values, all of which are there before anything reads one of them."""
     return list(jax.lax.optimization_barrier(arrays))
+
+
+@lowers(AFTER)
+def after(arrays: list[jax.Array], earlier: jax.Array) -> list[jax.Array]:
+    """The same values, not there before `earlier` is, and nothing that the compiler knows to be equal to `arrays`.
+
+    A barrier is taken out before XLA orders a program, and what stood behind it moves to the front again. Here the
+    values depend on `earlier` by their numbers, in a way that no simplification sees through.
+    """
+    zero = _zero_of(earlier)
+    return [_unchanged(array, zero) for array in arrays]
+
+
+def _zero_of(array: jax.Array) -> jax.Array:
+    first = array.reshape(-1)[0] if array.size else jnp.zeros((), array.dtype)
+    if jnp.issubdtype(array.dtype, np.complexfloating):
+        first = first.real
+    bits = jax.lax.bitcast_convert_type(first.astype(np.float32), np.uint32)
+    return jax.lax.shift_right_logical(jax.lax.shift_right_logical(bits, np.uint32(31)), np.uint32(1))
+
+
+def _unchanged(array: jax.Array, zero: jax.Array) -> jax.Array:
+    if array.dtype == np.bool_:
+        return array ^ zero.astype(np.bool_)
+    if jnp.issubdtype(array.dtype, np.inexact):
+        return array * (zero + np.uint32(1)).astype(array.dtype)  # adding zero would turn -0 into 0
+    return array + zero.astype(array.dtype)

@@ -1,0 +1,43 @@
+"""`torch_xla.amp.autocast`, the older spelling of `torch.autocast("xla")`."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+class autocast(torch.autocast):  # noqa: N801
+    """Operations in this block compute in a lower precision where that is safe: products and convolutions, mostly.
+
+    `device` is any `xla` device. `dtype` is `torch.bfloat16` unless it says `torch.float16`. The lists of operators are
+    those that PyTorch has for CUDA. It works on every platform, the CPU included. Also a decorator.
+
+    >>> import torch, torch_xla
+    >>> from torch_xla.amp import autocast
+    >>> weight = torch.ones(2, 2, device="xla")
+    >>> with autocast(torch_xla.device()):
+    ...     product = weight @ weight
+    >>> product.dtype
+    torch.bfloat16
+    """
+
+    def __init__(
+        self, device: Any, enabled: bool = True, dtype: torch.dtype | None = None, cache_enabled: bool = True
+    ) -> None:
+        named = torch.device(device)
+        if named.type != "xla":
+            raise ValueError(
+                f"torch_xla.amp.autocast is for xla devices, not {named}; use torch.autocast({named.type!r})"
+            )
+        super().__init__(named.type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
+
+    def __call__(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """`func`, run in such a block."""
+
+        @functools.wraps(func)
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return func(*args, **kwargs)
+
+        return inside

@@ -1,0 +1,34 @@
+"""Loss scaling for float16, whose small gradients would become zero."""
+
+import torch
+
+
+class GradScaler(torch.amp.GradScaler):
+    """Scales the loss up, the gradients down again, and skips steps whose gradients overflowed.
+
+    The arguments are those of `torch.amp.GradScaler`, and so is the use. Whether a step is skipped is decided on the
+    device, without a wait, by every optimizer that can: those of `torch_xla.amp.syncfree`, and those of `torch.optim`
+    made with `fused=True`. Other optimizers make `step` wait for the answer, and the wait is counted.
+
+    >>> import torch, torch_xla
+    >>> from torch_xla.amp import GradScaler, autocast, syncfree
+    >>> weight = torch.ones(2, 2, device="xla", requires_grad=True)
+    >>> optimizer, scaler = syncfree.SGD([weight], lr=0.1), GradScaler(init_scale=4.0)
+    >>> with autocast(torch_xla.device(), dtype=torch.float16):
+    ...     loss = (weight @ weight).sum()
+    >>> scaler.scale(loss).backward()
+    >>> scaler.step(optimizer)
+    >>> scaler.update()
+    >>> round(weight[0, 0].item(), 4)
+    0.6
+    """
+
+    def __init__(
+        self,
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+    ) -> None:
+        super().__init__("xla", init_scale, growth_factor, backoff_factor, growth_interval, enabled)
