@@ -12,10 +12,8 @@ Importing this package makes the device exist and does nothing else: it starts n
 cannot work here, it raises `ImportError`.
 """
 
-from collections.abc import Callable as _Callable
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any as _Any
 
 import jax as _jax
 import torch as _torch
@@ -30,19 +28,20 @@ try:
     from ._engine import dispatch as _dispatch
     from ._engine import dynamo as _dynamo
     from ._engine.client import platform as _platform
-    from ._engine.modes import compiled as _compiled
-    from ._engine.private import torch as _private
+    from ._engine.modes import eager as _eager
     from ._engine.sight import history as _history
     from ._engine.tensor import device as _devices
     from ._engine.tensor import ordinals as _ordinals
     from ._engine.tensor import random as _random
     from ._engine.tensor import step as _step
     from .debug import metrics as _metrics  # noqa: F401  (binds `torch_xla.debug.metrics`)
+    from .experimental.eager import compile as compile
 
     _dispatch.claim_device_name()
     _dispatch.register_kernels()
     _dispatch.apply_patches()
     _dynamo.install()
+    _eager.switch(_config.eager_debug_mode())
     _history.keep(_config.history())
 except ImportError:
     raise
@@ -66,7 +65,6 @@ __all__ = [
 ]
 
 
-@_private.constant_in_graphs
 def device(index: int | None = None) -> _torch.device:
     """The `xla` device of this thread, or the one with ordinal `index`, which becomes this thread's.
 
@@ -167,43 +165,5 @@ def manual_seed(seed: int, device: str | int | _torch.device | None = None) -> N
     _random.set_state(seed, _ordinals.index_of(device))
 
 
-def compile(
-    f: _Callable[..., _Any] | None = None,
-    full_graph: bool = False,
-    name: str | None = None,
-    num_different_graphs_allowed: int | None = None,
-    *,
-    max_different_graphs: int | None = None,
-    replay: bool = False,
-) -> _Any:
-    """`f` as one graph: a step ends before each call of it and after. Without `f`, a decorator and a `with` block.
-
-    `full_graph=True` raises `RuntimeError` where a value is needed before the end. With
-    `num_different_graphs_allowed=n` (or `max_different_graphs=n`, which later versions say) the call that records graph
-    number n + 1 raises `RuntimeError`. `name` stands for `f` in messages. Under `torch_xla.experimental.eager_mode`
-    operations inside `f` are recorded.
-
-    `replay=True`: after three calls that do the same, `f` is not run any more. Its program reads the parameters,
-    buffers, optimizer state and arguments as they are then, and writes what `f` would have written: parameters,
-    gradients, random state. Where anything that `f` can see differs (a Python number in its closure, its globals, a
-    module or an optimizer; another kind of argument) it is run and recorded. What has effects besides, or needs numbers
-    from Python that change at every call, is never replayed; one warning says why. A returned tensor whose graph
-    backward has used is detached. `docs/compiled_modes.md` has the whole contract.
-
-    >>> import torch, torch_xla
-    >>> @torch_xla.compile
-    ... def normalise(x):
-    ...     return (x - x.mean()) / x.std()
-    >>> normalise(torch.tensor([1.0, 2.0, 3.0], device="xla")).tolist()
-    [-1.0, 0.0, 1.0]
-    >>> total = torch.zeros((), device="xla")
-    >>> @torch_xla.compile(replay=True)
-    ... def count(x):
-    ...     total.add_(x.sum())
-    >>> for _ in range(10):
-    ...     count(torch.ones(3, device="xla"))
-    >>> total.item()
-    30.0
-    """
-    most = num_different_graphs_allowed if max_different_graphs is None else max_different_graphs
-    return _compiled.compiled(f, name or "", full_graph, most, replay)
+# `torch.compile` takes the device for a constant of the graph, instead of ending the graph at the question.
+device._dynamo_marked_constant = True  # type: ignore[attr-defined]

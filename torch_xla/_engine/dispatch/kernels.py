@@ -34,7 +34,10 @@ _run_now: Callable[[Device], None] | None = None
 
 
 def run_at_once(run: Callable[[Device], None] | None) -> None:
-    """Calls `run` with the device after every operation that is recorded from now on; `None` ends that."""
+    """Calls `run` with the device after every operation that is recorded from now on; `None` ends that.
+
+    Constants, operations that read nothing, wait for the first operation that reads them.
+    """
     global _longest, _run_now
     _run_now = run
     _longest = TAPE_LIMIT if run is None else -1
@@ -225,7 +228,7 @@ def _record(
         made = _write_back(entry, operator, args, kwargs, results)
     else:
         made = nest(entry, results) if entry.nested else wrap(results[0])
-    if _run_now is not None:
+    if _run_now is not None and call[1]:
         _run_now(device)
     return made
 
