@@ -15,7 +15,7 @@ def variable(name: str) -> str | None:
 
 def settings() -> dict[str, str]:
     """The variables that are set and that we, JAX or XLA may read, for reports."""
-    prefixes = ("XLA_", "PT_XLA_", "PJRT_", "JAX_", "TPU_", "LIBTPU_", "CUDA_VISIBLE_")
+    prefixes = ("XLA_", "PT_XLA_", "PJRT_", "XRT_", "JAX_", "TPU_", "LIBTPU_", "CUDA_VISIBLE_", "CPU_NUM_", "GPU_NUM_")
     return {name: value for name, value in sorted(os.environ.items()) if name.startswith(prefixes)}
 
 

@@ -1,0 +1,78 @@
+"""Run as a program of its own by the doctor: tries PyTorch, JAX, this package and the device, one after the other.
+
+Each stage prints one line of JSON when it begins and one when it ends, so that a stage that hangs or takes the process
+down is known too.
+"""
+
+import importlib
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+
+def say(stage: str, **facts: Any) -> None:
+    """One line for the doctor."""
+    print(json.dumps({"stage": stage, **facts}), flush=True)
+
+
+def attempt(stage: str, look: Callable[[], dict[str, Any]]) -> None:
+    """Tries one stage and tells what it found, or why it failed."""
+    say(stage, state="started")
+    try:
+        say(stage, state="ended", **look())
+    except BaseException as error:
+        lines = traceback.format_exception_only(error)
+        say(stage, state="failed", error="".join(lines).strip(), missing=isinstance(error, ModuleNotFoundError))
+        sys.exit(0)
+
+
+def torch() -> dict[str, Any]:
+    """PyTorch, and who has taken its one slot for a backend of another package."""
+    module: Any = importlib.import_module("torch")
+    return {
+        "version": str(module.__version__),
+        "cuda": module.version.cuda,
+        "privateuse1": module._C._get_privateuse1_backend_name(),
+        "file": module.__file__,
+    }
+
+
+def jax() -> dict[str, Any]:
+    """JAX and its compiled part."""
+    module: Any = importlib.import_module("jax")
+    jaxlib: Any = importlib.import_module("jaxlib")
+    return {"version": module.__version__, "jaxlib": jaxlib.__version__, "file": module.__file__}
+
+
+def torch_xla() -> dict[str, Any]:
+    """This package."""
+    module: Any = importlib.import_module("torch_xla")
+    return {"version": module.__version__, "file": module.__file__}
+
+
+def device() -> dict[str, Any]:
+    """The devices that start."""
+    xla: Any = importlib.import_module("torch_xla")
+    memory: Any = importlib.import_module("torch_xla._engine.client.memory")
+    platform: Any = importlib.import_module("torch_xla._engine.client.platform")
+    found = platform.local_devices()
+    return {
+        "type": platform.real_name(found[0]).partition(":")[0],
+        "names": xla.real_devices(),
+        "kind": found[0].device_kind,
+        "bytes": memory.usage(found[0]).limit,
+    }
+
+
+def computation() -> dict[str, Any]:
+    """A product, compiled and run."""
+    module: Any = importlib.import_module("torch")
+    x = module.arange(4.0).reshape(2, 2).to("xla")
+    return {"right": (x @ x).tolist() == [[2.0, 3.0], [6.0, 11.0]]}
+
+
+if __name__ == "__main__":
+    for step in (torch, jax, torch_xla, device, computation):
+        attempt(step.__name__, step)

@@ -1,0 +1,39 @@
+"""Tells whether the `xla` device works here, and if not, why and what to do.
+
+    python -m torch_xla.doctor           # a page for people
+    python -m torch_xla.doctor --json    # the same for programs
+
+Shows versions, devices, plugins and settings, and names conflicts, such as another package in PyTorch's only place for
+a backend, a GPU that JAX has no plugin for, or a setting that does nothing, each with its remedy. The device is started
+in a process of its own, so that a driver that hangs or crashes is a finding too.
+
+Exit status: 0 if all is well, 1 if something is hardly as meant, 2 if the device does not work.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from ._engine.sight import diagnosis as _diagnosis
+from ._engine.sight import surroundings as _surroundings
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m torch_xla.doctor", description=__doc__.split("\n")[0])
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=_surroundings.SECONDS,
+        help=f"how long the device may take to start (default: {_surroundings.SECONDS})",
+    )
+    options = parser.parse_args(arguments)
+    text, data = _diagnosis.diagnose(_surroundings.look(options.seconds))
+    print(json.dumps(data, indent=2) if options.json else text, end="\n" if options.json else "")
+    return int(data["status"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
