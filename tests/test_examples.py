@@ -37,3 +37,12 @@ def test_a_transformer_learns_text_with_three_compiles_of_its_step() -> None:
     assert "CPU fallbacks 0" in printed
     written = printed.split("writes after it ---\n")[1].split("\n---\n")[0]
     assert len(written) == len("\n\nThe value of the expression") + 20
+
+
+def test_the_comparison_in_the_attention_is_found_with_its_line_and_count_and_gone_when_repaired() -> None:
+    printed = run("early_evaluation.py")
+    before, after = printed.split("--- attention compares with `is`")
+    counts = [int(count) for count in re.findall(r"FRAME \(count=(\d+)\):\n.*Unlowered Op: \"equal\"", before)]
+    assert sorted(counts) == [6, 12, 12, 12]  # six steps: each encoder and the decoder twice, the decoder's other once
+    assert len(re.findall(r"Frames:\n.*  forward \(.*early_evaluation\.py:\d+\)\n", before)) == 4
+    assert '"equal"' not in after

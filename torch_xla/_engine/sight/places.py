@@ -7,6 +7,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 import jax
+import torch
 
 from ..dispatch import fallback, memory
 from ..metrics.events import Cause
@@ -16,6 +17,9 @@ from ..metrics.report import FALLBACK
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _ENGINE = os.path.join(_PACKAGE, "_engine") + os.sep
 _HIDDEN = (_ENGINE, os.path.dirname(os.path.abspath(jax.__file__)) + os.sep, "<frozen ")
+
+# PyTorch's way from a module to its `forward`: the same two frames each time.
+_CALLS_OF_MODULES = frozenset((torch.nn.Module._call_impl.__code__, torch.nn.Module._wrapped_call_impl.__code__))
 
 _READ = "most likely user code trying to access tensor value before torch_xla.sync"
 _FULL = "the recorded graph had become too long, and was run before the step's end"
@@ -70,7 +74,7 @@ def here() -> Place:
             reason = reason or _reason_of(code)
             if code.co_filename.endswith("modes/region.py"):
                 graph = graph or str(getattr(frame.f_locals.get("self"), "name", ""))
-        if not code.co_filename.startswith(_HIDDEN):
+        if not code.co_filename.startswith(_HIDDEN) and code not in _CALLS_OF_MODULES:
             frames.append(line_of(frame))
     return Place(tuple(frames), operator, reason or _REASONS[-1][2], graph, is_fallback)
 
