@@ -12,44 +12,53 @@ Importing this package makes the device exist and does nothing else: it starts n
 cannot work here, it raises `ImportError`.
 """
 
+import sys as _sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-import jax as _jax
-import torch as _torch
 
 from . import version as version
 from .version import __version__ as __version__
 
 try:
-    from . import _XLAC as _XLAC
-    from . import runtime as runtime
-    from ._engine import config as _config
-    from ._engine import dispatch as _dispatch
-    from ._engine import dynamo as _dynamo
-    from ._engine.client import platform as _platform
-    from ._engine.modes import eager as _eager
-    from ._engine.sight import history as _history
-    from ._engine.tensor import device as _devices
-    from ._engine.tensor import ordinals as _ordinals
-    from ._engine.tensor import random as _random
-    from ._engine.tensor import step as _step
-    from .debug import metrics as _metrics  # noqa: F401  (binds `torch_xla.debug.metrics`)
-    from .experimental.eager import compile as compile
+    import jax as _jax
+    import torch as _torch
 
-    _dispatch.claim_device_name()
-    _dispatch.register_kernels()
-    _dispatch.apply_patches()
-    _dynamo.install()
-    _eager.switch(_config.eager_debug_mode())
-    _history.keep(_config.history())
-except ImportError:
+    try:
+        from . import _XLAC as _XLAC
+        from . import runtime as runtime
+        from ._engine import config as _config
+        from ._engine import dispatch as _dispatch
+        from ._engine import dynamo as _dynamo
+        from ._engine.client import platform as _platform
+        from ._engine.modes import eager as _eager
+        from ._engine.sight import history as _history
+        from ._engine.tensor import device as _devices
+        from ._engine.tensor import ordinals as _ordinals
+        from ._engine.tensor import random as _random
+        from ._engine.tensor import step as _step
+        from .debug import metrics as _metrics  # noqa: F401  (binds `torch_xla.debug.metrics`)
+        from .experimental.eager import compile as compile
+
+        _dispatch.claim_device_name()
+        _dispatch.register_kernels()
+        _dispatch.apply_patches()
+        _dynamo.install()
+        _eager.switch(_config.eager_debug_mode())
+        _history.keep(_config.history())
+    except ImportError:
+        raise
+    except Exception as error:
+        # Libraries that use us only if we are there catch nothing else.
+        raise ImportError(
+            f"torch_xla {__version__} does not work with torch {_torch.__version__} and jax {_jax.__version__}: {error}"
+        ) from error
+except Exception:
+    # Where this package does not work, `python -m torch_xla.doctor` has to: it says why.
+    if "torch_xla.doctor" in _sys.orig_argv:
+        from .doctor import main as _main
+
+        _sys.exit(_main())
     raise
-except Exception as error:
-    # Libraries that use us only if we are there catch nothing else.
-    raise ImportError(
-        f"torch_xla {__version__} does not work with torch {_torch.__version__} and jax {_jax.__version__}: {error}"
-    ) from error
 
 __all__ = [
     "compile",
