@@ -110,7 +110,8 @@ def _resolved(tensor: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor |
 def embedding(weight: Tensor, indices: Tensor, *args: Any, **kwargs: Any) -> Any:
     """`aten::embedding`: indices count the rows of `weight`, and none from the end."""
     known = _known(indices)
-    if known is not None and known.size and (int(known.min()) < 0 or int(known.max()) >= weight.shape[0]):
+    rows = weight.shape[0] if weight.dim() else 0
+    if known is not None and known.size and (int(known.min()) < 0 or int(known.max()) >= rows):
         refusals.refuse_if_the_cpu_does(operator_of("aten::embedding"), (weight, indices, *args), kwargs)
     return _embedding(weight, indices, *args, **kwargs)
 

@@ -9,6 +9,7 @@ from torch.utils import _pytree as pytree
 from ..graph.spec import Spec, contiguous_stride, spec_of
 from ..private import torch as private
 from ..view.geometry import Geometry
+from . import meta_kernels
 from .forms import Form, Operator
 
 
@@ -44,9 +45,11 @@ def infer(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
             return torch.device("meta")
         return None if isinstance(leaf, torch.Generator) else leaf
 
-    with private.without_modes(), torch.no_grad():
+    of_the_cpu = operator.overload._schema.name not in meta_kernels.LIKE_CUDA
+    with private.without_modes(), torch.no_grad(), private.meta_kernels_for_the_cpu(of_the_cpu):
         meta_args, meta_kwargs = pytree.tree_map(convert, (args, kwargs))
-        result = operator.overload(*meta_args, **meta_kwargs)
+        kernel = meta_kernels.KERNELS.get(operator.name, operator.overload)
+        result = kernel(*meta_args, **meta_kwargs)
     if operator.form is Form.INPLACE:
         result = tuple(meta_args[w] if isinstance(w, int) else meta_kwargs.get(w) for w in operator.written)
         outputs, structure = _describe(result, exact=True)

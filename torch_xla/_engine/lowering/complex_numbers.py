@@ -12,7 +12,7 @@ from .registry import Promotion, lowers
 aten = torch.ops.aten
 
 
-@lowers(aten._conj_physical.default)
+@lowers(aten._conj_physical.default, aten.conj_physical.default)
 def conj_physical(self: jax.Array) -> jax.Array:
     return lax.conj(self) if is_complex(self) else self
 

@@ -126,9 +126,6 @@ def slogdet(A: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
 def lstsq(
     self: jax.Array, b: jax.Array, rcond: Any = None, *, driver: str | None = None
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    # The other drivers give residuals only if the rank is full: a shape that depends on values.
-    if driver not in (None, "gels", "gelsy"):
-        raise NotImplementedError(f"linalg_lstsq() with driver {driver!r}")
     rows, columns = self.shape[-2:]
     vector = _is_vector(self, b)
     right = b[..., None] if vector else b
@@ -141,9 +138,10 @@ def lstsq(
     solution = _product(Vh.conj().mT, inverses[..., None] * _product(U.conj().mT, right))
     rank = jnp.zeros(0, np.int64) if driver == "gels" else jnp.sum(used, -1, dtype=np.int64)
     residuals = jnp.zeros(0, values.dtype)
-    if driver == "gels" and rows > columns:
+    if driver not in (None, "gelsy") and rows > columns:
         residuals = jnp.sum(jnp.abs(right - _product(self, solution)) ** 2, -2)
-    return solution[..., 0] if vector else solution, residuals, rank, jnp.zeros(0, values.dtype)
+    shown = values if driver in ("gelsd", "gelss") else jnp.zeros(0, values.dtype)
+    return solution[..., 0] if vector else solution, residuals, rank, shown
 
 
 @lowers(aten.linalg_pinv.atol_rtol_tensor)
@@ -170,14 +168,15 @@ def pinv(
 
 @lowers(aten.linalg_matrix_exp.default)
 def matrix_exp(self: jax.Array) -> jax.Array:
-    # exp(A) = exp(A / 2ˢ) squared s times; the series needs a norm below 1.
+    # exp(A) = exp(A / 2ˢ) squared s times, where each squaring costs precision and the series needs a small norm.
     if self.size == 0:
         return self
     real = self.real.dtype
-    norm = jnp.max(jnp.sum(jnp.abs(self), -2), -1)
+    most = 1.0 if real == np.float64 else 3.0
+    norm = jnp.max(jnp.sum(jnp.abs(self), -2), -1) / most
     halvings = jnp.ceil(jnp.log2(jnp.where(jnp.isfinite(norm) & (norm > 1), norm, 1.0)))
     small = self * (2.0**-halvings).astype(real)[..., None, None]
-    result = _exp_series(small, degree=20 if real == np.float64 else 12)
+    result = _exp_series(small, degree=20)
 
     def square(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         step, matrix = state

@@ -7,6 +7,7 @@ import torch
 from jax import lax
 from jax.lax import linalg
 
+from ..private import jax as private
 from .registry import lowers
 
 aten = torch.ops.aten
@@ -119,6 +120,14 @@ def qr(A: jax.Array, mode: str = "reduced") -> tuple[jax.Array, jax.Array]:
     else:
         Q, R = linalg.qr(A, full_matrices=mode == "complete")
     return nothing(A) if mode == "r" else Q, R
+
+
+@lowers(aten.geqrf.default)
+def geqrf(self: jax.Array) -> tuple[jax.Array, jax.Array]:
+    if self.size == 0:
+        return self, jnp.zeros((*self.shape[:-2], min(self.shape[-2:])), self.dtype)
+    reflectors, factors = private.geqrf(self)
+    return reflectors, factors
 
 
 @lowers(aten.linalg_householder_product.default)

@@ -286,13 +286,18 @@ def _adaptive_max_pool(dims: int) -> Callable[..., tuple[jax.Array, jax.Array]]:
     return lower
 
 
+def scatter_by_index(grad_output: jax.Array, size: _Ints, dims: int, indices: jax.Array) -> jax.Array:
+    """An image of `size` with each element of the gradient added at its flat index into the image plane."""
+    planes = prod(size[:-dims])
+    flat = (planes, prod(indices.shape[-dims:]))
+    gradient = widened(grad_output).reshape(flat)
+    total = jnp.zeros((planes, prod(size[-dims:])), gradient.dtype)
+    return total.at[jnp.arange(planes)[:, None], indices.reshape(flat)].add(gradient).reshape(size)
+
+
 def _adaptive_max_pool_backward(dims: int) -> Callable[..., jax.Array]:
     def lower(grad_output: jax.Array, self: jax.Array, indices: jax.Array) -> jax.Array:
-        planes = prod(self.shape[:-dims])
-        gradient = widened(grad_output).reshape(planes, -1)
-        plane = jnp.arange(planes)[:, None]
-        total = jnp.zeros((planes, prod(self.shape[-dims:])), gradient.dtype)
-        return total.at[plane, indices.reshape(planes, -1)].add(gradient).reshape(self.shape)
+        return scatter_by_index(grad_output, self.shape, dims, indices)
 
     return lower
 

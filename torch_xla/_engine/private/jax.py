@@ -14,6 +14,10 @@ from jax._src import source_info_util
 from jax._src.core import ShapedArray
 from jax._src.interpreters import pxla
 from jax._src.lax import lax as _lax
+from jax._src.lax import linalg as _linalg
+
+# QR by Householder reflectors, left as they are: `jax.lax.linalg` offers what multiplies them, but not this.
+geqrf: Any = _linalg.geqrf
 
 
 def weakly_typed(scalar: jax.Array, dtype: np.dtype) -> jax.Array:

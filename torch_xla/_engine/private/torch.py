@@ -1,8 +1,12 @@
 """Every private name of PyTorch that the engine borrows, and why. Nothing else in the package touches one."""
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import _meta_registrations
 
 # The documented way to a Python backend goes through these: an empty tensor on PrivateUse1, the hooks and the guard.
 create_empty_tensor = torch._C._acc.create_empty_tensor
@@ -29,6 +33,33 @@ without_modes = torch.utils._python_dispatch._disable_current_modes
 
 # The order of memory that a tensor's strides suggest; in public only the test for one order can be asked for.
 suggest_memory_format = torch._prims_common.suggest_memory_format
+
+
+class _Inference(threading.local):
+    of_the_cpu = False
+
+
+_inference = _Inference()
+_usual_hint = _meta_registrations.device_hint
+
+
+def _device_hint(tensor: Any) -> str:
+    hint: str = "cpu" if _inference.of_the_cpu and tensor.is_meta else _usual_hint(tensor)
+    return hint
+
+
+_meta_registrations.device_hint = _device_hint
+
+
+@contextmanager
+def meta_kernels_for_the_cpu(of_the_cpu: bool) -> Iterator[None]:
+    """A `with` block in which meta kernels describe the CPU's results; they describe CUDA's where the two differ."""
+    _inference.of_the_cpu = of_the_cpu
+    try:
+        yield
+    finally:
+        _inference.of_the_cpu = False
+
 
 # PyTorch counts the writes of `_foreach_` operators in their kernels, not before them.
 increment_version = torch._C._increment_version

@@ -1,0 +1,54 @@
+"""Operators whose results have the memory that their callers see on the CPU."""
+
+import pytest
+import torch
+
+from tests.support.twins import Program, cases, check_same
+from torch_xla.debug import metrics
+
+
+def values(*size: int, d: str, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*size, generator=torch.Generator().manual_seed(seed)).to(d)
+
+
+def unpooled(d: str) -> torch.Tensor:
+    x = values(2, 3, 4, 6, d=d).to(memory_format=torch.channels_last)
+    pooled, indices = torch.nn.functional.max_pool2d(x, 2, return_indices=True)
+    return torch.nn.functional.max_unpool2d(pooled, indices, 2)
+
+
+def normalized(d: str) -> object:
+    x, running = values(4, 3, 5, d=d), [values(3, d=d, seed=1), values(3, d=d, seed=2).exp()]
+    trained = torch.ops.aten._batch_norm_with_update(x, None, None, *running, 0.1, 1e-5)
+    evaluated = torch.native_batch_norm(x, None, None, *running, False, 0.1, 1e-5)
+    outs = [torch.empty(0, device=d) for _ in range(3)]
+    torch.native_batch_norm(x, None, None, *running, True, 0.1, 1e-5, out=outs)
+    return trained, evaluated, running, outs
+
+
+@cases(
+    {
+        "a transform into out=": lambda d: torch.fft.rfft(values(3, 4, 5, d=d), dim=1, out=_complex(d)),
+        "a transform over three dimensions": lambda d: torch.fft.rfftn(values(3, 4, 5, d=d)),
+        "an inverse into out=": lambda d: torch.fft.ihfft(values(3, 4, d=d), out=_complex(d)),
+        "unpooling channels_last": unpooled,
+        "batch norm": normalized,
+    }
+)
+def test_results_have_the_memory_of_the_cpu(program: Program) -> None:
+    check_same(program)
+    assert not metrics.executed_fallback_ops()
+
+
+def _complex(d: str) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.complex64, device=d)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_rrelu_writes_its_noise_in_training_alone(training: bool) -> None:
+    x, noise = values(4, 5, d="xla"), torch.zeros(4, 5, device="xla")
+    result = torch.ops.aten.rrelu_with_noise(x, noise, 0.25, 0.75, training)
+    slopes = torch.where(x > 0, 1.0, noise if training else 0.5)
+    torch.testing.assert_close(result, x * slopes)
+    assert bool((noise != 0).all()) == training
+    assert set(metrics.executed_fallback_ops()) == {"aten::_local_scalar_dense"}  # the assertion before

@@ -1,0 +1,40 @@
+"""Meta kernels that PyTorch lacks, or whose results have other strides on the CPU; of meta tensors."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..private import torch as private
+
+aten = torch.ops.aten
+
+
+def _column_major(like: Tensor, *size: int) -> Tensor:
+    """Matrices with adjacent columns, which is how LAPACK returns them."""
+    return like.new_empty((*size[:-2], size[-1], size[-2])).mT
+
+
+def geqrf(self: Tensor) -> tuple[Tensor, Tensor]:
+    """Reflectors below the diagonal, R above it, and the factors of the reflectors."""
+    if self.dim() < 2:
+        raise RuntimeError("torch.geqrf: input must have at least 2 dimensions.")
+    return _column_major(self, *self.shape), self.new_empty((*self.shape[:-2], min(self.shape[-2:])))
+
+
+def max_unpool2d(self: Tensor, indices: Tensor, output_size: list[int]) -> Tensor:
+    """In the memory format of the input."""
+    result: Tensor = aten.max_unpool2d.default(self, indices, output_size)
+    if self.dim() == 4 and private.suggest_memory_format(self) is torch.channels_last:
+        return result.to(memory_format=torch.channels_last)
+    return result
+
+
+# Results for the backward alone, whose sizes depend on strides on the CPU, which a rule does not see.
+LIKE_CUDA = frozenset(("aten::_embedding_bag", "aten::_embedding_bag_forward_only"))
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    "aten::geqrf": geqrf,
+    "aten::max_unpool2d": max_unpool2d,
+}
