@@ -12,6 +12,10 @@ from ..view.geometry import Geometry
 from . import meta_kernels
 from .forms import Form, Operator
 
+# Operators whose meta kernels leave the order of the result to the device, and how many of their first arguments
+# PyTorch's devices then ask for it.
+_ORDERED_AS = {"aten::convolution": 2, "aten::replication_pad2d": 1, "aten::replication_pad3d": 1}
+
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
@@ -50,6 +54,9 @@ def infer(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         meta_args, meta_kwargs = pytree.tree_map(convert, (args, kwargs))
         kernel = meta_kernels.KERNELS.get(operator.name, operator.overload)
         result = kernel(*meta_args, **meta_kwargs)
+        # Convolutions of volumes in double precision have no kernel for another order.
+        if operator.name in _ORDERED_AS and (result.dim() < 5 or result.dtype is not torch.float64):
+            result = _ordered_as(result, meta_args[: _ORDERED_AS[operator.name]])
     if operator.form is Form.INPLACE:
         result = tuple(meta_args[w] if isinstance(w, int) else meta_kwargs.get(w) for w in operator.written)
         outputs, structure = _describe(result, exact=True)
@@ -62,6 +69,12 @@ def infer(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     outputs, structure = _describe(results, exact=False)
     constants = tuple(r if isinstance(r, (int, float)) else None for r in results)
     return Inferred(outputs, structure, nested, constants)
+
+
+def _ordered_as(result: torch.Tensor, operands: Any) -> torch.Tensor:
+    orders = (private.suggest_memory_format(operand) for operand in operands)
+    order = next((order for order in orders if order is not torch.contiguous_format), torch.contiguous_format)
+    return result.contiguous(memory_format=order)
 
 
 def _describe(results: Any, exact: bool) -> tuple[tuple[Spec, ...], tuple[int, ...]]:

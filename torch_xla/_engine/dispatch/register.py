@@ -6,7 +6,7 @@ import torch
 
 from ..lowering.registry import all_rules
 from ..private import torch as private
-from . import batch_norm, composed, indexing, memory, tangents, views
+from . import batch_norm, composed, indexing, layouts, memory, tangents, views
 from .attention import register_attention
 from .autocast import register_autocast
 from .kernels import out_variant, recorder
@@ -37,6 +37,7 @@ def register_kernels() -> None:
         **batch_norm.KERNELS,
         **composed.KERNELS,
         **indexing.KERNELS,
+        **layouts.KERNELS,
         **tangents.KERNELS,
         **{name.removeprefix("aten::"): views.view_kernel(name) for name in views.NAMES},
         "as_strided": views.as_strided,
@@ -56,6 +57,7 @@ def register_kernels() -> None:
         private.register_kernel(library, short, recorder(f"aten::{short}"))
     _libraries.extend(register_attention())
     _libraries.extend(register_recurrent())
+    _libraries.extend(layouts.register_refusals())
     register_autocast()
 
 

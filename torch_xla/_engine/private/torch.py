@@ -122,6 +122,13 @@ def register_fallthrough(key: str) -> torch.library.Library:
     return library
 
 
+def register_fallback(key: str, kernel: Any) -> torch.library.Library:
+    """Calls `kernel` with the overload and its arguments for every operator without a kernel for `key`."""
+    library = torch.library.Library("_", "IMPL", key)
+    library.fallback(kernel)
+    return library
+
+
 def register_autocast_kernel(library: torch.library.Library, name: str, kernel: Any) -> None:
     """Registers what happens to the operator `name` under `torch.autocast("xla")`."""
     assert library.m is not None
