@@ -9,11 +9,14 @@ from typing import Any
 
 from .entries import Entry
 
+# What checks an entry with so many samples.
+Check = Callable[[Entry, int], Any]
+
 # A process is replaced after so many entries: compiled programs stay in memory until it ends.
 ENTRIES_OF_A_PROCESS = 150
 
 
-def _work(connection: Connection, most_samples: int) -> None:
+def _work(connection: Connection, most_samples: int, check: Check | None = None) -> None:
     import jax
     import torch
 
@@ -21,11 +24,12 @@ def _work(connection: Connection, most_samples: int) -> None:
 
     from .check import Verdict, check_entry
 
+    check = check or check_entry
     torch.set_num_threads(1)
     while (entry := connection.recv()) is not None:
         started = time.perf_counter()
         try:
-            verdict = check_entry(entry, most_samples)
+            verdict = check(entry, most_samples)
         except Exception:
             verdict = Verdict(entry, failures=[("harness", traceback.format_exc()[-1500:])])
         verdict.seconds = time.perf_counter() - started
@@ -35,10 +39,10 @@ def _work(connection: Connection, most_samples: int) -> None:
 
 
 class _Worker:
-    def __init__(self, most_samples: int) -> None:
+    def __init__(self, most_samples: int, check: Check | None) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, most_samples), daemon=True)
+        self.process = context.Process(target=_work, args=(theirs, most_samples, check), daemon=True)
         self.process.start()
         theirs.close()
         self.entry: Entry | None = None
@@ -56,9 +60,17 @@ class _Worker:
 
 
 def sweep(
-    entries: Iterable[Entry], most_samples: int, jobs: int, patience: float, report: Callable[[Any], None]
+    entries: Iterable[Entry],
+    most_samples: int,
+    jobs: int,
+    patience: float,
+    report: Callable[[Any], None],
+    check: Check | None = None,
 ) -> None:
-    """Checks `entries` in `jobs` processes and calls `report` with each verdict. `patience` is in seconds an entry."""
+    """Checks `entries` in `jobs` processes and calls `report` with each verdict. `patience` is in seconds an entry.
+
+    `check` is `check_entry`, or another function that other processes can import.
+    """
     from .check import Verdict
 
     left = list(entries)[::-1]
@@ -68,7 +80,7 @@ def sweep(
             worker.end()
             workers.remove(worker)
         while left and len(workers) < jobs:
-            workers.append(_Worker(most_samples))
+            workers.append(_Worker(most_samples, check))
         for worker in workers:
             if left and worker.entry is None:
                 worker.give(left.pop())
