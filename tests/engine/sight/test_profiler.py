@@ -111,7 +111,10 @@ def test_xprof_reads_the_profile(profile: Path) -> None:
     data, _ = convert.xspace_to_tool_data(files, "trace_viewer", {})
     events = json.loads(data)["traceEvents"]
     names = Counter(event.get("name") for event in events)
-    assert names["train"] >= 3 and names["layers.0"] == 3
+    assert {name: names[name] for name in ("train 0", "train 1", "train 2")} == dict.fromkeys(
+        ("train 0", "train 1", "train 2"), 1
+    )
+    assert names["layers.0"] == 3
     operations = [event for event in events if "hlo_op" in event.get("args", {})]
     assert operations and all(event["args"]["hlo_module"].startswith("jit_program") for event in operations)
 
@@ -241,7 +244,7 @@ def test_a_running_program_is_profiled_through_its_server(tmp_path: Path, workin
 
 
 def test_without_xprof_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(sys.modules, "xprof", None)
+    monkeypatch.setitem(sys.modules, "xprof.convert._pywrap_profiler_plugin", None)
     with pytest.raises(ImportError) as caught:
         xp.trace("localhost:9012", "/tmp/profile")
     assert str(caught.value) == (
@@ -257,7 +260,7 @@ def test_where_no_server_answers_that_is_said(monkeypatch: pytest.MonkeyPatch) -
 
     def request(*arguments: Any) -> None:
         asked.append(arguments)
-        raise RuntimeError("UNAVAILABLE")
+        raise RuntimeError("UNAVAILABLE.")
 
     monkeypatch.setattr(engine.xprof, "request_profile", request)
     with pytest.raises(RuntimeError) as caught:

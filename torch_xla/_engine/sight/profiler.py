@@ -188,6 +188,6 @@ def capture(
         except RuntimeError as error:
             if time.monotonic() + every > deadline:
                 port = address.rpartition(":")[2]
-                text = NO_PROFILE.format(address=address, seconds=until, reason=error, port=port)
+                text = NO_PROFILE.format(address=address, seconds=until, reason=str(error).rstrip("."), port=port)
                 raise RuntimeError(text) from error
         time.sleep(every)
