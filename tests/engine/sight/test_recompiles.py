@@ -323,3 +323,17 @@ def test_nothing_is_explained_while_no_history_is_kept() -> None:
         assert debug.compilations() == []
     finally:
         debug.keep_history(True)
+
+
+def test_what_is_made_without_a_call_has_the_line_that_fills_it() -> None:
+    x = torch.ones(9).to("xla")
+    for step in range(4):
+        y = x.sin()
+        if step < 2:
+            y = y > 0.5
+        else:
+            z = torch.rand(9, device="xla")
+            line = here() - 1
+        torch_xla.sync()
+    assert y.shape == z.shape == (9,)
+    assert the_last().line[1] == line, str(the_last())

@@ -98,9 +98,10 @@ def _wait_for_the_last() -> None:
     if _in_flight:
         output = _in_flight[-1][1]
         if not output.is_deleted():
-            start = time.perf_counter()
+            start = time.perf_counter() if events.closely else 0.0
             jax.block_until_ready(output)
-            _tell_wait(start, False)
+            if start:
+                _tell_wait(start, False)
 
 
 def _tell_wait(start: float, asked: bool) -> None:

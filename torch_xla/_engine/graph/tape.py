@@ -49,6 +49,7 @@ class Tape:
         "code",
         "draws",
         "expected",
+        "expected_code",
         "expected_lines",
         "lines",
         "numbers",
@@ -72,7 +73,7 @@ class Tape:
         self.shared: list[int] = []  # slots whose buffers somebody outside holds too
         # The code of the tape that followed the previous one last time. As long as this one walks the same path its
         # source lines are known; the first step off the path begins to collect new ones.
-        self.expected = expected
+        self.expected = self.expected_code = expected
         self.expected_lines = expected_lines
         self.lines: dict[int, Any] = {}
 
@@ -96,7 +97,9 @@ class Tape:
 
     def all_lines(self) -> dict[int, Any]:
         """Source lines by position in the code, those of the known path included."""
-        if not self.expected_lines:
+        if not self.expected_lines or self.expected_code is None:
             return self.lines
         left = min(self.lines, default=len(self.code))
-        return {**{at: line for at, line in self.expected_lines.items() if at < left}, **self.lines}
+        # What enters between two calls (uninitialised memory, a view) may leave the path before the next call notices.
+        same = [at for at in self.expected_lines if at < left and self.code[at] is self.expected_code[at]]
+        return {**{at: self.expected_lines[at] for at in same}, **self.lines}
