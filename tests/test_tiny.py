@@ -119,8 +119,9 @@ def test_an_operator_without_a_rule_runs_on_the_host_and_says_so() -> None:
     met.clear_all()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert torch.unique(torch.tensor([3, 1, 3], device="xla")).tolist() == [1, 3]
-    assert met.executed_fallback_ops() == ["aten::_unique2"]
+        points, edges = torch.tensor([[3.0], [1.0], [3.0]], device="xla"), torch.tensor([0.0, 2.0, 4.0], device="xla")
+        assert torch.histogramdd(points, (edges,)).hist.tolist() == [1, 2]
+    assert met.executed_fallback_ops() == ["aten::_histogramdd_from_bin_tensors"]
 
 
 def test_tensors_are_saved_and_loaded_with_their_device() -> None:

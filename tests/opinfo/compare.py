@@ -107,10 +107,29 @@ def _first(ours: Tensor, theirs: Tensor) -> str:
     distance = (ours.to(torch.complex128) - theirs.to(torch.complex128)).abs()
     if not bool(differs.any()):
         return "equal"
-    distance = torch.where(distance.isnan(), torch.inf, distance) * differs
+    distance = torch.where(differs, torch.where(distance.isnan(), torch.inf, distance), 0.0)
     at = int(distance.flatten().argmax())
     place = [int(i) for i in torch.unravel_index(torch.tensor(at), ours.shape)] if ours.dim() else []
     return f"{ours.flatten()[at].item()!r}, not {theirs.flatten()[at].item()!r} at {place}"
+
+
+def check_choice(ours: Tensor, theirs: Tensor, picked_from: Tensor, dim: int, where: str) -> bool:
+    """Whether both choose the same places along `dim`; raises unless they choose equal elements, none of them twice.
+
+    Which of some equal elements an unstable sort or a selection takes, PyTorch does not say.
+    """
+    ours, theirs, picked_from = (_plain(t) for t in (ours, theirs, picked_from))
+    if torch.equal(ours, theirs):
+        return True
+    if picked_from.dim() == 0 or bool((ours < 0).any() | (ours >= picked_from.shape[dim]).any()):
+        raise Differs("value", f"{where}: {ours.tolist()}, not {theirs.tolist()}")
+    if ours.dim() < picked_from.dim():
+        ours, theirs = ours.unsqueeze(dim), theirs.unsqueeze(dim)
+    mine, yours = (picked_from.gather(dim, index) for index in (ours, theirs))
+    check_values(mine, yours, None, f"{where}: elements chosen")
+    if bool((ours.sort(dim).values.diff(dim=dim) == 0).any()):
+        raise Differs("value", f"{where}: the same place is chosen twice")
+    return False
 
 
 def leaves(result: Any) -> Sequence[Any]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import torch_xla.debug.metrics as met
-from torch_xla._engine.dispatch import fallback
+from torch_xla._engine.dispatch import decisions, fallback
 from torch_xla._engine.dispatch.kernels import recorder
 from torch_xla._engine.lowering import registry
 from torch_xla._engine.metrics import counters
@@ -29,17 +29,26 @@ def without_rules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+def _histogram(x: torch.Tensor) -> torch.Tensor:
+    """By an operator that stays on the CPU."""
+    return torch.histogramdd(x[:, None], (torch.tensor([0.0, 2.0, 4.0], device=x.device),)).hist
+
+
+NAME = "aten::_histogramdd_from_bin_tensors"
+
+
 def test_a_fallback_is_correct_counted_and_warned_about_once_with_the_users_line() -> None:
     x = torch.tensor([3.0, 1.0, 1.0], device="xla")
-    with pytest.warns(UserWarning, match=r"aten::_unique2 has no XLA lowering .*test_fallback.py:\d+ in test_a_fall"):
-        first = torch.unique(x)
+    line = rf"{NAME} has no XLA lowering .*test_fallback.py:\d+ in _histogram.*: {decisions.ON_THE_CPU[NAME]}"
+    with pytest.warns(UserWarning, match=line):
+        first = _histogram(x)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        second = torch.unique(x)
+        second = _histogram(x)
     assert first.device.type == "xla"
-    assert first.tolist() == second.tolist() == [1, 3]
-    assert counters.value_of("aten::_unique2") == 2
-    assert met.executed_fallback_ops() == ["aten::_unique2"]
+    assert first.tolist() == second.tolist() == [2, 1]
+    assert counters.value_of(NAME) == 2
+    assert met.executed_fallback_ops() == [NAME]
 
 
 def test_no_fallback_is_counted_for_what_has_a_rule() -> None:
@@ -72,24 +81,18 @@ def test_a_write_through_a_view_falls_back() -> None:
 def test_a_fallback_sees_writes_that_are_still_recorded() -> None:
     x = torch.zeros(3, device="xla")
     x[1:].add_(torch.tensor([2.0, 1.0], device="xla"))
-    assert torch.unique(x).tolist() == [0, 1, 2]
-
-
-@ALLOWED
-def test_sizes_that_depend_on_values_come_from_the_host() -> None:
-    x = torch.tensor([[0.0, 2.0], [3.0, 0.0]], device="xla", requires_grad=True)
-    assert x.nonzero().tolist() == [[0, 1], [1, 0]]
-    chosen = x[x > 1]
-    assert chosen.tolist() == [2, 3]
-    chosen.sum().backward()
-    assert x.grad is not None and x.grad.tolist() == [[0, 1], [1, 0]]
+    assert _histogram(x).tolist() == [2, 1]
 
 
 def test_errors_of_a_fallback_are_those_of_the_cpu() -> None:
+    def weigh(device: str) -> None:
+        edges, weight = torch.tensor([0.0, 2.0], device=device), torch.ones(3, device=device)
+        torch.histogramdd(torch.ones(2, 1, device=device), (edges,), weight=weight)
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with pytest.raises(IndexError) as theirs:
-            torch.ones(3).unique(dim=4)
-        with pytest.raises(IndexError) as ours:
-            torch.ones(3, device="xla").unique(dim=4)
+        with pytest.raises(RuntimeError) as theirs:
+            weigh("cpu")
+        with pytest.raises(RuntimeError) as ours:
+            weigh("xla")
     assert str(ours.value) == str(theirs.value)

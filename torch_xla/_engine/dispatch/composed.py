@@ -1,6 +1,6 @@
 """Operators whose caller assumes something of memory that a rule on arrays cannot see."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -44,8 +44,46 @@ def rrelu_with_noise(
     return result
 
 
+def as_strided_copy(
+    self: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Tensor:
+    """`torch.as_strided_copy`: what `as_strided` shows, in memory of its own."""
+    return self.as_strided(size, stride, storage_offset).clone(memory_format=torch.contiguous_format)
+
+
+def as_strided_scatter(
+    self: Tensor, src: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Tensor:
+    """`torch.as_strided_scatter`: a copy of the storage of `self`, with `src` written where `as_strided` shows it."""
+    result = _with_storage(self)
+    shown = result.as_strided(size, stride, storage_offset)
+    if src.shape != shown.shape:
+        raise RuntimeError(
+            f"expected src to have a size equal to the slice of self. src size = {list(src.shape)}, "
+            f"slice size = {list(shown.shape)}"
+        )
+    shown.copy_(src)
+    return result
+
+
+def _with_storage(tensor: Tensor) -> Tensor:
+    """A copy of `tensor` with all that is in its storage before and between its elements."""
+    whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    whole.set_(tensor.untyped_storage(), 0, (tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,))
+    return whole.clone().as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def addbmm_(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """`Tensor.addbmm_`, the one in-place operator that gives a smaller target the size of the sum."""
+    result = torch.addbmm(self, batch1, batch2, beta=beta, alpha=alpha)
+    return self.resize_(result.shape).copy_(result)
+
+
 KERNELS: dict[str, Callable[..., Any]] = {
     **linear_algebra.KERNELS,
+    "addbmm_": addbmm_,
+    "as_strided_copy": as_strided_copy,
+    "as_strided_scatter": as_strided_scatter,
     "_nested_tensor_from_mask_left_aligned": nested_tensor_from_mask_left_aligned,
     "rrelu_with_noise": rrelu_with_noise,
     "rrelu_with_noise.out": _copied_out(rrelu_with_noise),

@@ -13,6 +13,7 @@ from ..metrics import events
 from ..metrics.lines import text, user_line, user_lines
 from ..tensor.device import Device, device_for
 from ..tensor.transfer import to_cpu, upload_into
+from .decisions import ON_THE_CPU
 from .forms import Operator
 
 _warned: set[str] = set()
@@ -75,9 +76,11 @@ def note(name: str) -> None:
     metrics.count(name)
     if name not in _warned:
         _warned.add(name)
+        reason = f": {ON_THE_CPU[name]}" if name in ON_THE_CPU else ""
         warnings.warn(
-            f"{name} has no XLA lowering here and runs on the CPU ({text(user_line())}). Its inputs are computed and "
-            f"copied to the host each time. `torch_xla.debug.metrics.executed_fallback_ops()` lists all of these.",
+            f"{name} has no XLA lowering here and runs on the CPU ({text(user_line())}){reason}. Its inputs are "
+            "computed and copied to the host each time. `torch_xla.debug.metrics.executed_fallback_ops()` lists all "
+            "of these.",
             stacklevel=2,
         )
 

@@ -19,7 +19,14 @@ class Form(Enum):
 
 # In-place overloads whose functional sibling has another name or overload.
 _SIBLINGS = {
+    "__ilshift__.Scalar": "__lshift__.Scalar",
+    "__ilshift__.Tensor": "__lshift__.Tensor",
+    "__irshift__.Scalar": "__rshift__.Scalar",
+    "__irshift__.Tensor": "__rshift__.Tensor",
     "bernoulli_.float": "bernoulli.p",
+    "floor_divide_.Tensor": "floor_divide.default",
+    "pow_.Scalar": "pow.Tensor_Scalar",
+    "pow_.Tensor": "pow.Tensor_Tensor",
     "normal_.default": "normal_functional.default",
     "_index_put_impl_.default": "index_put.default",
     "_fused_adam_.default": "_fused_adam.default",
@@ -40,6 +47,7 @@ class Operator:
     returns: bool  # some in-place operators return nothing
     bumps: bool  # it counts its writes in the version counters itself
     defaults: tuple[tuple[int, str, object], ...]  # arguments that may be left out here, but not of `functional`
+    reordered: tuple[int, ...]  # where it has the arguments of `functional`, if that has them in another order
 
     @property
     def name(self) -> str:
@@ -92,7 +100,14 @@ def operator_of(name: str) -> Operator:
         bool(op._schema.returns),
         form is Form.INPLACE and packet_name.startswith("_foreach_"),
         _lost_defaults(op, functional),
+        _reordered(op, functional),
     )
+
+
+def _reordered(op: OpOverload, functional: OpOverload | None) -> tuple[int, ...]:
+    ours = [a.name for a in op._schema.arguments]
+    theirs = [a.name for a in functional._schema.arguments] if functional is not None else ours
+    return tuple(map(ours.index, theirs)) if ours != theirs and set(ours) == set(theirs) else ()
 
 
 def _lost_defaults(op: OpOverload, functional: OpOverload | None) -> tuple[tuple[int, str, object], ...]:

@@ -91,6 +91,22 @@ def _is_mask(index: Tensor) -> bool:
     return index.dtype in (torch.bool, torch.uint8)
 
 
+def without_masks(
+    tensor: Tensor, indices: Sequence[Tensor | None], places_of: Callable[[Tensor], Sequence[Tensor]]
+) -> Sequence[Tensor | None]:
+    """The indices of `tensor`, with each mask on the device that fits replaced by `places_of` it."""
+    if not any(index is not None and _is_mask(index) for index in indices):
+        return indices
+    result: list[Tensor | None] = []
+    for index in indices:
+        fits = index is not None and tensor.shape[len(result) : len(result) + index.dim()] == index.shape
+        if index is not None and index.device.type == "xla" and _is_mask(index) and fits:
+            result += places_of(index)
+        else:
+            result.append(index)
+    return result
+
+
 def _resolved(tensor: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor | None]:
     """The indices on the device of `tensor`; a mask on the CPU becomes the places where it is true."""
     if all(index is None or index.device.type == "xla" for index in indices):

@@ -58,7 +58,13 @@ def infer(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         if operator.name in _ORDERED_AS and (result.dim() < 5 or result.dtype is not torch.float64):
             result = _ordered_as(result, meta_args[: _ORDERED_AS[operator.name]])
     if operator.form is Form.INPLACE:
-        result = tuple(meta_args[w] if isinstance(w, int) else meta_kwargs.get(w) for w in operator.written)
+        result = _written(operator, meta_args, meta_kwargs)
+        for before, after in zip(_written(operator, args, kwargs), result, strict=True):
+            # Some of PyTorch's meta kernels resize what an operand would enlarge; its kernels refuse to.
+            if isinstance(after, torch.Tensor) and after.shape != before.shape:
+                raise RuntimeError(
+                    f"output with shape {list(before.shape)} doesn't match the broadcast shape {list(after.shape)}"
+                )
         outputs, structure = _describe(result, exact=True)
         return Inferred(outputs, structure if len(structure) > 1 or structure[0] != -1 else (-1,), True)
     nested = isinstance(result, (tuple, list))
@@ -75,6 +81,10 @@ def _ordered_as(result: torch.Tensor, operands: Any) -> torch.Tensor:
     orders = (private.suggest_memory_format(operand) for operand in operands)
     order = next((order for order in orders if order is not torch.contiguous_format), torch.contiguous_format)
     return result.contiguous(memory_format=order)
+
+
+def _written(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(args[where] if isinstance(where, int) else kwargs.get(where) for where in operator.written)
 
 
 def _describe(results: Any, exact: bool) -> tuple[tuple[Spec, ...], tuple[int, ...]]:

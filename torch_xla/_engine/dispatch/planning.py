@@ -155,6 +155,8 @@ def _plan(rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs: dict[st
         replaced = template.replace(argument, keyword in operator.scalars)
         if keyword not in DROPPED:
             filled_kwargs[keyword] = replaced
+    if operator.reordered:
+        filled_args = tuple(filled_args[position] for position in operator.reordered)
     for position, name, default in operator.defaults:
         if position >= len(args):
             filled_kwargs.setdefault(name, default)

@@ -6,7 +6,7 @@ import torch
 
 from ..lowering.registry import all_rules
 from ..private import torch as private
-from . import batch_norm, composed, indexing, layouts, memory, tangents, views
+from . import batch_norm, composed, distributions, indexing, layouts, memory, selection, tangents, views
 from .attention import register_attention
 from .autocast import register_autocast
 from .kernels import out_variant, recorder
@@ -15,6 +15,12 @@ from .recurrent import register_recurrent
 # Composite operators that PyTorch differentiates as a whole: one node each instead of a chain of reshapes. `matmul` is
 # none of them: its whole form has no forward-mode derivative and no second one.
 _WHOLE = ("linear",)
+
+# Views that do not say so: PyTorch's composition shares the memory, as callers like `torch.kron` rely on.
+_SHARING = frozenset(("aten::_unsafe_view", "aten::unsafe_split.Tensor", "aten::unsafe_split_with_sizes"))
+
+# Their own `out=` forms compute in other kernels than the operator itself.
+_COMPUTED_APART = ("cummax.out", "cummin.out", "mode.values")
 
 # Overloads with an `out=` that do not say so. Their schemas would, but building all of them slows the import.
 _NAMED_AFTER_RESULTS = frozenset(
@@ -36,8 +42,10 @@ def register_kernels() -> None:
         **memory.KERNELS,
         **batch_norm.KERNELS,
         **composed.KERNELS,
+        **distributions.KERNELS,
         **indexing.KERNELS,
         **layouts.KERNELS,
+        **selection.KERNELS,
         **tangents.KERNELS,
         **{name.removeprefix("aten::"): views.view_kernel(name) for name in views.NAMES},
         "as_strided": views.as_strided,
@@ -53,16 +61,19 @@ def register_kernels() -> None:
         short = name.removeprefix("aten::")
         if short not in special and _is_ours(name, ruled):
             private.register_kernel(library, short, _kernel_for(name))
+    for short in _COMPUTED_APART:
+        private.register_kernel(library, short, out_variant(f"aten::{short}"))
     for short in _WHOLE:
         private.register_kernel(library, short, recorder(f"aten::{short}"))
     _libraries.extend(register_attention())
     _libraries.extend(register_recurrent())
     _libraries.extend(layouts.register_refusals())
+    _libraries.extend(selection.register_splits())
     register_autocast()
 
 
 def _is_ours(name: str, ruled: set[str]) -> bool:
-    if private.has_kernel(name, "CompositeImplicitAutograd"):
+    if private.has_kernel(name, "CompositeImplicitAutograd") or name in _SHARING:
         return False
     # PyTorch's own composition of an operator is better than the CPU, unless we have a rule for the whole.
     base, dot, overload = name.partition(".")

@@ -25,13 +25,13 @@ def angle(self: jax.Array) -> jax.Array:
     return jnp.where(self < 0, np.pi, jnp.where(jnp.isnan(self), self, 0))
 
 
-@lowers(aten.complex.default, promotion=Promotion.COMMON)
+@lowers(aten.complex.default)
 def complex_of_parts(real: jax.Array, imag: jax.Array) -> jax.Array:
     # There is no complex dtype of two float16 in XLA.
     return lax.complex(*jnp.broadcast_arrays(widened(real), widened(imag)))
 
 
-@lowers(aten.polar.default, promotion=Promotion.COMMON)
+@lowers(aten.polar.default)
 def polar(abs: jax.Array, angle: jax.Array) -> jax.Array:
     abs, angle = widened(abs), widened(angle)
     return lax.complex(abs * lax.cos(angle), abs * lax.sin(angle))

@@ -108,6 +108,8 @@ def masked_fill(self: jax.Array, mask: jax.Array, value: Any) -> jax.Array:
 
 @lowers(aten.masked_scatter.default)
 def masked_scatter(self: jax.Array, mask: jax.Array, source: jax.Array) -> jax.Array:
+    if mask.dtype != np.bool_:
+        raise TypeError(f"masked_scatter takes a mask of bools, not of {mask.dtype}")
     self, mask = jnp.broadcast_arrays(self, mask)
     if not source.size:
         return self

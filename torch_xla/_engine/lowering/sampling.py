@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from .opmath import widened
+from .opmath import is_float, widened
 from .random import exponential_numbers, inner_uniform_numbers, normal_numbers
 from .registry import lowers
 from .searching import insertion_points
@@ -213,6 +213,10 @@ def sample_dirichlet(self: jax.Array, *, key: jax.Array) -> jax.Array:
 
 @lowers(aten.multinomial.default, random=True)
 def multinomial(self: jax.Array, num_samples: int, replacement: bool = False, *, key: jax.Array) -> jax.Array:
+    if not is_float(self):
+        raise TypeError(f"multinomial takes weights of a floating-point dtype, not {self.dtype}")
+    if num_samples <= 0 or self.shape[-1] > 2**24:
+        raise ValueError(f"multinomial cannot draw {num_samples} of {self.shape[-1]} categories (2^24 at most)")
     weights = widened(self)
     if replacement and num_samples > 1:
         totals = jnp.cumsum(weights, -1)

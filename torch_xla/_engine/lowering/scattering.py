@@ -181,6 +181,8 @@ def index_reduce(
 @lowers(aten.index_add.default)
 def index_add(self: jax.Array, dim: int, index: jax.Array, source: jax.Array, *, alpha: Any = 1) -> jax.Array:
     operand, source = dimensioned(self), dimensioned(source)
+    if source.ndim != operand.ndim:
+        raise ValueError(f"source tensor shape must match self tensor shape, excluding dim {dim}")
     if operand.dtype == np.bool_:
         source = source & jnp.asarray(alpha != 0)
     else:

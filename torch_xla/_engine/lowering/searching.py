@@ -98,6 +98,8 @@ def isin(*operands: Any, assume_unique: bool = False, invert: bool = False, **na
 def nonzero_static(self: jax.Array, *, size: int, fill_value: int = -1) -> jax.Array:
     if self.ndim == 0:
         return jnp.zeros((size, 0), np.int64)
+    if not self.size:
+        return jnp.full((size, self.ndim), fill_value, np.int64)
     places = jnp.nonzero(self, size=size, fill_value=fill_value)
     return jnp.stack(places, 1).astype(np.int64)
 
@@ -155,7 +157,7 @@ def histogram(
 ) -> tuple[jax.Array, jax.Array]:
     values = self.reshape(-1)
     limits = [jnp.asarray(number_as(limit, values.dtype)) for limit in range] if range else _range_of(values)
-    low, high = _widened_range(limits[0], limits[1], 0.5)
+    low, high = _widened_range(limits[0], limits[1], 0.5) if values.size or range else (limits[0], limits[1] + 1)
     return _histogram(values, jnp.linspace(low, high, bins + 1, dtype=values.dtype), weight, density)
 
 

@@ -33,6 +33,20 @@ def ordered(operand: jax.Array, axis: int, descending: bool = False) -> tuple[ja
     return values, places
 
 
+ORDER_OF_ROWS = "xla::order_of_rows"
+
+
+@lowers(ORDER_OF_ROWS)
+def order_of_rows(rows: jax.Array) -> jax.Array:
+    """The stable lexicographic order of the rows of a matrix: they are sorted by the last column first."""
+
+    def by_column(step: jax.Array, order: jax.Array) -> jax.Array:
+        column = lax.dynamic_index_in_dim(rows, rows.shape[1] - 1 - step, 1, keepdims=False)
+        return lax.sort((column[order], order), num_keys=1, is_stable=True)[1]
+
+    return lax.fori_loop(0, rows.shape[1], by_column, lax.iota(np.int64, rows.shape[0]))
+
+
 @lowers(aten.sort.default, aten.sort.stable)
 def sort(
     self: jax.Array, dim: int = -1, descending: bool = False, *, stable: bool | None = None

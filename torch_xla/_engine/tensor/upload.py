@@ -22,6 +22,9 @@ _BITS = {1: torch.uint8, 2: torch.int16}
 # Up to so many integers are remembered on the host: what a program writes as a list of indices.
 _FEW = 64
 
+# NumPy, by way of which the elements travel, has no more.
+_MOST_DIMS = 64
+
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     """The memory of a CPU tensor as a NumPy array of the matching dtype; shared where PyTorch can."""
@@ -45,6 +48,11 @@ def from_numpy(array: np.ndarray) -> torch.Tensor:
 
 def upload(tensor: torch.Tensor, device: Device) -> Value:
     """A value on `device` with the contents of a CPU tensor, which may change afterwards."""
+    if tensor.dim() > _MOST_DIMS:
+        raise RuntimeError(
+            f"only tensors with up to {_MOST_DIMS} dims are supported on an xla device; this one has {tensor.dim()}. "
+            "Merge some with `.flatten()` or `.reshape(...)` before you move it."
+        )
     spec = dense_spec(tensor)
     start = 0.0
     if events.watched and (events.closely or events.guarded):

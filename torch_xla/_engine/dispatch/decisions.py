@@ -1,0 +1,8 @@
+"""What runs on the CPU because somebody decided so, and why. Any other fallback is a rule that is missing."""
+
+# By the name a fallback is counted as; the reason is part of its warning.
+ON_THE_CPU: dict[str, str] = {
+    "aten::_histogramdd_bin_edges": "a histogram of several dimensions has a list of edges as its result, on the host",
+    "aten::_histogramdd_from_bin_cts": "a histogram of several dimensions is made once, for a person to look at",
+    "aten::_histogramdd_from_bin_tensors": "a histogram of several dimensions is made once, for a person to look at",
+}
