@@ -31,11 +31,11 @@ class Contestant(ABC):
 class Training:
     """Forward, loss, backward and AdamW on whatever device the model is."""
 
-    def __init__(self, workload: Workload, dropout: float, device: torch.device) -> None:
+    def __init__(self, workload: Workload, dropout: float, device: torch.device, fused: bool | None = None) -> None:
         torch.manual_seed(0)
         self.model = workload.build(dropout).to(device)
         self.inputs, self.targets = (tensor.to(device) for tensor in workload.batch())
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LR)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LR, fused=fused)
         self.forward: nn.Module = self.model
 
     def step(self) -> Tensor:
@@ -85,6 +85,29 @@ class Ours(Contestant):
         torch_xla.sync(wait=True)
 
 
+class OpenXla(Ours):
+    """The xla device, the model compiled by `torch.compile(backend="openxla")`: two operations of a step's program."""
+
+    def __init__(self, workload: Workload, dropout: float) -> None:
+        super().__init__(workload, dropout)
+        self.training.forward = torch.compile(self.training.model, backend="openxla")
+
+
+class Replay(Ours):
+    """The xla device, the step replayed; the step count of the optimizer is on the device, as that asks for."""
+
+    def __init__(self, workload: Workload, dropout: float) -> None:
+        torch_xla.manual_seed(0)
+        self.training = Training(workload, dropout, torch.device("xla"), fused=True)
+        self.replayed = torch_xla.compile(self.training.step, replay=True)
+
+    def record(self) -> None:
+        self.replayed()
+
+    def step(self) -> None:
+        self.replayed()
+
+
 class Jax(Contestant):
     """The encoder in plain JAX, one jitted step that is given its state to keep."""
 
@@ -99,7 +122,14 @@ class Jax(Contestant):
         jax.block_until_ready(self.encoder.state)
 
 
-CONTESTANTS: dict[str, type[Contestant]] = {"eager": Eager, "inductor": Inductor, "ours": Ours, "jax": Jax}
+CONTESTANTS: dict[str, type[Contestant]] = {
+    "eager": Eager,
+    "inductor": Inductor,
+    "ours": Ours,
+    "openxla": OpenXla,
+    "replay": Replay,
+    "jax": Jax,
+}
 
 
 @dataclass(frozen=True)

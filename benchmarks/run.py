@@ -1,6 +1,6 @@
-"""Measures training steps: eager PyTorch on the CPU, the xla device, and if asked for inductor and hand-written JAX.
+"""Measures training steps: eager PyTorch on the CPU, the xla device, and others if asked for.
 
-    python -m benchmarks.run [--workloads encoder,gpt2_like] [--contestants eager,ours,jax,inductor]
+    python -m benchmarks.run [--workloads encoder,gpt2_like] [--contestants eager,ours,jax,inductor,openxla,replay]
                              [--rounds 7] [--dropout 0] [--memory] [--write docs/benchmarks.md]
 
 A step is forward, loss, zero_grad, backward and AdamW, on one batch. "step" is the time of one step among many that
@@ -27,7 +27,14 @@ from benchmarks.models import WORKLOADS
 
 WARM_UP_STEPS = 5
 SECONDS_PER_TURN = 0.6
-NAMES = {"eager": "eager", "inductor": "inductor", "ours": "ours", "jax": "JAX"}
+NAMES = {
+    "eager": "eager",
+    "inductor": "inductor",
+    "ours": "ours",
+    "openxla": "openxla",
+    "replay": "replay",
+    "jax": "JAX",
+}
 
 
 @dataclass
@@ -89,7 +96,7 @@ def measure(workload: str, names: Sequence[str], rounds: int, dropout: float | N
         with machine.watched() as disturbance:
             for name, contestant in contestants.items():
                 measured.steps[name].append(timed(contestant, turns[name]))
-                if isinstance(contestant, Ours):
+                if name == "ours" and isinstance(contestant, Ours):
                     measured.recording.append(timed_recording(contestant, min(10, turns[name])))
         measured.disturbance.append(disturbance.share)
     return measured
@@ -100,7 +107,7 @@ def cell(number: float | None, form: str = ".1f") -> str:
 
 
 def table(results: dict[str, Measured], names: Sequence[str]) -> str:
-    others = [name for name in ("inductor", "jax") if name in names]
+    others = [name for name in ("inductor", "openxla", "replay", "jax") if name in names]
     header = ["model", "eager, ms", *(f"{NAMES[name]}, ms" for name in others)]
     header += ["ours, ms", "ours / eager", "recording, ms", "recording / eager", "compile, s", "compiles"]
     lines = [f"| {' | '.join(header)} |", "|---|" + "--:|" * (len(header) - 1)]

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.contestants import Eager, Ours
+from benchmarks.contestants import Eager, OpenXla, Ours, Replay
 from benchmarks.jax_encoder import JaxEncoder
 from benchmarks.models import WORKLOADS, Encoder
 
@@ -36,3 +36,14 @@ def test_both_devices_are_given_the_same_training(name: str) -> None:
     # One step's rounding is amplified by AdamW, which divides by the size of the gradient.
     expected = losses(Eager(WORKLOADS[name], 0.0), 4)
     assert losses(Ours(WORKLOADS[name], 0.0), 4) == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_compiled_model_is_given_the_same_training() -> None:
+    assert losses(OpenXla(WORKLOADS["mlp"], 0.0), 4) == pytest.approx(losses(Eager(WORKLOADS["mlp"], 0.0), 4), abs=1e-4)
+
+
+def test_a_replayed_step_is_the_same_training() -> None:
+    ours = Replay(WORKLOADS["mlp"], 0.0)
+    found = [ours.replayed().item() for _ in range(6)]
+    assert ours.replayed.is_replayed
+    assert found == pytest.approx(losses(Eager(WORKLOADS["mlp"], 0.0), 6), abs=1e-4)
