@@ -1,0 +1,65 @@
+"""The programs in the guides run as they stand, and print what the guides show.
+
+The `python` blocks of a page are one program, called `train.py`. The `text` block that follows one is what it prints:
+numbers with a point may differ, and spaces in a row; `…` stands for anything.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+MARK = "-- next block --"
+
+
+def blocks_of(page: Path) -> list[tuple[str, str]]:
+    return BLOCK.findall(page.read_text())
+
+
+GUIDES = [
+    page for page in sorted((ROOT / "docs").glob("*.md")) if {"python", "text"} <= {kind for kind, _ in blocks_of(page)}
+]
+
+
+def pattern_of(shown: str) -> str:
+    """What may be printed where a guide shows this."""
+    words = re.escape(shown.rstrip())
+    words = words.replace("…", ".*")
+    words = re.sub(r"(\\ )+", r"[ ]+", words)
+    # A sign too, and a time that has fewer digits elsewhere.
+    return re.sub(r"(\\-)?\d+\\\.\d+", r"-?[0-9]+[.][0-9]+(e-[0-9]+)?", words)
+
+
+def lines_of(text: str) -> list[str]:
+    return [line.rstrip() for line in text.strip("\n").splitlines()]
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
+def test_a_guide_prints_what_it_shows(page: Path, tmp_path: Path) -> None:
+    blocks = blocks_of(page)
+    program = "".join(f"{code}print({MARK!r})\n" for kind, code in blocks if kind == "python")
+    (tmp_path / "train.py").write_text(program)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "train.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.split(f"{MARK}\n")
+    place = -1
+    for kind, body in blocks:
+        if kind == "python":
+            place += 1
+            continue
+        output = printed[place].replace(f"{tmp_path}{os.sep}", "")
+        for shown, line in zip(lines_of(body), lines_of(output), strict=True):
+            assert re.fullmatch(pattern_of(shown), line), f"{page.name} shows\n  {shown}\nbut it prints\n  {line}"
