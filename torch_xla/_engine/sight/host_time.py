@@ -113,6 +113,7 @@ class _Profiler:
         self.within: list[Compilation | Wait] = []
         self.watcher = _DeviceWatcher()
         self.began = self.last = time.perf_counter()
+        self.watcher.watch(self.began)  # what was started before and still runs
 
     @staticmethod
     def _device() -> devices.Device:
@@ -224,7 +225,7 @@ class _DeviceWatcher:
         while (entry := self._queue.get()) is not None:
             start, output = entry
             try:
-                jax.block_until_ready(output)
+                jax.block_until_ready(output)  # nothing to wait for is there at once
             except RuntimeError:
                 # Given to the next program, whose end tells of this one too; or failed, which is told elsewhere.
                 self._until = min(max(self._until, start), time.perf_counter())
