@@ -28,6 +28,7 @@ LEVEL = {
     "modes": 11,
     "dynamo": 12,
     "sight": 12,
+    "interop": 13,
 }
 
 # Rooms that must stay free of these libraries, so that they can be tested without a device.

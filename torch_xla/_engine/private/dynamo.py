@@ -6,6 +6,7 @@ from typing import Any
 from torch._dynamo import trace_rules
 from torch._dynamo.backends import registry
 from torch._dynamo.backends.common import aot_autograd as aot_autograd
+from torch._functorch.aot_autograd import aot_function as aot_function
 from torch._functorch.aot_autograd import aot_module_simplified as aot_module_simplified
 
 

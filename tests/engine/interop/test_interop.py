@@ -1,0 +1,216 @@
+"""Arrays that are tensors, JAX functions with gradients, and functions that Python runs once."""
+
+import subprocess
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torch_xla
+import torch_xla.debug.metrics as met
+from torch_xla.core.xla_builder import call_jax
+from torch_xla.experimental.assume_pure import PureModule, assume_pure, j2t_autograd
+from torch_xla.interop import as_torch, from_jax, to_jax
+
+
+def test_a_tensor_and_its_array_share_their_memory() -> None:
+    x = torch.arange(6.0).to("xla")
+    array = to_jax(x)
+    assert array.unsafe_buffer_pointer() == to_jax(x).unsafe_buffer_pointer()
+    assert to_jax(from_jax(array)) is array
+
+
+@pytest.mark.parametrize("dtype", (torch.bool, torch.int64, torch.float64, torch.bfloat16, torch.complex64))
+def test_dtypes_survive_the_way_there_and_back(dtype: torch.dtype) -> None:
+    x = torch.tensor([0, 1, 3]).to(dtype).to("xla")
+    back = from_jax(to_jax(x))
+    assert back.dtype is dtype and torch.equal(back.cpu(), x.cpu())
+
+
+def test_writing_to_a_tensor_leaves_its_array_alone() -> None:
+    x = torch.zeros(4).to("xla")
+    pending = x + 1  # x is an operand already when its array is taken
+    array = to_jax(x)
+    for _ in range(3):
+        x.add_(1)
+        torch_xla.sync(wait=True)
+    del x
+    torch_xla.sync(wait=True)
+    np.testing.assert_array_equal(array, np.zeros(4))
+    assert pending.tolist() == [1.0] * 4
+    t = from_jax(array)
+    t.mul_(0).add_(7)
+    torch_xla.sync(wait=True)
+    np.testing.assert_array_equal(array, np.zeros(4))
+
+
+def test_an_array_of_a_view_shows_the_view() -> None:
+    x = torch.arange(6.0).to("xla").reshape(2, 3)
+    np.testing.assert_array_equal(to_jax(x.t()), x.t().cpu().numpy())
+    np.testing.assert_array_equal(to_jax(x[:, 1]), [1.0, 4.0])
+    z = torch.tensor([1 + 2j]).to("xla")
+    np.testing.assert_array_equal(to_jax(z.conj()), [1 - 2j])
+
+
+def test_what_is_no_array_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"one on cpu. Move it with `.to\('xla'\)`"):
+        to_jax(torch.ones(2))
+    with pytest.raises(TypeError, match="takes a jax.Array; got a ndarray"):
+        from_jax(np.ones(2))
+    with pytest.raises(TypeError, match="JAX is tracing"):
+        jax.jit(lambda x: from_jax(x))(jnp.ones(2))
+    with pytest.raises(RuntimeError, match="takes tensors on the xla device; one of its arguments is on cpu"):
+        call_jax(jnp.sin, (torch.ones(2),))
+    with pytest.raises(TypeError, match="hashable values"):
+        call_jax(lambda x, s: x, (torch.ones(2, device="xla"), {1, 2}))
+
+
+def test_a_jax_function_is_one_operation_with_any_structure() -> None:
+    def function(pair: Any, *, scale: float, table: Any) -> Any:
+        return {"sum": pair[0] + pair[1] * scale, "where": jnp.argmax(pair[0]), "table": (table, None)}
+
+    a, b = torch.tensor([1.0, 5.0]).to("xla"), torch.tensor([2.0, 3.0]).to("xla")
+    found = call_jax(function, ([a, b],), {"scale": 2.0, "table": np.arange(2)}, name="mine")
+    assert found["sum"].tolist() == [5.0, 11.0] and found["where"].item() == 1
+    assert found["table"][0].tolist() == [0, 1] and found["table"][1] is None
+    assert set(met.executed_fallback_ops()) <= {"aten::_local_scalar_dense"}  # of `item`
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.complex64))
+def test_gradients_are_pytorchs(dtype: torch.dtype) -> None:
+    def in_torch(x: Tensor, w: Tensor) -> Tensor:
+        return (x @ w).pow(3) * w.sum()
+
+    def in_jax(x: Any, w: Any) -> Any:
+        return (x @ w) ** 3 * w.sum()
+
+    results: list[list[Tensor]] = []
+    for device, function in (("cpu", in_torch), ("xla", as_torch(in_jax))):
+        torch.manual_seed(0)
+        x = torch.randn(2, 3, dtype=dtype).to(device).requires_grad_()
+        w = torch.randn(3, 3, dtype=dtype).to(device).requires_grad_()
+        out = function(x, w)
+        first = torch.autograd.grad(
+            out, (x, w), torch.ones_like(out) * (1 + 2j if dtype.is_complex else 1), create_graph=True
+        )
+        second = torch.autograd.grad(first[0].abs().sum(), (x, w))
+        results.append([t.detach().cpu() for t in (out, *first, *second)])
+    for theirs, ours in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_integers_have_no_gradient_and_leave_the_others_theirs() -> None:
+    x = torch.tensor([3.0, 1.0]).to("xla").requires_grad_()
+    index = torch.tensor([1, 0]).to("xla")
+    values, order = j2t_autograd(lambda x, i: (x[i] * 2, jnp.argsort(x)))(x, index)
+    assert order.requires_grad is False and order.tolist() == [1, 0]
+    (values * torch.tensor([1.0, 10.0]).to("xla")).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [20.0, 2.0]
+
+
+def test_the_users_precision_setting_decides_without_64_bit_tensors() -> None:
+    x = torch.ones(2, device="xla")
+    assert call_jax(lambda x: jnp.zeros(3) + x.sum(), (x,)).dtype is torch.float32
+    assert call_jax(lambda x: jnp.zeros(3) + x.sum(), (x.double(),)).dtype is torch.float64
+    assert call_jax(lambda i: i + 1, (torch.tensor([1 << 40]).to("xla"),)).tolist() == [(1 << 40) + 1]
+
+
+def test_a_jax_function_trains_with_the_rest() -> None:
+    def trained(device: str) -> list[float]:
+        torch.manual_seed(0)
+        model = nn.Linear(3, 3).to(device)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        activation: Any = nn.functional.silu if device == "cpu" else as_torch(jax.nn.silu)
+        losses = []
+        for _ in range(4):
+            loss = activation(model(torch.ones(2, 3).to(device))).pow(2).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+            torch_xla.sync()
+        return [loss.item() for loss in losses]
+
+    assert trained("xla") == pytest.approx(trained("cpu"), rel=1e-5)
+    assert (met.counter_value("UncachedCompile") or 0) <= 2 + 1
+
+
+def test_equal_functions_are_one_program_in_another_process() -> None:
+    program = """
+import jax.numpy as jnp, torch
+from torch_xla._engine.interop import functions
+x = torch.ones(3, device="xla")
+table = jnp.arange(3.0)
+functions.call(lambda x: jnp.tanh(x) + table, (x,), {})
+print([traced.plan.op for traced in functions._traced.values()])
+"""
+    names = [
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert names[0] == names[1] and "jax::<lambda>_" in names[0]
+
+
+def test_a_pure_function_runs_once_for_each_kind_of_arguments() -> None:
+    calls: list[tuple[int, ...]] = []
+
+    @assume_pure
+    def function(x: Tensor, weights: dict[str, Tensor], scale: float = 1.0) -> dict[str, Any]:
+        calls.append(tuple(x.shape))
+        return {"out": nn.functional.gelu(x @ weights["w"]) * scale, "rows": x.shape[0]}
+
+    torch.manual_seed(0)
+    w = torch.randn(3, 2)
+    for rows in (2, 2, 5, 2):
+        x = torch.linspace(-1, 1, rows * 3).reshape(rows, 3)
+        ours_x, ours_w = x.to("xla").requires_grad_(), w.to("xla").requires_grad_()
+        theirs_x, theirs_w = x.clone().requires_grad_(), w.clone().requires_grad_()
+        found = function(ours_x, {"w": ours_w}, scale=2.0)
+        expected = nn.functional.gelu(theirs_x @ theirs_w) * 2.0
+        assert found["rows"] == rows
+        found["out"].pow(2).sum().backward()
+        expected.pow(2).sum().backward()
+        torch.testing.assert_close(found["out"].cpu(), expected)
+        torch.testing.assert_close(ours_x.grad.cpu(), theirs_x.grad)  # type: ignore[union-attr]
+        torch.testing.assert_close(ours_w.grad.cpu(), theirs_w.grad)  # type: ignore[union-attr]
+    assert sorted(set(calls)) == [(2, 3), (5, 3)]
+    count = len(calls)
+    function(ours_x, {"w": ours_w}, scale=3.0)
+    assert len(calls) > count
+
+
+def test_a_seed_decides_the_random_numbers_of_a_pure_function() -> None:
+    @assume_pure(add_rng_seed_argument=True)
+    def noise(x: Tensor) -> Tensor:
+        return x + torch.rand_like(x)
+
+    x = torch.zeros(4, device="xla")
+    torch_xla.manual_seed(5)
+    before = torch.rand(2, device="xla").tolist()
+    first, again, other = (noise(x, rng_seed=seed).tolist() for seed in (3, 3, 4))
+    assert first == again != other
+    torch_xla.manual_seed(5)
+    assert torch.rand(2, device="xla").tolist() == before
+    fresh = assume_pure(lambda x: torch.rand_like(x))
+    assert fresh(x).tolist() != fresh(x).tolist()
+
+
+def test_a_pure_module_trains_like_the_module() -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Tanh(), nn.Linear(4, 1))
+    pure = PureModule(nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Tanh(), nn.Linear(4, 1)))
+    pure.module.load_state_dict(plain.state_dict())
+    pure.to("xla")
+    for model, device in ((plain, "cpu"), (pure, "xla")):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            model.zero_grad()
+            model(torch.linspace(0, 1, 6).reshape(2, 3).to(device)).pow(2).sum().backward()
+            optimizer.step()
+    for theirs, ours in zip(plain.parameters(), pure.module.parameters(), strict=True):
+        torch.testing.assert_close(ours.detach().cpu(), theirs.detach())

@@ -1,0 +1,1 @@
+"""JAX beside PyTorch: arrays that are tensors, JAX functions with gradients, pure functions that are traced once."""

@@ -1,0 +1,56 @@
+"""A tensor's buffer is a `jax.Array`: both change hands without a copy."""
+
+from typing import Any
+
+import jax
+import torch
+
+from .. import dtypes
+from ..client import buffers, platform
+from ..graph.spec import contiguous_stride, spec_of
+from ..graph.tape import Value
+from ..tensor.device import LOCK, current_index, device_at
+from ..tensor.storage import shows_all, snapshot, value_of, wrap
+from ..tensor.sync import materialise
+
+
+def to_jax(tensor: torch.Tensor) -> jax.Array:
+    """What `tensor` shows now, as an array: its own buffer if its elements lie there as it shows them."""
+    if not isinstance(tensor, torch.Tensor) or tensor.device.type != "xla":
+        came = f"one on {tensor.device}" if isinstance(tensor, torch.Tensor) else f"a {type(tensor).__name__}"
+        raise TypeError(f"to_jax() takes a tensor on an xla device; got {came}. Move it with `.to('xla')`.")
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    with LOCK:
+        value = value_of(tensor)
+        if not shows_all(tensor, value.spec):
+            value = snapshot(tensor)
+        buffer: jax.Array = materialise(value)
+        # An array never changes, and the caller keeps it: nothing recorded so far or later may take its memory.
+        value.shared = True
+        if value.tape is not None and value.slot not in value.tape.shared:
+            value.tape.shared.append(value.slot)
+    wanted = dtypes.to_jax(tensor.dtype)
+    if buffer.dtype == wanted:
+        return buffer
+    with jax.enable_x64(True):
+        return buffer.astype(wanted)
+
+
+def from_jax(array: Any) -> torch.Tensor:
+    """A tensor whose buffer is `array`. Writing to the tensor moves it to memory of its own."""
+    if not isinstance(array, jax.Array):
+        raise TypeError(f"from_jax() takes a jax.Array; got a {type(array).__name__}. jax.numpy.asarray makes one.")
+    if isinstance(array, jax.core.Tracer):
+        raise TypeError("from_jax() got a value that JAX is tracing; call torch_xla operations outside jax.jit")
+    homes = sorted(array.devices(), key=lambda device: device.id)
+    if len(homes) != 1:
+        raise ValueError(f"from_jax() takes an array on one device; this one lies on {len(homes)}: {homes}")
+    local = platform.local_devices()
+    device = device_at(local.index(homes[0]) if homes[0] in local else current_index())
+    if homes[0] is not device.jax_device:
+        array = buffers.move(array, device.jax_device)
+    size = tuple(array.shape)
+    value = Value(spec_of(size, contiguous_stride(size), dtypes.to_torch(array.dtype)), device, None, -1)
+    value.buffer = array
+    value.shared = True
+    return wrap(value)

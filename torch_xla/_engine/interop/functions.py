@@ -1,0 +1,188 @@
+"""A JAX function as one recorded operation: traced once for each kind of operands, differentiated by JAX."""
+
+import functools
+import hashlib
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.extend as jex
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from .. import dtypes
+from ..dispatch.kernels import append
+from ..graph.plan import Operand, Plan
+from ..graph.spec import Spec, contiguous_stride, spec_of
+from ..graph.tape import Value
+from ..lowering.registry import Promotion, Rule, add_rule, rule_of
+from ..tensor.storage import snapshot, wrap
+from .arrays import from_jax
+
+# Constants of a function are part of its name up to so many bytes; one with more is not found again on disk.
+_MOST_CONSTANTS = 1 << 24
+
+_serial = itertools.count()
+_traced: dict[Any, "Traced"] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """A function of arrays alone: where the arrays stand among the arguments, and all that is not an array."""
+
+    function: Callable[..., Any]
+    tree: Any
+    static: tuple[Any, ...]  # by leaf; `_ARRAY` where an array stands
+    name: str
+
+    def __call__(self, *arrays: Any) -> Any:
+        rest = iter(arrays)
+        leaves = [next(rest) if leaf is _ARRAY else leaf for leaf in self.static]
+        args, kwargs = jax.tree.unflatten(self.tree, leaves)
+        return self.function(*args, **kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """The gradients of a function by some of its arrays, as a function of its arrays and the outputs' gradients."""
+
+    function: Callable[..., Any]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    count: int
+    name: str
+
+    def __call__(self, *arrays: Any) -> Any:
+        operands, given = arrays[: self.count], arrays[self.count :]
+
+        def of_inputs(*chosen: Any) -> list[Any]:
+            filled = list(operands)
+            for place, array in zip(self.inputs, chosen, strict=True):
+                filled[place] = array
+            leaves = jax.tree.leaves(self.function(*filled))
+            return [leaves[place] for place in self.outputs]
+
+        _, pull = jax.vjp(of_inputs, *(operands[place] for place in self.inputs))
+        return list(pull(list(given)))
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A function for one kind of operands."""
+
+    plan: Plan
+    tree: Any
+
+
+_ARRAY = object()
+
+
+def call(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], name: str | None = None) -> Any:
+    """Records `function(*args, **kwargs)`; tensors and arrays among the arguments reach it as arrays."""
+    leaves, tree = jax.tree.flatten((tuple(args), kwargs))
+    leaves = [from_jax(leaf) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
+    leaves = [from_jax(jnp.asarray(leaf)) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    static = tuple(_ARRAY if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
+    try:
+        hash(static)
+    except TypeError as error:
+        raise TypeError(f"a JAX function takes tensors, arrays and hashable values: {error}") from error
+    flat = Flat(function, tree, static, str(name or getattr(function, "__name__", type(function).__name__)))
+    return _call(flat, tensors)
+
+
+def _call(flat: Flat | Gradient, tensors: Sequence[torch.Tensor]) -> Any:
+    elsewhere = next((tensor for tensor in tensors if tensor.device.type != "xla"), None)
+    if elsewhere is not None:
+        raise RuntimeError(
+            f"{flat.name} is a JAX function and takes tensors on the xla device; one of its arguments is on "
+            f"{elsewhere.device}. Move it with `.to('xla')`."
+        )
+    results: Any = _Function.apply(flat, *tensors)
+    traced = _trace(flat, [snapshot(tensor) for tensor in tensors])
+    return jax.tree.unflatten(traced.tree, results)
+
+
+class _Function(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, flat: Flat | Gradient, *tensors: torch.Tensor) -> Any:
+        values = [snapshot(tensor) for tensor in tensors]
+        traced = _trace(flat, values)
+        results = _record(traced, values)
+        ctx.flat = flat
+        ctx.differentiable = tuple(i for i, t in enumerate(results) if t.is_floating_point() or t.is_complex())
+        ctx.mark_non_differentiable(*(t for t in results if not (t.is_floating_point() or t.is_complex())))
+        ctx.save_for_backward(*tensors)
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        tensors = ctx.saved_tensors
+        inputs = tuple(i for i, needed in enumerate(ctx.needs_input_grad[1:]) if needed)
+        gradient = Gradient(ctx.flat, inputs, ctx.differentiable, len(tensors), f"{ctx.flat.name}_backward")
+        found = _call(gradient, [*tensors, *(_conjugate(grads[i]) for i in ctx.differentiable)])
+        results: list[torch.Tensor | None] = [None] * len(tensors)
+        for place, grad in zip(inputs, found, strict=True):
+            results[place] = _conjugate(grad)
+        return None, *results
+
+
+def _conjugate(grad: torch.Tensor) -> torch.Tensor:
+    # JAX's gradients by complex numbers are the conjugates of PyTorch's.
+    return grad.conj().resolve_conj() if grad.is_complex() else grad
+
+
+def _record(traced: Traced, values: list[Value]) -> list[torch.Tensor]:
+    if not values:
+        raise ValueError("a JAX function needs at least one tensor among its arguments, which tells the device")
+    return [wrap(value) for value in append(traced.plan, ([], values, []), values[0].device)]
+
+
+def _trace(flat: Flat | Gradient, values: Sequence[Value]) -> Traced:
+    specs = tuple(value.spec for value in values)
+    wide = bool(jax.config.values["jax_enable_x64"]) or any(_is_wide(spec.dtype) for spec in specs)
+    key = (flat, specs, wide, dtypes.device_mode())
+    traced = _traced.get(key)
+    if traced is None:
+        traced = _traced[key] = _trace_anew(flat, specs, wide)
+    return traced
+
+
+def _is_wide(dtype: torch.dtype) -> bool:
+    return dtype in (torch.int64, torch.uint64, torch.float64, torch.complex128)
+
+
+def _trace_anew(flat: Flat | Gradient, specs: tuple[Spec, ...], wide: bool) -> Traced:
+    # With 64-bit operands JAX must not narrow them; without, the function runs as it does by itself.
+    described = [jax.ShapeDtypeStruct(spec.size, dtypes.to_jax(dtypes.on_device(spec.dtype))) for spec in specs]
+    with jax.enable_x64(wide):
+        closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*described)
+    leaves, tree = jax.tree.flatten(shapes)
+    outputs = tuple(spec_of(leaf.shape, contiguous_stride(leaf.shape), dtypes.to_torch(leaf.dtype)) for leaf in leaves)
+    op = _name(flat.name, closed)
+    if rule_of(op) is None:
+        run = jex.core.jaxpr_as_fun(closed)
+        add_rule(Rule(op, functools.partial(_lower, run, len(leaves) == 1), Promotion.NONE, False))
+    operands = tuple(Operand(index) for index in range(len(specs)))
+    structure = (-1,) * len(outputs) if len(outputs) != 1 else (-2, -1)
+    return Traced(Plan(op, (operands, {}), specs, (), outputs, structure), tree)
+
+
+def _lower(run: Callable[..., Any], is_one: bool, *arrays: Any) -> Any:
+    results = run(*arrays)
+    # Behind `None`, so that one result too is a result among several.
+    return (None, *results) if is_one else results
+
+
+def _name(name: str, closed: Any) -> str:
+    """A name that says what the function computes, so that another process finds its program again."""
+    if sum(np.size(c) * np.dtype(getattr(c, "dtype", np.float64)).itemsize for c in closed.consts) > _MOST_CONSTANTS:
+        return f"jax::{name}_{next(_serial)} at 0x0"
+    digest = hashlib.sha256(str(closed.jaxpr).encode())
+    for constant in closed.consts:
+        digest.update(np.asarray(constant).tobytes())
+    return f"jax::{name}_{digest.hexdigest()[:24]}"

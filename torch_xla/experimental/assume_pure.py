@@ -1,0 +1,87 @@
+"""Functions that are traced once instead of at every call, and functions of JAX."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from torch.func import functional_call
+
+from .._engine.interop import functions, pure
+
+
+def assume_pure(fn: Callable[..., Any] | None = None, *, add_rng_seed_argument: bool = False) -> Callable[..., Any]:
+    """Decorator: promises that `fn` only computes its result from its arguments, so that Python need not run it each time.
+
+    `fn` takes and returns tensors on `xla` and other values, nested as you like. It is traced once for each structure,
+    size, dtype and hashable value of its arguments; every later call records a single operation, with gradients.
+    Parameters must be arguments (`PureModule` passes them), and `fn` must not read or change anything else.
+    Random numbers in it are new at every call; with `add_rng_seed_argument`, the keyword `rng_seed` (an int) decides.
+
+    >>> import torch, torch_xla
+    >>> from torch_xla.experimental.assume_pure import assume_pure
+    >>> @assume_pure
+    ... def double(x):
+    ...     return x * 2
+    >>> x = torch.ones(2, device="xla")
+    >>> double(double(x))
+    tensor([4., 4.], device='xla:0')
+    """
+    if fn is None:
+        return lambda function: pure.assume_pure(function, add_rng_seed_argument)
+    return pure.assume_pure(fn, add_rng_seed_argument)
+
+
+def j2t_autograd(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of tensors from `fn`, a pure function of JAX; its gradients come from `jax.vjp`.
+
+    >>> import jax.numpy as jnp, torch
+    >>> from torch_xla.experimental.assume_pure import j2t_autograd
+    >>> x = torch.ones(2, device="xla", requires_grad=True)
+    >>> j2t_autograd(lambda x: jnp.square(x).sum())(x).backward()
+    >>> x.grad
+    tensor([2., 2.], device='xla:0')
+    """
+    return lambda *args, **kwargs: functions.call(fn, args, kwargs)
+
+
+class PureModule(nn.Module):
+    """A module whose forward pass is pure: traced once for each kind of arguments, not at every call.
+
+    Its parameters and buffers may change between calls, but `forward` must not change buffers itself (batch norm in
+    training mode does).
+
+    >>> import torch, torch_xla
+    >>> from torch_xla.experimental.assume_pure import PureModule
+    >>> model = PureModule(torch.nn.Linear(2, 1, bias=False)).to("xla")
+    >>> model(torch.ones(3, 2, device="xla")).sum().backward()
+    >>> model.module.weight.grad.tolist()
+    [[3.0, 3.0]]
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self._pure = pure.assume_pure(_call_module, False)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's own result."""
+        named = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        return self._pure(_Identity(self.module), named, args, kwargs)
+
+
+class _Identity:
+    """A module as a hashable constant; training and evaluation are two."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self._key = (id(module), *(m.training for m in module.modules()))
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self._key == other._key
+
+
+def _call_module(identity: _Identity, named: dict[str, Any], args: Any, kwargs: Any) -> Any:
+    return functional_call(identity.module, named, args, kwargs)
