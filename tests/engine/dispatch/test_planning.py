@@ -104,3 +104,12 @@ def test_the_form_and_the_functional_sibling_are_read_off_the_schema(
 def test_arguments_that_only_the_written_form_may_leave_out_are_filled_in() -> None:
     assert operator_of("aten::bernoulli_.float").defaults == ((1, "p", 0.5),)
     assert operator_of("aten::add_.Tensor").defaults == ()
+
+
+@pytest.mark.parametrize("norm", [torch.nn.LayerNorm, torch.nn.BatchNorm1d], ids=lambda norm: norm.__name__)
+def test_gradients_of_narrow_norms_take_the_statistics_kept_in_float32(norm: type[torch.nn.Module]) -> None:
+    layer = norm(4).to("xla", torch.bfloat16)
+    x = torch.arange(12.0, device="xla").reshape(3, 4).square().to(torch.bfloat16).requires_grad_()
+    first = torch.autograd.grad(layer(x).square().sum(), [x, *layer.parameters()], create_graph=True)
+    second = torch.autograd.grad(sum(g.float().square().sum() for g in first), x)
+    assert {g.dtype for g in (*first, *second)} == {torch.bfloat16}

@@ -134,7 +134,10 @@ def _written_operands(operator: Operator, args: tuple[Any, ...], kwargs: dict[st
 def _is_doubtful(rule: Rule, operator: Operator, plan: Plan, shapes: Any) -> bool:
     """Whether PyTorch may refuse dtypes that its meta kernels let pass."""
     if rule.promotion is Promotion.NONE:
-        products = operator.overload._schema.name.partition("::")[2].rstrip("_") in _PRODUCTS
+        name = operator.overload._schema.name.partition("::")[2].rstrip("_")
+        if "backward" in name:
+            return False  # autograd calls it, and what the forward kernel kept has the dtypes of this device
+        products = name in _PRODUCTS
         return len({s.dtype for s in plan.operands if products or s.dtype.is_floating_point}) > 1
     if operator.form is not Form.INPLACE or isinstance(shapes, (list, tuple)):
         return False

@@ -70,7 +70,8 @@ def gru_cell(
     update = jax.nn.sigmoid(update_in + update_hidden)
     new = jnp.tanh(new_in + reset * new_hidden)
     workspace = jnp.concatenate([reset, update, new, hidden, new_hidden], axis=1)
-    return new + update * (hidden - new), workspace
+    # PyTorch has no meta kernel that would tell the dtypes.
+    return (new + update * (hidden - new)).astype(hx.dtype), workspace.astype(hx.dtype)
 
 
 @lowers(aten._thnn_fused_gru_cell_backward.default)
@@ -84,10 +85,7 @@ def gru_cell_backward(
     grad_reset = grad_new * new_hidden * reset * (1 - reset)
     from_input = jnp.concatenate([grad_reset, grad_update, grad_new], axis=1)
     from_hidden = jnp.concatenate([grad_reset, grad_update, grad_new * reset], axis=1)
-    return (
-        from_input,
-        from_hidden,
-        gradient * update,
-        jnp.sum(from_input, 0) if has_bias else None,
-        jnp.sum(from_hidden, 0) if has_bias else None,
-    )
+    grads = (from_input, from_hidden, gradient * update)
+    sums = (jnp.sum(from_input, 0), jnp.sum(from_hidden, 0)) if has_bias else (None, None)
+    narrow = grad_hy.dtype
+    return *(grad.astype(narrow) for grad in grads), *(None if s is None else s.astype(narrow) for s in sums)
