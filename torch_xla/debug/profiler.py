@@ -27,7 +27,9 @@ from typing import Any, TypeVar
 import torch
 
 from .._engine.client import processes as _processes
+from .._engine.sight import operator_times as _operator_times
 from .._engine.sight import profiler as _profiler
+from .._engine.sight.operator_times import OperatorTimes as OperatorTimes
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -165,6 +167,27 @@ def trace_modules(module: torch.nn.Module, name: str | None = None) -> AbstractC
     ...     y = net(torch.ones(1, 2, device="xla"))
     """
     return _profiler.module_traces(module, type(module).__name__ if name is None else name)
+
+
+def operator_times(log_dir: os.PathLike[str] | str) -> OperatorTimes:
+    """The time of the device by PyTorch operator and line of your program, from the latest profile below `log_dir`.
+
+    Printed, the result is a table of those that took longest; `rows` has all, each with `operator` (and the blocks
+    around it), `line`, `milliseconds` and `count`. An operation that XLA fused of several counts for the one at its
+    end. On a CPU whose threads run operations side by side, their times add up to more than passes.
+
+    Raises `FileNotFoundError` if there is no profile.
+
+    >>> import tempfile, torch, torch_xla.debug.profiler as xp
+    >>> folder, x = tempfile.mkdtemp(), torch.rand(300, 300).to("xla")
+    >>> xp.start_trace(folder)
+    >>> with xp.Trace("square"):
+    ...     y = (x @ x).sum().item()
+    >>> xp.stop_trace()
+    >>> any(row.operator.startswith("square/aten::") for row in xp.operator_times(folder).rows)
+    True
+    """
+    return _operator_times.operator_times(log_dir)
 
 
 def start_trace(log_dir: os.PathLike[str] | str, python_calls: bool = False) -> None:

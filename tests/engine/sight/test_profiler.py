@@ -119,6 +119,25 @@ def test_xprof_reads_the_profile(profile: Path) -> None:
     assert operations and all(event["args"]["hlo_module"].startswith("jit_program") for event in operations)
 
 
+def test_the_time_of_the_device_by_operator_and_line(profile: Path) -> None:
+    times = xp.operator_times(profile)
+    found = {row.operator: row for row in times.rows}
+    linear = found["train/forward/net/layers.1/aten::linear"]
+    assert linear.line is not None and linear.line[0] == __file__ and linear.line[2] == "forward"
+    assert linear.count >= 3 and linear.milliseconds > 0
+    assert times.milliseconds == pytest.approx(sum(row.milliseconds for row in times.rows))
+    milliseconds = [row.milliseconds for row in times.rows]
+    assert milliseconds == sorted(milliseconds, reverse=True)
+    head, first, *_ = str(times).splitlines()
+    assert head.split() == ["ms", "%", "count", "operator", "line"]
+    assert first.split()[0] == f"{milliseconds[0]:.3f}"
+
+
+def test_where_there_is_no_profile_that_is_said(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="There is no profile in .*. One is written there by"):
+        xp.operator_times(tmp_path)
+
+
 def test_a_block_is_closed_when_it_raises() -> None:
     with pytest.raises(KeyError):
         with xp.Trace("outer"):
