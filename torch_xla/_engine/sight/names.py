@@ -53,7 +53,10 @@ class _Search:
     def _note(self, name: str, tensor: torch.Tensor, is_state: bool = False) -> None:
         if tensor.device.type != "xla":
             return
-        value: Value | None = getattr(tensor.untyped_storage(), "value", None)
+        try:
+            value: Value | None = getattr(tensor.untyped_storage(), "value", None)
+        except NotImplementedError:
+            return  # a tensor of a transform (`vmap`, `grad`): it has no memory of its own
         if value is None:
             return
         buffer = self._before(value) if is_state and value.buffer is None else value.buffer
