@@ -34,11 +34,9 @@ _NAMED_AFTER_RESULTS = frozenset(
 _libraries: list[torch.library.Library] = []
 
 
-def register_kernels() -> None:
-    """Makes every aten operator work on the `xla` device."""
-    library = private.raw_library("aten")
-    _libraries.append(library)
-    special: dict[str, Any] = {
+def special_kernels() -> dict[str, Any]:
+    """The kernels that record no call of their operator as it stands: by name, such as "copy_"."""
+    return {
         **memory.KERNELS,
         **batch_norm.KERNELS,
         **composed.KERNELS,
@@ -52,6 +50,13 @@ def register_kernels() -> None:
         "as_strided_": views.as_strided_,
         "_neg_view": views.neg_view,
     }
+
+
+def register_kernels() -> None:
+    """Makes every aten operator work on the `xla` device."""
+    library = private.raw_library("aten")
+    _libraries.append(library)
+    special = special_kernels()
     for name, kernel in special.items():
         private.register_kernel(library, name, kernel)
     ruled = {op.name().removesuffix(".default") for op in all_rules() if not isinstance(op, str)}

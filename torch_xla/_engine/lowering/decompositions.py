@@ -34,6 +34,11 @@ def _decomposition(op: OpOverload) -> Callable[..., Any] | None:
     return found if callable(found) else None
 
 
+def exists(op: OpOverload) -> bool:
+    """Whether PyTorch can break `op` into smaller operators; whether these can be lowered depends on the call."""
+    return _decomposition(op) is not None
+
+
 def rule_for(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rule | None:
     """A rule for `op` with exactly these sizes and static arguments, or `None` if its pieces cannot be lowered."""
     decomposition = _decomposition(op)
