@@ -52,3 +52,13 @@ def test_rrelu_writes_its_noise_in_training_alone(training: bool) -> None:
     torch.testing.assert_close(result, x * slopes)
     assert bool((noise != 0).all()) == training
     assert set(metrics.executed_fallback_ops()) == {"aten::_local_scalar_dense"}  # the assertion before
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.5])
+def test_gradients_of_attention_lie_as_on_the_cpu(dropout_p: float) -> None:
+    strides = {}
+    for d in ("cpu", "xla"):
+        operands = [values(2, 3, size, 4, d=d).requires_grad_() for size in (5, 7, 7)]
+        result = torch.nn.functional.scaled_dot_product_attention(*operands, dropout_p=dropout_p)
+        strides[d] = [gradient.stride() for gradient in torch.autograd.grad(result.sum(), operands)]
+    assert strides["xla"] == strides["cpu"]

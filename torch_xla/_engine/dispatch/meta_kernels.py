@@ -31,10 +31,31 @@ def max_unpool2d(self: Tensor, indices: Tensor, output_size: list[int]) -> Tenso
     return result
 
 
+def attention_backward(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: Tensor | None,
+    grad_input_mask: list[bool],
+    *rest: Any,
+    **options: Any,
+) -> tuple[Tensor | None, ...]:
+    """Gradients lie as the CPU's kernel leaves them, or its composition where that has no kernel."""
+    dropout_p = rest[6]
+    if dropout_p > 0 or grad_input_mask[3]:
+        gradients = [query.new_empty(query.shape), _column_major(key, *key.shape), value.new_empty(value.shape)]
+    else:
+        gradients = [torch.empty_like(x.transpose(1, 2).contiguous()).transpose(1, 2) for x in (query, key, value)]
+    bias = attn_bias.new_empty(attn_bias.shape) if attn_bias is not None and grad_input_mask[3] else None
+    return *gradients, bias
+
+
 # Results for the backward alone, whose sizes depend on strides on the CPU, which a rule does not see.
 LIKE_CUDA = frozenset(("aten::_embedding_bag", "aten::_embedding_bag_forward_only"))
 
 KERNELS: dict[str, Callable[..., Any]] = {
+    "aten::_scaled_dot_product_fused_attention_overrideable_backward": attention_backward,
     "aten::geqrf": geqrf,
     "aten::max_unpool2d": max_unpool2d,
 }

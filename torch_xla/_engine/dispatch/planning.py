@@ -20,8 +20,8 @@ from .forms import Form, Operator
 # What a rule never sees: where results go and in which order they lie is decided here.
 DROPPED = frozenset(("device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"))
 
-# The size of their result depends on their numbers.
-_SIZED_BY_NUMBERS = ("aten::arange", "aten::range")
+# The size or the strides of their results depend on their numbers.
+_SIZED_BY_NUMBERS = ("aten::arange", "aten::range", "aten::_scaled_dot_product_fused_attention_overrideable_backward")
 
 # Their operands must have one dtype. Others take indices or masks beside numbers.
 _PRODUCTS = frozenset(("mm", "bmm", "mv", "dot", "vdot", "addmm", "addmv", "addbmm", "baddbmm", "addr", "linear"))

@@ -113,6 +113,8 @@ def _listed(numbers: Sequence[int], count: int) -> tuple[int, ...]:
 
 def _window(kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]) -> Window:
     count = len(kernel)
+    if any(margin < 0 for margin in padding):
+        raise RuntimeError("negative padding is not supported")
     margins = tuple((margin, margin) for margin in _listed(padding, count))
     return Window(tuple(kernel), _listed(stride, count), margins, _listed(dilation, count), (1,) * count)
 
