@@ -31,6 +31,7 @@ class Asking(nn.Module):
 
 @pytest.fixture(autouse=True)
 def nothing_stays_behind() -> Iterator[None]:
+    debug.clear_history()
     before = list(events._listeners)
     yield
     assert events._listeners == before and patches.around_backward == []

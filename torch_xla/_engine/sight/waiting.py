@@ -13,6 +13,7 @@ from ..metrics.report import format_size
 from .recompiles import short
 
 _MOST_LINES = 1000
+_OTHERS: Line = ("<other lines>", 0, "")
 
 
 @dataclass(slots=True)
@@ -45,9 +46,23 @@ def _cost_of(line: Line) -> Cost:
     found = _costs.get(line)
     if found is None:
         if len(_costs) >= _MOST_LINES:
-            line = ("<other lines>", 0, "")
-        found = _costs.setdefault(line, Cost(line))
+            _merge_the_cheapest()
+        found = _costs[line] = Cost(line)
     return found
+
+
+def _merge_the_cheapest() -> None:
+    rest = _costs.pop(_OTHERS, None) or Cost(_OTHERS)
+    for cost in sorted(_costs.values(), key=lambda cost: cost.seconds)[: _MOST_LINES // 4]:
+        rest.reads += cost.reads
+        rest.forced += cost.forced
+        rest.waits += cost.waits
+        rest.seconds += cost.seconds
+        rest.compiling += cost.compiling
+        rest.longest = max(rest.longest, cost.longest)
+        rest.bytes += cost.bytes
+        del _costs[cost.line]
+    _costs[_OTHERS] = rest
 
 
 def note_transfer(event: Transfer) -> None:
