@@ -76,12 +76,13 @@ def since() -> float:
 
 def clear() -> None:
     """Forgets everything; known programs stay, so that a recompilation is told as one."""
-    global _since
+    global _since, _next_memory
     for each in (recent, steps, memory_used, fallbacks):
         each.clear()
     recompiles.clear()
     waiting.clear()
     _since = time.perf_counter()
+    _next_memory = 0.0
 
 
 def _listen(event: Any) -> None:
@@ -89,7 +90,7 @@ def _listen(event: Any) -> None:
     if kind is Step:
         steps.append(event)
         if event.start + event.seconds > _next_memory:
-            _look_at_memory()
+            look_at_memory()
     elif kind is Compilation:
         recompiles.note(event)
         waiting.note_compilation(event)
@@ -116,7 +117,8 @@ def _note_fallback(event: Fallback) -> None:
         cost.lines[line] = cost.lines.get(line, 0) + 1
 
 
-def _look_at_memory() -> None:
+def look_at_memory() -> None:
+    """Notes how much memory the first device uses now."""
     global _next_memory
     start = time.perf_counter()
     used = memory.usage(devices.device_at(0).jax_device).used

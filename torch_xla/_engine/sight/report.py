@@ -51,6 +51,8 @@ class Report:
 def collect() -> Report:
     """The report of what was kept so far."""
     explanations = recompiles.explained()
+    if is_started() and history.is_kept():
+        history.look_at_memory()
     return Report(
         setting=list(_setting()),
         since=time.perf_counter() - history.since(),
