@@ -18,6 +18,8 @@ from jax.profiler import ProfileData
 
 import torch_xla
 import torch_xla.debug.profiler as xp
+from torch_xla._engine.metrics import events
+from torch_xla._engine.sight import places
 from torch_xla._engine.sight import profiler as engine
 from torch_xla._engine.tensor.pending import graph_of
 from torch_xla._engine.tensor.scopes import open_scopes
@@ -166,6 +168,24 @@ def test_a_step_ends_with_a_sync() -> None:
     assert torch_xla._XLAC._check_tensor_need_materialization([y]) == [False]
     assert xp.get_tracer_marked_step()
     xp.set_tracer_marked_step(False)
+
+
+def test_the_explanations_name_the_step_as_the_cause() -> None:
+    causes: list[str] = []
+
+    def listen(event: object) -> None:
+        if isinstance(event, events.Evaluation):
+            causes.append(places.here().cause(event.cause))
+
+    x = torch.rand(3).to("xla")
+    torch_xla.sync()
+    events.listen(listen)
+    try:
+        with xp.StepTrace("train"):
+            y = x.sinh()
+    finally:
+        events.unlisten(listen)
+    assert causes == ["torch_xla.sync when exiting a profiler StepTrace region"] and y.shape == (3,)
 
 
 def test_steps_without_a_number_are_counted() -> None:

@@ -33,7 +33,7 @@ _REASONS = (
     ),
     ("_engine/modes/region.py", "", "torch_xla.compile"),
     ("distributed/parallel_loader.py", "", "torch_xla.sync in parallel loader at step end"),
-    ("debug/profiler.py", "__exit__", "torch_xla.sync when exiting a profiler StepTrace region"),
+    ("_engine/sight/profiler.py", "__exit__", "torch_xla.sync when exiting a profiler StepTrace region"),
     ("core/xla_model.py", "mark_step", "user mark_step"),
     ("", "", "user torch_xla.sync"),
 )
