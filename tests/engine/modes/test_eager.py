@@ -178,3 +178,11 @@ def test_the_variable_turns_it_on_at_the_import() -> None:
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == "True"
+
+
+def test_transforms_of_functions_run_too() -> None:
+    weight = torch.randn(3, 3).to("xla")
+    batch = torch.randn(5, 3).to("xla")
+    result = torch.func.vmap(torch.func.grad(lambda x: (x @ weight).sin().sum()))(batch)
+    expected = torch.func.vmap(torch.func.grad(lambda x: (x @ weight.cpu()).sin().sum()))(batch.cpu())
+    torch.testing.assert_close(result.cpu(), expected)
