@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import torch_xla
+from torch_xla._engine.errors import NoLowering
 from torch_xla._engine.metrics.report import READS
 from torch_xla.debug import metrics
 
@@ -151,8 +152,7 @@ def _cases(op: Any, dtype: torch.dtype, most: int) -> list[Case]:
         def forward(
             where: str, seed: int = SEED, arguments: Any = arguments, sample: Any = sample, second: bool = second
         ) -> Outcome:
-            there = moved(arguments, where)
-            return _attempt(lambda: _forward(op, there, sample.output_process_fn_grad, second), seed)
+            return _attempt(lambda: _forward(op, moved(arguments, where), sample.output_process_fn_grad, second), seed)
 
         def truth(arguments: Any = arguments, sample: Any = sample, second: bool = second) -> Outcome:
             wide = moved(arguments, "cpu", WIDE[dtype])
@@ -187,11 +187,9 @@ def _forms(op: Any, arguments: Any, process: Any, text: str, is_on_xla: bool) ->
     for name, form in forms:
 
         def call(where: str, seed: int = SEED, form: Callable[[Any], Any] = form) -> Outcome:
-            there = _detached(moved(arguments, where))
-
             def run() -> dict[str, list[Any]]:
                 with torch.no_grad():
-                    returned, written = form(there)
+                    returned, written = form(_detached(moved(arguments, where)))
                     # Where only the processed result is unique, such as up to a sign, the raw ones are not compared.
                     return {
                         "result": list(leaves(returned)),
@@ -301,6 +299,8 @@ def _compare(op: Any, case: Case) -> None:
         return
     if case.ours.error is not None:
         error = case.ours.error
+        if isinstance(error, NoLowering) and _has_a_sparse_operand(case.arguments):
+            return  # there are no sparse tensors on the device, and the error says what to do
         raise Differs("raises", f"{type(error).__name__}: {str(error)[:500]}")
     truth: list[Outcome] = []
 
@@ -344,6 +344,10 @@ def _chosen_along(op: Any, arguments: Any) -> int | None:
     if position is None or kwargs.get("stable"):
         return None
     return int(kwargs.get("dim", args[position] if len(args) > position else -1))
+
+
+def _has_a_sparse_operand(arguments: Any) -> bool:
+    return any(isinstance(leaf, Tensor) and leaf.layout is not torch.strided for leaf in leaves(arguments))
 
 
 def _same_leaves(results: dict[str, list[Any]]) -> bool:

@@ -72,8 +72,12 @@ def check_values(ours: Tensor, theirs: Tensor, truth: Callable[[], Tensor | None
     if torch.allclose(ours, theirs, rtol=rtol, atol=atol, equal_nan=True):
         return
     exact = truth() if truth is not None else None
-    if exact is not None and exact.shape == theirs.shape and _as_near(ours, theirs, _plain(exact)):
-        return
+    if exact is not None and exact.shape == theirs.shape:
+        exact = _plain(exact)
+        # Where PyTorch's own result is lost, as to an overflow on the way, the truth takes its place.
+        theirs = torch.where(theirs.isnan() & ~exact.isnan(), exact.to(theirs.dtype), theirs)
+        if torch.allclose(ours, theirs, rtol=rtol, atol=atol, equal_nan=True) or _as_near(ours, theirs, exact):
+            return
     raise Differs("value", f"{where}: {_first(ours, theirs)}")
 
 

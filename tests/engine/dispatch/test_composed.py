@@ -62,3 +62,17 @@ def test_gradients_of_attention_lie_as_on_the_cpu(dropout_p: float) -> None:
         result = torch.nn.functional.scaled_dot_product_attention(*operands, dropout_p=dropout_p)
         strides[d] = [gradient.stride() for gradient in torch.autograd.grad(result.sum(), operands)]
     assert strides["xla"] == strides["cpu"]
+
+
+@pytest.mark.parametrize("parameters", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("norm", ["layer", "group", "batch"])
+def test_statistics_of_narrow_floats_have_the_dtype_of_the_cpu(norm: str, parameters: torch.dtype) -> None:
+    def program(d: str) -> object:
+        x, w = values(2, 4, 3, d=d).bfloat16(), torch.ones(3 if norm == "layer" else 4, dtype=parameters, device=d)
+        if norm == "layer":
+            return torch.native_layer_norm(x, [3], w, w, 1e-5)
+        if norm == "group":
+            return torch.native_group_norm(x, w, w, 2, 4, 3, 2, 1e-5)
+        return torch.native_batch_norm(x, w, w, w.clone(), w.clone(), True, 0.1, 1e-5)
+
+    check_same(program, rtol=2e-2, atol=2e-2)

@@ -51,10 +51,30 @@ def attention_backward(
     return *gradients, bias
 
 
+def _normalization(op: Any) -> Callable[..., Any]:
+    """Statistics of narrow floats are float32 where a parameter is, and of the dtype of the input where none is."""
+
+    def kernel(input: Tensor, *args: Any) -> tuple[Tensor, ...]:
+        output, mean, invstd, *running = op(input, *args)
+        is_mixed = any(isinstance(x, Tensor) and x.dtype is torch.float32 for x in args)
+        dtype = torch.float32 if is_mixed else input.dtype
+        return output, mean.to(dtype), invstd.to(dtype), *running
+
+    return kernel
+
+
 # Results for the backward alone, whose sizes depend on strides on the CPU, which a rule does not see.
 LIKE_CUDA = frozenset(("aten::_embedding_bag", "aten::_embedding_bag_forward_only"))
 
+_NORMALIZATIONS = (
+    aten.native_layer_norm.default,
+    aten.native_group_norm.default,
+    aten._native_batch_norm_legit_functional.default,
+    aten._native_batch_norm_legit.no_stats,
+)
+
 KERNELS: dict[str, Callable[..., Any]] = {
+    **{op.name(): _normalization(op) for op in _NORMALIZATIONS},
     "aten::_scaled_dot_product_fused_attention_overrideable_backward": attention_backward,
     "aten::geqrf": geqrf,
     "aten::max_unpool2d": max_unpool2d,

@@ -11,6 +11,7 @@ from jax import lax
 from jax.lax import linalg
 
 from .linalg_factors import identity_like, lu, permutation, refuse_check, svd
+from .opmath import widened
 from .registry import Promotion, lowers
 
 aten = torch.ops.aten
@@ -171,6 +172,7 @@ def matrix_exp(self: jax.Array) -> jax.Array:
     # exp(A) = exp(A / 2ˢ) squared s times, where each squaring costs precision and the series needs a small norm.
     if self.size == 0:
         return self
+    self = widened(self)
     real = self.real.dtype
     most = 1.0 if real == np.float64 else 3.0
     norm = jnp.max(jnp.sum(jnp.abs(self), -2), -1) / most
