@@ -239,6 +239,43 @@ def test_a_program_elsewhere_in_the_users_code_is_no_recompilation() -> None:
     assert "a program unlike those before, of 2 operations" in str(the_last())
 
 
+def test_a_read_that_cuts_a_step_in_two_is_told_for_both_parts() -> None:
+    x = torch.ones(4, 4).to("xla")
+    for reads in (False, True):
+        y = x.sin()
+        z = y.cos()
+        if reads:
+            z.cpu()
+            line = here() - 1
+        z = z.tan()
+        torch_xla.sync()
+    read, rest = debug.compilations()[1:]
+    assert [each.kind for each in (*read.differences, *rest.differences)] == [Kind.CUT, Kind.CUT]
+    at = f"recompiled ({HERE}:{line}):"
+    assert str(read) == f"{at} a value was read before the step ended, so 2 of its 3 operations run by themselves"
+    assert str(rest) == f"{at} the other 1 of the 3 operations of a step of which a value was read before it ended"
+
+
+def test_a_read_at_the_end_of_a_step_is_told() -> None:
+    training = Training()
+    training.step(keep=lambda loss: loss.item())
+    line = here() - 1
+    assert str(the_last()).startswith(
+        f"recompiled ({HERE}:{line}): a value was read before the step ended, so 6 of its "
+    )
+
+
+def test_a_step_after_what_was_read_of_it_is_no_recompilation() -> None:
+    x = torch.ones(4, 4).to("xla")
+    for _ in range(2):
+        y = x.sin()
+        if y.sum().item() > 0:
+            x = y.cos().tan()
+        torch_xla.sync()
+    first, second = debug.compilations()
+    assert not first.is_recompilation and not second.is_recompilation
+
+
 # Refusing
 
 

@@ -13,7 +13,7 @@ from ..graph.plan import Number, Operand, Plan
 from ..graph.spec import Spec
 from ..graph.text import name_of
 from ..lowering.storage import READ, WRITE
-from ..metrics.events import Compilation
+from ..metrics.events import Cause, Compilation
 from ..metrics.lines import Line
 from ..view.geometry import Geometry
 
@@ -26,6 +26,7 @@ class Kind(Enum):
 
     NEW = "a program unlike any before"
     DEVICE = "another device"
+    CUT = "a part of a step, since a value was read before its end"
     INPUT = "an input of another shape or dtype"
     OPERATIONS = "other operations"
     ARGUMENT = "another argument"
@@ -60,6 +61,7 @@ class Known:
     names: tuple[str, ...]
     arguments: frozenset[int]  # which numbers were arguments of the program once it was compiled
     started_by: Line
+    cause: Cause
 
     @classmethod
     def of(cls, compilation: Compilation) -> "Known":
@@ -75,6 +77,7 @@ class Known:
             compilation.names,
             frozenset(program.arguments),
             compilation.frames[0],
+            compilation.cause,
         )
 
     @cached_property
@@ -119,10 +122,20 @@ def similarity(one: Known, other: Known) -> float:
     return (alike / size + equal / size + 2 * in_order) / 4
 
 
-def differences(old: Known, new: Known) -> list[Difference]:
-    """How `new` differs from `old`, what explains the rest first."""
+def is_part(part: Known, whole: Known) -> bool:
+    """Whether the operations of `part` are some of those of `whole`, in their order."""
+    rest = iter(operation.plan.op for operation in whole.graph.operations)
+    return all(any(op == other for other in rest) for op in (operation.plan.op for operation in part.graph.operations))
+
+
+def differences(old: Known, new: Known, read: Known | None = None) -> list[Difference]:
+    """How `new` differs from `old`, what explains the rest first. `read` is the last part of a step that was read."""
     if old.device != new.device:
         return [Difference(Kind.DEVICE, f"device {old.device} → {new.device}", new.line(0))]
+    if old.cause is not Cause.READ:
+        cut = list(_cut(old, new, read))
+        if cut:
+            return cut
     before, after = old.graph.operations, new.graph.operations
     start = _common([o.plan.op for o in before], [o.plan.op for o in after])
     same_operators = start == len(before) == len(after)
@@ -140,6 +153,19 @@ def differences(old: Known, new: Known) -> list[Difference]:
     found = list(_outputs(old, new)) or list(_donation(old, new)) or list(_numbers(old, new))
     forgotten = "this program was compiled before, and had to leave memory since (XLA_COMPILATION_CACHE_SIZE)"
     return found or [Difference(Kind.FORGOTTEN, forgotten, new.line(0))]
+
+
+def _cut(old: Known, new: Known, read: Known | None) -> Iterator[Difference]:
+    """Whether `new` is what a read needs of the step `old`, or the rest of it."""
+    count, whole = len(new.graph.operations), len(old.graph.operations)
+    if count >= whole or not is_part(new, old):
+        return
+    if new.cause is Cause.READ:
+        text = f"a value was read before the step ended, so {count} of its {whole} operations run by themselves"
+        yield Difference(Kind.CUT, text, new.started_by)
+    elif read is not None and count + len(read.graph.operations) >= whole and is_part(read, old):
+        text = f"the other {count} of the {whole} operations of a step of which a value was read before it ended"
+        yield Difference(Kind.CUT, text, read.started_by)
 
 
 def _common(one: Sequence[Any], other: Sequence[Any]) -> int:

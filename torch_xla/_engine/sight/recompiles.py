@@ -11,7 +11,7 @@ from ..errors import CompilationRefused
 from ..metrics import events, lines
 from ..metrics.events import Cause, Compilation
 from ..metrics.lines import Line
-from .differences import Difference, Kind, Known, differences, similarity
+from .differences import Difference, Kind, Known, differences, is_part, similarity
 
 # So many programs are kept to compare with, if they have so few operations in all.
 _MOST_PROGRAMS = 128
@@ -22,6 +22,7 @@ _SHOWN = 3  # differences in one line
 _log = logging.getLogger("torch_xla.recompiles")
 
 _ADVICE = {
+    Kind.CUT: "Read values after the step (`xm.add_step_closure`), or in every step.",
     Kind.INPUT: "Pad inputs to a few sizes, or drop the last, smaller batch.",
     Kind.OPERATIONS: "Keep branches that change out of the step, or compute both sides and choose with torch.where.",
     Kind.ARGUMENT: "An argument that changes from step to step belongs in a tensor.",
@@ -105,14 +106,20 @@ def _explain(compilation: Compilation, new: Known) -> Explanation:
 def _differences(new: Known) -> list[Difference]:
     related = [(similarity(old, new), index, old) for index, old in enumerate(_known) if _is_related(old, new)]
     if related:
-        return differences(max(related, key=lambda entry: entry[:2])[2], new)
+        read = next((old for old in reversed(_known) if old.cause is Cause.READ), None)
+        return differences(max(related, key=lambda entry: entry[:2])[2], new, read)
     count = len(new.graph.operations)
     which = "the first program" if not _known else "a program unlike those before"
     return [Difference(Kind.NEW, f"{which}, of {count} operation{'' if count == 1 else 's'}", new.line(0))]
 
 
 def _is_related(old: Known, new: Known) -> bool:
-    """Whether both come from the same part of the user's program: they share most of the lines of the smaller one."""
+    """Whether both come from the same part of the user's program: they share most of the lines of the smaller one.
+
+    A step is no other form of what was read in one; what is read may be a part of a step.
+    """
+    if (old.cause is Cause.READ) != (new.cause is Cause.READ) and (old.cause is Cause.READ or not is_part(new, old)):
+        return False
     one, other = set(old.lines), set(new.lines)
     return 2 * len(one & other) >= min(len(one), len(other)) and bool(old.operators & new.operators)
 
