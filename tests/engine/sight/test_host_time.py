@@ -93,7 +93,7 @@ def test_what_a_module_waits_for_is_waiting_and_not_recording() -> None:
 def test_a_step_that_compiles_shows_the_seconds_it_took() -> None:
     with debug.host_profile() as profile:
         torch.ones(3, 77, device="xla").cosh().sum().item()
-    assert profile.compiling > 0.005
+    assert profile.compiling > 0
     assert profile.steps == 0 and "0 steps" in str(profile)
 
 
