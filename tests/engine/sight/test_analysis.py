@@ -166,6 +166,46 @@ def by_condition() -> None:
         pass
 
 
+def test_a_region_has_its_name_and_what_was_recorded_before_it_has_none(tell: Tell) -> None:
+    doubled = torch_xla.compile(lambda x: x * 2, name="doubled")
+
+    def program() -> None:
+        x = torch.ones(24).to("xla") + 1
+        doubled(x)
+
+    lines = tell(program)
+    assert causes(lines) == [
+        "Compilation: torch_xla.compile clear the pending graph prior calling the target function",
+        "Execution: torch_xla.compile clear the pending graph prior calling the target function",
+        "Compilation: torch_xla.compile",
+        "Execution: torch_xla.compile",
+    ]
+    named = [line.partition(": ")[0] for line in lines if line.endswith("  Graph Name: doubled")]
+    assert named == ["Compilation Analysis", "Execution Analysis"]
+
+
+def test_a_sync_inside_a_region_is_the_users(tell: Tell) -> None:
+    def inside(x: torch.Tensor) -> torch.Tensor:
+        y = x * 3
+        torch_xla.sync()
+        return y
+
+    lines = tell(lambda: torch_xla.compile(inside)(torch.ones(25).to("xla")))
+    assert causes(lines) == ["Compilation: user torch_xla.sync", "Execution: user torch_xla.sync"]
+
+
+def test_dynamo_is_named(tell: Tell) -> None:
+    @torch.no_grad()
+    def program() -> None:
+        compiled = torch.compile(lambda x: x * 2 + 1, backend="openxla")
+        compiled(torch.ones(26).to("xla"))
+
+    assert causes(tell(program)) == [
+        "Compilation: dynamo is compiling a FX graph to HLO",
+        "Execution: dynamo is executing a compiled program",
+    ]
+
+
 @pytest.mark.parametrize(
     ("program", "cause"),
     [

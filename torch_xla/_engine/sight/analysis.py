@@ -84,7 +84,7 @@ class Analysis:
     def _before(self, event: Any) -> None:
         if isinstance(event, Compilation):
             place = here()
-            lines = self._explained("Compilation Cause", event.program, place.cause(event.cause), place)
+            lines = self._explained("Compilation Cause", event.program, place.cause(event.cause, compiling=True), place)
             self._write("Compilation Analysis", lines)
 
     def _hear(self, event: Any) -> None:

@@ -24,14 +24,18 @@ _CALLS_OF_MODULES = frozenset((torch.nn.Module._call_impl.__code__, torch.nn.Mod
 _READ = "most likely user code trying to access tensor value before torch_xla.sync"
 _FULL = "the recorded graph had become too long, and was run before the step's end"
 
+_REGION = "torch_xla.compile"
+_BEFORE_REGION = "torch_xla.compile clear the pending graph prior calling the target function"
+_DYNAMO = "dynamo is executing a compiled program"
+_DYNAMO_COMPILES = "dynamo is compiling a FX graph to HLO"
+
 # Why a step ended: the first of these files and functions on the stack, from the inside out.
 _REASONS = (
-    (
-        "_engine/modes/region.py",
-        "__enter__",
-        "torch_xla.compile clear the pending graph prior calling the target function",
-    ),
-    ("_engine/modes/region.py", "", "torch_xla.compile"),
+    ("_engine/modes/region.py", "_begin", _BEFORE_REGION),
+    ("_engine/modes/region.py", "end", _REGION),
+    ("_engine/modes/replay.py", "", _REGION),
+    ("_engine/modes/replayed.py", "__call__", _BEFORE_REGION),
+    ("_engine/dynamo/backend.py", "", _DYNAMO),
     ("distributed/parallel_loader.py", "", "torch_xla.sync in parallel loader at step end"),
     ("_engine/sight/profiler.py", "__exit__", "torch_xla.sync when exiting a profiler StepTrace region"),
     ("core/xla_model.py", "mark_step", "user mark_step"),
@@ -54,8 +58,10 @@ class Place(NamedTuple):
     graph: str  # what the user calls this part of the program; "" if nothing
     is_fallback: bool  # whether an operator runs on the CPU
 
-    def cause(self, cause: Cause) -> str:
-        """Why recorded operations are run, in one line."""
+    def cause(self, cause: Cause, compiling: bool = False) -> str:
+        """Why recorded operations are run, or a program is compiled for them, in one line."""
+        if compiling and cause is Cause.SYNC and self.reason == _DYNAMO:
+            return _DYNAMO_COMPILES
         return {Cause.READ: _READ, Cause.FULL: _FULL}.get(cause, self.reason)
 
 
@@ -71,9 +77,10 @@ def here() -> Place:
             operator = short(frame.f_locals["name"]) if is_fallback else _KERNELS[code]
             frames.clear()  # what a kernel calls of PyTorch is not the program
         if code.co_filename.startswith(_PACKAGE):
-            reason = reason or _reason_of(code)
-            if code.co_filename.endswith("modes/region.py"):
-                graph = graph or str(getattr(frame.f_locals.get("self"), "name", ""))
+            if not reason:
+                reason = _reason_of(code)
+                if reason == _REGION:
+                    graph = str(getattr(frame.f_locals.get("self"), "name", ""))
         if not code.co_filename.startswith(_HIDDEN) and code not in _CALLS_OF_MODULES:
             frames.append(line_of(frame))
     return Place(tuple(frames), operator, reason or _REASONS[-1][2], graph, is_fallback)
