@@ -5,7 +5,7 @@ Begin with `print(metrics_report())`. Counters whose names start with `aten::` a
 
 from collections.abc import Sequence
 
-from .._engine.metrics import counters, report, samples
+from .._engine.metrics import counters, names, report, samples
 
 
 def counter_names() -> list[str]:
@@ -20,13 +20,13 @@ def counter_names() -> list[str]:
 
 
 def counter_value(name: str) -> int | None:
-    """The value of a counter, or `None` if it counted nothing.
+    """The value of a counter, or `None` if it counted nothing. Names of earlier versions mean what took their place.
 
     >>> from torch_xla.debug import metrics
     >>> print(metrics.counter_value("aten::nonzero"))  # no operator of this name ran on the CPU
     None
     """
-    return counters.value_of(name)
+    return counters.value_of(names.current(name))
 
 
 def clear_counters() -> None:
@@ -53,13 +53,14 @@ def metric_data(name: str) -> tuple[int, float, tuple[tuple[float, float], ...]]
     """The data of a metric: `(total_samples, accumulator, ((time_sec, value), ...))`, or `None` if it has no samples.
 
     The accumulator is the sum of all samples ever taken; of the samples themselves the latest 1,024 are kept
-    (`XLA_METRICS_SAMPLES`). Times are in nanoseconds, sizes in bytes.
+    (`XLA_METRICS_SAMPLES`). Times are in nanoseconds, sizes in bytes. Names of earlier versions, such as
+    `TransferFromServerTime`, mean what took their place.
 
     >>> from torch_xla.debug import metrics
     >>> data = metrics.metric_data("CompileTime")
     >>> compiles = data[0] if data else 0
     """
-    data = samples.data_of(name)
+    data = samples.data_of(names.current(name))
     return None if data is None else (data.total_samples, data.accumulator, data.samples)
 
 

@@ -146,6 +146,19 @@ def test_the_short_report_shows_what_is_asked_for() -> None:
     ]
 
 
+def test_names_of_earlier_versions_mean_what_took_their_place() -> None:
+    count("CachedCompile", 395)
+    metric("TransferFromDeviceTime").add(7)
+    assert met.counter_value("CachedSyncTensors") == 395
+    data = met.metric_data("TransferFromServerTime")
+    assert data is not None and data[:2] == (1, 7.0)
+    lines = met.short_metrics_report(["CachedSyncTensors"], ["TransferFromServerTime"]).splitlines()
+    assert [line for line in lines if not line.startswith(" ")] == [
+        "Metric: TransferFromDeviceTime",
+        "Counter: CachedCompile",
+    ]
+
+
 def test_the_public_functions_tell_what_was_counted_and_sampled() -> None:
     count("MarkStep", 2)
     count("aten::nonzero")

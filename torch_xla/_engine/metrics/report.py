@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from ..config import metrics_percentiles
 from . import counters, samples
+from .names import current
 from .samples import Data, Unit
 
 SHORT_COUNTERS = ("CachedCompile", "MarkStep", "DynamoSyncInputExecuteTime")
@@ -100,7 +101,7 @@ def full_report() -> str:
 
 def short_report(counter_names: Sequence[str], metric_names: Sequence[str]) -> str:
     """The named metrics and counters, as far as they are active, and every fallback to the CPU."""
-    wanted = [name for name in counter_names if counters.value_of(name) is not None]
+    wanted = [name for name in map(current, counter_names) if counters.value_of(name) is not None]
     wanted += [name for name in fallback_names() if name not in wanted]
     sampled = samples.sampled()
-    return _report({name: sampled[name] for name in metric_names if name in sampled}, wanted)
+    return _report({name: sampled[name] for name in map(current, metric_names) if name in sampled}, wanted)
