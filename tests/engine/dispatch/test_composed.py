@@ -76,3 +76,11 @@ def test_statistics_of_narrow_floats_have_the_dtype_of_the_cpu(norm: str, parame
         return torch.native_batch_norm(x, w, w, w.clone(), w.clone(), True, 0.1, 1e-5)
 
     check_same(program, rtol=2e-2, atol=2e-2)
+
+
+@torch.no_grad()
+def test_attention_that_was_asked_for_no_weights_returns_none() -> None:
+    attention = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval().to("xla")
+    x = values(2, 3, 8, d="xla")
+    assert attention(x, x, x, need_weights=False)[1] is None
+    assert attention(x, x, x)[1].shape == (2, 3, 3)

@@ -47,7 +47,7 @@ def native_multi_head_attention(
     need_weights: bool = True,
     average_attn_weights: bool = True,
     mask_type: int | None = None,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array | None]:
     dtype = query.dtype
     if query is key and key is value:
         qkv = linear(query, qkv_weight)
@@ -63,7 +63,7 @@ def native_multi_head_attention(
     joined = context.swapaxes(1, 2).reshape(query.shape)
     output = linear(joined, proj_weight, proj_bias).astype(dtype)
     if not need_weights:
-        return output, jnp.zeros(0, dtype)
+        return output, None
     return output, jnp.mean(weights, 1) if average_attn_weights else weights
 
 
