@@ -301,6 +301,67 @@ def test_a_parameter_with_other_memory_is_noticed() -> None:
         assert step().tolist() == [15.0] * 3
 
 
+class Scaled(nn.Module):
+    """A module of the user's own, which names a global and an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.factor = 2.0
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight * self.factor * FACTOR
+
+
+FACTOR = 1.0
+
+
+class Loop:
+    """A trainer of the user's own: some of what it keeps its step never looks at."""
+
+    def __init__(self) -> None:
+        self.model = Scaled().to("xla")
+        self.rate = 1.0
+        self.epoch = 0
+        self.history: list[float] = []
+
+    @property
+    def scale(self) -> float:
+        return self.rate * 2
+
+    def step(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.model(x) * self.scale).detach()
+
+
+def test_what_nobody_looks_at_may_change() -> None:
+    loop = Loop()
+    step = torch_xla.compile(loop.step, replay=True)
+    for index in range(8):
+        assert step(torch.ones(3, device="xla")).tolist() == [4.0] * 3
+        loop.epoch += 1
+        loop.history.append(float(index))
+    assert replayed() == 5
+
+
+@pytest.mark.parametrize("change", ["attribute", "behind a property", "global"])
+def test_what_the_code_names_may_not(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop()
+    step = torch_xla.compile(loop.step, replay=True)
+    x = torch.ones(3, device="xla")
+    for _ in range(4):
+        assert step(x).tolist() == [4.0] * 3
+    if change == "attribute":
+        loop.model.factor = 3.0
+    elif change == "behind a property":
+        loop.rate = 1.5
+    else:
+        monkeypatch.setitem(globals(), "FACTOR", 1.5)
+    with pytest.warns(UserWarning, match="recorded this time: .* before, .* now"):
+        assert step(x).tolist() == [6.0] * 3
+    assert replayed() == 1
+
+
 class Counter:
     def __init__(self) -> None:
         self.steps = 0

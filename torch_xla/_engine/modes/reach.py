@@ -1,35 +1,18 @@
-"""What a function can see: the objects behind its closure, its globals, its arguments and their attributes.
+"""What a function can see, as it was when it was recorded: containers, numbers, tensors.
 
-A replayed function does not run, so whatever of this it would have looked at must be what it was. Contents are compared
-by identity, at the speed of C: about 50 ns an entry.
+A replayed function does not run, so whatever it would have looked at must be what it was. Contents are compared by
+identity, at the speed of C: about 50 ns an entry. `walk` finds them.
 """
 
 import functools
-import sys
-import types
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import chain
 from operator import attrgetter, is_
 from typing import Any
 
-import numpy as np
 import torch
-
-from ..metrics import lines
-
-# Beyond so many containers, looking at them every step costs more than recording does.
-MOST_CONTAINERS = 50_000
-
-_OPAQUE = (
-    str, bytes, bytearray, int, float, complex, type(None), torch.dtype, torch.device, torch.Size, torch.layout,
-    torch.memory_format, torch.Generator, types.ModuleType, types.BuiltinFunctionType, np.generic,
-)  # fmt: skip
-
-_TORCH_STATE = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
-_LIBRARIES = frozenset(("torch", "jax", "jaxlib", "numpy", "torch_xla"))
 
 _cell_contents = attrgetter("cell_contents")
 _version = attrgetter("_version")
@@ -94,7 +77,7 @@ class Container:
         if self.kind not in (Kind.MAP, Kind.ATTRIBUTES):
             return self.path
         key = list(self.held)[index]
-        return f"{self.path}.{key}" if self.kind is Kind.ATTRIBUTES else f"{self.path}[{_key(key)}]"
+        return f"{self.path}.{key}" if self.kind is Kind.ATTRIBUTES else f"{self.path}[{key_text(key)}]"
 
     def element(self, index: int) -> Any:
         """One element now; `None` if it is gone."""
@@ -181,7 +164,8 @@ class Reached:
         return [difference for each in self.containers for difference in each.differences()]
 
 
-def _key(key: Any) -> str:
+def key_text(key: Any) -> str:
+    """A key of a mapping, for messages."""
     return f"a parameter of shape {list(key.shape)}" if isinstance(key, torch.Tensor) else repr(key)
 
 
@@ -200,180 +184,3 @@ def _short(value: Any) -> str:
         return f"a tensor of shape {list(value.shape)}"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-class TooMuch(Exception):
-    """A function sees more than can be looked at every step."""
-
-
-def reach(roots: Iterable[tuple[str, Any]]) -> Reached:
-    """What can be seen from `roots`, each with the name it goes by in messages."""
-    walk = _Walk()
-    for path, root in roots:
-        walk.add(path, root)
-    walk.run()
-    walk.found.settle()
-    return walk.found
-
-
-class _Walk:
-    def __init__(self) -> None:
-        self.found = Reached()
-        self._seen: dict[int, Any] = {}
-        self._queue: deque[tuple[str, Any]] = deque()
-
-    def add(self, path: str, value: Any) -> None:
-        if not isinstance(value, _OPAQUE) and id(value) not in self._seen:
-            self._seen[id(value)] = value  # alive, so that its id stays its own
-            self._queue.append((path, value))
-
-    def run(self) -> None:
-        while self._queue:
-            if len(self._seen) > MOST_CONTAINERS:
-                raise TooMuch(f"it sees more than {MOST_CONTAINERS} objects")
-            self._visit(*self._queue.popleft())
-
-    def _visit(self, path: str, value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            self._tensor(path, value)
-        elif isinstance(value, np.ndarray):
-            self._hold(path, value, Kind.ARRAY)
-        elif isinstance(value, Mapping):
-            self._mapping(path, value, Kind.MAP)
-        elif isinstance(value, (list, tuple, set, frozenset, deque)):
-            self._sequence(path, value)
-        elif isinstance(value, types.FunctionType):
-            self._function(path, value)
-        elif isinstance(value, types.MethodType):
-            self.add(path.rpartition(".")[0] or path, value.__self__)
-            self.add(path, value.__func__)
-        elif isinstance(value, functools.partial):
-            for part in (value.func, value.args, value.keywords):
-                self.add(path, part)
-        elif isinstance(value, type):
-            self._class(path, value)
-        else:
-            self._object(path, value)
-
-    def _tensor(self, path: str, tensor: torch.Tensor) -> None:
-        if tensor.device.type == "xla":
-            self.found.tensors.append(tensor)
-            self.found.tensor_paths.append(path)
-        elif tensor.device.type == "cpu":
-            self._hold(path, tensor, Kind.WRITES)
-
-    def _hold(self, path: str, held: Any, kind: Kind) -> None:
-        self.found.containers.append(Container(path, held, kind))
-
-    def _mapping(self, path: str, mapping: Mapping[Any, Any], kind: Kind) -> None:
-        self._hold(path, mapping, kind)
-        for key, value in list(mapping.items()):
-            if isinstance(key, torch.Tensor):
-                self.add(f"a key of {path}", key)
-            self.add(f"{path}.{key}" if kind is Kind.ATTRIBUTES else f"{path}[{_key(key)}]", value)
-
-    def _sequence(self, path: str, sequence: Any) -> None:
-        if not isinstance(sequence, (tuple, frozenset)):
-            self._hold(path, sequence, Kind.SEQUENCE)
-        for index, value in enumerate(sequence):
-            self.add(f"{path}[{index}]", value)
-
-    def _object(self, path: str, value: Any) -> None:
-        package = type(value).__module__.partition(".")[0]
-        if package in _LIBRARIES:
-            if not isinstance(value, _TORCH_STATE):
-                return
-        elif package in sys.stdlib_module_names and not isinstance(value, types.SimpleNamespace):
-            return
-        else:
-            self.add(type(value).__name__, type(value))
-        attributes = getattr(value, "__dict__", None)
-        if isinstance(attributes, dict):
-            self._mapping(path, attributes, Kind.ATTRIBUTES)
-        for name in _slots(type(value)):
-            if hasattr(value, name):
-                self._hold(f"{path}.{name}", functools.partial(getattr, value, name, None), Kind.NAME)
-                self.add(f"{path}.{name}", getattr(value, name))
-
-    def _class(self, path: str, cls: type) -> None:
-        if cls.__module__.partition(".")[0] in _LIBRARIES or cls.__module__.partition(".")[0] in _standard_names():
-            return
-        for base in cls.__mro__:
-            if base.__module__.partition(".")[0] in _LIBRARIES or base is object:
-                continue
-            for name, value in list(vars(base).items()):
-                if isinstance(value, types.FunctionType):
-                    self.add(f"{path}.{name}", value)
-                elif not name.startswith("__") and not hasattr(type(value), "__get__"):
-                    self._hold(f"{path}.{name}", functools.partial(vars(base).get, name), Kind.NAME)
-                    self.add(f"{path}.{name}", value)
-
-    def _function(self, path: str, function: types.FunctionType) -> None:
-        code = function.__code__
-        if not is_users(code.co_filename):
-            self._wrapped(path, function)
-            return
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            self._cell(name, cell)
-        self.add(f"the defaults of {path}", function.__defaults__)
-        self.add(f"the defaults of {path}", function.__kwdefaults__)
-        names = _names_in(code)
-        for name in names & function.__globals__.keys():
-            value = function.__globals__[name]
-            self._hold(name, functools.partial(function.__globals__.get, name), Kind.NAME)
-            if isinstance(value, types.ModuleType):
-                self._module(name, value, names)
-            else:
-                self.add(name, value)
-
-    def _wrapped(self, path: str, function: types.FunctionType) -> None:
-        # A decorator of a library, such as `torch.no_grad()`, around a function of the user's.
-        for cell in function.__closure__ or ():
-            try:
-                if callable(cell.cell_contents):
-                    self.add(path, cell.cell_contents)
-            except ValueError:
-                continue
-
-    def _cell(self, name: str, cell: Any) -> None:
-        try:
-            value = cell.cell_contents
-        except ValueError:
-            return  # a variable that has no value yet
-        self._hold(name, cell, Kind.CELL)
-        self.add(name, value)
-
-    def _module(self, path: str, module: types.ModuleType, names: set[str]) -> None:
-        if module.__name__.partition(".")[0] in _LIBRARIES | _standard_names():
-            return
-        for name in names & vars(module).keys():
-            self._hold(f"{path}.{name}", functools.partial(vars(module).get, name), Kind.NAME)
-            self.add(f"{path}.{name}", vars(module)[name])
-
-
-@functools.cache
-def _standard_names() -> frozenset[str]:
-    return frozenset(sys.stdlib_module_names) - {"__main__"}
-
-
-def is_users(filename: str) -> bool:
-    """Whether a file belongs neither to PyTorch, JAX or us, nor to Python itself."""
-    return lines.belongs_to_user(filename)
-
-
-def _slots(cls: type) -> tuple[str, ...]:
-    names: list[str] = []
-    for base in cls.__mro__:
-        slots = vars(base).get("__slots__", ())
-        names += [slots] if isinstance(slots, str) else list(slots)
-    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
-
-
-@functools.cache
-def _names_in(code: types.CodeType) -> set[str]:
-    """The global names and attributes in a function, the functions inside it included."""
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= _names_in(constant)
-    return names

@@ -14,9 +14,10 @@ from ..metrics import lines
 from ..tensor.device import Device
 from ..tensor.generator import Generator
 from ..tensor.sync import Schedule, held
-from .reach import Difference, Reached, TooMuch, reach
+from .reach import Difference, Reached
 from .results import Returned, Unreturnable
 from .signature import Call
+from .walk import TooMuch, reach
 from .watch import Watch
 
 # What a gradient is called in messages.

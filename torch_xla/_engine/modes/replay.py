@@ -19,10 +19,10 @@ from ..graph.spec import Spec
 from ..graph.tape import Value
 from ..metrics.events import Cause
 from ..private import torch as private
+from ..tensor import census, sync
 from ..tensor.device import LOCK, Device, uninitialised
 from ..tensor.generator import keys_of
 from ..tensor.storage import wrap
-from ..tensor.sync import lines_of
 from .recording import GRADIENT, Facts, Place
 from .signature import Call
 
@@ -189,6 +189,8 @@ class Replay:
 
     def hindrance(self) -> str:
         """Why the function must be recorded this time, or nothing."""
+        if sync.inspect is not None:
+            return "a debugging tool looks at the operations of every step"
         if self._circumstances != circumstances(self._device):
             return "autocast, gradients, the default dtype or the device were switched"
         if not all(map(is_, map(_storage, self._tensors), self._tensor_storages)):
@@ -226,6 +228,7 @@ class Replay:
             self._distribute(storages, values, outputs)
             result = self._result(call, outputs)
         _replayed.value += 1
+        census.buffers.value += len(outputs)
         return True, result
 
     def _may_donate(self, values: list[Value]) -> bool:
@@ -268,7 +271,7 @@ class Replay:
         return returned.make(sources)
 
     def _lines(self) -> Any:
-        return lines_of(self._schedule.cut, self._schedule.lines)
+        return sync.lines_of(self._schedule.cut, self._schedule.lines)
 
 
 def _constant(array: np.ndarray, spec: Spec, device: Device) -> Value:
