@@ -124,9 +124,6 @@ def check_entry(entry: Entry, most_samples: int) -> Verdict:
                 verdict.failures.append((error.kind, f"{case.where}: {error}"))
         verdict.failures += _mistaken(op)
     verdict.samples = sum(case.theirs.error is None for case in cases)
-    if cases and not verdict.samples:
-        error = cases[0].theirs.error
-        verdict.failures.append(("harness", f"the CPU refuses every sample: {type(error).__name__}: {error}"))
     # Reading a number from the device is counted beside the operators without a rule.
     verdict.fallbacks = [name for name in metrics.executed_fallback_ops() if name not in READS]
     return verdict
@@ -179,7 +176,7 @@ def _names_a_device(arguments: Any) -> bool:
 def _forms(op: Any, arguments: Any, process: Any, text: str, is_on_xla: bool) -> list[Case]:
     """The in-place form and `out=`."""
     forms: list[tuple[str, Callable[[Any], Any]]] = []
-    if op.inplace_variant is not None and isinstance(arguments[0], Tensor):
+    if op.inplace_variant is not None and isinstance(arguments[0], Tensor | list):
         forms.append(("in place", lambda a: _in_place(op, a)))
     if op.supports_out:
         forms.append(("out=", lambda a: _out(op, a)))
@@ -212,9 +209,9 @@ def _detached(value: Any) -> Any:
 
 def _in_place(op: Any, arguments: Any) -> Any:
     tensor, args, kwargs = arguments
-    target = tensor.clone()
+    target: Any = [t.clone() for t in tensor] if isinstance(tensor, list) else tensor.clone()
     result = op.inplace_variant(target, *args, **kwargs)
-    return result, (target, target._version)
+    return result, target, [t._version for t in leaves(target)]
 
 
 def _out(op: Any, arguments: Any) -> Any:

@@ -2,6 +2,8 @@
 
 import functools
 import re
+import warnings
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -44,11 +46,20 @@ class Entry:
 @functools.cache
 def database() -> dict[str, Any]:
     """The operators by full name: name and variant. Python references, which PyTorch alone tests, are not in it."""
-    from torch.testing._internal import common_methods_invocations as invocations  # takes seconds; needs no device
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch.testing._internal import common_methods_invocations as invocations  # takes seconds
 
     # It calls random operators with a seed of its own, and they look as if they were not random.
     invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
-    return {op.formatted_name: op for op in invocations.op_db}
+    kinds = ("unary", "binary", "pointwise", "reduce", "other")
+    foreach = [op for kind in kinds for op in getattr(invocations, f"foreach_{kind}_op_db")]
+    return {op.formatted_name: op for op in (*invocations.op_db, *foreach)}
+
+
+def slice_of(every: int) -> list[Entry]:
+    """One entry of `every`, always the same ones and spread over all: for a check that must be quick."""
+    return [entry for entry in entries(list(DTYPES)) if zlib.crc32(str(entry).encode()) % every == 0]
 
 
 def entries(dtypes: list[str], pattern: str = "") -> Iterator[Entry]:

@@ -1,6 +1,7 @@
 """Many entries, in processes of their own: one that crashes or hangs costs its own entry and no other."""
 
 import multiprocessing
+import os
 import time
 import traceback
 from collections.abc import Callable, Iterable
@@ -26,6 +27,8 @@ def _work(connection: Connection, most_samples: int, check: Check | None = None)
 
     check = check or check_entry
     torch.set_num_threads(1)
+    os.environ["XLA_HISTORY"] = "0"  # nobody asks why the next entry is another program than the last
+    os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""
     while (entry := connection.recv()) is not None:
         started = time.perf_counter()
         try:

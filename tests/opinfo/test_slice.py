@@ -1,0 +1,47 @@
+"""A slice of PyTorch's operator database; all of it: `python -m tests.opinfo`. The ledger only shrinks."""
+
+import jax
+import pytest
+
+from torch_xla._engine.dispatch.decisions import ON_THE_CPU
+from torch_xla._engine.tensor.sync import clear_schedules
+
+from . import ledger
+from .check import check_entry
+from .entries import DTYPES, database, slice_of
+
+# One entry of so many, and so many samples of each.
+EVERY = 40
+SAMPLES = 4
+# How many entries of the database do not pass yet. Lower it with the ledger; never raise it.
+MOST_KNOWN = 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_slice_of_the_database_is_as_on_the_cpu(dtype: str) -> None:
+    chosen = [entry for entry in slice_of(EVERY) if entry.dtype == dtype]
+    assert chosen
+    found = []
+    for entry in chosen:
+        verdict = check_entry(entry, SAMPLES)
+        unexplained = sorted(set(verdict.fallbacks) - set(ON_THE_CPU))
+        if unexplained:
+            found.append(f"{entry} ran on the CPU, and no decision says why: {unexplained}")
+        if verdict.failures and not ledger.is_known(entry):
+            found.append(f"{entry}: {verdict.failures[0]}")
+        clear_schedules()
+        jax.clear_caches()
+    assert not found, "\n".join(found)
+
+
+def test_the_ledger_only_shrinks() -> None:
+    known = ledger.known()
+    assert len(known) == MOST_KNOWN, "set MOST_KNOWN to what the ledger holds, if that is less than before"
+    named = {name.rpartition(" ")[0] for name in known}
+    assert named <= database().keys(), f"not in the database: {sorted(named - database().keys())}"
+
+
+def test_what_is_in_the_ledger_does_not_pass() -> None:
+    entries = [entry for entry in slice_of(4) if ledger.is_known(entry)]
+    passing = [str(entry) for entry in entries if not check_entry(entry, SAMPLES * 3).failures]
+    assert not passing, f"strike from the ledger: {passing}"
