@@ -15,4 +15,7 @@ The life of `z = x + y`, and of `print(z)`:
     client/     and its result is copied to the host.
     metrics/    Everything above counts what it did, and tells those who listen.
     sight/      Whoever asks why it was slow is answered from that.
+
+Of the rooms above `dispatch/`, `modes/` runs programs in other ways than recording each step, and `dynamo/` records what
+`torch.compile` has traced as one operation.
 """
