@@ -2,12 +2,13 @@
 
     python -m benchmarks.sight [--turns 40]
 
-The three ways take turns in one process, and each ratio is the median of the ratios of the turns: "off" is
+The three ways take turns in one process, in changing order, and a ratio is the median of those of the turns: "off" is
 `torch_xla.debug.keep_history(False)`, "kept" is how it is if nobody says otherwise, "closely" is what a profile or
 `PT_XLA_DEBUG_LEVEL=2` adds. A time is that of the recording thread alone: what the device does meanwhile is the same.
 """
 
 import argparse
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -96,8 +97,8 @@ def row(name: str, make: Callable[[], Callable[[], None]], times: int, turns: in
         call()
     measured: dict[str, list[float]] = {way: [] for way in WAYS}
     for _ in range(turns):
-        for way, begin in WAYS.items():
-            with begin():
+        for way in random.sample(list(WAYS), len(WAYS)):
+            with WAYS[way]():
                 measured[way].append(microseconds(call, times))
     ratios = {
         way: median(a / b for a, b in zip(measured[way], measured["off"], strict=True)) for way in ("kept", "closely")

@@ -67,7 +67,7 @@ class _Search:
             self._note(f"{name}.grad", tensor.grad)
 
     def _before(self, value: Value) -> Any:
-        """The buffer of a parameter or a state before the step that overwrites it, which is recorded but has not run."""
+        """The buffer of a parameter or a state before it is overwritten by what is recorded and has not run."""
         tape: Tape | None = value.tape
         if tape is None:
             return None
