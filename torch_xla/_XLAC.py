@@ -6,7 +6,7 @@ For new programs the public modules have the same: `torch_xla`, `torch_xla.runti
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from ._engine import precision as _precision
 from ._engine.client import memory, platform
 from ._engine.compile import cache
 from ._engine.metrics import counters, report, samples
+from ._engine.sight import pending_report, permission
 from ._engine.tensor import device as devices
 from ._engine.tensor import evaluate, export, ordinals, pending, random, step
 
@@ -98,6 +99,36 @@ def _xla_get_tensor_view_alias_id(tensor: torch.Tensor) -> int:
 def _check_tensor_need_materialization(tensors: Tensors) -> list[bool]:
     """For each tensor, whether its value is yet to be computed."""
     return [pending.is_pending(tensor) for tensor in tensors]
+
+
+def _get_tensors_handle(tensors: Tensors) -> list[int]:
+    """For each tensor a number of its memory on the device, computing it first; those on the same memory share it."""
+    return evaluate.handles([pending.on_xla(tensor) for tensor in tensors])
+
+
+def _on_ready_callback(tensor: torch.Tensor, callback: Callable[[], object]) -> None:
+    """Starts the computation of a tensor; `callback()` is called in a thread of its own when the value is there."""
+    evaluate.call_when_ready(pending.on_xla(tensor), callback)
+
+
+def _xla_warm_up_cache(tensors: Tensors, devices: Sequence[str] = ()) -> None:
+    """Compiles what reading `tensors` would run, and runs nothing."""
+    evaluate.compile_only(tensors)
+
+
+def _set_allow_execution(allowed: bool) -> None:
+    """`False`: whatever makes recorded operations run raises `RuntimeError` before it does, until `True`."""
+    permission.allow(allowed)
+
+
+def _get_allow_execution() -> bool:
+    """Whether recorded operations may run."""
+    return permission.is_allowed()
+
+
+def _xla_tensors_report(nodes_threshold: int = 100, device: str = "") -> str:
+    """The tensors of a device that need many recorded operations, the longest first, with the lines that made them."""
+    return pending_report.tensors_report(ordinals.device_named(device or None), nodes_threshold)
 
 
 def _unsafe_buffer_pointer(tensor: torch.Tensor) -> int:

@@ -1,5 +1,7 @@
 """What is recorded can be looked at: as text, as StableHLO, as HLO. Looking runs nothing."""
 
+import re
+import threading
 from typing import Any
 
 import pytest
@@ -199,3 +201,57 @@ def test_the_state_of_the_runtime() -> None:
     _XLAC._xla_set_rng_seed(5, "xla:0")
     assert _XLAC._xla_get_rng_seed() == 5
     assert _XLAC._get_git_revs()["xla"] == torch_xla.__version__
+
+
+def test_programs_are_compiled_ahead_without_running() -> None:
+    x = torch.ones(71).to("xla")
+    met.clear_all()
+    y = (x * 2).sum()
+    _XLAC._xla_warm_up_cache([y], [])
+    assert met.counter_value("UncachedCompile") == 1 and met.metric_data("ExecuteTime") is None
+    assert y.item() == 142
+    assert met.counter_value("UncachedCompile") == 1 and met.counter_value("CachedCompile") == 1
+
+
+def test_execution_can_be_forbidden() -> None:
+    x = torch.ones(3).to("xla")
+    y = x + 1
+    _XLAC._set_allow_execution(False)
+    try:
+        assert not _XLAC._get_allow_execution()
+        with pytest.raises(
+            RuntimeError, match=r"test_inspection.py:\d+ in test_execution_can_be_forbidden makes recorded"
+        ):
+            y.tolist()
+        assert x.tolist() == [1, 1, 1]  # it is there already
+    finally:
+        _XLAC._set_allow_execution(True)
+    assert _XLAC._get_allow_execution() and y.tolist() == [2, 2, 2]
+
+
+def test_the_longest_computations_are_reported_with_their_lines() -> None:
+    x = torch.ones(3).to("xla")
+    y, z = x + 1, x
+    for _ in range(5):
+        z = z * 2
+    assert re.fullmatch(
+        "Tensors of xla:0 that need 2 recorded operations or more: 1\n"
+        rf"  f32\[3\] needs 5 operations made at {re.escape(__file__)}:\d+ in test_the_longest_\w+\n",
+        _XLAC._xla_tensors_report(2),
+    )
+    assert _XLAC._xla_tensors_report(1, "xla:0").count("\n") == 1 + 2 and y.shape == (3,)
+    assert _XLAC._xla_tensors_report().endswith(": 0\n")
+
+
+def test_a_callback_is_called_when_the_value_is_there() -> None:
+    y = torch.ones(3).to("xla") + 1
+    called = threading.Event()
+    _XLAC._on_ready_callback(y, called.set)
+    assert called.wait(60)
+    assert y.tolist() == [2, 2, 2]
+
+
+def test_tensors_on_the_same_memory_have_the_same_handle() -> None:
+    x = torch.ones(3).to("xla")
+    one, view, other = _XLAC._get_tensors_handle([x, x[1:], x + 1])
+    assert one == view != other

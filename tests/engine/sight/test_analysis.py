@@ -194,6 +194,36 @@ def test_a_sync_inside_a_region_is_the_users(tell: Tell) -> None:
     assert causes(lines) == ["Compilation: user torch_xla.sync", "Execution: user torch_xla.sync"]
 
 
+def test_what_may_not_run_is_told_and_refused(tell: Tell) -> None:
+    def program() -> None:
+        x = torch.ones(27).to("xla") + 1
+        with pytest.raises(RuntimeError, match="_set_allow_execution"):
+            x.tolist()
+
+    torch_xla._XLAC._set_allow_execution(False)
+    try:
+        lines = tell(program, PT_XLA_DEBUG_MAX_FRAME="1")
+    finally:
+        torch_xla._XLAC._set_allow_execution(True)
+    line = inspect.getsourcelines(program)[1] + 3
+    assert lines == [
+        *(
+            f"Unexpected Execution Analysis: {text}"
+            for text in (
+                EQUALS,
+                "Execution Cause",
+                "  most likely user code trying to access tensor value before torch_xla.sync",
+                "Python Frame Triggered Execution:",
+                f"  program ({__file__}:{line})",
+                "  ..........",
+                DASHES,
+                EQUALS,
+            )
+        ),
+        "",
+    ]
+
+
 def test_dynamo_is_named(tell: Tell) -> None:
     @torch.no_grad()
     def program() -> None:

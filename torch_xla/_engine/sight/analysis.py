@@ -15,7 +15,7 @@ from .. import config
 from ..client import processes
 from ..graph.text import digest
 from ..metrics import counters, events, report, samples
-from ..metrics.events import Compilation, Direction, Execution, Fallback, Sizes, Step, Transfer
+from ..metrics.events import Cause, Compilation, Direction, Execution, Fallback, Sizes, Step, Transfer
 from ..metrics.lines import Line
 from . import places
 from .places import Place, here
@@ -116,16 +116,13 @@ class Analysis:
         lines = [title, f"  {cause}", "Graph Info:"]
         if place.graph:
             lines.append(f"  Graph Name: {place.graph}")
-        lines += [
+        return [
+            *lines,
             f"  Graph Hash: {self._hash_of(program)}",
             f"  Number of Graph Inputs: {len(graph.inputs)}",
             f"  Number of Graph Outputs: {len(graph.outputs)}",
-            "Python Frame Triggered Execution:",
-            *(f"  {places.text(line)}" for line in self._shown(place)),
+            *self._frames(place),
         ]
-        if len(place.frames) > self._most_frames:
-            lines.append("  ..........")
-        return lines
 
     def _hash_of(self, program: Any) -> str:
         known = self._hashes.get(program)
@@ -158,6 +155,17 @@ class Analysis:
         lines.append("=" * _WIDTH)
         self._write(PROFILER, lines, framed=False)
 
+    def tell_unexpected(self, cause: Cause) -> None:
+        """Tells where operations would run that may not."""
+        place = here()
+        self._write(
+            "Unexpected Execution Analysis", ["Execution Cause", f"  {place.cause(cause)}", *self._frames(place)]
+        )
+
+    def _frames(self, place: Place) -> list[str]:
+        lines = ["Python Frame Triggered Execution:", *(f"  {places.text(line)}" for line in self._shown(place))]
+        return lines if len(place.frames) <= self._most_frames else [*lines, "  .........."]
+
     def _write(self, prefix: str, lines: Iterable[str], framed: bool = True) -> None:
         if processes.local_replica_index() != 0:
             return
@@ -184,6 +192,12 @@ def _sizes(computation: str, sizes: Sizes) -> list[str]:
 
 
 _running: Analysis | None = None
+
+
+def tell_unexpected(cause: Cause) -> None:
+    """Tells where operations would run that may not, if settings ask for explanations."""
+    if _running is not None:
+        _running.tell_unexpected(cause)
 
 
 def settle() -> None:

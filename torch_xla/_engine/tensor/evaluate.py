@@ -1,11 +1,13 @@
 """Several tensors at once: computed in one program, or brought to the host in one batch."""
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
-from . import sync
+from ..compile import cache
+from . import pending, sync
 from .nested import replaced
 from .storage import value_of
 from .sync import materialise
@@ -15,6 +17,30 @@ from .transfer import to_cpu
 def compute(tensors: Iterable[torch.Tensor]) -> None:
     """Starts the computation of what `tensors` show, and returns when it is started."""
     sync.compute([value_of(tensor) for tensor in tensors])
+
+
+def compile_only(tensors: Sequence[torch.Tensor]) -> None:
+    """Compiles the program that reading `tensors` together would run, and runs nothing."""
+    wanted = pending.graph_of(tensors)
+    program = cache.program_of(wanted.graph, (), wanted.device.jax_device)
+    if not program.compiled_for(wanted.numbers):
+        program.compile_for(wanted.numbers)
+
+
+def call_when_ready(tensor: torch.Tensor, callback: Callable[[], object]) -> None:
+    """Starts the computation of `tensor`; calls `callback` in a thread of its own when the value is there."""
+    buffer = materialise(value_of(tensor))
+
+    def wait() -> None:
+        buffer.block_until_ready()
+        callback()
+
+    threading.Thread(target=wait, name="on-ready", daemon=True).start()
+
+
+def handles(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """For each tensor a number of the buffer its memory is, computing it first: equal for those on the same memory."""
+    return [id(materialise(value_of(tensor))) for tensor in tensors]
 
 
 def to_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
