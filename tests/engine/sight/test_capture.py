@@ -174,7 +174,18 @@ def test_a_file_without_the_results_of_operators_is_smaller(tmp_path: Path) -> N
     captured(tmp_path / "few.pt", compute, every_result=False)
     assert (tmp_path / "few.pt").stat().st_size < (tmp_path / "all.pt").stat().st_size / 3
     found = replay_step(tmp_path / "few.pt")
-    assert found.agrees and "The results of single operators are not in this file." in str(found)
+    assert found.agrees and "No operator was compared by itself: their results are not in this file." in str(found)
+
+
+def test_what_exists_in_this_process_alone_is_named_and_not_compared(tmp_path: Path) -> None:
+    compiled = torch.compile(lambda x: (x - 1).exp().sum(), backend="openxla")
+    x = torch.rand(4).to("xla")
+    captured(tmp_path / "step.pt", lambda: compiled(x))
+    found = replay_step(tmp_path / "step.pt")
+    ((name, reason),) = found.skipped.items()
+    assert name.startswith("compiled::inference_") and reason == "it is not in the file"
+    assert found.outputs == 0 and found.agrees
+    assert "No result of the step was compared." in str(found)
 
 
 def test_every_program_of_the_block_is_in_the_file(tmp_path: Path) -> None:

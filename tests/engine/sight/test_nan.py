@@ -156,6 +156,21 @@ def test_anomaly_mode_of_pytorch_works_too() -> None:
                 (torch.sqrt(x) * 0).sum().backward()
 
 
+def test_an_operator_within_a_compiled_graph_is_named() -> None:
+    @torch.compile(backend="openxla")
+    def loss_of_compiled(x: torch.Tensor) -> torch.Tensor:
+        shifted = x - 1
+        return shifted.log().sum()
+
+    line = test_an_operator_within_a_compiled_graph_is_named.__code__.co_firstlineno + 4
+    x = torch.tensor([0.5, 2.0]).to("xla")
+    with pytest.raises(NotFinite, match="aten::log at .* in loss_of_compiled, within compiled::inference_") as caught:
+        with find_nan():
+            loss_of_compiled(x).tolist()
+    assert caught.value.operator == "aten::log"  # type: ignore[attr-defined]
+    assert caught.value.line[1] == line  # type: ignore[attr-defined]
+
+
 def test_a_setting_searches_a_whole_program() -> None:
     program = "import torch, torch_xla\nx = torch.tensor([-1.0]).to('xla')\ny = x.log()\ntorch_xla.sync()\n"
     done = subprocess.run([sys.executable, "-c", program], env={"XLA_FIND_NAN": "1"}, capture_output=True, text=True)

@@ -4,6 +4,7 @@ Arrays have no memory to share, so a view in such a graph is a copy of one, lowe
 """
 
 import functools
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,9 +14,16 @@ from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
 from .. import dtypes
+from ..private import jax as private
 from . import promotion
 from .call import cast
 from .registry import Promotion, Rule, rule_of
+
+# Shown each operator of a graph that runs, its operands and its results, by whoever looks for one (`sight/`).
+watch: Callable[[Node, Any, Any], None] | None = None
+
+# A frame as PyTorch writes it into its graphs.
+_FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)')
 
 _PASSED_BY = frozenset(("device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"))
 
@@ -88,11 +96,21 @@ def interpret(module: GraphModule, arrays: Sequence[Any], key: jax.Array | None)
             if rule is not None and rule.random and key is not None:
                 kwargs = {**kwargs, "key": jax.random.fold_in(key, draws)}
                 draws += 1
-            values[node] = _call(node, args, kwargs)
+            line = line_of(node)
+            with private.located(line, (node.target._schema.name,) if line is not None else ()):
+                values[node] = _call(node, args, kwargs)
+            if watch is not None:
+                watch(node, (args, kwargs), values[node])
         else:
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
             values[node] = node.target(*args, **kwargs)
     raise ValueError("a graph without an output")
+
+
+def line_of(node: Node) -> tuple[str, int, str] | None:
+    """The line of the program that a node of a compiled graph comes from."""
+    found = _FRAME.findall(node.stack_trace or "")
+    return (found[-1][0], int(found[-1][1]), found[-1][2]) if found else None
 
 
 def _call(node: Node, args: Any, kwargs: Any) -> Any:

@@ -82,6 +82,7 @@ _take: Any = lambda: get_traceback()  # type: ignore[name-defined]  # noqa: E731
 def located(line: tuple[str, int, str] | None, names: Sequence[str]) -> Iterator[None]:
     """What JAX traces in this block gets `names` and `line` (file, number, function) as its origin in the program.
 
+    Inside another such block, names follow the outer ones, and without a line of its own it has the outer one's.
     JAX offers named scopes to everybody, but its source lines are those of the Python that traces.
     """
     place = source_info_util._source_info_context
@@ -89,7 +90,8 @@ def located(line: tuple[str, int, str] | None, names: Sequence[str]) -> Iterator
     stack = before.name_stack
     for name in names:
         stack = stack.extend(name)
-    place.context = _Somewhere(traceback_at(line), stack)
+    inherits = line is None and isinstance(before, _Somewhere)
+    place.context = _Somewhere(before.traceback if inherits else traceback_at(line), stack)
     try:
         yield
     finally:

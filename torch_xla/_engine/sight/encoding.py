@@ -9,8 +9,12 @@ from ..dispatch.forms import resolve
 from ..graph.graph import Graph, Operation
 from ..graph.plan import Number, Operand, Plan
 from ..graph.spec import Spec, spec_of
+from ..lowering.barrier import BARRIER
+from ..lowering.storage import READ, WRITE
 from ..view.geometry import Geometry
 
+# Operators that are not PyTorch's, and the same in every process.
+_OURS = (READ, WRITE, BARRIER)
 _NUMBERS: dict[str, type] = {"int": int, "float": float}
 _OF_TORCH = (torch.dtype, torch.memory_format, torch.layout)
 
@@ -33,6 +37,7 @@ def _encoded_operation(operation: Operation) -> dict[str, Any]:
     args, kwargs = plan.arguments
     arguments: dict[str, Any] | None
     try:
+        _name_for_good(plan)
         arguments = {
             "positional": [_encoded(argument) for argument in args],
             "named": {name: _encoded(argument) for name, argument in kwargs.items()},
@@ -86,13 +91,23 @@ def decode(data: dict[str, Any]) -> Graph:
 
 def name_of_plan(plan: Plan) -> str:
     """The operator with its overload, `aten::sum.dim_IntList`."""
-    op = plan.op[0] if isinstance(plan.op, tuple) else plan.op
-    return op if isinstance(op, str) else str(op.name())
+    op = _operator_of(plan)
+    return str(op.name()) if isinstance(op, torch._ops.OpOverload) else str(op)
+
+
+def _operator_of(plan: Plan) -> Any:
+    return plan.op[0] if isinstance(plan.op, tuple) else plan.op
+
+
+def _name_for_good(plan: Plan) -> None:
+    op = _operator_of(plan)
+    if not isinstance(op, torch._ops.OpOverload) and op not in _OURS:
+        raise TypeError(f"{op} exists in this process alone, such as a compiled graph or a function of JAX")
 
 
 def _operator(name: str) -> Any:
-    if name.startswith("xla::"):
-        return name  # one of our own: it is no operator of PyTorch's
+    if name in _OURS:
+        return name
     try:
         return resolve(name)
     except AttributeError as error:

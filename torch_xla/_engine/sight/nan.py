@@ -8,14 +8,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 
 from .. import config
 from ..errors import NotFinite
 from ..graph.text import Line, name_of, shape
+from ..lowering import fx
 from ..metrics.lines import text
 from . import inspection
 from .inspection import Run, any_of, is_inexact
-from .stepping import Stop, walk
+from .stepping import Stop, look_inside, walk
 
 Test = Callable[[jax.Array], jax.Array]
 
@@ -97,7 +99,14 @@ def _origin(run: Run, what: str, test: Test) -> Finding:
 def _of_operator(run: Run, what: str, test: Test, stop: Stop, first_inf: str) -> Finding:
     line = run.lines[stop.number]
     name = name_of(stop.operation)
-    rows = [f"The first {what} of this step comes from {name}{_at(line)}:"]
+    inner = _inside(test, stop)
+    if inner is not None:
+        # The operator is a graph of others, by torch.compile or by a decomposition of PyTorch's.
+        within, line = f", within {name}{_at(line)}", inner[1] or line
+        name = inner[0]
+        rows = [f"The first {what} of this step comes from {name}{_at(line)}{within}:"]
+    else:
+        rows = [f"The first {what} of this step comes from {name}{_at(line)}:"]
     specs = run.graph.specs
     place: tuple[int, ...] | None = None
     for part, result in enumerate(stop.results):
@@ -111,13 +120,25 @@ def _of_operator(run: Run, what: str, test: Test, stop: Stop, first_inf: str) ->
     made_by = _producers(run)
     for slot, operand in zip(stop.operation.operands, stop.operands, strict=True):
         rows.append(f"  it read {shape(specs[slot])} {made_by[slot]}: {_described(operand, place)}")
-    first = stop.operation.first_number
-    numbers = run.numbers[first : first + len(stop.operation.plan.numbers)]
-    if numbers:
-        rows.append(f"  with {', '.join(map(repr, numbers))}")
+    if stop.numbers:
+        rows.append(f"  with {', '.join(map(repr, stop.numbers))}")
     if first_inf:
         rows.append(f"The first inf of this step comes from {first_inf}.")
     return Finding(what, name, line, "\n".join(rows))
+
+
+def _inside(test: Test, stop: Stop) -> tuple[str, Line | None] | None:
+    """The operator that makes the first one inside a graph that is one operation; `None` if it is no graph."""
+    found: list[tuple[str, Line | None]] = []
+
+    def watch(node: torch.fx.Node, operands: Any, results: Any) -> None:
+        arrays = [leaf for leaf in jax.tree.leaves(results) if isinstance(leaf, jax.Array)]
+        read = [leaf for leaf in jax.tree.leaves(operands) if isinstance(leaf, jax.Array)]
+        if not found and any(any_of(test, arrays)) and not any(any_of(test, read)):
+            found.append((str(node.target._schema.name), fx.line_of(node)))  # type: ignore[union-attr]
+
+    look_inside(stop, watch)
+    return found[0] if found else None
 
 
 def _of_input(run: Run, what: str, index: int) -> Finding:

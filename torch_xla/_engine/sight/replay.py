@@ -62,6 +62,7 @@ class Replay:
     programs: int = 0
     operators: int = 0
     compared: int = 0  # operators
+    without_results: bool = False  # those of single operators are not in the file
     skipped: dict[str, str] = field(default_factory=dict)  # operators that were not compared, and why
     differences: list[Difference] = field(default_factory=list)  # of operators, in the order of the program
     outputs: int = 0
@@ -88,7 +89,8 @@ class Replay:
 
     def _of_operators(self) -> list[str]:
         if not self.compared:
-            return ["The results of single operators are not in this file."] if self.operators else []
+            alone = "No operator was compared by itself"
+            return [f"{alone}: their results are not in this file." if self.without_results else f"{alone}."]
         if self.first is None:
             return [
                 f"Each of the {self.compared} operators compared gives on the device what PyTorch gives on the CPU."
@@ -100,6 +102,8 @@ class Replay:
 
     def _of_outputs(self) -> list[str]:
         found = self.output_differences
+        if not self.outputs:
+            return ["No result of the step was compared."]
         if not found:
             return [f"The results of the step ({self.outputs}) are those of PyTorch."]
         worst = max(found, key=lambda each: each.relative / each.tolerance)
@@ -135,6 +139,8 @@ def _replay(program: CapturedProgram, tolerance: float | None, found: Replay) ->
     ours: list[Tensor | None] = [t.to(spec.dtype) for t, spec in zip(program.inputs, graph.inputs, strict=True)]
     theirs: list[Tensor | None] = [*ours, *(program.results.get(slot) for slot in range(len(ours), len(specs)))]
     made_by: list[tuple[str, Line | None]] = [("an input", None)] * len(ours)
+    given: set[int] = set()  # the slots that are the device's own among `ours`
+    found.without_results |= not program.results
     for operation, line in zip(graph.operations, program.lines, strict=True):
         name = name_of(operation)
         slots = range(operation.first_output, operation.first_output + len(operation.plan.outputs))
@@ -144,9 +150,11 @@ def _replay(program: CapturedProgram, tolerance: float | None, found: Replay) ->
         if isinstance(whole, str):
             # What PyTorch cannot compute is taken from the device, so that the rest can still be compared.
             found.skipped.setdefault(name, whole)
+            given.update(slots)
             ours.extend(theirs[slot] for slot in slots)
         else:
             parts = whole or [None] * len(slots)
+            given.update(slot for slot, part in zip(slots, parts, strict=True) if part is None)
             ours.extend(
                 theirs[slot] if part is None and whole else part for slot, part in zip(slots, parts, strict=True)
             )
@@ -156,7 +164,7 @@ def _replay(program: CapturedProgram, tolerance: float | None, found: Replay) ->
             each = [_compare(theirs[slot], cpu, tolerance, made_by[slot], shape(specs[slot])) for slot, cpu in pairs]
             found.differences += [difference for difference in each if difference is not None][:1]
     for slot, device in zip(graph.outputs, program.outputs, strict=True):
-        if ours[slot] is not None:
+        if ours[slot] is not None and slot not in given:
             found.outputs += 1
             difference = _compare(device, ours[slot], tolerance, made_by[slot], shape(specs[slot]), _ALONG_A_STEP)
             found.output_differences += [difference] if difference is not None else []
@@ -168,7 +176,7 @@ def _run(
     """The results of an operator, `None` if what it reads is not known, or why PyTorch cannot run it."""
     plan = operation.plan
     if isinstance(plan.op, Opaque):
-        return "its arguments cannot be written to a file"
+        return "it is not in the file"
     operands: list[Tensor] = []
     for slot, spec in zip(operation.operands, plan.operands, strict=True):
         value = values[slot]

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..graph.graph import Graph, Operation
 from ..graph.plan import Plan
+from ..lowering import fx
 from ..lowering.call import lower
 
 
@@ -18,6 +19,8 @@ class Stop(NamedTuple):
     operation: Operation
     operands: list[jax.Array]
     results: list[jax.Array]
+    numbers: tuple[float | int, ...]
+    key: Any  # None: it draws nothing
 
 
 def walk(
@@ -45,7 +48,7 @@ def walk(
                 run = compiled[plan, own] = _compiled(plan, own)
             results = run(operands, key)
         values.extend(results)
-        yield Stop(index, operation, operands, results)
+        yield Stop(index, operation, operands, results, own, key)
         for slot in leave[index]:
             values[slot] = None
 
@@ -66,3 +69,14 @@ def _last_reads(graph: Graph) -> list[list[int]]:
     for slot, index in last.items():
         leave[index].append(slot)
     return leave
+
+
+def look_inside(stop: Stop, watch: Callable[[Any, Any, Any], None]) -> None:
+    """Runs an operator once more, and shows `watch` the operators it consists of if it is a graph of others."""
+    before = fx.watch
+    fx.watch = watch
+    try:
+        with jax.enable_x64(True):
+            lower(stop.operation.plan, stop.operands, list(stop.numbers), stop.key)
+    finally:
+        fx.watch = before
