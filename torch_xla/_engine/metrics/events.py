@@ -202,4 +202,11 @@ def emit(event: Event) -> None:
 
 def names_of(buffers: Sequence[Any]) -> tuple[str, ...]:
     """What the user calls these buffers, if somebody wants to know and somebody can tell."""
-    return name_buffers(buffers) if watched and name_buffers is not None else ()
+    if not watched or name_buffers is None:
+        return ()
+    try:
+        return name_buffers(buffers)
+    except Exception:
+        # The search looks at objects of the user's, and what these do then is no reason not to compile.
+        _log.exception("the names of the inputs could not be found")
+        return ()

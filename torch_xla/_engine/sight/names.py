@@ -107,13 +107,14 @@ class _Search:
 
 
 def _parts(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(thing, (list, tuple)):
+    kind = type(thing)
+    if issubclass(kind, (list, tuple)):
         if len(thing) <= _LONGEST_CONTAINER:
             yield from ((f"{name}[{index}]", element) for index, element in enumerate(thing))
-    elif isinstance(thing, dict):
+    elif issubclass(kind, dict):
         if len(thing) <= _LONGEST_CONTAINER:
             yield from ((f"{name}[{key!r}]", element) for key, element in list(thing.items()))
-    elif type(thing).__module__.partition(".")[0] not in _PLAIN:
+    elif kind.__module__.partition(".")[0] not in _PLAIN:
         yield from _attributes(name, thing)
 
 
