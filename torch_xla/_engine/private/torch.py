@@ -142,6 +142,11 @@ def without_autocast() -> Any:
     return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key))
 
 
+def below_autograd() -> Any:
+    """A `with` block in which autograd records nothing, as in the gradient formulas of PyTorch."""
+    return torch._C._AutoDispatchBelowAutograd()
+
+
 def fused_attention_enabled() -> bool:
     """False inside `sdpa_kernel(SDPBackend.MATH)`, which asks for the composition: it can be differentiated twice."""
     return torch._C._get_flash_sdp_enabled() or torch._C._get_overrideable_sdp_enabled()
