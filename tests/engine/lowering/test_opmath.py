@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from torch_xla._engine.lowering.opmath import (
     in_double,
@@ -47,6 +48,16 @@ def test_functions_in_double_see_float64_and_leave_integers_alone() -> None:
     with jax.enable_x64(True):
         floats, integers, number = in_double(lambda *args: args)(jnp.ones(2, np.float32), jnp.ones(2, np.int32), 3)
     assert (floats.dtype, integers.dtype, number) == (np.float64, np.int32, 3)
+
+
+@pytest.mark.parametrize("dtype, small", [(np.float16, 1e-3), (np.float32, 1e-25), (np.float64, 1e-200)])
+def test_quotients_of_quotients_are_not_merged_into_products_that_vanish(dtype: type, small: float) -> None:
+    divisor = np.full(3, small, dtype)
+    with jax.enable_x64(True):
+        twice = jax.jit(lambda x, y: quotient(quotient(x, y), y))(divisor, divisor)
+        inverse = jax.jit(lambda x, y: quotient(x, quotient(y, x)))(divisor, np.ones_like(divisor))
+    assert np.array_equal(twice, 1 / divisor)
+    assert np.array_equal(inverse, divisor / (1 / divisor))
 
 
 def test_a_quotient_is_rounded_once_whatever_its_divisor_is() -> None:

@@ -1,14 +1,17 @@
 """Operators that draw numbers, and the parameters of distributions that there are not.
 
-Such a parameter is a number, and numbers are no part of a plan: they are looked at in every call.
+Such a parameter is a number, and numbers are no part of a plan: they are looked at in every call. So are weights that
+came from the host as they are.
 """
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ..tensor.storage import value_of
 from . import refusals
 from .forms import operator_of
 from .kernels import recorder
@@ -28,6 +31,15 @@ def _interval_exists(self: Tensor, start: float = 0.0, stop: float = 1.0) -> boo
     return -most <= start <= stop <= most and stop - start <= most
 
 
+def _weights_exist(self: Tensor, num_samples: int, replacement: bool = False) -> bool:
+    known: np.ndarray | None = None
+    if self.device.type == "xla" and self.dtype.is_floating_point:
+        known = getattr(value_of(self), "contents", None)
+    if known is None:
+        return True  # the device alone knows: it is not waited for
+    return bool(((known >= 0) & (known < np.inf)).all()) and bool((known.reshape(self.shape).sum(-1) > 0).all())
+
+
 # Whether there is such a distribution. Written so that NaN is none; the CPU has the last word on what is not.
 EXISTS: dict[str, Callable[..., bool]] = {
     "bernoulli.p": lambda self, p: 0 <= p <= 1,
@@ -36,6 +48,7 @@ EXISTS: dict[str, Callable[..., bool]] = {
     "exponential_": lambda self, lambd=1.0: lambd > 0,
     "geometric_": lambda self, p: 0 < p < 1,
     "log_normal_": lambda self, mean=1.0, std=2.0: std > 0,
+    "multinomial": _weights_exist,
     "native_dropout": lambda input, p, train=None: 0 <= p <= 1,
     "normal.Tensor_float": lambda mean, std=1.0: std >= 0,
     "normal.float_float": lambda mean, std, size: std >= 0,

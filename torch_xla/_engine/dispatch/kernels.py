@@ -316,6 +316,7 @@ def out_variant(name: str) -> Kernel:
             if any(ours is not theirs for ours, theirs in changes):
                 refusals.refuse_if_the_cpu_does(operator, args, kwargs)
             settled.add(changes)
+        refusals.refuse_resizing_operands(operator, outs, flat, args, kwargs)
         refusals.refuse_overlapping_out(operator, outs, args, kwargs)
         refusals.refuse_partial_overlap(operator, outs, args, kwargs)
         for out, result in zip(outs, flat, strict=True):

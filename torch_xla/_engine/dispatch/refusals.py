@@ -94,6 +94,15 @@ def refuse_overlapping_out(
         refuse_if_the_cpu_does(operator, args, kwargs)
 
 
+def refuse_resizing_operands(
+    operator: Operator, outs: list[Tensor], results: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Raises as PyTorch does if an `out=` of another size than the result is an operand as well: it is not resized."""
+    for out, result in zip(outs, results, strict=True):
+        if out.shape != result.shape and any(operand is out for operand in pytree.tree_leaves(args)):
+            refuse_if_the_cpu_does(operator, args, kwargs)
+
+
 def _geometry(tensor: Tensor) -> Geometry:
     return Geometry(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
 

@@ -63,9 +63,12 @@ def quotient(self: jax.Array, other: Any) -> jax.Array:
     XLA multiplies by the reciprocal where the divisor is broadcast, and then 49 / 49 is not 1. It cannot do so where
     the divisor seems to depend on the dividend: it is exchanged where that is NaN, as the result is then, too.
     """
-    if jnp.shape(other) == jnp.shape(self) or is_complex(self):
+    if is_complex(self):
         return self / other
-    return self / jnp.where(self != self, self, other)
+    result = self / (other if jnp.shape(other) == jnp.shape(self) else jnp.where(self != self, self, other))
+    # XLA makes a / (b · c) of (a / b) / c, and a · c / b of a / (b / c), where the product may be 0 or infinite. Rounded
+    # to the digits it has, a quotient is none that it recognises.
+    return lax.reduce_precision(result, jnp.finfo(result.dtype).nexp, jnp.finfo(result.dtype).nmant)
 
 
 def in_opmath(lower: Callable[..., Any]) -> Callable[..., Any]:

@@ -128,7 +128,7 @@ def dropout_scale(p: Any) -> Any:
 @lowers(aten.native_dropout_backward.default)
 def native_dropout_backward(grad_output: jax.Array, mask: jax.Array, scale: Any) -> jax.Array:
     # A product, not a choice: a dropped infinity becomes NaN in PyTorch.
-    grad = widened(grad_output)
+    grad = widened(grad_output) if jnp.issubdtype(grad_output.dtype, jnp.inexact) else grad_output.astype(FLOAT32)
     dtype = grad.dtype
     return grad * jnp.where(mask, jnp.asarray(number_as(scale, dtype)), jnp.zeros((), dtype))
 

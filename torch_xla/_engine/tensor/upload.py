@@ -19,7 +19,7 @@ from .device import Device
 # NumPy has no such dtypes: their bits travel as integers.
 _BITS = {1: torch.uint8, 2: torch.int16}
 
-# Up to so many integers are remembered on the host: what a program writes as a list of indices.
+# Up to so many numbers are remembered on the host: what a program writes as a list, of indices or of weights.
 _FEW = 64
 
 # NumPy, by way of which the elements travel, has no more.
@@ -71,7 +71,7 @@ def upload(tensor: torch.Tensor, device: Device) -> Value:
         value.buffer = buffers.put(host, device.jax_device)
     census.values.value += 1
     census.buffers.value += 1
-    if 0 < host.size <= _FEW and host.dtype.kind in "iu":
+    if 0 < host.size <= _FEW and host.dtype.kind in "fiu":
         value.contents = host.copy()
     metrics.metric("OutboundData", Unit.BYTES).add(host.nbytes)
     if start:

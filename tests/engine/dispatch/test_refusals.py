@@ -1,0 +1,100 @@
+"""What the CPU refuses is refused in its words: targets that are too small, parameters and sizes that do not exist."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import torch_xla.debug.metrics as met
+
+Call = Callable[[Callable[..., torch.Tensor]], Any]
+
+
+def message(call: Call, device: str) -> str:
+    with pytest.raises(RuntimeError) as refusal:
+        call(lambda *size, **options: torch.ones(*size, device=device, **options))
+    return str(refusal.value)
+
+
+TARGETS: dict[str, Call] = {
+    name: lambda ones, name=name: getattr(ones(5, 1), name)(ones(5))  # type: ignore[misc]
+    for name in ("add_", "atan2_", "clamp_max_", "fmod_", "ge_", "hypot_", "ldexp_", "xlogy_")
+} | {
+    "bitwise_and_": lambda ones: ones(5, 1, dtype=torch.int32).bitwise_and_(ones(5, dtype=torch.int32)),
+    "addr_": lambda ones: ones(()).addr_(ones(5), ones(10)),
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_no_operand_enlarges_the_target_of_an_operator_in_place(name: str) -> None:
+    assert message(TARGETS[name], "xla") == message(TARGETS[name], "cpu")
+
+
+def test_the_one_operator_that_enlarges_its_target_does() -> None:
+    grown = torch.ones(1, device="xla").addbmm_(torch.ones(2, 3, 4, device="xla"), torch.ones(2, 4, 5, device="xla"))
+    assert grown.shape == (3, 5) and grown.unique().tolist() == [9]
+
+
+PARAMETERS: dict[str, Call] = {
+    "bernoulli_": lambda ones: ones(3).bernoulli_(1.5),
+    "cauchy_": lambda ones: ones(3).cauchy_(0, 0),
+    "exponential_": lambda ones: ones(3).exponential_(0),
+    "geometric_": lambda ones: ones(3).geometric_(1),
+    "log_normal_": lambda ones: ones(3).log_normal_(0, 0),
+    "multinomial": lambda ones: ones(3, dtype=torch.int64).multinomial(1),
+    "normal_": lambda ones: ones(3).normal_(0, -1),
+    "random_": lambda ones: ones(3).random_(3, 3),
+    "random_ of bytes": lambda ones: ones(3, dtype=torch.uint8).random_(0, 300),
+    "uniform_": lambda ones: ones(3).uniform_(1, 0),
+    "uniform_, too wide": lambda ones: ones(3).uniform_(0, 1e39),
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_parameter_that_no_distribution_has_is_refused_in_every_call(name: str) -> None:
+    tensor = torch.ones(3, device="xla")
+    tensor.exponential_(2.0)  # plans are found by the kinds of numbers, not by the numbers
+    tensor.normal_(0, 1)
+    assert message(PARAMETERS[name], "xla") == message(PARAMETERS[name], "cpu")
+
+
+@pytest.mark.parametrize("weights", [[1.0, -1.0], [0.0, 0.0], [1.0, float("nan")], [1.0, float("inf")]])
+def test_weights_from_the_host_are_looked_at(weights: list[float]) -> None:
+    messages = set()
+    for device in ("cpu", "xla"):
+        with pytest.raises(RuntimeError) as refusal:
+            torch.multinomial(torch.tensor(weights, device=device), 1)
+        messages.add(str(refusal.value))
+    assert len(messages) == 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda ones: torch.complex(ones(3), ones(3, dtype=torch.float64)),
+        lambda ones: ones(1, 3).masked_scatter(ones(1, 3, dtype=torch.uint8), ones(3, 4)),
+        lambda ones: ones(3, 2).index_add(0, ones(2, dtype=torch.int64), ones(2)),
+    ],
+)
+def test_operands_that_do_not_go_together_are_refused(call: Call) -> None:
+    assert message(call, "xla") == message(call, "cpu")
+
+
+def test_a_tensor_has_at_most_64_dims() -> None:
+    with pytest.raises(RuntimeError, match="only tensors with up to 64 dims are supported on an xla device; .* has 65"):
+        torch.ones([1] * 65).to("xla")
+
+
+@pytest.mark.parametrize("name", ["pow_", "floor_divide_", "__ilshift__"])
+def test_writing_forms_with_a_sibling_of_another_name_stay_on_the_device(name: str) -> None:
+    met.clear_all()
+    for other in (torch.tensor([2, 3]), 2):
+        x, there = torch.tensor([5, 7]), other.to("xla") if isinstance(other, torch.Tensor) else other
+        assert torch.equal(getattr(x.to("xla"), name)(there).cpu(), getattr(x, name)(other))
+    assert not met.executed_fallback_ops()
+
+
+def test_a_writing_form_may_take_its_arguments_in_another_order() -> None:
+    x = torch.tensor([1.0, 2.5])
+    torch.testing.assert_close(x.to("xla").polygamma_(2).cpu(), x.clone().polygamma_(2))
