@@ -184,3 +184,8 @@ def persistent_cache_read_only() -> bool:
 def persistent_cache_bytes() -> int:
     """XLA_PERSISTENT_CACHE_SIZE: how much that folder may hold, given in MiB."""
     return int(float(os.environ.get("XLA_PERSISTENT_CACHE_SIZE", "2048")) * 2**20)
+
+
+def tracker_file() -> str:
+    """XLA_FNTRACKER_FILE: each read of a value is appended to this file, with its place."""
+    return os.environ.get("XLA_FNTRACKER_FILE", "")

@@ -5,7 +5,6 @@ The forms of these texts are those that PyTorch/XLA's documents show, since peop
 
 import atexit
 import sys
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from ..metrics.events import Cause, Compilation, Direction, Execution, Fallback,
 from ..metrics.lines import Line
 from . import places
 from .places import Place, here
+from .reads import Read, Tally
 
 PROFILER = "pt-xla-profiler"
 
@@ -31,8 +31,6 @@ _WARM_UP = 10
 
 # Seconds after which one sample is worth a word.
 _SLOW = {"CompileTime": 300.0, "ExecuteTime": 30.0}
-
-_MOST_PLACES = 20
 
 
 def findings() -> list[str]:
@@ -55,6 +53,19 @@ def findings() -> list[str]:
     return found
 
 
+def read_told_by(event: Any, most_frames: int) -> Read | None:
+    """The read that an event tells of, made by the operator at work in this thread."""
+    if not isinstance(event, Fallback | Transfer) or (
+        isinstance(event, Transfer) and event.direction is not Direction.FROM_DEVICE
+    ):
+        return None
+    place = here()
+    # An operator that runs on the CPU is told of when it is done, whatever operands it brought there.
+    calls = 0 if place.is_fallback and isinstance(event, Transfer) else 1
+    early = int(isinstance(event, Transfer) and event.forced)
+    return Read(place.operator, tuple(map(places.text, place.frames[:most_frames])), calls, early)
+
+
 class Analysis:
     """Listens to the engine and writes what it makes of it to `file`, or to the standard error without one."""
 
@@ -64,9 +75,7 @@ class Analysis:
         self._file = file
         self._most_frames = most_frames
         self._hashes: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-        # By operator and place: how often it brought a value to the host, and how often that cut a step short.
-        self._reads: Counter[tuple[str, tuple[Line, ...]]] = Counter()
-        self._early: Counter[tuple[str, tuple[Line, ...]]] = Counter()
+        self._reads = Tally()
 
     def start(self) -> None:
         """Begins to listen."""
@@ -96,17 +105,10 @@ class Analysis:
             self._write("Execution Analysis", lines)
         elif isinstance(event, Step):
             self._write(PROFILER, findings(), framed=False)
-        elif isinstance(event, Fallback):
-            self._note_read(here(), calls=1)
-        elif isinstance(event, Transfer) and event.direction is Direction.FROM_DEVICE:
-            place = here()
-            # An operator that runs on the CPU is told of when it is done, whatever operands it brought there.
-            self._note_read(place, calls=0 if place.is_fallback else 1, early=event.forced)
-
-    def _note_read(self, place: Place, calls: int, early: int = 0) -> None:
-        key = place.operator, self._shown(place)
-        self._reads[key] += calls
-        self._early[key] += early
+        else:
+            read = read_told_by(event, self._most_frames)
+            if read is not None:
+                self._reads.add(read)
 
     def _shown(self, place: Place) -> tuple[Line, ...]:
         return place.frames[: self._most_frames]
@@ -132,28 +134,7 @@ class Analysis:
 
     def sum_up(self) -> None:
         """Tells where values were brought to the host, the most frequent place first. Runs at exit and after Ctrl-C."""
-        if not self._reads:
-            return
-        lines = [
-            "=" * _WIDTH,
-            "Unlowered Op usage summary (each of these is a context switch: fewer are faster)",
-            "Note: _local_scalar_dense reads one number, as .item() and `if` do",
-            "-" * _WIDTH,
-        ]
-        for (operator, frames), count in self._reads.most_common(_MOST_PLACES):
-            lines.append(f"FRAME (count={count}):")
-            lines.append(f'Unlowered Op: "{operator}"')
-            early = self._early[operator, frames]
-            if early:
-                lines.append(f"Early evaluations of the recorded graph: {early}")
-            lines.append("Python Frames:")
-            lines += [f"  {places.text(line)}" for line in frames]
-            lines.append("-" * _WIDTH)
-        left = len(self._reads) - _MOST_PLACES
-        if left > 0:
-            lines.append(f"and {left} more places")
-        lines.append("=" * _WIDTH)
-        self._write(PROFILER, lines, framed=False)
+        self._write(PROFILER, self._reads.summary(), framed=False)
 
     def tell_unexpected(self, cause: Cause) -> None:
         """Tells where operations would run that may not."""

@@ -2,9 +2,9 @@
 
 from ..metrics import events
 from ..tensor import census
-from . import analysis, dumps, nan, saving
+from . import analysis, dumps, nan, saving, tracker
 
-_TOOLS = (analysis, dumps, nan, saving)
+_TOOLS = (analysis, dumps, nan, saving, tracker)
 
 
 def settle() -> None:
