@@ -6,8 +6,10 @@ process with one replica: `world_size()` is 1 and every ordinal is 0. Only funct
 
 from ._engine.client import attributes, choice, platform, processes
 from ._engine.compile import cache, disk
+from ._engine.private.torch import constant_in_graphs
 
 
+@constant_in_graphs
 def device_type() -> str:
     """The platform: `"CPU"`, `"CUDA"`, `"TPU"`, or the name of a PJRT plugin.
 
@@ -47,6 +49,7 @@ def is_bf16_supported() -> bool:
     return True
 
 
+@constant_in_graphs
 def world_size() -> int:
     """How many replicas run this program.
 
@@ -57,6 +60,7 @@ def world_size() -> int:
     return processes.replica_count()
 
 
+@constant_in_graphs
 def global_ordinal() -> int:
     """Which replica this is, from 0 to `world_size() - 1`.
 
@@ -67,31 +71,37 @@ def global_ordinal() -> int:
     return processes.replica_index()
 
 
+@constant_in_graphs
 def local_ordinal() -> int:
     """Which replica this is, counted on this machine."""
     return processes.local_replica_index()
 
 
+@constant_in_graphs
 def process_count() -> int:
     """How many processes take part in this program."""
     return processes.process_count()
 
 
+@constant_in_graphs
 def process_index() -> int:
     """Which process this is, from 0 to `process_count() - 1`."""
     return processes.process_index()
 
 
+@constant_in_graphs
 def local_process_count() -> int:
     """How many processes of this program run on this machine."""
     return processes.local_process_count()
 
 
+@constant_in_graphs
 def host_index() -> int:
     """Which machine this is, of those that take part."""
     return processes.host_index()
 
 
+@constant_in_graphs
 def addressable_device_count() -> int:
     """How many devices this process can put tensors on. Starts the client.
 
@@ -102,11 +112,13 @@ def addressable_device_count() -> int:
     return len(platform.local_devices())
 
 
+@constant_in_graphs
 def local_device_count() -> int:
     """How many devices the processes on this machine have together. Starts the client."""
     return len(platform.local_devices()) * processes.local_process_count()
 
 
+@constant_in_graphs
 def global_device_count() -> int:
     """How many devices all processes have together. Starts the client."""
     return len(platform.local_devices()) * processes.process_count()

@@ -13,6 +13,7 @@ from torch import nn
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
+import torch_xla.runtime as xr
 from torch_xla._engine.graph.graph import Graph
 from torch_xla._engine.tensor.device import device_at
 
@@ -135,7 +136,8 @@ def test_inputs_on_the_cpu_are_moved_inside() -> None:
 
 def test_the_device_in_a_compiled_function_does_not_break_the_graph() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
-        return x.to(xm.xla_device()) + torch.ones(3, device=torch_xla.device())
+        scale = xr.world_size() + xr.global_ordinal() if xr.device_type() else 0
+        return x.to(xm.xla_device()) * scale + torch.ones(3, device=torch_xla.device())
 
     explained = torch._dynamo.explain(function)(torch.ones(3))
     assert explained.graph_break_count == 0

@@ -362,6 +362,27 @@ def test_what_the_code_names_may_not(change: str, monkeypatch: pytest.MonkeyPatc
     assert replayed() == 1
 
 
+def test_a_number_that_changes_all_the_time_ends_the_replays() -> None:
+    loop = Loop()
+    step = torch_xla.compile(loop.step, replay=True, name="step")
+    told = []
+    for index in range(40):
+        loop.rate = float(1 + index // 4)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert step(torch.ones(3, device="xla")).tolist() == [4.0 * loop.rate] * 3
+        told += [str(each.message) for each in caught]
+    assert told[-1].startswith("step is recorded, not replayed: what it sees changes too often, this time ")
+    assert not step.is_replayed
+
+
+def test_a_replayed_function_inside_a_region_is_a_part_of_it() -> None:
+    inner = torch_xla.compile(lambda x: x + 1, replay=True)
+    outer = torch_xla.compile(lambda x: inner(x * 2) * 3, full_graph=True, num_different_graphs_allowed=1)
+    for _ in range(5):
+        assert outer(torch.ones(2, device="xla")).tolist() == [9.0, 9.0]
+
+
 class Counter:
     def __init__(self) -> None:
         self.steps = 0

@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 
 from .. import config, metrics
 from ..lowering import decompositions
-from ..modes import region
+from ..modes import eager, region
 from ..private import torch as private
 from ..private.dynamo import aot_autograd, aot_module_simplified, never_trace, register_backend
 from ..tensor.device import Device
@@ -95,7 +95,7 @@ class CompiledGraph:
         values.update(self._constants)
         evaluate(parts.before, values)
         device = self._record(values)
-        if self._starts and device is not None and not region.is_inside():
+        if (self._starts or eager.is_on()) and device is not None and not region.is_inside():
             sync_device(device)
         evaluate(parts.after, values)
         return results(parts.results, values)

@@ -57,6 +57,11 @@ class Facts:
     written: list[torch.Tensor] = field(default_factory=list)  # whose version counters the call stepped
     schedule: Schedule | None = None
 
+    def release(self) -> None:
+        """Lets go of the memory of the call; what another call is compared with stays."""
+        self.places, self.leaves, self.gradients, self.written = [], [], [], []
+        self.differences, self.reached = [], None
+
 
 def record(
     function: Callable[..., Any],

@@ -85,6 +85,7 @@ class Replay:
     def __init__(self, facts: Facts, device: Device) -> None:
         schedule, reached = facts.schedule, facts.reached
         assert schedule is not None and schedule.program is not None and reached is not None
+        self.runs = 0
         self._facts = facts
         self._device = device
         self._schedule = schedule
@@ -227,6 +228,7 @@ class Replay:
             outputs = executor.run(self._program, buffers, self._numbers, keys, Cause.SYNC, self._lines)
             self._distribute(storages, values, outputs)
             result = self._result(call, outputs)
+        self.runs += 1
         _replayed.value += 1
         census.buffers.value += len(outputs)
         return True, result

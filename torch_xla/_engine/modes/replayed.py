@@ -8,7 +8,7 @@ from typing import Any
 from ..tensor import device as devices
 from ..tensor import step
 from .recording import Facts, record, same
-from .region import Region
+from .region import Region, is_inside
 from .replay import Replay
 from .signature import Call, taken_apart
 
@@ -16,6 +16,9 @@ from .signature import Call, taken_apart
 ENOUGH = 3
 # What has not become a replay after so many watched calls does not become one.
 PATIENCE = 10
+# A replay that ends before so many runs was not worth its recordings; after so many of these there are no more.
+WORTH = 8
+MOST_WORTHLESS = 4
 # So many kinds of arguments a function is replayed with.
 MOST_KINDS = 16
 # So many different things a function is warned of.
@@ -29,6 +32,7 @@ class _Kind:
         self.replay: Replay | None = None
         self.recorded: list[Facts] = []  # the last calls, as long as they are the same
         self.watched = 0
+        self.worthless = 0
         self.given_up = False
         self.suspects: Sequence[Any] = ()
 
@@ -48,6 +52,8 @@ class Replayed:
         return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if is_inside():
+            return self._function(*args, **kwargs)  # a part of the region around it
         step.end_step()
         call = taken_apart(args, kwargs)
         kind = self._kinds.get(call.key)
@@ -62,9 +68,7 @@ class Replayed:
                     step.end_step()
                     return result
                 reason = "memory that it overwrites is also held by something else, or was given another shape"
-            self._tell(f"is recorded this time: {reason}")
-            kind.replay = None
-            kind.recorded.clear()
+            self._drop(kind, replay, reason)
         if kind.given_up:
             with self._region:
                 return self._function(*args, **kwargs)
@@ -74,6 +78,16 @@ class Replayed:
     def is_replayed(self) -> bool:
         """Whether a call of some kind would be replayed now."""
         return any(kind.replay is not None for kind in self._kinds.values())
+
+    def _drop(self, kind: _Kind, replay: Replay, reason: str) -> None:
+        kind.replay = None
+        kind.watched = 0
+        kind.worthless = kind.worthless + 1 if replay.runs < WORTH else 0
+        if kind.worthless >= MOST_WORTHLESS:
+            kind.given_up = True
+            self._tell(f"is recorded, not replayed: what it sees changes too often, this time {reason}")
+        else:
+            self._tell(f"is recorded this time: {reason}")
 
     def _new_kind(self, call: Call) -> _Kind:
         kind = _Kind()
@@ -108,9 +122,12 @@ class Replayed:
             if len(kind.recorded) >= ENOUGH:
                 kind.replay = Replay(facts, device)
                 kind.recorded.clear()
+        if kind.replay is None:
+            facts.release()
         if kind.replay is None and kind.watched >= PATIENCE:
             kind.given_up = True
-            self._tell(f"is recorded, not replayed: {reason or 'what it sees changes too often'}")
+            kind.recorded.clear()
+            self._tell(f"is recorded, not replayed: {reason or 'it takes too many calls until three are the same'}")
         return result
 
     def _tell(self, what: str) -> None:
