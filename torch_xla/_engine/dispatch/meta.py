@@ -14,7 +14,12 @@ from .forms import Form, Operator
 
 # Operators whose meta kernels leave the order of the result to the device, and how many of their first arguments
 # PyTorch's devices then ask for it.
-_ORDERED_AS = {"aten::convolution": 2, "aten::replication_pad2d": 1, "aten::replication_pad3d": 1}
+_ORDERED_AS = {
+    "aten::convolution": 2,
+    "aten::reflection_pad3d": 1,
+    "aten::replication_pad2d": 1,
+    "aten::replication_pad3d": 1,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +59,7 @@ def infer(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         meta_args, meta_kwargs = pytree.tree_map(convert, (args, kwargs))
         kernel = meta_kernels.KERNELS.get(operator.name, operator.overload)
         result = kernel(*meta_args, **meta_kwargs)
-        # Convolutions of volumes in double precision have no kernel for another order.
-        if operator.name in _ORDERED_AS and (result.dim() < 5 or result.dtype is not torch.float64):
+        if operator.name in _ORDERED_AS:
             result = _ordered_as(result, meta_args[: _ORDERED_AS[operator.name]])
     if operator.form is Form.INPLACE:
         result = _written(operator, meta_args, meta_kwargs)
@@ -78,6 +82,8 @@ def infer(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _ordered_as(result: torch.Tensor, operands: Any) -> torch.Tensor:
+    if len(operands) == 2 and result.dim() == 5 and result.dtype is torch.float64:
+        return result  # convolutions of volumes in double precision have no kernel for another order
     orders = (private.suggest_memory_format(operand) for operand in operands)
     order = next((order for order in orders if order is not torch.contiguous_format), torch.contiguous_format)
     return result.contiguous(memory_format=order)

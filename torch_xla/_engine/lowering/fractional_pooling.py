@@ -30,7 +30,8 @@ def _fractional_max_pool(dims: int) -> Callable[..., tuple[jax.Array, jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
         size, lead = self.shape[-dims:], self.shape[:-dims]
         planes = prod(lead)
-        samples = random_samples.reshape(planes, dims)
+        # An image without a batch takes the samples of the first one.
+        samples = random_samples.reshape(-1, dims)[:planes]
         # Flat indices of (plane, output of each dimension…, element of the window).
         index = jnp.zeros((planes, *(1,) * dims, 1), np.int64)
         for dim in range(dims):
