@@ -96,6 +96,7 @@ def test_a_program_is_counted_when_it_is_compiled_and_when_it_runs() -> None:
         torch_xla.sync()
         del x
     assert count("UncachedCompile") == count("CreateCompileHandles") == len(samples("CompileTime")) == 1
+    assert count("StableHloCompile") == 1
     assert count("CachedCompile") == 2
     assert count("ExecuteComputation") == len(samples("ExecuteTime")) == len(samples("DeviceLockWait")) == 3
     assert count("MarkStep") == count("SyncTensorsToData") == 3

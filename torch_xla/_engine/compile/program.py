@@ -147,6 +147,7 @@ class Program:
         seconds = time.perf_counter() - started
         metrics.count("UncachedCompile")
         metrics.count("CreateCompileHandles")
+        metrics.count("StableHloCompile")
         if before:
             if len(self._must_bake) > baked:
                 disk.note_baked(before, self.device, sorted(self._must_bake))

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from .. import metrics
 from ..lowering.registry import all_rules
 from ..private import torch as private
 from . import batch_norm, composed, distributions, indexing, layouts, memory, selection, tangents, views
@@ -75,6 +76,7 @@ def register_kernels() -> None:
     _libraries.extend(layouts.register_refusals())
     _libraries.extend(selection.register_splits())
     register_autocast()
+    metrics.count("RegisterXLAFunctions")
 
 
 def _is_ours(name: str, ruled: set[str]) -> bool:
