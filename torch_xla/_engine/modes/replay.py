@@ -4,6 +4,7 @@ What the function saw is compared with what it saw when it was recorded (`reach`
 its memory holds now, and the results go where they went. Nothing is recorded, and no Python of the user's runs.
 """
 
+from itertools import repeat
 from operator import attrgetter, is_
 from sys import getrefcount
 from typing import Any
@@ -216,9 +217,8 @@ class Replay:
             if not all(map(is_, map(_spec, values), self._specs)) or not self._may_donate(values):
                 return False, None
             buffers = [value.buffer for value in values]
-            for buffer in buffers:
-                if buffer is None:
-                    return False, None
+            if any(map(is_, buffers, repeat(None))):
+                return False, None
             keys = None
             if self._draws:
                 draw = self._device.generator.draw
@@ -267,9 +267,9 @@ class Replay:
             value = Value(spec, self._device, None, -1)
             value.buffer = outputs[output]
             sources[key] = wrap(value)
-        for place, each in enumerate(self._facts.places):
-            if place in returned.owners:
-                sources[place] = call.tensors[each.argument] if each.argument >= 0 else each.tensor
+        for place in returned.owners:
+            each = self._facts.places[place]
+            sources[place] = call.tensors[each.argument] if each.argument >= 0 else each.tensor
         return returned.make(sources)
 
     def _lines(self) -> Any:
