@@ -1,5 +1,6 @@
 """Every read of a value is in the file that the settings name, and the file is summed up as at the end of a program."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,34 @@ def test_reads_are_appended_as_they_happen(
     assert f"Python Frames:\n  look ({__file__}:{line})\n  test_reads_are" in printed
     assert printed.index('"equal"') < printed.index('"_to_copy"')
     torch_xla.sync()
+
+
+@pytest.mark.parametrize(
+    ("operator", "read"),
+    [
+        ("_local_scalar_dense", lambda x: x.sum().item()),
+        ("_local_scalar_dense", lambda x: 1 if x.sum() else 0),
+        ("equal", lambda x: torch.equal(x, x + 1)),
+        ("nonzero", lambda x: x.nonzero()),
+        ("index", lambda x: x[x > 0]),
+        ("_to_copy", lambda x: (x + 1).cpu()),
+        ("_to_copy", lambda x: str(x + 1)),
+        ("copy_", lambda x: torch.ones(3).copy_(x + 1)),
+    ],
+)
+def test_a_read_has_the_name_of_the_operator_that_the_program_calls(
+    operator: str, read: Callable[[torch.Tensor], object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "reads.ptxla"
+    x = torch.ones(3).to("xla")
+    with monkeypatch.context() as patch:
+        patch.setenv("XLA_FNTRACKER_FILE", str(file))
+        switches.settle()
+        read(x)
+    switches.settle()
+    found = frames.parse_frames(file.read_text().splitlines())
+    assert {each.operator for each in found} == {operator}
+    assert all(f"<lambda> ({__file__}:" in "".join(each.frames) for each in found)
 
 
 def test_many_places_are_cut_off() -> None:

@@ -1,5 +1,6 @@
 """Where in the program something happens: read off the stack, while the engine tells of it."""
 
+import functools
 import os
 import sys
 from collections.abc import Iterator
@@ -9,7 +10,8 @@ from typing import NamedTuple
 import jax
 import torch
 
-from ..dispatch import fallback, memory
+from ..dispatch import fallback
+from ..dispatch.register import special_kernels
 from ..metrics.events import Cause
 from ..metrics.lines import Line, line_of
 from ..metrics.report import FALLBACK
@@ -42,10 +44,16 @@ _REASONS = (
     ("", "", "user torch_xla.sync"),
 )
 
-# The kernels that bring values to the host.
-_KERNELS: dict[CodeType, str] = {
-    memory.KERNELS[name].__code__: name for name in ("_local_scalar_dense", "equal", "_to_copy", "copy_", "_copy_from")
-}
+
+@functools.cache
+def _kernels() -> dict[CodeType, str]:
+    """The operators whose kernels are functions of their own: what reads values is among them."""
+    names: dict[CodeType, set[str]] = {}
+    for name, kernel in special_kernels().items():
+        names.setdefault(kernel.__code__, set()).add(name.partition(".")[0])
+    return {code: same.pop() for code, same in names.items() if len(same) == 1}
+
+
 _FALLBACK = fallback.run.__code__
 
 
@@ -70,11 +78,12 @@ def here() -> Place:
     frames: list[Line] = []
     operator = reason = graph = ""
     is_fallback = False
+    kernels = _kernels()
     for frame in _stack(sys._getframe(1)):
         code = frame.f_code
-        if code in _KERNELS or code is _FALLBACK:
+        if code in kernels or code is _FALLBACK:
             is_fallback = code is _FALLBACK
-            operator = short(frame.f_locals["name"]) if is_fallback else _KERNELS[code]
+            operator = short(frame.f_locals["name"]) if is_fallback else kernels[code]
             frames.clear()  # what a kernel calls of PyTorch is not the program
         if code.co_filename.startswith(_PACKAGE):
             if not reason:
