@@ -4,6 +4,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import torch_xla
 import torch_xla.debug as debug
 from torch_xla._engine.compile import program
 from torch_xla._engine.metrics import counters
-from torch_xla._engine.sight import history, recompiles
+from torch_xla._engine.sight import differences, history, recompiles
 from torch_xla._engine.sight.differences import Kind
 from torch_xla._engine.tensor import sync
 from torch_xla._engine.tensor.storage import value_of
@@ -374,3 +375,13 @@ def test_what_is_made_without_a_call_has_the_line_that_fills_it() -> None:
         torch_xla.sync()
     assert y.shape == z.shape == (9,)
     assert the_last().line[1] == line, str(the_last())
+
+
+def test_a_call_that_two_threads_planned_at_once_is_told_as_such() -> None:
+    x = torch.ones(6).to("xla")
+    y = x.sin()
+    torch_xla.sync()
+    [operation] = recompiles._known[-1].graph.operations
+    again = replace(operation, plan=replace(operation.plan))
+    assert y.shape == (6,) and again.plan is not operation.plan
+    assert differences._argument(operation, again) == "sin was planned twice, by two threads at once"

@@ -252,10 +252,10 @@ def _argument(old: Operation, new: Operation) -> str:
         return f"type of a number of {name} {types[0]} → {types[1]}"
     if old.plan.compute_dtype != new.plan.compute_dtype:
         return f"{name} computes in {_short(old.plan.compute_dtype)} → {_short(new.plan.compute_dtype)}"
-    changes = (
-        _change(a, b, f"an operand of {name}") for a, b in zip(old.plan.operands, new.plan.operands, strict=False)
-    )
-    return next((text for text in changes), f"{name} is called in another way")
+    for was_read, now_read in zip(old.plan.operands, new.plan.operands, strict=False):
+        if was_read is not now_read:
+            return _change(was_read, now_read, f"an operand of {name}")
+    return f"{name} was planned twice, by two threads at once"
 
 
 def _arguments(plan: Plan) -> dict[str, Any]:
