@@ -105,6 +105,57 @@ def test_attention_and_views_agree_with_pytorch(tmp_path: Path) -> None:
     assert found.agrees and not found.skipped, str(found)
 
 
+def leaf(*size: int) -> torch.Tensor:
+    return torch.randn(*size).to("xla").requires_grad_()
+
+
+def places(most: int, *size: int) -> torch.Tensor:
+    return torch.randint(most, size).to("xla")
+
+
+def indexed() -> torch.Tensor:
+    x = leaf(4, 5)
+    written = torch.zeros(5, device="xla").index_put((places(5, 3),), leaf(3), accumulate=True)
+    return x[places(4, 3), :2].sum() + x.gather(1, places(5, 4, 2)).sum() + x[x.detach() > 0].sum() + written.sum()
+
+
+def moved() -> torch.Tensor:
+    x = leaf(2, 3, 4).permute(2, 0, 1).reshape(4, 6)
+    return x.unfold(1, 2, 2).sum() + leaf(4, 4).diagonal().sum() + leaf(4, 4).tril().flip(0).roll(1).sum()
+
+
+def aligned() -> torch.Tensor:
+    lengths = torch.tensor([10, 9]).to("xla"), torch.tensor([3, 4]).to("xla")
+    return torch.nn.functional.ctc_loss(leaf(10, 2, 5).log_softmax(-1), places(4, 2, 4) + 1, *lengths)
+
+
+STEPS: dict[str, Callable[[], torch.Tensor]] = {
+    "indexing": indexed,
+    "views": moved,
+    "a loss with results that are not specified": aligned,
+    "gradients that are all rounding": lambda: torch.nn.functional.group_norm(leaf(4, 6, 5), 2).square().sum(),
+    "complex numbers": lambda: (
+        torch.fft.rfft(leaf(4, 8)).abs().sum() + torch.view_as_complex(leaf(3, 2)).exp().abs().sum()
+    ),
+    "matrices": lambda: torch.linalg.solve(leaf(3, 3), leaf(3, 2)).sum() + torch.linalg.det(leaf(3, 3)),
+    "lower precision": lambda: (leaf(4).half() @ leaf(4).half()).float() + leaf(4).bfloat16().sum().float(),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_steps_of_all_kinds_agree_with_pytorch(step: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    captured(tmp_path / "step.pt", lambda: STEPS[step]().backward())
+    found = replay_step(tmp_path / "step.pt")
+    assert found.agrees and not found.skipped and found.compared == found.operators, str(found)
+
+
+def test_what_pytorch_refuses_on_the_cpu_is_not_compared() -> None:
+    operation = graph_of([torch.rand(2, 3).to("xla").mT.clone()]).graph.operations[-1]
+    with pytest.raises(pytorch.NotRunnable, match="PyTorch on the CPU raises: "):
+        pytorch.run(replace(operation.plan, op=aten.mm.default), [torch.ones(2), torch.ones(2)], [])
+
+
 def wrong_rule(monkeypatch: pytest.MonkeyPatch, op: Any, change: Callable[[Any], Any]) -> None:
     rule = registry._rules[op]
     monkeypatch.setitem(registry._rules, op, replace(rule, lower=lambda *a, **k: change(rule.lower(*a, **k))))

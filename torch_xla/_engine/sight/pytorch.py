@@ -20,11 +20,14 @@ class NotRunnable(Exception):
     """PyTorch has no kernel of its own for this operator on the CPU."""
 
 
+# Results of which PyTorch leaves a part unwritten: here, what lies behind the end of shorter sequences.
+UNSPECIFIED = {"aten._ctc_loss.default": (1,), "aten._ctc_loss.Tensor": (1,)}
+
 RANDOM = "it draws random numbers, others on each platform"
 
 
 def run(plan: Plan, operands: Sequence[Tensor], numbers: Sequence[float | int]) -> list[Tensor | None]:
-    """The results of the call, flat, as PyTorch on the CPU computes them; `None` for one that is random.
+    """The results of the call, flat, as PyTorch on the CPU computes them; `None` for one that may be anything.
 
     Raises `NotRunnable` if PyTorch cannot compute them, or not the same.
     """
@@ -41,12 +44,18 @@ def run(plan: Plan, operands: Sequence[Tensor], numbers: Sequence[float | int]) 
     pairs = list(zip(flatten(results, plan), plan.outputs, strict=True))
     if any(result is not None and tuple(result.shape) != spec.size for result, spec in pairs):
         raise NotRunnable("PyTorch's results have other shapes")
-    return [None if result is None else result.to(spec.dtype) for result, spec in pairs]
+    unspecified = UNSPECIFIED.get(str(plan.op), ())
+    return [
+        None if result is None or part in unspecified else result.to(spec.dtype)
+        for part, (result, spec) in enumerate(pairs)
+    ]
 
 
 def _run_operator(op: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not isinstance(op, torch._ops.OpOverload):
         raise NotRunnable(f"{op} is not PyTorch's")
+    # In-place operators have arguments that the functional ones, whose rules compute them, lack at the end.
+    args = args[: sum(not argument.kwarg_only for argument in op._schema.arguments)]
     try:
         return op(*args, **kwargs)
     except NotImplementedError as error:
@@ -57,6 +66,8 @@ def _run_operator(op: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
             return decomposition(*args, **kwargs)
         except NotImplementedError as deeper:
             raise NotRunnable(f"{op} has no kernel on the CPU") from deeper
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise NotRunnable(f"PyTorch on the CPU raises: {str(error).splitlines()[0]}") from error
 
 
 def _filled(argument: Any, operands: Sequence[Tensor], numbers: Sequence[float | int]) -> Any:

@@ -5,6 +5,7 @@ that the whole program is computed by PyTorch from its inputs on, and its output
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -29,7 +30,11 @@ TOLERANCES = {
 }
 _COARSE = 0.13  # for dtypes of eight bits: one step of their coarsest
 _ALONG_A_STEP = 10.0  # so many times more for the results of a step: rounding adds up on the way
-_SMALLEST_SCALE = 1e-3  # results that are zero but for rounding have no largest element to speak of
+# Where terms cancel, what is left is as wrong as they are large: a result counts as large as this part of what its
+# operator read, unless that is so much larger than the result that it can only be the value of a mask.
+_OF_OPERANDS, _OF_MASKS = 0.1, 1e4
+# The same for results of a step, whose terms may have cancelled anywhere on the way: some gradients are all rounding.
+_OF_A_STEP = 1e-2
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +144,14 @@ def _replay(program: CapturedProgram, tolerance: float | None, found: Replay) ->
     ours: list[Tensor | None] = [t.to(spec.dtype) for t, spec in zip(program.inputs, graph.inputs, strict=True)]
     theirs: list[Tensor | None] = [*ours, *(program.results.get(slot) for slot in range(len(ours), len(specs)))]
     made_by: list[tuple[str, Line | None]] = [("an input", None)] * len(ours)
+    read = [0.0] * len(ours)  # for each slot, the largest number that its operator read
     given: set[int] = set()  # the slots that are the device's own among `ours`
     found.without_results |= not program.results
     for operation, line in zip(graph.operations, program.lines, strict=True):
         name = name_of(operation)
         slots = range(operation.first_output, operation.first_output + len(operation.plan.outputs))
         made_by += [(name, line)] * len(slots)
+        read += [_largest([ours[slot] for slot in operation.operands])] * len(slots)
         alone = _run(program, operation, theirs)
         whole = _run(program, operation, ours)
         if isinstance(whole, str):
@@ -161,12 +168,24 @@ def _replay(program: CapturedProgram, tolerance: float | None, found: Replay) ->
         if isinstance(alone, list) and all(theirs[slot] is not None for slot in slots):
             found.compared += 1
             pairs = [(slot, cpu) for slot, cpu in zip(slots, alone, strict=True) if cpu is not None]
-            each = [_compare(theirs[slot], cpu, tolerance, made_by[slot], shape(specs[slot])) for slot, cpu in pairs]
+            largest = _largest([theirs[slot] for slot in operation.operands])
+            each = [
+                _compare(theirs[slot], cpu, tolerance, made_by[slot], shape(specs[slot]), largest)
+                for slot, cpu in pairs
+            ]
             found.differences += [difference for difference in each if difference is not None][:1]
     for slot, device in zip(graph.outputs, program.outputs, strict=True):
         if ours[slot] is not None and slot not in given:
             found.outputs += 1
-            difference = _compare(device, ours[slot], tolerance, made_by[slot], shape(specs[slot]), _ALONG_A_STEP)
+            difference = _compare(
+                device,
+                ours[slot],
+                tolerance,
+                made_by[slot],
+                shape(specs[slot]),
+                max(read[slot], _OF_A_STEP),
+                _ALONG_A_STEP,
+            )
             found.output_differences += [difference] if difference is not None else []
 
 
@@ -196,6 +215,7 @@ def _compare(
     tolerance: float | None,
     made_by: tuple[str, Line | None],
     size: str,
+    read: float,
     slack: float = 1.0,
 ) -> Difference | None:
     assert device is not None and cpu is not None
@@ -207,14 +227,27 @@ def _compare(
     gap = (d - c).abs()
     gap[gap.isnan()] = torch.inf  # NaN or inf on one side
     gap[(d == c) | (d.isnan() & c.isnan())] = 0
-    finite = c.abs()[c.isfinite()]
-    largest = float(finite.max()) if finite.numel() else 0.0
-    relative = float(gap.max()) / max(largest, _SMALLEST_SCALE)
-    if relative <= allowed:
+    largest = _largest([cpu])
+    if read < _OF_MASKS * (1 + largest):
+        largest = max(largest, _OF_OPERANDS * read)
+    off = float(gap.max())
+    relative = off / largest if largest else torch.inf
+    if not off or relative <= allowed:
         return None
     at = int(gap.argmax())
     place = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), cpu.shape))
     return Difference(*made_by, size, relative, allowed, place, d[at].item(), c[at].item())
+
+
+def _largest(tensors: Sequence[Tensor | None]) -> float:
+    """The largest finite absolute value of floating-point or complex elements."""
+    largest = 0.0
+    for tensor in tensors:
+        if tensor is not None and tensor.numel() and (tensor.is_floating_point() or tensor.is_complex()):
+            size = tensor.to(torch.complex128 if tensor.is_complex() else torch.float64).abs()
+            finite = size[size.isfinite() & (size < 1e30)]
+            largest = max(largest, float(finite.max()) if finite.numel() else 0.0)
+    return largest
 
 
 def _tolerance(*kinds: torch.dtype) -> float:
