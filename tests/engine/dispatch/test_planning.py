@@ -113,3 +113,9 @@ def test_gradients_of_narrow_norms_take_the_statistics_kept_in_float32(norm: typ
     first = torch.autograd.grad(layer(x).square().sum(), [x, *layer.parameters()], create_graph=True)
     second = torch.autograd.grad(sum(g.float().square().sum() for g in first), x)
     assert {g.dtype for g in (*first, *second)} == {torch.bfloat16}
+
+
+def test_what_one_number_leaves_as_it_is_another_one_changes() -> None:
+    x, y = torch.tensor([4.0, 9.0], device="xla"), torch.tensor([4.0, 9.0], device="xla")
+    assert x.pow_(1.0).tolist() == [4, 9]
+    assert y.pow_(0.5).tolist() == [2, 3]

@@ -120,7 +120,8 @@ def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
         is_list,
         inferred.constants,
         watched=writes and _may_overlap(call),
-        unchanged=frozenset(passed_on),
+        # Another number, for which this entry is found too, may change what this one leaves as it is: `x.pow_(1.0)`.
+        unchanged=frozenset(() if call[2] else passed_on),
     )
 
 
