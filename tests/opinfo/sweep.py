@@ -27,8 +27,6 @@ def _work(connection: Connection, most_samples: int, check: Check | None = None)
 
     check = check or check_entry
     torch.set_num_threads(1)
-    os.environ["XLA_HISTORY"] = "0"  # nobody asks why the next entry is another program than the last
-    os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""
     while (entry := connection.recv()) is not None:
         started = time.perf_counter()
         try:
@@ -76,6 +74,8 @@ def sweep(
     """
     from .check import Verdict
 
+    os.environ["XLA_HISTORY"] = "0"  # nobody asks why the next entry is another program than the last
+    os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""
     left = list(entries)[::-1]
     workers: list[_Worker] = []
     while left or any(worker.entry for worker in workers):
