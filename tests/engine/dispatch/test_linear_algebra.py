@@ -60,6 +60,19 @@ def test_results_are_those_of_the_cpu_and_native(program: Program) -> None:
     assert set(metrics.executed_fallback_ops()) <= {"aten::_local_scalar_dense"}
 
 
+@pytest.mark.parametrize("left", [True, False])
+def test_solutions_from_the_right_are_conjugated_lazily(left: bool) -> None:
+    def program(d: str) -> Any:
+        A = torch.complex(values(3, 3, d="cpu"), values(3, 3, d="cpu", seed=1))
+        LU, pivots = (x.to(d) for x in torch.linalg.lu_factor(A))
+        B = torch.complex(values(3, 3, d="cpu", seed=2), values(3, 3, d="cpu", seed=3)).to(d)
+        out = torch.empty(0, dtype=torch.complex64, device=d)
+        torch.linalg.lu_solve(LU, pivots, B, left=left, out=out)
+        return out, torch.linalg.lu_solve(LU, pivots, B, left=left, adjoint=True), out + 1
+
+    check_same(program, **CLOSE)
+
+
 def test_residuals_of_a_deficient_rank_are_empty() -> None:
     A = values(5, 2, d="cpu")
     A = torch.cat([A, A], 1)

@@ -250,3 +250,9 @@ def test_rrelu_draws_one_slope_for_every_negative_value() -> None:
     assert noise[-1] == 1
     assert_distributed(noise[:-1], lambda slope: (slope - 0.1) / 0.2)
     check_rule(op, x, torch.full_like(x, 7.0), 0.1, 0.3, False)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
+def test_dropout_backward_of_whole_numbers_scales_in_floats(dtype: torch.dtype) -> None:
+    gradient, mask = torch.tensor([0, 1, 1]).to(dtype), torch.tensor([True, True, False])
+    check_rule(aten.native_dropout_backward.default, gradient, mask, 2.5)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..private import torch as private
 from .kernels import Kernel, fill_out, recorder
 
 aten = torch.ops.aten
@@ -13,6 +14,7 @@ aten = torch.ops.aten
 _det = recorder("aten::_linalg_det")
 _slogdet = recorder("aten::_linalg_slogdet")
 _cholesky = recorder("aten::linalg_cholesky_ex")
+_lu_solve = recorder("aten::linalg_lu_solve")
 _least_squares = recorder("aten::linalg_lstsq")
 
 
@@ -85,12 +87,31 @@ def linalg_lstsq_out(*args: Any, driver: str | None = None, **outs: Tensor) -> A
     return targets
 
 
+def linalg_lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoint: bool = False) -> Tensor:
+    """`torch.linalg.lu_solve`. From the right PyTorch solves for the adjoint, and shows its conjugate lazily."""
+    result: Tensor = _lu_solve(LU, pivots, B, left=left, adjoint=adjoint)
+    return result if left or not B.is_complex() or not result.numel() else result.conj_physical().conj()
+
+
+def linalg_lu_solve_out(*args: Any, out: Tensor, left: bool = True, adjoint: bool = False) -> Tensor:
+    """As `linalg_lu_solve`, into `out`."""
+    result = linalg_lu_solve(*args, left=left, adjoint=adjoint)
+    if result.is_conj() and not out.is_conj():
+        fill_out(out, result.conj())
+        private.mark_conjugate(out)
+    else:
+        fill_out(out, result)
+    return out
+
+
 KERNELS: dict[str, Callable[..., Any]] = {
     "_linalg_det": linalg_det,
     "_linalg_slogdet": linalg_slogdet,
     "cholesky": cholesky,
     "linalg_lstsq": linalg_lstsq,
     "linalg_lstsq.out": linalg_lstsq_out,
+    "linalg_lu_solve": linalg_lu_solve,
+    "linalg_lu_solve.out": linalg_lu_solve_out,
     "linalg_cholesky_ex": _checking("linalg_cholesky_ex", "linalg.cholesky_ex"),
     "linalg_lu_factor_ex": _checking("linalg_lu_factor_ex", "torch.linalg.lu_factor_ex"),
     "linalg_inv_ex": _checking("linalg_inv_ex", "linalg.inv_ex"),

@@ -79,6 +79,11 @@ def exchange(kept: torch.Tensor, other: torch.Tensor) -> None:
         kept._post_accumulate_grad_hooks = after
 
 
+def mark_conjugate(tensor: torch.Tensor) -> None:
+    """From now on `tensor` shows the conjugate of its memory; in public only a new tensor can."""
+    torch._C._set_tensor_metadata(tensor, {"conj": True})  # type: ignore[attr-defined]
+
+
 from_dlpack = torch._C._from_dlpack
 current_autograd_node = torch._C._current_autograd_node
 profiler_is_running = torch._C._autograd._profiler_enabled  # of `torch.profiler`: whether it would keep an event
