@@ -37,7 +37,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Call:
-    """A line of source. `exact` says whether it keeps exact elements exact; `target` is what it writes to, if anything."""
+    """A line of source; `target` is what it writes to, if anything."""
 
     source: str
     operands: tuple[Known, ...] = ()
@@ -337,11 +337,12 @@ class Writer:
                 f"{name}.unsqueeze_(0)", f"{name}.squeeze_()", f"{name}.transpose_({d}, 0)", f"{name}.cumsum_({d})",
                 f"{name}.index_fill_({d}, torch.tensor([0], device=device), 5)", f"{name}.tril_()",
                 f"{name}.bitwise_xor_({y.name})", f"{name}.logical_not_()", f"{name}.maximum({y.name})",
-                f"{name}.index_add_({d}, torch.tensor([0, 0], device=device), {name}.narrow({d}, 0, 1).repeat_interleave(2, {d}))",
+                f"{name}.index_add_({d}, torch.tensor([0], device=device), {name}.narrow({d}, 0, 1).clone())",
                 f"{name}.data = {y.name}", f"{name}.set_({y.name})", f"{name}.swapaxes_({d}, 0)",
                 f"torch.add({name}, {y.name}, out={y.name})", f"torch.cat([{name}, {name}], out={y.name})",
                 f"{name}.add_({name}.flip({d}))", f"{name}.lerp_({y.name}, 0.5)",
-                f"{name}.flatten()[0:1].add_(1)", f"{name}.pow_(2)", f"{name}.put_(torch.tensor([0], device=device), {name}.flatten()[:1])",
+                f"{name}.flatten()[0:1].add_(1)", f"{name}.pow_(2)", 
+                f"{name}.put_(torch.tensor([0], device=device), {name}.flatten()[:1])",
             )
         )  # fmt: skip
         needs = any(
