@@ -29,8 +29,8 @@ def arguments() -> argparse.Namespace:
 
 
 def _tasks(first: int, count: int, show: bool) -> Iterator[tuple[range, bool]]:
-    for start in range(first, first + count, SEEDS_OF_A_TASK):
-        yield range(start, min(start + SEEDS_OF_A_TASK, first + count)), show
+    for seed in range(first, first + count, SEEDS_OF_A_TASK):
+        yield range(seed, min(seed + SEEDS_OF_A_TASK, first + count)), show
 
 
 def main() -> None:
