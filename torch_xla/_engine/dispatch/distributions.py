@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..tensor.storage import value_of
+from ..tensor.storage import shows_all, value_of
 from . import refusals
 from .forms import operator_of
 from .kernels import recorder
@@ -33,7 +33,7 @@ def _interval_exists(self: Tensor, start: float = 0.0, stop: float = 1.0) -> boo
 
 def _weights_exist(self: Tensor, num_samples: int, replacement: bool = False) -> bool:
     known: np.ndarray | None = None
-    if self.device.type == "xla" and self.dtype.is_floating_point:
+    if self.device.type == "xla" and self.dtype.is_floating_point and shows_all(self, value_of(self).spec):
         known = getattr(value_of(self), "contents", None)
     if known is None:
         return True  # the device alone knows: it is not waited for
