@@ -221,3 +221,11 @@ def test_the_command_tells_what_is_there(folder: Path, tmp_path: Path) -> None:
     assert f"{folder}: 1 executables" in told
     subprocess.run([*command, "clear"], check=True, env=dict(os.environ), capture_output=True)
     assert files(folder) == []
+
+
+def test_who_asks_for_lines_gets_those_of_today(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result()
+    monkeypatch.setenv("XLA_HLO_DEBUG", "1")
+    result()
+    assert (counted("UncachedCompile"), counted("PersistentCacheHit")) == (2, 0)
+    assert "XLA_HLO_DEBUG asks for lines" in disk.misses()[-1][1]
