@@ -383,6 +383,32 @@ def test_a_replayed_function_inside_a_region_is_a_part_of_it() -> None:
         assert outer(torch.ones(2, device="xla")).tolist() == [9.0, 9.0]
 
 
+@pytest.mark.filterwarnings("ignore:.*also held by something else")
+def test_an_argument_that_is_also_seen_is_another_case() -> None:
+    state = torch.ones(3, device="xla")
+
+    def advance(x: torch.Tensor) -> torch.Tensor:
+        state.add_(1)
+        return x * 2
+
+    step = torch_xla.compile(advance, replay=True)
+    for _ in range(5):
+        assert step(torch.ones(3, device="xla")).tolist() == [2.0] * 3
+    assert replayed() == 2
+    assert step(state).tolist() == [14.0] * 3  # after the addition, as Python says
+
+
+@pytest.mark.filterwarnings("ignore:.*also held by something else")
+def test_an_argument_may_be_a_part_of_other_memory() -> None:
+    step = torch_xla.compile(lambda x, y: x.copy_(y), replay=True)
+    y = torch.full((2, 3), 5.0, device="xla")
+    for _ in range(5):
+        assert step(torch.ones(2, 3, device="xla"), y).tolist() == [[5.0] * 3] * 2
+    whole = torch.zeros(4, 3, device="xla")
+    step(whole[:2], y)
+    assert whole.tolist() == [[5.0] * 3] * 2 + [[0.0] * 3] * 2
+
+
 class Counter:
     def __init__(self) -> None:
         self.steps = 0

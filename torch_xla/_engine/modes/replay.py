@@ -124,6 +124,14 @@ class Replay:
             for leaf, gradient in zip(facts.leaves, facts.gradients, strict=True)
             if gradient is not None
         ]
+        # Whether an argument is also something the function sees decides what its writes mean.
+        seen = {id(storage) for storage in self._tensor_storages}
+        seen.update(id(gradient.untyped_storage()) for _, gradient in self._gradient_owners)
+        self._seen_storages = seen
+        self._aliases = [
+            id(storage) if id(storage) in seen else None
+            for storage in (place.tensor.untyped_storage() for place in places[: len(self._arguments)])
+        ]
         self._release_unused()
         self._references = self._references_now()
 
@@ -212,12 +220,16 @@ class Replay:
         """Whether the program could be run on what the memory holds now, and what the function would have returned."""
         with LOCK:
             arguments: list[Any] = [call.tensors[index].untyped_storage() for index in self._arguments]
+            if not self._alias_the_same(arguments):
+                return False, None
             storages = arguments + self._storages
             values: list[Value] = [storages[place].value for place in self._inputs]
             if not all(map(is_, map(_spec, values), self._specs)) or not self._may_donate(values):
                 return False, None
             buffers = [value.buffer for value in values]
             if any(map(is_, buffers, repeat(None))):
+                return False, None
+            if any([storages[place].value.spec is not spec for _, place, spec in self._elsewhere]):
                 return False, None
             keys = None
             if self._draws:
@@ -232,6 +244,12 @@ class Replay:
         _replayed.value += 1
         census.buffers.value += len(outputs)
         return True, result
+
+    def _alias_the_same(self, arguments: list[Any]) -> bool:
+        for storage, alias in zip(arguments, self._aliases, strict=True):
+            if (id(storage) if id(storage) in self._seen_storages else None) != alias:
+                return False
+        return True
 
     def _may_donate(self, values: list[Value]) -> bool:
         given = [values[index] for index in self._donated]
