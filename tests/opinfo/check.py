@@ -320,7 +320,7 @@ def _compare(op: Any, case: Case) -> None:
             return None
         if not truth:
             truth.append(case.truth())
-        found = truth[0].results.get(name)
+        found = truth[0].results.get("result" if name == "written" else name)
         return found[index] if found and index < len(found) and isinstance(found[index], Tensor) else None
 
     unique = _same_leaves(case.theirs.results)
@@ -351,7 +351,7 @@ def _compare(op: Any, case: Case) -> None:
 def _chosen_along(op: Any, arguments: Any) -> int | None:
     """The dimension along which an unstable sort or a selection chooses; `None` for everything else."""
     _, args, kwargs = arguments
-    position = {"argsort": 0, "kthvalue": 1, "sort": 0, "topk": 1}.get(op.name)
+    position = {"argsort": 0, "kthvalue": 1, "mode": 0, "sort": 0, "topk": 1}.get(op.name)
     if position is None or kwargs.get("stable"):
         return None
     return int(kwargs.get("dim", args[position] if len(args) > position else -1))
