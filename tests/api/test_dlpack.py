@@ -191,3 +191,20 @@ def test_what_is_no_tensor_is_refused() -> None:
     with pytest.raises(TypeError) as caught:
         from_dlpack([1, 2])
     assert str(caught.value) == "from_dlpack() takes a DLPack capsule or an object that gives one; got a list"
+
+
+def test_other_libraries_take_tensors_as_they_are() -> None:
+    x = torch.arange(6.0).to("xla").reshape(2, 3)
+    array = np.from_dlpack(x)
+    np.testing.assert_array_equal(array, x.cpu().numpy())
+    assert array.__array_interface__["data"][0] == np.from_dlpack(x).__array_interface__["data"][0]
+    np.testing.assert_array_equal(jax.numpy.from_dlpack(x.t()), x.t().cpu().numpy())
+    assert torch.from_dlpack(x).device.type in ("cpu", "xla")
+    copied = np.from_dlpack(x, copy=True)
+    assert copied.__array_interface__["data"][0] != array.__array_interface__["data"][0]
+    with pytest.raises(BufferError, match="require gradient, use tensor.detach"):
+        np.from_dlpack(x.clone().requires_grad_())
+    with pytest.raises(BufferError, match="conjugate bit"):
+        np.from_dlpack(torch.ones(2, dtype=torch.complex64, device="xla").conj())
+    host = torch.ones(2)
+    assert np.from_dlpack(host).tolist() == [1, 1] and host.__dlpack_device__() == (1, 0)

@@ -9,6 +9,7 @@ import torch
 from ..private import torch as private
 from .autocast import with_default_dtype
 from .checkpointing import patch_checkpoints
+from .exchange import patch_exchange
 from .kernels import note_default_dtype
 from .modules import keeping_parameters
 from .storages import patch_storages
@@ -30,6 +31,8 @@ def apply_patches() -> None:
     torch.nn.Module._apply = keeping_parameters(torch.nn.Module._apply)  # type: ignore[method-assign]
     # Storages of bytes, copies and pickles.
     patch_storages()
+    # NumPy, JAX and others may take tensors as they are.
+    patch_exchange()
     # Checkpoints save memory although the whole step is one program.
     patch_checkpoints()
     # PyTorch's default for devices it does not know is float16; that of `xla` is documented as bfloat16.
