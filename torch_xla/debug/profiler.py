@@ -119,7 +119,7 @@ class Trace(_profiler.Trace):
 
     Profiles show when the host was in it, and the device's operations that were recorded in it carry the name, as in
     "encoder/attention/aten::softmax". Blocks may lie inside each other; `sync()` may stand in one. Keyword arguments
-    are shown with the block. Costs 3 µs; operations cost nothing more.
+    are shown with the block. Costs 5 µs; operations cost nothing more.
 
     >>> import torch, torch_xla.debug.profiler as xp
     >>> x = torch.ones(2, device="xla")

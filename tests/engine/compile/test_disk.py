@@ -228,4 +228,3 @@ def test_who_asks_for_lines_gets_those_of_today(folder: Path, monkeypatch: pytes
     monkeypatch.setenv("XLA_HLO_DEBUG", "1")
     result()
     assert (counted("UncachedCompile"), counted("PersistentCacheHit")) == (2, 0)
-    assert "XLA_HLO_DEBUG asks for lines" in disk.misses()[-1][1]

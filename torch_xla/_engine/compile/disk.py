@@ -79,9 +79,6 @@ def find(program: str, device: jax.Device) -> Stored | None:
     place = folder()
     if place is None:
         return None
-    if config.hlo_debug():
-        _miss(program, "XLA_HLO_DEBUG asks for lines, and a file has those of the run that wrote it")
-        return None
     environment = fingerprint.environment(device)
     path = place / _name(program, environment)
     try:

@@ -38,22 +38,25 @@ class Trace:
     def __init__(self, name: str, **metadata: Any) -> None:
         self.name = name
         self._metadata = metadata
-        self._spans: list[Any] = []
+        self._span: Any = None
+        self._span_of_torch: Any = None
 
     def __enter__(self) -> None:
-        self._spans = [jax.profiler.TraceAnnotation(self.name, **self._metadata)]
+        self._span = jax.profiler.TraceAnnotation(self.name, **self._metadata)
+        self._span.__enter__()
         if private.profiler_is_running():
-            self._spans.append(torch.profiler.record_function(self.name))
-        for span in self._spans:
-            span.__enter__()
+            self._span_of_torch = torch.profiler.record_function(self.name)
+            self._span_of_torch.__enter__()
         open_scope(self.name)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         close_scope()
-        for span in reversed(self._spans):
-            span.__exit__(kind, error, traceback)
+        if self._span_of_torch is not None:
+            self._span_of_torch.__exit__(kind, error, traceback)
+            self._span_of_torch = None
+        self._span.__exit__(kind, error, traceback)
 
 
 _steps: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
