@@ -69,7 +69,8 @@ class PerDeviceLoader:
         """
         if self._exhausted:
             raise StopIteration
-        ended = forget_step_ended()  # by a StepTrace around the step
+        # A StepTrace around the step has ended it, unless something was recorded after it.
+        ended = forget_step_ended() and not self._device.tape.code
         if self._yielded % self._loader.batches_per_execution == 0 and not ended:
             _end_step(self._device)
         try:

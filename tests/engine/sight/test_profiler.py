@@ -195,11 +195,22 @@ def test_steps_without_a_number_are_counted() -> None:
 
 
 def test_a_loader_does_not_end_a_step_again() -> None:
+    xp.set_tracer_marked_step(False)
     met.clear_all()
     for batch in MpDeviceLoader([torch.ones(2), torch.ones(2), torch.ones(2)], "xla"):
         with xp.StepTrace("train"):
             batch.add_(1)
     assert met.counter_value("MarkStep") == 1 + 3  # before the first batch, and after each by its own block
+
+
+def test_a_loader_ends_what_was_recorded_behind_a_step() -> None:
+    batches = iter(MpDeviceLoader([torch.ones(2), torch.ones(2)], "xla"))
+    batch = next(batches)
+    with xp.StepTrace("train"):
+        batch.add_(1)
+    later = batch * 2
+    next(batches)
+    assert torch_xla._XLAC._check_tensor_need_materialization([later]) == [False]
 
 
 def test_a_decorated_function_is_a_block() -> None:
