@@ -22,7 +22,10 @@ from ..graph.spec import Spec
 
 _PACKAGE = Path(__file__).parents[2]
 # Rules and what they stand on: a change there may change what a program computes.
-_SOURCES = ("_engine/lowering", "_engine/compile", "_engine/graph", "_engine/view", "_engine/dtypes.py")
+_SOURCES = (
+    "_engine/lowering", "_engine/compile", "_engine/graph", "_engine/view", "_engine/dynamo", "_engine/interop",
+    "_engine/dtypes.py", "_engine/precision.py",
+)  # fmt: skip
 
 _texts: dict[Plan, str] = {}
 
