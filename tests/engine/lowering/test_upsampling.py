@@ -37,3 +37,27 @@ def test_one_and_three_dimensions() -> None:
     gradient = torch.randn(1, 2, 4, 5, 3, generator=torch.Generator().manual_seed(1))
     size = ([4, 5, 3], [1, 2, 2, 3, 3])
     check_rule(aten.upsample_trilinear3d_backward.default, gradient, *size, False, None, None, None)
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("channels", [3, 6])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_images_of_bytes_are_resized_in_the_arithmetic_of_bytes(mode: str, channels: int, align_corners: bool) -> None:
+    image = torch.randint(256, (2, channels, 13, 9), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    op, antialiased = (getattr(aten, name).default for name in (f"upsample_{mode}2d", f"_upsample_{mode}2d_aa"))
+    for size in ((5, 20), (13, 4), (30, 9)):
+        for resize in (op, antialiased):
+            check_rule(resize, image, size, align_corners, rtol=0, atol=0)
+    check_rule(op, image, [19, 13], align_corners, 1.5, 1.5, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_images_of_floats(mode: str, dtype: torch.dtype) -> None:
+    image = torch.randn(2, 3, 7, 9, generator=torch.Generator().manual_seed(0)).to(dtype)
+    op = getattr(aten, f"upsample_{mode}2d").default
+    close = {"rtol": 2e-2, "atol": 2e-2} if dtype is torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-5}
+    for align_corners in (False, True):
+        for size in ((5, 20), (7, 9), (1, 1)):
+            check_rule(op, image, size, align_corners, **close)
+    check_rule(op, image, [10, 6], False, 1.5, 0.7, **close)

@@ -66,6 +66,17 @@ def _along(operand: jax.Array, matrix: np.ndarray, dim: int) -> jax.Array:
     return jnp.moveaxis(product, -1, dim)
 
 
+def bytes_along(operand: jax.Array, matrix: np.ndarray, dim: int) -> jax.Array:
+    """As a product of the rows with one dimension, in PyTorch's arithmetic for bytes: weights of 16 bits, rounded sums.
+
+    The operand holds bytes in float32, which is exact: no sum reaches 2²⁴.
+    """
+    bits = next((bits for bits in range(22) if int(0.5 + matrix.max() * 2 ** (bits + 1)) >= 2**15), 22)
+    weights = np.trunc(matrix * 2**bits + np.copysign(0.5, matrix))
+    sums = _along(operand, weights, dim)
+    return jnp.clip(lax.floor((sums + 2 ** (bits - 1)) * 2.0**-bits), 0, 255)
+
+
 def _forward(kernel: _Kernel, reach: int) -> Callable[..., jax.Array]:
     def lower(
         self: jax.Array,
@@ -80,10 +91,8 @@ def _forward(kernel: _Kernel, reach: int) -> Callable[..., jax.Array]:
             outputs = output_size[dim - 2]
             if outputs == self.shape[dim]:
                 continue  # whatever the scale says; PyTorch's backward does not do so
-            result = _along(result, _matrix(kernel, reach, self.shape[dim], outputs, align_corners, scale), dim)
-            if whole:
-                # Bytes stay bytes between the two passes.
-                result = jnp.clip(lax.round(result), 0, 255)
+            matrix = _matrix(kernel, reach, self.shape[dim], outputs, align_corners, scale)
+            result = (bytes_along if whole else _along)(result, matrix, dim)
         return result
 
     return lower

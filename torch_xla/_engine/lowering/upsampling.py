@@ -1,7 +1,7 @@
-"""The backward of resizing: every output pixel gives its gradient to the pixels it was made of, dimension by dimension.
+"""Resizing, dimension by dimension: of images, and the backward of all modes.
 
-The forward operators are broken up by PyTorch's own decompositions, which index only the pixels they need. Backward
-would scatter; a product with the small matrix of weights of each dimension is faster and has one form for all modes.
+The other forward operators are broken up by PyTorch's own decompositions, which index only the pixels they need.
+Backward would scatter; a product with the small matrix of weights of each dimension is faster and has one form.
 """
 
 from collections.abc import Callable
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from .antialiasing import bytes_along
 from .opmath import widened
 from .registry import lowers
 
@@ -94,6 +95,46 @@ def _nearest_backward(offset: float) -> Callable[..., jax.Array]:
     return lower
 
 
+def _positions(inputs: int, outputs: int, align_corners: bool, scale: float | None, real: type) -> list[float]:
+    """Where the output pixels lie among the input pixels."""
+    step = real(_step(inputs, outputs, align_corners, scale))
+    offset = real(0.0 if align_corners else 0.5)
+    return [float(step * (real(i) + offset) - offset) for i in range(outputs)]
+
+
+def _interpolated(weights: _Weights) -> Callable[..., jax.Array]:
+    def lower(
+        self: jax.Array,
+        output_size: list[int],
+        align_corners: bool,
+        scales_h: float | None = None,
+        scales_w: float | None = None,
+    ) -> jax.Array:
+        whole = self.dtype == np.uint8
+        x = self.astype(np.float32) if whole else widened(self)
+        real = np.float64 if whole or x.dtype == np.float64 else np.float32
+        for dim, scale in ((3, scales_w), (2, scales_h)):
+            inputs, outputs = self.shape[dim], output_size[dim - 2]
+            positions = _positions(inputs, outputs, align_corners, scale, real)
+            if not whole:
+                x = _mixed(x, [weights(position, inputs) for position in positions], dim)
+            elif inputs != outputs:
+                x = bytes_along(x, _matrix(weights, positions, inputs), dim)
+        return x
+
+    return lower
+
+
+def _mixed(x: jax.Array, pixels: list[list[tuple[int, float]]], dim: int) -> jax.Array:
+    """For each output pixel, the sum of its input pixels with their weights."""
+    shape = [-1 if d == dim else 1 for d in range(x.ndim)]
+    total = jnp.zeros((), x.dtype)
+    for parts in zip(*pixels, strict=True):
+        columns, weights = zip(*parts, strict=True)
+        total = total + jnp.take(x, np.array(columns), dim) * np.array(weights, x.dtype).reshape(shape)
+    return total
+
+
 def _interpolated_backward(weights: _Weights) -> Callable[..., jax.Array]:
     def lower(
         grad_output: jax.Array,
@@ -103,9 +144,7 @@ def _interpolated_backward(weights: _Weights) -> Callable[..., jax.Array]:
         *scales: float | None,
     ) -> jax.Array:
         def matrices(dim: int, inputs: int, outputs: int, real: type) -> np.ndarray:
-            step = real(_step(inputs, outputs, align_corners, scales[dim] if scales else None))
-            offset = real(0.0 if align_corners else 0.5)
-            positions = [float(step * (real(i) + offset) - offset) for i in range(outputs)]
+            positions = _positions(inputs, outputs, align_corners, scales[dim] if scales else None, real)
             return _matrix(weights, positions, inputs)
 
         return _gathered(grad_output, input_size, matrices)
@@ -139,3 +178,5 @@ for _name, _weights, _dims in (
     lowers(getattr(aten, f"upsample_{_name}_backward").default)(
         _with_named_scales(_interpolated_backward(_weights), _SCALES[_dims])
     )
+lowers(aten.upsample_bilinear2d.default)(_interpolated(_linear))
+lowers(aten.upsample_bicubic2d.default)(_interpolated(_cubic))
