@@ -1,6 +1,7 @@
 """The history is kept once, from the import on, and can be ended."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 import torch
@@ -54,9 +55,8 @@ def test_steps_and_reads_are_kept_in_their_order() -> None:
         torch_xla.sync()
     kept.tolist()
     assert [step.number - history.steps[0].number for step in history.steps] == [0, 1, 2]
-    assert all(
-        after.start >= before.start + before.seconds for before, after in zip(history.steps, list(history.steps)[1:])
-    )
+    for before, after in pairwise(history.steps):
+        assert after.start >= before.start + before.seconds
     assert [type(event).__name__ for event in history.recent] == ["Transfer"]
     assert history.memory_used and history.memory_used[0][1] > 0
 
