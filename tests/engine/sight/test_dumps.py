@@ -14,6 +14,7 @@ import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
+import torch_xla.debug.profiler as xp
 from torch_xla._engine.sight import switches
 from torch_xla.debug import graph_saver, metrics_saver
 
@@ -149,6 +150,19 @@ def test_the_lines_of_the_program_are_in_listings_on_demand(monkeypatch: pytest.
         with monkeypatch.context() as patch:
             patch.setenv(setting, "1")
             assert place in text([y]) and torch_xla._XLAC._get_ir_debug()
+
+
+def test_named_blocks_are_in_listings_on_demand(use: Use, tmp_path: Path) -> None:
+    x = torch.ones(68).to("xla")
+    use(XLA_SAVE_TENSORS_FILE=tmp_path / "graphs", XLA_IR_DEBUG=1)
+    with xp.Trace("encoder"), xp.Trace("attention"):
+        y = x * 2.5
+    z = y.cos()
+    listing = torch_xla._XLAC._get_xla_tensors_text([z])
+    assert "aten::mul(%0), other=2.5, scope=encoder/attention, location=test_named_blocks" in listing
+    assert "aten::cos(%1), location=" in listing
+    torch_xla.sync()
+    assert "scope=encoder/attention" in (tmp_path / "graphs.0").read_text()
 
 
 def test_the_lines_of_the_program_are_in_stablehlo_and_hlo_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,12 @@ from .spec import Spec
 Line = tuple[str, int, str]  # file, line, function
 
 
-def to_text(graph: Graph, numbers: Sequence[Any] = (), lines: Sequence[Line | None] = ()) -> str:
+def to_text(
+    graph: Graph,
+    numbers: Sequence[Any] = (),
+    lines: Sequence[Line | None] = (),
+    scopes: Sequence[tuple[str, ...]] = (),
+) -> str:
     """The graph, one value or operation a line.
 
         IR {
@@ -21,9 +26,10 @@ def to_text(graph: Graph, numbers: Sequence[Any] = (), lines: Sequence[Line | No
           %1 = f32[8] aten::sum(%0), dim=[1], location=step@train.py:33, ROOT=0
         }
 
-    `numbers` are those the graph was recorded with, `lines` the source line of each operation. What is missing of the
-    numbers is shown by its type. `ROOT=i` marks the graph's output number i; part k of an operation with several
-    results is `%n.k`, and as an output it is marked `ROOT=i:k`.
+    `numbers` are those the graph was recorded with, `lines` the source line of each operation, `scopes` the named
+    blocks around it, shown as `scope=encoder/attention`. What is missing of the numbers is shown by its type. `ROOT=i`
+    marks the graph's output number i; part k of an operation with several results is `%n.k`, and as an output it is
+    marked `ROOT=i:k`.
     """
     names = _names(graph)
     roots = _roots(graph)
@@ -37,6 +43,8 @@ def to_text(graph: Graph, numbers: Sequence[Any] = (), lines: Sequence[Line | No
         operands = ", ".join(f"%{names[slot]}" for slot in operation.operands)
         row = f"%{names[operation.first_output].partition('.')[0]} = {result} {name_of(operation)}({operands})"
         row += "".join(f", {attribute}" for attribute in _attributes(operation, numbers))
+        if index < len(scopes) and scopes[index]:
+            row += f", scope={'/'.join(scopes[index])}"
         line = lines[index] if index < len(lines) else None
         if line is not None:
             row += f", location={line[2]}@{line[0]}:{line[1]}"

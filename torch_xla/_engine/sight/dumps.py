@@ -50,7 +50,8 @@ class Dumps:
 
     def _graph(self, program: Program, numbers: Sequence[float | int]) -> str:
         if self._language == "text":
-            return to_text(program.graph, numbers, program.origins.lines if self._lines else ())
+            shown = (program.origins.lines, program.origins.scopes) if self._lines else ()
+            return to_text(program.graph, numbers, *shown)
         if self._language == "dot":
             return to_dot(program.graph, numbers)
         text = self._written.get(program)

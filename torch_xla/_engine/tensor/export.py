@@ -29,7 +29,8 @@ def shows_lines() -> bool:
 def ir_text(tensors: Sequence[torch.Tensor]) -> str:
     """The graph of `tensors` as a listing; without tensors, of everything recorded on this thread's device."""
     pending = graph_of(tensors)
-    return to_text(pending.graph, pending.numbers, pending.lines if shows_lines() else ())
+    shown = (pending.lines, pending.scopes) if shows_lines() else ()
+    return to_text(pending.graph, pending.numbers, *shown)
 
 
 def ir_dot(tensors: Sequence[torch.Tensor]) -> str:
