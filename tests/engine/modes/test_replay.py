@@ -409,6 +409,23 @@ def test_an_argument_may_be_a_part_of_other_memory() -> None:
     assert whole.tolist() == [[5.0] * 3] * 2 + [[0.0] * 3] * 2
 
 
+def test_a_recurrent_network_is_replayed() -> None:
+    lstm = nn.LSTM(3, 4).to("xla")
+    optimizer = torch.optim.SGD(lstm.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = lstm(x)[0].square().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    compiled = torch_xla.compile(step, replay=True)
+    x = torch.ones(5, 2, 3, device="xla")
+    losses = [compiled(x).item() for _ in range(6)]
+    assert replayed() == 3 and losses == sorted(losses, reverse=True)
+
+
 class Counter:
     def __init__(self) -> None:
         self.steps = 0

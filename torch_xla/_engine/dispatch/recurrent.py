@@ -33,16 +33,7 @@ _plans: dict[tuple[Any, ...], Plan] = {}
 def _record(op: str, *arguments: Any) -> list[Tensor | None]:
     """Records an operation of our own; tensors may stand among the arguments and in lists of them."""
     values: list[Value] = []
-
-    def place(argument: Any) -> Any:
-        if isinstance(argument, Tensor):
-            values.append(snapshot(argument))
-            return Operand(len(values) - 1)
-        if isinstance(argument, (list, tuple)):
-            return tuple(place(element) for element in argument)
-        return argument
-
-    placed = place(arguments)
+    placed = _placed(arguments, values)
     specs = tuple(value.spec for value in values)
     key = (op, placed, specs)
     plan = _plans.get(key)
@@ -50,6 +41,16 @@ def _record(op: str, *arguments: Any) -> list[Tensor | None]:
         plan = _plans[key] = _plan(op, placed, specs)
     results = iter(append(plan, ([], values, []), values[0].device))
     return [None if count == -2 else wrap(next(results)) for count in plan.structure]
+
+
+def _placed(argument: Any, values: list[Value]) -> Any:
+    # Not inside the function above: one that calls itself would hold the values until the next garbage collection.
+    if isinstance(argument, Tensor):
+        values.append(snapshot(argument))
+        return Operand(len(values) - 1)
+    if isinstance(argument, (list, tuple)):
+        return tuple(_placed(element, values) for element in argument)
+    return argument
 
 
 def _plan(op: str, arguments: tuple[Any, ...], operands: tuple[Spec, ...]) -> Plan:
