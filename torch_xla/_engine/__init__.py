@@ -16,6 +16,6 @@ The life of `z = x + y`, and of `print(z)`:
     metrics/    Everything above counts what it did, and tells those who listen.
     sight/      Whoever asks why it was slow is answered from that.
 
-Of the rooms above `dispatch/`, `modes/` runs programs in other ways than recording each step, and `dynamo/` records what
-`torch.compile` has traced as one operation.
+Of the rooms above `dispatch/`, `modes/` runs programs in other ways than recording each step, and `dynamo/` records
+what `torch.compile` has traced as one operation.
 """
