@@ -57,7 +57,8 @@ def no_recompile() -> Iterator[None]:
 
     Raises `torch_xla.debug.CompilationRefused` (a `RuntimeError`) where a program would be compiled, with what differs
     from the nearest program before it. It is raised before the program runs: what was recorded stays recorded, and all
-    tensors can be used afterwards. Other threads are held to it too.
+    tensors can be used afterwards. A program that would be read from the cache on disk counts too. Other threads are
+    held to it as well.
 
     >>> import torch, torch_xla
     >>> x = torch.ones(3, device="xla")
