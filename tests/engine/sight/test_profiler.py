@@ -124,6 +124,7 @@ def test_xprof_reads_the_profile(profile: Path) -> None:
 def test_the_time_of_the_device_by_operator_and_line(profile: Path) -> None:
     times = xp.operator_times(profile)
     found = {row.operator: row for row in times.rows}
+    assert "train/forward/net/layers.1/aten::linear" in found, str(times)
     linear = found["train/forward/net/layers.1/aten::linear"]
     assert linear.line is not None and linear.line[0] == __file__ and linear.line[2] == "forward"
     assert linear.count >= 3 and linear.milliseconds > 0

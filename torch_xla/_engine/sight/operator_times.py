@@ -2,6 +2,7 @@
 
 import os
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,22 +63,39 @@ def operator_times(folder: str | os.PathLike[str]) -> OperatorTimes:
     if not files:
         raise FileNotFoundError(NO_PROFILE.format(folder=os.fspath(folder)))
     content = files[-1].read_bytes()
-    programs = origins(content)
     times: defaultdict[tuple[str, Line | None], float] = defaultdict(float)
     counts: defaultdict[tuple[str, Line | None], int] = defaultdict(int)
+    programs = origins(content)
+    for (module, number), operations in _operations(content).items():
+        known = _program_of(module, number, operations.keys(), programs)
+        for name, durations in operations.items():
+            origin = known.get(name, _UNKNOWN)
+            if origin.opcode not in _AROUND_OTHERS:
+                times[origin.name, origin.line] += sum(durations) / 1e6
+                counts[origin.name, origin.line] += len(durations)
+    rows = [OperatorTime(*key, times[key], counts[key]) for key in sorted(times, key=lambda key: -times[key])]
+    return OperatorTimes(str(files[-1]), tuple(rows))
+
+
+def _operations(content: bytes) -> dict[tuple[str, str], dict[str, list[float]]]:
+    """By name and number of each program: the durations of its operations, in nanoseconds, by their names."""
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
     for plane in ProfileData.from_serialized_xspace(content).planes:
         for line in plane.lines:
             for event in line.events:
                 stats = dict(event.stats)
-                name = stats.get("hlo_op")
-                if name is None:
-                    continue
-                program = f"{stats.get('hlo_module')}({stats.get('program_id')})"
-                origin = programs.get(program, {}).get(str(name), _UNKNOWN)
-                if origin.opcode in _AROUND_OTHERS:
-                    continue
-                key = (origin.name, origin.line)
-                times[key] += event.duration_ns / 1e6
-                counts[key] += 1
-    rows = [OperatorTime(*key, times[key], counts[key]) for key in sorted(times, key=lambda key: -times[key])]
-    return OperatorTimes(str(files[-1]), tuple(rows))
+                if "hlo_op" in stats:
+                    program = found.setdefault((str(stats.get("hlo_module")), str(stats.get("program_id"))), {})
+                    program.setdefault(str(stats["hlo_op"]), []).append(event.duration_ns)
+    return found
+
+
+def _program_of(
+    module: str, number: str, names: Collection[str], programs: dict[str, dict[str, Origin]]
+) -> dict[str, Origin]:
+    """The program that has operations of these names. Its number is no proof: on a CPU, XLA may number a copy anew."""
+    candidates = [program for title, program in programs.items() if title.rpartition("(")[0] == module]
+    numbered = programs.get(f"{module}({number})")
+    if numbered is not None and all(name in numbered for name in names):
+        return numbered
+    return max(candidates, key=lambda program: sum(name in program for name in names), default={})
