@@ -22,9 +22,6 @@ from .registry import lowers
 LAYER = "xla::recurrent_layer"
 BACKWARD = "xla::recurrent_layer_backward"
 
-# How many steps in one turn of the loop: its own cost is then shared, and compiling stays short.
-UNROLL = 1
-
 Optional = jax.Array | None
 State = tuple[jax.Array, ...]
 
@@ -188,7 +185,7 @@ def _forward(
                 saved = (saved[0], after[1])
         return after, (after[0], saved if layer.trained else ())
 
-    state, (output, saved) = lax.scan(advance, start, (gates, valid), reverse=reverse, unroll=UNROLL)
+    state, (output, saved) = lax.scan(advance, start, (gates, valid), reverse=reverse)
     return state, output, saved
 
 
@@ -288,7 +285,7 @@ class _Direction:
             return before, (gates, hidden)
 
         steps = grad_output, self.valid, values
-        grad_first, (gates, hidden) = lax.scan(retreat, grad_last, steps, reverse=not self.reverse, unroll=UNROLL)
+        grad_first, (gates, hidden) = lax.scan(retreat, grad_last, steps, reverse=not self.reverse)
         return grad_first, gates, hidden
 
     def of_weights(self, input: jax.Array, gates: jax.Array, grad_hidden: Optional) -> list[jax.Array]:
