@@ -1,5 +1,8 @@
 """The door that PyTorch's own registration of "openxla" knocks at."""
 
+import subprocess
+import sys
+
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -13,9 +16,23 @@ def test_the_bridge_has_two_paths() -> None:
 
 def test_a_graph_of_operators_is_compiled() -> None:
     x = torch.arange(3.0, device="xla")
-    graph = make_fx(lambda x: (x * 2, x.sum()))(x)
-    doubled, total = dynamo_bridge.extract_compiled_graph(graph, (x,))(x)
-    assert doubled.tolist() == [0.0, 2.0, 4.0] and total.item() == 3.0
+    graph = make_fx(lambda x: (x * 2, x.max(0)[1]))(x)
+    doubled, place = dynamo_bridge.extract_compiled_graph(graph, (x,))(x)
+    assert doubled.tolist() == [0.0, 2.0, 4.0] and place.item() == 2
+
+
+def test_pytorchs_own_registration_works() -> None:
+    # In a process of its own, in which nobody has called `torch.compile`, which would register ours.
+    program = """
+import torch, torch_xla
+@torch._dynamo.optimize("openxla")
+def function(x):
+    return x.max(0)[0] * 2
+print(function(torch.arange(4.0, device="xla")).item())
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "6.0"
 
 
 def test_a_graph_of_functions_is_traced_first() -> None:

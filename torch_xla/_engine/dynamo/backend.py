@@ -121,11 +121,24 @@ class CompiledGraph:
         return made[0].device if made else None
 
 
+def _is_of_operators(module: GraphModule) -> bool:
+    """Whether a graph is one of aten operators already, and not of PyTorch's functions and modules."""
+    return all(
+        isinstance(node.target, torch._ops.OpOverload) or getattr(node.target, "__module__", "") in _OF_PYTHON
+        for node in module.graph.nodes
+        if node.op not in ("placeholder", "get_attr", "output")
+    )
+
+
+# Where functions live that take results apart and compute with sizes.
+_OF_PYTHON = ("_operator", "builtins", "math")
+
+
 def extract_compiled_graph(module: GraphModule, arguments: Sequence[Any]) -> Callable[..., Any]:
     """What PyTorch's own registration of "openxla" asks for: `module`, whose first arguments these are, compiled."""
-    if all(isinstance(node.target, torch._ops.OpOverload) for node in module.graph.nodes if node.op == "call_function"):
-        compiled = CompiledGraph(module, "inference")
-        return lambda *args: compiled(list(args))
+    if _is_of_operators(module):
+        boxed = compile_graph(module, arguments, kind="inference")
+        return lambda *args: boxed(list(args))
     forward: Callable[..., Any] = aot_module_simplified(
         module,
         list(arguments),
