@@ -126,7 +126,8 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
     waits for its end. Reading a tensor's value (`print`, `.item()`, `.cpu()`) needs no `sync`: it computes what that
     value needs. Afterwards the step closures run (`xm.add_step_closure`).
 
-    `reset_scope` is accepted for programs written for PyTorch/XLA 2: no scope of one step lasts into the next.
+    `reset_scope` is accepted for programs written for PyTorch/XLA 2: a named block
+    (`torch_xla.debug.profiler.Trace`) lasts until its end, also if a sync stands in it.
 
     Raises `torch_xla`'s `RuntimeError`s for errors on the device, and what a step closure raised.
 
