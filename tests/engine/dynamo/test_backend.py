@@ -101,6 +101,32 @@ def test_a_training_step_is_one_program(fused: bool) -> None:
         torch.testing.assert_close(one.cpu(), other, rtol=1e-3, atol=1e-4, msg=name)
 
 
+@pytest.mark.parametrize("options", [{}, {"capturable": True}, {"fused": True}], ids=["plain", "capturable", "fused"])
+@pytest.mark.filterwarnings("ignore")  # PyTorch's optimizers break graphs, and Dynamo says so
+def test_a_compiled_optimizer_joins_the_program_of_the_step(options: dict[str, Any]) -> None:
+    torch.manual_seed(2)
+    theirs = nn.Linear(3, 2)
+    ours = nn.Linear(3, 2)
+    ours.load_state_dict(theirs.state_dict())
+    ours.to("xla")
+    optimizer = torch.optim.AdamW(ours.parameters(), lr=0.1, **options)
+    reference = torch.optim.AdamW(theirs.parameters(), lr=0.1)
+    run, step = compiled(ours), compiled(optimizer.step)
+    for _ in range(4):
+        x = torch.randn(4, 3)
+        met.clear_all()
+        optimizer.zero_grad()
+        run(x.to("xla")).square().sum().backward()
+        step()
+        torch_xla.sync()
+        assert executions() == 1
+        reference.zero_grad()
+        theirs(x).square().sum().backward()
+        reference.step()
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one.cpu(), other, rtol=1e-4, atol=1e-5)
+
+
 def test_a_compiled_model_in_a_replayed_step() -> None:
     ours, theirs = pair()
     run = compiled(ours)
