@@ -1,4 +1,4 @@
-"""What of PyTorch we replace on import: the whole list, each with its reason."""
+"""What of PyTorch we replace on import, each with its reason. The list is whole but for `torch.compile` (`dynamo/`)."""
 
 import functools
 from collections.abc import Callable
