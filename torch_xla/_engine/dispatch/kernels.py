@@ -82,6 +82,15 @@ def take_apart(argument: Any, takes_scalar: bool, call: planning.Call) -> None:
     elif kind is list or kind is tuple:
         signature.append(len(argument))
         for element in argument:
+            if element.__class__ is Parameter or element.__class__ is Tensor:
+                # As above; the lists of an optimizer's step are long.
+                value = element.untyped_storage().value
+                spec = value.spec
+                fits = element.shape == spec.size and element.stride() == spec.stride
+                if fits and element.dtype is spec.dtype and not spec.is_complex:
+                    operands.append(value)
+                    signature.append(spec)
+                    continue
             take_apart(element, takes_scalar, call)
     elif kind is torch.Generator:
         signature.append(kind)
@@ -106,7 +115,8 @@ def append(plan: Plan, call: planning.Call, device: Device, generator: torch.Gen
             tape = device.tape
         entry: list[Any] = [plan]
         for operand in operands:
-            entry.append(_slot(tape, operand, device))
+            here = operand.__class__ is not tuple and operand.tape is tape
+            entry.append(operand.slot if here else _slot(tape, operand, device))
         code = tape.code
         expected = tape.expected
         position = len(code)
@@ -181,7 +191,8 @@ def recorder(name: str) -> Kernel:
             signature.append(_default_dtype)
         entry = plans.get(key := tuple(signature))
         if entry is None:
-            entry = plans[key] = planning.plan_call(operator, args, kwargs, call)
+            # Of two threads that come here at once, one plan counts: programs are found by the identity of plans.
+            entry = plans.setdefault(key, planning.plan_call(operator, args, kwargs, call))
         if not entry.is_simple or not operands:
             return _record(entry, operator, args, kwargs, call)
         # One result that is a new tensor: almost every call. As in `append`, which would cost a sixth of the whole.
@@ -276,8 +287,12 @@ def _write_back(
         if isinstance(target, Tensor):
             _replace(entry, target, *next(rest))
         elif target is not None:
-            for tensor in target:
-                _replace(entry, tensor, *next(rest))
+            if entry.whole and not entry.unchanged:
+                for tensor, (_, value) in zip(target, rest, strict=False):
+                    tensor.untyped_storage().value = value
+            else:
+                for tensor in target:
+                    _replace(entry, tensor, *next(rest))
             if operator.bumps:
                 private.increment_version(target)
     if not operator.returns:

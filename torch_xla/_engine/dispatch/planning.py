@@ -52,6 +52,7 @@ class Entry:
     # The entries by number, where a rule depends on the numbers themselves (it was traced with them).
     variants: "dict[tuple[Any, ...], Entry] | None" = None
     watched: bool = False  # an operand may show part of the memory that is written
+    whole: bool = False  # every operand shows its storage as it is, and so do the tensors written to
     is_simple: bool = False  # one result, a new tensor, that depends on nothing but the operands and numbers
 
     def __post_init__(self) -> None:
@@ -120,6 +121,7 @@ def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
         is_list,
         inferred.constants,
         watched=writes and _may_overlap(call),
+        whole=not any(operand.__class__ is tuple for operand in call[1]),
         # Another number, for which this entry is found too, may change what this one leaves as it is: `x.pow_(1.0)`.
         unchanged=frozenset(() if call[2] else passed_on),
     )
