@@ -227,8 +227,10 @@ def _check_form(ours: Any, theirs: Any, where: str, name: str) -> None:
     try:
         check_shape(ours, theirs, where)
     except Differs as error:
-        # A gradient takes the order that its formula happens to leave on a device; a leaf orders its own.
-        if error.kind != "strides" or "gradient" not in name:
+        # A gradient takes the order that its formula happens to leave on a device; a leaf orders its own. Volumes in
+        # half precision have convolutions that keep channels last on some CPUs only.
+        half = isinstance(theirs, Tensor) and theirs.dtype is torch.float16 and theirs.dim() == 5
+        if error.kind != "strides" or not (half or "gradient" in name):
             raise
 
 
