@@ -10,7 +10,7 @@ from .._engine.interop import functions, pure
 
 
 def assume_pure(fn: Callable[..., Any] | None = None, *, add_rng_seed_argument: bool = False) -> Callable[..., Any]:
-    """Decorator: promises that `fn` only computes its result from its arguments, so that Python need not run it each time.
+    """Decorator: promises that `fn` only computes its result from its arguments: Python need not run it each time.
 
     `fn` takes and returns tensors on `xla` and other values, nested as you like. It is traced once for each structure,
     size, dtype and hashable value of its arguments; every later call records a single operation, with gradients.

@@ -84,7 +84,7 @@ def take_apart(argument: Any, takes_scalar: bool, call: planning.Call) -> None:
         for element in argument:
             if element.__class__ is Parameter or element.__class__ is Tensor:
                 # As above; the lists of an optimizer's step are long.
-                value = element.untyped_storage().value
+                value = element.untyped_storage().value  # type: ignore[attr-defined]
                 spec = value.spec
                 fits = element.shape == spec.size and element.stride() == spec.stride
                 if fits and element.dtype is spec.dtype and not spec.is_complex:
