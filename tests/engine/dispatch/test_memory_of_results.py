@@ -19,6 +19,8 @@ CALLS: dict[str, Callable[[Make], Any]] = {
     "cummin": lambda on: torch.cummin(on(MATRIX), 1, out=(on(torch.empty(0)), on(torch.empty(0, dtype=torch.int64)))),
     "kron": lambda on: torch.kron(on(MATRIX), on(MATRIX), out=on(torch.empty(0))),
     "logcumsumexp": lambda on: torch.logcumsumexp(on(MATRIX), 1, out=on(torch.empty(0))),
+    "linspace": lambda on: torch.linspace(0, 2.5, 3, out=on(torch.empty(0, dtype=torch.int64))),
+    "logspace": lambda on: torch.logspace(0, 1.2, 2, 5.0, out=on(torch.empty(0, dtype=torch.int64))),
     "mode": lambda on: torch.mode(on(MATRIX), 1, out=(on(torch.empty(0)), on(torch.empty(0, dtype=torch.int64)))),
     "unsafe_chunk": lambda on: torch.unsafe_chunk(on(MATRIX), 3, 1),
     "unsafe_split": lambda on: torch.unsafe_split(on(MATRIX), 2, 1),

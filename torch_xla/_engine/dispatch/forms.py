@@ -47,6 +47,7 @@ class Operator:
     returns: bool  # some in-place operators return nothing
     bumps: bool  # it counts its writes in the version counters itself
     defaults: tuple[tuple[int, str, object], ...]  # arguments that may be left out here, but not of `functional`
+    makes_dtype: bool  # `functional` is told the dtype, which this one reads off its `out=`
     reordered: tuple[int, ...]  # where it has the arguments of `functional`, if that has them in another order
 
     @property
@@ -100,8 +101,13 @@ def operator_of(name: str) -> Operator:
         bool(op._schema.returns),
         form is Form.INPLACE and packet_name.startswith("_foreach_"),
         _lost_defaults(op, functional),
+        form is Form.OUT and _names_dtype(functional) and not _names_dtype(op),
         _reordered(op, functional),
     )
+
+
+def _names_dtype(op: OpOverload | None) -> bool:
+    return op is not None and any(argument.name == "dtype" for argument in op._schema.arguments)
 
 
 def _reordered(op: OpOverload, functional: OpOverload | None) -> tuple[int, ...]:

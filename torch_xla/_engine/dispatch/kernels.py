@@ -323,7 +323,10 @@ def out_variant(name: str) -> Kernel:
         if compute is None:
             return fallback.run(operator, args, kwargs)
         outs = [kwargs[n] for n in names]
-        results = compute(*args, **{k: v for k, v in kwargs.items() if k not in names})
+        rest = {k: v for k, v in kwargs.items() if k not in names}
+        if operator.makes_dtype:
+            rest["dtype"] = outs[0].dtype
+        results = compute(*args, **rest)
         flat = [results] if isinstance(results, Tensor) else list(results)
         changes = tuple((out.dtype, result.dtype) for out, result in zip(outs, flat, strict=True))
         if changes not in settled:
