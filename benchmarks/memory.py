@@ -12,6 +12,7 @@ import argparse
 import ctypes
 import gc
 import json
+import os
 import re
 import subprocess
 import sys
@@ -48,6 +49,7 @@ def train(training: Contestant, steps: int) -> None:
 
 def measure(workload: str, contestant: str) -> dict[str, float]:
     confine()
+    os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""  # compiling takes memory too
     train(CONTESTANTS[contestant](WORKLOADS["mlp"], 0.0), WARM_UP_STEPS)
     reset_high_water_mark()
     before = resident("VmRSS")

@@ -11,6 +11,7 @@ takes minutes to do so. JAX is there for the encoder alone.
 """
 
 import argparse
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -171,6 +172,7 @@ def main() -> None:
     args = arguments()
     matplotlib.use("agg")
     machine.confine()
+    os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""  # everything is compiled here, whatever was before
     names = args.contestants.split(",")
     chosen = args.workloads.split(",")
     used = f"python -m benchmarks.run --contestants {args.contestants} --rounds {args.rounds}"
