@@ -63,7 +63,9 @@ def to_jax(dtype: torch.dtype) -> np.dtype:
         return TO_JAX[dtype]
     except KeyError:
         known = ", ".join(map(str, TO_JAX))
-        raise TypeError(f"{dtype} has no counterpart on an 'xla' device. It has: {known}.") from None
+        raise TypeError(
+            f"{dtype} has no counterpart on an 'xla' device. Convert to one that it has: {known}."
+        ) from None
 
 
 def to_torch(dtype: np.dtype) -> torch.dtype:
