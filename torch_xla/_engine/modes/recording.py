@@ -51,6 +51,7 @@ class Facts:
     numbers: list[Any] = field(default_factory=list)
     draws: int = 0
     sources: dict[int, Any] = field(default_factory=dict)  # input slot → a place, or the constant there
+    sharing: list[tuple[int, ...]] = field(default_factory=list)  # places that held one value before the call
     sinks: dict[int, int] = field(default_factory=dict)  # place → slot
     returned: Returned | None = None
     new: dict[Any, int] = field(default_factory=dict)  # memory that only the result has → slot
@@ -92,11 +93,12 @@ def record(
         return result, facts
     before.compare(result, watch)
     before.buffers.clear()  # what is held by nobody else may be given away
-    code = device.tape.code
+    recorded = bool(device.tape.code)
     end()
-    facts.schedule = device.last_schedule
-    facts.code = code if facts.schedule is None else facts.schedule.code
-    if not facts.reasons and (facts.schedule is None or facts.schedule.program is None):
+    if recorded and device.last_schedule.program is not None:
+        facts.schedule = device.last_schedule
+        facts.code = facts.schedule.code
+    elif not facts.reasons:
         facts.reasons.append("it computes nothing on the device")
     return result, facts
 
@@ -203,9 +205,14 @@ class _Before:
             facts.reasons.append("it seeds the device, or draws random numbers from a generator of its own")
 
     def _inputs(self, tape: Tape, watch: Watch) -> None:
-        known = {id(buffer): place for place, buffer in enumerate(self.buffers) if buffer is not None}
         facts = self.facts
-        for slot, entry in _inputs(tape.code):
+        places: dict[int, list[int]] = {}
+        for index, buffer in enumerate(self.buffers):
+            if buffer is not None:
+                places.setdefault(id(buffer), []).append(index)
+        known = {buffer: sharing[0] for buffer, sharing in places.items()}
+        facts.sharing = [tuple(sharing) for sharing in places.values() if len(sharing) > 1]
+        for slot, entry in inputs_of(tape.code):
             buffer = tape.values[slot].buffer
             place = known.get(id(buffer))
             if place is not None:
@@ -232,6 +239,8 @@ class _Before:
                     facts.reasons.append(f"it uploads into {facts.places[index].path}: do so before the call")
             else:
                 explained.add(slot)
+                if isinstance(facts.sources.get(slot), np.ndarray):
+                    facts.reasons.append(f"it uploads into {facts.places[index].path}: do so before the call")
                 if not (isinstance(facts.sources.get(slot), int) and facts.sources[slot] == index):
                     facts.sinks[index] = slot
         return explained
@@ -282,7 +291,8 @@ def _slot_of(storage: Any, tape: Tape) -> int | None:
     return value.slot if value is not None and value.tape is tape else None
 
 
-def _inputs(code: Sequence[Any]) -> Iterable[tuple[int, Spec]]:
+def inputs_of(code: Sequence[Any]) -> Iterable[tuple[int, Spec]]:
+    """The slots through which values enter a tape with this code, and their specs."""
     slot = position = 0
     while position < len(code):
         entry = code[position]
@@ -336,6 +346,8 @@ def same(one: Facts, other: Facts) -> str:
                 return "it uploads something else at every call: upload before the call, and pass it as an argument"
         elif type(old) is not type(new) or old != new:
             return "it reads other memory from call to call"
+    if one.sharing != other.sharing:
+        return "what it sees shares memory before the one call and not before the other"
     if one.had_gradient != other.had_gradient:
         return "gradients were there before the one call and not before the other"
     assert one.returned is not None and other.returned is not None

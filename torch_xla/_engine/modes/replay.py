@@ -4,6 +4,7 @@ What the function saw is compared with what it saw when it was recorded (`reach`
 its memory holds now, and the results go where they went. Nothing is recorded, and no Python of the user's runs.
 """
 
+from collections import Counter
 from itertools import repeat
 from operator import attrgetter, is_
 from sys import getrefcount
@@ -24,7 +25,7 @@ from ..tensor import census, sync
 from ..tensor.device import LOCK, Device, uninitialised
 from ..tensor.generator import keys_of
 from ..tensor.storage import wrap
-from .recording import GRADIENT, Facts, Place
+from .recording import GRADIENT, Facts, Place, inputs_of
 from .signature import Call
 
 _replayed = metrics.counter("ReplayedStep")
@@ -137,7 +138,8 @@ class Replay:
 
     def _release_unused(self) -> None:
         """Lets go of memory that the program neither reads nor writes, such as the gradients before the last."""
-        used = {*self._inputs, *self._facts.sinks}
+        used = {*self._inputs, *self._facts.sinks, *(place for pair in self._sharing for place in pair)}
+        used.update(source for source, _, _ in self._moved)
         for index in range(len(self._arguments), len(self._facts.places)):
             if index not in used:
                 self._storages[index - len(self._arguments)] = None
@@ -148,32 +150,32 @@ class Replay:
         """Where each output of the program goes: in place of a value that was donated, to other memory, or back."""
         facts, graph = self._facts, self._schedule.cut.graph
         number = {slot: index for index, slot in enumerate(self._schedule.cut.outputs)}
-        input_at = {slot: index for index, slot in enumerate(self._schedule.cut.inputs)}
         specs = [graph.specs[slot] for slot in graph.outputs]
+        # What held one value was read once: it must still be one value.
+        self._sharing = [(first, other) for first, *others in facts.sharing for other in others]
         given_away = {self._inputs[index]: index for index in self._donated}
+        wanted = Counter([*facts.sinks.values(), *facts.new.values()])
         self._in_place: list[tuple[int, int]] = []  # (output, input whose value takes it)
         self._elsewhere: list[tuple[int, int, Any]] = []  # (output, place, spec)
-        self._moved: list[tuple[int, int]] = []  # (input whose value goes there, place)
+        self._moved: list[tuple[int, int, Any]] = []  # (place whose value goes there, place, spec)
+        entered = dict(inputs_of(facts.code))
         for place, slot in facts.sinks.items():
-            if slot in input_at:
-                self._moved.append((input_at[slot], place))
+            if slot in facts.sources:
+                self._moved.append((facts.sources[slot], place, entered[slot]))
                 continue
             output = number[slot]
             spec = specs[output]
-            # A value with a copy on the host (a few integers) must not change.
-            changes = spec.dtype.is_floating_point
             into = given_away.get(place)
-            if into is not None and self._specs[into] is spec and changes:
+            # One buffer belongs to one value: what goes to several places is one value in all of them. And a value with
+            # a copy on the host (a few integers) must not change.
+            alone = wanted[slot] == 1 and spec.dtype.is_floating_point
+            if into is not None and self._specs[into] is spec and alone:
                 self._in_place.append((output, into))
             else:
                 self._elsewhere.append((output, place, spec))
-        moved_from = {index for index, _ in self._moved}
-        if moved_from:
-            self._elsewhere += [
-                (output, self._inputs[into], specs[output]) for output, into in self._in_place if into in moved_from
-            ]
-            self._in_place = [(output, into) for output, into in self._in_place if into not in moved_from]
-        self._new = {key: (number[slot], specs[number[slot]]) for key, slot in facts.new.items()}
+        self._new = {key: number[slot] for key, slot in facts.new.items()}
+        made = [*(output for output, _, _ in self._elsewhere), *self._new.values()]
+        self._made = [(output, specs[output]) for output in dict.fromkeys(made)]
 
     def _geometry_now(self) -> list[Any]:
         tensors = self._tensors
@@ -224,26 +226,37 @@ class Replay:
                 return False, None
             storages = arguments + self._storages
             values: list[Value] = [storages[place].value for place in self._inputs]
-            if not all(map(is_, map(_spec, values), self._specs)) or not self._may_donate(values):
-                return False, None
+            moved: list[Value] = [storages[source].value for source, _, _ in self._moved]
             buffers = [value.buffer for value in values]
-            if any(map(is_, buffers, repeat(None))):
+            if any(map(is_, buffers, repeat(None))) or not self._fit(storages, values, moved):
                 return False, None
-            if any([storages[place].value.spec is not spec for _, place, spec in self._elsewhere]):
-                return False, None
+            # Nothing is refused any more: the random state moves on.
             keys = None
             if self._draws:
                 draw = self._device.generator.draw
                 states = [draw() for _ in range(self._facts.draws)]
                 keys = keys_of([states[index] for index in self._draws])
-            self._forget_overwritten(storages)
+            made = self._forget_overwritten(storages)
             outputs = executor.run(self._program, buffers, self._numbers, keys, Cause.SYNC, self._lines)
-            self._distribute(storages, values, outputs)
-            result = self._result(call, outputs)
+            self._distribute(storages, values, moved, made, outputs)
+            result = self._result(call, made)
         self.runs += 1
         _replayed.value += 1
         census.buffers.value += len(outputs)
         return True, result
+
+    def _fit(self, storages: list[Any], values: list[Value], moved: list[Value]) -> bool:
+        """Whether the memory has the forms and shares values as it did, and may be overwritten."""
+        if any([storages[one].value is not storages[other].value for one, other in self._sharing]):
+            return False
+        if not all(map(is_, map(_spec, values), self._specs)) or not self._may_donate(values):
+            return False
+        if any([storages[place].value.spec is not spec for _, place, spec in self._elsewhere]):
+            return False
+        for value, (_, _, spec) in zip(moved, self._moved, strict=True):
+            if value.spec is not spec or value.buffer is None:
+                return False
+        return True
 
     def _alias_the_same(self, arguments: list[Any]) -> bool:
         for storage, alias in zip(arguments, self._aliases, strict=True):
@@ -259,32 +272,33 @@ class Replay:
             return False
         return not any([values[index].shared for index in self._donated])
 
-    def _forget_overwritten(self, storages: list[Any]) -> None:
+    def _forget_overwritten(self, storages: list[Any]) -> dict[int, Value]:
+        """The values of the outputs that do not go in place. What they replace is given up before the program runs."""
         # Gradients of the last call, mostly: their memory is needed for those of this one.
         device = self._device
-        for _, place, spec in self._elsewhere:
-            storages[place].value = Value(spec, device, None, -1)
+        made = {output: Value(spec, device, None, -1) for output, spec in self._made}
+        for output, place, _ in self._elsewhere:
+            storages[place].value = made[output]
+        return made
 
-    def _distribute(self, storages: list[Any], values: list[Value], outputs: Any) -> None:
-        for index, place in self._moved:
-            storages[place].value = values[index]
+    def _distribute(
+        self, storages: list[Any], values: list[Value], moved: list[Value], made: dict[int, Value], outputs: Any
+    ) -> None:
+        for value, (_, place, _) in zip(moved, self._moved, strict=True):
+            storages[place].value = value
         for output, into in self._in_place:
             values[into].buffer = outputs[output]
-        for output, place, _ in self._elsewhere:
-            storages[place].value.buffer = outputs[output]
+        for output, value in made.items():
+            value.buffer = outputs[output]
         for leaf, gradient in self._gradient_owners:
             if leaf.grad is None:
                 leaf.grad = gradient
         private.increment_version(self._facts.written)
 
-    def _result(self, call: Call, outputs: Any) -> Any:
+    def _result(self, call: Call, made: dict[int, Value]) -> Any:
         returned = self._facts.returned
         assert returned is not None
-        sources: dict[Any, Any] = {}
-        for key, (output, spec) in self._new.items():
-            value = Value(spec, self._device, None, -1)
-            value.buffer = outputs[output]
-            sources[key] = wrap(value)
+        sources: dict[Any, Any] = {key: wrap(made[output]) for key, output in self._new.items()}
         for place in returned.owners:
             each = self._facts.places[place]
             sources[place] = call.tensors[each.argument] if each.argument >= 0 else each.tensor
