@@ -64,34 +64,34 @@ def attention_backward(
     scale: float | None = None,
 ) -> Any:
     """The gradients of attention, which can be differentiated again: then they are composed of smaller operators."""
-    operands = [grad_out, query, key, value, attn_bias]
+    operands: list[Any] = [grad_out, query, key, value, attn_bias]
     if not (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in operands)):
         with private.below_autograd():
             return _backward(*operands, grad_input_mask, *rest, scale=scale)
     is_wanted = [True, True, True, attn_bias is not None and grad_input_mask[3]]
     # Aliases, so that nothing is counted that one operand owes to another.
-    aliases = [x if x is None else x.view_as(x) if x.requires_grad else x.detach() for x in operands[1:]]
+    aliases: list[Any] = [x if x is None else x.view_as(x) if x.requires_grad else x.detach() for x in operands[1:]]
     inputs = [
         x if x.requires_grad else x.requires_grad_()
         for x, w in zip(aliases, is_wanted, strict=True)
         if w and x is not None
     ]
     factors = _factors_of_dropout(operands, rest, scale)
-    result = _composed(*aliases, factors, rest[7], scale)
+    result = _composed(aliases, factors, rest[7], scale)
     gradients = torch.autograd.grad(result, inputs, grad_out, create_graph=True)
     return *gradients, *(() if is_wanted[3] else (None,))
 
 
-def _composed(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, factors: Tensor | None, is_causal: bool, scale: Any
-) -> Tensor:
+def _composed(operands: list[Any], factors: Tensor | None, is_causal: bool, scale: float | None) -> Tensor:
+    query, key, value, bias = operands
     scores = query * (query.shape[-1] ** -0.5 if scale is None else scale) @ key.mT
     if is_causal:
         scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
     if bias is not None:
         scores = scores.masked_fill(~bias, -torch.inf) if bias.dtype is torch.bool else scores + bias
     weights = aten._safe_softmax(scores, -1)
-    return (weights if factors is None else weights * factors) @ value
+    result: Tensor = (weights if factors is None else weights * factors) @ value
+    return result
 
 
 def _factors_of_dropout(operands: list[Any], rest: tuple[Any, ...], scale: float | None) -> Tensor | None:
@@ -99,7 +99,8 @@ def _factors_of_dropout(operands: list[Any], rest: tuple[Any, ...], scale: float
     dropout_p = rest[6]
     if not dropout_p:
         return None
-    _, query, key, _, bias = (x if x is None else x.detach() for x in operands)
+    query, key, bias = (x if x is None else x.detach() for x in (operands[1], operands[2], operands[4]))
+    assert query is not None and key is not None
     # The weights after dropout are the gradient of values whose features are the rows, given one feature for each row.
     rows = torch.eye(query.shape[-2], dtype=query.dtype, device=query.device).expand(*query.shape[:-1], -1)
     values = query.new_zeros(*key.shape[:-1], query.shape[-2])
