@@ -85,7 +85,8 @@ def gru_cell_backward(
     grad_reset = grad_new * new_hidden * reset * (1 - reset)
     from_input = jnp.concatenate([grad_reset, grad_update, grad_new], axis=1)
     from_hidden = jnp.concatenate([grad_reset, grad_update, grad_new * reset], axis=1)
-    grads = (from_input, from_hidden, gradient * update)
-    sums = (jnp.sum(from_input, 0), jnp.sum(from_hidden, 0)) if has_bias else (None, None)
     narrow = grad_hy.dtype
-    return *(grad.astype(narrow) for grad in grads), *(None if s is None else s.astype(narrow) for s in sums)
+    grads = from_input.astype(narrow), from_hidden.astype(narrow), (gradient * update).astype(narrow)
+    if not has_bias:
+        return *grads, None, None
+    return *grads, jnp.sum(from_input, 0).astype(narrow), jnp.sum(from_hidden, 0).astype(narrow)
