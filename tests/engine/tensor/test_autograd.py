@@ -24,6 +24,7 @@ from torch.func import (
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from tests.support.twins import Program, cases, check_refused, check_same, numbers
+from torch_xla import _XLAC
 
 
 def n(*size: int, d: str, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -435,3 +436,18 @@ def test_autocast_computes_products_in_bfloat16() -> None:
         return y.dtype, x.grad
 
     check_same(use)
+
+
+def test_dual_numbers_pass_through_layers_that_are_taken_whole() -> None:
+    def program(device: str) -> Any:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).to(device)
+        x = torch.linspace(-1, 1, 6).reshape(2, 3).to(device)
+        with forward_ad.dual_level():
+            out = model(forward_ad.make_dual(x, torch.ones_like(x)))
+            tangent = forward_ad.unpack_dual(out).tangent
+        return tangent, model(x)
+
+    check_same(program)
+    x = torch.ones(2, 3, device="xla")
+    assert "linear" in _XLAC._get_xla_tensors_text([nn.functional.linear(x, x)])  # one node again

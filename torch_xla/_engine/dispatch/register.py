@@ -12,10 +12,7 @@ from .attention import register_attention
 from .autocast import register_autocast
 from .kernels import out_variant, recorder
 from .recurrent import register_recurrent
-
-# Composite operators that PyTorch differentiates as a whole: one node each instead of a chain of reshapes. `matmul` is
-# none of them: its whole form has no forward-mode derivative and no second one.
-_WHOLE = ("linear",)
+from .whole import register_whole
 
 # Views that do not say so: PyTorch's composition shares the memory, as callers like `torch.kron` rely on.
 _SHARING = frozenset(("aten::_unsafe_view", "aten::unsafe_split.Tensor", "aten::unsafe_split_with_sizes"))
@@ -69,8 +66,7 @@ def register_kernels() -> None:
             private.register_kernel(library, short, _kernel_for(name))
     for short in _COMPUTED_APART:
         private.register_kernel(library, short, out_variant(f"aten::{short}"))
-    for short in _WHOLE:
-        private.register_kernel(library, short, recorder(f"aten::{short}"))
+    register_whole()
     _libraries.extend(register_attention())
     _libraries.extend(register_recurrent())
     _libraries.extend(layouts.register_refusals())

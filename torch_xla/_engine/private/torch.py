@@ -120,6 +120,11 @@ def register_kernel(library: torch.library.Library, name: str, kernel: Any) -> N
     library.m.impl(name, "PrivateUse1", kernel)
 
 
+def unregister(library: torch.library.Library) -> None:
+    """Takes back what `library` registered."""
+    library._destroy()
+
+
 def register_fallthrough(key: str) -> torch.library.Library:
     """Lets every operator pass through the dispatch key `key`."""
     library = torch.library.Library("_", "IMPL", key)
