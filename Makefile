@@ -4,6 +4,8 @@ PYTHON ?= python3
 RUN := $(VENV)/bin/python
 READY := $(VENV)/ready
 ARGS ?=
+# How many processes run the tests.
+JOBS ?= 2
 
 .PHONY: help demo test test-slow check
 
@@ -21,7 +23,7 @@ demo: $(READY)
 
 test: $(READY)
 	@$(RUN) tools/check.py
-	@$(RUN) -m pytest $(ARGS)
+	@$(RUN) -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 test-slow: $(READY)
 	@$(RUN) -m pytest -m slow $(ARGS)

@@ -62,7 +62,7 @@ def test_each_tensor_of_the_device_has_a_file_of_its_own(tmp_path: Path) -> None
         torch.tensor([2**40, -1]),
         torch.randn(3, dtype=torch.complex64),
     ],
-    ids=str,
+    ids=lambda tensor: f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}",
 )
 def test_values_dtypes_and_shapes_survive(tmp_path: Path, tensor: torch.Tensor) -> None:
     xser.save(tensor.to("xla"), tmp_path / "x")
