@@ -149,8 +149,8 @@ def report(results: dict[str, Measured], names: Sequence[str], used: str, image:
         "# Benchmarks",
         f"Written by `{used}`; `benchmarks/run.py` says what is measured and how.",
         f"Machine: {machine.description()}. Other processes used {disturbance:.0%} of the cores meanwhile. The times "
-        "are medians over the turns that all contestants take; a ratio is the median of the turns' ratios. The last two "
-        "columns count the programs of every contestant on xla.",
+        "are medians over the turns that all contestants take; a ratio is the median of the turns' ratios. The last "
+        "two columns count the programs of every contestant on xla.",
         table(results, names),
     ]
     if image:
