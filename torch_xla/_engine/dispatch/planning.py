@@ -137,7 +137,8 @@ def _written_operands(operator: Operator, args: tuple[Any, ...], kwargs: dict[st
 def _is_doubtful(rule: Rule, operator: Operator, plan: Plan, shapes: Any) -> bool:
     """Whether PyTorch may refuse dtypes that its meta kernels let pass."""
     if operator.overload._schema.name.startswith("aten::_foreach_"):
-        return any(not (s.dtype.is_floating_point or s.dtype.is_complex) for s in plan.operands)
+        truths = any(isinstance(leaf, bool) for leaf in pytree.tree_leaves(plan.arguments))
+        return truths or any(not (s.dtype.is_floating_point or s.dtype.is_complex) for s in plan.operands)
     if rule.promotion is Promotion.NONE:
         name = operator.overload._schema.name.partition("::")[2].rstrip("_")
         if "backward" in name:
