@@ -206,7 +206,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--dropout", type=float, default=0.05)
-    parser.add_argument("--lr", type=float, default=3e-3, help="the highest learning rate")
+    parser.add_argument("--lr", type=float, default=1e-3, help="the highest learning rate")
     parser.add_argument("--warm-up", type=int, default=50, help="steps until the highest learning rate")
     parser.add_argument("--log-every", type=int, default=20, help="steps between two readings of the loss")
     parser.add_argument("--prompt", default="\n\nThe value of the expression", help="what the sample goes on from")
