@@ -23,7 +23,7 @@ demo: $(READY)
 
 test: $(READY)
 	@$(RUN) tools/check.py
-	@$(RUN) -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+	@$(RUN) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 test-slow: $(READY)
 	@$(RUN) -m pytest -m slow $(ARGS)
