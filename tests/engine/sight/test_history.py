@@ -16,6 +16,7 @@ from torch_xla._engine.sight import history
 @pytest.fixture(autouse=True)
 def a_fresh_history() -> Iterator[None]:
     torch_xla.sync(wait=True)
+    debug.keep_history(True)
     debug.clear_history()
     yield
     debug.keep_history(True)

@@ -56,10 +56,9 @@ _is_kept = False
 def keep(yes: bool) -> None:
     """Begins or ends to keep the history; what is there stays."""
     global _is_kept
-    if yes and not _is_kept:
+    events.unlisten(_listen)  # also where it was removed because it failed: asked for again, it begins again
+    if yes:
         events.listen(_listen, closely=False)
-    elif _is_kept and not yes:
-        events.unlisten(_listen)
     _is_kept = yes
     events.name_buffers = names.name_buffers if yes else None
 
