@@ -218,7 +218,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.fast:
         args.layers, args.width, args.heads, args.context = 2, 32, 2, 32
-        args.steps, args.warm_up, args.sample, args.log_every = 40, 10, 20, 10
+        args.steps, args.warm_up, args.sample, args.log_every, args.lr = 40, 10, 20, 10, 3e-3
     return args
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from torch_xla._engine.compile import disk
 from torch_xla._engine.metrics import counters, samples
+from torch_xla._engine.sight import history
 
 # The platform is the choice of whoever runs the tests; XLA_FLAGS counts only before the first device exists.
 KEPT = {"PJRT_DEVICE", "XLA_FLAGS"}
@@ -26,4 +27,5 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def fresh_metrics() -> Iterator[None]:
     counters.clear()
     samples.clear()
+    history.keep(True)  # as in a new process, whatever an earlier test did to it
     yield
