@@ -12,6 +12,9 @@ from torch_xla._engine.sight import history
 # The platform is the choice of whoever runs the tests; XLA_FLAGS counts only before the first device exists.
 KEPT = {"PJRT_DEVICE", "XLA_FLAGS"}
 
+# Fixtures of a whole module run before those of a test.
+os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""
+
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
