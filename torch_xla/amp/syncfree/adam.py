@@ -1,10 +1,6 @@
 """`Adam` that skips a step on the device."""
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
-from torch import Tensor
 
 from .skipping import SkipsOnDevice
 
@@ -23,8 +19,3 @@ class Adam(SkipsOnDevice, torch.optim.Adam):
     >>> weight.tolist()
     [1.0, 1.0]
     """
-
-    def step(self, closure: Callable[[], Any] | None = None, found_inf: Tensor | None = None) -> Any:
-        """One step, or none where `found_inf` (one element, on the parameters' device) is not zero."""
-        with self.skipping(found_inf):
-            return super().step(closure)

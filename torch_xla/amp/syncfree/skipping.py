@@ -1,7 +1,6 @@
 """What the optimizers here share."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,15 +17,15 @@ class SkipsOnDevice:
             kwargs.pop(name, None)
         super().__init__(params, *args, fused=True, **kwargs)
 
-    @contextmanager
-    def skipping(self, found_inf: Tensor | None) -> Iterator[None]:
-        """A block in which `step` does nothing where `found_inf` is not zero."""
+    def step(self, closure: Callable[[], Any] | None = None, found_inf: Tensor | None = None) -> Any:
+        """One step, or none where `found_inf` (one element, on the parameters' device) is not zero."""
+        optimizer: Any = super()
         if found_inf is None:
-            yield
-            return
+            return optimizer.step(closure)
+        # What PyTorch's `GradScaler` sets on an optimizer that it leaves the decision to.
         self.found_inf = found_inf.to(torch.float32).reshape(())
         self.grad_scale: Tensor | None = None
         try:
-            yield
+            return optimizer.step(closure)
         finally:
             del self.found_inf, self.grad_scale
