@@ -32,3 +32,4 @@ def fresh_metrics() -> Iterator[None]:
     samples.clear()
     history.keep(True)  # as in a new process, whatever an earlier test did to it
     yield
+    assert not counters.value_of("ListenerFailed"), "an explanation failed; the log of torch_xla.events says how"

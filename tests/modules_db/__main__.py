@@ -6,13 +6,8 @@ python -m tests.modules_db --dtypes float32 --only LSTM
 
 import argparse
 import sys
-import time
 
-from tqdm import tqdm
-
-from tests.opinfo.__main__ import summary
-from tests.opinfo.check import Verdict
-from tests.opinfo.sweep import sweep
+from tests.opinfo.report import sweep_and_report
 
 from .check import check_module
 from .entries import DTYPES, entries
@@ -31,20 +26,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     args = arguments()
     chosen = list(entries(args.dtypes.split(","), args.only))
-    verdicts: list[Verdict] = []
-    started = time.perf_counter()
-    with tqdm(total=len(chosen), unit="entry", smoothing=0.02) as bar:
-
-        def report(verdict: Verdict) -> None:
-            verdicts.append(verdict)
-            bar.update()
-            for kind, text in verdict.failures[:3]:
-                bar.write(f"{verdict.entry}: {kind}: {text}")
-            if verdict.fallbacks:
-                bar.write(f"{verdict.entry}: on the CPU: {', '.join(verdict.fallbacks)}")
-
-        sweep(chosen, args.samples, args.jobs, args.patience, report, check_module)
-    print(summary(verdicts, time.perf_counter() - started))
+    verdicts = sweep_and_report(chosen, args.samples, args.jobs, args.patience, check_module)
     return int(any(verdict.failures for verdict in verdicts))
 
 

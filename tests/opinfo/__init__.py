@@ -1,5 +1,6 @@
 """PyTorch's operator database on `xla`, against the CPU: `python -m tests.opinfo --help`.
 
 `entries.py` names what is checked, `check.py` checks one entry, `compare.py` says when two results are the same,
-`sweep.py` runs many entries in processes of their own, and `ledger.py` holds what does not pass yet.
+`sweep.py` runs many entries in processes of their own, `report.py` tells of it, and `ledger.py` holds what does not
+pass yet.
 """

@@ -3,20 +3,20 @@
 python -m tests.opinfo                              # every operator, every dtype: an hour or more
 python -m tests.opinfo --dtypes float32 --only conv # some of it, every failure printed
 python -m tests.opinfo --write out/opinfo.json      # the verdicts as JSON
+
+Fails if an entry does that is not in the ledger, or runs on the CPU without a decision.
 """
 
 import argparse
 import json
-import time
-from collections import Counter
+import sys
 from pathlib import Path
 
-from tqdm import tqdm
+from torch_xla._engine.dispatch.decisions import ON_THE_CPU
 
 from . import ledger
-from .check import Verdict
 from .entries import DTYPES, entries
-from .sweep import sweep
+from .report import sweep_and_report
 
 
 def arguments() -> argparse.Namespace:
@@ -32,24 +32,10 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> None:
+def main() -> int:
     args = arguments()
     chosen = list(entries(args.dtypes.split(","), args.only))
-    verdicts: list[Verdict] = []
-    started = time.perf_counter()
-    with tqdm(total=len(chosen), unit="entry", smoothing=0.02) as bar:
-
-        def report(verdict: Verdict) -> None:
-            verdicts.append(verdict)
-            bar.update()
-            if verdict.failures and not args.quiet:
-                for kind, text in verdict.failures[:3]:
-                    bar.write(f"{verdict.entry}: {kind}: {text}")
-            if verdict.fallbacks and not args.quiet:
-                bar.write(f"{verdict.entry}: on the CPU: {', '.join(verdict.fallbacks)}")
-
-        sweep(chosen, args.samples, args.jobs, args.patience, report)
-    print(summary(verdicts, time.perf_counter() - started))
+    verdicts = sweep_and_report(chosen, args.samples, args.jobs, args.patience, quiet=args.quiet)
     if args.update_ledger:
         added, struck = ledger.update(verdicts)
         print(f"Ledger: {len(added)} added, {len(struck)} struck, {len(ledger.known())} in all.", *added, sep="\n  + ")
@@ -61,26 +47,10 @@ def main() -> None:
             for v in sorted(verdicts, key=lambda v: v.entry)
         ]  # fmt: skip
         args.write.write_text(json.dumps(rows, indent=0))
-
-
-def summary(verdicts: list[Verdict], seconds: float) -> str:
-    """A line for each dtype and one for all."""
-    lines = []
-    for dtype in (*DTYPES, None):
-        some = [v for v in verdicts if dtype in (None, v.entry.dtype)]
-        if not some:
-            continue
-        passing = sum(not v.failures for v in some)
-        native = sum(not v.fallbacks for v in some)
-        kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(v.status for v in some if v.failures).items())
-        lines.append(
-            f"{dtype or 'all':>10}: {len(some)} entries, {passing / len(some):.2%} correct, "
-            f"{native / len(some):.2%} native{'; ' + kinds if kinds else ''}"
-        )
-    samples = sum(v.samples for v in verdicts)
-    lines.append(f"{samples} samples in {seconds:.0f} s")
-    return "\n".join(lines)
+    unexplained = [v for v in verdicts if v.failures and not ledger.is_known(v.entry)]
+    undecided = [v for v in verdicts if set(v.fallbacks) - set(ON_THE_CPU)]
+    return int(bool(unexplained or undecided))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -197,6 +197,21 @@ def test_a_tensor_that_is_kept_makes_another_set_of_live_tensors() -> None:
     assert "another set of live tensors: the result of nll_loss_forward is still held at the end" in str(the_last())
 
 
+def test_an_operation_that_reads_a_result_in_the_place_of_an_input_is_told() -> None:
+    def step(y: Tensor | None) -> int:
+        z = x.exp()
+        w = (z if y is None else y).sin()
+        line = here() - 1
+        torch_xla.sync()
+        assert w.shape == z.shape
+        return line
+
+    x = torch.ones(3).to("xla")
+    step(torch.ones(3).to("xla"))
+    line = step(None)  # the slot that was an input is the result of `exp` now
+    assert str(the_last()) == f"recompiled ({HERE}:{line}): sin reads other values than before"
+
+
 def test_an_input_that_is_held_elsewhere_cannot_be_reused() -> None:
     def step(keep: list[Tensor]) -> None:
         nonlocal state

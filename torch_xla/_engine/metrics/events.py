@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
+from .counters import counter
 from .lines import Line
 
 
@@ -146,6 +147,8 @@ _listeners: list[tuple[Listener, int, bool]] = []
 _calls: tuple[Listener, ...] = ()  # the listeners alone
 _guards: list[Listener] = []
 _log = logging.getLogger("torch_xla.events")
+_failed = counter("ListenerFailed")
+_logged: set[tuple[Listener, type]] = set()
 
 # Add this to a record's `start` for seconds since the epoch.
 EPOCH = time.time() - time.perf_counter()
@@ -191,13 +194,16 @@ def ask(event: Event) -> None:
 
 
 def emit(event: Event) -> None:
-    """Tells the listeners what was done. One that fails is removed: a step half done would be worse."""
+    """Tells the listeners what was done. A failure of one is logged, once: a step half done would be worse."""
     for listener in _calls:
         try:
             listener(event)
         except Exception:
-            unlisten(listener)
-            _log.exception("the listener %r failed on %s and is not called any more", listener, type(event).__name__)
+            _failed.value += 1
+            what = (listener, type(event))
+            if what not in _logged:
+                _logged.add(what)
+                _log.exception("the listener %r failed on %s; more of its failures are only counted", *what)
 
 
 def names_of(buffers: Sequence[Any]) -> tuple[str, ...]:

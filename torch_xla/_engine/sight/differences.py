@@ -99,6 +99,17 @@ class Known:
         at = self.first_use(index)
         return f"the input of {_name(self.graph.operations[at])}" if at >= 0 else "an input"
 
+    def source(self, slot: int) -> tuple[int, int]:
+        """What fills a slot: the index of an operation and which of its results, or -1 and which of the inputs."""
+        return self._sources[slot]
+
+    @cached_property
+    def _sources(self) -> list[tuple[int, int]]:
+        sources = [(-1, index) for index in range(len(self.graph.inputs))]
+        for index, operation in enumerate(self.graph.operations):
+            sources += [(index, which) for which in range(len(operation.plan.outputs))]
+        return sources
+
     def first_use(self, slot: int) -> int:
         """The index of the first operation that reads a slot, through views; -1 if none does."""
         slots = {slot}
@@ -147,7 +158,7 @@ def differences(old: Known, new: Known, read: Known | None = None) -> list[Diffe
     for index, (one, other) in enumerate(zip(before, after, strict=True)):
         if one.plan is not other.plan:
             return [Difference(Kind.ARGUMENT, _argument(one, other), new.line(index))]
-        if one.operands != other.operands:
+        if [old.source(slot) for slot in one.operands] != [new.source(slot) for slot in other.operands]:
             text = f"{_name(other)} reads other values than before"
             return [Difference(Kind.OPERANDS, text, new.line(index))]
     found = list(_outputs(old, new)) or list(_donation(old, new)) or list(_numbers(old, new))
@@ -283,14 +294,10 @@ def _shown(argument: Any) -> str:
 
 
 def _outputs(old: Known, new: Known) -> Iterator[Difference]:
-    if old.graph.outputs == new.graph.outputs:
-        return
-    makers = [-1] * len(new.graph.inputs)
-    for index, operation in enumerate(new.graph.operations):
-        makers += [index] * len(operation.plan.outputs)
-    was, now = set(old.graph.outputs), set(new.graph.outputs)
-    for slots, text in ((now - was, "is still held at the end"), (was - now, "is no longer held at the end")):
-        indices = [makers[slot] for slot in sorted(slots)]
+    # Both have the same operations here.
+    was, now = ({each.source(slot) for slot in each.graph.outputs} for each in (old, new))
+    for sources, text in ((now - was, "is still held at the end"), (was - now, "is no longer held at the end")):
+        indices = [index for index, _ in sorted(sources)]
         if indices:
             names = _listed([new.graph.operations[index] for index in indices if index >= 0]) or "an input"
             yield Difference(

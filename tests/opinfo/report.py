@@ -1,0 +1,58 @@
+"""A sweep with a progress bar and a summary: what the commands of the databases share."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from tqdm import tqdm
+
+from .check import Verdict
+from .entries import DTYPES, Entry
+from .sweep import Check, sweep
+
+
+def sweep_and_report(
+    chosen: Sequence[Entry],
+    most_samples: int,
+    jobs: int,
+    patience: float,
+    check: Check | None = None,
+    quiet: bool = False,
+) -> list[Verdict]:
+    """Checks `chosen`, prints what fails or runs on the CPU (not if `quiet`) and the summary; returns the verdicts."""
+    verdicts: list[Verdict] = []
+    started = time.perf_counter()
+    with tqdm(total=len(chosen), unit="entry", smoothing=0.02) as bar:
+
+        def report(verdict: Verdict) -> None:
+            verdicts.append(verdict)
+            bar.update()
+            if quiet:
+                return
+            for kind, text in verdict.failures[:3]:
+                bar.write(f"{verdict.entry}: {kind}: {text}")
+            if verdict.fallbacks:
+                bar.write(f"{verdict.entry}: on the CPU: {', '.join(verdict.fallbacks)}")
+
+        sweep(chosen, most_samples, jobs, patience, report, check)
+    print(summary(verdicts, time.perf_counter() - started))
+    return verdicts
+
+
+def summary(verdicts: list[Verdict], seconds: float) -> str:
+    """A line for each dtype and one for all."""
+    lines = []
+    for dtype in (*DTYPES, None):
+        some = [v for v in verdicts if dtype in (None, v.entry.dtype)]
+        if not some:
+            continue
+        passing = sum(not v.failures for v in some)
+        native = sum(not v.fallbacks for v in some)
+        kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(v.status for v in some if v.failures).items())
+        lines.append(
+            f"{dtype or 'all':>10}: {len(some)} entries, {passing / len(some):.2%} correct, "
+            f"{native / len(some):.2%} native{'; ' + kinds if kinds else ''}"
+        )
+    samples = sum(v.samples for v in verdicts)
+    lines.append(f"{samples} samples in {seconds:.0f} s")
+    return "\n".join(lines)
