@@ -1,6 +1,7 @@
 """A replayed step does what the recorded one did, from the state there is; what cannot be replayed is recorded."""
 
 import copy
+import gc
 import random
 import time
 import warnings
@@ -132,6 +133,24 @@ def test_state_that_is_changed_between_replays_is_used() -> None:
         torch.testing.assert_close(step(*on_xla(batch)).cpu(), theirs.step(*batch).detach())
     assert replayed() == 6
     assert_same_state(ours, theirs)
+
+
+def test_what_the_garbage_collector_calls_is_no_effect_of_the_step() -> None:
+    def look_at_the_clock(phase: str, info: dict[str, int]) -> None:
+        time.perf_counter()
+
+    weight = torch.ones(3, device="xla")
+    step = torch_xla.compile(lambda x: weight.add_(x), replay=True)
+    threshold = gc.get_threshold()
+    gc.callbacks.append(look_at_the_clock)
+    gc.set_threshold(1)
+    try:
+        for _ in range(5):
+            step(torch.ones(3, device="xla"))
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(look_at_the_clock)
+    assert replayed() == 2 and gc.isenabled()
 
 
 def test_a_number_that_changes_is_recorded_once_more_and_said_once() -> None:

@@ -4,6 +4,7 @@ Only the few calls from which a replay is made are watched; a profile function m
 """
 
 import builtins
+import gc
 import logging
 import random
 import sys
@@ -51,6 +52,9 @@ class Watch:
 
     def __enter__(self) -> "Watch":
         self._thread = threading.get_ident()
+        # Whose finalisers and callbacks a collection would run in the middle of the call is chance.
+        self._collects = gc.isenabled()
+        gc.disable()
         self._states = _random_states()
         events.guard(self._heard)
         self.complete = sys.getprofile() is None and (not self._suspects or sys.gettrace() is None)
@@ -69,6 +73,8 @@ class Watch:
                 sys.settrace(None)
                 self._look(None)
         events.unguard(self._heard)
+        if self._collects:
+            gc.enable()
         for name, before, after in zip(_GENERATORS, self._states, _random_states(), strict=True):
             if before != after:
                 self.reasons.append(f"it draws random numbers of {name}")
