@@ -125,6 +125,8 @@ def test_a_file_that_cannot_be_written_does_not_stop_the_program(
     step(64)
     assert "No such file or directory" in caplog.text
     assert torch.ones(3, device="xla").sum().item() == 3
+    assert met.counter_value("ListenerFailed") == 2
+    met.clear_counters()  # here that is as it should be
 
 
 def test_equal_computations_have_equal_root_hashes(use: Use, tmp_path: Path) -> None:

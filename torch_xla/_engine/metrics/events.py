@@ -150,6 +150,9 @@ _log = logging.getLogger("torch_xla.events")
 _failed = counter("ListenerFailed")
 _logged: set[tuple[Listener, type]] = set()
 
+# Makes a record of a tuple of all its fields, in half the time that its constructor takes: for those of every step.
+record = tuple.__new__
+
 # Add this to a record's `start` for seconds since the epoch.
 EPOCH = time.time() - time.perf_counter()
 

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Iterable
 from importlib.util import find_spec
-from types import FrameType
+from types import CodeType, FrameType
 
 Line = tuple[str, int, str]  # file, line, function
 
@@ -28,6 +28,11 @@ _NOT_USERS = (_folder_of("torch"), _folder_of("jax"), _PACKAGE + os.sep, *_GENER
 # Filenames are looked up for every frame of a new program: a dictionary answers faster than prefixes.
 _is_users: dict[str, bool] = {}
 
+# The line of each instruction that was asked for. A frame finds its line by reading a table from the start, which takes
+# longer than all the rest. By the identity of a code object, for its hash is slow; it is kept, so nothing else gets it.
+_found: dict[int, tuple[CodeType, dict[int, tuple[Line]]]] = {}
+_MOST_CODE = 4096
+
 
 def belongs_to_user(filename: str) -> bool:
     """Whether a file belongs neither to PyTorch, JAX or us, nor to Python itself."""
@@ -38,7 +43,7 @@ def belongs_to_user(filename: str) -> bool:
 
 def user_frame(start: FrameType | None = None) -> FrameType | None:
     """The innermost frame of the user's program, from `start` outwards; `None` in threads of PyTorch and of loaders."""
-    frame = start or sys._getframe(1)
+    frame: FrameType | None = start or sys._getframe(1)
     while frame is not None:
         filename = frame.f_code.co_filename
         users = _is_users.get(filename)
@@ -53,16 +58,23 @@ def user_frame(start: FrameType | None = None) -> FrameType | None:
 def user_line() -> Line:
     """File, line and function of the user's innermost frame."""
     frame = user_frame(sys._getframe(1))
-    return NOWHERE if frame is None else line_of(frame)
+    return NOWHERE if frame is None else _remember(frame)[0]
 
 
-def user_lines(most: int) -> tuple[Line, ...]:
-    """The user's frames, innermost first, at least one and `most` at most."""
-    frame = user_frame(sys._getframe(1))
+def user_lines(most: int, start: FrameType | None = None) -> tuple[Line, ...]:
+    """The user's frames from `start` outwards, innermost first, at least one and `most` at most."""
+    innermost = start or sys._getframe(1)
+    if most == 1:
+        known = _found.get(id(innermost.f_code))
+        if known is not None:
+            line = known[1].get(innermost.f_lasti)
+            if line is not None:
+                return line
+    frame = user_frame(innermost)
     if frame is None:
         return (NOWHERE,)
     if most == 1:
-        return (line_of(frame),)
+        return _remember(frame)
     found = [line_of(frame)]
     while len(found) < most and frame.f_back is not None:
         frame = user_frame(frame.f_back)
@@ -70,6 +82,20 @@ def user_lines(most: int) -> tuple[Line, ...]:
             break
         found.append(line_of(frame))
     return tuple(found)
+
+
+def _remember(frame: FrameType) -> tuple[Line]:
+    code = frame.f_code
+    known = _found.get(id(code))
+    if known is None:
+        if len(_found) >= _MOST_CODE:
+            _found.clear()  # a program that makes functions without end
+        known = _found[id(code)] = (code, {})
+    instruction = frame.f_lasti
+    line = known[1].get(instruction)
+    if line is None:
+        line = known[1][instruction] = (line_of(frame),)
+    return line
 
 
 def line_of(frame: FrameType) -> Line:

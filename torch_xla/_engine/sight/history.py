@@ -90,6 +90,9 @@ def _listen(event: Any) -> None:
         steps.append(event)
         if event.start + event.seconds > _next_memory:
             look_at_memory()
+    elif kind is Transfer:
+        recent.append(event)
+        waiting.note_transfer(event)
     elif kind is Compilation:
         recompiles.note(event)
         waiting.note_compilation(event)
@@ -97,9 +100,7 @@ def _listen(event: Any) -> None:
         recent.append(Started(event.start, event.seconds, len(event.program.graph.operations)))
     else:
         recent.append(event)
-        if kind is Transfer:
-            waiting.note_transfer(event)
-        elif kind is Evaluation:
+        if kind is Evaluation:
             waiting.note_evaluation(event)
         elif kind is Wait:
             waiting.note_wait(event)

@@ -13,6 +13,7 @@ from ..metrics.report import format_size
 from .recompiles import short
 
 _MOST_LINES = 1000
+_FROM_DEVICE = Direction.FROM_DEVICE
 _OTHERS: Line = ("<other lines>", 0, "")
 
 
@@ -67,12 +68,16 @@ def _merge_the_cheapest() -> None:
 
 def note_transfer(event: Transfer) -> None:
     """Adds what a value that came from the device cost."""
-    if event.direction is Direction.FROM_DEVICE:
-        cost = _costs.get(event.frames[0]) or _cost_of(event.frames[0])
+    direction, _, size, frames, _, seconds, forced, evaluating = event
+    if direction is _FROM_DEVICE:
+        cost = _costs.get(frames[0]) or _cost_of(frames[0])
+        seconds += evaluating
         cost.reads += 1
-        cost.forced += event.forced
-        cost.bytes += event.bytes
-        cost.add(event.evaluating + event.seconds)
+        cost.forced += forced
+        cost.bytes += size
+        cost.seconds += seconds
+        if seconds > cost.longest:
+            cost.longest = seconds
 
 
 def note_wait(event: Wait) -> None:

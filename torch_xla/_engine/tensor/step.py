@@ -59,13 +59,15 @@ def mark(device: Device, wait: bool) -> None:
 
 
 def _sync(device: Device, wait: bool) -> None:
-    begins = time.perf_counter() if events.watched and device.tape.code else 0.0
+    if not (events.watched and device.tape.code):
+        sync_device(device, wait)
+        return
+    index = device.index
+    start = _ended.get(index) or time.perf_counter()
     sync_device(device, wait)
-    if begins:
-        now = time.perf_counter()
-        start, _ended[device.index] = _ended.get(device.index, begins), now
-        frames = user_lines(events.depth) if events.closely else ()
-        events.emit(events.Step(_marks.value, device.index, frames, start, now - start))
+    now = _ended[index] = time.perf_counter()
+    frames = user_lines(events.depth) if events.closely else ()
+    events.emit(events.record(events.Step, (_marks.value, index, frames, start, now - start)))
 
 
 def start_recorded(device: Device, wait: bool) -> None:

@@ -118,10 +118,10 @@ def compute(values: Sequence[Value], of_transfer: bool = False) -> None:
 
 def _evaluate(device: Device, roots: tuple[int, ...] | None, cause: Cause, told: bool = False) -> None:
     start = 0.0
-    if events.watched:
+    if events.closely or (events.watched and not told and roots):
         start = time.perf_counter()
-        if events.guarded:
-            events.ask(events.Evaluation(cause, device.index, user_lines(events.depth), start, 0.0, 0))
+    if events.guarded:
+        events.ask(events.Evaluation(cause, device.index, user_lines(events.depth), time.perf_counter(), 0.0, 0))
     tape = device.tape
     _tracing.add(time.perf_counter_ns() - tape.started)
     values = tape.values
@@ -144,7 +144,7 @@ def _evaluate(device: Device, roots: tuple[int, ...] | None, cause: Cause, told:
     if tape.scopes and (tape.scopes[-1][1] or device.tape.scopes):
         device.tape.scopes.append((len(device.tape.code), tape.scopes[-1][1]))  # those still open
     _forget(tape)
-    if start and (events.closely or (cause is Cause.READ and not told)):
+    if start:
         seconds, operations = time.perf_counter() - start, len(schedule.cut.positions)
         frames = user_lines(events.depth)
         events.emit(events.Evaluation(cause, device.index, frames, start, seconds, operations, told))

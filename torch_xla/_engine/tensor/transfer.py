@@ -1,5 +1,6 @@
 """Between host tensors and device values: `.to("xla")`, `.cpu()`, `.item()`."""
 
+import sys
 import time
 from typing import Any
 
@@ -20,6 +21,12 @@ from .sync import compute
 from .upload import dense_spec, from_numpy
 from .upload import upload as upload
 
+_transferring = metrics.metric("TransferFromDeviceTime")
+_received = metrics.metric("InboundData", Unit.BYTES)
+
+# An enumeration looks its members up each time.
+_FROM_DEVICE = Direction.FROM_DEVICE
+
 
 def upload_into(target: torch.Tensor, source: torch.Tensor) -> None:
     """Overwrites a device tensor with a CPU tensor, converted to its dtype and broadcast to its shape."""
@@ -33,13 +40,16 @@ def upload_into(target: torch.Tensor, source: torch.Tensor) -> None:
     hold(target, value)
 
 
-def to_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """A CPU copy of a device tensor, with its strides where they are dense. Waits for the device."""
+def to_cpu(tensor: torch.Tensor, callers: int = 1) -> torch.Tensor:
+    """A CPU copy of a device tensor, with its strides where they are dense. Waits for the device.
+
+    `callers`, so many at least, are functions of ours.
+    """
     value = value_of(tensor)
     if value.buffer is None or not _cheap_on_host(tensor, value):
-        array = fetch(snapshot(tensor))
+        array = fetch(snapshot(tensor), callers)
     else:
-        array = fetch(value)
+        array = fetch(value, callers)
         if not shows_all(tensor, value.spec):
             return _view_on_host(tensor, value, array)
     result = from_numpy(np.array(array, order="C"))
@@ -49,32 +59,32 @@ def to_cpu(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(result)
 
 
-def fetch(value: Value) -> np.ndarray:
-    """The contents of a value, read-only. Waits for the device."""
+def fetch(value: Value, callers: int = 0) -> np.ndarray:
+    """The contents of a value, read-only. Waits for the device. Besides one, `callers` are functions of ours."""
     forced = value.buffer is None
     if events.guarded:
-        events.ask(_transfer(value, 0.0, 0.0, forced, 0.0))
+        size = value.spec.numel * value.spec.dtype.itemsize
+        frames = user_lines(events.depth)
+        events.ask(Transfer(_FROM_DEVICE, value.device.index, size, frames, 0.0, 0.0, forced))
     begins = time.perf_counter()
     if forced:
         compute((value,), of_transfer=True)
     buffer, start = value.buffer, time.perf_counter()
-    with metrics.timed("TransferFromDeviceTime"):
-        try:
-            array = buffers.get(buffer)
-        except jax.errors.JaxRuntimeError as error:
-            raise executor.failure(error, "an earlier step", "") from error
-    value.device.tape.started += int(1e9 * (time.perf_counter() - start))  # waiting is not recording
-    metrics.metric("InboundData", Unit.BYTES).add(array.nbytes)
+    try:
+        array = buffers.get(buffer)
+    except jax.errors.JaxRuntimeError as error:
+        raise executor.failure(error, "an earlier step", "") from error
+    ended = time.perf_counter()
+    waited = int(1e9 * (ended - start))
+    _transferring.add(waited)
+    _received.add(array.nbytes)
+    value.device.tape.started += waited  # waiting is not recording
     if events.watched:
-        events.emit(_transfer(value, start, time.perf_counter() - start, forced, start - begins))
+        frames = user_lines(events.depth, sys._getframe(2 + callers))
+        what = _FROM_DEVICE, value.device.index, array.nbytes, frames, start, ended - start, forced, start - begins
+        events.emit(events.record(Transfer, what))
     wanted = dtypes.to_jax(value.spec.dtype)
     return array if array.dtype == wanted else array.astype(wanted)
-
-
-def _transfer(value: Value, start: float, seconds: float, forced: bool, evaluating: float) -> Transfer:
-    size = value.spec.numel * value.spec.dtype.itemsize
-    frames = user_lines(events.depth)
-    return Transfer(Direction.FROM_DEVICE, value.device.index, size, frames, start, seconds, forced, evaluating)
 
 
 def _cheap_on_host(tensor: torch.Tensor, value: Value) -> bool:
@@ -100,4 +110,4 @@ def _view_on_host(tensor: torch.Tensor, value: Value, array: np.ndarray) -> torc
 
 def item(tensor: torch.Tensor) -> Any:
     """The Python number in a one-element tensor. Waits for the device."""
-    return to_cpu(tensor).item()
+    return to_cpu(tensor, callers=2).item()
