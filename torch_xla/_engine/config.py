@@ -160,6 +160,21 @@ def metrics_file() -> str:
     return os.environ.get("XLA_METRICS_FILE", "")
 
 
+def emit_step_log() -> bool:
+    """XLA_EMIT_STEPLOG: each step is told in a line on the standard error."""
+    return _flag("XLA_EMIT_STEPLOG")
+
+
+def dump_fatal_stack() -> bool:
+    """XLA_DUMP_FATAL_STACK: a crash of the process shows the Python frames of its threads."""
+    return _flag("XLA_DUMP_FATAL_STACK")
+
+
+def rate_tracker_smoothing() -> float:
+    """RATE_TRACKER_SMOOTHING: how much of its last reading a `RateTracker` keeps, if its maker does not say."""
+    return float(os.environ.get("RATE_TRACKER_SMOOTHING", "0.4") or 0.4)
+
+
 def save_graph_format() -> str:
     """SAVE_GRAPH_FMT: the language of `save_tensors_graph`."""
     return os.environ.get("SAVE_GRAPH_FMT", "text") or "text"

@@ -48,3 +48,15 @@ def test_no_time_has_no_rate(wait: Callable[[float], None]) -> None:
 def test_a_factor_that_is_no_part_is_refused() -> None:
     with pytest.raises(ValueError, match="^smooth_factor is 1.5; it must lie between 0 and 1$"):
         RateTracker(1.5)
+
+
+def test_the_factor_may_be_a_setting(wait: Callable[[float], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATE_TRACKER_SMOOTHING", "0")
+    tracker = RateTracker()
+    for count in (10, 20):
+        tracker.add(count)
+        wait(1)
+        assert tracker.rate() == count
+    monkeypatch.setenv("RATE_TRACKER_SMOOTHING", "2")
+    with pytest.raises(ValueError, match="^RATE_TRACKER_SMOOTHING is 2.0; it must lie between 0 and 1$"):
+        RateTracker()

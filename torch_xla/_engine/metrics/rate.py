@@ -2,11 +2,14 @@
 
 import time
 
+from .. import config
+
 
 class RateTracker:
     """Counts samples and tells their rate, smoothed between the readings.
 
-    `smooth_factor`, from 0 to 1, is how much of the last reading remains in the next one.
+    `smooth_factor`, from 0 to 1, is how much of the last reading remains in the next one; `RATE_TRACKER_SMOOTHING`
+    if it is not given, and 0.4 without that.
 
     >>> tracker = RateTracker(smooth_factor=0.4)
     >>> tracker.add(32)
@@ -15,9 +18,10 @@ class RateTracker:
     """
 
     def __init__(self, smooth_factor: float | None = None) -> None:
-        self._kept = 0.4 if smooth_factor is None else smooth_factor
+        self._kept = config.rate_tracker_smoothing() if smooth_factor is None else smooth_factor
         if not 0 <= self._kept <= 1:
-            raise ValueError(f"smooth_factor is {smooth_factor}; it must lie between 0 and 1")
+            name = "RATE_TRACKER_SMOOTHING" if smooth_factor is None else "smooth_factor"
+            raise ValueError(f"{name} is {self._kept}; it must lie between 0 and 1")
         self._start = self._last_read = time.perf_counter()
         self._total = self._since_read = 0.0
         self._smoothed: float | None = None

@@ -50,6 +50,18 @@ REMOVED = {
     "PJRT_ALLOCATOR_FRACTION": "use XLA_PYTHON_CLIENT_MEM_FRACTION",
     "XLA_DISABLE_FUNCTIONALIZATION": "views are exact in both modes of PyTorch/XLA 2",
     "XLA_STABLEHLO_COMPILE": "programs always go through StableHLO",
+    "XLA_NO_SPECIAL_SCALARS": "0 and 1 are numbers like others: one that changes becomes an argument",
+    "XLA_ENABLE_PARAM_ALIASING": "an input that nobody holds any more gives its memory away",
+    "XLA_TENSOR_UPDATE_SYNC": "copying into a tensor is recorded",
+    "XLA_USE_32BIT_LONG": "make the tensors torch.int32",
+    "XLA_PARAMETER_WRAPPING_THREADSHOLD": "JAX passes the arguments",
+    "XLA_RNG_BIT_GENERATOR": "the device's own generator draws",
+    "XLA_IR_SHAPE_CACHE_SIZE": "shapes are found with the plans of operators",
+    "XLA_DEVDATA_CACHE_SIZE": "numbers are parts of programs",
+    "XLA_THREAD_POOL_SIZE": "XLA and PyTorch choose; taskset limits the cores",
+    "XLA_RELEASE_GIL_DURING_TRANSFER": "transfers never hold Python back",
+    "XLA_FNTRACKER_LIST": "XLA_FNTRACKER_FILE has every operator that brings a value to the host",
+    "XLA_FNTRACKER_LEVEL": "XLA_FNTRACKER_FILE has every operator that brings a value to the host",
 }
 OURS = ("XLA_", "PT_XLA_", "PJRT_", "XRT_")
 OF_JAX_AND_XLA = ("XLA_FLAGS", "XLA_PYTHON_CLIENT_", "XLA_CLIENT_", "PJRT_NAMES_AND_LIBRARY_PATHS")

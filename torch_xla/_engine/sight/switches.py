@@ -2,9 +2,9 @@
 
 from ..metrics import events
 from ..tensor import census
-from . import analysis, dumps, nan, saving, tracker
+from . import analysis, dumps, nan, saving, step_log, tracker
 
-_TOOLS = (analysis, dumps, nan, saving, tracker)
+_TOOLS = (analysis, dumps, nan, saving, step_log, tracker)
 
 
 def settle() -> None:
