@@ -1,9 +1,13 @@
-"""Every test starts with clean settings and fresh counters."""
+"""Every test starts with clean settings, fresh counters and the same random numbers."""
 
 import os
+import random
 from collections.abc import Iterator
 
+import hypothesis
+import numpy as np
 import pytest
+import torch
 
 from torch_xla._engine.compile import disk
 from torch_xla._engine.metrics import counters, samples
@@ -14,6 +18,18 @@ KEPT = {"PJRT_DEVICE", "XLA_FLAGS"}
 
 # Fixtures of a whole module run before those of a test.
 os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""
+
+
+# What passes here passes there too; `python -m tests.fuzz` looks for what no run has tried.
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("same")
+
+
+@pytest.fixture(autouse=True)
+def same_random_numbers() -> None:
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
 
 
 @pytest.fixture(autouse=True)

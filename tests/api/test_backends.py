@@ -62,4 +62,5 @@ def test_a_product_is_no_farther_from_the_truth_than_that_of_the_cpu() -> None:
     a, b = torch.randn(128, 300, device="cpu"), torch.randn(300, 128, device="cpu")
     truth = a.double() @ b.double()
     ours, theirs = (a.to("xla") @ b.to("xla")).cpu(), a @ b
-    assert (ours - truth).abs().max() <= 2 * (theirs - truth).abs().max() + 1e-5
+    # The worst of 16,384 errors depends on the numbers and on the order of the sum; their size does not.
+    assert (ours - truth).square().mean().sqrt() <= 2 * (theirs - truth).square().mean().sqrt()
