@@ -170,6 +170,52 @@ def test_a_branch_left_out_is_told_with_the_line_it_had() -> None:
     assert str(the_last()) == f"recompiled ({HERE}:{line}): 1 operation left out: mul"
 
 
+def test_state_that_an_optimizer_makes_in_its_first_step_is_told_as_such() -> None:
+    model = nn.Linear(3, 2).to("xla")
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(4, 3).to("xla")).sum().backward()
+        optimizer.step()
+        line = here() - 1
+        torch_xla.sync()
+    left_out = "4 operations left out: 4 × zeros_like (what the first step makes, the next ones have)"
+    assert str(the_last()) == f"recompiled ({HERE}:{line}): {left_out}"
+    assert len(debug.compilations()) == 2
+
+
+def test_operations_are_counted_and_named_as_they_are_written() -> None:
+    x = torch.ones(5).to("xla")
+    for more in (False, True):
+        y = x.sin()
+        if more:
+            for _ in range(3):
+                y = y.to(torch.float16).exp().tan().sigmoid().neg().to(torch.float32)
+        y = y.cos()
+        torch_xla.sync()
+    here_are = "6 × to, 3 × exp, 3 × tan, 3 × sigmoid and 3 more"
+    assert f": 18 new operations here: {here_are}" in str(the_last())
+
+
+def test_the_rest_of_a_step_that_other_lines_recorded_before_is_known() -> None:
+    model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2)).to("xla")
+
+    def step_with_a_look(x: Tensor) -> int:
+        loss = model(x).square().mean()
+        loss.item()
+        loss.backward()
+        torch_xla.sync()
+        return here() - 3
+
+    model(torch.ones(4, 3).to("xla")).square().mean().backward()
+    torch_xla.sync()
+    model.zero_grad()
+    line = step_with_a_look(torch.ones(4, 3).to("xla"))
+    read, rest = debug.compilations()[1:]
+    assert read.is_recompilation and rest.is_recompilation
+    assert str(rest).startswith(f"recompiled ({HERE}:{line}): the other ")
+
+
 def test_an_argument_that_changes_is_told_by_its_name() -> None:
     x = torch.ones(4, 4).to("xla")
     for dim in (0, 1):
@@ -177,7 +223,7 @@ def test_an_argument_that_changes_is_told_by_its_name() -> None:
         line = here() - 1
         torch_xla.sync()
     assert y.shape == (4, 4)
-    assert str(the_last()) == f"recompiled ({HERE}:{line}): dim of _softmax 0 → 1"
+    assert str(the_last()) == f"recompiled ({HERE}:{line}): dim of softmax 0 → 1"
     assert the_last().differences[0].kind is Kind.ARGUMENT
 
 
@@ -304,14 +350,25 @@ def test_no_recompile_raises_with_the_difference_and_leaves_every_tensor_usable(
             training.step(53)
     assert counters.value_of("UncachedCompile") is None
     text = str(caught.value)
-    assert f"recompiled ({HERE}:{EMBEDDING}): dim 1 of input 'tokens' 37 → 53" in text
-    assert f"({__file__}:{EMBEDDING} in forward)" in text
+    assert text.startswith("no_recompile() refuses to compile a program of 13 operations for ")
+    assert f"\n  dim 1 of input 'tokens' 37 → 53 ({__file__}:{EMBEDDING} in forward)\n" in text
     assert "Pad inputs to a few sizes" in text and "every tensor is as it was" in text
     assert any(entry.path == Path(__file__) for entry in caught.traceback)
     weight = training.model.head.weight.detach().cpu()
     assert weight.isfinite().all()
     torch_xla.sync()
     training.step(53)
+
+
+def test_the_advice_fits_the_reason() -> None:
+    def step(dtype: torch.dtype) -> None:
+        y = (torch.ones(5, dtype=dtype).to("xla") * 2).sum()
+        torch_xla.sync()
+        del y
+
+    step(torch.float32)
+    with debug.no_recompile(), pytest.raises(debug.CompilationRefused, match="Convert the input to one dtype before"):
+        step(torch.float64)
 
 
 def test_what_was_refused_gives_the_right_values_afterwards() -> None:

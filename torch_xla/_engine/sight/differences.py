@@ -20,6 +20,12 @@ from ..view.geometry import Geometry
 # Operations compared one by one from the first difference on.
 _LOOKED_AT = 200
 
+# What programs do not call by PyTorch's inner name.
+_AS_WRITTEN = {"_to_copy": "to", "_softmax": "softmax", "_log_softmax": "log_softmax", "native_dropout": "dropout"}
+
+# What an optimizer makes its state with, in its first step.
+_MAKERS = {"zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "empty", "empty_like"}
+
 
 class Kind(Enum):
     """What differs, in the order in which one explains the next."""
@@ -190,7 +196,8 @@ def _common(one: Sequence[Any], other: Sequence[Any]) -> int:
 
 def _name(operation: Operation) -> str:
     op = operation.plan.op
-    return {READ: "a view", WRITE: "a write through a view"}.get(op) or name_of(operation).removeprefix("aten::")
+    name = {READ: "a view", WRITE: "a write through a view"}.get(op) or name_of(operation).removeprefix("aten::")
+    return _AS_WRITTEN.get(name, name)
 
 
 def _inputs(old: Known, new: Known, common: int) -> Iterator[Difference]:
@@ -236,7 +243,10 @@ def _operations(old: Known, new: Known, start: int) -> Difference:
         return Difference(Kind.OPERATIONS, f"{_plural(len(come), 'new operation')} here: {_listed(come)}", line)
     if not come:
         line = old.line(start + first)
-        return Difference(Kind.OPERATIONS, f"{_plural(len(gone), 'operation')} left out: {_listed(gone)}", line)
+        text = f"{_plural(len(gone), 'operation')} left out: {_listed(gone)}"
+        if len(new.graph.inputs) > len(old.graph.inputs) and {_name(operation) for operation in gone} <= _MAKERS:
+            text += " (what the first step makes, the next ones have)"
+        return Difference(Kind.OPERATIONS, text, line)
     return Difference(Kind.OPERATIONS, f"other operations here: {_listed(come)} instead of {_listed(gone)}", line)
 
 
@@ -245,8 +255,10 @@ def _plural(count: int, what: str) -> str:
 
 
 def _listed(operations: Sequence[Operation]) -> str:
-    names = [_name(operation) for operation in operations]
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    counts = Counter(_name(operation) for operation in operations)
+    names = [name if count == 1 else f"{count} × {name}" for name, count in counts.items()]
+    rest = sum(list(counts.values())[4:])
+    return ", ".join(names[:4]) + (f" and {rest} more" if rest else "")
 
 
 def _argument(old: Operation, new: Operation) -> str:

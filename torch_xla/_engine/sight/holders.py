@@ -54,6 +54,7 @@ def _values() -> list[Value]:
 
 def _name(chosen: list[Holding], buffers: list[tuple[Any, Holding]]) -> None:
     wanted = [(buffer, holding) for buffer, holding in buffers if any(holding is each for each in chosen)]
+    wanted.sort(key=lambda entry: -entry[0].nbytes)  # the largest are named first
     for name, (_, holding) in zip(name_buffers([buffer for buffer, _ in wanted]), wanted, strict=True):
         if name:
             holding.names.append(name)

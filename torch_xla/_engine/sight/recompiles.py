@@ -18,6 +18,7 @@ _MOST_PROGRAMS = 128
 _MOST_OPERATIONS = 500_000
 _MOST_EXPLANATIONS = 512
 _SHOWN = 3  # differences in one line
+_FEW, _MANY = 3, 6  # operations: if all of the few are in another program, or most of the many, the two are compared
 
 _log = logging.getLogger("torch_xla.recompiles")
 
@@ -104,24 +105,35 @@ def _explain(compilation: Compilation, new: Known) -> Explanation:
 
 
 def _differences(new: Known) -> list[Difference]:
-    related = [(similarity(old, new), index, old) for index, old in enumerate(_known) if _is_related(old, new)]
+    comparable = [old for old in _known if _is_comparable(old, new)]
+    related = [old for old in comparable if _shares_lines(old, new)] or [
+        old for old in comparable if _shares_operations(old, new)
+    ]
     if related:
         read = next((old for old in reversed(_known) if old.cause is Cause.READ), None)
-        return differences(max(related, key=lambda entry: entry[:2])[2], new, read)
+        _, _, nearest = max((similarity(old, new), index, old) for index, old in enumerate(related))
+        return differences(nearest, new, read)
     count = len(new.graph.operations)
     which = "the first program" if not _known else "a program unlike those before"
     return [Difference(Kind.NEW, f"{which}, of {count} operation{'' if count == 1 else 's'}", new.line(0))]
 
 
-def _is_related(old: Known, new: Known) -> bool:
-    """Whether both come from the same part of the user's program: they share most of the lines of the smaller one.
+def _is_comparable(old: Known, new: Known) -> bool:
+    """A step is no other form of what was read in one; what is read may be a part of a step."""
+    return (old.cause is Cause.READ) == (new.cause is Cause.READ) or (old.cause is not Cause.READ and is_part(new, old))
 
-    A step is no other form of what was read in one; what is read may be a part of a step.
-    """
-    if (old.cause is Cause.READ) != (new.cause is Cause.READ) and (old.cause is Cause.READ or not is_part(new, old)):
-        return False
+
+def _shares_lines(old: Known, new: Known) -> bool:
+    """Whether both come from the same part of the user's program: they share most of the lines of the smaller one."""
     one, other = set(old.lines), set(new.lines)
     return 2 * len(one & other) >= min(len(one), len(other)) and bool(old.operators & new.operators)
+
+
+def _shares_operations(old: Known, new: Known) -> bool:
+    """Whether most of the smaller one is in the other: other lines may come to the program that these lines made."""
+    size = min(len(old.graph.operations), len(new.graph.operations))
+    shared = sum((old.plans & new.plans).values())
+    return (size >= _FEW and shared == size) or (size >= _MANY and 4 * shared >= 3 * size)
 
 
 def _tell(explanation: Explanation) -> None:
@@ -137,7 +149,7 @@ def _tell(explanation: Explanation) -> None:
     if count < 4:
         _log.info("%s", explanation)
     else:
-        advice = _ADVICE.get(reason[0], "")
+        advice = _advice(explanation.differences[0], "")
         _log.warning("%s\n  It is the %dth time for such a reason at this line. %s", explanation, count, advice)
 
 
@@ -156,12 +168,18 @@ def refused() -> Iterator[None]:
         events.unguard(refuse)
 
 
+def _advice(difference: Difference, otherwise: str) -> str:
+    if difference.kind is Kind.INPUT and difference.text.startswith("dtype"):
+        return "Convert the input to one dtype before the step."
+    return _ADVICE.get(difference.kind, otherwise)
+
+
 def _refusal(explanation: Explanation) -> str:
-    advice = _ADVICE.get(explanation.differences[0].kind, "Run it once before `no_recompile()`.")
+    advice = _advice(explanation.differences[0], "Run it once before `no_recompile()`.")
     return (
         f"no_recompile() refuses to compile a program of {explanation.operations} operations for "
-        f"{lines.text(explanation.started_by)}.\n"
-        f"It would have been {explanation}\n{describe(explanation.differences)}"
+        f"{lines.text(explanation.started_by)}:\n"
+        f"{describe(explanation.differences)}"
         f"{advice} Nothing was run: every tensor is as it was."
     )
 

@@ -1,4 +1,4 @@
-"""Lines on the standard error: one for each step (XLA_EMIT_STEPLOG), the stacks if a crash ends it (XLA_DUMP_FATAL_STACK)."""
+"""On the standard error: a line for each step (XLA_EMIT_STEPLOG), the stacks after a crash (XLA_DUMP_FATAL_STACK)."""
 
 import faulthandler
 import sys
