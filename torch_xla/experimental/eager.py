@@ -72,8 +72,9 @@ def compile(
     buffers, optimizer state and arguments as they are then, and writes what `f` would have written: parameters,
     gradients, random state. Where anything that `f` can see differs (a Python number in its closure, its globals, a
     module or an optimizer; another kind of argument) it is run and recorded. What has effects besides, or needs numbers
-    from Python that change at every call, is never replayed; one warning says why. A returned tensor whose graph
-    backward has used is detached. `docs/compiled_modes.md` has the whole contract.
+    from Python that change at every call, is never replayed; one warning says why, and the attribute `why_recorded`
+    of what is returned says it of the last call ("" if that was replayed). A returned tensor whose graph backward has
+    used is detached. `docs/compiled_modes.md` has the whole contract.
 
     >>> import torch, torch_xla
     >>> @torch_xla.compile
@@ -87,8 +88,8 @@ def compile(
     ...     total.add_(x.sum())
     >>> for _ in range(10):
     ...     count(torch.ones(3, device="xla"))
-    >>> total.item()
-    30.0
+    >>> total.item(), count.why_recorded
+    (30.0, '')
     """
     most = num_different_graphs_allowed if max_different_graphs is None else max_different_graphs
     return compiled.compiled(f, name or "", full_graph, most, replay)

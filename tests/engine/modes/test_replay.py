@@ -605,3 +605,73 @@ def test_a_replayed_step_of_an_encoder_costs_the_host_a_millisecond() -> None:
             times.append(time.thread_time() - start)
     assert replayed() >= 50
     assert min(times) < 4e-3  # 1 ms on an idle machine, which this may not be
+
+
+# Why a call was recorded
+
+
+def test_the_calls_before_the_first_replay_tell_how_many_are_missing() -> None:
+    @torch_xla.compile(replay=True)
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    told = [double.why_recorded]
+    for _ in range(5):
+        double(torch.ones(3, device="xla"))
+        told.append(double.why_recorded)
+    assert told == [
+        "it was not called yet",
+        "a replay needs 3 calls in a row that do the same, and has seen 1",
+        "a replay needs 3 calls in a row that do the same, and has seen 2",
+        "it was the last of 3 calls that did the same: the next one is replayed",
+        "",
+        "",
+    ]
+
+
+def test_what_differed_is_told_from_the_first_call_on() -> None:
+    seen = []
+
+    @torch_xla.compile(replay=True)
+    def keeps(x: torch.Tensor) -> torch.Tensor:
+        seen.append(len(seen))
+        return x * 2
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        told = []
+        for _ in range(12):
+            keeps(torch.ones(3, device="xla"))
+            told.append(keeps.why_recorded)
+    assert "it changes seen: 0 entries before, 1 now" in told[0]
+    assert told[0].endswith("; a replay needs 3 calls in a row that do the same, and has seen 0")
+    assert told[-1] == told[-2] and told[-1].startswith("it changes seen: ")  # given up
+
+
+def test_what_ended_a_replay_is_told() -> None:
+    factor = 2
+
+    @torch_xla.compile(replay=True)
+    def scale(x: torch.Tensor) -> torch.Tensor:
+        return x * factor
+
+    for _ in range(4):
+        scale(torch.ones(3, device="xla"))
+    assert scale.why_recorded == ""
+    factor = 3
+    with pytest.warns(UserWarning, match="is recorded this time"):
+        assert scale(torch.ones(3, device="xla")).tolist() == [3, 3, 3]
+    assert "factor" in scale.why_recorded and scale.why_recorded.endswith("and has seen 1")
+
+
+def test_an_argument_that_cannot_be_replayed_and_a_call_within_another_are_told() -> None:
+    @torch_xla.compile(replay=True)
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    with pytest.warns(UserWarning, match="is recorded, not replayed"):
+        double(torch.ones(3))
+    assert "CPU" in double.why_recorded
+    with torch_xla.compile():
+        double(torch.ones(3, device="xla"))
+    assert double.why_recorded == "it was called in another compiled function, and is a part of that"

@@ -33,7 +33,7 @@ class _Kind:
         self.recorded: list[Facts] = []  # the last calls, as long as they are the same
         self.watched = 0
         self.worthless = 0
-        self.given_up = False
+        self.given_up = ""  # why it is not tried any more
         self.suspects: Sequence[Any] = ()
 
 
@@ -47,44 +47,53 @@ class Replayed:
         self._region = region
         self._kinds: dict[Any, _Kind] = {}
         self._told: set[str] = set()
+        self._why = "it was not called yet"
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_inside():
+            self._why = "it was called in another compiled function, and is a part of that"
             return self._function(*args, **kwargs)  # a part of the region around it
         step.end_step()
         call = taken_apart(args, kwargs)
         kind = self._kinds.get(call.key)
         if kind is None:
             kind = self._new_kind(call)
-        replay = kind.replay
+        replay, reason = kind.replay, ""
         if replay is not None:
             reason = replay.hindrance()
             if not reason:
                 done, result = replay.run(call)
                 if done:
                     step.end_step()
+                    self._why = ""
                     return result
                 reason = "memory that it overwrites is also held by something else, or was given another shape"
             self._drop(kind, replay, reason)
         if kind.given_up:
+            self._why = kind.given_up
             with self._region:
                 return self._function(*args, **kwargs)
-        return self._watched(kind, call, args, kwargs)
+        return self._watched(kind, call, args, kwargs, reason)
 
     @property
     def is_replayed(self) -> bool:
         """Whether a call of some kind would be replayed now."""
         return any(kind.replay is not None for kind in self._kinds.values())
 
+    @property
+    def why_recorded(self) -> str:
+        """Why the last call was recorded; "" if it was replayed."""
+        return self._why
+
     def _drop(self, kind: _Kind, replay: Replay, reason: str) -> None:
         kind.replay = None
         kind.watched = 0
         kind.worthless = kind.worthless + 1 if replay.runs < WORTH else 0
         if kind.worthless >= MOST_WORTHLESS:
-            kind.given_up = True
+            kind.given_up = f"what it sees changes too often, the last time {reason}"
             self._tell(f"is recorded, not replayed: what it sees changes too often, this time {reason}")
         else:
             self._tell(f"is recorded this time: {reason}")
@@ -92,19 +101,18 @@ class Replayed:
     def _new_kind(self, call: Call) -> _Kind:
         kind = _Kind()
         if call.hindrance:
-            kind.given_up = True
+            kind.given_up = call.hindrance
             self._tell(f"is recorded, not replayed: {call.hindrance}")
         elif len(self._kinds) >= MOST_KINDS:
-            self._tell(
-                f"is recorded, not replayed, with other arguments than the first {MOST_KINDS} kinds: Python numbers "
-                f"that change from call to call must be tensors"
-            )
-            kind.given_up = True
+            others = f"with other arguments than the first {MOST_KINDS} kinds"
+            numbers = "Python numbers that change from call to call must be tensors"
+            self._tell(f"is recorded, not replayed, {others}: {numbers}")
+            kind.given_up = f"it was called {others}: {numbers}"
             return kind
         self._kinds[call.key] = kind
         return kind
 
-    def _watched(self, kind: _Kind, call: Call, args: Any, kwargs: Any) -> Any:
+    def _watched(self, kind: _Kind, call: Call, args: Any, kwargs: Any, ended_by: str) -> Any:
         device = devices.device_at(devices.current_index())
         kind.watched += 1
         with self._region:
@@ -122,13 +130,21 @@ class Replayed:
             if len(kind.recorded) >= ENOUGH:
                 kind.replay = Replay(facts, device)
                 kind.recorded.clear()
+        self._why = self._progress(kind, reason or ended_by)
         if kind.replay is None:
             facts.release()
         if kind.replay is None and kind.watched >= PATIENCE:
-            kind.given_up = True
+            kind.given_up = reason or "it takes too many calls until three are the same"
             kind.recorded.clear()
-            self._tell(f"is recorded, not replayed: {reason or 'it takes too many calls until three are the same'}")
+            self._tell(f"is recorded, not replayed: {kind.given_up}")
         return result
+
+    @staticmethod
+    def _progress(kind: _Kind, reason: str) -> str:
+        if kind.replay is not None:
+            return f"it was the last of {ENOUGH} calls that did the same: the next one is replayed"
+        rest = f"a replay needs {ENOUGH} calls in a row that do the same, and has seen {len(kind.recorded)}"
+        return f"{reason}; {rest}" if reason else rest
 
     def _tell(self, what: str) -> None:
         # Once each: a step function is called a million times.
