@@ -1,8 +1,12 @@
 """From a call to its plan: found again for equal calls, told apart where anything differs."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
+from tests.support.twins import check_same
 from torch_xla._engine.dispatch.forms import Form, operator_of
 from torch_xla._engine.dispatch.register import _NAMED_AFTER_RESULTS
 from torch_xla._engine.private import torch as private
@@ -119,3 +123,27 @@ def test_what_one_number_leaves_as_it_is_another_one_changes() -> None:
     x, y = torch.tensor([4.0, 9.0], device="xla"), torch.tensor([4.0, 9.0], device="xla")
     assert x.pow_(1.0).tolist() == [4, 9]
     assert y.pow_(0.5).tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("function", [torch.xlogy, torch.special.xlog1py])
+def test_mixed_dtypes_leave_the_order_of_the_result_as_it_is_on_the_cpu(function: Callable[..., torch.Tensor]) -> None:
+    ours, theirs = (
+        function(torch.ones(2, 3, device=d).mT, torch.ones(3, 2, dtype=torch.bool, device=d)) for d in ("xla", "cpu")
+    )
+    assert ours.stride() == theirs.stride() and torch.equal(ours.cpu(), theirs)
+
+
+def test_complex_numbers_that_are_none_are_replaced_in_place() -> None:
+    numbers = torch.tensor([complex("nan"), 1 + 2j], device="xla").nan_to_num_(3.0)
+    assert numbers.tolist() == [3 + 0j, 1 + 2j]
+
+
+@pytest.mark.parametrize("exponent", [True, False, 2, [True, False], [2, 3]], ids=str)
+def test_powers_of_truth_values_have_the_dtype_they_have_on_the_cpu(exponent: bool | int | list[int]) -> None:
+    def program(d: str) -> Any:
+        base = torch.tensor([True, False], device=d)
+        if isinstance(exponent, list):
+            return torch._foreach_pow([base, base], exponent)
+        return [torch.pow(base, exponent), *torch._foreach_pow([base, ~base], exponent)]
+
+    check_same(program)

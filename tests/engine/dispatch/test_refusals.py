@@ -98,3 +98,57 @@ def test_writing_forms_with_a_sibling_of_another_name_stay_on_the_device(name: s
 def test_a_writing_form_may_take_its_arguments_in_another_order() -> None:
     x = torch.tensor([1.0, 2.5])
     torch.testing.assert_close(x.to("xla").polygamma_(2).cpu(), x.clone().polygamma_(2))
+
+
+ORDERED: dict[str, Call] = {
+    "argmax": lambda ones: torch.argmax(ones(3, dtype=torch.complex64)),
+    "amax": lambda ones: torch.amax(ones(3, dtype=torch.complex64), 0),
+    "clamp": lambda ones: torch.clamp(ones(3, dtype=torch.complex64), 0, 1),
+    "floor_": lambda ones: ones(3, dtype=torch.complex128).floor_(),
+    "gt": lambda ones: ones(3, dtype=torch.complex64) > 0,
+    "maximum": lambda ones: torch.maximum(ones(3), ones(3, dtype=torch.complex64)),
+    "min": lambda ones: torch.min(ones(3, dtype=torch.complex64), 0),
+    "msort": lambda ones: torch.msort(ones(0, 3, dtype=torch.complex64)),
+    "remainder": lambda ones: torch.remainder(ones(3, dtype=torch.complex64), 2),
+}
+
+
+@pytest.mark.parametrize("name", ORDERED)
+def test_complex_numbers_have_no_order(name: str) -> None:
+    assert message(ORDERED[name], "xla") == message(ORDERED[name], "cpu")
+    assert message(ORDERED[name], "xla") == message(ORDERED[name], "cpu")
+
+
+MEANINGLESS: dict[str, Call] = {
+    "a truth as a factor": lambda ones: ones(3, dtype=torch.int32).add(ones(3, dtype=torch.int32), alpha=True),
+    "sub_ of a truth": lambda ones: ones(3, dtype=torch.int64).sub_(True),
+    "rsub of a truth": lambda ones: True - ones(3),
+    "sub of truths": lambda ones: ones(3) - (ones(3) > 0),
+    "std": lambda ones: ones(3, dtype=torch.int32).std(0),
+    "var": lambda ones: ones(3, dtype=torch.bool).var(),
+    "_foreach_sign": lambda ones: torch._foreach_sign([ones(3, dtype=torch.complex64), ones(3)]),
+}
+
+
+@pytest.mark.parametrize("name", MEANINGLESS)
+def test_what_an_operator_has_no_meaning_for_is_refused(name: str) -> None:
+    assert message(MEANINGLESS[name], "xla") == message(MEANINGLESS[name], "cpu")
+
+
+def test_the_zeros_that_the_cpu_is_asked_with_refuse_nothing() -> None:
+    numbers = torch.tensor([[4, 2], [0, 3]], device="xla")
+    assert (numbers % torch.tensor([3, 2], device="xla")).tolist() == [[1, 0], [0, 1]]
+    assert torch.linalg.inv(numbers.to(torch.complex128)).cpu()[0, 0].item() == pytest.approx(0.25)
+
+
+THEMSELVES: dict[str, Call] = {
+    "index_put_": lambda ones: (x := ones(2)).index_put_((ones(2).to(torch.int64) - 1,), x, accumulate=True),
+    "index_add_": lambda ones: (x := ones(2)).index_add_(0, ones(2).to(torch.int64) - 1, x),
+    "scatter_add_": lambda ones: (x := ones(2)).scatter_add_(0, ones(2).to(torch.int64) - 1, x),
+    "scatter_": lambda ones: (x := ones(2, dtype=torch.int64)).scatter_(0, x, 1),
+}
+
+
+@pytest.mark.parametrize("name", THEMSELVES)
+def test_what_places_elements_takes_none_of_what_it_writes(name: str) -> None:
+    assert message(THEMSELVES[name], "xla") == message(THEMSELVES[name], "cpu")

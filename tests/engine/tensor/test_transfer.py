@@ -121,6 +121,12 @@ def test_every_view_can_be_downloaded() -> None:
         assert torch.equal(plain(view(there).cpu()), plain(view(base)))
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.float32, torch.float64])
+def test_the_bits_of_complex_numbers_can_be_downloaded(dtype: torch.dtype) -> None:
+    host = torch.tensor([-2, 0.5 + 3j])
+    assert torch.equal(host.to("xla").view(dtype).cpu(), host.view(dtype))
+
+
 def test_python_reads_numbers_as_on_the_cpu() -> None:
     def use(d: str) -> Any:
         x = n(2, 2, d=d)

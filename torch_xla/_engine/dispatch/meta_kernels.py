@@ -63,6 +63,20 @@ def _normalization(op: Any) -> Callable[..., Any]:
     return kernel
 
 
+def _power(op: Any) -> Callable[..., Any]:
+    """A power of truth values to a truth value is one: PyTorch's meta kernel makes whole numbers of it."""
+
+    def kernel(self: Any, exponent: Any) -> Any:
+        bases = self if isinstance(self, list) else [self]
+        exponents = exponent if isinstance(exponent, list) else [exponent] * len(bases)
+        pairs = zip(bases, exponents, strict=False)
+        if len(bases) != len(exponents) or any(b.dtype is not torch.bool or not isinstance(e, bool) for b, e in pairs):
+            return op(self, exponent)
+        return [torch.empty_like(base) for base in bases] if isinstance(self, list) else torch.empty_like(self)
+
+    return kernel
+
+
 # Results for the backward alone, whose sizes depend on strides on the CPU, which a rule does not see.
 LIKE_CUDA = frozenset(("aten::_embedding_bag", "aten::_embedding_bag_forward_only"))
 
@@ -73,9 +87,23 @@ _NORMALIZATIONS = (
     aten._native_batch_norm_legit.no_stats,
 )
 
+_POWERS = (
+    aten.pow.Tensor_Scalar,
+    aten.pow_.Scalar,
+    aten._foreach_pow.Scalar,
+    aten._foreach_pow.ScalarList,
+    aten._foreach_pow_.Scalar,
+    aten._foreach_pow_.ScalarList,
+)
+
 KERNELS: dict[str, Callable[..., Any]] = {
     **{op.name(): _normalization(op) for op in _NORMALIZATIONS},
     "aten::_scaled_dot_product_fused_attention_overrideable_backward": attention_backward,
     "aten::geqrf": geqrf,
+    # Of the dtype and the strides of any function of two numbers that makes floats.
+    "aten::xlogy.Tensor": aten.atan2.default,
+    "aten::special_xlog1py": aten.atan2.default,
+    **{op.name(): _power(op) for op in _POWERS},
+    "aten::nan_to_num_": lambda self, *args, **kwargs: self,
     "aten::max_unpool2d": max_unpool2d,
 }

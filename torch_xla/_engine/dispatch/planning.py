@@ -23,6 +23,9 @@ DROPPED = frozenset(("device", "layout", "pin_memory", "memory_format", "non_blo
 # The size or the strides of their results depend on their numbers.
 _SIZED_BY_NUMBERS = ("aten::arange", "aten::range", "aten::_scaled_dot_product_fused_attention_overrideable_backward")
 
+# Operators of which the CPU takes operands of these dtypes: its answer is the same for every size.
+_taken: set[tuple[Any, ...]] = set()
+
 # Their operands must have one dtype. Others take indices or masks beside numbers.
 _PRODUCTS = frozenset(("mm", "bmm", "mv", "dot", "vdot", "addmm", "addmv", "addbmm", "baddbmm", "addr", "linear"))
 
@@ -113,6 +116,7 @@ def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
         return Entry(None)
     if _is_doubtful(rule, operator, plan, shapes):
         refusals.refuse_if_the_cpu_does(operator, args, kwargs)
+    _refuse_dtypes(rule, operator, plan, args, kwargs)
     is_list = inferred.nested and len(inferred.structure) == 1 and inferred.structure[0] >= 0
     return Entry(
         plan,
@@ -120,7 +124,7 @@ def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
         inferred.nested,
         is_list,
         inferred.constants,
-        watched=writes and _may_overlap(call),
+        watched=writes and _may_overlap(operator, call),
         whole=not any(operand.__class__ is tuple for operand in call[1]),
         # Another number, for which this entry is found too, may change what this one leaves as it is: `x.pow_(1.0)`.
         unchanged=frozenset(() if call[2] else passed_on),
@@ -150,10 +154,41 @@ def _is_doubtful(rule: Rule, operator: Operator, plan: Plan, shapes: Any) -> boo
     return not torch.can_cast(dtypes.to_torch(shapes.dtype), plan.outputs[0].dtype)
 
 
-def _may_overlap(call: Call) -> bool:
-    """Whether another operand may be another view of the storage that the first is written to."""
+def _is_in(where: int | str, args: tuple[Any, ...]) -> bool:
+    return isinstance(where, int) and where < len(args)
+
+
+def _refuse_dtypes(rule: Rule, operator: Operator, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises as the CPU does for complex numbers, integers and truth values that meta kernels let pass.
+
+    Beside indices or masks nothing is asked: for the zeros that the CPU is asked with, they may mean something else.
+    """
+    name = operator.overload._schema.name
+    found = tuple(spec.dtype for spec in plan.operands)
+    given = [
+        kwargs.get(w) if isinstance(w, str) else args[w] for w in operator.scalars if w in kwargs or _is_in(w, args)
+    ]
+    truths = tuple(isinstance(argument, bool) for argument in given)
+    asked = operator.name, found, truths
+    is_usual = len(set(found)) == 1 and found[0].is_floating_point and not any(truths)
+    if is_usual or asked in _taken or "backward" in name or not found:
+        return
+    if rule.promotion is Promotion.NONE and len(set(found)) > 1 and not name.startswith("aten::_foreach_"):
+        if not any(dtype.is_complex for dtype in found) or torch.int32 in found:
+            return
+    refusal = refusals.refusal_of_the_cpu(operator, args, kwargs)
+    if refusal is not None and not refusals.is_of_zeros(refusal):
+        # A dtype that the CPU lacks a kernel for may have one here, but no device has an order of complex numbers.
+        if not isinstance(refusal, NotImplementedError) or any(dtype.is_complex for dtype in found):
+            raise refusal
+    _taken.add(asked)
+
+
+def _may_overlap(operator: Operator, call: Call) -> bool:
+    """Whether another operand may be another view of the storage that the first is written to, or the same."""
     bases = [operand[0].spec if operand.__class__ is tuple else operand.spec for operand in call[1]]
-    return len(set(bases)) < len(bases) and any(operand.__class__ is tuple for operand in call[1])
+    views = any(operand.__class__ is tuple for operand in call[1]) or refusals.places_elements(operator)
+    return views and len(set(bases)) < len(bases)
 
 
 def _plan(rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Plan:

@@ -32,6 +32,12 @@ _DEPRECATED_ON_EXPANDED = {
     "_index_put_impl_": "index_put_",
 }
 
+# They write elements to other places than they read them from, so they take nothing of what they write.
+_PLACE_ELEMENTS = frozenset(
+    ("index_put_", "_index_put_impl_", "index_add_", "index_copy_", "index_fill_", "index_reduce_", "masked_fill_",
+     "masked_scatter_", "put_", "scatter_", "scatter_add_", "scatter_reduce_")
+)  # fmt: skip
+
 # Beyond this many bytes the CPU is not asked: its answer would cost more than it tells.
 _TOO_LARGE = 1 << 30
 
@@ -43,6 +49,11 @@ def written_tensors(operator: Operator, args: tuple[Any, ...], kwargs: dict[str,
         for tensor in target if isinstance(target, (list, tuple)) else (target,):
             if isinstance(tensor, Tensor):
                 yield tensor
+
+
+def places_elements(operator: Operator) -> bool:
+    """Whether it writes elements to other places than it reads them from."""
+    return operator.overload._schema.name.partition("::")[2] in _PLACE_ELEMENTS
 
 
 def refuse_overlapping_target(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -65,12 +76,18 @@ def refuse_partial_overlap(
     operator: Operator, written: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
     """Raises as PyTorch does if an operand shares some, but not all, of its memory with a written tensor."""
+    if places_elements(operator):
+        operands = pytree.tree_leaves((args[1:], kwargs))
+        found = [_overlap_in_storage(written[0], o) for o in operands if isinstance(o, Tensor)]
+        if any(overlap not in (None, Overlap.NO) for overlap in found):
+            refuse_if_the_cpu_does(operator, args, kwargs)
+        return
     for target in written:
-        storage = target.untyped_storage()._cdata
         for operand in pytree.tree_leaves((args, kwargs)):
-            if not isinstance(operand, Tensor) or operand is target or operand.untyped_storage()._cdata != storage:
+            if not isinstance(operand, Tensor) or operand is target:
                 continue
-            if _overlap(target, operand) is Overlap.PARTIAL and not any(operand is other for other in written):
+            partial = _overlap_in_storage(target, operand) is Overlap.PARTIAL
+            if partial and not any(operand is other for other in written):
                 # A few operators do not mind; which, the CPU knows.
                 refuse_if_the_cpu_does(operator, args, kwargs)
                 return
@@ -113,6 +130,11 @@ def _overlap(a: Tensor, b: Tensor) -> Overlap:
     return overlap_between(_in_bytes(a), _in_bytes(b))
 
 
+def _overlap_in_storage(a: Tensor, b: Tensor) -> Overlap | None:
+    """How two tensors overlap; `None` if they lie in different storages."""
+    return _overlap(a, b) if a.untyped_storage()._cdata == b.untyped_storage()._cdata else None
+
+
 def _in_bytes(tensor: Tensor) -> Geometry:
     geometry, width = _geometry(tensor), tensor.element_size()
     return Geometry((*geometry.size, width), (*[s * width for s in geometry.stride], 1), geometry.offset * width)
@@ -138,6 +160,11 @@ def refuse_if_the_cpu_does(operator: Operator, args: tuple[Any, ...], kwargs: di
     refusal = refusal_of_the_cpu(operator, args, kwargs)
     if refusal is not None and not isinstance(refusal, NotImplementedError):
         raise refusal
+
+
+def is_of_zeros(refusal: Exception) -> bool:
+    """Whether the CPU refuses the zeros it was asked with, and not their dtypes."""
+    return type(refusal).__name__ == "LinAlgError" or "ZeroDivision" in str(refusal)
 
 
 class _Twins:

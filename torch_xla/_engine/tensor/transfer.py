@@ -102,7 +102,7 @@ def _view_on_host(tensor: torch.Tensor, value: Value, array: np.ndarray) -> torc
     base = Geometry(value.spec.size, value.spec.stride)
     flat = from_numpy(np.array(array.transpose(base.memory_order()), order="C").reshape(-1))
     if dtype is not value.spec.dtype:
-        flat = flat.view(torch.uint8).view(dtype) if not flat.dtype.is_complex else torch.view_as_real(flat).reshape(-1)
+        flat = flat.view(torch.uint8).view(dtype)
     shown = flat.as_strided(view.geometry.size, view.geometry.stride, view.geometry.offset)
     shown = shown.conj() if view.conj else shown
     return (-shown if view.neg else shown).clone().resolve_conj()
