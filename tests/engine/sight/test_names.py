@@ -1,6 +1,7 @@
 """Inputs of programs are called what the user calls them, and looking for the names changes nothing."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import torch_xla
+import torch_xla.debug as debug
 from torch_xla._engine.metrics import events
 from torch_xla._engine.sight.names import name_buffers
 from torch_xla._engine.tensor.storage import value_of
@@ -105,6 +107,34 @@ def test_a_proxy_is_not_woken() -> None:
     assert name_buffers([buffer_of(tensor)]) == ("tensor",)
     with pytest.raises(RuntimeError):
         isinstance(proxy, int)
+
+
+class NoText:
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class NoLength(dict[str, int]):
+    def __len__(self) -> int:
+        raise RuntimeError("no length")
+
+
+class NoParameters(nn.Module):
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("no parameters")
+
+
+class NotInitialized(torch.optim.Optimizer):
+    def __init__(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("make", [lambda: {NoText(): 1}, NoLength, NoParameters, NotInitialized])
+def test_an_object_that_does_not_let_itself_be_looked_at_costs_no_other_name(make: Callable[[], Any]) -> None:
+    a_stranger, tensor = make(), on_device(2)
+    assert name_buffers([buffer_of(tensor)]) == ("tensor",)
+    assert "such as tensor" in debug.report()
+    del a_stranger
 
 
 def test_a_search_that_fails_is_no_reason_not_to_compile(

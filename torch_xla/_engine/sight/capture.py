@@ -31,7 +31,7 @@ FORMAT = "torch_xla captured step"
 VERSION = 1
 
 NOT_A_STEP = (
-    "{path} is not a captured step: {reason}. One is made by `with torch_xla.debug.capture_step({path!r}): ...` "
+    "{path} is not a captured step: {reason}. One is made by `with torch_xla.debug.capture_step('step.pt'): ...` "
     "around a step."
 )
 
@@ -116,7 +116,9 @@ def load(path: str | os.PathLike[str]) -> CapturedStep:
     except FileNotFoundError:
         raise
     except Exception as error:
-        raise ValueError(NOT_A_STEP.format(path=name, reason=f"{type(error).__name__}: {error}")) from error
+        # What PyTorch adds, how to read files in an unsafe way, leads nowhere here.
+        first = str(error).partition(". ")[0]
+        raise ValueError(NOT_A_STEP.format(path=name, reason=f"{type(error).__name__}: {first}")) from error
     if header.get("format") != FORMAT:
         raise ValueError(NOT_A_STEP.format(path=name, reason="it was written by something else"))
     if header["version"] > VERSION:

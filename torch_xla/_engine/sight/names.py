@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from .. import metrics
 from ..graph.graph import Operation, decode
 from ..graph.tape import Tape, Value
 from ..graph.text import name_of
@@ -40,15 +41,19 @@ class _Search:
         if self.is_over or kind in (int, float, str, bool, bytes, type(None)) or id(thing) in self.seen:
             return
         self.seen.add(id(thing))
-        if issubclass(kind, torch.Tensor):
-            self._note(name, thing)
-        elif issubclass(kind, torch.nn.Module):
-            self._visit_module(name, thing, depth)
-        elif issubclass(kind, torch.optim.Optimizer):
-            self._visit_optimizer(name, thing)
-        elif depth:
-            for inner, element in _parts(name, thing):
-                self.visit(inner, element, depth - 1)
+        try:
+            if issubclass(kind, torch.Tensor):
+                self._note(name, thing)
+            elif issubclass(kind, torch.nn.Module):
+                self._visit_module(name, thing, depth)
+            elif issubclass(kind, torch.optim.Optimizer):
+                self._visit_optimizer(name, thing)
+            elif depth:
+                for inner, element in _parts(name, thing):
+                    self.visit(inner, element, depth - 1)
+        except Exception:
+            # An object of the user's that does not let itself be looked at costs a name, not all of them.
+            metrics.count("NameNotFound")
 
     def _note(self, name: str, tensor: torch.Tensor, is_state: bool = False) -> None:
         if tensor.device.type != "xla":
