@@ -26,7 +26,8 @@ class Plan:
 
     `arguments` is the call's (args, kwargs) with `Operand` and `Number` in place of values. `structure` tells how the
     flat `outputs` nest in what the rule returns: one int per result, -1 for an array, n for a list of n arrays and -2
-    for a result that is not wanted.
+    for a result that is not wanted. `replaces` tells which operand each output takes the place of (-1: none), where the
+    arguments do not.
     """
 
     op: Any
@@ -37,6 +38,7 @@ class Plan:
     structure: tuple[int, ...] = (-1,)
     compute_dtype: Any = None
     random: bool = False
+    replaces: tuple[int, ...] | None = None
 
     def __repr__(self) -> str:
         return f"<plan of {self.op}>"

@@ -16,6 +16,7 @@ from ..compile.program import Program
 from ..execute import executor
 from ..graph.graph import Cut, Operation, cut, decode, needed
 from ..graph.spec import spec_of
+from ..graph.succession import in_order, successors
 from ..graph.tape import Tape, Value
 from ..graph.verify import verify
 from ..lowering.storage import WRITE
@@ -213,7 +214,12 @@ def _schedule(device: Device, live: bytes, roots: tuple[int, ...] | None, shared
     part = cut(inputs, operations, chosen, outputs)
     if config.check():
         verify(part.graph)
-    donated = _donated(part, live, shared) if roots is None else ()
+    donated: tuple[int, ...] = ()
+    if roots is None:
+        successor = successors(part.graph)
+        donated = _donated(part, live, shared, successor)
+        order = in_order(part.graph, donated, successor)
+        part = cut(inputs, operations, chosen, [outputs[index] for index in order])
     program = cache.program_of(part.graph, donated, device.jax_device) if outputs else None
     counts = {"SyncTensorsToData": len(outputs)}
     for operation in part.graph.operations:
@@ -227,20 +233,20 @@ def _schedule(device: Device, live: bytes, roots: tuple[int, ...] | None, shared
     return Schedule(live, program, part, tape.code, lines, kept, sorted(counts.items()), made_at, made)
 
 
-def _donated(part: Cut, live: bytes, shared: tuple[int, ...]) -> tuple[int, ...]:
-    """The inputs whose last holder is the tape, as far as an output can take their memory."""
+def _donated(part: Cut, live: bytes, shared: tuple[int, ...], successor: dict[int, int]) -> tuple[int, ...]:
+    """The inputs whose last holder is the tape, as far as an output can take their memory; the `successor`s do so."""
     room: dict[tuple[Any, Any], int] = {}
     specs = part.graph.specs
     for slot in part.graph.outputs:
         place = (specs[slot].size, specs[slot].dtype)
         room[place] = room.get(place, 0) + 1
     donated: list[int] = []
-    for index, slot in enumerate(part.inputs):
+    for index, slot in sorted(enumerate(part.inputs), key=lambda each: each[0] not in successor):
         place = (specs[index].size, specs[index].dtype)
         if not live[slot] and slot not in shared and room.get(place, 0):
             room[place] -= 1
             donated.append(index)
-    return tuple(donated)
+    return tuple(sorted(donated))
 
 
 def relieve(device: Device) -> None:
