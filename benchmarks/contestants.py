@@ -1,6 +1,7 @@
-"""The ways of training a workload that are compared: each one can run steps, and wait until they are done."""
+"""The ways of running a workload that are compared: each one can run steps, and wait until they are done."""
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import jax
@@ -10,50 +11,89 @@ from torch import Tensor, nn
 
 import torch_xla
 import torch_xla.debug.metrics as met
-from benchmarks.jax_encoder import JaxEncoder
-from benchmarks.models import Workload
+from benchmarks.jax_steps import JaxInference, JaxTraining
+from benchmarks.models import WORKLOADS, Workload
 
 LR = 1e-3
 
 
+@dataclass(frozen=True)
+class Setting:
+    """How a workload is run."""
+
+    mode: str = "training"  # or "inference"
+    dtype: str = "float32"  # or "bfloat16": autocast in training, the weights' dtype in inference
+    batch: int | None = None  # how many examples; otherwise the workload's own
+
+
 class Contestant(ABC):
-    """Trains one model on one batch."""
+    """Runs one model on one batch."""
 
     @abstractmethod
     def step(self) -> None:
-        """One training step, perhaps still running when this returns."""
+        """One step, perhaps still running when this returns."""
 
     @abstractmethod
     def wait(self) -> None:
         """Returns when every step is done."""
 
 
-class Training:
-    """Forward, loss, backward and AdamW on whatever device the model is."""
+class Steps:
+    """A model on some device, its batch, and a step: training with AdamW, or inference."""
 
-    def __init__(self, workload: Workload, dropout: float, device: torch.device, fused: bool | None = None) -> None:
+    def __init__(
+        self, workload: Workload, dropout: float, setting: Setting, device: torch.device, fused: bool | None = None
+    ) -> None:
         torch.manual_seed(0)
-        self.model = workload.build(dropout).to(device)
-        self.inputs, self.targets = (tensor.to(device) for tensor in workload.batch())
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LR, fused=fused)
+        self.setting = setting
+        self.dtype = getattr(torch, setting.dtype)
+        self.model, batch = prepared(workload, dropout, setting)
+        self.model = self.model.to(device)
+        self.inputs, self.targets = (tensor.to(device) for tensor in batch)
+        if setting.mode == "inference":
+            self.model.to(self.dtype)
+            self.inputs = self.inputs.to(self.dtype) if self.inputs.is_floating_point() else self.inputs
+        else:
+            self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LR, fused=fused)
         self.forward: nn.Module = self.model
 
     def step(self) -> Tensor:
-        loss = F.cross_entropy(self.forward(self.inputs), self.targets)
+        """The loss, or the logits."""
+        return self.train() if self.setting.mode == "training" else self.infer()
+
+    def autocast(self) -> AbstractContextManager[None]:
+        wanted = self.dtype is not torch.float32
+        return torch.autocast(self.inputs.device.type, torch.bfloat16, enabled=wanted)
+
+    def train(self) -> Tensor:
+        """Forward, loss, backward and AdamW."""
+        with self.autocast():
+            loss = F.cross_entropy(self.forward(self.inputs), self.targets)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
         return loss.detach()
 
+    @torch.no_grad()
+    def infer(self) -> Tensor:
+        """The logits."""
+        return self.forward(self.inputs)
+
+
+def prepared(workload: Workload, dropout: float, setting: Setting) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    """The model on the CPU and a batch for it."""
+    model = workload.build(dropout).train(setting.mode == "training")
+    return model, workload.batch(setting.batch) if setting.batch else workload.batch()
+
 
 class Eager(Contestant):
     """PyTorch on the CPU, as it is."""
 
-    def __init__(self, workload: Workload, dropout: float) -> None:
-        self.training = Training(workload, dropout, torch.device("cpu"))
+    def __init__(self, workload: Workload, dropout: float, setting: Setting = Setting()) -> None:
+        self.steps = Steps(workload, dropout, setting, torch.device("cpu"))
 
     def step(self) -> None:
-        self.training.step()
+        self.steps.step()
 
     def wait(self) -> None:
         pass
@@ -62,24 +102,28 @@ class Eager(Contestant):
 class Inductor(Eager):
     """PyTorch on the CPU, the model (forward and backward) compiled by inductor; the optimizer as it is."""
 
-    def __init__(self, workload: Workload, dropout: float) -> None:
-        super().__init__(workload, dropout)
-        self.training.forward = torch.compile(self.training.model)
+    def __init__(self, workload: Workload, dropout: float, setting: Setting = Setting()) -> None:
+        super().__init__(workload, dropout, setting)
+        self.steps.forward = torch.compile(self.steps.model)
 
 
 class Ours(Contestant):
     """The xla device: every step is recorded and sent off with `torch_xla.sync()`."""
 
-    def __init__(self, workload: Workload, dropout: float) -> None:
-        torch_xla.manual_seed(0)
-        self.training = Training(workload, dropout, torch.device("xla"))
+    fused: bool | None = None
 
-    def record(self) -> None:
-        self.training.step()
+    def __init__(self, workload: Workload, dropout: float, setting: Setting = Setting()) -> None:
+        torch_xla.manual_seed(0)
+        self.steps = Steps(workload, dropout, setting, torch.device("xla"), self.fused)
+
+    def record(self) -> Tensor:
+        """Records a step; what is returned must live until it is sent off."""
+        return self.steps.step()
 
     def step(self) -> None:
-        self.training.step()
+        kept = self.steps.step()
         torch_xla.sync()
+        del kept
 
     def wait(self) -> None:
         torch_xla.sync(wait=True)
@@ -88,38 +132,46 @@ class Ours(Contestant):
 class OpenXla(Ours):
     """The xla device, the model compiled by `torch.compile(backend="openxla")`: two operations of a step's program."""
 
-    def __init__(self, workload: Workload, dropout: float) -> None:
-        super().__init__(workload, dropout)
-        self.training.forward = torch.compile(self.training.model, backend="openxla")
+    def __init__(self, workload: Workload, dropout: float, setting: Setting = Setting()) -> None:
+        super().__init__(workload, dropout, setting)
+        self.steps.forward = torch.compile(self.steps.model, backend="openxla")
 
 
 class Replay(Ours):
     """The xla device, the step replayed; the step count of the optimizer is on the device, as that asks for."""
 
-    def __init__(self, workload: Workload, dropout: float) -> None:
-        torch_xla.manual_seed(0)
-        self.training = Training(workload, dropout, torch.device("xla"), fused=True)
-        self.replayed = torch_xla.compile(self.training.step, replay=True)
+    fused = True
 
-    def record(self) -> None:
-        self.replayed()
+    def __init__(self, workload: Workload, dropout: float, setting: Setting = Setting()) -> None:
+        super().__init__(workload, dropout, setting)
+        self.replayed = torch_xla.compile(self.steps.step, replay=True)
+
+    def record(self) -> Tensor:
+        return self.replayed()
 
     def step(self) -> None:
         self.replayed()
 
 
 class Jax(Contestant):
-    """The encoder in plain JAX, one jitted step that is given its state to keep."""
+    """The model by hand in JAX, one jitted step that is given its state to keep."""
 
-    def __init__(self, workload: Workload, dropout: float) -> None:
+    def __init__(self, workload: Workload, dropout: float, setting: Setting = Setting()) -> None:
         torch.manual_seed(0)
-        self.encoder = JaxEncoder(workload.build(dropout), workload.batch(), layers=6, dropout=dropout)
+        name = next(name for name, known in WORKLOADS.items() if known.model == workload.model)
+        model, batch = prepared(workload, dropout, setting)
+        self.steps: JaxTraining | JaxInference
+        if setting.mode == "training":
+            self.steps = JaxTraining(name, model, batch, dropout, setting.dtype)
+        else:
+            self.steps = JaxInference(name, model, batch, setting.dtype)
+        self.last: object = None
 
     def step(self) -> None:
-        self.encoder.step()
+        self.last = self.steps.step()
 
     def wait(self) -> None:
-        jax.block_until_ready(self.encoder.state)
+        jax.block_until_ready(self.last)
 
 
 CONTESTANTS: dict[str, type[Contestant]] = {

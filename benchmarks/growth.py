@@ -75,7 +75,7 @@ def by_parameters(widths: Sequence[int], rounds: int) -> str:
     """A network of four square layers of so many features."""
     rows = []
     for width in widths:
-        workload = Workload(f"{width}", lambda _, width=width: square(width), values(32, width))
+        workload = Workload(f"{width}", "32", lambda _, width=width: square(width), values(32, width))
         theirs, step, replay = (steps_of(kind(workload, 0.0), rounds) for kind in (Eager, Ours, Replay))
         count = sum(parameter.numel() for parameter in square(width).parameters())
         rows.append([f"{count / 1e6:.2f}", *(f"{1e3 / each:.1f}" for each in (step, replay, theirs))])

@@ -7,6 +7,7 @@ steps, an evaluation every 500, a checkpoint every 1,000. One row of the table f
 """
 
 import argparse
+import os
 import tempfile
 import time
 from dataclasses import dataclass
@@ -100,6 +101,7 @@ class Run:
 def run(steps: int, every: Intervals) -> list[Row]:
     """Trains for so many steps; a row for each checkpoint."""
     training, rows = Run(steps), []
+    os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""  # so that what is compiled is counted
     before = Compiles.so_far()
     times: list[float] = []
     with tempfile.TemporaryDirectory() as folder:

@@ -213,29 +213,37 @@ class Lstm(nn.Module):
 
 @dataclass(frozen=True)
 class Workload:
-    """A model and the batch it is trained on."""
+    """A model and the batch it is run on."""
 
-    title: str
+    model: str
+    size: str  # of the batch, for tables
     build: Callable[[float], nn.Module]  # takes the dropout
-    batch: Callable[[], tuple[Tensor, Tensor]]
+    batch: Callable[..., tuple[Tensor, Tensor]]  # takes the number of examples, if not the usual
     dropout: float = 0.0
 
+    @property
+    def title(self) -> str:
+        """What tables call it."""
+        return f"{self.model}, batch {self.size}"
 
-def tokens(batch: int, length: int) -> Callable[[], tuple[Tensor, Tensor]]:
-    return lambda: (torch.randint(1000, (batch, length)), torch.randint(1000, (batch * length,)))
+
+def tokens(examples: int, length: int) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Batches of sequences, with a class for each token."""
+    return lambda batch=examples: (torch.randint(1000, (batch, length)), torch.randint(1000, (batch * length,)))
 
 
-def values(batch: int, *shape: int) -> Callable[[], tuple[Tensor, Tensor]]:
-    return lambda: (torch.randn(batch, *shape), torch.randint(10, (batch,)))
+def values(examples: int, *shape: int) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Batches of numbers, with a class for each example."""
+    return lambda batch=examples: (torch.randn(batch, *shape), torch.randint(10, (batch,)))
 
 
 WORKLOADS = {
-    "mlp": Workload("MLP 784-512-512-10, batch 64", lambda _: Mlp(), values(64, 784)),
-    "encoder": Workload("TransformerEncoder(64, 4, 128) x 6, batch 4x16", Encoder, values(4, 16, 64), 0.1),
-    "gpt2_like": Workload("GPT-2-like, 6 x 384, batch 4x128", Gpt2, tokens(4, 128), 0.1),
-    "bert_like": Workload("BERT-like, 4 x 256, batch 8x128", Bert, tokens(8, 128), 0.1),
-    "llama_like": Workload("Llama-like, 4 x 256, 8 heads on 2, batch 4x128", lambda _: Llama(), tokens(4, 128)),
-    "resnet_like": Workload("ResNet-18-like, batch 16 of 64x64", lambda _: ResNet(), values(16, 3, 64, 64)),
-    "vit_like": Workload("ViT-like, 4 x 192, batch 16 of 64x64", Vit, values(16, 3, 64, 64)),
-    "lstm": Workload("LSTM 2 x 256, batch 16x32", lambda _: Lstm(), values(16, 32, 128)),
+    "mlp": Workload("MLP 784-512-512-10", "64", lambda _: Mlp(), values(64, 784)),
+    "encoder": Workload("TransformerEncoder(64, 4, 128) x 6", "4x16", Encoder, values(4, 16, 64), 0.1),
+    "gpt2_like": Workload("GPT-2-like, 6 x 384", "4x128", Gpt2, tokens(4, 128), 0.1),
+    "bert_like": Workload("BERT-like, 4 x 256", "8x128", Bert, tokens(8, 128), 0.1),
+    "llama_like": Workload("Llama-like, 4 x 256, 8 heads on 2", "4x128", lambda _: Llama(), tokens(4, 128)),
+    "resnet_like": Workload("ResNet-18-like", "16 of 64x64", lambda _: ResNet(), values(16, 3, 64, 64)),
+    "vit_like": Workload("ViT-like, 4 x 192", "16 of 64x64", Vit, values(16, 3, 64, 64)),
+    "lstm": Workload("LSTM 2 x 256", "16x32", lambda _: Lstm(), values(16, 32, 128)),
 }

@@ -1,16 +1,18 @@
-"""Measures training steps: eager PyTorch on the CPU, the xla device, and others if asked for.
+"""Measures steps: eager PyTorch, inductor, the xla device in its ways, and the same model by hand in JAX.
 
-    python -m benchmarks.run [--workloads encoder,gpt2_like] [--contestants eager,ours,jax,inductor,openxla,replay]
-                             [--rounds 7] [--dropout 0] [--memory] [--write docs/benchmarks.md]
+    python -m benchmarks.run [--workloads encoder,gpt2_like] [--modes training,inference]
+                             [--dtypes float32,bfloat16] [--batches 1,8] [--rounds 5] [--dropout 0]
+                             [--contestants eager,inductor,ours,openxla,replay,jax] [--write docs/benchmarks.md]
 
-A step is forward, loss, zero_grad, backward and AdamW, on one batch. "step" is the time of one step among many that
-are sent off one after the other, with a wait at the end. "recording" is the time until a step can be sent off while
-the device is idle. All contestants take turns in one process, and a ratio is the median of the ratios of the turns,
-so that a machine that is slower for a while is so for all. Inductor compiles the model but not the optimizer, and
-takes minutes to do so. JAX is there for the encoder alone.
+A step in training is forward, loss, zero_grad, backward and AdamW on one batch; in inference, the forward pass.
+bfloat16 is autocast in training and the dtype of the weights in inference. A step's time is that of one among many that
+are sent off one after the other, with a wait at the end. "recording" is the time until a step can be sent off while the
+device is idle. All contestants take turns in one process, and a ratio is the median of the ratios of the turns, so that
+a machine that is slower for a while is so for all. Inductor compiles the model but not the optimizer.
 """
 
 import argparse
+import gc
 import os
 import time
 from collections.abc import Sequence
@@ -19,23 +21,27 @@ from pathlib import Path
 from statistics import median
 
 import matplotlib
+import torch
 from matplotlib import pyplot
 from tqdm import tqdm
 
-from benchmarks import machine, memory
-from benchmarks.contestants import CONTESTANTS, Compiles, Contestant, Ours
-from benchmarks.models import WORKLOADS
+from benchmarks import hugging_face, machine, page
+from benchmarks.contestants import CONTESTANTS, Compiles, Contestant, Ours, Setting
+from benchmarks.models import WORKLOADS, Workload
 
 WARM_UP_STEPS = 5
 SECONDS_PER_TURN = 0.6
 NAMES = {
     "eager": "eager",
     "inductor": "inductor",
-    "ours": "ours",
+    "ours": "recorded",
     "openxla": "openxla",
-    "replay": "replay",
+    "replay": "replayed",
     "jax": "JAX",
 }
+# What a table compares: a contestant with the best of others.
+COMPARED = (("ours", "eager", "inductor"), ("replay", "eager", "inductor"), ("replay", "jax"), ("openxla", "jax"))
+ALL = {**WORKLOADS, **hugging_face.workloads()}
 
 
 @dataclass
@@ -50,11 +56,12 @@ class Measured:
     def step(self, name: str) -> float | None:
         return median(self.steps[name]) if name in self.steps else None
 
-    def ratio(self, times: list[float]) -> float | None:
-        """To eager's step: the median over the turns."""
-        if not times or "eager" not in self.steps:
+    def ratio(self, times: list[float], *others: str) -> float | None:
+        """To the best of the others: the median over the turns."""
+        known = [self.steps[other] for other in others if other in self.steps]
+        if not times or not known:
             return None
-        return median(a / b for a, b in zip(times, self.steps["eager"], strict=True))
+        return median(a / min(b) for a, *b in zip(times, *known, strict=True))
 
 
 def timed(contestant: Contestant, steps: int) -> float:
@@ -74,26 +81,28 @@ def timed_recording(ours: Ours, steps: int) -> float:
     for _ in range(steps):
         ours.wait()
         started = time.perf_counter()
-        ours.record()
+        kept = ours.record()
         times.append(time.perf_counter() - started)
-    ours.wait()
+        ours.wait()
+        del kept
     return median(times) * 1e3
 
 
-def measure(workload: str, names: Sequence[str], rounds: int, dropout: float | None) -> Measured:
-    chosen = WORKLOADS[workload]
-    rate = chosen.dropout if dropout is None else dropout
-    names = [name for name in names if name != "jax" or workload == "encoder"]
+def measure(workload: Workload, names: Sequence[str], rounds: int, dropout: float | None, setting: Setting) -> Measured:
+    rate = workload.dropout if dropout is None else dropout
+    names = [name for name in names if name != "jax" or workload in WORKLOADS.values()]
+    gc.collect()
+    torch._dynamo.reset()
     before = Compiles.so_far()
-    contestants = {name: CONTESTANTS[name](chosen, rate) for name in names}
+    contestants = {name: CONTESTANTS[name](workload, rate, setting) for name in names}
     turns = {}
-    for name, contestant in tqdm(contestants.items(), desc=f"{workload}: warming up", leave=False):
+    for name, contestant in tqdm(contestants.items(), desc=f"{workload.model}: warming up", leave=False):
         for _ in range(WARM_UP_STEPS):
             contestant.step()
         contestant.wait()
         turns[name] = min(50, max(3, round(SECONDS_PER_TURN * 1e3 / timed(contestant, 2))))
     measured = Measured({name: [] for name in names}, compiles=Compiles.so_far() - before)
-    for _ in tqdm(range(rounds), desc=f"{workload}: measuring", leave=False):
+    for _ in tqdm(range(rounds), desc=f"{workload.model}: measuring", leave=False):
         with machine.watched() as disturbance:
             for name, contestant in contestants.items():
                 measured.steps[name].append(timed(contestant, turns[name]))
@@ -103,70 +112,81 @@ def measure(workload: str, names: Sequence[str], rounds: int, dropout: float | N
     return measured
 
 
-def cell(number: float | None, form: str = ".1f") -> str:
+def cell(number: float | None, form: str = ".2f") -> str:
     return "" if number is None else format(number, form)
 
 
 def table(results: dict[str, Measured], names: Sequence[str]) -> str:
-    others = [name for name in ("inductor", "openxla", "replay", "jax") if name in names]
-    header = ["model", "eager, ms", *(f"{NAMES[name]}, ms" for name in others)]
-    header += ["ours, ms", "ours / eager", "recording, ms", "recording / eager", "compile, s", "compiles"]
-    lines = [f"| {' | '.join(header)} |", "|---|" + "--:|" * (len(header) - 1)]
-    for workload, measured in results.items():
-        row = [WORKLOADS[workload].title, cell(measured.step("eager"))]
-        row += [cell(measured.step(name)) for name in others]
-        if "ours" in names:
-            row += [cell(measured.step("ours")), cell(measured.ratio(measured.steps["ours"]), ".2f")]
-            row += [cell(median(measured.recording)), cell(measured.ratio(measured.recording), ".2f")]
-            row += [f"{measured.compiles.seconds:.1f}", str(measured.compiles.count)]
-        else:
-            row += [""] * 6
-        lines.append(f"| {' | '.join(row)} |")
-    return "\n".join(lines)
+    """A row for each model: a step's time by contestant, ratios, recording and compilation."""
+    compared = [(one, *others) for one, *others in COMPARED if one in names and set(others) & set(names)]
+    header = ["model", *(f"{NAMES[name]}, ms" for name in names)]
+    header += [f"{NAMES[one]} / {' or '.join(NAMES[o] for o in others if o in names)}" for one, *others in compared]
+    header += ["recording, ms", "recording / eager", "compiles", "compile, s"]
+    rows = []
+    for title, measured in results.items():
+        row = [title, *(cell(measured.step(name), ".1f") for name in names)]
+        row += [cell(measured.ratio(measured.steps.get(one, []), *others)) for one, *others in compared]
+        recording = median(measured.recording) if measured.recording else None
+        row += [cell(recording, ".1f"), cell(measured.ratio(measured.recording, "eager"))]
+        rows.append([*row, str(measured.compiles.count), f"{measured.compiles.seconds:.1f}"])
+    return page.table(header, rows)
 
 
-def picture(results: dict[str, Measured], names: Sequence[str], path: Path) -> None:
-    """A group of bars for each model: the step's time by contestant, eager being 1."""
-    figure, axes = pyplot.subplots(figsize=(1.5 + 1.4 * len(results), 4), layout="constrained")
-    width = 0.8 / len(names)
-    for index, name in enumerate(names):
-        shown = [(at, measured.ratio(measured.steps.get(name, []))) for at, measured in enumerate(results.values())]
-        heights = [ratio or 0.0 for _, ratio in shown]
-        bars = axes.bar([at + (index - (len(names) - 1) / 2) * width for at, _ in shown], heights, width)
-        bars.set_label(NAMES[name])
-        axes.bar_label(bars, [cell(ratio, ".2f") for _, ratio in shown], fontsize=7)
-    axes.axhline(1, color="grey", linewidth=0.8)
-    axes.set_xticks(range(len(results)), list(results))
-    axes.set(ylabel="time of a training step, eager = 1", title="Training steps on the CPU: lower is better")
-    axes.legend()
+def picture(tables: dict[str, dict[str, Measured]], names: Sequence[str], path: Path) -> None:
+    """A row of bars for each table: the step's time by model and contestant, eager being 1."""
+    most = max(len(results) for results in tables.values())
+    size = (1.5 + 1.4 * most, 3.2 * len(tables))
+    figure, rows = pyplot.subplots(len(tables), squeeze=False, figsize=size, layout="constrained")
+    for axes, (title, results) in zip(rows[:, 0], tables.items(), strict=True):
+        width = 0.8 / len(names)
+        for index, name in enumerate(names):
+            ratios = [measured.ratio(measured.steps.get(name, []), "eager") or 0.0 for measured in results.values()]
+            places = [at + (index - (len(names) - 1) / 2) * width for at in range(len(results))]
+            bars = axes.bar(places, ratios, width, label=NAMES[name])
+            axes.bar_label(bars, [f"{ratio:.2f}" if ratio else "" for ratio in ratios], fontsize=6, rotation=90)
+        axes.axhline(1, color="grey", linewidth=0.8)
+        axes.margins(y=0.2)
+        axes.set_xticks(range(len(results)), [model.replace(", ", "\n", 1) for model in results], fontsize=7)
+        axes.set(ylabel="time of a step, eager = 1", title=f"{title}: lower is better")
+    rows[0, 0].legend(ncols=len(names), fontsize=8)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
 
-def report(results: dict[str, Measured], names: Sequence[str], used: str, image: str | None) -> str:
-    disturbance = median(share for measured in results.values() for share in measured.disturbance)
-    parts = [
-        "# Benchmarks",
-        f"Written by `{used}`; `benchmarks/run.py` says what is measured and how.",
-        f"Machine: {machine.description()}. Other processes used {disturbance:.0%} of the cores meanwhile. The times "
-        "are medians over the turns that all contestants take; a ratio is the median of the turns' ratios. The last "
-        "two columns count the programs of every contestant on xla.",
-        table(results, names),
-    ]
-    if image:
-        parts.append(f"![Time of a training step by model and contestant]({image})")
-    return "\n\n".join(parts) + "\n"
+def heading(mode: str, dtype: str, by_batch: bool) -> str:
+    return f"## {mode.capitalize()}, {dtype}{', by batch' if by_batch else ''}"
+
+
+def measure_table(args: argparse.Namespace, mode: str, dtype: str) -> dict[str, Measured]:
+    """All rows of one table, by title."""
+    results = {}
+    for name in args.workloads.split(","):
+        for batch in [int(each) for each in args.batches.split(",")] if args.batches else [None]:
+            title = ALL[name].title if batch is None else f"{ALL[name].model}, batch {batch}"
+            setting = Setting(mode, dtype, batch)
+            results[title] = measure(ALL[name], args.contestants.split(","), args.rounds, args.dropout, setting)
+    return results
+
+
+def told(measured: dict[str, Measured], call: str) -> str:
+    """What stands above a table."""
+    disturbance = median(share for each in measured.values() for share in each.disturbance)
+    return f"`{call}` on {machine.description()}. Other processes used {disturbance:.0%} of the cores meanwhile."
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="names from benchmarks/models.py")
-    parser.add_argument("--contestants", default="eager,ours,jax", help=f"some of {', '.join(CONTESTANTS)}")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--workloads", default="mlp,encoder,gpt2_like", help=f"some of {', '.join(ALL)}; or all")
+    parser.add_argument("--contestants", default="eager,ours,openxla,replay,jax", help=f"of {', '.join(CONTESTANTS)}")
+    parser.add_argument("--modes", default="training,inference")
+    parser.add_argument("--dtypes", default="float32", help="float32,bfloat16")
+    parser.add_argument("--batches", help="numbers of examples; otherwise each model's own")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dropout", type=float, help="for every model; otherwise each has its own")
-    parser.add_argument("--memory", action="store_true", help="peak memory of the GPT-2-like model too")
-    parser.add_argument("--write", type=Path, help="a Markdown file; the picture goes beside it")
-    return parser.parse_args()
+    parser.add_argument("--write", type=Path, help="a Markdown file: each table becomes a section of it")
+    args = parser.parse_args()
+    args.workloads = ",".join(ALL) if args.workloads == "all" else args.workloads
+    return args
 
 
 def main() -> None:
@@ -174,19 +194,23 @@ def main() -> None:
     matplotlib.use("agg")
     machine.confine()
     os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""  # everything is compiled here, whatever was before
-    names = args.contestants.split(",")
-    chosen = args.workloads.split(",")
-    used = f"python -m benchmarks.run --contestants {args.contestants} --rounds {args.rounds}"
-    results = {workload: measure(workload, names, args.rounds, args.dropout) for workload in chosen}
-    image = args.write.with_suffix(".png") if args.write else None
-    text = report(results, names, used, image.name if image else None)
-    if args.memory:
-        measured = memory.measure_apart("gpt2_like", ["eager", "ours"])
-        text += f"\n## Peak memory\n\n{memory.table('gpt2_like', measured)}\n"
-    print(text)
-    if args.write and image:
-        args.write.write_text(text)
-        picture(results, names, image)
+    tables = {}
+    for mode in args.modes.split(","):
+        for dtype in args.dtypes.split(","):
+            results = tables[f"{mode}, {dtype}"] = measure_table(args, mode, dtype)
+            text = table(results, args.contestants.split(","))
+            print(f"{heading(mode, dtype, bool(args.batches))}\n\n{text}\n")
+            if args.write:
+                chosen = (
+                    f"--workloads {args.workloads} --contestants {args.contestants} --modes {mode} --dtypes {dtype}"
+                )
+                batches = f" --batches {args.batches}" if args.batches else ""
+                call = f"python -m benchmarks.run {chosen}{batches} --rounds {args.rounds}"
+                page.put(args.write, heading(mode, dtype, bool(batches)), f"{told(results, call)}\n\n{text}")
+    if args.write and not args.batches:
+        image = args.write.with_suffix(".png")
+        picture(tables, args.contestants.split(","), image)
+        page.put(args.write, "## The tables in one picture", f"![Time of a step by model and contestant]({image.name})")
 
 
 if __name__ == "__main__":

@@ -1,27 +1,49 @@
 """The benchmarks measure what they claim to: the same models, the same steps."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.contestants import Eager, OpenXla, Ours, Replay
-from benchmarks.jax_encoder import JaxEncoder
+from benchmarks import page
+from benchmarks.contestants import Eager, OpenXla, Ours, Replay, Setting
+from benchmarks.jax_steps import JaxInference, JaxTraining
 from benchmarks.models import WORKLOADS, Encoder
 
 
 def losses(contestant: Eager | Ours, steps: int) -> list[float]:
     found: list[Tensor] = []
     for _ in range(steps):
-        found.append(contestant.training.step())
+        found.append(contestant.steps.step())
         contestant.wait()
     return [loss.item() for loss in found]
 
 
-def test_the_encoder_in_jax_is_the_encoder_in_pytorch() -> None:
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_model_in_jax_is_the_model_in_pytorch(name: str) -> None:
+    torch.manual_seed(0)
+    model, (inputs, targets) = WORKLOADS[name].build(0.0), WORKLOADS[name].batch(2)
+    in_jax = JaxTraining(name, model, (inputs, targets), 0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(3):
+        loss = F.cross_entropy(model(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        torch.testing.assert_close(torch.tensor(float(in_jax.step())), loss.detach(), rtol=0, atol=2e-3)
+    with torch.no_grad():
+        expected = model.eval()(inputs)
+    found = JaxInference(name, model, (inputs, targets)).step()
+    torch.testing.assert_close(torch.tensor(np.asarray(found)), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_the_encoder_in_jax_is_trained_as_in_pytorch() -> None:
     torch.manual_seed(0)
     model, (inputs, targets) = Encoder(0.0, layers=2), WORKLOADS["encoder"].batch()
-    in_jax = JaxEncoder(model, (inputs, targets), layers=2, dropout=0.0)
+    in_jax = JaxTraining("encoder", model, (inputs, targets), 0.0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for _ in range(5):
         loss = F.cross_entropy(model(inputs), targets)
@@ -47,3 +69,23 @@ def test_a_replayed_step_is_the_same_training() -> None:
     found = [ours.replayed().item() for _ in range(6)]
     assert ours.replayed.is_replayed
     assert found == pytest.approx(losses(Eager(WORKLOADS["mlp"], 0.0), 6), abs=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["training", "inference"])
+def test_bfloat16_is_given_to_both_devices(mode: str) -> None:
+    setting = Setting(mode, "bfloat16", batch=3)
+    eager, ours = Eager(WORKLOADS["mlp"], 0.0, setting), Ours(WORKLOADS["mlp"], 0.0, setting)
+    if mode == "training":
+        assert losses(ours, 3) == pytest.approx(losses(eager, 3), abs=2e-2)
+    else:
+        logits = ours.steps.step()
+        assert logits.shape == (3, 10) and logits.dtype is torch.bfloat16
+        torch.testing.assert_close(logits.cpu(), eager.steps.step(), rtol=2e-2, atol=2e-2)
+
+
+def test_a_section_of_the_page_is_replaced_and_the_others_stay(tmp_path: Path) -> None:
+    written = tmp_path / "page.md"
+    page.put(written, "## One", "1")
+    page.put(written, "## Two", "2")
+    page.put(written, "## One", "uno")
+    assert written.read_text() == "# Benchmarks\n\n## One\n\nuno\n\n## Two\n\n2\n"
