@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+import torch_xla
 from tests.support.twins import check_same
 from torch_xla._engine.dispatch.forms import Form, operator_of
 from torch_xla._engine.dispatch.register import _NAMED_AFTER_RESULTS
@@ -147,3 +148,11 @@ def test_powers_of_truth_values_have_the_dtype_they_have_on_the_cpu(exponent: bo
         return [torch.pow(base, exponent), *torch._foreach_pow([base, ~base], exponent)]
 
     check_same(program)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_a_dtype_that_no_device_has_is_refused_where_it_would_arise() -> None:
+    narrow = torch.ones(2, dtype=torch.float16, device="xla")
+    with pytest.raises(TypeError, match="complex32 has no counterpart"):
+        torch.complex(narrow, narrow)
+    torch_xla.sync()

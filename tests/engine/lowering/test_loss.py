@@ -1,5 +1,7 @@
 """The losses give what PyTorch gives on the CPU."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -66,3 +68,11 @@ def test_binary_cross_entropy(reduction: int, weighted: bool) -> None:
     check_rule(aten.binary_cross_entropy.default, x, target, weight, reduction)
     gradient = torch.ones_like(aten.binary_cross_entropy(x, target, weight, reduction))
     check_rule(aten.binary_cross_entropy_backward.default, gradient, x, target, weight, reduction)
+
+
+@pytest.mark.parametrize("loss", [torch.nn.functional.mse_loss, torch.nn.functional.smooth_l1_loss,
+                                  torch.nn.functional.huber_loss])  # fmt: skip
+def test_losses_of_nothing_have_gradients_of_nothing(loss: Callable[..., torch.Tensor]) -> None:
+    x = torch.ones(0, 3, device="xla", requires_grad=True)
+    loss(x, x.detach() * 2).backward()
+    assert x.grad is not None and x.grad.shape == (0, 3)

@@ -72,6 +72,8 @@ def by_tensors(name: str) -> Callable[..., Any]:
     def kernel(self: Tensor, indices: Sequence[Tensor | None], *args: Any, **kwargs: Any) -> Any:
         if self.device.type == "xla":
             indices = _resolved(self, indices)
+        if args and isinstance(args[0], Tensor) and args[0].dtype is not self.dtype:
+            refusals.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), (self, indices, *args), kwargs)
         dim = 0
         for index in indices:
             if index is not None and dim < self.dim() and _is_outside(index, self.shape[dim]):

@@ -181,7 +181,8 @@ def _refuse_dtypes(rule: Rule, operator: Operator, plan: Plan, args: tuple[Any, 
         # A dtype that the CPU lacks a kernel for may have one here, but no device has an order of complex numbers.
         if not isinstance(refusal, NotImplementedError) or any(dtype.is_complex for dtype in found):
             raise refusal
-    _taken.add(asked)
+    if all(spec.numel for spec in plan.operands):  # for nothing, kernels do not look at dtypes
+        _taken.add(asked)
 
 
 def _may_overlap(operator: Operator, call: Call) -> bool:
@@ -284,6 +285,7 @@ def _key(plan: Plan) -> jax.Array | None:
 def _check_shapes(plan: Plan, shapes: Any) -> None:
     # A rule that disagrees with PyTorch about a shape is our mistake: better here, at the user's line.
     for shape, spec in zip(flatten(shapes, plan), plan.outputs, strict=True):
+        dtypes.to_jax(spec.dtype)  # raises if no XLA device has it
         if shape.shape != spec.size:
             raise ValueError(f"the rule of {plan.op} returns shape {shape.shape}, PyTorch expects {spec.size}")
 

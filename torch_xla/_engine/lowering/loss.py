@@ -22,7 +22,7 @@ def reduced(losses: jax.Array, reduction: int) -> jax.Array:
 
 def _spread(gradient: jax.Array, like: jax.Array, reduction: int) -> jax.Array:
     """The gradient of each single loss."""
-    return widened(gradient) / like.size if reduction == MEAN else widened(gradient)
+    return widened(gradient) / max(like.size, 1) if reduction == MEAN else widened(gradient)
 
 
 def _class_weights(
