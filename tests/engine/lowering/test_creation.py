@@ -103,6 +103,8 @@ def test_evenly_spaced_numbers_meet_both_ends(dtype: torch.dtype | None) -> None
             call(aten.linspace.Tensor_Tensor, first, last, 6, dtype=dtype),
             call(aten.linspace.Tensor_Scalar, first, 7, 6, dtype=dtype),
             call(aten.linspace.Scalar_Tensor, 0, last, 6, dtype=dtype),
+            # A step of -49 / 49 is -1, also where the division is the compiler's.
+            call(aten.linspace.Scalar_Tensor, 50, torch.tensor(1), 50, dtype=dtype),
             call(aten.logspace.Tensor_Tensor, torch.tensor(0.0), torch.tensor(2.0), 6, dtype=dtype),
         ]
         calls += [call(aten.logspace.default, *each, dtype=dtype) for each in ((0, 2, 7), (0, 3, 4, 2.0), (0, 1, 0))]

@@ -77,11 +77,6 @@ def _power(op: Any) -> Callable[..., Any]:
     return kernel
 
 
-def _loss_backward(gradient: Tensor, self: Tensor, target: Tensor, *rest: Any) -> Tensor:
-    """PyTorch's divides by the number of losses, which may be 0."""
-    return aten.sub.Tensor(self, target)
-
-
 # Results for the backward alone, whose sizes depend on strides on the CPU, which a rule does not see.
 LIKE_CUDA = frozenset(("aten::_embedding_bag", "aten::_embedding_bag_forward_only"))
 
@@ -111,7 +106,4 @@ KERNELS: dict[str, Callable[..., Any]] = {
     **{op.name(): _power(op) for op in _POWERS},
     "aten::nan_to_num_": lambda self, *args, **kwargs: self,
     "aten::max_unpool2d": max_unpool2d,
-    "aten::mse_loss_backward": _loss_backward,
-    "aten::smooth_l1_loss_backward": _loss_backward,
-    "aten::huber_loss_backward": _loss_backward,
 }

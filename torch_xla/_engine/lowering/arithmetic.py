@@ -128,6 +128,8 @@ _EXACT_POWERS = {
 
 @lowers(aten.pow.Tensor_Scalar, promotion=Promotion.COMMON)
 def pow_to_number(self: jax.Array, exponent: Any) -> jax.Array:
+    if self.dtype == jnp.bool_:
+        return self | ~number_as(exponent, self.dtype)
     known = not isinstance(exponent, jax.Array)
     if known and exponent in _EXACT_POWERS and (is_float(self) or is_complex(self)):
         return _EXACT_POWERS[exponent](widened(self))

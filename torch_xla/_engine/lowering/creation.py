@@ -13,7 +13,7 @@ from jax import lax
 
 from .. import dtypes
 from .cast import cast
-from .opmath import number_as
+from .opmath import number_as, quotient
 from .registry import lowers
 
 aten = torch.ops.aten
@@ -181,7 +181,8 @@ def _spaced(start: Any, end: Any, steps: int, dtype: np.dtype, module: ModuleTyp
         wide = np.result_type(dtype, np.float32)
         start, end = number_as(start, wide), number_as(end, wide)
     index = module.arange(steps, dtype=np.int64)
-    step = (end - start) / max(steps - 1, 1)
+    intervals = max(steps - 1, 1)
+    step = (end - start) / intervals if module is np else quotient(jnp.asarray(end - start), intervals)
     forward = start + step * index.astype(wide)
     return module.where(index < max(steps // 2, steps == 1), forward, end - step * (steps - 1 - index).astype(wide))
 

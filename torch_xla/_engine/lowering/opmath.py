@@ -65,7 +65,8 @@ def quotient(self: jax.Array, other: Any) -> jax.Array:
     """
     if is_complex(self):
         return self / other
-    result = self / (other if jnp.shape(other) == jnp.shape(self) else jnp.where(self != self, self, other))
+    is_like = jnp.ndim(self) > 0 and jnp.shape(other) == jnp.shape(self)  # a single divisor may be a constant
+    result = self / (other if is_like else jnp.where(self != self, self, other))
     # XLA makes a / (b · c) of (a / b) / c, and a · c / b of a / (b / c), where the product may be 0 or infinite.
     # Rounded to the digits it has, a quotient is none that it recognises.
     return lax.reduce_precision(result, jnp.finfo(result.dtype).nexp, jnp.finfo(result.dtype).nmant)
