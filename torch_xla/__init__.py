@@ -45,10 +45,12 @@ try:
         _dynamo.install()
         _eager.switch(_config.eager_debug_mode())
         _history.keep(_config.history())
+    # Libraries that use us only if we are there catch nothing else than `ImportError`.
     except ImportError:
         raise
+    except ValueError as error:  # of a setting
+        raise ImportError(f"torch_xla {__version__} cannot start: {error} (`python -m torch_xla.doctor`)") from error
     except Exception as error:
-        # Libraries that use us only if we are there catch nothing else.
         raise ImportError(
             f"torch_xla {__version__} does not work with torch {_torch.__version__} and jax {_jax.__version__}: {error}"
         ) from error

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -67,6 +69,21 @@ def test_whatever_does_not_fit_is_an_import_error() -> None:
     )
     assert result.stdout.startswith("torch_xla 3.")
     assert f"does not work with torch {result.stdout.split('torch ')[1].split(' ')[0]}" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "setting, what",
+    [
+        ({"XLA_METRICS_SAMPLES": "many"}, "XLA_METRICS_SAMPLES is 'many'; it must be a whole number."),
+        (
+            {"XLA_SAVE_TENSORS_FILE": "x", "XLA_SAVE_TENSORS_FMT": "word"},
+            "XLA_SAVE_TENSORS_FMT is 'word'; it must be one of text, dot, hlo, stablehlo",
+        ),
+    ],
+)
+def test_a_setting_that_cannot_be_read_is_named(setting: dict[str, str], what: str) -> None:
+    result = python("try:\n    import torch_xla\nexcept ImportError as error:\n    print(error)\n", **setting)
+    assert f"cannot start: {what} (`python -m torch_xla.doctor`)" in result.stdout
 
 
 def test_the_platform_of_the_environment_is_told_without_a_client() -> None:

@@ -8,6 +8,14 @@ def _flag(name: str, default: str = "") -> bool:
     return os.environ.get(name, default).strip().lower() not in ("", "0", "false", "no", "off")
 
 
+def _integer(name: str, default: str) -> int:
+    text = os.environ.get(name, "").strip() or default
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{name} is {text!r}; it must be a whole number.") from None
+
+
 def variable(name: str) -> str | None:
     """A variable of the user's own, for the public functions that read one by its name."""
     return os.environ.get(name)
@@ -26,7 +34,7 @@ def pjrt_device() -> str:
 
 def cpu_num_devices() -> int:
     """CPU_NUM_DEVICES: how many virtual CPU devices this process has; 0 leaves it to JAX."""
-    return int(os.environ.get("CPU_NUM_DEVICES", "0") or 0)
+    return _integer("CPU_NUM_DEVICES", "0")
 
 
 def forced_host_devices() -> int:
@@ -73,17 +81,17 @@ def check() -> bool:
 
 def compilation_cache_size() -> int:
     """XLA_COMPILATION_CACHE_SIZE: how many programs stay in memory."""
-    return int(os.environ.get("XLA_COMPILATION_CACHE_SIZE", "2048"))
+    return _integer("XLA_COMPILATION_CACHE_SIZE", "2048")
 
 
 def max_async_closures() -> int:
     """XLA_MAX_ASYNC_QUEUE: how many asynchronous step closures may wait."""
-    return int(os.environ.get("XLA_MAX_ASYNC_QUEUE", "100"))
+    return _integer("XLA_MAX_ASYNC_QUEUE", "100")
 
 
 def metrics_samples() -> int:
     """XLA_METRICS_SAMPLES: how many of its latest samples a metric keeps."""
-    return max(1, int(os.environ.get("XLA_METRICS_SAMPLES", "1024")))
+    return max(1, _integer("XLA_METRICS_SAMPLES", "1024"))
 
 
 def metrics_percentiles() -> tuple[float, ...]:
@@ -107,7 +115,7 @@ def debug_level() -> int:
     """PT_XLA_DEBUG_LEVEL: 1 explains compilations, 2 executions too; PT_XLA_DEBUG asks for all there is. 0: off."""
     if _flag("PT_XLA_DEBUG"):
         return 100
-    return max(0, int(os.environ.get("PT_XLA_DEBUG_LEVEL", "0") or 0))
+    return max(0, _integer("PT_XLA_DEBUG_LEVEL", "0"))
 
 
 def debug_file() -> str:
@@ -117,7 +125,7 @@ def debug_file() -> str:
 
 def debug_max_frames() -> int:
     """PT_XLA_DEBUG_MAX_FRAME: how many Python frames an explanation shows."""
-    return max(1, int(os.environ.get("PT_XLA_DEBUG_MAX_FRAME", "8") or 8))
+    return max(1, _integer("PT_XLA_DEBUG_MAX_FRAME", "8"))
 
 
 def ir_debug() -> bool:
