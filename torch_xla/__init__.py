@@ -39,6 +39,7 @@ try:
         from .debug import metrics as _metrics  # noqa: F401  (binds `torch_xla.debug.metrics`)
         from .experimental.eager import compile as compile
 
+        _platform.prepare_host()
         _dispatch.claim_device_name()
         _dispatch.register_kernels()
         _dispatch.apply_patches()

@@ -43,6 +43,14 @@ def forced_host_devices() -> int:
     return int(found[-1]) if found else 0
 
 
+def keep_host_memory() -> bool:
+    """XLA_KEEP_HOST_MEMORY: what CPU programs free stays with the process, if nothing else sets glibc's allocator."""
+    theirs = any(name.startswith("MALLOC_") for name in os.environ)
+    return (
+        _flag("XLA_KEEP_HOST_MEMORY", "1") and not theirs and "glibc.malloc" not in os.environ.get("GLIBC_TUNABLES", "")
+    )
+
+
 def use_bf16() -> bool:
     """XLA_USE_BF16: float32 and float64 values live on the device as bfloat16."""
     return _flag("XLA_USE_BF16")
@@ -82,6 +90,11 @@ def check() -> bool:
 def compilation_cache_size() -> int:
     """XLA_COMPILATION_CACHE_SIZE: how many programs stay in memory."""
     return _integer("XLA_COMPILATION_CACHE_SIZE", "2048")
+
+
+def stage_operations() -> int:
+    """XLA_STAGE_OPERATIONS: a program is compiled in stages if that spares so many operations; 0: never."""
+    return _integer("XLA_STAGE_OPERATIONS", "300")
 
 
 def max_async_closures() -> int:

@@ -8,6 +8,7 @@ import threading
 import jax
 
 from .. import config
+from . import host_heap
 
 # What the documents call a platform → what JAX calls it.
 _JAX_NAMES = {"CPU": "cpu", "CUDA": "cuda", "GPU": "gpu", "ROCM": "rocm", "TPU": "tpu"}
@@ -50,6 +51,8 @@ def local_devices() -> tuple[jax.Device, ...]:
         if count > 1 and not _started and wanted in ("", "CPU"):
             # The user asked for virtual devices by name; JAX takes the number only before its CPU client starts.
             jax.config.update("jax_num_cpu_devices", count)
+        if not _started and _is_host_likely():
+            host_heap.keep_memory()
         try:
             devices = jax.local_devices(backend=_JAX_NAMES.get(wanted, wanted.lower()) if wanted else None)
         except RuntimeError as error:
@@ -67,9 +70,23 @@ if hasattr(os, "register_at_fork"):
 
 def expected_device_count() -> int:
     """How many devices there will be, as far as settings and device files tell; does not start the client."""
-    files = sum(len(glob.glob(pattern)) for pattern in ("/dev/nvidia[0-9]*", "/dev/accel*", "/dev/vfio/[0-9]*"))
     chosen = int(getattr(jax.config, "jax_num_cpu_devices", 0) or 0)
-    return max(1, config.cpu_num_devices(), config.forced_host_devices(), chosen, files)
+    return max(1, config.cpu_num_devices(), config.forced_host_devices(), chosen, _accelerator_files())
+
+
+def prepare_host() -> None:
+    """What must be done before any thread starts, if the host is going to be the device. Starts no client."""
+    if _is_host_likely():
+        host_heap.one_arena()
+
+
+def _is_host_likely() -> bool:
+    wanted = config.pjrt_device()
+    return wanted == "CPU" or (not wanted and not _accelerator_files())
+
+
+def _accelerator_files() -> int:
+    return sum(len(glob.glob(pattern)) for pattern in ("/dev/nvidia[0-9]*", "/dev/accel*", "/dev/vfio/[0-9]*"))
 
 
 def is_started() -> bool:

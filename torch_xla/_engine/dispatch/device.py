@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..client import platform
+from ..client import host_heap, platform
 from ..dtypes import TO_JAX
 from ..execute import executor
 from ..private import torch as private
@@ -189,7 +189,8 @@ def get_device_capability(device: Any = None) -> tuple[int, int]:
 
 
 def empty_cache() -> None:
-    """Nothing to do: PJRT owns the allocator."""
+    """Returns to the system what the host keeps for the next programs. Other devices' memory is PJRT's."""
+    host_heap.release_memory()
 
 
 class Stream:

@@ -136,13 +136,21 @@ def _max_pool_backward(dims: int) -> Callable[..., jax.Array]:
         indices: jax.Array,
     ) -> jax.Array:
         windows = _Windows(self.shape[-dims:], kernel_size, stride, padding, dilation, ceil_mode)
-        gradient = widened(grad_output)
-        zero = jnp.zeros((), gradient.dtype)
-        total = jnp.zeros(self.shape, gradient.dtype)
-        for element in windows.elements():
-            taken = jnp.where(indices == windows.places(element), gradient, zero)
-            total = total + windows.spread(taken, element)
-        return total
+
+        def by_elements(gradient: jax.Array, indices: jax.Array) -> jax.Array:
+            zero = jnp.zeros((), gradient.dtype)
+            total = jnp.zeros(self.shape, gradient.dtype)
+            for element in windows.elements():
+                taken = jnp.where(indices == windows.places(element), gradient, zero)
+                total = total + windows.spread(taken, element)
+            return total
+
+        def by_index(gradient: jax.Array, indices: jax.Array) -> jax.Array:
+            return scatter_by_index(gradient, self.shape, dims, indices)
+
+        # The CPU adds one element after the other anyway. There the other form is also fused with the forward pool,
+        # which it then computes anew for every element of every window.
+        return lax.platform_dependent(widened(grad_output), indices, cpu=by_index, default=by_elements)
 
     return lower
 
