@@ -93,6 +93,6 @@ def test_part_of_a_known_index_may_be_used() -> None:
 
 def test_what_is_put_has_the_dtype_of_where_it_is_put() -> None:
     x, index = torch.ones(3, device="xla"), torch.tensor([1, 0], device="xla")
-    with pytest.raises(RuntimeError, match="source and destination dtypes match, got Float for the destination and Bool"):
+    with pytest.raises(RuntimeError, match="got Float for the destination and Bool for the source"):
         x.index_put_((index,), index > 0)
     assert x.index_put_((index,), (index > 0).float()).tolist() == [0, 1, 1]

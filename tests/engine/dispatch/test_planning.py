@@ -1,6 +1,7 @@
 """From a call to its plan: found again for equal calls, told apart where anything differs."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -126,12 +127,24 @@ def test_what_one_number_leaves_as_it_is_another_one_changes() -> None:
     assert y.pow_(0.5).tolist() == [2, 3]
 
 
-@pytest.mark.parametrize("function", [torch.xlogy, torch.special.xlog1py])
-def test_mixed_dtypes_leave_the_order_of_the_result_as_it_is_on_the_cpu(function: Callable[..., torch.Tensor]) -> None:
-    ours, theirs = (
-        function(torch.ones(2, 3, device=d).mT, torch.ones(3, 2, dtype=torch.bool, device=d)) for d in ("xla", "cpu")
-    )
-    assert ours.stride() == theirs.stride() and torch.equal(ours.cpu(), theirs)
+MIXED: list[Callable[..., torch.Tensor]] = [
+    torch.copysign, torch.floor_divide, torch.logaddexp, torch.logical_and, torch.xlogy, torch.special.xlog1py,
+    torch.add, torch.atan2, partial(torch.div, rounding_mode="floor"),
+]  # fmt: skip
+BESIDE = (torch.ones(3, 2), torch.tensor(2), torch.tensor([2.0, 3.0]), torch.ones(3, 1, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("function", MIXED, ids=str)
+@pytest.mark.parametrize("beside", BESIDE, ids=lambda tensor: f"{tuple(tensor.shape)}")
+def test_results_lie_in_memory_as_on_the_cpu(function: Callable[..., torch.Tensor], beside: torch.Tensor) -> None:
+    turned = torch.ones(2, 3).mT
+    for pair in ((turned, beside), (beside.to(turned.dtype), turned)):
+        ours, theirs = (function(*[x.to(device) for x in pair]) for device in ("xla", "cpu"))
+        assert ours.stride() == theirs.stride() and ours.dtype is theirs.dtype
+
+
+def test_the_result_of_isin_is_contiguous_as_on_the_cpu() -> None:
+    assert torch.isin(torch.ones(2, 3, device="xla").mT, torch.ones(2, device="xla")).is_contiguous()
 
 
 def test_complex_numbers_that_are_none_are_replaced_in_place() -> None:

@@ -152,3 +152,12 @@ THEMSELVES: dict[str, Call] = {
 @pytest.mark.parametrize("name", THEMSELVES)
 def test_what_places_elements_takes_none_of_what_it_writes(name: str) -> None:
     assert message(THEMSELVES[name], "xla") == message(THEMSELVES[name], "cpu")
+
+
+@pytest.mark.parametrize("function", [torch.polar, torch.complex])
+@pytest.mark.parametrize("size", [0, 3])
+def test_complex_numbers_are_made_of_floats_that_have_a_complex_dtype(function: Any, size: int) -> None:
+    def call(ones: Callable[..., torch.Tensor]) -> torch.Tensor:
+        return function(ones(size, dtype=torch.bfloat16), ones(size, dtype=torch.bfloat16))  # type: ignore[no-any-return]
+
+    assert message(call, "xla") == message(call, "cpu")

@@ -90,3 +90,9 @@ def test_mistakes_raise_what_the_cpu_raises(call: Callable[[str], Any]) -> None:
         call("cpu")
     with pytest.raises(type(theirs.value)):
         call("xla")
+
+
+@pytest.mark.parametrize("dim", [None, 0])
+def test_what_is_distinct_of_nothing_has_memory_of_its_own(dim: int | None) -> None:
+    nothing = torch.ones(0, 3, device="xla")
+    assert torch.unique_consecutive(nothing, dim=dim).untyped_storage()._cdata != nothing.untyped_storage()._cdata

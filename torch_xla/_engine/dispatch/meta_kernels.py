@@ -43,7 +43,7 @@ def attention_backward(
 ) -> tuple[Tensor | None, ...]:
     """Gradients lie as the CPU's kernel leaves them, or its composition where that has no kernel."""
     dropout_p = rest[6]
-    if dropout_p > 0 or grad_input_mask[3]:
+    if dropout_p > 0 or grad_input_mask[3] or query.shape[-1] != value.shape[-1]:
         gradients = [query.new_empty(query.shape), _column_major(key, *key.shape), value.new_empty(value.shape)]
     else:
         gradients = [torch.empty_like(x.transpose(1, 2).contiguous()).transpose(1, 2) for x in (query, key, value)]
@@ -77,6 +77,34 @@ def _power(op: Any) -> Callable[..., Any]:
     return kernel
 
 
+def _element_by_element(op: Any) -> Callable[..., Any]:
+    """A function of two numbers: its result lies in memory as that of any other, whatever its dtype."""
+
+    def kernel(self: Tensor, other: Tensor, **options: Any) -> Tensor:
+        result, like = op(self, other, **options), aten.eq.Tensor(self, other)
+        return torch.empty_strided(like.shape, like.stride(), dtype=result.dtype, device="meta")
+
+    return kernel
+
+
+def _contiguous(op: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: op(*args, **kwargs).contiguous()
+
+
+_ELEMENT_BY_ELEMENT = (
+    aten.copysign.Tensor,
+    aten.div.Tensor_mode,
+    aten.floor_divide.default,
+    aten.heaviside.default,
+    aten.logaddexp.default,
+    aten.logaddexp2.default,
+    aten.logical_and.default,
+    aten.logical_or.default,
+    aten.logical_xor.default,
+    aten.special_xlog1py.default,
+    aten.xlogy.Tensor,
+)
+
 # Results for the backward alone, whose sizes depend on strides on the CPU, which a rule does not see.
 LIKE_CUDA = frozenset(("aten::_embedding_bag", "aten::_embedding_bag_forward_only"))
 
@@ -100,9 +128,8 @@ KERNELS: dict[str, Callable[..., Any]] = {
     **{op.name(): _normalization(op) for op in _NORMALIZATIONS},
     "aten::_scaled_dot_product_fused_attention_overrideable_backward": attention_backward,
     "aten::geqrf": geqrf,
-    # Of the dtype and the strides of any function of two numbers that makes floats.
-    "aten::xlogy.Tensor": aten.atan2.default,
-    "aten::special_xlog1py": aten.atan2.default,
+    **{op.name(): _element_by_element(op) for op in _ELEMENT_BY_ELEMENT},
+    "aten::isin.Tensor_Tensor": _contiguous(aten.isin.Tensor_Tensor),
     **{op.name(): _power(op) for op in _POWERS},
     "aten::nan_to_num_": lambda self, *args, **kwargs: self,
     "aten::max_unpool2d": max_unpool2d,

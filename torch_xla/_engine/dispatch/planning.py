@@ -86,7 +86,7 @@ def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
     inferred: meta.Inferred | None = None
     try:
         inferred = meta.infer(operator, args, kwargs)
-    except NotImplementedError:
+    except (NotImplementedError, ZeroDivisionError):  # some divide by the number of elements, which may be 0
         if rule is None:
             return Entry(None)
     if rule is None and operator.functional is not None:
@@ -147,6 +147,8 @@ def _is_doubtful(rule: Rule, operator: Operator, plan: Plan, shapes: Any) -> boo
         name = operator.overload._schema.name.partition("::")[2].rstrip("_")
         if "backward" in name:
             return False  # autograd calls it, and what the forward kernel kept has the dtypes of this device
+        if name in ("complex", "polar"):
+            return True
         products = name in _PRODUCTS
         return len({s.dtype for s in plan.operands if products or s.dtype.is_floating_point}) > 1
     if operator.form is not Form.INPLACE or isinstance(shapes, (list, tuple)):

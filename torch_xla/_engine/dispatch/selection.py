@@ -93,7 +93,7 @@ def _distinct(values: Tensor, order: Tensor | None, counts: bool, inverse: bool)
     """The distinct rows of `values`, whose equals stand together, as they came by `order`."""
     nothing = torch.empty(0, dtype=torch.int64, device=values.device)
     if not values.shape[0]:
-        return values, nothing, nothing
+        return values.clone(), nothing, nothing
     places, run, lengths = _runs(_starts(values))
     if inverse and order is not None:
         run = torch.empty_like(run).scatter_(0, order, run)
