@@ -83,7 +83,9 @@ CALLS: dict[str, tuple[Callable[[], Callable[[], None]], int]] = {
 
 
 def microseconds(call: Callable[[], None], times: int) -> float:
-    """Of this thread, for one call."""
+    """Of this thread, for one call. Python specialises its code to the way that was just turned on: not timed."""
+    for _ in range(times):
+        call()
     torch_xla.sync(wait=True)
     started = time.thread_time()
     for _ in range(times):

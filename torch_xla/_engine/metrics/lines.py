@@ -57,8 +57,7 @@ def user_frame(start: FrameType | None = None) -> FrameType | None:
 
 def user_line() -> Line:
     """File, line and function of the user's innermost frame."""
-    frame = user_frame(sys._getframe(1))
-    return NOWHERE if frame is None else _remember(frame)[0]
+    return user_lines(1, sys._getframe(1))[0]
 
 
 def user_lines(most: int, start: FrameType | None = None) -> tuple[Line, ...]:

@@ -88,7 +88,7 @@ def _listen(event: Any) -> None:
     kind = event.__class__
     if kind is Step:
         steps.append(event)
-        if event.start + event.seconds > _next_memory:
+        if event[3] + event[4] > _next_memory:  # when it ended
             look_at_memory()
     elif kind is Transfer:
         recent.append(event)
