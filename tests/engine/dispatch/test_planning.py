@@ -143,8 +143,10 @@ def test_results_lie_in_memory_as_on_the_cpu(function: Callable[..., torch.Tenso
         assert ours.stride() == theirs.stride() and ours.dtype is theirs.dtype
 
 
-def test_the_result_of_isin_is_contiguous_as_on_the_cpu() -> None:
-    assert torch.isin(torch.ones(2, 3, device="xla").mT, torch.ones(2, device="xla")).is_contiguous()
+def test_some_results_are_contiguous_as_on_the_cpu() -> None:
+    turned = torch.ones(2, 3, device="xla").mT
+    assert torch.isin(turned, torch.ones(2, device="xla")).is_contiguous()
+    assert (2**turned).is_contiguous()
 
 
 def test_complex_numbers_that_are_none_are_replaced_in_place() -> None:

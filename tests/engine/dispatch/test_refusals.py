@@ -100,6 +100,11 @@ def test_a_writing_form_may_take_its_arguments_in_another_order() -> None:
     torch.testing.assert_close(x.to("xla").polygamma_(2).cpu(), x.clone().polygamma_(2))
 
 
+def scattered(ones: Callable[..., torch.Tensor], how: str) -> torch.Tensor:
+    x = ones(3, dtype=torch.complex64)
+    return x.scatter_reduce(0, ones(3, dtype=torch.int64) - 1, x, how)
+
+
 ORDERED: dict[str, Call] = {
     "argmax": lambda ones: torch.argmax(ones(3, dtype=torch.complex64)),
     "amax": lambda ones: torch.amax(ones(3, dtype=torch.complex64), 0),
@@ -109,6 +114,7 @@ ORDERED: dict[str, Call] = {
     "maximum": lambda ones: torch.maximum(ones(3), ones(3, dtype=torch.complex64)),
     "min": lambda ones: torch.min(ones(3, dtype=torch.complex64), 0),
     "msort": lambda ones: torch.msort(ones(0, 3, dtype=torch.complex64)),
+    "scatter_reduce": lambda ones: scattered(ones, "sum") * 0 + scattered(ones, "amax"),
     "remainder": lambda ones: torch.remainder(ones(3, dtype=torch.complex64), 2),
 }
 

@@ -169,3 +169,12 @@ def test_interpolation_starts_at_the_nearer_end(dtype: torch.dtype, changing: bo
 def test_zero_dim_and_empty_operands(op: Any) -> None:
     shapes = [((), ()), ((0, 3), (1, 3)), ((2, 1), (0,)), ((), (3,))]
     check_calls(call(op, torch.full(one, 2.5), torch.full(other, 0.75)) for one, other in shapes)
+
+
+@pytest.mark.parametrize("value", [2.0, 1.5, 3])
+def test_the_factor_of_integers_is_an_integer(value: float) -> None:
+    def program(device: str) -> torch.Tensor:
+        x = torch.tensor([3, 8192, -3], dtype=torch.int16, device=device)
+        return x.addcmul_(x, x, value=value)
+
+    assert program("xla").tolist() == program("cpu").tolist()

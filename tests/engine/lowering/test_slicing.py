@@ -53,3 +53,9 @@ def test_diagonals_are_embedded(offset: int) -> None:
     calls = [call(aten.diag_embed.default, torch.randn(2, 3), offset, *dims) for dims in ((-2, -1), (0, 2), (1, -3))]
     check_calls([*calls, call(aten.diag_embed.default, torch.tensor([1, 2, 3]), offset)])
     check_calls([call(aten.diag_embed.default, torch.zeros(2, 0), offset)])
+
+
+def test_what_is_scattered_into_a_selection_has_its_size() -> None:
+    x = torch.ones(2, 3, device="xla")
+    with pytest.raises(RuntimeError, match=r"src size = \[2\], slice size = \[3\]"):
+        torch.select_scatter(x, x.select(1, 0), 0, 0)

@@ -44,7 +44,8 @@ def attention_backward(
     """Gradients lie as the CPU's kernel leaves them, or its composition where that has no kernel."""
     dropout_p = rest[6]
     if dropout_p > 0 or grad_input_mask[3] or query.shape[-1] != value.shape[-1]:
-        gradients = [query.new_empty(query.shape), _column_major(key, *key.shape), value.new_empty(value.shape)]
+        of_key = _column_major(key, *key.shape) if key.shape[1] == query.shape[1] else key.new_empty(key.shape)
+        gradients = [query.new_empty(query.shape), of_key, value.new_empty(value.shape)]
     else:
         gradients = [torch.empty_like(x.transpose(1, 2).contiguous()).transpose(1, 2) for x in (query, key, value)]
     bias = attn_bias.new_empty(attn_bias.shape) if attn_bias is not None and grad_input_mask[3] else None
@@ -130,6 +131,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "aten::geqrf": geqrf,
     **{op.name(): _element_by_element(op) for op in _ELEMENT_BY_ELEMENT},
     "aten::isin.Tensor_Tensor": _contiguous(aten.isin.Tensor_Tensor),
+    "aten::pow.Scalar": _contiguous(aten.pow.Scalar),
     **{op.name(): _power(op) for op in _POWERS},
     "aten::nan_to_num_": lambda self, *args, **kwargs: self,
     "aten::max_unpool2d": max_unpool2d,

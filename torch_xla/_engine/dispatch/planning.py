@@ -23,6 +23,9 @@ DROPPED = frozenset(("device", "layout", "pin_memory", "memory_format", "non_blo
 # The size or the strides of their results depend on their numbers.
 _SIZED_BY_NUMBERS = ("aten::arange", "aten::range", "aten::_scaled_dot_product_fused_attention_overrideable_backward")
 
+# Numbers that take the dtype of the tensors they multiply.
+_FACTORS = ("alpha", "beta", "value")
+
 # Operators of which the CPU takes operands of these dtypes: its answer is the same for every size.
 _taken: set[tuple[Any, ...]] = set()
 
@@ -171,12 +174,13 @@ def _refuse_dtypes(rule: Rule, operator: Operator, plan: Plan, args: tuple[Any, 
         kwargs.get(w) if isinstance(w, str) else args[w] for w in operator.scalars if w in kwargs or _is_in(w, args)
     ]
     truths = tuple(isinstance(argument, bool) for argument in given)
-    asked = operator.name, found, truths
+    words = tuple(leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, str))
+    asked = operator.name, found, truths, words
     is_usual = len(set(found)) == 1 and found[0].is_floating_point and not any(truths)
     if is_usual or asked in _taken or "backward" in name or not found:
         return
     if rule.promotion is Promotion.NONE and len(set(found)) > 1 and not name.startswith("aten::_foreach_"):
-        if not any(dtype.is_complex for dtype in found) or torch.int32 in found:
+        if not any(dtype.is_complex for dtype in found) or not {torch.bool, torch.uint8, torch.int32}.isdisjoint(found):
             return
     refusal = refusals.refusal_of_the_cpu(operator, args, kwargs)
     if refusal is not None and not refusals.is_of_zeros(refusal):
@@ -270,7 +274,7 @@ def _compute_dtype(rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs
         for leaf in argument if isinstance(argument, (list, tuple)) else (argument,):
             if isinstance(leaf, torch.Tensor):
                 tensors.append((leaf.dtype, leaf.dim()))
-            elif isinstance(leaf, (bool, int, float, complex)) and where in operator.scalars:
+            elif isinstance(leaf, (bool, int, float, complex)) and where in operator.scalars and where not in _FACTORS:
                 numbers.append(leaf)
     dtype = promotion.common_dtype(tensors, numbers)
     return promotion.float_dtype(dtype) if rule.promotion is Promotion.FLOAT else dtype

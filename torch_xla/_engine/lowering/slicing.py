@@ -57,6 +57,12 @@ def slice_backward(
 @lowers(aten.select_scatter.default)
 def select_scatter(self: jax.Array, src: jax.Array, dim: int, index: int) -> jax.Array:
     dim = one_dim(dim, self.ndim)
+    expected = [n for axis, n in enumerate(self.shape) if axis != dim]
+    if list(src.shape) != expected:
+        raise RuntimeError(
+            "expected src to have a size equal to the slice of self. "
+            f"src size = {list(src.shape)}, slice size = {expected}"
+        )
     src = jnp.expand_dims(src.astype(self.dtype), dim)
     return lax.dynamic_update_slice_in_dim(self, src, index % self.shape[dim], dim)
 
