@@ -6,6 +6,7 @@ cannot be read is deleted and compiled again. The least recently used leave when
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -22,7 +23,7 @@ import jax
 from jax.experimental import serialize_executable
 
 from .. import config, metrics
-from . import fingerprint
+from . import fingerprint, foresight
 
 MAGIC = b"torch_xla executable 1\n"
 SUFFIX = ".xla"
@@ -82,8 +83,7 @@ def find(program: str, device: jax.Device) -> Stored | None:
     environment = fingerprint.environment(device)
     path = place / _name(program, environment)
     try:
-        header, body = _read(path)
-        stored = Stored(_load(body, header, device), header["seconds"])
+        stored = foresight.take(path.name, device) or _stored(path, device)
     except FileNotFoundError:
         _miss(program, _why_missing(place, program, environment))
         return None
@@ -95,15 +95,40 @@ def find(program: str, device: jax.Device) -> Stored | None:
         _delete(path)
         return None
     metrics.count("PersistentCacheHit")
+    foresight.note(place, path.name, None if _is_read_only() else _write)
     with contextlib.suppress(OSError):
         os.utime(path)
     return stored
 
 
-def keep(program: str, device: jax.Device, executable: Any, seconds: float, arguments: int, results: int) -> None:
-    """Writes an executable that took `seconds` to compile; does nothing if it is not worth it or may not."""
+@functools.cache
+def foresee(device: jax.Device) -> None:
+    """Starts to read what this command used the last time."""
     place = folder()
-    if place is None or _is_read_only() or seconds < WORTH_KEEPING_SECONDS:
+    if place is not None:
+        foresight.begin(place, device, _stored)
+
+
+def _stored(path: Path, device: jax.Device) -> Stored:
+    header, body = _read(path)
+    return Stored(_load(body, header, device), header["seconds"])
+
+
+def keep(
+    program: str,
+    device: jax.Device,
+    executable: Any,
+    seconds: float,
+    arguments: int,
+    results: int,
+    program_seconds: float = 0.0,
+) -> None:
+    """Writes an executable that took `seconds` to compile; does nothing if it is not worth it or may not.
+
+    It is worth it too if the program of which it is a stage took long enough, `program_seconds`.
+    """
+    place = folder()
+    if place is None or _is_read_only() or max(seconds, program_seconds) < WORTH_KEEPING_SECONDS:
         return
     try:
         body = zlib.compress(serialize_executable.serialize(executable)[0], 1)
@@ -125,6 +150,7 @@ def keep(program: str, device: jax.Device, executable: Any, seconds: float, argu
         _warn("write", f"Compiled programs cannot be kept in {place}: {error}")
         return
     metrics.count("PersistentCacheWrite")
+    foresight.note(place, path.name, _write)
     _look_after(place)
 
 

@@ -29,6 +29,11 @@ class Origins:
         line = self.lines[index] if self.lines else None
         return private.located(line, (*scope, name_of(graph.operations[index])))
 
+    def part(self, operations: Sequence[int]) -> "Origins":
+        """Those of a graph that is made of some of the operations."""
+        lines = [self.lines[index] for index in operations] if self.lines else ()
+        return Origins(lines, [self.scopes[index] for index in operations] if self.scopes else ())
+
 
 UNKNOWN = Origins()
 

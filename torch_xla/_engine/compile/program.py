@@ -1,5 +1,7 @@
 """A program: one graph with what may differ between its runs, and the executables made of it so far.
 
+A large graph that repeats itself is compiled in stages, of which equal ones share an executable (`stages`, `staged`).
+
 Python numbers are baked into the first executable. When a later run comes with another number, that number becomes an
 argument: so a learning rate that changes every step costs one more compile, ever. A rule that must see a number keeps
 it baked, and then each combination of such numbers has its own executable.
@@ -12,29 +14,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from .. import config, dtypes, metrics
+from .. import config, metrics
+from ..client.platform import is_host
 from ..graph.graph import Graph
 from ..graph.plan import Plan
-from ..lowering.call import NeedsStaticNumber, lower
 from ..metrics.events import Sizes
-from ..private import jax as private
-from . import disk, fingerprint
-from .origins import UNKNOWN, Origins
+from . import build, disk, fingerprint, function, staged, stages
+from .function import MustBake
+from .origins import UNKNOWN
 
 # The numbers each plan came with, by its place among the same plans of a graph. A plan that comes with other numbers in
 # a new graph (the second step of an optimizer, whose state exists by now) will come with others again.
 _seen_numbers: dict[tuple[Plan, int], tuple[float | int, ...]] = {}
-
-
-class _MustBake(Exception):
-    """Numbers that a rule looked at."""
-
-    def __init__(self, numbers: range) -> None:
-        super().__init__(numbers)
-        self.numbers = numbers
 
 
 class Program:
@@ -45,9 +38,8 @@ class Program:
         self.donated = donated
         self.device = device
         self.origins = UNKNOWN
-        self.smallest_output = min(
-            range(len(graph.outputs)), key=lambda i: graph.specs[graph.outputs[i]].numel, default=0
-        )
+        self.ends = self._smallest([graph.outputs])
+        self.stages: tuple[stages.Stage, ...] | None = None  # none: not looked for, or not worth it
         self._packer = struct.Struct("".join("d" if t is float else "q" for t in graph.number_types))
         self._baked: bytes | None = None
         self._promoted: tuple[int, ...] = ()
@@ -68,8 +60,8 @@ class Program:
     def compile_for(self, numbers: Sequence[float | int]) -> Sizes | None:
         """Makes the executable of a run with these numbers, and tells the memory it needs if XLA does."""
         found = self._compile(self._packer.pack(*numbers), numbers).memory_analysis()
-        if found is None:
-            return None
+        if found is None or isinstance(found, Sizes):
+            return found
         return Sizes(
             found.argument_size_in_bytes,
             found.output_size_in_bytes,
@@ -115,16 +107,20 @@ class Program:
         return bytes(kept)
 
     def _compile(self, packed: bytes, numbers: Sequence[float | int]) -> Any:
+        before = list(self._executables.values())  # alive meanwhile, so that a new one can share their stages
         if self._baked is None:
             self._baked = packed
             self._set_promoted(_known_to_change(self.graph, numbers))
         else:
             self._promote(packed)
         metrics.metric("InputOutputAliasCount", metrics.Unit.SCALAR).add(len(self.donated))
-        executable = self._from_disk(packed)
+        if self.stages is None:
+            self._look_for_stages()
+        executable = self._in_stages(packed, numbers) if self.stages else self._from_disk(packed)
         if executable is None:
             executable = self._from_xla(packed, numbers)
         self._executables[self._key(packed)] = executable
+        del before
         return executable
 
     def _from_disk(self, packed: bytes) -> Any:
@@ -145,9 +141,7 @@ class Program:
         with metrics.timed("CompileTime"):
             executable = self._lowered_with_fewest_arguments(numbers).compile()
         seconds = time.perf_counter() - started
-        metrics.count("UncachedCompile")
-        metrics.count("CreateCompileHandles")
-        metrics.count("StableHloCompile")
+        self._count_compile()
         if before:
             if len(self._must_bake) > baked:
                 disk.note_baked(before, self.device, sorted(self._must_bake))
@@ -155,6 +149,50 @@ class Program:
             results = len(self.graph.outputs)
             disk.keep(self._fingerprint(packed), self.device, executable, seconds, arguments, results)
         return executable
+
+    def _look_for_stages(self) -> None:
+        least = stages.LEAST_BYTES_ON_HOST if is_host(self.device) else stages.LEAST_BYTES
+        self.stages = stages.of(self.graph, self.donated, config.stage_operations(), least)
+        if self.stages:
+            self.ends = self._smallest([each.outputs for each in self.stages if each.is_an_end])
+
+    def _in_stages(self, packed: bytes, numbers: Sequence[float | int]) -> Any:
+        assert self.stages
+        before = self._fingerprint(packed) if self._may_be_kept() else ""
+        if before:
+            self._must_bake.update(disk.baked(before, self.device))
+            self._set_promoted(self._promoted)
+        baked = len(self._must_bake)
+        wanted, seconds = self._filled(numbers, bool(before))
+        if seconds:
+            metrics.metric("CompileTime").add(int(seconds * 1e9))
+            self._count_compile()
+        if before and len(self._must_bake) > baked:
+            disk.note_baked(before, self.device, sorted(self._must_bake))
+        metrics.count("StagedProgram")
+        metrics.count("SharedOperations", stages.spared_by(self.stages))
+        return staged.Staged(self.graph, self.stages, wanted, numbers, self._promoted)
+
+    def _filled(self, numbers: Sequence[float | int], keeps: bool) -> tuple[list[staged.Wanted], float]:
+        assert self.stages
+        while True:
+            wanted = staged.wanted(self.stages, self.device, numbers, frozenset(self._promoted), self._must_bake)
+            try:
+                return wanted, build.fill(wanted, self.stages, self.device, self.origins, keeps)
+            except MustBake as error:
+                self._must_bake.update(error.numbers)
+                self._set_promoted(self._promoted)
+
+    def _smallest(self, groups: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        """For each group of slots the smallest output among them, by its place among the outputs."""
+        place = {slot: index for index, slot in enumerate(self.graph.outputs)}
+        specs = self.graph.specs
+        return tuple(place[min(group, key=lambda slot: specs[slot].numel)] for group in groups if group)
+
+    def _count_compile(self) -> None:
+        metrics.count("UncachedCompile")
+        metrics.count("CreateCompileHandles")
+        metrics.count("StableHloCompile")
 
     def _may_be_kept(self) -> bool:
         # An executable from disk shows the lines and names of the program that first compiled it.
@@ -167,7 +205,7 @@ class Program:
         while True:
             try:
                 return self._lower(numbers)
-            except _MustBake as error:
+            except MustBake as error:
                 self._must_bake.update(error.numbers)
                 self._set_promoted(self._promoted)
 
@@ -187,25 +225,10 @@ class Program:
 
     def _set_promoted(self, promoted: Sequence[int]) -> None:
         self._promoted = tuple(i for i in promoted if i not in self._must_bake)
-        self._floats = [i for i in self._promoted if self.graph.number_types[i] is float]
-        self._ints = [i for i in self._promoted if self.graph.number_types[i] is not float]
+        self._floats, self._ints = function.by_type(self.graph, self._promoted)
 
     def _lower(self, numbers: Sequence[float | int]) -> Any:
-        sharding = jax.sharding.SingleDeviceSharding(self.device)
-
-        def describe(size: tuple[int, ...], dtype: np.dtype) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct(size, dtype, sharding=sharding)
-
-        with jax.enable_x64(True), private.located(None, ()):
-            arguments = [describe(spec.size, dtypes.to_jax(dtypes.on_device(spec.dtype))) for spec in self.graph.inputs]
-            if self._floats:
-                arguments.append(describe((len(self._floats),), np.dtype(np.float64)))
-            if self._ints:
-                arguments.append(describe((len(self._ints),), np.dtype(np.int64)))
-            if self.graph.draws:
-                arguments.append(describe((self.graph.draws, 4), np.dtype(np.uint32)))
-            function = as_function(self.graph, list(numbers), self._floats, self._ints, self.origins)
-            return jax.jit(function, donate_argnums=self.donated, keep_unused=True).trace(*arguments).lower()
+        return function.lowered(self.graph, self.donated, self.device, numbers, self._promoted, self.origins)
 
 
 def _known_to_change(graph: Graph, numbers: Sequence[float | int]) -> list[int]:
@@ -220,34 +243,3 @@ def _known_to_change(graph: Graph, numbers: Sequence[float | int]) -> list[int]:
         changed.extend(first + i for i, (old, new) in enumerate(zip(before, own, strict=True)) if old != new)
         places[plan] += 1
     return changed
-
-
-def as_function(
-    graph: Graph, numbers: list[float | int], floats: list[int], ints: list[int], origins: Origins = UNKNOWN
-) -> Callable[..., tuple[jax.Array, ...]]:
-    """The graph as a function of its inputs, then of the vectors of float numbers, int numbers and random keys."""
-
-    def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:
-        rest = list(arguments[len(graph.inputs) :])
-        values: list[Any] = list(arguments[: len(graph.inputs)])
-        filled: list[Any] = list(numbers)
-        for indices, dtype in ((floats, np.dtype(np.float64)), (ints, np.dtype(np.int64))):
-            if indices:
-                vector = rest.pop(0)
-                for place, index in enumerate(indices):
-                    filled[index] = private.weakly_typed(vector[place], dtype)
-        keys = jax.random.wrap_key_data(rest.pop(0), impl="rbg") if graph.draws else None
-        for index, operation in enumerate(graph.operations):
-            plan, first = operation.plan, operation.first_number
-            own = range(first, first + len(plan.numbers))
-            key = keys[operation.draw] if plan.random and keys is not None else None
-            try:
-                with origins.of(graph, index):
-                    values.extend(lower(plan, [values[s] for s in operation.operands], [filled[i] for i in own], key))
-            except NeedsStaticNumber as error:
-                if any(isinstance(filled[i], jax.Array) for i in own):
-                    raise _MustBake(own) from error
-                raise
-        return tuple(jnp.asarray(values[slot]) for slot in graph.outputs)
-
-    return program

@@ -23,8 +23,9 @@ SourceLines = Callable[[], tuple[Line | None, ...]]
 _executed = metrics.counter("ExecuteComputation")
 
 _step = 0
-# The last programs started, each with its smallest output: waiting waits for these, and they hold little memory.
-_in_flight: "deque[tuple[int, Any, Program, Sequence[float | int], SourceLines]]" = deque(maxlen=32)
+# The last programs started, each with small outputs that are there when all of it has ended: waiting waits for these,
+# and they hold little memory.
+_in_flight: "deque[tuple[int, list[Any], Program, Sequence[float | int], SourceLines]]" = deque(maxlen=32)
 
 
 def run(
@@ -59,7 +60,7 @@ def run(
         raise _failure_of(program, numbers, error, f"step {_step}", source_lines()) from error
     _step += 1
     if outputs:
-        _in_flight.append((_step - 1, outputs[program.smallest_output], program, numbers, source_lines))
+        _in_flight.append((_step - 1, [outputs[i] for i in program.ends], program, numbers, source_lines))
     if events.closely:
         seconds = time.perf_counter() - start
         frames = lines.user_lines(events.depth)
@@ -96,12 +97,17 @@ def _compile(
 
 def _wait_for_the_last() -> None:
     if _in_flight:
-        output = _in_flight[-1][1]
-        if not output.is_deleted():
+        ends = _still_there(_in_flight[-1][1])
+        if ends:
             start = time.perf_counter() if events.closely else 0.0
-            jax.block_until_ready(output)
+            jax.block_until_ready(ends)
             if start:
                 _tell_wait(start, False)
+
+
+def _still_there(ends: list[Any]) -> list[Any]:
+    # One that is not was given to a later program, which ends later.
+    return [end for end in ends if not end.is_deleted()]
 
 
 def _tell_wait(start: float, asked: bool) -> None:
@@ -119,19 +125,17 @@ def wait() -> None:
 def _wait() -> None:
     while True:
         try:
-            step, output, program, numbers, source_lines = _in_flight.popleft()
+            step, ends, program, numbers, source_lines = _in_flight.popleft()
         except IndexError:
             return  # all have ended, or another thread waits for the last
-        if output.is_deleted():
-            continue
         try:
-            output.block_until_ready()
+            jax.block_until_ready(_still_there(ends))
         except jax.errors.JaxRuntimeError as error:
             raise _failure_of(program, numbers, error, f"step {step}", source_lines()) from error
 
 
-def last_output() -> Any:
-    """A small output of the program started last: it is there when that program has ended. `None` before the first."""
+def last_ends() -> list[Any] | None:
+    """Small outputs of the program started last: they are there when it has ended. `None` before the first."""
     return _in_flight[-1][1] if _in_flight else None
 
 

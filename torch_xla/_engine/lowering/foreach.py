@@ -62,7 +62,7 @@ UNARY = (
     "rsqrt sigmoid sign sin sinh sqrt tan tanh trunc max"
 )
 for _name in UNARY.split():
-    lowers(getattr(aten, f"_foreach_{_name}").default)(along_lists(getattr(aten, _name).default))
+    lowers(getattr(aten, f"_foreach_{_name}").default, separable=True)(along_lists(getattr(aten, _name).default))
 
 ROWS: dict[OpOverload, OpOverload] = {
     aten._foreach_add.List: aten.add.Tensor,
@@ -103,13 +103,13 @@ ROWS: dict[OpOverload, OpOverload] = {
     aten._foreach_zero.default: aten.zeros_like.default,
 }
 for _foreach, _single in ROWS.items():
-    lowers(_foreach)(along_lists(_single))
+    lowers(_foreach, separable=True)(along_lists(_single))
 
 # Newer than the oldest PyTorch we support.
 if hasattr(aten, "_foreach_clone"):
-    lowers(aten._foreach_clone.default)(along_lists(aten.clone.default))
+    lowers(aten._foreach_clone.default, separable=True)(along_lists(aten.clone.default))
 if hasattr(aten, "_foreach_mm"):
-    lowers(aten._foreach_mm.default)(along_lists(aten.mm.default))
+    lowers(aten._foreach_mm.default, separable=True)(along_lists(aten.mm.default))
 
 
 # The factor is a positional argument here, and a keyword there.
@@ -138,20 +138,20 @@ def _with_tensor_of_values(op: OpOverload) -> Callable[..., list[Any]]:
     return lower
 
 
-lowers(aten._foreach_addcmul.Scalar, aten._foreach_addcmul.ScalarList)(_with_value(aten.addcmul.default))
-lowers(aten._foreach_addcdiv.Scalar, aten._foreach_addcdiv.ScalarList)(_with_value(aten.addcdiv.default))
+lowers(aten._foreach_addcmul.Scalar, aten._foreach_addcmul.ScalarList, separable=True)(_with_value(aten.addcmul.default))
+lowers(aten._foreach_addcdiv.Scalar, aten._foreach_addcdiv.ScalarList, separable=True)(_with_value(aten.addcdiv.default))
 lowers(aten._foreach_addcmul.Tensor)(_with_tensor_of_values(aten.addcmul.default))
 lowers(aten._foreach_addcdiv.Tensor)(_with_tensor_of_values(aten.addcdiv.default))
 
 
-@lowers(aten._foreach_copy.default)
+@lowers(aten._foreach_copy.default, separable=True)
 def foreach_copy(self: list[jax.Array], src: list[jax.Array]) -> list[jax.Array]:
     return [
         jnp.broadcast_to(cast(source, target.dtype), target.shape) for target, source in zip(self, src, strict=True)
     ]
 
 
-@lowers(aten._foreach_norm.Scalar)
+@lowers(aten._foreach_norm.Scalar, separable=True)
 def foreach_norm(self: list[jax.Array], ord: Any = 2, dtype: torch.dtype | None = None) -> list[jax.Array]:
     return [_apply(aten.linalg_vector_norm.default, [element, ord], {"dtype": dtype}) for element in self]
 
@@ -161,7 +161,7 @@ def foreach_powsum(self: list[jax.Array], ord: Any = 2, dtype: torch.dtype | Non
 
 
 if hasattr(aten, "_foreach_powsum"):
-    lowers(aten._foreach_powsum.Scalar)(foreach_powsum)
+    lowers(aten._foreach_powsum.Scalar, separable=True)(foreach_powsum)
 
 
 @lowers(aten._amp_foreach_non_finite_check_and_unscale.default)

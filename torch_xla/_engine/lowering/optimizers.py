@@ -136,11 +136,11 @@ def _adam(
     return step
 
 
-lowers(aten._fused_adam.default, aten._fused_adam.tensor_lr)(_adam(_decay_in_gradient))
-lowers(aten._fused_adamw.default, aten._fused_adamw.tensor_lr)(_adam(_decay_in_parameter))
+lowers(aten._fused_adam.default, aten._fused_adam.tensor_lr, separable=True)(_adam(_decay_in_gradient))
+lowers(aten._fused_adamw.default, aten._fused_adamw.tensor_lr, separable=True)(_adam(_decay_in_parameter))
 
 
-@lowers(aten._fused_sgd.default, aten._fused_sgd.tensor_lr)
+@lowers(aten._fused_sgd.default, aten._fused_sgd.tensor_lr, separable=True)
 def fused_sgd(
     self: Arrays,
     grads: Arrays,
@@ -221,7 +221,7 @@ def _adagrad(
 
 
 # The schema of the overload with a number also returns the steps, which it does not change.
-@lowers(aten._fused_adagrad.default)
+@lowers(aten._fused_adagrad.default, separable=True)
 def fused_adagrad(
     self: Arrays,
     grads: Arrays,
@@ -240,7 +240,7 @@ def fused_adagrad(
     return *_adagrad(self, grads, state_sums, state_steps, *options), state_steps
 
 
-@lowers(aten._fused_adagrad.tensor_lr)
+@lowers(aten._fused_adagrad.tensor_lr, separable=True)
 def fused_adagrad_tensor_lr(
     self: Arrays,
     grads: Arrays,

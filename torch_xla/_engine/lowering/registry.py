@@ -30,13 +30,14 @@ class Rule:
     lower: Callable[..., Any]
     promotion: Promotion
     random: bool  # the rule takes a keyword `key`: a typed JAX random key, another one at every call
+    separable: bool = False  # each element of its lists is computed alone, so that the lists may be cut anywhere
 
 
 _rules: dict[Any, Rule] = {}
 
 
 def lowers(
-    *ops: OpOverload | str, promotion: Promotion = Promotion.NONE, random: bool = False
+    *ops: OpOverload | str, promotion: Promotion = Promotion.NONE, random: bool = False, separable: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers the decorated function as the rule of each of `ops`; a second rule for an op is an error."""
 
@@ -44,7 +45,7 @@ def lowers(
         for op in ops:
             if op in _rules:
                 raise ValueError(f"{op} has two rules: {_rules[op].lower} and {lower}")
-            _rules[op] = Rule(op, lower, promotion, random)
+            _rules[op] = Rule(op, lower, promotion, random, separable)
         return lower
 
     return register
@@ -59,6 +60,12 @@ def add_rule(rule: Rule) -> Rule:
 def rule_of(op: Any) -> Rule | None:
     """The rule of exactly this overload; never a sibling's."""
     return _rules.get(op)
+
+
+def is_separable(op: Any) -> bool:
+    """Whether the operation computes each element of its lists alone."""
+    rule = _rules.get(op)
+    return rule is not None and rule.separable
 
 
 def all_rules() -> dict[Any, Rule]:

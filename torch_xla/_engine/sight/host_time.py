@@ -213,7 +213,7 @@ class _DeviceWatcher:
 
     def watch(self, start: float) -> None:
         """Notes that the program started last began to run at `start`."""
-        self._queue.put((start, executor.last_output()))
+        self._queue.put((start, executor.last_ends()))
 
     def end(self) -> float:
         """The seconds in which the device had something to do; returns when it has done it."""
