@@ -1,0 +1,379 @@
+"""Programs in stages give what whole programs give, and compile what repeats once."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import torch_xla
+from torch_xla._engine.compile import cache, disk, staged, stages
+from torch_xla._engine.compile.program import Program
+from torch_xla._engine.execute import executor
+from torch_xla._engine.metrics import counters
+from torch_xla._engine.tensor.sync import clear_schedules
+
+LAYERS = 5
+
+
+@pytest.fixture(autouse=True)
+def small_programs_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(stages, "LEAST_BYTES_ON_HOST", 1)
+    monkeypatch.setattr(stages, "LEAST_BYTES", 1)
+    clear_schedules()
+    yield
+    clear_schedules()
+
+
+def counted(name: str) -> int:
+    return counters.value_of(name) or 0
+
+
+def staged_programs() -> list[Program]:
+    return [program for program in cache._programs.values() if program.stages]
+
+
+def run(function: Callable[[], Any], operations: int) -> Any:
+    """What `function` returns, on a device that has seen nothing yet."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XLA_STAGE_OPERATIONS", str(operations))
+        clear_schedules()
+        staged._executables.clear()
+        torch.manual_seed(0)
+        torch_xla.manual_seed(0)
+        return function()
+
+
+def whole(function: Callable[[], Any]) -> Any:
+    """What it returns when programs are compiled in one piece."""
+    result = run(function, 0)
+    assert not staged_programs()
+    return result
+
+
+def in_stages(function: Callable[[], Any], fewest: int = 20) -> Any:
+    """What it returns when programs are compiled in stages, which they must be."""
+    result = run(function, fewest)
+    assert staged_programs()
+    return result
+
+
+def check(function: Callable[[], Any], fewest: int = 20) -> Any:
+    expected, found = whole(function), in_stages(function, fewest)
+    torch.testing.assert_close(found, expected)
+    return found
+
+
+class Block(nn.Module):
+    def __init__(self, width: int = 8, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.wide, self.narrow = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.dropout = dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + F.dropout(self.narrow(F.gelu(self.wide(self.norm(x)))), self.dropout)
+
+
+def blocks(dropout: float = 0.0, layers: int = LAYERS) -> nn.Sequential:
+    return nn.Sequential(*(Block(dropout=dropout) for _ in range(layers)))
+
+
+def train(
+    model: nn.Module, device: str = "xla", steps: int = 3, lrs: tuple[float, ...] = (0.1,), **options: Any
+) -> list[Tensor]:
+    """Losses, parameters, gradients and the optimizer's state after some steps."""
+    x = torch.randn(4, 8).to(device)
+    optimizer = torch.optim.AdamW(model.to(device).parameters(), lr=lrs[0], **options)
+    losses = []
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = lrs[step % len(lrs)]
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+        if device == "xla":
+            torch_xla.sync()
+    state = [value for each in optimizer.state.values() for value in each.values() if isinstance(value, Tensor)]
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    return [each.detach().cpu() for each in (*losses, *model.parameters(), *gradients, *state)]
+
+
+@pytest.mark.parametrize("options", [{}, {"fused": True}, {"amsgrad": True}], ids=str)
+def test_forward_backward_and_optimizer_are_compiled_once_for_all_layers(options: dict[str, bool]) -> None:
+    found = check(lambda: train(blocks(), **options))
+    torch.manual_seed(0)
+    torch.testing.assert_close(found, train(blocks(), "cpu", **options), rtol=1e-4, atol=1e-5)
+    program = staged_programs()[-1]
+    # Nobody asks for the gradient of what goes into the first layer.
+    assert sorted(times for times, _ in stages.repeated(program.stages or ())) == [LAYERS - 1, LAYERS, LAYERS]
+    assert counted("StagedProgram") == 2
+
+
+def test_a_stage_is_compiled_once_for_all_programs() -> None:
+    def infer() -> Tensor:
+        model, x = blocks().eval().to("xla"), torch.randn(4, 8).to("xla")
+        with torch.no_grad():
+            one = model(x).cpu()
+            before = counted("StageCompile")
+            two = model(x).relu().cpu()
+        return torch.stack([one, two, torch.tensor(counted("StageCompile") - before).expand(4, 8)])
+
+    one, two, compiled = in_stages(infer)
+    assert torch.equal(two, one.relu()) and compiled.unique().tolist() == [1]  # what follows the layers
+
+
+def test_layers_draw_their_own_random_numbers() -> None:
+    def drop() -> list[Tensor]:
+        x = torch.ones(64, 64).to("xla")
+        values = []
+        for _ in range(LAYERS):
+            x = F.dropout(x, 0.5).abs().add(1).sqrt()
+            values.append(x)
+        torch_xla.sync()
+        return [value.cpu() for value in values]
+
+    values = check(drop, fewest=10)
+    dropped = [value == 1 for value in values]
+    assert all(0.4 < each.float().mean() < 0.6 for each in dropped)
+    assert not any(torch.equal(one, other) for one, other in zip(dropped, dropped[1:], strict=False))
+    check(lambda: train(blocks(dropout=0.3)))
+
+
+def test_all_layers_may_have_the_same_weights() -> None:
+    def shared() -> list[Tensor]:
+        block = Block()
+        return train(nn.Sequential(*[block] * LAYERS))
+
+    check(shared)
+
+    def tied() -> list[Tensor]:
+        model = blocks()
+        for block in model:
+            block.narrow.bias = model[0].norm.bias
+        return train(model)
+
+    check(tied)
+
+
+def test_layers_may_differ_in_a_number() -> None:
+    def scaled() -> Tensor:
+        x = torch.randn(4, 8).to("xla")
+        for layer in range(LAYERS):
+            x = x + (x.sin() * (0.1 * layer) + x.cos()).tanh().pow(1 + layer % 3) / (layer + 1)
+        return x.cpu()
+
+    check(scaled, fewest=10)
+    (program,) = staged_programs()
+    assert max(times for times, _ in stages.repeated(program.stages or ())) >= LAYERS - 1
+
+
+def test_numbers_that_rules_look_at_are_baked_into_stages_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cropped() -> Tensor:
+        x = torch.randn(4, 8).to("xla")
+        for layer in range(LAYERS):
+            x = (torch.quantile(x, 0.1 * layer, dim=1, keepdim=True) + x.sin()).cos()
+        return x.cpu()
+
+    check(cropped, fewest=3)
+
+
+def test_numbers_that_change_from_step_to_step_compile_no_more_than_without_stages() -> None:
+    def counts(function: Callable[[Callable[[], Any]], Any]) -> int:
+        before = counted("UncachedCompile")
+        function(lambda: train(blocks(), steps=5, lrs=(0.1, 0.05, 0.02, 0.01, 0.005)))
+        return counted("UncachedCompile") - before
+
+    assert counts(in_stages) <= counts(whole)
+
+
+def test_a_layer_in_the_middle_may_be_another() -> None:
+    def mixed() -> list[Tensor]:
+        model = blocks(layers=9)
+        model[4] = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+        model[7].norm = nn.Identity()
+        return train(model)
+
+    check(mixed)
+
+
+def test_results_in_the_middle_may_be_kept() -> None:
+    def kept() -> list[Tensor]:
+        x = torch.randn(4, 8).to("xla")
+        held = []
+        for layer, block in enumerate(blocks(layers=8).to("xla")):
+            x = block(x)
+            if layer in (2, 5):
+                held.append(x)
+        torch_xla.sync()
+        return [each.detach().cpu() for each in (*held, x)]
+
+    check(kept)
+
+
+def test_checkpoints_save_memory_in_stages_too() -> None:
+    sizes = []
+
+    def measured(saves: bool) -> list[Tensor]:
+        model = nn.Sequential(*(Block(64) for _ in range(8))).to("xla")
+        x = torch.randn(512, 64).to("xla")
+        for block in model:
+            x = checkpoint(block, x, use_reentrant=False) if saves else block(x)
+        x.square().mean().backward()
+        torch_xla.sync()
+        (executable,) = list(cache._programs.values())[-1]._executables.values()
+        sizes.append(executable.memory_analysis().intermediate if staged_programs() else 0)  # type: ignore[attr-defined]
+        return [p.grad.cpu() for p in model.parameters() if p.grad is not None]
+
+    plain = check(lambda: measured(False))
+    torch.testing.assert_close(check(lambda: measured(True)), plain)
+    assert sizes[3] < 0.6 * sizes[1]
+
+
+def test_what_is_given_away_is_given_away_in_stages() -> None:
+    def update() -> tuple[int, int]:
+        model = blocks().to("xla")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        x = torch.randn(4, 8).to("xla")
+        for _ in range(3):
+            buffers = [p.untyped_storage().value.buffer for p in model.parameters()]  # type: ignore[attr-defined]
+            model(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            torch_xla.sync()
+        return sum(each.is_deleted() for each in buffers), len(buffers)
+
+    deleted, parameters = in_stages(update)
+    assert deleted == parameters
+
+
+def test_waiting_waits_for_every_stage() -> None:
+    def waited() -> bool:
+        model = nn.Sequential(*(Block(128) for _ in range(LAYERS))).to("xla")
+        x = torch.randn(2048, 128).to("xla")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            loss = model(x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            torch_xla.sync()
+        executor.wait()
+        return all(p.untyped_storage().value.buffer.is_ready() for p in model.parameters())  # type: ignore[attr-defined]
+
+    assert in_stages(waited)
+    assert len(staged_programs()[-1].ends) > 1
+
+
+def test_stages_are_found_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "WORTH_KEEPING_SECONDS", 0.0)
+    monkeypatch.setenv("XLA_PERSISTENT_CACHE_PATH", str(tmp_path))
+    first = in_stages(lambda: train(blocks(dropout=0.1), steps=4, lrs=(0.1, 0.05)))
+    compiled, hits = counted("StageCompile"), counted("PersistentCacheHit")
+    assert compiled and counted("UncachedCompile")
+    programs = counted("UncachedCompile")
+    again = in_stages(lambda: train(blocks(dropout=0.1), steps=4, lrs=(0.1, 0.05)))
+    assert all(map(torch.equal, again, first))
+    assert (counted("StageCompile"), counted("UncachedCompile")) == (compiled, programs)
+    assert counted("PersistentCacheHit") >= hits + compiled
+
+
+def test_a_staged_program_answers_as_a_whole_one() -> None:
+    def answers() -> tuple[str, str, Any]:
+        x = torch.randn(64, 64).to("xla")
+        for _ in range(LAYERS):
+            x = (x.sin() @ x).cos() + x
+        torch_xla.sync()
+        (program,) = [each for each in cache._programs.values() if len(each.graph.operations) > 3]
+        return program.optimized(()), program.lowered(()).as_text(), program.compile_for(())
+
+    hlo, stablehlo, sizes = whole(answers)
+    hlo_in_stages, stablehlo_in_stages, sizes_in_stages = in_stages(answers, 10)
+    assert stablehlo_in_stages == stablehlo
+    assert hlo_in_stages.count("HloModule") == 1 and "stage 0, 1, 2" in hlo_in_stages
+    assert hlo_in_stages.count("dot(") < hlo.count("dot(")
+    assert sizes_in_stages[:3] == sizes[:3] and sizes_in_stages.intermediate > 0
+
+
+def test_the_user_line_of_an_operation_is_that_of_the_first_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lines() -> str:
+        x = torch.randn(4, 4).to("xla")
+        for _ in range(LAYERS):
+            x = x.sin().cos().tanh().exp().neg()
+        torch_xla.sync()
+        (program,) = cache._programs.values()
+        return program.optimized(())
+
+    assert Path(__file__).name in in_stages(lines, 10)
+
+
+def test_values_that_came_before_a_change_of_dtype_are_converted(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, bias = torch.randn(4, 8).to("xla"), torch.randn(8).to("xla")
+
+    def add() -> Tensor:
+        y = x
+        for _ in range(3 * LAYERS):
+            y = (y.sin() + 1).cos()
+        return (y + bias).cpu()
+
+    torch_xla.sync()
+    expected = in_stages(add, 10)
+    monkeypatch.setenv("XLA_USE_BF16", "1")
+    torch.testing.assert_close(in_stages(add, 10), expected, rtol=0.05, atol=0.05)
+
+
+def test_small_programs_and_small_savings_are_left_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    run(lambda: train(blocks()), 10_000)
+    assert not staged_programs()
+    monkeypatch.setattr(stages, "LEAST_BYTES_ON_HOST", 4 << 20)
+    monkeypatch.setattr(stages, "LEAST_BYTES", 4 << 20)
+    run(lambda: train(blocks()), 20)
+    assert not staged_programs()
+
+
+UNARY: dict[str, Callable[[Tensor], Tensor]] = {
+    "sin": torch.sin,
+    "neg": torch.neg,
+    "sum": lambda x: x.sum(0, keepdim=True).expand(4, 4),
+    "transpose": lambda x: x.t(),
+    "dropout": lambda x: F.dropout(x, 0.25),
+    "norm": lambda x: F.layer_norm(x, (4,)),
+    "scale": lambda x: x * 0.5,
+    "write": lambda x: x.clone().mul_(0.5),
+    "row": lambda x: torch.cat([x[:2].tanh(), x[2:]]),
+}
+commands = st.tuples(st.sampled_from(sorted(UNARY)), st.integers(0, 3), st.integers(0, 3))
+
+
+@settings(max_examples=8)
+@given(st.lists(commands, min_size=3, max_size=5), st.integers(4, 5), st.integers(0, 6), st.booleans(), st.data())
+def test_programs_that_repeat_give_the_same_in_stages(
+    layer: list[tuple[str, int, int]], times: int, odd: int, learns: bool, data: st.DataObject
+) -> None:
+    kept = data.draw(st.sets(st.integers(0, 6), max_size=2))
+
+    def program() -> list[Tensor]:
+        x = torch.rand(4, 4).to("xla").requires_grad_(learns)
+        weights = [torch.rand(4, 4).to("xla").requires_grad_(learns) for _ in range(times)]
+        values, held = [x, x, x, x], []
+        for turn in range(times):
+            for name, one, other in layer[turn == odd :]:
+                value = UNARY[name](values[-1 - one]) + values[-1 - other] * weights[turn]
+                values.append(value.clamp(-2, 2) * (1 + 0.1 * (turn % 2)))
+            if turn in kept:
+                held.append(values[-1])
+        if learns:
+            torch.stack(values[-3:]).sum().backward()
+        results = [values[-1], *held, *(each.grad for each in (x, *weights) if each.grad is not None)]
+        del values
+        torch_xla.sync()
+        return [each.detach().cpu() for each in results]
+
+    torch.testing.assert_close(run(program, 1), whole(program), rtol=1e-5, atol=1e-5)

@@ -1,0 +1,81 @@
+"""An executable for each kind of stages of a program: found in memory or on disk, or compiled."""
+
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+
+from .. import metrics
+from . import disk, fingerprint, function
+from .function import MustBake
+from .origins import Origins
+from .staged import Wanted
+from .stages import Stage
+
+_compiled = metrics.counter("StageCompile")
+
+
+def fill(wanted: Sequence[Wanted], stages: Sequence[Stage], device: jax.Device, origins: Origins, keeps: bool) -> float:
+    """Gives each of `wanted`, one for each of the `stages`, its executable; returns the seconds spent on compiling.
+
+    `keeps` says whether executables come from disk and go there. Raises `MustBake` with numbers of the whole graph if
+    rules look at numbers that were to be arguments; then nothing was compiled.
+    """
+    missing = list(dict.fromkeys(each for each in wanted if each.executable is None))
+    if keeps:
+        for each in missing:
+            with metrics.timed("PersistentCacheLoadTime"):
+                stored = disk.find(_fingerprint(each), device)
+            if stored is not None:
+                each.fill(stored.executable)
+        missing = [each for each in missing if each.executable is None]
+    if not missing:
+        return 0.0
+    started = time.perf_counter()
+    lowered = _lowered(missing, stages, device, origins)
+    with ThreadPoolExecutor(_workers(len(missing)), thread_name_prefix="compile") as pool:
+        timed = list(pool.map(_compile, lowered))
+    seconds = time.perf_counter() - started
+    for each, (compiled, own) in zip(missing, timed, strict=True):
+        each.fill(compiled)
+        _compiled.value += 1
+        if keeps:
+            graph = each.stage.graph
+            vectors = sum(map(bool, function.by_type(graph, each.arguments)))
+            arguments, results = len(graph.inputs) + vectors + bool(graph.draws), len(graph.outputs)
+            disk.keep(_fingerprint(each), device, compiled, own, arguments, results, program_seconds=seconds)
+    return seconds
+
+
+def _workers(stages: int) -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(stages, cores)
+
+
+def _compile(lowered: Any) -> tuple[Any, float]:
+    started = time.perf_counter()
+    return lowered.compile(), time.perf_counter() - started
+
+
+def _lowered(missing: Sequence[Wanted], stages: Sequence[Stage], device: jax.Device, origins: Origins) -> list[Any]:
+    found: list[Any] = []
+    baked: set[int] = set()
+    for each in missing:
+        stage = each.stage
+        try:
+            own = origins.part(stage.operations)
+            found.append(function.lowered(stage.graph, stage.donated, device, each.numbers, each.arguments, own))
+        except MustBake as error:
+            same = [other for other in stages if other.kind == stage.kind]
+            baked.update(other.numbers[place] for other in same for place in error.numbers)
+    if baked:
+        raise MustBake(sorted(baked))
+    return found
+
+
+def _fingerprint(wanted: Wanted) -> str:
+    stage = wanted.stage
+    return fingerprint.of_program(stage.graph, stage.donated, wanted.arguments, wanted.packed)

@@ -1,0 +1,150 @@
+"""The operations of a graph as pieces that run one after the other, put together to the pieces of each stage.
+
+An operation is one piece. Those on lists of tensors (an optimizer's step for all parameters) are cut along their lists,
+where each element is computed alone, if the elements repeat: first all operations on the tensors of one layer, then
+those on the tensors of the next. So a layer's share of such a step is found again at the next layer.
+"""
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import NamedTuple
+
+from ..graph.graph import Graph
+from ..graph.plan import Plan
+from . import repeats
+from .lists import Lists, length_of_lists
+
+# A repeat that stands for fewer operations is not worth the cuts around it.
+LEAST_SPARED = 16
+
+
+class Piece(NamedTuple):
+    """An operation, or a part of one. Slots and numbers are those of the graph."""
+
+    plan: Plan
+    operands: tuple[int, ...]
+    numbers: tuple[int, ...]
+    draw: int  # -1: not random
+    outputs: tuple[int, ...]
+    operation: int  # the index in the graph of what it is, or is a part of
+
+
+class _Region(NamedTuple):
+    """Operations on lists that follow each other, and how the elements of their lists repeat."""
+
+    first: int
+    last: int  # the one behind the last operation
+    lists: list[Lists]
+    length: int
+    repeats: list[repeats.Repeat]
+
+
+def in_stages(graph: Graph, most_stages: int) -> list[list[Piece]]:
+    """The pieces of each stage of `graph`, cut where it repeats, into about `most_stages`; one if it does not."""
+    pieces = list(_whole(graph))
+    regions = [region for region in _regions(pieces) if region.repeats]
+    tokens: list[Hashable] = [piece.plan for piece in pieces]
+    for region in regions:
+        tokens[region.first : region.last] = [object() for _ in range(region.first, region.last)]
+    found = repeats.find(tokens, LEAST_SPARED)
+    ways = len(found) + sum(len(region.repeats) for region in regions)
+    most = (most_stages - ways - 1) // ways if ways else 0
+    if most < repeats.FEWEST:
+        return [pieces]
+    edges = {0, len(pieces)}
+    for repeat in found:
+        edges.update(_edges(repeat, most, _phase(repeat, pieces)))
+    parts = {region.first: parts for region in regions if (parts := _cut(pieces, region, most))}
+    for region in regions:
+        if region.first in parts:
+            edges.update((region.first, region.last))
+    ordered = sorted(edges)
+    stages: list[list[Piece]] = []
+    for start, end in zip(ordered, ordered[1:], strict=False):
+        stages += parts.get(start) or [pieces[start:end]]
+    return stages
+
+
+def _whole(graph: Graph) -> Iterator[Piece]:
+    for index, operation in enumerate(graph.operations):
+        plan = operation.plan
+        numbers = range(operation.first_number, operation.first_number + len(plan.numbers))
+        outputs = range(operation.first_output, operation.first_output + len(plan.outputs))
+        yield Piece(plan, operation.operands, tuple(numbers), operation.draw, tuple(outputs), index)
+
+
+def _edges(repeat: repeats.Repeat, most: int, phase: int = 0) -> range:
+    """Where a repeat is cut: into at most `most` equal stages, so that as little as possible is left over."""
+    count = (repeat.length - phase) // repeat.period
+    least = -(-count // most)
+    each = min(range(least, 2 * least + 1), key=lambda periods: (periods + count % periods, -periods))
+    start, step = repeat.start + phase, each * repeat.period
+    return range(start, start + count // each * step + 1, step)
+
+
+def _phase(repeat: repeats.Repeat, pieces: Sequence[Piece]) -> int:
+    """Where in its period a repeat is cut: where least goes from one period to the next, counted in bytes."""
+    period = repeat.period
+    start = repeat.start + (repeat.length // period - 1) // 2 * period
+    made = {slot: at for at in range(start, start + period) for slot in pieces[at].outputs}
+    last: dict[int, int] = {}
+    for at in range(start, min(start + 2 * period, repeat.end)):
+        for slot in pieces[at].operands:
+            if slot in made and at - made[slot] < period:
+                last[slot] = at
+    crossing = [0] * period
+    for slot, at in last.items():
+        plan = pieces[made[slot]].plan
+        spec = plan.outputs[slot - pieces[made[slot]].outputs[0]]
+        for edge in range(made[slot] + 1, at + 1):
+            crossing[(edge - repeat.start) % period] += 1 + spec.numel * spec.dtype.itemsize
+    # Of equal places the first that leaves as many periods whole.
+    rest = repeat.length % period
+    return min(range(period), key=lambda phase: (crossing[phase], phase > rest, phase))
+
+
+def _regions(pieces: Sequence[Piece]) -> Iterator[_Region]:
+    first = 0
+    while first < len(pieces):
+        length = length_of_lists(pieces[first].plan)
+        last = first + 1
+        if length:
+            while last < len(pieces) and length_of_lists(pieces[last].plan) == length:
+                last += 1
+            lists = [Lists.of(piece.plan) for piece in pieces[first:last]]
+            kinds = [tuple(each.kind_of(element) for each in lists) for element in range(length)]
+            yield _Region(first, last, lists, length, repeats.find(kinds, LEAST_SPARED))
+        first = last
+
+
+def _cut(pieces: Sequence[Piece], region: _Region, most: int) -> list[list[Piece]]:
+    """The pieces of a region for some of the elements after those for others; nothing if they need each other."""
+    edges = {0, region.length}
+    for repeat in region.repeats:
+        edges.update(_edges(repeat, most))
+    ordered = sorted(edges)
+    parts = [
+        [
+            _part(piece, lists, range(start, end))
+            for piece, lists in zip(pieces[region.first : region.last], region.lists, strict=True)
+        ]
+        for start, end in zip(ordered, ordered[1:], strict=False)
+    ]
+    later = {slot for part in parts for piece in part for slot in piece.outputs}
+    for part in parts:
+        for piece in part:
+            if not later.isdisjoint(piece.operands):
+                return []
+            later.difference_update(piece.outputs)
+    return parts
+
+
+def _part(piece: Piece, lists: Lists, elements: range) -> Piece:
+    plan, operands, numbers, outputs = lists.part(elements)
+    return Piece(
+        plan,
+        tuple(piece.operands[index] for index in operands),
+        tuple(piece.numbers[index] for index in numbers),
+        piece.draw,
+        tuple(piece.outputs[index] for index in outputs),
+        piece.operation,
+    )

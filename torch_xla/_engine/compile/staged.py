@@ -1,0 +1,224 @@
+"""A program in stages: its executables, of which equal stages share one, and a run through all of them.
+
+It is called as the executable of the whole graph would be: with the inputs, then the vectors of float and int numbers
+that are arguments, then the random keys. Numbers in which equal stages differ are arguments of their executable; those
+that are none of the program are constants that wait here.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+import jax
+import numpy as np
+
+from .. import dtypes
+from ..graph.graph import Graph
+from ..graph.spec import Spec
+from ..metrics.events import Sizes
+from . import function
+from .stages import Stage
+
+
+class Executable:
+    """What XLA compiled for a kind of stages."""
+
+    __slots__ = ("__weakref__", "compiled")
+
+    def __init__(self, compiled: Any) -> None:
+        self.compiled = compiled
+
+
+# Programs share what they have in common: the second step of a training often differs in its optimizer alone.
+_executables: "WeakValueDictionary[Any, Executable]" = WeakValueDictionary()
+
+
+class Wanted:
+    """One executable of a program: a kind of stages with the numbers that are baked into it."""
+
+    def __init__(self, stage: Stage, device: jax.Device, numbers: Sequence[Any], arguments: tuple[int, ...]) -> None:
+        self.stage = stage
+        self.numbers = numbers
+        self.arguments = arguments
+        self.packed = packed(stage.graph, [0 if i in arguments else number for i, number in enumerate(numbers)])
+        self._key = (*stage.kind, arguments, self.packed, device.id, device.platform, dtypes.device_mode())
+        self.executable = _executables.get(self._key)
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Wanted) and self._key == other._key
+
+    def fill(self, compiled: Any) -> None:
+        """Has it from now on, and so have other programs."""
+        self.executable = _executables[self._key] = Executable(compiled)
+
+
+def packed(graph: Graph, numbers: Sequence[float | int]) -> bytes:
+    """The numbers of a graph as bytes, which tell those apart that are equal but not the same."""
+    return struct.pack("".join("d" if t is float else "q" for t in graph.number_types), *numbers)
+
+
+def wanted(
+    stages: Sequence[Stage],
+    device: jax.Device,
+    numbers: Sequence[float | int],
+    arguments: frozenset[int],
+    baked: set[int],
+) -> list[Wanted]:
+    """For each stage the executable it needs; equal ones are one object.
+
+    Of the whole graph's `numbers`, `arguments` are arguments of the program, and those `baked` must be baked in.
+    """
+    first: dict[Any, bytes] = {}
+    differing: dict[Any, set[int]] = {}
+    for stage in stages:
+        places = differing.setdefault(stage.kind, set())
+        own = packed(stage.graph, [numbers[i] for i in stage.numbers])
+        other = first.setdefault(stage.kind, own)
+        for place, index in enumerate(stage.numbers):
+            if index in arguments or own[8 * place : 8 * place + 8] != other[8 * place : 8 * place + 8]:
+                places.add(place)
+    for stage in stages:
+        differing[stage.kind].difference_update(p for p, index in enumerate(stage.numbers) if index in baked)
+    known: dict[Wanted, Wanted] = {}
+    found = []
+    for stage in stages:
+        own_numbers = [numbers[i] for i in stage.numbers]
+        each = Wanted(stage, device, own_numbers, tuple(sorted(differing[stage.kind])))
+        found.append(known.setdefault(each, each))
+    return found
+
+
+class _Step:
+    """A stage, ready to be started."""
+
+    __slots__ = ("call", "done_with", "draws", "floats", "inputs", "ints", "outputs")
+
+    def __init__(self, stage: Stage, call: Any, floats: Any, ints: Any) -> None:
+        self.call = call
+        self.inputs = stage.inputs
+        self.outputs = stage.outputs
+        self.done_with = stage.done_with
+        self.draws = slice(*stage.draws) if stage.draws[0] < stage.draws[1] else None
+        self.floats = floats  # where its numbers lie among those of the program and the constants; None: it has none
+        self.ints = ints
+
+
+class Staged:
+    """The executables of a program's stages, called as one."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        stages: Sequence[Stage],
+        executables: Sequence[Wanted],
+        numbers: Sequence[float | int],
+        arguments: Sequence[int],
+    ) -> None:
+        self._graph = graph
+        self._stages = stages
+        self._executables = [each.executable for each in executables]
+        self._dtypes = [dtypes.to_jax(dtypes.on_device(spec.dtype)) for spec in graph.inputs]
+        floats, ints = function.by_type(graph, arguments)
+        self._vectors = bool(floats), bool(ints)
+        pools = _Pool(floats, numbers, np.float64), _Pool(ints, numbers, np.int64)
+        self._steps = []
+        for stage, each in zip(stages, executables, strict=True):
+            assert each.executable is not None
+            own = function.by_type(stage.graph, each.arguments)
+            vectors = [pool.places([stage.numbers[i] for i in places]) for pool, places in zip(pools, own, strict=True)]
+            self._steps.append(_Step(stage, each.executable.compiled, *vectors))
+        self._float_constants, self._int_constants = (pool.constants() for pool in pools)
+
+    def __call__(self, *arrays: Any) -> list[Any]:
+        """Starts the stages, one after the other, and returns what the whole graph gives."""
+        graph = self._graph
+        count = len(graph.inputs)
+        slots: list[Any] = [*arrays[:count], *[None] * (len(graph.specs) - count)]
+        if [array.dtype for array in arrays[:count]] != self._dtypes:
+            # Said before anything is given away; an executable would say it too late.
+            raise TypeError("an input has another dtype than the program was compiled for")
+        rest = iter(arrays[count:])
+        del arrays
+        has_floats, has_ints = self._vectors
+        floats, ints = self._float_constants, self._int_constants
+        if has_floats:
+            floats = np.concatenate((next(rest), floats))
+        if has_ints:
+            ints = np.concatenate((next(rest), ints))
+        keys: Any = next(rest) if graph.draws else None
+        for step in self._steps:
+            operands = [slots[slot] for slot in step.inputs]
+            if step.floats is not None:
+                operands.append(floats[step.floats])
+            if step.ints is not None:
+                operands.append(ints[step.ints])
+            if step.draws is not None:
+                operands.append(keys[step.draws])
+            results = step.call(*operands)
+            for slot, result in zip(step.outputs, results, strict=True):
+                slots[slot] = result
+            for slot in step.done_with:
+                slots[slot] = None
+        return [slots[slot] for slot in graph.outputs]
+
+    def memory_analysis(self) -> Sizes | None:
+        """The memory that a run needs, if XLA tells: at any time what one stage needs, and what waits for others."""
+        found = {each: each.compiled.memory_analysis() for each in set(self._executables) if each is not None}
+        if None in found.values():
+            return None
+        graph = self._graph
+        bytes_of = [_bytes(spec) for spec in graph.specs]
+        results = frozenset(graph.outputs)
+        between = peak = aliased = 0
+        for stage, executable in zip(self._stages, self._executables, strict=True):
+            assert executable is not None
+            made = sum(bytes_of[slot] for slot in stage.outputs if slot not in results)
+            taken = sum(bytes_of[stage.inputs[i]] for i in stage.donated if stage.inputs[i] >= len(graph.inputs))
+            aliased += sum(bytes_of[stage.inputs[i]] for i in stage.donated if stage.inputs[i] < len(graph.inputs))
+            peak = max(peak, between + made - taken + found[executable].temp_size_in_bytes)
+            between += made - sum(bytes_of[slot] for slot in stage.done_with if slot >= len(graph.inputs))
+        return Sizes(
+            sum(bytes_of[: len(graph.inputs)]),
+            sum(bytes_of[slot] for slot in graph.outputs),
+            aliased,
+            peak,
+            sum(each.generated_code_size_in_bytes for each in found.values()),
+        )
+
+    def as_text(self) -> str:
+        """The HLO of each executable, with the numbers of its stages."""
+        numbers: dict[Any, list[str]] = {}
+        for number, executable in enumerate(self._executables):
+            numbers.setdefault(executable, []).append(str(number))
+        return "\n".join(
+            f"// stage {', '.join(of)} of {len(self._stages)}\n{executable.compiled.as_text()}"
+            for executable, of in numbers.items()
+        )
+
+
+class _Pool:
+    """The numbers of one type that stages take: those that are arguments of the program, then the constants."""
+
+    def __init__(self, arguments: Sequence[int], numbers: Sequence[float | int], dtype: Any) -> None:
+        self._places = {index: place for place, index in enumerate(arguments)}
+        self._first = len(arguments)
+        self._numbers = numbers
+        self._dtype = dtype
+
+    def places(self, indices: Sequence[int]) -> np.ndarray | None:
+        """Where these numbers of the whole graph lie."""
+        if not indices:
+            return None
+        return np.array([self._places.setdefault(index, len(self._places)) for index in indices])
+
+    def constants(self) -> np.ndarray:
+        """Those behind the arguments."""
+        return np.array([self._numbers[index] for index in list(self._places)[self._first :]], dtype=self._dtype)
+
+
+def _bytes(spec: Spec) -> int:
+    return spec.numel * int(dtypes.to_jax(dtypes.on_device(spec.dtype)).itemsize)
