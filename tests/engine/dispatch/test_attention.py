@@ -1,4 +1,7 @@
-"""Attention differentiated twice: it has no second derivative on the CPU, except in its composition."""
+"""Attention as PyTorch calls it: masks and heads of every form, and differentiated twice.
+
+It has no second derivative on the CPU, except in its composition.
+"""
 
 from contextlib import nullcontext
 from typing import Any
@@ -13,6 +16,58 @@ from tests.support.twins import check_same
 
 def values(*size: int, d: str, seed: int = 0) -> torch.Tensor:
     return torch.randn(*size, generator=torch.Generator().manual_seed(seed)).to(d)
+
+
+# Sizes of query, key and value, and whether heads of keys are shared.
+FORMS = [
+    ((6, 8), (5, 8), (5, 8), False),
+    ((4, 6, 8), (4, 5, 8), (4, 5, 3), False),
+    ((2, 4, 6, 8), (2, 4, 5, 8), (2, 4, 5, 8), False),
+    ((2, 4, 6, 8), (2, 4, 5, 8), (2, 4, 5, 3), False),
+    ((2, 4, 6, 8), (1, 4, 5, 8), (1, 4, 5, 8), False),
+    ((2, 8, 6, 8), (2, 2, 5, 8), (2, 2, 5, 8), True),
+    ((2, 3, 4, 6, 8), (2, 3, 4, 5, 8), (2, 3, 4, 5, 8), False),
+]
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "some", "all of a row", "added"])
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_every_form_takes_every_mask(form: tuple[Any, ...], mask: str) -> None:
+    sees = torch.arange(30).reshape(6, 5) % 3 > 0
+    masks = {"some": sees, "all of a row": sees & (torch.arange(6) != 2)[:, None], "added": sees * 0.7}
+
+    def program(d: str) -> Any:
+        *sizes, shared = form
+        operands = [values(*size, d=d, seed=seed).requires_grad_() for seed, size in enumerate(sizes)]
+        given = masks[mask].to(d) if mask in masks else None
+        result = scaled_dot_product_attention(*operands, attn_mask=given, is_causal=mask == "causal", enable_gqa=shared)
+        return [result.detach(), *torch.autograd.grad((result * result.detach().cos()).sum(), operands)]
+
+    check_same(program, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64])
+@pytest.mark.parametrize("dims", [3, 4])
+def test_a_mask_of_another_dtype_is_refused(dims: int, dtype: torch.dtype) -> None:
+    for d in ("cpu", "xla"):
+        operand = values(2, 2, 5, 8, d=d)
+        operand = operand[0] if dims == 3 else operand
+        with pytest.raises(RuntimeError, match="Expected attn_mask dtype to be bool or float or to match query dtype"):
+            scaled_dot_product_attention(*[operand] * 3, attn_mask=torch.ones(5, 5, dtype=dtype, device=d))
+
+
+def test_heads_that_share_keys_are_one_operator_that_can_be_differentiated_twice() -> None:
+    def program(d: str) -> Any:
+        query, key, value = (values(2, heads, 5, 4, d=d, seed=heads).requires_grad_() for heads in (6, 2, 2))
+        with sdpa_kernel(SDPBackend.MATH) if d == "cpu" else nullcontext():
+            result = scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        if d == "xla":
+            assert "FusedAttention" in type(result.grad_fn).__name__
+        first = torch.autograd.grad((result * result.detach().cos()).sum(), (query, key, value), create_graph=True)
+        second = torch.autograd.grad(sum((x * x).sum() for x in first), (query, key, value))
+        return [x.detach() for x in (*first, *second)]
+
+    check_same(program, strides=False, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("is_causal", "masked"), [(False, False), (True, False), (False, True)])

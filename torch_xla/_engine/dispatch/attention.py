@@ -22,10 +22,19 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """`torch.nn.functional.scaled_dot_product_attention`."""
-    arguments = (query, key, value, attn_mask, dropout_p, is_causal)
     if _fits(query, key, value, attn_mask, is_causal, enable_gqa) and private.fused_attention_enabled():
+        arguments = (query, key, value, attn_mask, dropout_p, is_causal)
         fused: Any = aten._scaled_dot_product_fused_attention_overrideable(*arguments, scale=scale)
         return fused[0]  # type: ignore[no-any-return]
+    if attn_mask is not None and attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
+        raise RuntimeError(
+            "Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: "
+            f"{attn_mask.dtype} and query.dtype: {query.dtype} instead."
+        )
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        # The composition adds the mask, whatever it is made of.
+        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, -torch.inf)
+    arguments = (query, key, value, attn_mask, dropout_p, is_causal)
     whole: Any = aten._scaled_dot_product_attention_math(*arguments, scale=scale, enable_gqa=enable_gqa)
     return whole[0]  # type: ignore[no-any-return]
 
@@ -37,15 +46,16 @@ def _fits(
     # arguments among it, goes to the composition, which has the messages for it.
     return (
         query.dim() == key.dim() == value.dim() == 4
-        and not enable_gqa
         and query.dtype is key.dtype is value.dtype
         and query.dtype.is_floating_point
-        and query.shape[:2] == key.shape[:2] == value.shape[:2]
+        and query.numel() > 0
+        and key.numel() > 0
+        and query.shape[0] == key.shape[0] == value.shape[0]
+        and key.shape[1] == value.shape[1]
+        and (query.shape[1] % key.shape[1] == 0 if enable_gqa else query.shape[1] == key.shape[1])
         and query.shape[3] == key.shape[3]
         and key.shape[2] == value.shape[2]
         and (attn_mask is None or (not is_causal and attn_mask.dtype in (torch.bool, query.dtype)))
-        and query.numel() > 0
-        and key.numel() > 0
     )
 
 
@@ -76,7 +86,10 @@ def attention_backward(
         for x, w in zip(aliases, is_wanted, strict=True)
         if w and x is not None
     ]
-    factors = _factors_of_dropout(operands, rest, scale)
+    heads = query.shape[1] // key.shape[1]  # of queries, for each one of keys and values
+    spread = [x.repeat_interleave(heads, dim=1) if heads > 1 and x is not None else x for x in (key, value)]
+    factors = _factors_of_dropout([grad_out, query, *spread, attn_bias], rest, scale)
+    aliases[1:3] = (x.repeat_interleave(heads, dim=1) if heads > 1 else x for x in aliases[1:3])
     result = _composed(aliases, factors, rest[7], scale)
     gradients = torch.autograd.grad(result, inputs, grad_out, create_graph=True)
     return *gradients, *(() if is_wanted[3] else (None,))
