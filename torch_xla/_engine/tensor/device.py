@@ -9,6 +9,7 @@ import jax
 import torch
 
 from ..client import platform
+from ..compile import disk
 from ..graph.plan import Plan
 from ..graph.spec import spec_of
 from ..graph.tape import Tape, Value
@@ -39,7 +40,9 @@ class Device:
     @property
     def jax_device(self) -> jax.Device:
         """The device as JAX knows it; starts the client."""
-        return platform.local_devices()[self.index]
+        device = platform.local_devices()[self.index]
+        disk.foresee(device)
+        return device
 
     def __repr__(self) -> str:
         return f"<xla:{self.index}>"

@@ -1,0 +1,69 @@
+"""Reads executables from disk before they are asked for: those that the same command used when it ran last.
+
+XLA takes almost half a second to load the executable of a training step, and lets other threads run meanwhile. So as
+soon as a device is used, two threads load what the last process with this command line used, in that order, while the
+model is built and the first step is recorded.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+SUFFIX = ".used"
+# So many executables belong to the start of a program.
+MOST = 64
+
+_lock = threading.Lock()
+# By the file's name and the device.
+_coming: dict[tuple[str, Any], "Future[Any]"] = {}
+_used: list[str] = []
+
+
+@functools.cache
+def _note() -> str:
+    """The name of the file that says what this command uses; empty where nobody would give the command again."""
+    if not sys.argv or not sys.argv[0]:
+        return ""
+    words = json.dumps([sys.argv[0], *sys.orig_argv[1:]])
+    return f"{hashlib.sha256(words.encode()).hexdigest()[:32]}{SUFFIX}"
+
+
+def begin(place: Path, device: Any, load: Callable[[Path, Any], Any]) -> None:
+    """Starts to `load` the files in `place` that this command used the last time, each for `device`."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        names = [str(name) for name in json.loads((place / _note()).read_text())[:MOST]] if _note() else []
+        if names:
+            workers = ThreadPoolExecutor(1, "torch_xla loads executables")
+            with _lock:
+                _coming.update({(name, device): workers.submit(load, place / name, device) for name in names})
+            workers.shutdown(wait=False)
+
+
+def take(name: str, device: Any) -> Any:
+    """What loading a file gave, or is about to give; `None` if it was not begun, or went wrong."""
+    with _lock:
+        future = _coming.pop((name, device), None)
+    if future is not None:
+        with contextlib.suppress(Exception):  # whoever loads it now is told what is wrong with the file
+            return future.result()
+    return None
+
+
+def note(place: Path, name: str, write: Callable[[Path, bytes], None] | None) -> None:
+    """Remembers that this command used the file `name`; `write` puts bytes into a file, if that is allowed."""
+    with _lock:
+        if name in _used or len(_used) >= MOST or not _note():
+            return
+        _used.append(name)
+        text = json.dumps(_used)
+    with contextlib.suppress(OSError):
+        path = place / _note()
+        if write is not None and (not path.exists() or name not in path.read_text()):
+            write(path, text.encode())
