@@ -31,6 +31,7 @@ from .signature import Call
 _replayed = metrics.counter("ReplayedStep")
 
 _storage = torch.Tensor.untyped_storage
+_offset = torch.Tensor.storage_offset
 _spec = attrgetter("spec")
 
 
@@ -119,6 +120,8 @@ class Replay:
         self._tensors = reached.tensors
         self._tensor_storages = [tensor.untyped_storage() for tensor in self._tensors]
         self._geometry = self._geometry_now()
+        self._offsets = list(map(_offset, self._tensors))
+        self._guards = private.TensorGuards(*self._tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
         self._gradients = [gradient for gradient in facts.gradients if gradient is not None]
         self._gradient_owners = [
             (leaf, gradient)
@@ -207,7 +210,10 @@ class Replay:
             return "autocast, gradients, the default dtype or the device were switched"
         if not all(map(is_, map(_storage, self._tensors), self._tensor_storages)):
             return "a tensor that it sees was given other memory"
-        if self._geometry_now() != self._geometry:
+        if list(map(_offset, self._tensors)) != self._offsets:
+            return "a tensor that it sees shows another part of its memory"
+        # The guards also look at which dispatch keys are on, which does not matter here.
+        if not self._guards.check(*self._tensors) and self._geometry_now() != self._geometry:
             return "a tensor that it sees has another shape, or requires a gradient no longer"
         if not self._gradients_fit():
             return "a gradient is there that was not there, or the other way round"

@@ -33,17 +33,16 @@ class Generator:
         return state
 
 
-def _mix(words: np.ndarray) -> np.ndarray:
-    # splitmix64's finaliser: neighbouring states give unrelated keys.
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
+# Two words of a key lie so far from the state.
+_APART = np.array([0x9E3779B97F4A7C15, 0x3C6EF372FE94F82A], dtype=np.uint64)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 def keys_of(states: list[int]) -> np.ndarray:
     """The data of one 128-bit JAX key per state: uint32[n, 4]."""
-    words = np.array(states, dtype=np.uint64)
-    with np.errstate(over="ignore"):
-        first = _mix(words + np.uint64(0x9E3779B97F4A7C15))
-        second = _mix(words + np.uint64(0x3C6EF372FE94F82A))
-    return np.stack([first, second], axis=1).view(np.uint32).reshape(len(states), 4)
+    words = np.array(states, dtype=np.uint64)[:, None] + _APART
+    # splitmix64's finaliser: neighbouring states give unrelated keys.
+    words = (words ^ (words >> _30)) * _FIRST
+    words = (words ^ (words >> _27)) * _SECOND
+    return (words ^ (words >> _31)).view(np.uint32)
