@@ -6,9 +6,10 @@ tensors and arguments. So every list is a program, and Hypothesis can leave out 
 
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,9 +20,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import torch_xla
+from tests.support.interpreter import interpret
 from tests.support.twins import shown
 from tests.support.views import flat_index, geometry_of
 from torch_xla._engine.compile import program as compiled
+from torch_xla._engine.graph.graph import Graph
+from torch_xla._engine.graph.plan import Plan
+from torch_xla._engine.lowering.call import lower
 from torch_xla._engine.view import InternalOverlap, Overlap, has_internal_overlap, overlap_between
 
 Command = tuple[str, int, int, int]
@@ -207,6 +212,32 @@ def check_program(program: list[Command]) -> None:
         assert ours.tolist() == theirs.tolist(), f"tensor {index}"
 
 
+# The functions of single operations, by plan and numbers: their identity is what the interpreter knows them by.
+_functions: dict[Any, Callable[..., Any]] = {}
+
+
+def _operation_by_operation(graph: Graph, numbers: Sequence[float | int], arrays: Sequence[jax.Array]) -> list[Any]:
+    values: list[Any] = list(arrays[: len(graph.inputs)])
+    keys = jax.random.wrap_key_data(arrays[-1], impl="rbg") if graph.draws else None
+    for operation in graph.operations:
+        plan, first = operation.plan, operation.first_number
+        own = tuple(numbers[first : first + len(plan.numbers)])
+        operands = [values[slot] for slot in operation.operands]
+        if plan.random and keys is not None:
+            values += lower(plan, [jax.numpy.asarray(o) for o in operands], list(own), keys[operation.draw])
+            continue
+        key = plan, own, tuple(map(str, own))  # -0.0 and 0.0 are equal
+        function = _functions.get(key)
+        if function is None:
+            function = _functions[key] = partial(_lowered, plan, own)
+        values += interpret(function, operands)
+    return [values[slot] for slot in graph.outputs]
+
+
+def _lowered(plan: Plan, numbers: tuple[float | int, ...], *operands: Any) -> list[Any]:
+    return lower(plan, list(operands), list(numbers), None)
+
+
 @contextmanager
 def interpreted() -> Iterator[None]:
     """Runs the programs of the engine operation by operation, which saves their compilation.
@@ -215,10 +246,11 @@ def interpreted() -> Iterator[None]:
     """
 
     def compile_nothing(self: compiled.Program, packed: bytes, numbers: Any) -> Callable[..., Any]:
-        function = compiled.as_function(self.graph, list(numbers), [], [])
-
         def run(*arrays: jax.Array) -> list[jax.Array]:
-            results = [jax.numpy.array(result, copy=True) for result in function(*arrays)]
+            results = [
+                jax.device_put(np.array(result), self.device)
+                for result in _operation_by_operation(self.graph, numbers, arrays)
+            ]
             for index in self.donated:
                 arrays[index].delete()
             return results

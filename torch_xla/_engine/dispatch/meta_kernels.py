@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from ..private import torch as private
 
@@ -81,15 +82,16 @@ def _power(op: Any) -> Callable[..., Any]:
 def _element_by_element(op: Any) -> Callable[..., Any]:
     """A function of two numbers: its result lies in memory as that of any other, whatever its dtype."""
 
-    def kernel(self: Tensor, other: Tensor, **options: Any) -> Tensor:
-        result, like = op(self, other, **options), aten.eq.Tensor(self, other)
+    def kernel(self: Tensor, other: Any, **options: Any) -> Tensor:
+        # `floor_divide` is called with a number, too.
+        result, like = op(self, other, **options), torch.eq(self, other)
         return torch.empty_strided(like.shape, like.stride(), dtype=result.dtype, device="meta")
 
     return kernel
 
 
 def _contiguous(op: Any) -> Callable[..., Any]:
-    return lambda *args, **kwargs: op(*args, **kwargs).contiguous()
+    return lambda *args, **kwargs: pytree.tree_map(Tensor.contiguous, op(*args, **kwargs))
 
 
 _ELEMENT_BY_ELEMENT = (
@@ -131,6 +133,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "aten::geqrf": geqrf,
     **{op.name(): _element_by_element(op) for op in _ELEMENT_BY_ELEMENT},
     "aten::isin.Tensor_Tensor": _contiguous(aten.isin.Tensor_Tensor),
+    "aten::log_sigmoid_forward": _contiguous(aten.log_sigmoid_forward.default),
     "aten::pow.Scalar": _contiguous(aten.pow.Scalar),
     **{op.name(): _power(op) for op in _POWERS},
     "aten::nan_to_num_": lambda self, *args, **kwargs: self,
