@@ -228,3 +228,20 @@ def test_who_asks_for_lines_gets_those_of_today(folder: Path, monkeypatch: pytes
     monkeypatch.setenv("XLA_HLO_DEBUG", "1")
     result()
     assert (counted("UncachedCompile"), counted("PersistentCacheHit")) == (2, 0)
+
+
+def test_linear_algebra_from_disk_finds_its_library(folder: Path) -> None:
+    program = """
+import torch, torch_xla
+from torch_xla._engine.compile import disk
+from torch_xla._engine.metrics import counters
+disk.WORTH_KEEPING_SECONDS = 0.0
+print(torch.linalg.svdvals(2 * torch.eye(3).to("xla")).cpu().tolist(), counters.value_of("UncachedCompile") or 0)
+"""
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", program], env=dict(os.environ), capture_output=True, text=True, check=True
+        ).stdout
+        for _ in range(2)
+    ]
+    assert runs == ["[2.0, 2.0, 2.0] 1\n", "[2.0, 2.0, 2.0] 0\n"]

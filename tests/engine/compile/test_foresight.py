@@ -52,7 +52,7 @@ def test_a_damaged_note_and_a_folder_that_may_not_be_written_are_no_failure(plac
 PROGRAM = """
 import torch, torch_xla
 from torch_xla._engine.compile import foresight
-x = torch.ones(64, 64, device="xla")
+x = torch.ones(64, 64).to("xla")
 coming = len(foresight._coming)
 torch.linalg.svdvals(x).cpu()
 print(coming, len(foresight._coming))

@@ -23,6 +23,7 @@ import jax
 from jax.experimental import serialize_executable
 
 from .. import config, metrics
+from ..private import jax as private
 from . import fingerprint, foresight
 
 MAGIC = b"torch_xla executable 1\n"
@@ -245,7 +246,10 @@ def _load(body: bytes, header: dict[str, Any], device: jax.Device) -> Any:
     arguments = jax.tree.structure(((0,) * header["arguments"], {}))
     results = jax.tree.structure((0,) * header["results"])
     load: Callable[..., Any] = serialize_executable.deserialize_and_load
-    return load(zlib.decompress(body), arguments, results, device.client, [device])
+    executable = zlib.decompress(body)
+    if b"lapack_" in executable:
+        private.prepare_linear_algebra()
+    return load(executable, arguments, results, device.client, [device])
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -96,3 +96,8 @@ def located(line: tuple[str, int, str] | None, names: Sequence[str]) -> Iterator
         yield
     finally:
         place.context = before
+
+
+def prepare_linear_algebra() -> None:
+    """Finds the LAPACK that kernels on the CPU call. Lowering does so, and an executable from disk was not lowered."""
+    _linalg.initialize_lapack()
