@@ -62,20 +62,23 @@ def main() -> int:
         context.Pool(args.jobs, start, (programs,), maxtasksperchild=SWARMS_OF_A_PROCESS) as pool,
         tqdm(total=args.programs, unit="program", mininterval=5) as bar,
     ):
-        for found in pool.imap_unordered(check_programs, _tasks(args.seed, args.programs, args.compiled)):
-            bar.update(found.programs)
-            whole.programs += found.programs
-            whole.operations += found.operations
-            whole.ways += found.ways
-            whole.failures += found.failures
-            for seed, failure in found.failures:
-                told[failure.kind] += 1
-                if told[failure.kind] <= SHOWN:
-                    bar.write(f"---- seed {seed}\n{failure.script()}", sys.stdout)
+        try:
+            for found in pool.imap_unordered(check_programs, _tasks(args.seed, args.programs, args.compiled)):
+                bar.update(found.programs)
+                whole.programs += found.programs
+                whole.operations += found.operations
+                whole.ways += found.ways
+                whole.failures += found.failures
+                for seed, failure in found.failures:
+                    told[failure.kind] += 1
+                    if told[failure.kind] <= SHOWN:
+                        bar.write(f"---- seed {seed}\n{failure.script()}", sys.stdout)
+        except KeyboardInterrupt:
+            bar.write("interrupted: what follows is of the programs that were checked", sys.stdout)
     seconds = time.perf_counter() - started
     ways = ", ".join(f"{count} {way}" for way, count in sorted(whole.ways.items()))
     print(
-        f"seeds {args.seed} to {args.seed + args.programs - 1}: {whole.programs} programs ({ways}) of "
+        f"from seed {args.seed}: {whole.programs} programs ({ways}) of "
         f"{whole.operations} operations in {seconds:.0f} s, {whole.programs / seconds:.1f} programs/s, "
         f"{len(whole.failures)} differ: {sorted(seed for seed, _ in whole.failures)[:200]}"
     )

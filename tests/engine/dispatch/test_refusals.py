@@ -127,6 +127,10 @@ def test_complex_numbers_have_no_order(name: str) -> None:
 
 MEANINGLESS: dict[str, Call] = {
     "a truth as a factor": lambda ones: ones(3, dtype=torch.int32).add(ones(3, dtype=torch.int32), alpha=True),
+    "a float as a factor": lambda ones: (
+        ones(3, dtype=torch.int32).sub_(ones(3, dtype=torch.int32), alpha=2)
+        + ones(3, dtype=torch.int32).sub_(ones(3, dtype=torch.int32), alpha=2.0)
+    ),
     "sub_ of a truth": lambda ones: ones(3, dtype=torch.int64).sub_(True),
     "rsub of a truth": lambda ones: True - ones(3),
     "sub of truths": lambda ones: ones(3) - (ones(3) > 0),

@@ -111,3 +111,8 @@ def test_products_with_logarithms(changing: bool) -> None:
 def test_the_multivariate_gamma_function() -> None:
     check_calls([call(aten.mvlgamma.default, edge_values(d).abs() + 2, 3) for d in (torch.float32, torch.float64)])
     check_calls([call(aten.mvlgamma.default, torch.tensor([3, 4]), 2)])
+
+
+def test_the_first_derivative_of_digamma_goes_to_zero() -> None:
+    x = torch.tensor([float("inf"), 1.0], dtype=torch.float64)
+    assert torch.allclose(torch.special.polygamma(1, x.to("xla")).cpu(), torch.special.polygamma(1, x))

@@ -173,10 +173,10 @@ def _refuse_dtypes(rule: Rule, operator: Operator, plan: Plan, args: tuple[Any, 
     given = [
         kwargs.get(w) if isinstance(w, str) else args[w] for w in operator.scalars if w in kwargs or _is_in(w, args)
     ]
-    truths = tuple(isinstance(argument, bool) for argument in given)
+    kinds = tuple(type(argument) for argument in given)
     words = tuple(leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, str))
-    asked = operator.name, found, truths, words
-    is_usual = len(set(found)) == 1 and found[0].is_floating_point and not any(truths)
+    asked = operator.name, found, kinds, words
+    is_usual = len(set(found)) == 1 and found[0].is_floating_point and bool not in kinds
     if is_usual or asked in _taken or "backward" in name or not found:
         return
     if rule.promotion is Promotion.NONE and len(set(found)) > 1 and not name.startswith("aten::_foreach_"):
