@@ -1,6 +1,6 @@
 """Programs in stages give what whole programs give, and compile what repeats once."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import torch_xla
+import torch_xla.debug
 from torch_xla._engine.compile import cache, disk, staged, stages
 from torch_xla._engine.compile.program import Program
 from torch_xla._engine.execute import executor
 from torch_xla._engine.metrics import counters
+from torch_xla._engine.sight import switches
 from torch_xla._engine.tensor.sync import clear_schedules
 
 LAYERS = 5
@@ -126,7 +128,7 @@ def test_a_stage_is_compiled_once_for_all_programs() -> None:
             two = model(x).relu().cpu()
         return torch.stack([one, two, torch.tensor(counted("StageCompile") - before).expand(4, 8)])
 
-    one, two, compiled = in_stages(infer)
+    one, two, compiled = in_stages(infer, 10)
     assert torch.equal(two, one.relu()) and compiled.unique().tolist() == [1]  # what follows the layers
 
 
@@ -281,6 +283,7 @@ def test_stages_are_found_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     programs = counted("UncachedCompile")
     again = in_stages(lambda: train(blocks(dropout=0.1), steps=4, lrs=(0.1, 0.05)))
     assert all(map(torch.equal, again, first))
+    print(disk.misses())
     assert (counted("StageCompile"), counted("UncachedCompile")) == (compiled, programs)
     assert counted("PersistentCacheHit") >= hits + compiled
 
@@ -300,6 +303,26 @@ def test_a_staged_program_answers_as_a_whole_one() -> None:
     assert hlo_in_stages.count("HloModule") == 1 and "stage 0, 1, 2" in hlo_in_stages
     assert hlo_in_stages.count("dot(") < hlo.count("dot(")
     assert sizes_in_stages[:3] == sizes[:3] and sizes_in_stages.intermediate > 0
+
+
+def test_what_was_compiled_once_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "analysis.txt"
+    monkeypatch.setenv("PT_XLA_DEBUG_FILE", str(file))
+    monkeypatch.setenv("PT_XLA_DEBUG_LEVEL", "1")
+    switches.settle()
+
+    def repeat() -> None:
+        x = torch.randn(4, 4).to("xla")
+        for _ in range(LAYERS):
+            x = x.sin().cos().tanh().exp().neg().sigmoid()
+        torch_xla.sync()
+
+    in_stages(repeat, 10)
+    monkeypatch.delenv("PT_XLA_DEBUG_LEVEL")
+    switches.settle()
+    assert "Post Compilation Analysis: Compiled once: 5 × 6 operations\n" in file.read_text()
+    assert "; compiled once: 5 × 6 operations]" in torch_xla.debug.explain_recompiles()
+    assert counted("SharedOperations") == 4 * 6
 
 
 def test_the_user_line_of_an_operation_is_that_of_the_first_layer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,12 +375,10 @@ UNARY: dict[str, Callable[[Tensor], Tensor]] = {
 commands = st.tuples(st.sampled_from(sorted(UNARY)), st.integers(0, 3), st.integers(0, 3))
 
 
-@settings(max_examples=8)
-@given(st.lists(commands, min_size=3, max_size=5), st.integers(4, 5), st.integers(0, 6), st.booleans(), st.data())
-def test_programs_that_repeat_give_the_same_in_stages(
-    layer: list[tuple[str, int, int]], times: int, odd: int, learns: bool, data: st.DataObject
+def check_repeated(
+    layer: list[tuple[str, int, int]], times: int, odd: int, learns: bool, kept: Collection[int]
 ) -> None:
-    kept = data.draw(st.sets(st.integers(0, 6), max_size=2))
+    """`layer` so many times, without its first operation in turn `odd`; what comes out of the turns `kept` is kept."""
 
     def program() -> list[Tensor]:
         x = torch.rand(4, 4).to("xla").requires_grad_(learns)
@@ -377,3 +398,29 @@ def test_programs_that_repeat_give_the_same_in_stages(
         return [each.detach().cpu() for each in results]
 
     torch.testing.assert_close(run(program, 1), whole(program), rtol=1e-5, atol=1e-5)
+
+
+repeated = given(
+    st.lists(commands, min_size=3, max_size=5),
+    st.integers(4, 6),
+    st.integers(0, 6),
+    st.booleans(),
+    st.sets(st.integers(0, 5), max_size=2),
+)
+
+
+@settings(max_examples=5)
+@repeated
+def test_programs_that_repeat_give_the_same_in_stages(
+    layer: list[tuple[str, int, int]], times: int, odd: int, learns: bool, kept: set[int]
+) -> None:
+    check_repeated(layer, times, odd, learns, kept)
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@repeated
+def test_many_programs_that_repeat_give_the_same_in_stages(
+    layer: list[tuple[str, int, int]], times: int, odd: int, learns: bool, kept: set[int]
+) -> None:
+    check_repeated(layer, times, odd, learns, kept)

@@ -53,6 +53,11 @@ class Program:
         """Which of the graph's numbers are arguments of the executables; the others are baked in."""
         return self._promoted
 
+    @property
+    def shared(self) -> tuple[tuple[int, int], ...]:
+        """What is compiled once and run several times: how often, and of how many operations it is."""
+        return tuple(stages.repeated(self.stages)) if self.stages else ()
+
     def compiled_for(self, numbers: Sequence[float | int]) -> bool:
         """Whether a run with these numbers needs no compile."""
         return self._key(self._packer.pack(*numbers)) in self._executables

@@ -92,7 +92,8 @@ def _compile(
         sizes = program.compile_for(numbers)
     except jax.errors.JaxRuntimeError as error:
         raise _failure_of(program, numbers, error, f"the compilation of step {_step}", source_lines) from error
-    events.emit(compilation._replace(seconds=time.perf_counter() - start, sizes=sizes))
+    seconds = time.perf_counter() - start
+    events.emit(compilation._replace(seconds=seconds, sizes=sizes, shared=program.shared))
 
 
 def _wait_for_the_last() -> None:

@@ -138,8 +138,12 @@ def _with_tensor_of_values(op: OpOverload) -> Callable[..., list[Any]]:
     return lower
 
 
-lowers(aten._foreach_addcmul.Scalar, aten._foreach_addcmul.ScalarList, separable=True)(_with_value(aten.addcmul.default))
-lowers(aten._foreach_addcdiv.Scalar, aten._foreach_addcdiv.ScalarList, separable=True)(_with_value(aten.addcdiv.default))
+lowers(aten._foreach_addcmul.Scalar, aten._foreach_addcmul.ScalarList, separable=True)(
+    _with_value(aten.addcmul.default)
+)
+lowers(aten._foreach_addcdiv.Scalar, aten._foreach_addcdiv.ScalarList, separable=True)(
+    _with_value(aten.addcdiv.default)
+)
 lowers(aten._foreach_addcmul.Tensor)(_with_tensor_of_values(aten.addcmul.default))
 lowers(aten._foreach_addcdiv.Tensor)(_with_tensor_of_values(aten.addcdiv.default))
 

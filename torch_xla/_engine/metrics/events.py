@@ -55,6 +55,8 @@ class Compilation(NamedTuple):
     start: float
     seconds: float
     sizes: Sizes | None  # None: not compiled yet, or the platform does not tell
+    # What was compiled once and is run several times: how often, and of how many operations it is.
+    shared: tuple[tuple[int, int], ...] = ()
 
 
 class Execution(NamedTuple):

@@ -19,6 +19,7 @@ from ..metrics.lines import Line
 from . import places
 from .places import Place, here
 from .reads import Read, Tally
+from .recompiles import times
 
 PROFILER = "pt-xla-profiler"
 
@@ -98,7 +99,10 @@ class Analysis:
 
     def _hear(self, event: Any) -> None:
         if isinstance(event, Compilation) and event.sizes is not None:
-            self._write("Post Compilation Analysis", _sizes(self._hash_of(event.program), event.sizes))
+            told = _sizes(self._hash_of(event.program), event.sizes)
+            if event.shared:
+                told.append(f"Compiled once: {times(event.shared)}")
+            self._write("Post Compilation Analysis", told)
         elif isinstance(event, Execution) and self._level > 1:
             place = here()
             lines = self._explained("Execution Cause", event.program, place.cause(event.cause), place)

@@ -44,6 +44,7 @@ class Explanation:
     operations: int
     seconds: float  # of the compilation; 0 if it was refused
     start: float  # by `time.perf_counter`
+    shared: tuple[tuple[int, int], ...] = ()  # as in `Compilation`
 
     @property
     def is_recompilation(self) -> bool:
@@ -71,6 +72,11 @@ def short(line: Line) -> str:
 def explained() -> list[Explanation]:
     """Why the last programs were compiled, oldest first."""
     return list(_explanations)
+
+
+def times(shared: Iterable[tuple[int, int]]) -> str:
+    """What is compiled once and run several times, as in "6 × 48, 6 × 31 operations"."""
+    return f"{', '.join(f'{often} × {operations}' for often, operations in shared)} operations"
 
 
 def clear() -> None:
@@ -101,6 +107,7 @@ def _explain(compilation: Compilation, new: Known) -> Explanation:
         len(new.graph.operations),
         compilation.seconds,
         compilation.start,
+        compilation.shared,
     )
 
 
@@ -191,14 +198,16 @@ def describe(found: Iterable[Difference]) -> str:
 
 def report() -> str:
     """All explanations as text: those with the same words once, with how often they came and what they cost."""
-    rows: dict[str, list[float]] = {}
+    rows: dict[str, list[Explanation]] = {}
     for explanation in _explanations:
-        rows.setdefault(str(explanation), []).append(explanation.seconds)
+        rows.setdefault(str(explanation), []).append(explanation)
     if not rows:
         return "Nothing was compiled.\n"
-    total = sum(len(times) for times in rows.values())
-    text = f"{total} compilation{'' if total == 1 else 's'}, {sum(map(sum, rows.values())):.2f} s\n"
-    for row, times in rows.items():
-        often = f"{len(times)} times, " if len(times) > 1 else ""
-        text += f"  {row}  [{often}{sum(times):.2f} s]\n"
+    total = sum(map(len, rows.values()))
+    seconds = sum(each.seconds for each in _explanations)
+    text = f"{total} compilation{'' if total == 1 else 's'}, {seconds:.2f} s\n"
+    for row, same in rows.items():
+        often = f"{len(same)} times, " if len(same) > 1 else ""
+        once = f"; compiled once: {times(same[-1].shared)}" if same[-1].shared else ""
+        text += f"  {row}  [{often}{sum(each.seconds for each in same):.2f} s{once}]\n"
     return text
