@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,9 +12,10 @@ from torch import Tensor
 
 import torch_xla
 import torch_xla.debug as debug
+import torch_xla.debug.metrics as met
 from torch_xla._engine.metrics import events
 from torch_xla._engine.metrics.events import Compilation
-from torch_xla._engine.sight import recompiles
+from torch_xla._engine.sight import recompiles, switches
 from torch_xla._engine.sight.differences import Kind, Known, differences, is_part, similarity
 
 
@@ -134,3 +136,21 @@ def test_every_program_is_explained_after_any_others(
     assert all(str(each).startswith(("compiled (", "recompiled (")) for each in told)
     assert debug.explain_recompiles().startswith(f"{len(order)} compilations, 0.00 s\n")
     debug.clear_history()
+
+
+def test_no_tool_that_listens_fails_on_a_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    files = ("PT_XLA_DEBUG_FILE", "XLA_SAVE_TENSORS_FILE", "XLA_FNTRACKER_FILE", "XLA_METRICS_FILE")
+    torch_xla.sync()
+    with monkeypatch.context() as patch:
+        for name in files:
+            patch.setenv(name, str(tmp_path / name))
+        for name in ("PT_XLA_DEBUG", "XLA_IR_DEBUG", "XLA_HLO_DEBUG"):
+            patch.setenv(name, "1")
+        switches.settle()
+        for seed in range(8):
+            a_program(seed)
+            torch_xla.sync()
+    switches.settle()
+    assert met.counter_value("ListenerFailed") is None
+    assert len(list(tmp_path.iterdir())) == len(files)
+    assert debug.report().startswith("torch_xla report\n")
