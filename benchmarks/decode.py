@@ -159,7 +159,7 @@ def measure(model: str, dtype: str, batch: int, names: list[str], rounds: int) -
     names = [name for name in names if name != "jax" or model == "gpt2_like"]
     torch._dynamo.reset()
     writers = {name: WRITERS[name](build, getattr(torch, dtype)) for name in names}
-    for writer in tqdm(writers.values(), desc=f"{model} {dtype} {batch}: warming up", leave=False):
+    for writer in tqdm(writers.values(), desc=f"{model} {dtype} {batch}: warming up", leave=False, disable=None):
         write(writer, 8)
         write(writer, 8)
     found: dict[str, list[float]] = {name: [] for name in names}

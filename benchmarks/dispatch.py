@@ -1,14 +1,16 @@
-"""Measures what the host pays for one operation: PyTorch on the CPU, the xla device, and an idle `mark_step`.
+"""Measures what the host pays: for one operation, for an idle `mark_step`, and for a replayed step.
 
-    python -m benchmarks.dispatch [--blocks 30]
+    python -m benchmarks.dispatch [--blocks 30] [--write docs/benchmarks.md]
 
 Microseconds a call: the median over blocks of a few hundred calls. On the xla device an operation is only recorded;
-between two blocks the device runs what it was given, outside the measured time.
+between two blocks the device runs what it was given, outside the measured time. In eager mode it is run at once, and
+the next one waits for it. The time of a step is that of the thread that starts it, while the device is idle.
 """
 
 import argparse
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 
 import torch
@@ -16,13 +18,18 @@ from torch import Tensor
 
 import torch_xla
 import torch_xla.core.xla_model as xm
-from benchmarks import machine
+import torch_xla.experimental
+from benchmarks import machine, page
+from benchmarks.contestants import Contestant, Jax, OpenXla, Ours, Replay
+from benchmarks.models import WORKLOADS
 
 CALLS = 200
+HEADING = "## The host's part"
 
 
 def microseconds(call: Callable[[], object], blocks: int) -> float:
     times = []
+    call()
     for _ in range(blocks):
         torch_xla.sync(wait=True)
         started = time.perf_counter()
@@ -50,17 +57,52 @@ def calls(device: str) -> dict[str, Callable[[], object]]:
     }
 
 
+def operations(blocks: int) -> str:
+    """The table of calls."""
+    rows = []
+    on_cpu, on_xla = calls("cpu"), calls("xla")
+    for name, call in on_cpu.items():
+        row = [name, f"{microseconds(call, blocks):.2f}", f"{microseconds(on_xla[name], blocks):.2f}"]
+        with torch_xla.experimental.eager_mode_context(True):
+            rows.append([*row, f"{microseconds(on_xla[name], max(3, blocks // 4)):.1f}"])
+    rows.append(["`xm.mark_step()` with nothing recorded", "", f"{microseconds(xm.mark_step, blocks):.2f}", ""])
+    return page.table(["µs a call", "CPU", "xla, recorded", "xla, eager mode"], rows)
+
+
+def of_the_host(contestant: Contestant, turns: int) -> float:
+    """Milliseconds of this thread for a step while the device is idle: the median."""
+    for _ in range(6):
+        contestant.step()
+    times = []
+    for _ in range(turns):
+        contestant.wait()
+        started = time.thread_time()
+        contestant.step()
+        times.append(time.thread_time() - started)
+    contestant.wait()
+    return median(times) * 1e3
+
+
+def steps(turns: int) -> str:
+    """The table of training steps."""
+    workload = WORKLOADS["encoder"]
+    kinds = {"recorded": Ours, "`torch.compile`": OpenXla, "replayed": Replay, "by hand in JAX": Jax}
+    rows = [[name, f"{of_the_host(kind(workload, workload.dropout), turns):.2f}"] for name, kind in kinds.items()]
+    return page.table([f"training step of {workload.title}", "the host's, ms"], rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--blocks", type=int, default=30)
+    parser.add_argument("--write", type=Path, help="a Markdown file: the tables become a section of it")
     args = parser.parse_args()
     machine.confine()
-    print(f"{machine.description()}\n")
-    print("| µs a call | CPU | xla |\n|---|--:|--:|")
-    on_cpu, on_xla = calls("cpu"), calls("xla")
-    for name, call in on_cpu.items():
-        print(f"| {name} | {microseconds(call, args.blocks):.2f} | {microseconds(on_xla[name], args.blocks):.2f} |")
-    print(f"| `xm.mark_step()` with nothing recorded | | {microseconds(xm.mark_step, args.blocks):.2f} |")
+    text = f"{operations(args.blocks)}\n\n{steps(5 * args.blocks)}"
+    print(f"{machine.description()}\n\n{text}")
+    if args.write:
+        page.put(
+            args.write, HEADING, f"`python -m benchmarks.dispatch`: {__doc__.split(chr(10) * 2)[2].strip()}\n\n{text}"
+        )
 
 
 if __name__ == "__main__":

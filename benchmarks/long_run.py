@@ -105,7 +105,7 @@ def run(steps: int, every: Intervals) -> list[Row]:
     before = Compiles.so_far()
     times: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        for index in tqdm(range(1, steps + 1), desc="training", mininterval=10, leave=False):
+        for index in tqdm(range(1, steps + 1), desc="training", mininterval=10, leave=False, disable=None):
             started = time.perf_counter()
             training.step()
             times.append(time.perf_counter() - started)

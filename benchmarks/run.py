@@ -96,13 +96,13 @@ def measure(workload: Workload, names: Sequence[str], rounds: int, dropout: floa
     before = Compiles.so_far()
     contestants = {name: CONTESTANTS[name](workload, rate, setting) for name in names}
     turns = {}
-    for name, contestant in tqdm(contestants.items(), desc=f"{workload.model}: warming up", leave=False):
+    for name, contestant in tqdm(contestants.items(), desc=f"{workload.model}: warming up", leave=False, disable=None):
         for _ in range(WARM_UP_STEPS):
             contestant.step()
         contestant.wait()
         turns[name] = min(50, max(3, round(SECONDS_PER_TURN * 1e3 / timed(contestant, 2))))
     measured = Measured({name: [] for name in names}, compiles=Compiles.so_far() - before)
-    for _ in tqdm(range(rounds), desc=f"{workload.model}: measuring", leave=False):
+    for _ in tqdm(range(rounds), desc=f"{workload.model}: measuring", leave=False, disable=None):
         with machine.watched() as disturbance:
             for name, contestant in contestants.items():
                 measured.steps[name].append(timed(contestant, turns[name]))
@@ -135,7 +135,7 @@ def table(results: dict[str, Measured], names: Sequence[str]) -> str:
 def picture(tables: dict[str, dict[str, Measured]], names: Sequence[str], path: Path) -> None:
     """A row of bars for each table: the step's time by model and contestant, eager being 1."""
     most = max(len(results) for results in tables.values())
-    size = (1.5 + 1.4 * most, 3.2 * len(tables))
+    size = (1.5 + 1.4 * max(4, most), 3.2 * len(tables))
     figure, rows = pyplot.subplots(len(tables), squeeze=False, figsize=size, layout="constrained")
     for axes, (title, results) in zip(rows[:, 0], tables.items(), strict=True):
         width = 0.8 / len(names)
@@ -183,6 +183,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batches", help="numbers of examples; otherwise each model's own")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dropout", type=float, help="for every model; otherwise each has its own")
+    parser.add_argument("--picture", default="", help="what the picture's name ends in, if there are several")
     parser.add_argument("--write", type=Path, help="a Markdown file: each table becomes a section of it")
     args = parser.parse_args()
     args.workloads = ",".join(ALL) if args.workloads == "all" else args.workloads
@@ -208,9 +209,10 @@ def main() -> None:
                 call = f"python -m benchmarks.run {chosen}{batches} --rounds {args.rounds}"
                 page.put(args.write, heading(mode, dtype, bool(batches)), f"{told(results, call)}\n\n{text}")
     if args.write and not args.batches:
-        image = args.write.with_suffix(".png")
+        image = args.write.with_stem("_".join(filter(None, (args.write.stem, args.picture)))).with_suffix(".png")
         picture(tables, args.contestants.split(","), image)
-        page.put(args.write, "## The tables in one picture", f"![Time of a step by model and contestant]({image.name})")
+        title = " ".join(filter(None, ("## The tables in one picture", args.picture)))
+        page.put(args.write, title, f"![Time of a step by model and contestant]({image.name})")
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks import page
+from benchmarks import decode, long_run, page
 from benchmarks.contestants import Eager, OpenXla, Ours, Replay, Setting
+from benchmarks.decoders import DECODERS
 from benchmarks.jax_steps import JaxInference, JaxTraining
 from benchmarks.models import WORKLOADS, Encoder
 
@@ -89,3 +90,39 @@ def test_a_section_of_the_page_is_replaced_and_the_others_stay(tmp_path: Path) -
     page.put(written, "## Two", "2")
     page.put(written, "## One", "uno")
     assert written.read_text() == "# Benchmarks\n\n## One\n\nuno\n\n## Two\n\n2\n"
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_every_way_of_decoding_writes_the_same_text(name: str) -> None:
+    def text(writer: decode.Writer) -> list[int]:
+        writer.restart()
+        found = []
+        for _ in range(8):
+            writer.token()
+            found.append(writer.model.token.flatten().tolist())
+        return found
+
+    build = lambda: DECODERS[name](2, 16)  # noqa: E731
+    expected = text(decode.Eager(build, torch.float32))
+    assert len({tuple(tokens) for tokens in expected}) > 2
+    for kind in (decode.Ours, decode.OpenXla, decode.Replay):
+        assert text(kind(build, torch.float32)) == expected
+
+
+def test_the_decoder_in_jax_writes_the_same_text() -> None:
+    build = lambda: DECODERS["gpt2_like"](2, 16)  # noqa: E731
+    eager, in_jax = (kind(build, torch.float32) for kind in (decode.Eager, decode.Jax))
+    for _ in range(8):
+        eager.token()
+        assert np.asarray(in_jax.decoder.step()).tolist() == eager.model.token.tolist()
+
+
+@pytest.mark.slow
+def test_nothing_grows_in_a_long_run() -> None:
+    rows = long_run.run(600, long_run.Intervals(loss=20, evaluation=50, checkpoint=100))
+    first, last = rows[1], rows[-1]
+    assert last.programs == first.programs and last.compiles == first.compiles
+    assert last.buffers == first.buffers
+    assert last.mebibytes < 1.05 * first.mebibytes
+    assert last.milliseconds < 2 * min(row.milliseconds for row in rows)
+    assert last.loss < rows[0].loss
