@@ -140,3 +140,19 @@ def test_a_recurrent_module_computes_what_it_computes_on_the_cpu() -> None:
         return output.detach(), hidden.detach(), cell.detach(), [p.grad for p in model.parameters()]
 
     check_same(use, strides=False, rtol=1e-5, atol=1e-5)
+
+
+def test_lazy_modules_move_before_they_know_their_shapes() -> None:
+    model = nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(3))
+    parameters = list(model.parameters())
+    model.to("xla")
+    assert all(ours is before for ours, before in zip(model.parameters(), parameters, strict=True))
+    x = torch.randn(2, 3, 5, 5)
+    model(x.to("xla")).square().sum().backward()
+    assert [p.device.type for p in (*model.parameters(), *model.buffers())] == ["xla"] * 9
+    on_cpu = (
+        nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(3)).to("xla").to("cpu")
+    )
+    on_cpu.load_state_dict(model.state_dict())
+    torch.testing.assert_close(model.eval()(x.to("xla")).cpu(), on_cpu.eval()(x))
+    assert model[3].weight.grad.device.type == "xla"

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import UninitializedTensorMixin
 
 from .. import metrics
 from ..client import buffers
@@ -102,6 +103,10 @@ def to_copy(
     memory_format: torch.memory_format | None = None,
 ) -> Tensor:
     """`.to(...)`: to another dtype on the device, to the host, or to another ordinal."""
+    if isinstance(self, UninitializedTensorMixin):
+        # The parameter of a lazy module: empty memory that keeps its shape to itself.
+        with torch._C.DisableTorchFunctionSubclass():
+            self = self.data
     if self.device.type != "xla":
         return _upload(self if dtype is None else self.to(dtype), device_for(device), memory_format)
     if device is not None:

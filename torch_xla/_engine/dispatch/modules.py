@@ -10,8 +10,12 @@ from typing import Any
 
 import torch
 from torch.nn import Module, Parameter
+from torch.nn.parameter import UninitializedParameter
 
 from ..private import torch as private
+
+# Those of lazy modules have no shape yet, and get it on the device that they are on by then.
+_KEPT = (Parameter, UninitializedParameter)
 
 
 def keeping_parameters(original: Callable[..., Module]) -> Callable[..., Module]:
@@ -19,7 +23,7 @@ def keeping_parameters(original: Callable[..., Module]) -> Callable[..., Module]
 
     @functools.wraps(original)
     def _apply(self: Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Module:
-        parameters = [p for p in self._parameters.values() if type(p) is Parameter and p.device.type != "meta"]
+        parameters = [p for p in self._parameters.values() if type(p) in _KEPT and p.device.type != "meta"]
         if parameters and not torch.__future__.get_swap_module_params_on_conversion():
             crosses: dict[tuple[torch.device, torch.dtype], bool] = {}
             for parameter in parameters:
@@ -45,7 +49,7 @@ def _move(parameter: Parameter, fn: Callable[[torch.Tensor], torch.Tensor]) -> N
         moved = fn(parameter).detach().requires_grad_(parameter.requires_grad)
         if parameter.grad is not None:
             moved.grad = fn(parameter.grad).requires_grad_(parameter.grad.requires_grad)
-    if parameter.requires_grad:
+    if parameter.requires_grad and type(parameter) is Parameter:
         # A graph that is still alive belongs to the memory before the move: its gradient must not vanish in silence.
         torch.autograd.graph.get_gradient_edge(parameter).node.register_prehook(_refuse_gradient)
     private.exchange(parameter, moved)
