@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import torch
-from jax import lax
 
-from .correlation import correlate, kernel_gradient
+from .correlation import correlate, kernel_gradient, operand_gradient
 from .opmath import widened
 from .registry import lowers
 from .window import Window
@@ -41,8 +40,7 @@ def convolution(
                 _listed(output_padding, weight.ndim - 2), strict=True,
             )
         )  # fmt: skip
-        reverse = window.fitted(result_extent, input.shape[2:]).reverse()
-        result = correlate(input, _reversed(weight, groups), reverse, groups)
+        result = operand_gradient(input, weight, window, groups, result_extent)
     else:
         result = correlate(input, weight, window, groups)
     if bias is None:
@@ -71,7 +69,7 @@ def convolution_backward(
     if output_mask[0] and transposed:
         grad_input = correlate(grad_output, weight, window, groups)
     elif output_mask[0]:
-        grad_input = correlate(grad_output, _reversed(weight, groups), window.reverse(), groups)
+        grad_input = operand_gradient(grad_output, weight, window, groups, input.shape[2:])
     if output_mask[1]:
         grad_weight = kernel_gradient(operand, grad, window, groups).reshape(weight.shape)
     if output_mask[2]:
@@ -117,11 +115,3 @@ def _window(kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]
         raise RuntimeError("negative padding is not supported")
     margins = tuple((margin, margin) for margin in _listed(padding, count))
     return Window(tuple(kernel), _listed(stride, count), margins, _listed(dilation, count), (1,) * count)
-
-
-def _reversed(weight: jax.Array, groups: int) -> jax.Array:
-    """The kernel that goes with `Window.reverse`: flipped, with inputs and outputs of each group exchanged."""
-    outputs, inputs, *size = weight.shape
-    flipped = lax.rev(weight, range(2, weight.ndim))
-    grouped = flipped.reshape(groups, outputs // groups, inputs, *size)
-    return jnp.swapaxes(grouped, 1, 2).reshape(groups * inputs, outputs // groups, *size)

@@ -1,4 +1,4 @@
-"""The operation behind every convolution: a kernel slides over an operand; and its gradient by the kernel.
+"""The operation behind every convolution: a kernel slides over an operand; and its gradients by both.
 
 Layouts are PyTorch's: operand `[batch, channels, *spatial]`, kernel `[outputs, channels / groups, *spatial]`. XLA's own
 convolution does all of it on every platform; on the CPU other forms of the same sums are often several times faster.
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .correlation_on_cpu import correlation_form, kernel_gradient_form
+from .correlation_on_cpu import correlation_form, kernel_gradient_form, operand_gradient_form
 from .opmath import widened
 from .window import Window
 
@@ -27,6 +27,33 @@ def correlate(operand: jax.Array, kernel: jax.Array, window: Window, groups: int
         return window.convolve(operand, kernel, groups)
 
     return _on_platform(operand, kernel, plain, correlation_form(operand.shape, kernel.shape, window, groups))
+
+
+def operand_gradient(
+    grad: jax.Array, kernel: jax.Array, window: Window, groups: int, extent: tuple[int, ...]
+) -> jax.Array:
+    """The gradient of `correlate` by its operand, whose extent is `extent`, given that by its result."""
+    back = window.fitted(extent, grad.shape[2:]).reverse()
+    form = (
+        None
+        if 0 in (*grad.shape, *kernel.shape)
+        else operand_gradient_form(kernel.shape, grad.shape, window, groups, extent)
+    )
+    if form is None:
+        return correlate(grad, _reversed(kernel, groups), back, groups)
+
+    def plain(grad: jax.Array, kernel: jax.Array) -> jax.Array:
+        return back.convolve(grad, _reversed(kernel, groups), groups)
+
+    return _on_platform(grad, kernel, plain, form)
+
+
+def _reversed(kernel: jax.Array, groups: int) -> jax.Array:
+    """The kernel that goes with `Window.reverse`: flipped, with inputs and outputs of each group exchanged."""
+    outputs, inputs, *size = kernel.shape
+    flipped = lax.rev(kernel, range(2, kernel.ndim))
+    grouped = flipped.reshape(groups, outputs // groups, inputs, *size)
+    return jnp.swapaxes(grouped, 1, 2).reshape(groups * inputs, outputs // groups, *size)
 
 
 def kernel_gradient(operand: jax.Array, grad: jax.Array, window: Window, groups: int) -> jax.Array:

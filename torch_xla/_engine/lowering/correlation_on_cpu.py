@@ -8,6 +8,7 @@ among threads. Everything else is led back to that one, or to matrix products:
 - depthwise kernels are sums of shifted products; other groups are joined to dense blocks of at least 32 channels;
 - three dimensions become two, with the kernel's depth among the channels;
 - images of few columns and outputs lie side by side, because XLA shares out columns and output channels only;
+- gradients by the operand, of few positions, are matrix products whose columns are added up (col2im);
 - kernel gradients are matrix products with the operand's columns (im2col), a few images at a time.
 """
 
@@ -80,6 +81,14 @@ def kernel_gradient_form(operand: _Shape, grad: _Shape, window: Window, groups: 
     if operand[1] * prod(window.kernel) * prod(grad[2:]) > _MOST_COLUMN_ELEMENTS:
         return None
     return lambda x, g: _gradient_by_columns(x, g, window, groups)
+
+
+def operand_gradient_form(kernel: _Shape, grad: _Shape, window: Window, groups: int, extent: _Shape) -> _Form | None:
+    """Likewise, for the gradient by the operand, which has the extent `extent`; a form of gradient and kernel."""
+    few = 1 < prod(window.kernel) <= _MOST_UNROLLED and prod(grad[2:]) <= _FEW_POSITIONS
+    if groups == 1 and few and max(window.base) == 1:
+        return lambda g, k: _operand_gradient_by_columns(g, k, window, extent)
+    return None
 
 
 def _correlate(operand: jax.Array, kernel: jax.Array, window: Window, groups: int) -> jax.Array:
@@ -295,6 +304,25 @@ def _by_columns(operand: jax.Array, kernel: jax.Array, window: Window) -> jax.Ar
     columns = jnp.stack(list(window.shifts(padded, positions)), 1).reshape(-1, batch * prod(positions))
     result = lax.dot_general(kernel.reshape(outputs, -1), columns, (((1,), (0,)), ((), ())))
     return jnp.swapaxes(result.reshape(outputs, batch, *positions), 0, 1)
+
+
+def _operand_gradient_by_columns(grad: jax.Array, kernel: jax.Array, window: Window, extent: _Shape) -> jax.Array:
+    # The reverse of `_by_columns`. The kernel, which is larger than such images, is used as it lies.
+    batch, outputs, *positions = grad.shape
+    slopes = jnp.moveaxis(grad, 1, -1).reshape(-1, outputs)
+    columns = lax.dot_general(slopes, kernel.reshape(outputs, -1), (((1,), (0,)), ((), ())))
+    columns = columns.reshape(batch, *positions, kernel.shape[1], -1)
+    zero = jnp.zeros((), columns.dtype)
+    total = jnp.zeros((batch, *extent, kernel.shape[1]), columns.dtype)
+    for index, element in enumerate(np.ndindex(window.kernel)):
+        margins = []
+        for size, count, step, at, (before, _), spacing in zip(
+            extent, positions, window.stride, element, window.padding, window.dilation, strict=True
+        ):
+            low = at * spacing - before
+            margins.append((low, size - low - (count - 1) * step - 1, step - 1))
+        total = total + lax.pad(columns[..., index], zero, [(0, 0, 0), *margins, (0, 0, 0)])
+    return jnp.moveaxis(total, -1, 1)
 
 
 def _gradient_by_columns(operand: jax.Array, grad: jax.Array, window: Window, groups: int) -> jax.Array:
