@@ -277,3 +277,12 @@ def test_grouped_products_share_one_dimension_between_the_groups(dtype: torch.dt
     rows = apply_rule(aten._grouped_mm.default, values(32, 16), values(3, 16, 8), ends)
     expected = aten._grouped_mm.default(values(32, 16), values(3, 16, 8), ends)
     torch.testing.assert_close(rows[:24], expected[:24], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("beta", [0, 1, 2])
+def test_what_is_added_does_not_enlarge_a_product(beta: int) -> None:
+    x = torch.ones(1, 3, device="xla")
+    with pytest.raises(RuntimeError, match="must match the existing size"):
+        torch.addmm(x, x, x.mT, beta=beta)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        torch.addmv(x[0], x, x[0], beta=beta)

@@ -174,3 +174,10 @@ def test_numbers_to_fill_or_scale_with_may_change_from_step_to_step() -> None:
         ],
         changing=True,
     )
+
+
+@pytest.mark.parametrize("name", ["scatter", "scatter_add"])
+def test_nothing_is_scattered_from_a_source_of_any_size(name: str) -> None:
+    x, nothing = torch.ones(2, device="xla"), torch.zeros(0, dtype=torch.int64, device="xla")
+    assert getattr(x, name)(0, nothing, torch.ones(1, 1, device="xla")).tolist() == [1, 1]
+    assert x.scatter_reduce(0, nothing, torch.ones(1, 1, device="xla"), "amax").tolist() == [1, 1]

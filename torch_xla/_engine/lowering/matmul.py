@@ -106,6 +106,7 @@ def linear_backward(
 
 def _plus(self: jax.Array, beta: Any, products: jax.Array, alpha: Any) -> jax.Array:
     """beta · self + alpha · products. A beta of 0 drops `self`, even where it is NaN."""
+    self = jnp.broadcast_to(self, products.shape)  # which may not enlarge the products, and raises if it does
     scaled = products if _is(alpha, 1) else products * number_as(alpha, products.dtype)
     if _is(beta, 0):
         return scaled

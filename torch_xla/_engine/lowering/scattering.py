@@ -54,9 +54,9 @@ def _spread(value: Any, like: jax.Array, shape: Sequence[int]) -> jax.Array:
 
 def scatter_elements(base: jax.Array, dim: int, index: jax.Array, source: Any, how: str) -> jax.Array:
     """`base` with each element of `source` combined in at its index along `dim`; `base` has dimensions."""
-    updates = _spread(source, base, index.shape)
     if not index.size:
         return base
+    updates = _spread(source, base, index.shape)
     others = without(dim, base.ndim)
     extent = tuple(base.shape[d] if d == dim else index.shape[d] for d in range(base.ndim))
     numbers = lax.ScatterDimensionNumbers((), (dim,), (dim,), others, others)
