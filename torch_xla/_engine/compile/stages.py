@@ -12,7 +12,7 @@ from typing import Any
 
 from ..graph.graph import Graph, Operation
 from ..graph.succession import in_order, successors
-from . import pieces
+from . import pieces, repeats
 from .pieces import Piece
 
 # XLA's CPU client starts 32 executables ahead of the device; the one after makes the host wait.
@@ -48,12 +48,13 @@ def of(graph: Graph, donated: Sequence[int], spared: int, least_bytes: int) -> t
 
     None if they would not spare the compilation of `spared` operations, or if a value comes and goes unchanged.
     """
-    if not spared or len(graph.operations) <= pieces.LEAST_SPARED:
+    if not spared or _size(graph) <= spared:
         return ()
     if len(set(graph.outputs)) < len(graph.outputs) or min(graph.outputs) < len(graph.inputs):
         return ()
-    parts = pieces.in_stages(graph, min(MOST_STAGES, _traffic(graph) // least_bytes))
-    if len(parts) == 1:
+    most = min(MOST_STAGES, _traffic(graph) // least_bytes)
+    parts = pieces.in_stages(graph, most) if most > repeats.FEWEST else []
+    if len(parts) < 2:
         return ()
     stages = _stages(graph, frozenset(donated), parts)
     return stages if spared_by(stages) >= spared else ()
@@ -62,12 +63,12 @@ def of(graph: Graph, donated: Sequence[int], spared: int, least_bytes: int) -> t
 def spared_by(stages: Sequence[Stage]) -> int:
     """How many operations are not compiled because an equal stage is; one on lists counts by its results."""
     compiled = {stage.kind: stage for stage in stages}
-    return sum(map(_size, stages)) - sum(map(_size, compiled.values()))
+    return sum(_size(stage.graph) for stage in stages) - sum(_size(stage.graph) for stage in compiled.values())
 
 
-def _size(stage: Stage) -> int:
-    # The elements of a list are small operations, which XLA fuses.
-    return sum(max(1, max(each.plan.structure, default=1) // 4) for each in stage.graph.operations)
+def _size(graph: Graph) -> int:
+    """How many operations there are to compile. The elements of a list are small ones, which XLA fuses."""
+    return sum(max(1, max(each.plan.structure, default=1) // 4) for each in graph.operations)
 
 
 def _traffic(graph: Graph) -> int:
@@ -80,7 +81,7 @@ def _traffic(graph: Graph) -> int:
 def repeated(stages: Sequence[Stage]) -> list[tuple[int, int]]:
     """How often each kind of stage that comes more than once does, and of how many operations it is, the most first."""
     found = Counter(stage.kind for stage in stages)
-    sizes = {stage.kind: _size(stage) for stage in stages}
+    sizes = {stage.kind: _size(stage.graph) for stage in stages}
     return sorted(((times, sizes[kind]) for kind, times in found.items() if times > 1), key=lambda x: -x[0] * x[1])
 
 
