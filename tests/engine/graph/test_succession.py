@@ -73,3 +73,24 @@ def test_two_values_that_change_places_are_not_mixed_up() -> None:
     a, b = b * 2, a + 3
     torch_xla.sync()
     assert a.tolist() == [2.0, 2.0, 2.0] and b.tolist() == [3.0, 3.0, 3.0]
+
+
+def test_what_a_compiled_graph_overwrites_stays_where_it_is() -> None:
+    caches = [torch.zeros(4, 2, device="xla") for _ in range(3)]
+
+    @torch.compile(backend="openxla")
+    def write(at: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        caches[2].index_copy_(0, at, x)  # in another order than they are arguments
+        caches[0].index_copy_(0, at, x + caches[2].sum())
+        caches[1].index_copy_(0, at, x + caches[0].sum())
+        return x * 2
+
+    with torch.no_grad():
+        for row in range(2):
+            write(torch.tensor([row], device="xla"), torch.ones(1, 2, device="xla"))
+    schedule = device_for(None).last_schedule
+    successor = successors(schedule.cut.graph)
+    assert len(successor) == 3
+    assert dict(pairs(schedule)) == successor
+    assert caches[2].tolist() == [[1.0, 1.0], [1.0, 1.0], [0.0, 0.0], [0.0, 0.0]]
+    assert caches[0].tolist()[:2] == [[3.0, 3.0], [5.0, 5.0]]

@@ -82,6 +82,22 @@ class Operation:
             outputs,
             structure,
             random=self._rule.random,
+            replaces=self._replaced(arguments, specs, outputs),
+        )
+
+    def _replaced(
+        self, arguments: list[Any], specs: tuple[Spec, ...], outputs: tuple[Spec, ...]
+    ) -> tuple[int, ...] | None:
+        """For each output the operand that the graph overwrites with it; nothing if it overwrites none."""
+        written = {source: target for target, source in self._parts.writes}
+        if not written:
+            return None
+        tensors = [n for n, each in zip(self._parts.inputs, arguments, strict=True) if isinstance(each, torch.Tensor)]
+        place = {node: index for index, node in enumerate(tensors)}
+        found = [place.get(written[node], -1) if node in written else -1 for node in self._parts.outputs]
+        return tuple(
+            index if index >= 0 and (specs[index].size, specs[index].dtype) == (spec.size, spec.dtype) else -1
+            for index, spec in zip(found, outputs, strict=True)
         )
 
     def _promised(self) -> tuple[Spec, ...]:
