@@ -25,6 +25,12 @@ hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("same")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    nameless = [item.nodeid for item in items if " at 0x" in item.nodeid]
+    if nameless:
+        raise pytest.UsageError(f"each process gives these tests other names; give `parametrize` ids: {nameless}")
+
+
 @pytest.fixture(autouse=True)
 def same_random_numbers() -> None:
     torch.manual_seed(0)

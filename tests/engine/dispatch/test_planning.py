@@ -134,7 +134,7 @@ MIXED: list[Callable[..., torch.Tensor]] = [
 BESIDE = (torch.ones(3, 2), torch.tensor(2), torch.tensor([2.0, 3.0]), torch.ones(3, 1, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("function", MIXED, ids=str)
+@pytest.mark.parametrize("function", MIXED, ids=lambda function: getattr(function, "__name__", "div"))
 @pytest.mark.parametrize("beside", BESIDE, ids=lambda tensor: f"{tuple(tensor.shape)}")
 def test_results_lie_in_memory_as_on_the_cpu(function: Callable[..., torch.Tensor], beside: torch.Tensor) -> None:
     turned = torch.ones(2, 3).mT

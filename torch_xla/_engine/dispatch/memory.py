@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
 from .. import metrics
 from ..client import buffers
@@ -103,7 +103,7 @@ def to_copy(
     memory_format: torch.memory_format | None = None,
 ) -> Tensor:
     """`.to(...)`: to another dtype on the device, to the host, or to another ordinal."""
-    if isinstance(self, UninitializedTensorMixin):
+    if is_lazy(self):
         # The parameter of a lazy module: empty memory that keeps its shape to itself.
         with torch._C.DisableTorchFunctionSubclass():
             self = self.data

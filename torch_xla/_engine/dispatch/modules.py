@@ -10,12 +10,9 @@ from typing import Any
 
 import torch
 from torch.nn import Module, Parameter
-from torch.nn.parameter import UninitializedParameter
+from torch.nn.parameter import is_lazy
 
 from ..private import torch as private
-
-# Those of lazy modules have no shape yet, and get it on the device that they are on by then.
-_KEPT = (Parameter, UninitializedParameter)
 
 
 def keeping_parameters(original: Callable[..., Module]) -> Callable[..., Module]:
@@ -23,7 +20,7 @@ def keeping_parameters(original: Callable[..., Module]) -> Callable[..., Module]
 
     @functools.wraps(original)
     def _apply(self: Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Module:
-        parameters = [p for p in self._parameters.values() if type(p) in _KEPT and p.device.type != "meta"]
+        parameters = [p for p in self._parameters.values() if p is not None and _is_kept(p)]
         if parameters and not torch.__future__.get_swap_module_params_on_conversion():
             crosses: dict[tuple[torch.device, torch.dtype], bool] = {}
             for parameter in parameters:
@@ -35,6 +32,11 @@ def keeping_parameters(original: Callable[..., Module]) -> Callable[..., Module]
         return original(self, fn, recurse)
 
     return _apply
+
+
+def _is_kept(parameter: Parameter) -> bool:
+    # Those of lazy modules get their shapes on the device that they are on by then.
+    return (type(parameter) is Parameter or is_lazy(parameter)) and parameter.device.type != "meta"
 
 
 def _crosses(device: torch.device, dtype: torch.dtype, fn: Callable[[torch.Tensor], torch.Tensor]) -> bool:
