@@ -173,3 +173,12 @@ def test_a_dtype_that_no_device_has_is_refused_where_it_would_arise() -> None:
     with pytest.raises(TypeError, match="complex32 has no counterpart"):
         torch.complex(narrow, narrow)
     torch_xla.sync()
+
+
+@pytest.mark.parametrize("function", [torch.copysign, torch.floor_divide])
+def test_a_number_may_stand_where_a_form_that_writes_takes_a_tensor(function: Callable[..., torch.Tensor]) -> None:
+    def program(d: str) -> Any:
+        x = torch.tensor([1.0, -2.0, 3.0], device=d)
+        return function(x, -2.0, out=torch.empty(3, device=d)), getattr(x.clone(), function.__name__ + "_")(-2.0)
+
+    check_same(program)

@@ -54,10 +54,15 @@ def attention_backward(
 
 
 def _normalization(op: Any) -> Callable[..., Any]:
-    """Statistics of narrow floats are float32 where a parameter is, and of the dtype of the input where none is."""
+    """Statistics of narrow floats are float32 where a parameter is, and of the dtype of the input where none is.
+
+    What a batch is normalized to lies in one of the memory formats, and not in any order.
+    """
 
     def kernel(input: Tensor, *args: Any) -> tuple[Tensor, ...]:
         output, mean, invstd, *running = op(input, *args)
+        if "batch_norm" in op.name():
+            output = torch.empty_like(output, memory_format=private.suggest_memory_format(input))
         is_mixed = any(isinstance(x, Tensor) and x.dtype is torch.float32 for x in args)
         dtype = torch.float32 if is_mixed else input.dtype
         return output, mean.to(dtype), invstd.to(dtype), *running
@@ -83,8 +88,9 @@ def _element_by_element(op: Any) -> Callable[..., Any]:
     """A function of two numbers: its result lies in memory as that of any other, whatever its dtype."""
 
     def kernel(self: Tensor, other: Any, **options: Any) -> Tensor:
-        # `floor_divide` is called with a number, too.
-        result, like = op(self, other, **options), torch.eq(self, other)
+        # Forms that write are called with a number, too.
+        function = op if isinstance(other, Tensor) else op.overloadpacket
+        result, like = function(self, other, **options), torch.eq(self, other)
         return torch.empty_strided(like.shape, like.stride(), dtype=result.dtype, device="meta")
 
     return kernel
@@ -116,6 +122,7 @@ _NORMALIZATIONS = (
     aten.native_group_norm.default,
     aten._native_batch_norm_legit_functional.default,
     aten._native_batch_norm_legit.no_stats,
+    aten._native_batch_norm_legit_no_training.default,
 )
 
 _POWERS = (
