@@ -59,9 +59,9 @@ class Decoder(nn.Module):
 class GptDecoder(Decoder):
     """GPT-2-like."""
 
-    def __init__(self, batch: int = 1, length: int = 128) -> None:
+    def __init__(self, batch: int = 1, length: int = 128, layers: int = 6) -> None:
         super().__init__(batch, length)
-        self.model = Gpt2(0.0)
+        self.model = Gpt2(0.0, layers)
         self.caches = nn.ModuleList(Cache(batch, 6, length, 64) for _ in self.model.blocks)
 
     def logits(self, token: Tensor, position: Tensor, seen: Tensor) -> Tensor:
@@ -82,9 +82,9 @@ class GptDecoder(Decoder):
 class LlamaDecoder(Decoder):
     """Llama-like: fewer keys than queries, rotated by their position."""
 
-    def __init__(self, batch: int = 1, length: int = 128) -> None:
+    def __init__(self, batch: int = 1, length: int = 128, layers: int = 4) -> None:
         super().__init__(batch, length)
-        self.model = Llama()
+        self.model = Llama(layers)
         self.caches = nn.ModuleList(Cache(batch, 2, length, 32) for _ in self.model.blocks)
 
     def logits(self, token: Tensor, position: Tensor, seen: Tensor) -> Tensor:

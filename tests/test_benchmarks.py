@@ -23,7 +23,10 @@ def losses(contestant: Eager | Ours, steps: int) -> list[float]:
     return [loss.item() for loss in found]
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+SLOW = ("encoder", "gpt2_like", "bert_like", "resnet_like", "vit_like")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in WORKLOADS])
 def test_a_model_in_jax_is_the_model_in_pytorch(name: str) -> None:
     torch.manual_seed(0)
     model, (inputs, targets) = WORKLOADS[name].build(0.0), WORKLOADS[name].batch(2)
@@ -102,15 +105,15 @@ def test_every_way_of_decoding_writes_the_same_text(name: str) -> None:
             found.append(writer.model.token.flatten().tolist())
         return found
 
-    build = lambda: DECODERS[name](2, 16)  # noqa: E731
+    build = lambda: DECODERS[name](2, 16, 1)  # noqa: E731
     expected = text(decode.Eager(build, torch.float32))
-    assert len({tuple(tokens) for tokens in expected}) > 2
+    assert len({tuple(tokens) for tokens in expected}) > 1
     for kind in (decode.Ours, decode.OpenXla, decode.Replay):
         assert text(kind(build, torch.float32)) == expected
 
 
 def test_the_decoder_in_jax_writes_the_same_text() -> None:
-    build = lambda: DECODERS["gpt2_like"](2, 16)  # noqa: E731
+    build = lambda: DECODERS["gpt2_like"](2, 16, 1)  # noqa: E731
     eager, in_jax = (kind(build, torch.float32) for kind in (decode.Eager, decode.Jax))
     for _ in range(8):
         eager.token()
