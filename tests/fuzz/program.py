@@ -203,7 +203,7 @@ class _Draft:
         operands = [k.tensor for k in call.operands]
         if call.template.family not in ("view", "fresh") and any(map(settled.is_odd_nothing, operands)):
             return False
-        if "nn.functional" in call.source and call.template.rounds and not all(map(settled.is_finite, operands)):
+        if any(word in call.source for word in settled.NOT_OF_INFINITIES) and not all(map(settled.is_finite, operands)):
             return False
         chooses = call.template.picky and call.template.family in ("reduction", "moving", "binary")
         if call.template.writes:

@@ -12,7 +12,8 @@ This is the one place of exclusions. A line is left out of a program if on the C
   source, a number out of the range of a narrow dtype (`bytes.fill_(-1)`: the device wraps it around);
 - it makes complex numbers that are not finite: every library multiplies them in its own way; or of dtype complex32;
 - it computes with complex numbers or truth values of which there are none: kernels then do not look at dtypes;
-- it applies a function of `nn.functional` to infinities: the CPU's vectors and its single numbers differ (`gelu`);
+- it applies a function of `nn.functional`, or one that takes a mean on the way, to infinities: the CPU's vectors and
+  its single numbers differ (`gelu`), and so do its ways to a mean;
 - it is refused, but only after some of it was done, such as an `out=` that was resized;
 - it fails since the CPU has no kernel for the dtype: other devices may have one;
 - its floats grow beyond `MOST`, shrink below `LEAST`, or were rounded so often that errors may have grown large.
@@ -87,6 +88,7 @@ def becomes_integer(operands: list[Tensor], made: Tensor) -> bool:
     return False
 
 
+NOT_OF_INFINITIES = ("nn.functional", "std_mean", "var_mean")
 PLACES = ("masked_scatter_", "scatter", "index_", "put_", "] =", "addmm_", "addbmm_")
 
 

@@ -283,7 +283,7 @@ MOVING = [
         {x}[{rows}]
         {x}[{rows}, None]
         {x}[..., {rows}]
-        {x}[None, {rows}, ..., None]
+        {x}[None, {rows}]
         torch.take({x}, {places})
         torch.<tril|triu>({x}, <1|-1>)
         torch.nn.functional.pad({x}, <(1, 2), value=3|(-1, 1)|(0, 0, 1, 1)>)

@@ -149,6 +149,9 @@ def test_some_results_are_contiguous_as_on_the_cpu() -> None:
     assert (2**turned).is_contiguous()
     assert torch.nn.functional.logsigmoid(turned).is_contiguous()
     assert torch.floor_divide(turned, 2).stride() == (1, 3)
+    assert torch.nn.functional.batch_norm(turned, None, None, training=True).is_contiguous()
+    statistics = torch.ones(2, device="xla")
+    assert torch.nn.functional.batch_norm(turned, statistics, statistics).is_contiguous()
 
 
 def test_complex_numbers_that_are_none_are_replaced_in_place() -> None:

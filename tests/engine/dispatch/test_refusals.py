@@ -45,6 +45,7 @@ PARAMETERS: dict[str, Call] = {
     "multinomial": lambda ones: ones(3, dtype=torch.int64).multinomial(1),
     "normal_": lambda ones: ones(3).normal_(0, -1),
     "random_": lambda ones: ones(3).random_(3, 3),
+    "random_ of complex numbers": lambda ones: ones(3, dtype=torch.complex64).random_(2, 3),
     "random_ of bytes": lambda ones: ones(3, dtype=torch.uint8).random_(0, 300),
     "uniform_": lambda ones: ones(3).uniform_(1, 0),
     "uniform_, too wide": lambda ones: ones(3).uniform_(0, 1e39),

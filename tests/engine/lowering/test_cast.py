@@ -96,3 +96,14 @@ def test_copies_keep_the_values_and_take_the_shape_of_their_target() -> None:
     calls = [call(op, operand) for op in (aten.clone.default, aten.lift_fresh_copy.default, aten._to_copy.default)]
     target = torch.zeros(2, 3, dtype=torch.int64)
     check_calls([*calls, call(aten.copy.default, target, operand), call(aten.copy.default, target, torch.tensor(True))])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_a_truth_value_as_a_number_times_nan_is_nan(dtype: torch.dtype) -> None:
+    def program(device: str) -> list[torch.Tensor]:
+        x = torch.tensor([INF, NAN, 1, -3], dtype=dtype, device=device)
+        truths = x > 5
+        return [x * truths.to(dtype), x * truths, x.clone().mul_(truths), x * torch.gt(x, 5, out=torch.empty_like(x))]
+
+    for ours, theirs in zip(program("xla"), program("cpu"), strict=True):
+        assert torch.equal(ours.cpu().isnan(), theirs.isnan())

@@ -18,6 +18,8 @@ from .kernels import recorder
 
 
 def _integers_exist(self: Tensor, start: int, stop: int | None) -> bool:
+    if self.dtype.is_complex:
+        return False
     limits = torch.finfo(self.dtype) if self.dtype.is_floating_point else None
     if limits is None and self.dtype is not torch.bool:
         limits = torch.iinfo(self.dtype)  # type: ignore[assignment]

@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import dtypes, precision
 from ..graph.plan import Number, Operand, Plan
+from .opmath import one_or_zero
 from .registry import rule_of
 
 
@@ -48,6 +49,8 @@ def cast(array: jax.Array, dtype: np.dtype) -> jax.Array:
         array = array.real
     if array.dtype != np.bool_ and dtype == np.bool_:
         return array != jnp.zeros((), array.dtype)
+    if array.dtype == np.bool_ and jnp.issubdtype(dtype, np.inexact):
+        return one_or_zero(array, dtype)
     return jax.lax.convert_element_type(array, dtype)
 
 

@@ -7,7 +7,7 @@ import torch
 from jax import lax
 
 from .. import dtypes
-from .opmath import is_complex, is_float
+from .opmath import is_complex, is_float, one_or_zero
 from .registry import lowers
 
 aten = torch.ops.aten
@@ -28,6 +28,8 @@ def cast(array: jax.Array, dtype: np.dtype) -> jax.Array:
     """`array` in `dtype`, as PyTorch converts on the CPU; what fits no integer saturates first, NaN becomes 0."""
     if array.dtype == dtype:
         return array
+    if array.dtype == np.bool_ and jnp.issubdtype(dtype, np.inexact):
+        return one_or_zero(array, dtype)
     if is_complex(array) and not jnp.issubdtype(dtype, jnp.complexfloating):
         # Only bool looks at the imaginary part.
         return array != 0 if dtype == np.bool_ else cast(lax.real(array), dtype)

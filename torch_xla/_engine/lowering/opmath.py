@@ -50,6 +50,14 @@ def same_dtype(*operands: Any) -> list[Any]:
     return [number_as(operand, dtype) if is_number(operand) else operand for operand in operands]
 
 
+def one_or_zero(truth: jax.Array, dtype: np.dtype) -> jax.Array:
+    """Truth values as numbers.
+
+    XLA takes the product of a truth value that it converted and x for "x or 0", although 0 times NaN is NaN.
+    """
+    return jnp.where(truth, np.ones((), dtype), np.zeros((), dtype))
+
+
 def widened(argument: Any) -> Any:
     """`argument`, in float32 if it is an array of a narrower float dtype."""
     if isinstance(argument, (jax.Array, np.ndarray)) and is_float(argument) and argument.dtype.itemsize < 4:
