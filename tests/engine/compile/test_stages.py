@@ -88,7 +88,7 @@ def blocks(dropout: float = 0.0, layers: int = LAYERS) -> nn.Sequential:
 
 
 def train(
-    model: nn.Module, device: str = "xla", steps: int = 3, lrs: tuple[float, ...] = (0.1,), **options: Any
+    model: nn.Module, device: str = "xla", steps: int = 2, lrs: tuple[float, ...] = (0.1,), **options: Any
 ) -> list[Tensor]:
     """Losses, parameters, gradients and the optimizer's state after some steps."""
     x = torch.randn(4, 8).to(device)
@@ -108,7 +108,7 @@ def train(
     return [each.detach().cpu() for each in (*losses, *model.parameters(), *gradients, *state)]
 
 
-@pytest.mark.parametrize("options", [{}, {"fused": True}, {"amsgrad": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"fused": True}], ids=str)
 def test_forward_backward_and_optimizer_are_compiled_once_for_all_layers(options: dict[str, bool]) -> None:
     found = check(lambda: train(blocks(), **options))
     torch.manual_seed(0)
@@ -177,14 +177,17 @@ def test_layers_may_differ_in_a_number() -> None:
     assert max(times for times, _ in stages.repeated(program.stages or ())) >= LAYERS - 1
 
 
-def test_numbers_that_rules_look_at_are_baked_into_stages_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    def cropped() -> Tensor:
-        x = torch.randn(4, 8).to("xla")
-        for layer in range(LAYERS):
-            x = (torch.quantile(x, 0.1 * layer, dim=1, keepdim=True) + x.sin()).cos()
+def test_numbers_that_rules_look_at_are_baked_into_stages_of_their_own() -> None:
+    def looked_at() -> Tensor:
+        x = torch.rand(4, 8).to("xla")
+        for layer in range(2 * LAYERS):
+            x = x.sin().cos().tanh() / torch.linalg.vector_norm(x, 2 + layer // LAYERS, dim=1, keepdim=True)
         return x.cpu()
 
-    check(cropped, fewest=3)
+    check(looked_at, fewest=8)
+    (program,) = staged_programs()
+    assert program._must_bake
+    assert counted("StageCompile") == 3  # the first layer, whose input is somebody's; the others with 2, and with 3
 
 
 def test_numbers_that_change_from_step_to_step_compile_no_more_than_without_stages() -> None:
@@ -283,7 +286,6 @@ def test_stages_are_found_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     programs = counted("UncachedCompile")
     again = in_stages(lambda: train(blocks(dropout=0.1), steps=4, lrs=(0.1, 0.05)))
     assert all(map(torch.equal, again, first))
-    print(disk.misses())
     assert (counted("StageCompile"), counted("UncachedCompile")) == (compiled, programs)
     assert counted("PersistentCacheHit") >= hits + compiled
 
