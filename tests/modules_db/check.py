@@ -13,9 +13,11 @@ from torch.nn.parameter import UninitializedParameter
 from torch.utils import _pytree as pytree
 
 import torch_xla
-from tests.opinfo.check import Verdict
-from tests.opinfo.compare import Differs, check_shape, check_values
+from tests.opinfo.check import Verdict, pattern
+from tests.opinfo.compare import Differs, Measure, check_shape, check_values
 from tests.opinfo.entries import Entry
+from tests.opinfo.operands import Dtypes, Nudge
+from tests.opinfo.truth import Truth
 from torch_xla._engine.metrics.report import READS
 from torch_xla.debug import metrics
 
@@ -38,7 +40,7 @@ class Case:
     """One module with one input on both devices."""
 
     where: str
-    call: Callable[[str, int, torch.dtype | None], Results]
+    call: Callable[..., Results]  # of a device, a seed, and perhaps other dtypes and a nudge for the truth
     theirs: Results
     ours: Results | Exception | None = None
 
@@ -90,11 +92,11 @@ def _cases(info: Any, dtype: torch.dtype, training: bool, most_samples: int, few
 
 def _case(where: str, call: Callable[[bool], Any], second: bool) -> Case:
     try:
-        return Case(where, call(second), call(second)("cpu", SEED, None))
+        return Case(where, call(second), call(second)("cpu", SEED))
     except (NotImplementedError, RuntimeError):
         if not second:
             raise
-    return Case(where, call(False), call(False)("cpu", SEED, None))  # it has no second derivative
+    return Case(where, call(False), call(False)("cpu", SEED))  # it has no second derivative
 
 
 def _is_no_kernel(error: Exception) -> bool:
@@ -118,18 +120,22 @@ def _channels_last(tensor: Tensor) -> Tensor:
     return tensor.detach().contiguous(memory_format=FORMATS[tensor.dim()]).requires_grad_(tensor.requires_grad)
 
 
-def _call(module: Any, arguments: Any, form: str, second: bool) -> Callable[[str, int, torch.dtype | None], Results]:
-    def call(device: str, seed: int, dtype: torch.dtype | None) -> Results:
+def _call(module: Any, arguments: Any, form: str, second: bool) -> Callable[..., Results]:
+    def call(device: str, seed: int, dtypes: Dtypes | None = None, nudge: Nudge | None = None) -> Results:
+        def converted(tensor: Tensor) -> Tensor:
+            tensor = tensor if nudge is None else nudge(tensor)
+            return tensor if dtypes is None else tensor.to(dtypes.get(tensor.dtype, tensor.dtype))
+
         def moved(leaf: Any) -> Any:
             if isinstance(leaf, torch.nn.Module):
                 return copy.deepcopy(leaf).to(device)
             if not isinstance(leaf, Tensor):
                 return leaf
-            wide = dtype if dtype is not None and leaf.is_floating_point() else leaf.dtype
-            return leaf.detach().clone().to(device, wide).requires_grad_(leaf.requires_grad)
+            return converted(leaf.detach().clone().to(device)).requires_grad_(leaf.requires_grad)
 
         twin = copy.deepcopy(module).to(device)
-        twin = twin if dtype is None else twin.to(dtype)
+        if dtypes is not None:
+            twin = twin._apply(lambda tensor: converted(tensor.detach()))
         if form:
             for dim, memory_format in FORMATS.items():
                 if any(p.dim() == dim for p in twin.parameters()):
@@ -138,31 +144,25 @@ def _call(module: Any, arguments: Any, form: str, second: bool) -> Callable[[str
         torch.manual_seed(seed)
         result = twin(*args, **kwargs)
         wanted = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.requires_grad]
-        return _with_gradients(result, wanted, twin, second)
+        return _with_gradients(result, wanted, twin, second, nudge)
 
     return call
 
 
-def _with_gradients(result: Any, wanted: list[Tensor], module: Any, second: bool) -> Results:
+def _with_gradients(result: Any, wanted: list[Tensor], module: Any, second: bool, nudge: Nudge | None) -> Results:
     wanted = [*wanted, *(p for p in module.parameters() if p.requires_grad)]
     results: Results = {"result": pytree.tree_leaves(result), "buffer": [b.clone() for b in module.buffers()]}
     outputs = [t for t in results["result"] if isinstance(t, Tensor) and t.requires_grad]
     if not outputs or not wanted:
         return results
-    firsts = torch.autograd.grad(outputs, wanted, _patterns(outputs), allow_unused=True, create_graph=second)
+    given = [pattern(t, nudge) for t in outputs]
+    firsts = torch.autograd.grad(outputs, wanted, given, allow_unused=True, create_graph=second)
     results["gradient"] = list(firsts)
     rising = [g for g in firsts if g is not None and g.requires_grad]
     if second and rising:
-        results["second gradient"] = list(torch.autograd.grad(rising, wanted, _patterns(rising), allow_unused=True))
+        given = [pattern(t, nudge) for t in rising]
+        results["second gradient"] = list(torch.autograd.grad(rising, wanted, given, allow_unused=True))
     return results
-
-
-def _patterns(tensors: list[Tensor]) -> list[Tensor]:
-    """Gradients to start from: not all ones, the same on every device."""
-    return [
-        torch.linspace(0.5, 1.5, t.numel(), dtype=torch.float64).reshape(t.shape).to(t.dtype).to(t.device)
-        for t in tensors
-    ]
 
 
 def _run(cases: list[Case]) -> None:
@@ -170,7 +170,7 @@ def _run(cases: list[Case]) -> None:
     for sync in (lambda: None, lambda: torch_xla.sync(wait=True)):
         for case in cases:
             try:
-                case.ours = case.call("xla", SEED, None)
+                case.ours = case.call("xla", SEED)
                 sync()
             except Exception as error:
                 case.ours = error
@@ -185,14 +185,9 @@ def _compare(case: Case) -> None:
     if isinstance(case.ours, Exception):
         raise Differs("raises", f"{type(case.ours).__name__}: {str(case.ours)[:500]}")
     assert case.ours is not None
-    truth: list[Results] = []
-
-    def exact(name: str, index: int) -> Tensor | None:
-        if not truth:
-            truth.append(case.call("cpu", SEED, torch.float64))
-        return truth[0][name][index]  # type: ignore[no-any-return]
-
-    random = _differ(case.theirs, case.call("cpu", SEED + 1, None))
+    dtypes = {leaf.dtype for leaf in case.theirs["result"] if isinstance(leaf, Tensor) and leaf.is_floating_point()}
+    truth = Truth(functools.partial(case.call, "cpu", SEED), next(iter(dtypes), torch.float32))
+    random = _differ(case.theirs, case.call("cpu", SEED + 1))
     for name, theirs in case.theirs.items():
         ours = case.ours.get(name, [])
         if len(ours) != len(theirs):
@@ -205,7 +200,7 @@ def _compare(case: Case) -> None:
             if name == "second gradient":
                 _check_norm(mine, yours, where)
             else:
-                check_values(mine, yours, functools.partial(exact, name, index), where)
+                check_values(mine, yours, Measure.of(truth, name, index, False), where)
 
 
 def _check_norm(ours: Tensor, theirs: Tensor, where: str) -> None:

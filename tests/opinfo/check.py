@@ -17,8 +17,10 @@ from torch_xla._engine.errors import NoLowering
 from torch_xla._engine.metrics.report import READS
 from torch_xla.debug import metrics
 
-from .compare import Differs, check_choice, check_shape, check_values, leaves
-from .entries import DTYPES, UNINITIALISED, Entry, database
+from .compare import Differs, Measure, check_choice, check_shape, check_values, leaves
+from .entries import DTYPES, UNINITIALISED, Entry, database, pointwise
+from .operands import Dtypes, Nudge, moved
+from .truth import Results, Truth
 
 # Second derivatives, in-place and `out=` forms are checked with so many samples of an entry.
 FEW = 3
@@ -34,10 +36,6 @@ EXACT = {"special.bessel_j0": special.j0, "special.bessel_y1": special.y1}
 NO_DERIVATIVE = "derivative for aten::"
 # Results as the operator returns them, before the database takes out what is not unique.
 RAW = ("result", "written")
-WIDE = {
-    torch.float32: torch.float64, torch.bfloat16: torch.float64, torch.float16: torch.float64,
-    torch.complex64: torch.complex128,
-}  # fmt: skip
 
 
 @dataclass
@@ -59,11 +57,8 @@ class Verdict:
 class Outcome:
     """The results of one call by what they are (`result`, `gradient` …), or what it raised."""
 
-    results: dict[str, list[Any]] = field(default_factory=dict)
+    results: Results = field(default_factory=dict)
     error: Exception | None = None
-
-
-Step = Callable[[Any, bool], dict[str, list[Any]]]
 
 
 @dataclass
@@ -73,45 +68,10 @@ class Case:
     where: str
     call: Callable[..., Outcome]  # of a device and perhaps a seed
     theirs: Outcome
-    truth: Callable[[], Outcome] | None = None
+    truth: Truth | None = None
     arguments: Any = None
     ours: Outcome = field(default_factory=Outcome)
     is_on_xla: bool = True  # a call without tensors that names no device makes its results on the host
-
-
-def moved(value: Any, device: str, dtype: torch.dtype | None = None) -> Any:
-    """A sample's arguments on `device`, with the same strides, as leaves."""
-    if isinstance(value, Tensor):
-        return _moved_tensor(value, device, dtype)
-    if isinstance(value, torch.device) or (isinstance(value, str) and value == "cpu"):
-        return type(value)(device)
-    if isinstance(value, torch.dtype) and dtype is not None:
-        return dtype if value in WIDE else value
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(moved(v, device, dtype) for v in value))
-    if isinstance(value, list | tuple):
-        return type(value)(moved(v, device, dtype) for v in value)
-    if isinstance(value, dict):
-        return {k: moved(v, device, dtype) for k, v in value.items()}
-    return value
-
-
-def _moved_tensor(tensor: Tensor, device: str, dtype: torch.dtype | None) -> Tensor:
-    plain = tensor.detach()
-    if plain.is_meta:
-        return plain
-    if dtype is not None and tensor.dtype in WIDE:
-        result = plain.to(dtype if not tensor.is_complex() else torch.complex128).clone()
-    elif device == "cpu" or tensor.layout is not torch.strided:
-        result = plain.clone().to(device)
-    elif plain.is_conj() or plain.is_neg() or torch.ops.aten.is_non_overlapping_and_dense(plain):
-        result = plain.to(device)
-    else:
-        whole = torch.empty(0, dtype=plain.dtype).set_(plain.untyped_storage())
-        result = whole.to(device).as_strided(plain.shape, plain.stride(), plain.storage_offset())
-    if device == "cpu" and dtype is None and not torch.ops.aten.is_non_overlapping_and_dense(plain):
-        result = plain
-    return result.detach().requires_grad_(tensor.requires_grad)
 
 
 def check_entry(entry: Entry, most_samples: int) -> Verdict:
@@ -157,11 +117,18 @@ def _cases(op: Any, dtype: torch.dtype, most: int) -> list[Case]:
         ) -> Outcome:
             return _attempt(lambda: _forward(op, moved(arguments, where), sample.output_process_fn_grad, second), seed)
 
-        def truth(arguments: Any = arguments, sample: Any = sample, second: bool = second) -> Outcome:
-            if op.name in EXACT:
-                return _exactly(op, arguments)
-            wide = moved(arguments, "cpu", WIDE[dtype])
-            return _attempt(lambda: _forward(op, wide, sample.output_process_fn_grad, second))
+        def truth(
+            dtypes: Dtypes,
+            nudge: Nudge | None,
+            arguments: Any = arguments,
+            sample: Any = sample,
+            second: bool = second,
+        ) -> Results:
+            near = moved(arguments, "cpu", dtypes, nudge)
+            if op.name in EXACT and dtypes:
+                return _exactly(op, near)
+            torch.manual_seed(SEED)
+            return _forward(op, near, sample.output_process_fn_grad, second, nudge)
 
         theirs = forward("cpu")
         if second and (isinstance(theirs.error, NotImplementedError) or NO_DERIVATIVE in str(theirs.error)):
@@ -170,7 +137,7 @@ def _cases(op: Any, dtype: torch.dtype, most: int) -> list[Case]:
             truth, theirs = functools.partial(truth, second=False), forward("cpu")
         text = f"sample {index} {sample.summary()}"[:600]
         is_on_xla = _names_a_device(arguments)
-        wide = truth if dtype in WIDE or op.name in EXACT else None
+        wide = Truth(truth, dtype)
         cases.append(Case(text, forward, theirs, wide, arguments, is_on_xla=is_on_xla))
         if few and theirs.error is None:
             cases += _forms(op, arguments, sample.output_process_fn_grad, text, is_on_xla, wide)
@@ -181,14 +148,12 @@ def _names_a_device(arguments: Any) -> bool:
     return any(isinstance(leaf, Tensor | torch.device) or leaf == "cpu" for leaf in leaves(arguments))
 
 
-def _exactly(op: Any, arguments: Any) -> Outcome:
+def _exactly(op: Any, arguments: Any) -> Results:
     result = torch.from_numpy(EXACT[op.name](arguments[0].detach().double().numpy()))
-    return Outcome({name: [result] for name in (*RAW, "processed result")})
+    return {name: [result] for name in (*RAW, "processed result")}
 
 
-def _forms(
-    op: Any, arguments: Any, process: Any, text: str, is_on_xla: bool, truth: Callable[[], Outcome] | None
-) -> list[Case]:
+def _forms(op: Any, arguments: Any, process: Any, text: str, is_on_xla: bool, truth: Truth) -> list[Case]:
     """The in-place form and `out=`."""
     forms: list[tuple[str, Callable[[Any], Any]]] = []
     if op.inplace_variant is not None and isinstance(arguments[0], Tensor | list):
@@ -199,7 +164,7 @@ def _forms(
     for name, form in forms:
 
         def call(where: str, seed: int = SEED, form: Callable[[Any], Any] = form) -> Outcome:
-            def run() -> dict[str, list[Any]]:
+            def run() -> Results:
                 with torch.no_grad():
                     returned, written = form(_detached(moved(arguments, where)))
                     # Where only the processed result is unique, such as up to a sign, the raw ones are not compared.
@@ -241,18 +206,18 @@ def _out(op: Any, arguments: Any) -> Any:
     return op.op(tensor, *args, **kwargs, out=out), out
 
 
-def _forward(op: Any, arguments: Any, process: Any, second: bool) -> dict[str, list[Any]]:
+def _forward(op: Any, arguments: Any, process: Any, second: bool, nudge: Nudge | None = None) -> Results:
     if op.name in PROJECTING:
         with mock.patch("torch.randn", _drawn_on_the_host):
-            return _forward_once(op, arguments, process, second)
-    return _forward_once(op, arguments, process, second)
+            return _forward_once(op, arguments, process, second, nudge)
+    return _forward_once(op, arguments, process, second, nudge)
 
 
 def _drawn_on_the_host(*size: Any, device: Any = None, dtype: torch.dtype | None = None) -> Tensor:
     return torch.empty(*size).normal_().to(device=device, dtype=dtype)
 
 
-def _forward_once(op: Any, arguments: Any, process: Any, second: bool) -> dict[str, list[Any]]:
+def _forward_once(op: Any, arguments: Any, process: Any, second: bool, nudge: Nudge | None) -> Results:
     tensor, args, kwargs = arguments
     wanted = [t for t in leaves(arguments) if isinstance(t, Tensor) and t.requires_grad]
     if not wanted:
@@ -265,24 +230,25 @@ def _forward_once(op: Any, arguments: Any, process: Any, second: bool) -> dict[s
     outputs = [t for t in results["processed result"] if isinstance(t, Tensor) and t.requires_grad]
     if not wanted or not outputs:
         return results
-    given = [_pattern(t) for t in outputs]
+    given = [pattern(t, nudge) for t in outputs]
     firsts = torch.autograd.grad(outputs, wanted, given, allow_unused=True, create_graph=second)
     results["gradient"] = list(firsts)
     if second:
         outputs = [g for g in firsts if g is not None and g.requires_grad]
         if outputs:
-            given = [_pattern(g) for g in outputs]
+            given = [pattern(g, nudge) for g in outputs]
             results["second gradient"] = list(torch.autograd.grad(outputs, wanted, given, allow_unused=True))
     return results
 
 
-def _pattern(like: Tensor) -> Tensor:
-    """A gradient to start from: not all ones, the same on every device."""
-    numbers = torch.linspace(0.5, 1.5, like.numel(), dtype=torch.float64).reshape(like.shape)
-    return (numbers + 0.25j * numbers if like.is_complex() else numbers).to(like.dtype).to(like.device)
+def pattern(like: Tensor, nudge: Nudge | None) -> Tensor:
+    """A gradient to start from: not all ones, the same on every device and, without rounding, in every dtype."""
+    numbers = (0.5 + (torch.arange(like.numel()) % 65).double() / 64).reshape(like.shape)
+    numbers = numbers + 0.25j * numbers if like.is_complex() else numbers
+    return (numbers if nudge is None else nudge(numbers)).to(like.dtype).to(like.device)
 
 
-def _attempt(call: Callable[[], dict[str, list[Any]]], seed: int = SEED) -> Outcome:
+def _attempt(call: Callable[[], Results], seed: int = SEED) -> Outcome:
     torch.manual_seed(seed)
     try:
         return Outcome(call())
@@ -314,16 +280,6 @@ def _compare(op: Any, case: Case) -> None:
         if _is_refused_by_decision(error, (case.arguments, case.theirs.results)):
             return
         raise Differs("raises", f"{type(error).__name__}: {str(error)[:500]}")
-    truth: list[Outcome] = []
-
-    def exact(name: str, index: int) -> Tensor | None:
-        if case.truth is None:
-            return None
-        if not truth:
-            truth.append(case.truth())
-        found = truth[0].results.get("result" if name == "written" else name)
-        return found[index] if found and index < len(found) and isinstance(found[index], Tensor) else None
-
     unique = _same_leaves(case.theirs.results)
     chosen_along, same = _chosen_along(op, case.arguments), True
     for name, theirs in case.theirs.results.items():
@@ -343,7 +299,8 @@ def _compare(op: Any, case: Case) -> None:
             if "gradient" in name and not same:
                 continue  # gradients go where the elements come from
             try:
-                check_values(mine, yours, lambda n=name, i=index: exact(n, i), where)
+                measure = case.truth and Measure.of(case.truth, name, index, op.name in pointwise())
+                check_values(mine, yours, measure, where)
             except Differs:
                 if not _is_random(case):
                     raise
@@ -408,7 +365,7 @@ def _mistaken(op: Any) -> list[tuple[str, str]]:
         arguments = (sample.input, sample.args, sample.kwargs)
 
         def call(where: str, arguments: Any = arguments) -> Outcome:
-            def run() -> dict[str, list[Any]]:
+            def run() -> Results:
                 tensor, args, kwargs = moved(arguments, where)
                 result = op.op(tensor, *args, **kwargs)
                 return {"result": [t.cpu() if isinstance(t, Tensor) else t for t in leaves(result)]}

@@ -1,23 +1,47 @@
 """When two results are the same: form, size, strides and dtype exactly, elements as far as their dtype tells."""
 
+import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-# How much farther from the float64 truth than PyTorch's own result on the CPU ours may lie.
-SLACK = 4.0
+from .truth import FEW, MANY, Truth
 
-# Relative and absolute: what a chain of a few operations loses.
-TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
-    torch.float64: (1e-7, 1e-7),
-    torch.complex128: (1e-7, 1e-7),
-    torch.float32: (1e-4, 1e-5),
-    torch.complex64: (1e-4, 1e-5),
-    torch.float16: (2e-3, 2e-3),
-    torch.bfloat16: (1.6e-2, 1.6e-2),
-}
+# Our result may lie so many times as far from the float64 truth as PyTorch's own on the CPU ...
+SLACK = 4.0
+# ... and besides so many roundings of the element, and so many times as far as the truth itself moves when the operands
+# move by a rounding, ...
+ROUNDINGS = 4.0
+# ... and so many roundings of the largest element, where an element comes of many: a sum is as exact as its terms. The
+# terms of a gradient are at least as large as what it starts from. All is counted for each element, so that an error in
+# one is not excused by errors in others.
+FLOOR = 4.0
+# What gradients start from, at most; of second ones twice as many factors.
+TERMS = {"gradient": 1.5, "second gradient": 2.25}
+# Elements that are so many roundings apart are the same without a look at the truth.
+NEAR = 2.0
+# Where there is no truth to ask.
+UNTOLD = 16.0
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a result is measured by: `Truth` tells what these are."""
+
+    value: Callable[[], Tensor | None]
+    noise: Callable[[int], Tensor | None]
+    spread: Callable[[int], Tensor | None]
+    # The size of the terms whose sum an element is, at least; `None` for an element that is no sum.
+    terms: float | None
+
+    @classmethod
+    def of(cls, truth: Truth, name: str, index: int, is_pointwise: bool) -> "Measure":
+        """The measure of one of a call's results, or of a gradient: of those, only results can be pointwise."""
+        value, noise, spread = (functools.partial(ask, name, index) for ask in (truth.value, truth.noise, truth.spread))
+        return cls(value, noise, spread, TERMS.get(name, None if is_pointwise else 0.0))
 
 
 class Differs(AssertionError):
@@ -58,8 +82,13 @@ def check_shape(ours: Any, theirs: Any, where: str) -> None:
         raise Differs("form", f"{where}: conjugate or negative bits differ")
 
 
-def check_values(ours: Tensor, theirs: Tensor, truth: Callable[[], Tensor | None] | None, where: str) -> None:
-    """Raises unless the elements agree, or ours are about as near to the truth in float64 as theirs."""
+def check_values(ours: Tensor, theirs: Tensor, measure: Measure | None, where: str) -> None:
+    """Raises unless each element agrees, or ours is about as near to the truth in float64 as theirs.
+
+    An element may be `SLACK` times as far from the truth as PyTorch's, plus `ROUNDINGS` times what a rounding of it,
+    and of the operands, comes to, plus `FLOOR` roundings of the largest element unless the operator is pointwise. So
+    cancellation is allowed what the operands' own roundings make of it, and no more.
+    """
     ours, theirs = (_plain(t) for t in (ours, theirs))
     if ours.numel() == 0:
         return
@@ -68,34 +97,60 @@ def check_values(ours: Tensor, theirs: Tensor, truth: Callable[[], Tensor | None
             wrong = (ours != theirs).sum().item()
             raise Differs("value", f"{where}: {wrong} of {ours.numel()} elements differ: {_first(ours, theirs)}")
         return
-    rtol, atol = TOLERANCES.get(theirs.dtype, (0.0, 0.0))
-    if torch.allclose(ours, theirs, rtol=rtol, atol=atol, equal_nan=True):
+    same = (ours == theirs) | (ours.isnan() & theirs.isnan()) | _is_within(ours, theirs, NEAR)
+    if bool(same.all()):
         return
-    exact = truth() if truth is not None else None
-    if exact is not None and exact.shape == theirs.shape:
-        exact = _plain(exact)
-        # Where PyTorch's own result is lost, as to an overflow on the way, the truth takes its place.
-        theirs = torch.where(theirs.isnan() & ~exact.isnan(), exact.to(theirs.dtype), theirs)
-        if torch.allclose(ours, theirs, rtol=rtol, atol=atol, equal_nan=True) or _as_near(ours, theirs, exact):
+    exact = measure.value() if measure is not None else None
+    if measure is None or exact is None or exact.shape != theirs.shape:
+        if not bool((same | _is_within(ours, theirs, UNTOLD)).all()):
+            raise Differs("value", f"{where}: {_first(ours, theirs, ~same)}")
+        return
+    exact = _plain(exact)
+    wide = torch.complex128 if exact.is_complex() else torch.float64
+    # Where PyTorch's own result is lost, as to an overflow on the way, the truth takes its place.
+    theirs = torch.where(torch.isfinite(theirs) | ~torch.isfinite(exact), theirs, exact.to(theirs.dtype))
+    same |= (ours == theirs) | ~torch.isfinite(exact) & _is_within(ours, theirs, UNTOLD)
+    our_error, their_error = ((t.to(wide) - exact.to(wide)).abs() for t in (ours, theirs))
+    largest = exact.abs().nan_to_num(0, 0, 0).max().clamp_min(measure.terms or 0.0)
+    allowed = SLACK * their_error + ROUNDINGS * _rounding(exact, theirs.dtype)
+    if measure.terms is not None:
+        allowed += FLOOR * torch.finfo(theirs.dtype).eps * largest
+    # Nothing is wider than float64: there the truth is PyTorch's own result, as far off as ours may be.
+    doubt = 2.0 if exact.dtype is theirs.dtype else 1.0
+    allowed *= doubt
+    if bool((same | (our_error <= allowed)).all()):
+        return
+    # What moves by half its digits is worth no more than what PyTorch makes of it.
+    most, more = torch.finfo(theirs.dtype).eps ** 0.5 * largest, allowed
+    for nudges in (FEW, MANY):
+        noise, spread = measure.noise(nudges), measure.spread(nudges)
+        if noise is None or spread is None:
+            break
+        more = allowed + doubt * (SLACK * noise.clamp_max(most) + ROUNDINGS * spread.clamp_max(most))
+        if bool((same | (our_error <= more)).all()):
             return
-    raise Differs("value", f"{where}: {_first(ours, theirs)}")
+    same |= our_error <= more
+    raise Differs("value", f"{where}: {_first(ours, theirs, ~same)}{_by_how_much(same, our_error, more, exact)}")
 
 
-def _as_near(ours: Tensor, theirs: Tensor, truth: Tensor) -> bool:
-    wide = torch.complex128 if truth.is_complex() else torch.float64
-    our_error, their_error = ((t.to(wide) - truth.to(wide)).abs() for t in (ours, theirs))
-    scale = torch.finfo(theirs.dtype).eps * truth.abs().nan_to_num(0, 0, 0).max().clamp_min(1)
-    allowed = SLACK * torch.maximum(their_error, scale)
-    settled = torch.isfinite(our_error) | torch.isfinite(their_error)
-    same = (ours == theirs) | (ours.isnan() & theirs.isnan())
-    if bool((same | (settled & (our_error <= allowed))).all()):
-        return True
-    # Where terms cancel, PyTorch's errors are large in most elements and by luck none in a few: what counts then is
-    # that no element of ours is so much worse, relative to its size, than its worst one.
-    ours_at_worst, theirs_at_worst = (
-        (e / (truth.abs() + scale)).masked_fill(same, 0).max() for e in (our_error, their_error)
+def _rounding(exact: Tensor, dtype: torch.dtype) -> Tensor:
+    """What a rounding of each element comes to. What is smaller than every normal number may be flushed to zero."""
+    limits = torch.finfo(dtype)
+    # The smallest normal number of float16 is a number that people use; nobody flushes what is below it.
+    smallest = limits.smallest_normal * (limits.eps if dtype is torch.float16 else 1)
+    return limits.eps * exact.abs().nan_to_num(0, 0, 0) + smallest
+
+
+def _is_within(ours: Tensor, theirs: Tensor, roundings: float) -> Tensor:
+    return (ours - theirs).abs() <= roundings * torch.finfo(theirs.dtype).eps * theirs.abs()
+
+
+def _by_how_much(same: Tensor, error: Tensor, allowed: Tensor, exact: Tensor) -> str:
+    worst = int(torch.where(same, 0, (error / allowed).nan_to_num(torch.inf)).flatten().argmax())
+    return (
+        f" ({int((~same).sum())} of {same.numel()} elements; the worst is {error.flatten()[worst]:.3g} from the truth "
+        f"{exact.flatten()[worst].item()!r}, {allowed.flatten()[worst]:.3g} is allowed)"
     )
-    return bool((same | settled).all()) and bool(ours_at_worst <= SLACK * theirs_at_worst)
 
 
 def _plain(tensor: Tensor) -> Tensor:
@@ -106,8 +161,9 @@ def _plain(tensor: Tensor) -> Tensor:
     return tensor.float() if "float8" in str(tensor.dtype) else tensor
 
 
-def _first(ours: Tensor, theirs: Tensor) -> str:
-    differs = (ours != theirs) & ~(ours.isnan() & theirs.isnan())
+def _first(ours: Tensor, theirs: Tensor, differs: Tensor | None = None) -> str:
+    if differs is None:
+        differs = (ours != theirs) & ~(ours.isnan() & theirs.isnan())
     distance = (ours.to(torch.complex128) - theirs.to(torch.complex128)).abs()
     if not bool(differs.any()):
         return "equal"

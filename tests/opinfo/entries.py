@@ -57,6 +57,15 @@ def database() -> dict[str, Any]:
     return {op.formatted_name: op for op in (*invocations.op_db, *foreach)}
 
 
+@functools.cache
+def pointwise() -> frozenset[str]:
+    """The names of the operators each of whose results comes of one element of each operand."""
+    from torch.testing._internal.opinfo.core import BinaryUfuncInfo, ForeachFuncInfo, UnaryUfuncInfo  # takes seconds
+
+    kinds = (BinaryUfuncInfo, UnaryUfuncInfo, ForeachFuncInfo)
+    return frozenset(op.name for op in database().values() if isinstance(op, kinds)) - {"_foreach_norm"}
+
+
 def slice_of(every: int) -> list[Entry]:
     """One entry of `every`, always the same ones and spread over all: for a check that must be quick."""
     return [entry for entry in entries(list(DTYPES)) if zlib.crc32(str(entry).encode()) % every == 0]

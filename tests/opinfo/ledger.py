@@ -14,7 +14,7 @@ PATH = Path(__file__).with_name("ledger.json")
 
 
 def known() -> dict[str, str]:
-    """The kind of failure by entry (`"svd complex64"`)."""
+    """The reason by entry (`"svd complex64"`): the kind of failure, and why it stays."""
     found: dict[str, str] = json.loads(PATH.read_text()) if PATH.exists() else {}
     return found
 
@@ -25,7 +25,7 @@ def update(verdicts: Iterable[Verdict]) -> tuple[list[str], list[str]]:
     after = dict(before)
     for verdict in verdicts:
         if verdict.failures:
-            after[str(verdict.entry)] = verdict.status
+            after.setdefault(str(verdict.entry), verdict.status)
         else:
             after.pop(str(verdict.entry), None)
     PATH.write_text(json.dumps(dict(sorted(after.items())), indent=0) + "\n")

@@ -51,8 +51,13 @@ def summary(verdicts: list[Verdict], seconds: float) -> str:
         kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(v.status for v in some if v.failures).items())
         lines.append(
             f"{dtype or 'all':>10}: {len(some)} entries, {passing / len(some):.2%} correct, "
-            f"{native / len(some):.2%} native{'; ' + kinds if kinds else ''}"
+            f"{native / len(some):.2%} native, {_speed(some)}{'; ' + kinds if kinds else ''}"
         )
     samples = sum(v.samples for v in verdicts)
-    lines.append(f"{samples} samples in {seconds:.0f} s")
+    lines.append(f"{samples} samples and {len(verdicts)} programs in {seconds:.0f} s")
     return "\n".join(lines)
+
+
+def _speed(verdicts: list[Verdict]) -> str:
+    samples, seconds = sum(v.samples for v in verdicts), sum(v.seconds for v in verdicts)
+    return f"{samples} samples in {seconds:.0f} s of one process ({samples / max(seconds, 1e-9):.1f} a second)"
