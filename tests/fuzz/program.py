@@ -217,6 +217,8 @@ class _Draft:
         if call.template.writes and not all(map(settled.is_tame, beside)):
             return False
         if settled.puns([made, *beside]):
+            if any(t.is_complex() for t in (made, *beside)):
+                return False
             rounded = call.template.rounds or any(k.depth for k in call.operands)
             return not rounded and not any(bool(settled.plain(t).isnan().any()) for t in (made, *beside))
         return True

@@ -7,7 +7,8 @@ This is the one place of exclusions. A line is left out of a program if on the C
 - it reads what it writes by an `out=` of a reduction or a product: PyTorch's kernels write there before they read;
 - it shows memory that nobody has written (`resize_` to more elements);
 - it turns a float that is not finite, or out of range, into an integer: undefined in C++;
-- it shows the bits of a NaN, whose sign and payload no standard settles, or a byte other than 0 and 1 as a bool;
+- it shows the bits of complex numbers, whose zeros have any sign, or of a NaN, whose sign and payload no standard
+  settles, or a byte other than 0 and 1 as a bool;
 - it is refused for its numbers, which a plan is not told: integers divided by zero, a mask that is too large for its
   source, a number out of the range of a narrow dtype (`bytes.fill_(-1)`: the device wraps it around);
 - it makes complex numbers that are not finite: every library multiplies them in its own way; or of dtype complex32;
@@ -50,7 +51,7 @@ def is_tame(tensor: Tensor) -> bool:
     if not tensor.numel():
         return True
     if tensor.dtype is torch.bool:
-        return bool((plain(tensor).contiguous().view(torch.uint8) <= 1).all())
+        return bool((tensor.detach().view(torch.uint8) <= 1).all())
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return True
     numbers = plain(tensor)

@@ -59,3 +59,5 @@ def test_what_is_scattered_into_a_selection_has_its_size() -> None:
     x = torch.ones(2, 3, device="xla")
     with pytest.raises(RuntimeError, match=r"src size = \[2\], slice size = \[3\]"):
         torch.select_scatter(x, x.select(1, 0), 0, 0)
+    with pytest.raises(RuntimeError, match=r"src size = \[2, 1\], slice size = \[1, 3\]"):
+        torch.slice_scatter(x, x[:, :1], 0, 0, 1)

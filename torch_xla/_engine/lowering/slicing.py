@@ -29,15 +29,24 @@ def _spread_slice(value: jax.Array, shape: Sequence[int], dim: int, places: rang
     return lax.pad(value, fill, padding)
 
 
+def _check_source(src: jax.Array, expected: tuple[int, ...]) -> None:
+    if src.shape != expected:
+        raise RuntimeError(
+            "expected src to have a size equal to the slice of self. "
+            f"src size = {list(src.shape)}, slice size = {list(expected)}"
+        )
+
+
 @lowers(aten.slice_scatter.default)
 def slice_scatter(
     self: jax.Array, src: jax.Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> jax.Array:
     dim = one_dim(dim, self.ndim)
     places = slice_bounds(self.shape[dim], start, end, step)
+    _check_source(src, self.shape[:dim] + (len(places),) + self.shape[dim + 1 :])
     if not places:
         return self
-    src = jnp.broadcast_to(src, self.shape[:dim] + (len(places),) + self.shape[dim + 1 :]).astype(self.dtype)
+    src = src.astype(self.dtype)
     if step == 1:
         return lax.dynamic_update_slice_in_dim(self, src, places.start, dim)
     along = lax.broadcasted_iota(np.int32, self.shape, dim) - places.start
@@ -57,12 +66,7 @@ def slice_backward(
 @lowers(aten.select_scatter.default)
 def select_scatter(self: jax.Array, src: jax.Array, dim: int, index: int) -> jax.Array:
     dim = one_dim(dim, self.ndim)
-    expected = [n for axis, n in enumerate(self.shape) if axis != dim]
-    if list(src.shape) != expected:
-        raise RuntimeError(
-            "expected src to have a size equal to the slice of self. "
-            f"src size = {list(src.shape)}, slice size = {expected}"
-        )
+    _check_source(src, self.shape[:dim] + self.shape[dim + 1 :])
     src = jnp.expand_dims(src.astype(self.dtype), dim)
     return lax.dynamic_update_slice_in_dim(self, src, index % self.shape[dim], dim)
 
