@@ -15,6 +15,8 @@ from .lists import Lists, length_of_lists
 
 # A repeat that stands for fewer operations is not worth the cuts around it.
 LEAST_SPARED = 16
+# Nor one that stands for less than this part of what the largest stands for.
+SMALLEST_SHARE = 8
 
 
 class Piece(NamedTuple):
@@ -46,6 +48,7 @@ def in_stages(graph: Graph, most_stages: int) -> list[list[Piece]]:
     for region in regions:
         tokens[region.first : region.last] = [object() for _ in range(region.first, region.last)]
     found = repeats.find(tokens, LEAST_SPARED)
+    found, regions = _worth_it(found, regions)
     ways = len(found) + sum(len(region.repeats) for region in regions)
     most = (most_stages - ways - 1) // ways if ways else 0
     if most < repeats.FEWEST:
@@ -62,6 +65,20 @@ def in_stages(graph: Graph, most_stages: int) -> list[list[Piece]]:
     for start, end in zip(ordered, ordered[1:], strict=False):
         stages += parts.get(start) or [pieces[start:end]]
     return stages
+
+
+def _worth_it(found: list[repeats.Repeat], regions: list[_Region]) -> tuple[list[repeats.Repeat], list[_Region]]:
+    """Without those that stand for little beside the largest: there are so many stages to share among them."""
+    spared = [repeat.length - repeat.period for repeat in found]
+    # An element of a list is a small operation.
+    by_lists = [
+        sum(repeat.length - repeat.period for repeat in region.repeats) * len(region.lists) // 4 for region in regions
+    ]
+    least = max([*spared, *by_lists], default=0) // SMALLEST_SHARE
+    return (
+        [repeat for repeat, count in zip(found, spared, strict=True) if count >= least],
+        [region for region, count in zip(regions, by_lists, strict=True) if count >= least],
+    )
 
 
 def _whole(graph: Graph) -> Iterator[Piece]:
