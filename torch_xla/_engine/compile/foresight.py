@@ -1,7 +1,7 @@
 """Reads executables from disk before they are asked for: those that the same command used when it ran last.
 
 XLA takes almost half a second to load the executable of a training step, and lets other threads run meanwhile. So as
-soon as a device is used, two threads load what the last process with this command line used, in that order, while the
+soon as a device is used, a thread loads what the last process with this command line used, in that order, while the
 model is built and the first step is recorded.
 """
 
@@ -12,7 +12,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +39,24 @@ def begin(place: Path, device: Any, load: Callable[[Path, Any], Any]) -> None:
     """Starts to `load` the files in `place` that this command used the last time, each for `device`."""
     with contextlib.suppress(OSError, ValueError, TypeError):
         names = [str(name) for name in json.loads((place / _note()).read_text())[:MOST]] if _note() else []
-        if names:
-            workers = ThreadPoolExecutor(1, "torch_xla loads executables")
+        jobs: list[tuple[str, Future[Any]]] = [(name, Future()) for name in names]
+        if jobs:
             with _lock:
-                _coming.update({(name, device): workers.submit(load, place / name, device) for name in names})
-            workers.shutdown(wait=False)
+                _coming.update({(name, device): future for name, future in jobs})
+            threading.Thread(target=_load_all, args=(place, device, load, jobs), name="torch_xla loads").start()
+
+
+def _load_all(
+    place: Path, device: Any, load: Callable[[Path, Any], Any], jobs: list[tuple[str, "Future[Any]"]]
+) -> None:
+    for name, future in jobs:
+        if not threading.main_thread().is_alive():
+            future.cancel()  # the program has ended, and Python waits for this thread
+        elif future.set_running_or_notify_cancel():
+            try:
+                future.set_result(load(place / name, device))
+            except Exception as error:
+                future.set_exception(error)
 
 
 def take(name: str, device: Any) -> Any:
@@ -51,7 +64,7 @@ def take(name: str, device: Any) -> Any:
     with _lock:
         future = _coming.pop((name, device), None)
     if future is not None:
-        with contextlib.suppress(Exception):  # whoever loads it now is told what is wrong with the file
+        with contextlib.suppress(Exception, CancelledError):  # whoever loads it now is told what is wrong with the file
             return future.result()
     return None
 
