@@ -205,6 +205,8 @@ class _Draft:
             return False
         if any(word in call.source for word in settled.NOT_OF_INFINITIES) and not all(map(settled.is_finite, operands)):
             return False
+        if self.gradients and any(word in call.source for word in settled.CHOICES):
+            return False
         chooses = call.template.picky and call.template.family in ("reduction", "moving", "binary")
         if call.template.writes:
             if "resize_" in call.source and made.untyped_storage().nbytes() > bytes_before:

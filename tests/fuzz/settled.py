@@ -15,6 +15,7 @@ This is the one place of exclusions. A line is left out of a program if on the C
 - it computes with complex numbers or truth values of which there are none: kernels then do not look at dtypes;
 - it applies a function of `nn.functional`, or one that takes a mean on the way, to infinities: the CPU's vectors and
   its single numbers differ (`gelu`), and so do its ways to a mean;
+- its gradient goes to one of several equal elements, and which is open (`kthvalue`, `median`, `mode`, `topk`);
 - it is refused, but only after some of it was done, such as an `out=` that was resized;
 - it fails since the CPU has no kernel for the dtype: other devices may have one;
 - its floats grow beyond `MOST`, shrink below `LEAST`, or were rounded so often that errors may have grown large.
@@ -90,6 +91,7 @@ def becomes_integer(operands: list[Tensor], made: Tensor) -> bool:
 
 
 NOT_OF_INFINITIES = ("nn.functional", "std_mean", "var_mean")
+CHOICES = ("kthvalue", "median", "mode(", "topk")
 PLACES = ("masked_scatter_", "scatter", "index_", "put_", "] =", "addmm_", "addbmm_")
 
 

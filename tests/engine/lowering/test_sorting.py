@@ -105,3 +105,8 @@ def test_nans_differ_from_each_other_and_are_a_mode_only_alone() -> None:
     values, places = apply_rule(aten.mode.default, rows, 1)
     torch.testing.assert_close(values, torch.tensor([1.0, NAN, INF]), equal_nan=True)
     assert torch.equal(rows.gather(1, places[:, None])[:, 0].nan_to_num(), values.nan_to_num())
+
+
+def test_nothing_has_no_median() -> None:
+    with pytest.raises(IndexError, match="non-zero size"):
+        torch.median(torch.ones(0, device="xla"), -1)

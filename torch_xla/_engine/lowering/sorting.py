@@ -107,6 +107,8 @@ def median_along(self: jax.Array, dim: int, keepdim: bool = False) -> tuple[jax.
     # The lower of two middle elements, or the first NaN if there is any.
     operand, axis = dimensioned(self), one_dim(dim, self.ndim)
     size = operand.shape[axis]
+    if not size:
+        raise IndexError(f"median(): Expected reduction dim {dim} to have non-zero size.")
     rank: jax.Array | int = (size - 1) // 2
     if is_float(operand):
         nans = _nans(operand, axis)
