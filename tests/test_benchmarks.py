@@ -127,5 +127,5 @@ def test_nothing_grows_in_a_long_run() -> None:
     assert last.programs == first.programs and last.compiles == first.compiles
     assert last.buffers == first.buffers
     assert last.mebibytes < 1.05 * first.mebibytes
-    assert last.milliseconds < 2 * min(row.milliseconds for row in rows)
+    assert last.host < 2 * min(row.host for row in rows)
     assert last.loss < rows[0].loss
