@@ -33,7 +33,9 @@ SEEDS = 30
 PROJECTING = {"svd_lowrank", "pca_lowrank"}
 # Functions that PyTorch's CPU kernels know to seven or nine digits only, in float64 too.
 EXACT: dict[str, Callable[..., Any]] = {
+    "special.airy_ai": lambda x: special.airy(x)[0],
     "special.bessel_j0": special.j0,
+    "special.bessel_j1": special.j1,
     "special.bessel_y1": special.y1,
     "special.polygamma": lambda x, n: special.polygamma(n, x),
 }
