@@ -55,6 +55,14 @@ def user_frame(start: FrameType | None = None) -> FrameType | None:
     return None
 
 
+def frame_above(calls: int) -> FrameType:
+    """The frame so many calls above the caller's; the caller's if there are not so many, as where a thread begins."""
+    try:
+        return sys._getframe(calls + 1)
+    except ValueError:
+        return sys._getframe(1)
+
+
 def user_line() -> Line:
     """File, line and function of the user's innermost frame."""
     return user_lines(1, sys._getframe(1))[0]

@@ -1,6 +1,5 @@
 """Between host tensors and device values: `.to("xla")`, `.cpu()`, `.item()`."""
 
-import sys
 import time
 from typing import Any
 
@@ -14,7 +13,7 @@ from ..execute import executor
 from ..graph.tape import Value
 from ..metrics import Unit, events
 from ..metrics.events import Direction, Transfer
-from ..metrics.lines import user_lines
+from ..metrics.lines import frame_above, user_lines
 from ..view.geometry import Geometry
 from .storage import hold, shows_all, snapshot, value_of, view_of
 from .sync import compute
@@ -80,7 +79,7 @@ def fetch(value: Value, callers: int = 0) -> np.ndarray:
     _received.add(array.nbytes)
     value.device.tape.started += waited  # waiting is not recording
     if events.watched:
-        frames = user_lines(events.depth, sys._getframe(2 + callers))
+        frames = user_lines(events.depth, frame_above(2 + callers))
         what = _FROM_DEVICE, value.device.index, array.nbytes, frames, start, ended - start, forced, start - begins
         events.emit(events.record(Transfer, what))
     wanted = dtypes.to_jax(value.spec.dtype)

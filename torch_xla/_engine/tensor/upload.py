@@ -1,6 +1,5 @@
 """From host tensors to device values."""
 
-import sys
 import time
 
 import numpy as np
@@ -12,7 +11,7 @@ from ..graph.spec import Spec, spec_of
 from ..graph.tape import Value
 from ..metrics import Unit, events
 from ..metrics.events import Direction, Transfer
-from ..metrics.lines import user_lines
+from ..metrics.lines import frame_above, user_lines
 from ..view.geometry import Geometry
 from . import census
 from .device import Device
@@ -80,7 +79,7 @@ def upload(tensor: torch.Tensor, device: Device) -> Value:
         value.line = transfer.frames[0]
         events.emit(transfer)
     elif events.watched:
-        value.line = user_lines(1, sys._getframe(2))[0]  # neither this nor who called it is the user's
+        value.line = user_lines(1, frame_above(2))[0]  # neither this nor who called it is the user's
     return value
 
 
