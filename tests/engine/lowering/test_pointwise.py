@@ -1,5 +1,6 @@
 """Element-wise functions of one operand agree with PyTorch on the CPU, and with the float64 truth."""
 
+import math
 from typing import Any
 
 import pytest
@@ -89,6 +90,15 @@ def test_float32_is_as_near_the_truth_as_pytorch(op: Any) -> None:
     low, high = ACCURATE[op]
     operand = torch.cat([torch.linspace(low, high, 2001), torch.linspace(max(low, -1e-3), 1e-3, 201)])
     assert error_beside_pytorch(op, operand) <= 4
+
+
+def test_log1p_of_doubles_is_exact_to_two_roundings() -> None:
+    tiny = torch.logspace(-300, 0, 601, dtype=torch.float64)
+    operand = torch.cat([torch.linspace(-0.999, 3, 4001, dtype=torch.float64), tiny, -tiny, 1 / tiny])
+    truth = torch.tensor([math.log1p(x) if x > -1 else -INF for x in operand.tolist()], dtype=torch.float64)
+    torch.testing.assert_close(apply_rule(aten.log1p.default, operand), truth, rtol=2 * 2**-52, atol=0)
+    edges = torch.tensor([-0.0, INF, -INF, -1.0, -2.0, NAN], dtype=torch.float64)
+    torch.testing.assert_close(apply_rule(aten.log1p.default, edges), edges.log1p(), equal_nan=True, rtol=0, atol=0)
 
 
 def test_logarithms_of_powers_of_their_base_are_whole() -> None:

@@ -14,6 +14,7 @@ from jax import lax
 from jax.scipy import special as jsp
 
 from .opmath import in_double, in_opmath, on_operands, same_dtype
+from .pointwise import log1p
 from .registry import Promotion, lowers
 
 aten = torch.ops.aten
@@ -88,7 +89,7 @@ for op, function in ONE.items():
 
 @on_operands
 def _xlog1py(self: jax.Array, other: jax.Array) -> jax.Array:
-    return jnp.where((self == 0) & ~jnp.isnan(other), 0, self * lax.log1p(other))
+    return jnp.where((self == 0) & ~jnp.isnan(other), 0, self * log1p(other))
 
 
 lowers(
