@@ -101,3 +101,16 @@ def test_the_platform_chosen_is_the_one_used() -> None:
         "print(xr.device_type(), torch_xla.real_devices()[0], xr.device_type())\n"
     )
     assert result.stdout == "CPU CPU:0 CPU\n", result.stderr
+
+
+def test_the_default_of_autocast_is_there_from_the_start() -> None:
+    # Whoever notes it before the first `torch.autocast` and restores it afterwards must not restore PyTorch's float16.
+    result = python(
+        "import torch, torch_xla\n"
+        "before = torch.get_autocast_dtype('xla')\n"
+        "with torch.autocast('xla'): pass\n"
+        "torch.set_autocast_dtype('xla', before)\n"
+        "with torch.autocast('xla'):\n"
+        "    print((torch.ones(2, 2, device='xla') @ torch.ones(2, 2, device='xla')).dtype)\n"
+    )
+    assert (result.stdout, result.stderr) == ("torch.bfloat16\n", "")

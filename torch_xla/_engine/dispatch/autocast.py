@@ -78,12 +78,18 @@ def with_default_dtype(original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def __init__(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        if device_type == "xla" and not getattr(_thread, "knows_default", False):
-            _thread.knows_default = True
-            torch.set_autocast_dtype("xla", torch.bfloat16)
+        if device_type == "xla":
+            set_default_dtype()
         original(self, device_type, *args, **kwargs)
 
     return __init__
+
+
+def set_default_dtype() -> None:
+    """Makes `bfloat16` this thread's default, once: before anything, as Dynamo does, notes PyTorch's to restore it."""
+    if not getattr(_thread, "knows_default", False):
+        _thread.knows_default = True
+        torch.set_autocast_dtype("xla", torch.bfloat16)
 
 
 def _kernel(name: str, policy: Callable[[OpOverload, Any, Any], tuple[Any, Any]]) -> Callable[..., Any]:

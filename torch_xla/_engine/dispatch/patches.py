@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..private import torch as private
-from .autocast import with_default_dtype
+from .autocast import set_default_dtype, with_default_dtype
 from .checkpointing import patch_checkpoints
 from .exchange import patch_exchange
 from .kernels import note_default_dtype
@@ -37,6 +37,7 @@ def apply_patches() -> None:
     patch_checkpoints()
     # PyTorch's default for devices it does not know is float16; that of `xla` is documented as bfloat16.
     torch.autocast.__init__ = with_default_dtype(torch.autocast.__init__)  # type: ignore[method-assign]
+    set_default_dtype()
     # PyTorch makes the result on the current ordinal instead of that of the tensor.
     torch.Tensor.new_tensor = _on_own_device(torch.Tensor.new_tensor)  # type: ignore[method-assign]
     # PyTorch asks the accelerator for pinned memory, and `xla` becomes the accelerator by being imported: a loader with
