@@ -71,3 +71,12 @@ def test_a_long_sample_underflows_nowhere() -> None:
     ours = apply_rule(aten._ctc_loss_backward.default, *backward).double()
     theirs = aten._ctc_loss_backward.default(*backward).double()
     assert (ours - exact).abs().max() <= 4 * (theirs - exact).abs().max()
+
+
+def test_the_gradient_is_not_rounded_like_the_loss() -> None:
+    """Of each time, the shares of all paths are one: a loss of some hundreds must not show in them."""
+    log_probs = torch.randn(60, 3, 20).log_softmax(-1)
+    args = (log_probs, torch.randint(1, 20, (3, 25)), [60, 50, 40], [25, 20, 0])
+    loss, alpha = apply_rule(aten._ctc_loss.default, *args)
+    slopes = apply_rule(aten._ctc_loss_backward.default, torch.ones(3), *args, loss, alpha, 0)
+    torch.testing.assert_close(slopes.sum(-1), torch.zeros(60, 3), rtol=0, atol=1e-6)

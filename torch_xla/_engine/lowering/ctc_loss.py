@@ -89,9 +89,13 @@ def ctc_loss_backward(
     _, betas = lax.scan(step, ended, (jnp.arange(times, dtype=np.int32), emitted), reverse=True)
     inside = (np.arange(times)[:, None, None] < ends[:, None]) & (state <= last)
     paths = jnp.where(inside, widened(log_alpha).transpose(1, 0, 2) + betas, -np.inf)
-    # What share of all paths is in a state: its emission stands in both factors.
+    # What share of all paths is in a state: its emission stands in both factors. They are divided by their sum instead
+    # of what the loss says it is, a large number that is rounded more coarsely than they are.
+    paths = jnp.where(paths == -np.inf, -np.inf, paths - emitted)
+    greatest = jnp.maximum(paths.max(2, keepdims=True), jnp.finfo(paths.dtype).min)
+    weights = jnp.exp(paths - greatest)
+    shares = weights / jnp.maximum(weights.sum(2, keepdims=True), 1)
     losses = widened(neg_log_likelihood)
-    shares = jnp.where(paths == -np.inf, 0, jnp.exp(paths - emitted + losses[:, None]))
     samples = np.arange(batch)[:, None]
     visits = jnp.zeros(log_probs.shape, emitted.dtype).at[:, samples, labels].add(shares, mode="drop")
     probabilities = widened(log_probs)
