@@ -105,3 +105,42 @@ def test_dropout_drops_the_same_in_the_second_derivative() -> None:
     step = values(*query.shape, d="xla", seed=1)
     numerical = (squares(x + 1e-2 * step) - squares(x - 1e-2 * step)) / 2e-2
     torch.testing.assert_close(numerical, (second * step).sum(), rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("mask", ["seen", "added"])
+def test_a_mask_beside_the_causal_one_counts_as_well(mask: str, shared: bool) -> None:
+    sees = torch.arange(25).reshape(5, 5) % 3 > 0  # row 0 sees only what the causal mask hides
+
+    def program(d: str) -> Any:
+        heads = 2 if shared else 4
+        operands = [values(2, n, 5, 8, d=d, seed=i).requires_grad_() for i, n in enumerate((4, heads, heads))]
+        given = (sees if mask == "seen" else sees * 0.7).to(d)
+        result = scaled_dot_product_attention(*operands, attn_mask=given, is_causal=True, enable_gqa=shared)
+        return [result.detach(), *torch.autograd.grad((result * result.detach().cos()).sum(), operands)]
+
+    check_same(program, rtol=1e-4, atol=1e-5)
+
+
+def test_a_mask_beside_the_causal_one_is_refused_where_the_cpu_refuses_it() -> None:
+    for d in ("cpu", "xla"):
+        x, mask = values(2, 3, 5, 8, d=d), torch.zeros(5, 5, device=d)
+        for operands, given, dropout_p in (
+            ([x[0]] * 3, mask, 0.0),
+            ([x, x, x[..., :4]], mask, 0.0),
+            ([x] * 3, mask, 0.5),
+            ([x] * 3, mask.expand(3, 5, 5), 0.0),
+            ([x] * 3, mask.requires_grad_(), 0.0),
+        ):
+            with pytest.raises(RuntimeError, match="Explicit attn_mask should not be set when is_causal=True"):
+                scaled_dot_product_attention(*operands, attn_mask=given, dropout_p=dropout_p, is_causal=True)
+
+
+def test_operands_that_are_no_matrices_or_differ_in_dtype_are_refused() -> None:
+    for d in ("cpu", "xla"):
+        x = values(3, 4, d=d)
+        for operands in ([x[0, 0]] * 3, [x[0]] * 3, [x, x[0], x], [x, x, x[0, 0]]):
+            with pytest.raises(RuntimeError, match=r"query, key, and value to all be +at least 2 dimensional"):
+                scaled_dot_product_attention(*operands)
+        with pytest.raises(RuntimeError, match="query, key, and value to have the same dtype"):
+            scaled_dot_product_attention(x, x.double(), x)

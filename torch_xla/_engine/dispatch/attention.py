@@ -22,15 +22,12 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """`torch.nn.functional.scaled_dot_product_attention`."""
-    if _fits(query, key, value, attn_mask, is_causal, enable_gqa) and private.fused_attention_enabled():
+    _refuse_mistakes(query, key, value, attn_mask)
+    is_fused = _fits(query, key, value, enable_gqa) and _takes_mask(query, value, attn_mask, dropout_p, is_causal)
+    if is_fused and private.fused_attention_enabled():
         arguments = (query, key, value, attn_mask, dropout_p, is_causal)
         fused: Any = aten._scaled_dot_product_fused_attention_overrideable(*arguments, scale=scale)
         return fused[0]  # type: ignore[no-any-return]
-    if attn_mask is not None and attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
-        raise RuntimeError(
-            "Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: "
-            f"{attn_mask.dtype} and query.dtype: {query.dtype} instead."
-        )
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         # The composition adds the mask, whatever it is made of.
         attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, -torch.inf)
@@ -39,9 +36,25 @@ def scaled_dot_product_attention(
     return whole[0]  # type: ignore[no-any-return]
 
 
-def _fits(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool, enable_gqa: bool
-) -> bool:
+def _refuse_mistakes(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> None:
+    if not query.dtype == key.dtype == value.dtype:
+        raise RuntimeError(
+            "Expected query, key, and value to have the same dtype, but got query.dtype: "
+            f"{query.dtype} key.dtype: {key.dtype} and value.dtype: {value.dtype} instead."
+        )
+    if min(query.dim(), key.dim(), value.dim()) < 2:
+        raise RuntimeError(
+            "Expected query, key, and value to all be at least 2 dimensional, but got query.dim: "
+            f"{query.dim()} key.dim: {key.dim()} and value.dim: {value.dim()} instead."
+        )
+    if attn_mask is not None and attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
+        raise RuntimeError(
+            "Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: "
+            f"{attn_mask.dtype} and query.dtype: {query.dtype} instead."
+        )
+
+
+def _fits(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> bool:
     # PyTorch's own meta kernel describes the fused operator for batches of heads alone. Everything unusual, wrong
     # arguments among it, goes to the composition, which has the messages for it.
     return (
@@ -55,8 +68,15 @@ def _fits(
         and (query.shape[1] % key.shape[1] == 0 if enable_gqa else query.shape[1] == key.shape[1])
         and query.shape[3] == key.shape[3]
         and key.shape[2] == value.shape[2]
-        and (attn_mask is None or (not is_causal and attn_mask.dtype in (torch.bool, query.dtype)))
     )
+
+
+def _takes_mask(query: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool) -> bool:
+    if attn_mask is None or not is_causal:
+        return attn_mask is None or attn_mask.dtype in (torch.bool, query.dtype)
+    # A mask beside the causal one: the CPU's fused kernel takes both, and its composition neither.
+    needs_gradient = attn_mask.requires_grad and torch.is_grad_enabled()
+    return dropout_p == 0 and query.shape[3] == value.shape[3] and attn_mask.dim() in (2, 4) and not needs_gradient
 
 
 _TWICE = "_scaled_dot_product_fused_attention_overrideable_backward"

@@ -53,6 +53,16 @@ def attention_backward(
     return *gradients, bias
 
 
+def linear_backward(
+    self: Tensor, grad_output: Tensor, weight: Tensor, output_mask: list[bool]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Gradients have the sizes of what they are of; a weight of one dimension makes one feature, of none."""
+    bias_size = weight.shape[:-1]
+    gradients = [grad_output.new_empty(size) for size in (self.shape, weight.shape, bias_size)]
+    grad_input, grad_weight, grad_bias = (g if m else None for g, m in zip(gradients, output_mask, strict=True))
+    return grad_input, grad_weight, grad_bias
+
+
 def _normalization(op: Any) -> Callable[..., Any]:
     """Statistics of narrow floats are float32 where a parameter is, and of the dtype of the input where none is.
 
@@ -138,6 +148,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     **{op.name(): _normalization(op) for op in _NORMALIZATIONS},
     "aten::_scaled_dot_product_fused_attention_overrideable_backward": attention_backward,
     "aten::geqrf": geqrf,
+    "aten::linear_backward": linear_backward,
     **{op.name(): _element_by_element(op) for op in _ELEMENT_BY_ELEMENT},
     "aten::isin.Tensor_Tensor": _contiguous(aten.isin.Tensor_Tensor),
     "aten::log_sigmoid_forward": _contiguous(aten.log_sigmoid_forward.default),
