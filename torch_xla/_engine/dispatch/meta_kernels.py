@@ -106,6 +106,12 @@ def _element_by_element(op: Any) -> Callable[..., Any]:
     return kernel
 
 
+def nansum(self: Tensor, dim: list[int] | None = None, *args: Any, **options: Any) -> Tensor:
+    """No dimensions are all of them, as in other sums."""
+    result: Tensor = aten.nansum.default(self, dim or None, *args, **options)
+    return result
+
+
 def _contiguous(op: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: pytree.tree_map(Tensor.contiguous, op(*args, **kwargs))
 
@@ -150,6 +156,9 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "aten::geqrf": geqrf,
     "aten::linear_backward": linear_backward,
     **{op.name(): _element_by_element(op) for op in _ELEMENT_BY_ELEMENT},
+    "aten::all.dims": _contiguous(aten.all.dims),
+    "aten::any.dims": _contiguous(aten.any.dims),
+    "aten::nansum": nansum,
     "aten::isin.Tensor_Tensor": _contiguous(aten.isin.Tensor_Tensor),
     "aten::log_sigmoid_forward": _contiguous(aten.log_sigmoid_forward.default),
     "aten::pow.Scalar": _contiguous(aten.pow.Scalar),

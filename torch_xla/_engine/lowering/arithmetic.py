@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 from jax import lax
 
@@ -130,12 +131,16 @@ _EXACT_POWERS = {
 def pow_to_number(self: jax.Array, exponent: Any) -> jax.Array:
     if self.dtype == jnp.bool_:
         return self | ~number_as(exponent, self.dtype)
-    known = not isinstance(exponent, jax.Array)
-    if known and exponent in _EXACT_POWERS and (is_float(self) or is_complex(self)):
+    is_half = self.dtype == np.float16  # the one dtype whose roots PyTorch leaves to pow()
+    if isinstance(exponent, jax.Array):
+        power: jax.Array = pow_to_array(self, exponent)
+        if is_float(self) and not is_half:
+            for root in (0.5, -0.5):
+                power = jnp.where(exponent == root, _EXACT_POWERS[root](widened(self)), power)
+        return power
+    if exponent in _EXACT_POWERS and (is_float(self) or is_complex(self)) and not (is_half and abs(exponent) == 0.5):
         return _EXACT_POWERS[exponent](widened(self))
-    if known and is_integer(self):
-        return lax.integer_pow(self, exponent)
-    return pow_to_array(self, exponent)
+    return lax.integer_pow(self, exponent) if is_integer(self) else pow_to_array(self, exponent)
 
 
 @lowers(aten.pow.Tensor_Tensor, aten.pow.Scalar, promotion=Promotion.COMMON)
