@@ -157,12 +157,40 @@ THEMSELVES: dict[str, Call] = {
     "index_add_": lambda ones: (x := ones(2)).index_add_(0, ones(2).to(torch.int64) - 1, x),
     "scatter_add_": lambda ones: (x := ones(2)).scatter_add_(0, ones(2).to(torch.int64) - 1, x),
     "scatter_": lambda ones: (x := ones(2, dtype=torch.int64)).scatter_(0, x, 1),
+    "scatter_reduce_ of nothing": lambda ones: (x := ones(0)).scatter_reduce_(0, ones(0).long(), x, "amax"),
+    "setitem": lambda ones: (x := ones(4)).__setitem__(ones(2).long(), x[2:]),
+    "cat": lambda ones: (x := ones(4)) is torch.cat([x], out=x),
+    "gather": lambda ones: torch.gather(x := ones(4), 0, ones(4).long(), out=x.view(4)),
+    "index_select": lambda ones: torch.index_select(x := ones(4), 0, ones(1).long(), out=x[:1]),
+    "take": lambda ones: torch.take(x := ones(4), ones(1).long(), out=x[:1]),
+    "linalg.cross": lambda ones: torch.linalg.cross(x := ones(3), ones(3), out=x),
+    "index_add": lambda ones: torch.index_add(ones(4), 0, ones(4).long() - 1, x := ones(4), out=x),
 }
 
 
 @pytest.mark.parametrize("name", THEMSELVES)
 def test_what_places_elements_takes_none_of_what_it_writes(name: str) -> None:
     assert message(THEMSELVES[name], "xla") == message(THEMSELVES[name], "cpu")
+
+
+def test_elements_may_be_placed_from_beside_the_written_ones() -> None:
+    results = []
+    for device in ("cpu", "xla"):
+        x = torch.arange(6.0, device=device)
+        x[torch.arange(6, device=device) < 3] = x.as_strided((3,), (2,))
+        results.append(torch.index_add(x, 0, torch.tensor([1], device=device), torch.ones(1, device=device), out=x))
+    assert torch.equal(results[0], results[1].cpu())
+
+
+@pytest.mark.parametrize("name", ["index_add_", "index_reduce_"])
+def test_a_number_is_no_slice(name: str) -> None:
+    how = ("amax",) if name == "index_reduce_" else ()
+    for sizes in (((6,), ()), ((), (1,))):
+
+        def call(ones: Callable[..., torch.Tensor], sizes: Any = sizes) -> torch.Tensor:
+            return getattr(ones(sizes[0]), name)(0, ones(1).long() - 1, ones(sizes[1]), *how)  # type: ignore[no-any-return]
+
+        assert message(call, "xla") == message(call, "cpu")
 
 
 @pytest.mark.parametrize("function", [torch.polar, torch.complex])

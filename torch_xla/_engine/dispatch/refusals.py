@@ -38,6 +38,12 @@ _PLACE_ELEMENTS = frozenset(
      "masked_scatter_", "put_", "scatter_", "scatter_add_", "scatter_reduce_")
 )  # fmt: skip
 
+# They read elements from other places than they write them to, so an `out=` of theirs may be nothing that they read.
+_READ_ELSEWHERE = frozenset(
+    ("cat", "gather", "index", "index_add", "index_copy", "index_reduce", "index_select", "linalg_cross", "scatter",
+     "scatter_add", "scatter_reduce", "take")
+)  # fmt: skip
+
 # Beyond this many bytes the CPU is not asked: its answer would cost more than it tells.
 _TOO_LARGE = 1 << 30
 
@@ -76,11 +82,16 @@ def refuse_partial_overlap(
     operator: Operator, written: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
     """Raises as PyTorch does if an operand shares some, but not all, of its memory with a written tensor."""
-    if places_elements(operator):
-        operands = pytree.tree_leaves((args[1:], kwargs))
-        found = [_overlap_in_storage(written[0], o) for o in operands if isinstance(o, Tensor)]
-        if any(overlap not in (None, Overlap.NO) for overlap in found):
-            refuse_if_the_cpu_does(operator, args, kwargs)
+    reads_elsewhere = operator.overload._schema.name.partition("::")[2] in _READ_ELSEWHERE
+    if reads_elsewhere or places_elements(operator):
+        operands = pytree.tree_leaves(args if reads_elsewhere else (args[1:], kwargs))
+        others = [o for o in operands if isinstance(o, Tensor)]
+        # What is written is never one of the others, even if it is empty.
+        if any(o is written[0] or _overlap_in_storage(written[0], o) not in (None, Overlap.NO) for o in others):
+            refusal = refusal_of_the_cpu(operator, args, kwargs)
+            # For the zeros it is asked with, a mask means something else: what it says of sizes does not count.
+            if refusal is not None and str(refusal).startswith("unsupported operation"):
+                raise refusal
         return
     for target in written:
         for operand in pytree.tree_leaves((args, kwargs)):

@@ -169,10 +169,19 @@ def scatter_reduce(
     return _reduced(operand, dim, index, src, reduce, include_self, scatter_elements).reshape(self.shape)
 
 
+def _check_dimensions(self: jax.Array, source: jax.Array, dim: int) -> None:
+    if source.ndim != self.ndim:  # a number is no list of one number here
+        raise ValueError(
+            f"source must have the shape of self except in dim {dim}: self has the shape {self.shape}, "
+            f"source {source.shape}"
+        )
+
+
 @lowers(aten.index_reduce.default)
 def index_reduce(
     self: jax.Array, dim: int, index: jax.Array, source: jax.Array, reduce: str, *, include_self: bool = True
 ) -> jax.Array:
+    _check_dimensions(self, source, dim)
     operand, source = dimensioned(self), dimensioned(source)
     dim = one_dim(dim, self.ndim)
     return _reduced(operand, dim, index, source, reduce, include_self, scatter_slices).reshape(self.shape)
@@ -180,9 +189,8 @@ def index_reduce(
 
 @lowers(aten.index_add.default)
 def index_add(self: jax.Array, dim: int, index: jax.Array, source: jax.Array, *, alpha: Any = 1) -> jax.Array:
+    _check_dimensions(self, source, dim)
     operand, source = dimensioned(self), dimensioned(source)
-    if source.ndim != operand.ndim:
-        raise ValueError(f"source tensor shape must match self tensor shape, excluding dim {dim}")
     if operand.dtype == np.bool_:
         source = source & jnp.asarray(alpha != 0)
     else:
