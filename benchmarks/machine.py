@@ -24,10 +24,10 @@ class Disturbance:
 
 
 def _busy_seconds() -> tuple[float, float]:
-    """CPU seconds so far: of the whole machine, and of this process."""
+    """CPU seconds so far: of the whole machine, and of this process with those it started and that ended."""
     ticks = [int(column) for column in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     idle, waiting = ticks[3:5]
-    return (sum(ticks) - idle - waiting) / os.sysconf("SC_CLK_TCK"), time.process_time()
+    return (sum(ticks) - idle - waiting) / os.sysconf("SC_CLK_TCK"), sum(os.times()[:4])
 
 
 @contextmanager

@@ -55,8 +55,9 @@ def test_steps_and_reads_are_kept_in_their_order() -> None:
         kept = torch.ones(3, device="xla") + 1
         torch_xla.sync()
     kept.tolist()
-    assert [step.number - history.steps[0].number for step in history.steps] == [0, 1, 2]
-    for before, after in pairwise(history.steps):
+    steps = history.steps()
+    assert [step.number - steps[0].number for step in steps] == [0, 1, 2]
+    for before, after in pairwise(steps):
         assert after.start >= before.start + before.seconds
     assert [type(event).__name__ for event in history.recent] == ["Transfer"]
     assert history.memory_used and history.memory_used[0][1] > 0

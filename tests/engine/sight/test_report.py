@@ -13,6 +13,7 @@ from torch import nn
 
 import torch_xla
 import torch_xla.debug as debug
+from torch_xla._engine.metrics import events
 from torch_xla._engine.metrics.events import Step
 from torch_xla._engine.sight import history, holders, page, pictures, recompiles, report
 from torch_xla._engine.sight.report import COMPILING, FALLBACK, RECORDING, WAITING, shares
@@ -158,8 +159,8 @@ def test_holdings_count_each_buffer_once() -> None:
 
 
 def test_the_history_takes_bounded_memory() -> None:
-    for each in (history.recent, history.steps, history.memory_used):
-        assert each.maxlen is not None and each.maxlen <= 8192
+    for each in (history.recent, events.steps, history.memory_used):
+        assert each is not None and each.maxlen is not None and each.maxlen <= 8192
 
 
 @pytest.mark.slow

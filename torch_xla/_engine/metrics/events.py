@@ -9,7 +9,9 @@ Times are those of `time.perf_counter`. Lists of lines begin with the innermost.
 """
 
 import logging
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
@@ -118,7 +120,7 @@ class Fallback(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step ended. Calls with nothing recorded end none."""
+    """A step ended. Calls with nothing recorded end none. Told to those who watch closely; the last are in `steps`."""
 
     number: int  # how many steps the process has ended, those with nothing recorded included
     device: int
@@ -138,6 +140,11 @@ closely = False
 # How many of the user's frames the records carry at most; those of a compilation carry all.
 depth = 1
 ALL_FRAMES = 64
+
+# The fields of the last steps, while somebody keeps them. A step may be all that a program does: those who do not watch
+# closely are only told of one that ends later than `due`, which they set.
+steps: "deque[tuple[Any, ...]] | None" = None
+due = math.inf
 
 # Called before a program is made, the moment at which settings that came late are looked at; set by `sight/`.
 before_new_program: Callable[[], None] = lambda: None  # noqa: E731

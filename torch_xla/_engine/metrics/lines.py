@@ -55,6 +55,17 @@ def user_frame(start: FrameType | None = None) -> FrameType | None:
     return None
 
 
+def line_above(calls: int) -> Line:
+    """The user's line as it is seen from so many calls above the caller: where each value is asked for, so it is quick."""
+    try:
+        frame = sys._getframe(calls + 1)
+    except ValueError:
+        return user_lines(1, sys._getframe(1))[0]
+    known = _found.get(id(frame.f_code))
+    line = known[1].get(frame.f_lasti) if known is not None else None
+    return user_lines(1, frame)[0] if line is None else line[0]
+
+
 def frame_above(calls: int) -> FrameType:
     """The frame so many calls above the caller's; the caller's if there are not so many, as where a thread begins."""
     try:

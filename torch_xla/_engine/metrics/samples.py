@@ -1,6 +1,5 @@
 """Metrics with samples: a total for all time, and the latest samples with the time at which each was taken."""
 
-import threading
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -28,35 +27,35 @@ class Data:
 
 
 class Metric:
-    """A named series of values. Of the values themselves only the latest are kept (`XLA_METRICS_SAMPLES`)."""
+    """A named series of values. Of the values themselves only the latest are kept (`XLA_METRICS_SAMPLES`).
 
-    __slots__ = ("_accumulator", "_lock", "_samples", "_total_samples", "name", "unit")
+    Adding takes no lock, as with counters; what is asked for seldom is worked out then.
+    """
+
+    __slots__ = ("_accumulator", "_samples", "_total_samples", "name", "unit")
 
     def __init__(self, name: str, unit: Unit) -> None:
         self.name = name
         self.unit = unit
-        self._lock = threading.Lock()
         self.clear()
 
     def add(self, value: float) -> None:
         """Adds one sample, taken now."""
-        now = time.time()
-        with self._lock:
-            self._total_samples += 1
-            self._accumulator += value
-            self._samples.append((now, float(value)))
+        self._samples.append((time.time(), value))
+        self._total_samples += 1
+        self._accumulator += value
 
     def data(self) -> Data:
         """What was sampled so far."""
-        with self._lock:
-            return Data(self._total_samples, self._accumulator, tuple(self._samples))
+        # Another thread may just add one: the list is made at once, and a sample is there before it counts.
+        total, accumulator, latest = self._total_samples, self._accumulator, list(self._samples)
+        return Data(total, accumulator, tuple((when, float(value)) for when, value in latest))
 
     def clear(self) -> None:
         """Forgets every sample; the object stays valid, since other rooms keep it."""
-        with self._lock:
-            self._total_samples = 0
-            self._accumulator = 0.0
-            self._samples: deque[tuple[float, float]] = deque(maxlen=metrics_samples())
+        self._total_samples = 0
+        self._accumulator = 0.0
+        self._samples: deque[tuple[float, float]] = deque(maxlen=metrics_samples())
 
 
 class Timed:
@@ -97,14 +96,14 @@ def timed(name: str) -> Timed:
 def sampled() -> dict[str, tuple[Unit, Data]]:
     """Unit and data of every metric that has a sample, in the order of the names."""
     found = {name: (each.unit, each.data()) for name, each in sorted(list(_metrics.items()))}
-    return {name: (unit, data) for name, (unit, data) in found.items() if data.total_samples}
+    return {name: (unit, data) for name, (unit, data) in found.items() if data.samples}
 
 
 def data_of(name: str) -> Data | None:
     """The data of one metric, or `None` if it has no sample."""
     found = _metrics.get(name)
     data = found.data() if found is not None else None
-    return data if data is not None and data.total_samples else None
+    return data if data is not None and data.samples else None
 
 
 def clear() -> None:

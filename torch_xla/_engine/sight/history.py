@@ -4,6 +4,7 @@ It listens from the import on, which costs a microsecond or two for a step or a 
 it.
 """
 
+import math
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -43,13 +44,12 @@ class FallbackCost:
 
 # The last evaluations, waits, transfers and fallbacks; executions only while somebody watches closely.
 recent: "deque[Evaluation | Wait | Transfer | Fallback | Started]" = deque(maxlen=_MOST_EVENTS)
-steps: "deque[Step]" = deque(maxlen=_MOST_STEPS)
+_steps: "deque[tuple[Any, ...]]" = deque(maxlen=_MOST_STEPS)
 # (time, bytes in use) on the first device
 memory_used: "deque[tuple[float, int]]" = deque(maxlen=_MOST_MEMORY)
 fallbacks: dict[str, FallbackCost] = {}
 
 _since = time.perf_counter()
-_next_memory = 0.0
 _is_kept = False
 
 
@@ -60,12 +60,19 @@ def keep(yes: bool) -> None:
     if yes:
         events.listen(_listen, closely=False)
     _is_kept = yes
+    events.steps = _steps if yes else None
+    events.due = 0.0 if yes else math.inf
     events.name_buffers = names.name_buffers if yes else None
 
 
 def is_kept() -> bool:
     """Whether the history is kept now."""
     return _is_kept
+
+
+def steps() -> list[Step]:
+    """The last steps."""
+    return [Step(*each) for each in list(_steps)]
 
 
 def since() -> float:
@@ -75,22 +82,19 @@ def since() -> float:
 
 def clear() -> None:
     """Forgets everything; known programs stay, so that a recompilation is told as one."""
-    global _since, _next_memory
-    for each in (recent, steps, memory_used, fallbacks):
+    global _since
+    for each in (recent, _steps, memory_used, fallbacks):
         each.clear()
     recompiles.clear()
     waiting.clear()
     _since = time.perf_counter()
-    _next_memory = 0.0
+    if _is_kept:
+        events.due = 0.0
 
 
 def _listen(event: Any) -> None:
     kind = event.__class__
-    if kind is Step:
-        steps.append(event)
-        if event[3] + event[4] > _next_memory:  # when it ended
-            look_at_memory()
-    elif kind is Transfer:
+    if kind is Transfer:
         recent.append(event)
         waiting.note_transfer(event)
     elif kind is Compilation:
@@ -98,6 +102,9 @@ def _listen(event: Any) -> None:
         waiting.note_compilation(event)
     elif kind is Execution:
         recent.append(Started(event.start, event.seconds, len(event.program.graph.operations)))
+    elif kind is Step:
+        if event.start + event.seconds > events.due:
+            look_at_memory()
     else:
         recent.append(event)
         if kind is Evaluation:
@@ -119,9 +126,8 @@ def _note_fallback(event: Fallback) -> None:
 
 def look_at_memory() -> None:
     """Notes how much memory the first device uses now."""
-    global _next_memory
     start = time.perf_counter()
     used = memory.usage(devices.device_at(0).jax_device).used
     now = time.perf_counter()
     memory_used.append((now, used))
-    _next_memory = now + max(0.02, (now - start) / _SHARE_FOR_MEMORY)
+    events.due = now + max(0.02, (now - start) / _SHARE_FOR_MEMORY)

@@ -56,7 +56,7 @@ def collect() -> Report:
     return Report(
         setting=list(_setting()),
         since=time.perf_counter() - history.since(),
-        steps=shares(list(history.steps), _busy(explanations)),
+        steps=shares(history.steps(), _busy(explanations)),
         compilations=explanations,
         costs=waiting.costs(),
         fallbacks=sorted(history.fallbacks.values(), key=lambda cost: -cost.seconds),

@@ -36,6 +36,6 @@ def settle() -> None:
     global _file
     before, _file = _file, config.metrics_file()
     if _file and not before:
-        events.listen(_hear, closely=False)
+        events.listen(_hear)
     elif before and not _file:
         events.unlisten(_hear)

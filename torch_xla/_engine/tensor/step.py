@@ -66,8 +66,11 @@ def _sync(device: Device, wait: bool) -> None:
     start = _ended.get(index) or time.perf_counter()
     sync_device(device, wait)
     now = _ended[index] = time.perf_counter()
-    frames = user_lines(events.depth) if events.closely else ()
-    events.emit(events.record(events.Step, (_marks.value, index, frames, start, now - start)))
+    step = _marks.value, index, user_lines(events.depth) if events.closely else (), start, now - start
+    if events.steps is not None:
+        events.steps.append(step)
+    if events.closely or now > events.due:
+        events.emit(events.Step(*step))
 
 
 def start_recorded(device: Device, wait: bool) -> None:

@@ -11,10 +11,14 @@ from ..graph.spec import Spec, spec_of
 from ..graph.tape import Value
 from ..metrics import Unit, events
 from ..metrics.events import Direction, Transfer
-from ..metrics.lines import frame_above, user_lines
+from ..metrics.lines import line_above, user_lines
 from ..view.geometry import Geometry
 from . import census
 from .device import Device
+
+_transferring = metrics.metric("TransferToDeviceTime")
+_transforming = metrics.metric("TransferToDeviceTransformTime")
+_sent = metrics.metric("OutboundData", Unit.BYTES)
 
 # NumPy has no such dtypes: their bits travel as integers.
 _BITS = {1: torch.uint8, 2: torch.int16}
@@ -54,32 +58,32 @@ def upload(tensor: torch.Tensor, device: Device) -> Value:
             "Merge some with `.flatten()` or `.reshape(...)` before you move it."
         )
     spec = dense_spec(tensor)
-    start = 0.0
-    if events.watched and (events.closely or events.guarded):
-        start = time.perf_counter()
-        if events.guarded:
-            events.ask(_transfer(tensor, device, start, 0.0))
-    with metrics.timed("TransferToDeviceTime"):
-        with metrics.timed("TransferToDeviceTransformTime"):
-            host = to_numpy(tensor)
-            wanted = dtypes.to_jax(dtypes.on_device(tensor.dtype))
-            if host.dtype != wanted:
-                host = host.astype(wanted)
-            elif np.may_share_memory(host, host):
-                host = buffers.owned_copy(host, device.jax_device)
-        value = Value(spec, device, None, -1)
-        value.buffer = buffers.put(host, device.jax_device)
+    if events.guarded:
+        events.ask(_transfer(tensor, device, time.perf_counter(), 0.0))
+    start = time.perf_counter_ns()
+    host = to_numpy(tensor)
+    wanted = dtypes.to_jax(dtypes.on_device(tensor.dtype))
+    if host.dtype != wanted:
+        host = host.astype(wanted)
+    elif np.may_share_memory(host, host):
+        host = buffers.owned_copy(host, device.jax_device)
+    transformed = time.perf_counter_ns()
+    value = Value(spec, device, None, -1)
+    value.buffer = buffers.put(host, device.jax_device)
+    ended = time.perf_counter_ns()
+    _transforming.add(transformed - start)
+    _transferring.add(ended - start)
+    _sent.add(host.nbytes)
     census.values.value += 1
     census.buffers.value += 1
     if 0 < host.size <= _FEW and host.dtype.kind in "fiu":
         value.contents = host.copy()
-    metrics.metric("OutboundData", Unit.BYTES).add(host.nbytes)
-    if start:
-        transfer = _transfer(tensor, device, start, time.perf_counter() - start)
+    if events.closely:
+        transfer = _transfer(tensor, device, start * 1e-9, (ended - start) * 1e-9)
         value.line = transfer.frames[0]
         events.emit(transfer)
     elif events.watched:
-        value.line = user_lines(1, frame_above(2))[0]  # neither this nor who called it is the user's
+        value.line = line_above(2)  # neither this nor who called it is the user's
     return value
 
 
