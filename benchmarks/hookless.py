@@ -1,9 +1,9 @@
 """The engine without a hook: the modules of the hot path with every statement that counts, times or tells taken out.
 
-It is what `benchmarks.sight` compares with. `install()` comes before `torch_xla` is imported; from then on those modules
-are compiled from their source without
+It is what `benchmarks.sight` compares with. `install()` comes before `torch_xla` is imported; from then on those
+modules are compiled from their source without
 
-- calls of what `metrics/` offers, and of objects that it made: `events.emit(...)`, `_tracing.add(...)`, and `….value += 1`;
+- calls of what `metrics/` offers and of objects that it made, as `events.emit(...)`, and `….value += 1`;
 - the tests whether somebody listens, which count as "nobody", and the code for somebody who does;
 - `with metrics.timed(...)`: its block stays;
 - what only those statements needed: readings of the clock, local variables, functions that became empty.

@@ -56,7 +56,7 @@ def user_frame(start: FrameType | None = None) -> FrameType | None:
 
 
 def line_above(calls: int) -> Line:
-    """The user's line as it is seen from so many calls above the caller: where each value is asked for, so it is quick."""
+    """The user's line, from so many calls above the caller outwards: quick, for what every transfer asks."""
     try:
         frame = sys._getframe(calls + 1)
     except ValueError:
