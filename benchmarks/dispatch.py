@@ -3,8 +3,8 @@
     python -m benchmarks.dispatch [--blocks 30] [--write docs/benchmarks.md]
 
 Microseconds a call: the median over blocks of a few hundred calls. On the xla device an operation is only recorded;
-between two blocks the device runs what it was given, outside the measured time. In eager mode it is run at once, and
-the next one waits for it. The time of a step is that of the thread that starts it, while the device is idle.
+between two blocks the device runs what it was given, outside the measured time. In eager mode it is run at once, but
+constants and random numbers for new memory wait for the operation that reads them. The time of a step is that of the thread that starts it, while the device is idle.
 """
 
 import argparse
@@ -54,6 +54,7 @@ def calls(device: str) -> dict[str, Callable[[], object]]:
         "`a[0].add_(1)` (through a view)": lambda: a[0].add_(1),
         "`torch.zeros(8, 8)` (a factory)": lambda: torch.zeros(8, 8, device=device),
         "`torch.rand(8, 8)`": lambda: torch.rand(8, 8, device=device),
+        "`a.uniform_()`": lambda: a.uniform_(),
     }
 
 

@@ -2,9 +2,16 @@
 
 import os
 import re
+from collections.abc import Container
+
+# The variables that are set, where possible as the dictionary that `os` keeps: `os.environ` raises and catches for each
+# that is not, which takes a microsecond, and every step asks for three.
+_set: Container[bytes] | None = getattr(os.environb, "_data", os.environb) if os.supports_bytes_environ else None
 
 
 def _flag(name: str, default: str = "") -> bool:
+    if not default and _set is not None and name.encode() not in _set:
+        return False
     return os.environ.get(name, default).strip().lower() not in ("", "0", "false", "no", "off")
 
 

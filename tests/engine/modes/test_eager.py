@@ -13,6 +13,7 @@ from torch import nn
 
 import torch_xla
 import torch_xla.debug.metrics as met
+from torch_xla._engine.metrics import events
 from torch_xla.experimental import eager_mode, eager_mode_context, is_eager_mode
 
 
@@ -50,6 +51,35 @@ def test_a_second_call_compiles_nothing() -> None:
     assert met.counter_value("UncachedCompile") is None
     assert met.metric_data("EagerOpCompileTime") is None
     assert executed() == 3  # the transposed operand is part of the product
+
+
+def test_random_numbers_for_new_memory_wait_for_their_reader_as_constants_do() -> None:
+    torch.manual_seed(3)
+    drawn, more = torch.rand(4, device="xla"), torch.randn(4, device="xla")
+    assert is_pending(drawn) and is_pending(more)
+    assert not is_pending(drawn + more)
+    drawn.uniform_()
+    assert not is_pending(drawn)  # it was written to before
+    torch.manual_seed(3)
+    with eager_mode_context(False):
+        again = torch.rand(4, device="xla"), torch.randn(4, device="xla"), torch.rand(4, device="xla")
+    assert torch.equal(more.cpu(), again[1].cpu())
+    assert torch.equal(drawn.cpu(), again[2].cpu())
+
+
+@pytest.mark.parametrize("count, waits", [(8, False), (1 << 19, True)])
+def test_only_what_needs_much_memory_waits_for_the_last_program(count: int, waits: bool) -> None:
+    x = torch.ones(count).to("xla")
+    x.cos().cos()
+    seen: list[events.Wait] = []
+    listener = lambda event: seen.append(event) if isinstance(event, events.Wait) else None  # noqa: E731
+    events.listen(listener)
+    try:
+        for _ in range(3):
+            x.cos()
+    finally:
+        events.unlisten(listener)
+    assert len(seen) == (3 if waits else 0)
 
 
 def test_compiling_is_counted_apart() -> None:

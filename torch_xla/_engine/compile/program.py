@@ -39,6 +39,7 @@ class Program:
         self.device = device
         self.origins = UNKNOWN
         self.ends = self._smallest([graph.outputs])
+        self.bytes = sum(spec.numel * spec.dtype.itemsize for spec in graph.specs)  # of everything that it names
         self.stages: tuple[stages.Stage, ...] | None = None  # none: not looked for, or not worth it
         self._packer = struct.Struct("".join("d" if t is float else "q" for t in graph.number_types))
         self._baked: bytes | None = None

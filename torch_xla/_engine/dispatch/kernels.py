@@ -36,7 +36,8 @@ _run_now: Callable[[Device], None] | None = None
 def run_at_once(run: Callable[[Device], None] | None) -> None:
     """Calls `run` with the device after every operation that is recorded from now on; `None` ends that.
 
-    Constants, operations that read nothing, wait for the first operation that reads them.
+    Constants, operations that read nothing, wait for the first operation that reads them. So do random numbers that
+    fill memory nobody has written to.
     """
     global _longest, _run_now
     _run_now = run
@@ -233,14 +234,20 @@ def _record(
     if plan is None:
         return fallback.run(operator, args, kwargs)
     device = _device_of(call[1], kwargs)
+    runs_now = _run_now is not None and bool(call[1]) and not (plan.random and _is_nothing_yet(call[1]))
     results = append(plan, call, device, _generator(args, kwargs) if plan.random else None)
     if entry.writes:
         made = _write_back(entry, operator, args, kwargs, results)
     else:
         made = nest(entry, results) if entry.nested else wrap(results[0])
-    if _run_now is not None and call[1]:
+    if runs_now and _run_now is not None:
         _run_now(device)
     return made
+
+
+def _is_nothing_yet(operands: list[Any]) -> bool:
+    values: list[Value] = [operand[0] if operand.__class__ is tuple else operand for operand in operands]
+    return all(value.buffer is None and value.tape is None for value in values)
 
 
 def _device_of(operands: list[Any], kwargs: dict[str, Any]) -> Device:

@@ -27,6 +27,11 @@ _step = 0
 # and they hold little memory.
 _in_flight: "deque[tuple[int, list[Any], Program, Sequence[float | int], SourceLines]]" = deque(maxlen=32)
 
+# A program whose values take less starts before the last one has ended: of the memory it needs beside it there is
+# enough, and to be woken when a program of a few microseconds ends costs ten times that.
+_LARGE = 1 << 20
+_ends_of_the_last_large: list[Any] = []
+
 
 def run(
     program: Program,
@@ -37,16 +42,17 @@ def run(
     source_lines: SourceLines,
 ) -> Sequence[jax.Array]:
     """Starts `program`. `cause` and `source_lines` are for those who listen, and for errors."""
-    global _step
+    global _step, _ends_of_the_last_large
     refuse_fork()
     if program.compiled_for(numbers):
         metrics.count("CachedCompile")
     else:
         _compile(program, buffers, numbers, cause, source_lines())
+    waits = program.bytes >= _LARGE and is_host(program.device)
     with metrics.timed("DeviceLockWait"):
-        if is_host(program.device):
+        if waits:
             # Two steps at once would need the memory for intermediate values twice, on cores they only share.
-            _wait_for_the_last()
+            _wait_for_the_last_large()
     _executed.value += 1
     start = time.perf_counter()
     try:
@@ -60,7 +66,10 @@ def run(
         raise _failure_of(program, numbers, error, f"step {_step}", source_lines()) from error
     _step += 1
     if outputs:
-        _in_flight.append((_step - 1, [outputs[i] for i in program.ends], program, numbers, source_lines))
+        ends = [outputs[i] for i in program.ends]
+        _in_flight.append((_step - 1, ends, program, numbers, source_lines))
+        if waits:
+            _ends_of_the_last_large = ends
     if events.closely:
         seconds = time.perf_counter() - start
         frames = lines.user_lines(events.depth)
@@ -96,14 +105,13 @@ def _compile(
     events.emit(compilation._replace(seconds=seconds, sizes=sizes, shared=program.shared))
 
 
-def _wait_for_the_last() -> None:
-    if _in_flight:
-        ends = _still_there(_in_flight[-1][1])
-        if ends:
-            start = time.perf_counter() if events.closely else 0.0
-            jax.block_until_ready(ends)
-            if start:
-                _tell_wait(start, False)
+def _wait_for_the_last_large() -> None:
+    ends = _still_there(_ends_of_the_last_large)
+    if ends:
+        start = time.perf_counter() if events.closely else 0.0
+        jax.block_until_ready(ends)
+        if start:
+            _tell_wait(start, False)
 
 
 def _still_there(ends: list[Any]) -> list[Any]:

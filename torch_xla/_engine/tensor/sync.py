@@ -52,7 +52,7 @@ class Schedule:
     code: list[Any]
     lines: dict[int, Any]
     kept: list[Operation] = field(default_factory=list)  # operations that stay on the tape
-    counts: list[tuple[str, int]] = field(default_factory=list)  # what a run adds to the counters
+    counts: list[tuple[metrics.Counter, int]] = field(default_factory=list)  # what a run adds to the counters
     output_lines: list[Line | None] = field(default_factory=list)
     made: int = 0  # how many values the tape made that no later one makes again
     followed_by: "Schedule | None" = None
@@ -192,8 +192,8 @@ def _run(program: Program, schedule: Schedule, tape: Tape, cause: Cause) -> None
         value.tape = None
     _graph_size.add(len(plan.positions))
     census.buffers.value += len(results)
-    for name, count in schedule.counts:
-        metrics.count(name, count)
+    for counter, count in schedule.counts:
+        counter.value += count
 
 
 def _schedule(device: Device, live: bytes, roots: tuple[int, ...] | None, shared: tuple[int, ...]) -> Schedule:
@@ -230,7 +230,8 @@ def _schedule(device: Device, live: bytes, roots: tuple[int, ...] | None, shared
         program.origins = Origins(lines_of(part, lines), scopes_at(part.positions, tape.scopes))
     made_at = _lines_of_outputs(part, lines)
     made = sum(made_by >= 0 for made_by in producer) - sum(len(operation.plan.outputs) for operation in kept)
-    return Schedule(live, program, part, tape.code, lines, kept, sorted(counts.items()), made_at, made)
+    counters = [(metrics.counter(name), count) for name, count in counts.items()]
+    return Schedule(live, program, part, tape.code, lines, kept, counters, made_at, made)
 
 
 def _donated(part: Cut, live: bytes, shared: tuple[int, ...], successor: dict[int, int]) -> tuple[int, ...]:
