@@ -17,8 +17,8 @@ from ._engine.client import memory, platform
 from ._engine.compile import cache
 from ._engine.metrics import counters, report, samples
 from ._engine.sight import pending_report, permission
+from ._engine.tensor import cached_graphs, evaluate, export, ordinals, pending, random, step
 from ._engine.tensor import device as devices
-from ._engine.tensor import evaluate, export, ordinals, pending, random, step
 
 sys.modules.setdefault("_XLAC", sys.modules[__name__])
 
@@ -62,8 +62,41 @@ def _get_stablehlo(
 
 
 def _get_graph_hash(tensors: Tensors) -> bytes:
-    """16 bytes that equal recorded computations have in common."""
-    return export.graph_hash(tensors)
+    """16 bytes that equal recorded computations have in common; `_run_cached_graph` finds this one by them."""
+    return cached_graphs.remember(tensors)
+
+
+def _get_tensors_xla_device_data_node(
+    output_tensors: Tensors, uncloned_tensors: Tensors = ()
+) -> tuple[list[int], list[torch.Tensor]]:
+    """What the recorded computation of tensors reads: for each input its `_xla_get_tensor_id`, and a tensor of it.
+
+    The Python numbers follow, as CPU tensors without dimensions; they, and what no tensor holds any more, have an
+    identity of their own. No input is written to, so `uncloned_tensors` need no care.
+    """
+    return cached_graphs.inputs_of(output_tensors)
+
+
+def _run_cached_graph(graph_hash: bytes, inputs: Tensors) -> list[torch.Tensor]:
+    """The computation that `_get_graph_hash` named, on other inputs, in `_get_tensors_xla_device_data_node`'s order.
+
+    Draws are new ones.
+
+    >>> import torch, torch_xla
+    >>> from torch_xla import _XLAC
+    >>> x = torch.ones(3, device="xla")
+    >>> torch_xla.sync()
+    >>> y = x * 2
+    >>> name, (_, inputs) = _XLAC._get_graph_hash([y]), _XLAC._get_tensors_xla_device_data_node([y])
+    >>> _XLAC._run_cached_graph(name, [torch.full((3,), 4.0).to("xla"), *inputs[1:]])[0].tolist()
+    [8.0, 8.0, 8.0]
+    """
+    return cached_graphs.run(graph_hash, inputs)
+
+
+def _clear_pending_irs(device: str = "") -> None:
+    """Forgets what is recorded on a device. The tensors it would have written are as memory that nobody has written."""
+    cached_graphs.drop_recorded(ordinals.device_named(device or None))
 
 
 def _get_xla_tensor_debug_info(tensor: torch.Tensor) -> str:
@@ -99,6 +132,11 @@ def _xla_get_tensor_view_alias_id(tensor: torch.Tensor) -> int:
 def _check_tensor_need_materialization(tensors: Tensors) -> list[bool]:
     """For each tensor, whether its value is yet to be computed."""
     return [pending.is_pending(tensor) for tensor in tensors]
+
+
+def _check_device_tensor_need_materialization(device: str = "") -> list[bool]:
+    """The same for the memory of every living tensor of a device, in no particular order."""
+    return cached_graphs.need_materialisation(ordinals.device_named(device or None))
 
 
 def _get_tensors_handle(tensors: Tensors) -> list[int]:

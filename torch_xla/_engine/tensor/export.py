@@ -7,7 +7,7 @@ import torch
 
 from .. import config, dtypes
 from ..compile import languages
-from ..graph.text import digest, to_dot, to_text
+from ..graph.text import to_dot, to_text
 from .pending import graph_of, is_pending
 from .storage import value_of
 
@@ -37,11 +37,6 @@ def ir_dot(tensors: Sequence[torch.Tensor]) -> str:
     """The same for Graphviz."""
     pending = graph_of(tensors)
     return to_dot(pending.graph, pending.numbers)
-
-
-def graph_hash(tensors: Sequence[torch.Tensor]) -> bytes:
-    """16 bytes that equal graphs have in common, from one process to the next. Lines and numbers do not count."""
-    return digest(graph_of(tensors).graph)
 
 
 def stablehlo_text(tensors: Sequence[torch.Tensor]) -> str:

@@ -25,6 +25,7 @@ class Pending:
     lines: tuple[Line | None, ...]
     scopes: Sequence[Scope]
     device: Device
+    slots: tuple[int, ...]  # of the inputs, on the device's tape
 
     def lowered(self) -> Any:
         """The graph after the rules were applied to it: JAX's `Lowered`, from which StableHLO and HLO can be had."""
@@ -66,6 +67,7 @@ def _cut(device: Device, slots: list[int]) -> Pending:
         lines_of(part, lines),
         scopes_at(part.positions, tape.scopes),
         device,
+        part.inputs,
     )
 
 
