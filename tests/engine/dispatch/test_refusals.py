@@ -193,6 +193,17 @@ def test_a_number_is_no_slice(name: str) -> None:
         assert message(call, "xla") == message(call, "cpu")
 
 
+@pytest.mark.parametrize("write", [False, True])
+def test_nothing_has_no_first_element(write: bool) -> None:
+    refusals = []
+    for device in ("cpu", "xla"):
+        x, index = torch.ones(3, 0, 1, 0, device=device), torch.tensor([0, 0], device=device) + 0
+        with pytest.raises(IndexError) as refusal:
+            x.__setitem__((slice(None), index), 1.0) if write else x[:, index]
+        refusals.append(str(refusal.value))
+    assert refusals[0] == refusals[1]
+
+
 @pytest.mark.parametrize("function", [torch.polar, torch.complex])
 @pytest.mark.parametrize("size", [0, 3])
 def test_complex_numbers_are_made_of_floats_that_have_a_complex_dtype(function: Any, size: int) -> None:

@@ -76,7 +76,7 @@ def by_tensors(name: str) -> Callable[..., Any]:
             refusals.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), (self, indices, *args), kwargs)
         dim = 0
         for index in indices:
-            if index is not None and dim < self.dim() and _is_outside(index, self.shape[dim]):
+            if index is not None and dim < self.dim() and (not self.shape[dim] or _is_outside(index, self.shape[dim])):
                 refusals.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), (self, indices, *args), kwargs)
             if index is None or not _is_mask(index):
                 dim += 1

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..private import torch as private
+from .iteration import stride_of_indexed
 
 aten = torch.ops.aten
 
@@ -51,6 +52,14 @@ def attention_backward(
         gradients = [torch.empty_like(x.transpose(1, 2).contiguous()).transpose(1, 2) for x in (query, key, value)]
     bias = attn_bias.new_empty(attn_bias.shape) if attn_bias is not None and grad_input_mask[3] else None
     return *gradients, bias
+
+
+def index(self: Tensor, indices: list[Tensor | None]) -> Tensor:
+    """`self[indices]` in the strides of the CPU, of dimensions of size 1 too."""
+    result: Tensor = aten.index.Tensor(self, indices)
+    if all(index is None for index in indices):
+        return result
+    return result.as_strided(result.shape, stride_of_indexed(self, indices, tuple(result.shape)))
 
 
 def linear_backward(
@@ -154,6 +163,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     **{op.name(): _normalization(op) for op in _NORMALIZATIONS},
     "aten::_scaled_dot_product_fused_attention_overrideable_backward": attention_backward,
     "aten::geqrf": geqrf,
+    "aten::index.Tensor": index,
     "aten::linear_backward": linear_backward,
     **{op.name(): _element_by_element(op) for op in _ELEMENT_BY_ELEMENT},
     "aten::all.dims": _contiguous(aten.all.dims),
