@@ -107,6 +107,16 @@ def test_dropout_drops_the_same_in_the_second_derivative() -> None:
     torch.testing.assert_close(numerical, (second * step).sum(), rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_second_derivatives_with_dropout_keep_their_dtype(dtype: torch.dtype) -> None:
+    operands = [values(2, 3, size, 4, d="xla").to(dtype).requires_grad_() for size in (5, 7, 7)]
+    result = scaled_dot_product_attention(*operands, dropout_p=0.5, is_causal=True)
+    firsts = torch.autograd.grad(result.sum(), operands, create_graph=True)
+    seconds = torch.autograd.grad(sum((x * x).sum() for x in firsts), operands)
+    assert {x.dtype for x in (*firsts, *seconds)} == {dtype}
+    assert all(x.isfinite().all() for x in seconds)
+
+
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("mask", ["seen", "added"])
 def test_a_mask_beside_the_causal_one_counts_as_well(mask: str, shared: bool) -> None:

@@ -93,3 +93,13 @@ def test_residuals_of_a_deficient_rank_are_empty() -> None:
 )
 def test_what_cannot_be_factored_is_refused_where_that_is_asked(program: Program) -> None:
     check_refused(program)
+
+
+@pytest.mark.parametrize("upper", [False, True])
+def test_complex_matrices_are_inverted_although_the_cpu_cannot_invert_zeros(upper: bool) -> None:
+    def program(d: str) -> Any:
+        factor = torch.linalg.cholesky(positive(4, "cpu") + 0.3j * torch.diag(torch.ones(3), 1) + 4 * torch.eye(4))
+        return torch.cholesky_inverse((factor.mH if upper else factor).to(d), upper=upper)
+
+    check_same(program, strides=False, **CLOSE)
+    assert not metrics.executed_fallback_ops()

@@ -140,7 +140,7 @@ def _factors_of_dropout(operands: list[Any], rest: tuple[Any, ...], scale: float
     arguments = rows, query, key, values, bias, [False, False, True, False], torch.zeros_like(rows), *rest[1:]
     with torch.no_grad():
         dropped = _backward(*arguments, scale=scale)[2].mT
-    return (dropped != 0) * (1 / (1 - dropout_p) if dropout_p < 1 else 0.0)
+    return (dropped != 0).to(query.dtype) * (1 / (1 - dropout_p) if dropout_p < 1 else 0.0)
 
 
 def register_attention() -> list[torch.library.Library]:
