@@ -21,6 +21,9 @@ from .offending import tell_hlo
 SourceLines = Callable[[], tuple[Line | None, ...]]
 
 _executed = metrics.counter("ExecuteComputation")
+_cached = metrics.counter("CachedCompile")
+_waiting = metrics.metric("DeviceLockWait")
+_executing = metrics.metric("ExecuteTime")
 
 _step = 0
 # The last programs started, each with small outputs that are there when all of it has ended: waiting waits for these,
@@ -45,23 +48,25 @@ def run(
     global _step, _ends_of_the_last_large
     refuse_fork()
     if program.compiled_for(numbers):
-        metrics.count("CachedCompile")
+        _cached.value += 1
     else:
         _compile(program, buffers, numbers, cause, source_lines())
     waits = program.bytes >= _LARGE and is_host(program.device)
-    with metrics.timed("DeviceLockWait"):
-        if waits:
-            # Two steps at once would need the memory for intermediate values twice, on cores they only share.
-            _wait_for_the_last_large()
+    begins = time.perf_counter_ns()
+    if waits:
+        # Two steps at once would need the memory for intermediate values twice, on cores they only share.
+        _wait_for_the_last_large()
+    start = time.perf_counter_ns()
+    _waiting.add(start - begins)
     _executed.value += 1
-    start = time.perf_counter()
     try:
-        with metrics.timed("ExecuteTime"):
-            try:
-                outputs = program.run(list(buffers), numbers, keys)
-            except TypeError:
-                # Under XLA_USE_BF16, set after some values were already on the device, those have another dtype.
-                outputs = program.run(_converted(program, buffers), numbers, keys)
+        try:
+            outputs = program.run(list(buffers), numbers, keys)
+        except TypeError:
+            # Under XLA_USE_BF16, set after some values were already on the device, those have another dtype.
+            outputs = program.run(_converted(program, buffers), numbers, keys)
+        finally:
+            _executing.add(time.perf_counter_ns() - start)
     except jax.errors.JaxRuntimeError as error:
         raise _failure_of(program, numbers, error, f"step {_step}", source_lines()) from error
     _step += 1
@@ -71,9 +76,9 @@ def run(
         if waits:
             _ends_of_the_last_large = ends
     if events.closely:
-        seconds = time.perf_counter() - start
+        seconds = (time.perf_counter_ns() - start) * 1e-9
         frames = lines.user_lines(events.depth)
-        events.emit(events.Execution(program, tuple(numbers), cause, frames, start, seconds))
+        events.emit(events.Execution(program, tuple(numbers), cause, frames, start * 1e-9, seconds))
     return outputs
 
 
