@@ -3,12 +3,12 @@
 python -m tests.opinfo                              # every operator, every dtype: an hour or more
 python -m tests.opinfo --dtypes float32 --only conv # some of it, every failure printed
 python -m tests.opinfo --write out/opinfo.json      # the verdicts as JSON
+python -m tests.opinfo --table out/*.json           # and what came of them as a table; a later file has the repairs
 
 Fails if an entry does that is not in the ledger, or runs on the CPU without a decision.
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from torch_xla._engine.dispatch.decisions import ON_THE_CPU
 
 from . import ledger
 from .entries import DTYPES, entries
-from .report import sweep_and_report
+from .report import sweep_and_report, table, write
 
 
 def arguments() -> argparse.Namespace:
@@ -27,6 +27,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, help="processes at once")
     parser.add_argument("--patience", type=float, default=300, help="seconds for one entry")
     parser.add_argument("--write", type=Path, help="a JSON file for the verdicts")
+    parser.add_argument("--table", type=Path, nargs="+", help="print a table of files written before; check nothing")
     parser.add_argument("--update-ledger", action="store_true", help="write to the ledger what fails and what passes")
     parser.add_argument("--quiet", action="store_true", help="do not print each failure")
     return parser.parse_args()
@@ -34,19 +35,16 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     args = arguments()
+    if args.table:
+        print(table(args.table))
+        return 0
     chosen = list(entries(args.dtypes.split(","), args.only))
     verdicts = sweep_and_report(chosen, args.samples, args.jobs, args.patience, quiet=args.quiet)
     if args.update_ledger:
         added, struck = ledger.update(verdicts)
         print(f"Ledger: {len(added)} added, {len(struck)} struck, {len(ledger.known())} in all.", *added, sep="\n  + ")
     if args.write:
-        args.write.parent.mkdir(parents=True, exist_ok=True)
-        rows = [
-            {"operator": v.entry.operator, "dtype": v.entry.dtype, "samples": v.samples, "failures": v.failures,
-             "fallbacks": v.fallbacks, "seconds": round(v.seconds, 2)}
-            for v in sorted(verdicts, key=lambda v: v.entry)
-        ]  # fmt: skip
-        args.write.write_text(json.dumps(rows, indent=0))
+        write(verdicts, args.write)
     unexplained = [v for v in verdicts if v.failures and not ledger.is_known(v.entry)]
     undecided = [v for v in verdicts if set(v.fallbacks) - set(ON_THE_CPU)]
     return int(bool(unexplained or undecided))

@@ -1,8 +1,10 @@
-"""A sweep with a progress bar and a summary: what the commands of the databases share."""
+"""A sweep with a progress bar and a summary: what the commands of the databases share. And sweeps written to files."""
 
+import json
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from tqdm import tqdm
 
@@ -61,3 +63,55 @@ def summary(verdicts: list[Verdict], seconds: float) -> str:
 def _speed(verdicts: list[Verdict]) -> str:
     samples, seconds = sum(v.samples for v in verdicts), sum(v.seconds for v in verdicts)
     return f"{samples} samples in {seconds:.0f} s of one process ({samples / max(seconds, 1e-9):.1f} a second)"
+
+
+def write(verdicts: Sequence[Verdict], path: Path) -> None:
+    """Writes verdicts as JSON, for `table`."""
+    rows = [
+        {"operator": v.entry.operator, "dtype": v.entry.dtype, "samples": v.samples, "failures": v.failures,
+         "fallbacks": v.fallbacks, "seconds": round(v.seconds, 2)}
+        for v in sorted(verdicts, key=lambda v: v.entry)
+    ]  # fmt: skip
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(rows, indent=0))
+
+
+def read(path: Path) -> dict[Entry, Verdict]:
+    """The verdicts that `write` wrote."""
+    verdicts = {}
+    for row in json.loads(path.read_text()):
+        entry = Entry(row["operator"], row["dtype"])
+        failures = [(kind, text) for kind, text in row["failures"]]
+        verdicts[entry] = Verdict(entry, row["samples"], failures, row["fallbacks"], row["seconds"])
+    return verdicts
+
+
+def table(paths: Sequence[Path]) -> str:
+    """A row of Markdown for each dtype, and what failed. Of an entry that several files have, the first is the sweep.
+
+    The last is its verdict after a repair.
+    """
+    first: dict[Entry, Verdict] = {}
+    last: dict[Entry, Verdict] = {}
+    for path in paths:
+        verdicts = read(path)
+        first = verdicts | first
+        last |= verdicts
+    lines = [
+        "| dtype | entries | correct | after repairs | native | samples | samples a second |",
+        "|---|" + "--:|" * 6,
+    ]
+    for dtype in DTYPES:
+        some = [verdict for verdict in first.values() if verdict.entry.dtype == dtype]
+        if some:
+            shares = [
+                sum(not v.failures for v in verdicts) / len(some)
+                for verdicts in (some, [last[verdict.entry] for verdict in some])
+            ] + [sum(not v.fallbacks for v in some) / len(some)]
+            samples, seconds = sum(v.samples for v in some), sum(v.seconds for v in some)
+            shown = " | ".join(f"{share:.2%}" for share in shares)
+            lines.append(f"| {dtype} | {len(some)} | {shown} | {samples} | {samples / max(seconds, 1e-9):.1f} |")
+    failed = [str(entry) for entry, verdict in first.items() if verdict.failures]
+    still = [str(entry) for entry, verdict in last.items() if verdict.failures]
+    lines += ["", f"Failed: {', '.join(sorted(failed)) or 'none'}.", f"Still: {', '.join(sorted(still)) or 'none'}."]
+    return "\n".join(lines)
