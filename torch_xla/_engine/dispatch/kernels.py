@@ -227,9 +227,8 @@ def _record(
     entry: planning.Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: planning.Call
 ) -> Any:
     """Any call: with several results, written ones, random numbers, or none of our operands."""
-    if entry.variants is not None:
-        entry = planning.plan_variant(entry, operator, args, kwargs, call)
-        call = call[0], call[1], []
+    if not entry.is_settled:
+        entry, call = planning.settle(entry, operator, args, kwargs, call)
     plan = entry.plan
     if plan is None:
         return fallback.run(operator, args, kwargs)

@@ -14,6 +14,7 @@ from ..lowering import decompositions, promotion
 from ..lowering.call import apply_rule, flatten
 from ..lowering.registry import Promotion, Rule, rule_of
 from ..private import jax as private
+from . import limits as number_limits
 from . import meta, refusals
 from .forms import Form, Operator
 
@@ -59,12 +60,15 @@ class Entry:
     variants: "dict[tuple[Any, ...], Entry] | None" = None
     watched: bool = False  # an operand may show part of the memory that is written
     whole: bool = False  # every operand shows its storage as it is, and so do the tensors written to
+    limits: number_limits.Limits | None = None  # what the numbers are held against
+    is_settled: bool = True  # by the kinds of numbers alone
     is_simple: bool = False  # one result, a new tensor, that depends on nothing but the operands and numbers
 
     def __post_init__(self) -> None:
         plan = self.plan
         simple = plan is not None and not (self.writes or self.nested or plan.random) and len(plan.outputs) == 1
-        object.__setattr__(self, "is_simple", simple and self.variants is None)
+        object.__setattr__(self, "is_settled", self.variants is None and self.limits is None)
+        object.__setattr__(self, "is_simple", simple and self.is_settled)
 
 
 def plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Entry:
@@ -131,6 +135,9 @@ def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
         whole=not any(operand.__class__ is tuple for operand in call[1]),
         # Another number, for which this entry is found too, may change what this one leaves as it is: `x.pow_(1.0)`.
         unchanged=frozenset(() if call[2] else passed_on),
+        limits=number_limits.limits_of(
+            operator, args, kwargs, (spec.dtype for spec in (*plan.operands, *plan.outputs))
+        ),
     )
 
 
@@ -222,13 +229,29 @@ def _plan(rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs: dict[st
     )
 
 
-def plan_variant(entry: Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Entry:
+def settle(
+    entry: Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call
+) -> tuple[Entry, Call]:
+    """The entry and the call once the numbers themselves were looked at."""
+    if entry.variants is not None:
+        entry, call = _variant(entry.variants, operator, args, kwargs, call), (call[0], call[1], [])
+    if entry.limits is not None:
+        number_limits.check(entry.limits, operator, args, kwargs)
+    return entry, call
+
+
+def _variant(
+    variants: dict[tuple[Any, ...], Entry],
+    operator: Operator,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    call: Call,
+) -> Entry:
     """The entry for these very numbers, which become part of the plan."""
-    assert entry.variants is not None
     numbers = tuple(call[2])
-    found = entry.variants.get(numbers)
+    found = variants.get(numbers)
     if found is None:
-        found = entry.variants[numbers] = plan_call(operator, args, kwargs, (call[0], call[1], []))
+        found = variants[numbers] = plan_call(operator, args, kwargs, (call[0], call[1], []))
     return found
 
 

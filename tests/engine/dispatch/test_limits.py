@@ -1,0 +1,61 @@
+"""Numbers that a dtype does not hold: refused in every call where the CPU refuses them, and only there."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.twins import outcome
+
+Call = Callable[[torch.Tensor, Any], Any]
+
+CALLS: dict[str, Call] = {
+    "fill_": lambda x, v: x.fill_(v),
+    "full": lambda x, v: torch.full((2,), v, dtype=x.dtype, device=x.device),
+    "full_like": lambda x, v: torch.full_like(x, v),
+    "add": lambda x, v: x + v,
+    "add, alpha": lambda x, v: x.add(x, alpha=v) if isinstance(v, int) else x,
+    "addcmul_": lambda x, v: x.addcmul_(x, x, value=v),
+    "clamp": lambda x, v: x.clamp(0, v),
+    "clamp_min_": lambda x, v: x.clamp_min_(v),
+    "comparison": lambda x, v: x > v,
+    "index_fill": lambda x, v: x.index_fill(0, torch.tensor([0], device=x.device), v),
+    "masked_fill": lambda x, v: x.masked_fill(x == 0, v),
+    "pad": lambda x, v: torch.nn.functional.pad(x, (1, 1), value=v),
+    "pow": lambda x, v: x**v,
+    "remainder": lambda x, v: x % v,
+    "rsub": lambda x, v: v - x,
+    "scatter": lambda x, v: x.scatter(0, torch.tensor([0], device=x.device), v),
+    "setitem": lambda x, v: x.__setitem__(0, v),
+    "threshold": lambda x, v: torch.threshold(x, v, 1),
+    "threshold, value": lambda x, v: torch.threshold(x, 1, v),
+    "where": lambda x, v: torch.where(x == 0, x, v),
+}
+
+NUMBERS: dict[torch.dtype, list[Any]] = {
+    torch.uint8: [1, -1, 300, -300, 1, 2.5, -1.0, 300.0, float("nan")],
+    torch.int8: [1, -1, 200, 200.0, float("inf")],
+    torch.int32: [1, 1 << 40, 1e12],
+    torch.int64: [1, 1.5, 1e30],
+    torch.float16: [1, 70000, 1.5, -1e6, float("inf"), float("nan")],
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+def test_numbers_that_do_not_fit_are_refused_as_on_the_cpu(name: str, dtype: torch.dtype) -> None:
+    for number in NUMBERS[dtype]:
+        results = {}
+
+        def program(d: str, number: Any = number, results: Any = results) -> None:
+            x = torch.tensor([0, 3], device=d).to(dtype)
+            made = CALLS[name](x, number)
+            results[d] = x if made is None else made
+
+        theirs, ours = outcome(program, "cpu"), outcome(program, "xla")
+        if isinstance(theirs, NotImplementedError):
+            continue  # the CPU has no such kernel
+        assert type(ours) is type(theirs) and str(ours) == str(theirs), number
+        if theirs is None:
+            torch.testing.assert_close(results["xla"].cpu(), results["cpu"], equal_nan=True)

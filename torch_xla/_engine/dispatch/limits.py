@@ -1,0 +1,85 @@
+"""Numbers that a dtype does not hold: `bytes.fill_(300)` and `halves.clamp(max=1e6)` are refused where the CPU refuses.
+
+Plans are found by the kinds of numbers, so the numbers of each call are looked at, where integers or float16 take part.
+Not looked at are those that PyTorch lets wrap around, as in `bytes + 300`, and comparisons, which take any number. In a
+float32 or a bfloat16, 1e39 is infinite here.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from . import refusals
+from .forms import Operator
+
+_NUMBERS = ("number", "Optional[number]", "List[number]")
+_COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
+_REMEMBERED = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The numbers that every dtype of a call holds. Unsigned integers take negative ones too, but no negative float."""
+
+    least: float
+    most: float
+    is_unsigned: bool
+    places: tuple[tuple[int, str], ...]  # of the arguments that are numbers: position and name
+    taken: set[tuple[Any, ...]] = field(
+        default_factory=set
+    )  # numbers beyond the limits, each in its place, that the CPU took
+
+    def holds(self, number: Any) -> bool:
+        """Whether no dtype of the call has to be asked about a number."""
+        fits: bool = self.least <= number <= self.most
+        return fits and not (self.is_unsigned and number < 0 and number.__class__ is float)
+
+
+def limits_of(
+    operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], dtypes: Iterable[torch.dtype]
+) -> Limits | None:
+    """What the numbers of calls like this one are held against; `None` if any will do."""
+    arguments = operator.overload._schema.arguments
+    places = tuple((i, a.name) for i, a in enumerate(arguments) if str(a.type) in _NUMBERS)
+    given = _numbers(places, args, kwargs)
+    name = operator.overload._schema.name.partition("::")[2].strip("_")
+    if not given or name in _COMPARISONS:
+        return None
+    has_float = any(isinstance(number, float) for number in given)
+    limits: list[tuple[float, float]] = []
+    is_unsigned = False
+    for dtype in set(dtypes):
+        if dtype is torch.float16:
+            limits.append((-torch.finfo(dtype).max, torch.finfo(dtype).max))
+        elif dtype is not torch.bool and not (dtype.is_floating_point or dtype.is_complex):
+            most = torch.iinfo(dtype).max
+            is_unsigned |= not dtype.is_signed
+            if name == "pow":
+                limits.append((0, most))  # no integer has a negative power
+            elif dtype is not torch.int64 or has_float:
+                limits.append((torch.iinfo(dtype).min if dtype.is_signed else -most, most))
+    if not limits:
+        return None
+    return Limits(max(least for least, _ in limits), min(most for _, most in limits), is_unsigned, places)
+
+
+def _numbers(places: tuple[tuple[int, str], ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    found: list[Any] = []
+    for position, name in places:
+        value = args[position] if position < len(args) else kwargs.get(name)
+        found += value if isinstance(value, (list, tuple)) else (value,)
+    return [number for number in found if number.__class__ is int or number.__class__ is float]
+
+
+def check(limits: Limits, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises what the CPU raises for the numbers of a call."""
+    numbers = _numbers(limits.places, args, kwargs)
+    if all(limits.holds(number) for number in numbers):
+        return
+    beyond = tuple(None if limits.holds(number) else number for number in numbers)
+    if beyond not in limits.taken:
+        refusals.refuse_if_the_cpu_does(operator, args, kwargs)
+        if len(limits.taken) < _REMEMBERED:
+            limits.taken.add(beyond)
