@@ -243,6 +243,31 @@ def test_a_tensor_that_is_kept_makes_another_set_of_live_tensors() -> None:
     assert "another set of live tensors: the result of nll_loss_forward is still held at the end" in str(the_last())
 
 
+def test_who_keeps_a_result_is_told() -> None:
+    weight, kept = torch.ones(4, 4).to("xla").requires_grad_(), {}
+
+    def step(keep: str) -> None:
+        hidden = (weight * 2).tanh()
+        loss = hidden.square().sum()
+        kept["number"] = loss.detach()
+        if keep:
+            kept[keep] = loss if keep == "loss" else hidden.detach()
+        del hidden, loss
+        torch_xla.sync()
+
+    step("")
+    step("loss")
+    assert str(the_last()).endswith(
+        "another set of live tensors: the result of tanh is still held at the end, "
+        "by the graph of the gradient of 'kept['loss']'"
+    )
+    kept.clear()
+    sync.clear_schedules()
+    step("")
+    step("hidden")
+    assert str(the_last()).endswith("the result of tanh is still held at the end, by 'kept['hidden']'")
+
+
 def test_an_operation_that_reads_a_result_in_the_place_of_an_input_is_told() -> None:
     def step(y: Tensor | None) -> int:
         z = x.exp()

@@ -50,6 +50,7 @@ class Difference:
     kind: Kind
     text: str
     line: Line | None  # where the user's program does otherwise
+    held: tuple[Operation, ...] = ()  # whose results are held now and were not before
 
     def __str__(self) -> str:
         return self.text
@@ -311,10 +312,9 @@ def _outputs(old: Known, new: Known) -> Iterator[Difference]:
     for sources, text in ((now - was, "is still held at the end"), (was - now, "is no longer held at the end")):
         indices = [index for index, _ in sorted(sources)]
         if indices:
-            names = _listed([new.graph.operations[index] for index in indices if index >= 0]) or "an input"
-            yield Difference(
-                Kind.OUTPUTS, f"another set of live tensors: the result of {names} {text}", new.line(indices[0])
-            )
+            made = tuple(new.graph.operations[index] for index in indices if index >= 0)
+            what = f"another set of live tensors: the result of {_listed(made) or 'an input'} {text}"
+            yield Difference(Kind.OUTPUTS, what, new.line(indices[0]), made if sources == now - was else ())
 
 
 def _donation(old: Known, new: Known) -> Iterator[Difference]:

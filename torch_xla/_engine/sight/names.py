@@ -24,7 +24,9 @@ _LONGEST_CONTAINER = 256
 _PLAIN = ("builtins", "numpy", "torch", "jax", "jaxlib", "types", "threading")
 
 
-class _Search:
+class Search:
+    """Looks for the variables that lead to some buffers."""
+
     def __init__(self, buffers: Sequence[Any]) -> None:
         self.missing = {id(buffer): index for index, buffer in enumerate(buffers)}
         self.names = [""] * len(buffers)
@@ -32,10 +34,17 @@ class _Search:
         self.tapes: dict[int, tuple[list[Operation], list[int]]] = {}
 
     @property
+    def is_long(self) -> bool:
+        """Whether as many objects were looked at as may be."""
+        return len(self.seen) > _MOST_OBJECTS
+
+    @property
     def is_over(self) -> bool:
-        return not self.missing or len(self.seen) > _MOST_OBJECTS
+        """Whether all are found, or enough was searched."""
+        return not self.missing or self.is_long
 
     def visit(self, name: str, thing: Any, depth: int) -> None:
+        """Looks at what a variable leads to, so many containers deep."""
         # `type(thing)` and not `isinstance`: a proxy would begin to work for us.
         kind = type(thing)
         if self.is_over or kind in (int, float, str, bool, bytes, type(None)) or id(thing) in self.seen:
@@ -43,7 +52,7 @@ class _Search:
         self.seen.add(id(thing))
         try:
             if issubclass(kind, torch.Tensor):
-                self._note(name, thing)
+                self.note(name, thing)
             elif issubclass(kind, torch.nn.Module):
                 self._visit_module(name, thing, depth)
             elif issubclass(kind, torch.optim.Optimizer):
@@ -55,13 +64,9 @@ class _Search:
             # An object of the user's that does not let itself be looked at costs a name, not all of them.
             metrics.count("NameNotFound")
 
-    def _note(self, name: str, tensor: torch.Tensor, is_state: bool = False) -> None:
-        if tensor.device.type != "xla":
-            return
-        try:
-            value: Value | None = getattr(tensor.untyped_storage(), "value", None)
-        except NotImplementedError:
-            return  # a tensor of a transform (`vmap`, `grad`): it has no memory of its own
+    def note(self, name: str, tensor: torch.Tensor, is_state: bool = False) -> None:
+        """Looks at one tensor that a variable leads to."""
+        value = value_of(tensor)
         if value is None:
             return
         buffer = self._before(value) if is_state and value.buffer is None else value.buffer
@@ -69,7 +74,7 @@ class _Search:
         if index is not None:
             self.names[index] = name
         if tensor.is_leaf and tensor.grad is not None:
-            self._note(f"{name}.grad", tensor.grad)
+            self.note(f"{name}.grad", tensor.grad)
 
     def _before(self, value: Value) -> Any:
         """The buffer of a parameter or a state before it is overwritten by what is recorded and has not run."""
@@ -96,7 +101,7 @@ class _Search:
     def _visit_module(self, name: str, module: torch.nn.Module, depth: int) -> None:
         prefix = "" if name == "self" else f"{name}."
         for inner, tensor in (*module.named_parameters(), *module.named_buffers()):
-            self._note(prefix + inner, tensor, is_state=True)
+            self.note(prefix + inner, tensor, is_state=True)
         if depth:
             for inner, element in _attributes(name, module):
                 self.visit(inner, element, 0)
@@ -107,8 +112,18 @@ class _Search:
             for parameter in group["params"]:
                 for key, state in optimizer.state.get(parameter, {}).items():
                     if isinstance(state, torch.Tensor):
-                        self._note(f"{name}.state[{position}][{key!r}]", state, is_state=True)
+                        self.note(f"{name}.state[{position}][{key!r}]", state, is_state=True)
                 position += 1
+
+
+def value_of(tensor: torch.Tensor) -> Value | None:
+    """What the memory of a tensor holds, if it is on one of our devices."""
+    if tensor.device.type != "xla":
+        return None
+    try:
+        return getattr(tensor.untyped_storage(), "value", None)
+    except NotImplementedError:
+        return None  # a tensor of a transform (`vmap`, `grad`): it has no memory of its own
 
 
 def _parts(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
@@ -134,7 +149,13 @@ def _attributes(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
 
 def name_buffers(buffers: Sequence[Any]) -> tuple[str, ...]:
     """The name of each buffer in the user's program, or "" where no variable leads to it. Inner frames go first."""
-    search = _Search(buffers)
+    search = Search(buffers)
+    visit_variables(search)
+    return tuple(search.names)
+
+
+def visit_variables(search: Search) -> None:
+    """Shows a search the variables of the user's frames, the innermost first."""
     frame = user_frame(sys._getframe(1))
     for _ in range(_MOST_FRAMES):
         if frame is None or search.is_over:
@@ -142,7 +163,6 @@ def name_buffers(buffers: Sequence[Any]) -> tuple[str, ...]:
         for name, thing in sorted(_variables(frame).items(), key=lambda item: item[0] == "self"):
             search.visit(name, thing, 2)
         frame = user_frame(frame.f_back) if frame.f_back is not None else None
-    return tuple(search.names)
 
 
 def _variables(frame: FrameType) -> Mapping[str, Any]:

@@ -5,13 +5,14 @@ import os
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import CompilationRefused
 from ..metrics import events, lines
 from ..metrics.events import Cause, Compilation
 from ..metrics.lines import Line
 from .differences import Difference, Kind, Known, differences, is_part, similarity
+from .keepers import keepers
 
 # So many programs are kept to compare with, if they have so few operations in all.
 _MOST_PROGRAMS = 128
@@ -28,7 +29,7 @@ _ADVICE = {
     Kind.OPERATIONS: "Keep branches that change out of the step, or compute both sides and choose with torch.where.",
     Kind.ARGUMENT: "An argument that changes from step to step belongs in a tensor.",
     Kind.NUMBER: "A number that decides a shape is compiled anew each time: keep it in a tensor if you can.",
-    Kind.OUTPUTS: "Tensors that are kept in some steps and not in others make two programs: keep them always.",
+    Kind.OUTPUTS: "Tensors that are kept in some steps only make two programs: keep them in all, detached.",
     Kind.FORGOTTEN: "Raise XLA_COMPILATION_CACHE_SIZE.",
 }
 
@@ -97,7 +98,7 @@ def note(compilation: Compilation) -> None:
 
 
 def _explain(compilation: Compilation, new: Known) -> Explanation:
-    found = _differences(new)
+    found = [_with_keepers(each, compilation) for each in _differences(new)]
     line = next((each.line for each in found if each.line is not None), compilation.frames[0])
     return Explanation(
         tuple(found),
@@ -109,6 +110,14 @@ def _explain(compilation: Compilation, new: Known) -> Explanation:
         compilation.start,
         compilation.shared,
     )
+
+
+def _with_keepers(difference: Difference, compilation: Compilation) -> Difference:
+    if not difference.held:
+        return difference
+    names = keepers(compilation.program.device, difference.held)
+    text = difference.text + (f", by {names}" if names else "")
+    return replace(difference, text=text, held=())  # operations are not kept
 
 
 def _differences(new: Known) -> list[Difference]:
