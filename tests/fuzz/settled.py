@@ -9,8 +9,8 @@ This is the one place of exclusions. A line is left out of a program if on the C
 - it turns a float that is not finite, or out of range, into an integer: undefined in C++;
 - it shows the bits of complex numbers, whose zeros have any sign, or of a NaN, whose sign and payload no standard
   settles, or a byte other than 0 and 1 as a bool;
-- it is refused for its numbers, which a plan is not told: integers divided by zero, a mask that is too large for its
-  source, a number out of the range of a narrow dtype (`bytes.fill_(-1)`: the device wraps it around);
+- it is refused for the numbers in its tensors, which only the device knows: integers divided by zero, a mask that is
+  too large for its source;
 - it makes complex numbers that are not finite: every library multiplies them in its own way; or of dtype complex32;
 - it computes with complex numbers or truth values of which there are none: kernels then do not look at dtypes;
 - it applies a function of `nn.functional`, or one that takes a mean on the way, to infinities: the CPU's vectors and
@@ -156,7 +156,6 @@ def is_a_mistake(error: Exception) -> bool:
         "Could not run",
         "unsupported dtype",
         "not supported on CPU",
-        "without overflow",
         "elements of source",
     )
     if isinstance(error, NotImplementedError):
