@@ -101,3 +101,13 @@ def test_a_seed_gives_the_same_program_wherever_a_run_begins() -> None:
 
 def test_one_program_of_so_many_is_compiled_as_a_whole() -> None:
     assert [way_of(seed, 4) for seed in (0, 1, 2, 4, 9)] == ["compiled", "eager", "interpreted", "compiled", "eager"]
+
+
+def test_a_view_that_autograd_has_given_up_is_looked_at_no_further() -> None:
+    lines = (
+        Line("torch.ones((2, 2), device=device, requires_grad=True)", "t0"),
+        Line("t0 * 2", "t1"),
+        Line("t1.unbind(-1)[0]", "t2"),
+        Line("t1.mul_(2)"),
+    )
+    assert difference(Program(lines, gradients=True)) == ""
