@@ -115,6 +115,21 @@ def test_a_step_is_told_in_the_form_of_the_documents(tell: Tell) -> None:
     ] == expected
 
 
+def test_the_reason_of_a_recompilation_is_told_with_it(tell: Tell) -> None:
+    places: list[str] = []
+
+    def steps() -> None:
+        for rows in (3, 5):
+            rows_of_ones = torch.ones(rows, 71).to("xla")
+            (kept := rows_of_ones * 3, places.append(here()))
+            torch_xla.sync()
+            del kept
+
+    why = [line for line in tell(steps, PT_XLA_DEBUG_LEVEL="1") if line.startswith("Recompilation Analysis")]
+    name, line = Path(__file__).name, places[0].rsplit(":", 1)[1]
+    assert why == [f"Recompilation Analysis: recompiled ({name}:{line}): dim 0 of input 'rows_of_ones' 3 → 5"]
+
+
 def test_a_known_program_is_only_executed(tell: Tell) -> None:
     def step() -> None:
         x = torch.ones(7, device="xla") * 3

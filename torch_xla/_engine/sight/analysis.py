@@ -16,10 +16,9 @@ from ..graph.text import digest
 from ..metrics import counters, events, report, samples
 from ..metrics.events import Cause, Compilation, Direction, Execution, Fallback, Sizes, Step, Transfer
 from ..metrics.lines import Line
-from . import places
+from . import places, recompiles
 from .places import Place, here
 from .reads import Read, Tally
-from .recompiles import times
 
 PROFILER = "pt-xla-profiler"
 
@@ -96,12 +95,15 @@ class Analysis:
             place = here()
             lines = self._explained("Compilation Cause", event.program, place.cause(event.cause, compiling=True), place)
             self._write("Compilation Analysis", lines)
+            why = recompiles.explain(event)
+            if why.is_recompilation:
+                self._write("Recompilation Analysis", [str(why)], framed=False)
 
     def _hear(self, event: Any) -> None:
         if isinstance(event, Compilation) and event.sizes is not None:
             told = _sizes(self._hash_of(event.program), event.sizes)
             if event.shared:
-                told.append(f"Compiled once: {times(event.shared)}")
+                told.append(f"Compiled once: {recompiles.times(event.shared)}")
             self._write("Post Compilation Analysis", told)
         elif isinstance(event, Execution) and self._level > 1:
             place = here()

@@ -97,6 +97,11 @@ def note(compilation: Compilation) -> None:
     _tell(explanation)
 
 
+def explain(compilation: Compilation) -> Explanation:
+    """Why a program is compiled, or would be."""
+    return _explain(compilation, Known.of(compilation))
+
+
 def _explain(compilation: Compilation, new: Known) -> Explanation:
     found = [_with_keepers(each, compilation) for each in _differences(new)]
     line = next((each.line for each in found if each.line is not None), compilation.frames[0])
@@ -175,7 +180,7 @@ def refused() -> Iterator[None]:
 
     def refuse(event: events.Event) -> None:
         if isinstance(event, Compilation):
-            raise CompilationRefused(_refusal(_explain(event, Known.of(event))))
+            raise CompilationRefused(_refusal(explain(event)))
 
     events.guard(refuse)
     try:
