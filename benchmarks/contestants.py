@@ -1,13 +1,17 @@
 """The ways of running a workload that are compared: each one can run steps, and wait until they are done."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from statistics import median
+from typing import Any, TypeVar
 
 import jax
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from tqdm import tqdm
 
 import torch_xla
 import torch_xla.debug.metrics as met
@@ -15,6 +19,7 @@ from benchmarks.jax_steps import JaxInference, JaxTraining
 from benchmarks.models import WORKLOADS, Workload
 
 LR = 1e-3
+One = TypeVar("One", bound="Contestant")
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,35 @@ class Contestant(ABC):
     @abstractmethod
     def wait(self) -> None:
         """Returns when every step is done."""
+
+
+# What each way of running calls in the place of a function; the others call it as it is.
+CALLED: dict[str, Callable[[Any], Any]] = {
+    "inductor": torch.compile,
+    "openxla": lambda function: torch.compile(function, backend="openxla"),
+    "replay": lambda function: torch_xla.compile(function, replay=True),
+}
+
+
+def in_turns(
+    contestants: Mapping[str, One], measure: Callable[[str, One], float], rounds: int, title: str
+) -> dict[str, list[float]]:
+    """What `measure` gives for each contestant, round by round: if the machine is slower for a while, it is for all."""
+    found: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in tqdm(range(rounds), desc=f"{title}: measuring", leave=False, disable=None):
+        for name, contestant in contestants.items():
+            found[name].append(measure(name, contestant))
+    return found
+
+
+def ratio(
+    found: Mapping[str, Sequence[float]], one: str, others: Sequence[str], best: Callable[..., float]
+) -> float | None:
+    """What `one` has to the `best` (`min` or `max`) of those `others` that took part: the median over the turns."""
+    known = [found[other] for other in others if other in found]
+    if not found.get(one) or not known:
+        return None
+    return median(a / best(b) for a, *b in zip(found[one], *known, strict=True))
 
 
 class Steps:
@@ -104,7 +138,7 @@ class Inductor(Eager):
 
     def __init__(self, workload: Workload, dropout: float, setting: Setting = Setting()) -> None:
         super().__init__(workload, dropout, setting)
-        self.steps.forward = torch.compile(self.steps.model)
+        self.steps.forward = CALLED["inductor"](self.steps.model)
 
 
 class Ours(Contestant):
@@ -134,7 +168,7 @@ class OpenXla(Ours):
 
     def __init__(self, workload: Workload, dropout: float, setting: Setting = Setting()) -> None:
         super().__init__(workload, dropout, setting)
-        self.steps.forward = torch.compile(self.steps.model, backend="openxla")
+        self.steps.forward = CALLED["openxla"](self.steps.model)
 
 
 class Replay(Ours):
@@ -144,7 +178,7 @@ class Replay(Ours):
 
     def __init__(self, workload: Workload, dropout: float, setting: Setting = Setting()) -> None:
         super().__init__(workload, dropout, setting)
-        self.replayed = torch_xla.compile(self.steps.step, replay=True)
+        self.replayed = CALLED["replay"](self.steps.step)
 
     def record(self) -> Tensor:
         return self.replayed()

@@ -104,12 +104,7 @@ def main() -> None:
     layers = [int(each) for each in args.layers.split(",")]
     with machine.watched() as disturbance:
         parts = [f"### {mode.capitalize()}\n\n{table(layers, mode, args.rounds)}" for mode in modes]
-    parts.insert(0, f"`python -m benchmarks.depth`: {__doc__.split(chr(10) * 2)[2].strip()}")
-    parts.append(f"Other processes used {disturbance.share:.0%} of the machine's cores meanwhile.")
-    text = "\n\n".join(parts)
-    print(f"{machine.description()}\n\n{text}")
-    if args.write:
-        page.put(args.write, HEADING, text)
+    page.publish(args.write, HEADING, "depth", __doc__, *parts, disturbance=disturbance)
 
 
 if __name__ == "__main__":

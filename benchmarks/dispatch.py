@@ -4,7 +4,8 @@
 
 Microseconds a call: the median over blocks of a few hundred calls. On the xla device an operation is only recorded;
 between two blocks the device runs what it was given, outside the measured time. In eager mode it is run at once, but
-constants and random numbers for new memory wait for the operation that reads them. The time of a step is that of the thread that starts it, while the device is idle.
+constants and random numbers for new memory wait for the operation that reads them. The time of a step is that of the
+thread that starts it, while the device is idle.
 """
 
 import argparse
@@ -98,12 +99,9 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="a Markdown file: the tables become a section of it")
     args = parser.parse_args()
     machine.confine()
-    text = f"{operations(args.blocks)}\n\n{steps(5 * args.blocks)}"
-    print(f"{machine.description()}\n\n{text}")
-    if args.write:
-        page.put(
-            args.write, HEADING, f"`python -m benchmarks.dispatch`: {__doc__.split(chr(10) * 2)[2].strip()}\n\n{text}"
-        )
+    with machine.watched() as disturbance:
+        tables = operations(args.blocks), steps(5 * args.blocks)
+    page.publish(args.write, HEADING, "dispatch", __doc__, *tables, disturbance=disturbance)
 
 
 if __name__ == "__main__":

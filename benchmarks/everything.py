@@ -2,10 +2,12 @@
 
     python -m benchmarks.everything [--only training,decode] [--write docs/benchmarks.md]
 
-It takes about 25 minutes of an idle machine; what each part measures and how stands in its own module.
+It takes about 25 minutes of an idle machine; what each part measures and how stands in its own module. The part
+`hugging_face` is left out where `transformers` is not installed: `pip install transformers` into the same environment.
 """
 
 import argparse
+import importlib.util
 import subprocess
 import sys
 import time
@@ -33,12 +35,23 @@ PARTS: dict[str, list[str]] = {
     "memory": ["memory"],
     "second": ["second_process", "--rounds", "2"],
     "growth": ["growth", "--quick"],
+    "hugging_face": [
+        "run", "--workloads", "hugging_face", "--contestants", "eager,inductor,ours,openxla,replay",
+        "--title", "Hugging Face", "--picture", "hugging_face",
+    ],
 }  # fmt: skip
+
+
+def possible() -> list[str]:
+    """The parts for which all is installed."""
+    if importlib.util.find_spec("transformers") is not None:
+        return list(PARTS)
+    return [name for name in PARTS if name != "hugging_face"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--only", default=",".join(possible()), help=f"some of {', '.join(PARTS)}")
     parser.add_argument("--write", type=Path, default=Path("docs/benchmarks.md"))
     args = parser.parse_args()
     failed = []

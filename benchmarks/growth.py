@@ -150,12 +150,7 @@ def main() -> None:
             by_batch(BATCHES[:: 2 if args.quick else 1], rounds),
             by_parameters(WIDTHS[:: 2 if args.quick else 1], rounds),
         ]
-    parts = [f"`python -m benchmarks.growth`: {__doc__.split(chr(10) * 2)[2].strip()}", *tables]
-    parts.append(f"Other processes used {disturbance.share:.0%} of the machine's cores meanwhile.")
-    text = "\n\n".join(parts)
-    print(f"{machine.description()}\n\n{text}")
-    if args.write:
-        page.put(args.write, HEADING, text)
+    page.publish(args.write, HEADING, "growth", __doc__, *tables, disturbance=disturbance)
 
 
 if __name__ == "__main__":

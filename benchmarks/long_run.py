@@ -174,14 +174,12 @@ def main() -> None:
     machine.confine()
     with machine.watched() as disturbance:
         rows = run(args.steps, Intervals())
-    text = table(rows)
-    note = f"\n\nOther processes used {disturbance.share:.0%} of the machine's cores meanwhile."
-    print(f"{machine.description()}\n\n{text}{note}")
+    parts = [table(rows)]
     if args.write:
         image = args.write.with_name("long_run.png")
         picture(rows, image)
-        told = f"`python -m benchmarks.long_run`: {__doc__.split(chr(10) * 2)[2].strip()}"
-        page.put(args.write, HEADING, f"{told}\n\n{text}{note}\n\n![Step time, memory and programs]({image.name})")
+        parts.append(f"![Step time, memory and programs]({image.name})")
+    page.publish(args.write, HEADING, "long_run", __doc__, *parts, disturbance=disturbance)
 
 
 if __name__ == "__main__":

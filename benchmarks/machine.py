@@ -22,6 +22,10 @@ class Disturbance:
 
     share: float = 0.0
 
+    def told(self) -> str:
+        """A sentence for below a table."""
+        return f"Other processes used {self.share:.0%} of the machine's cores meanwhile."
+
 
 def _busy_seconds() -> tuple[float, float]:
     """CPU seconds so far: of the whole machine, and of this process with those it started and that ended."""

@@ -118,11 +118,7 @@ def main() -> None:
         print(json.dumps(measure(args.workload, args.alone)))
         return
     text = table(args.workload, measure_apart(args.workload, args.contestants.split(",")))
-    print(text)
-    if args.write:
-        page.put(
-            args.write, HEADING, f"`python -m benchmarks.memory`: {__doc__.split(chr(10) * 2)[2].strip()}\n\n{text}"
-        )
+    page.publish(args.write, HEADING, "memory", __doc__, text)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from benchmarks import machine
+
 TITLE = "# Benchmarks"
 
 
@@ -22,3 +24,17 @@ def table(header: list[str], rows: list[list[str]]) -> str:
     """A Markdown table; all columns but the first are numbers."""
     lines = [f"| {' | '.join(header)} |", "|---|" + "--:|" * (len(header) - 1)]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def publish(
+    page: Path | None, heading: str, module: str, doc: str, *parts: str, disturbance: machine.Disturbance | None = None
+) -> None:
+    """Prints `parts` and makes them a section of `page`, if there is one: below the call, and how it measures.
+
+    `doc` is the docstring of `benchmarks.<module>`, whose third paragraph says how.
+    """
+    text = "\n\n".join([*parts, *([disturbance.told()] if disturbance else [])])
+    print(f"{machine.description()}\n\n{text}")
+    if page is not None:
+        how = doc.split("\n\n")[2].strip()
+        put(page, heading, f"`python -m benchmarks.{module}`: {how}\n\n{text}")

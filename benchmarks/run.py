@@ -2,7 +2,8 @@
 
     python -m benchmarks.run [--workloads encoder,gpt2_like] [--modes training,inference]
                              [--dtypes float32,bfloat16] [--batches 1,8] [--rounds 5] [--dropout 0]
-                             [--contestants eager,inductor,ours,openxla,replay,jax] [--write docs/benchmarks.md]
+                             [--contestants eager,inductor,ours,openxla,replay,jax] [--title "Hugging Face"]
+                             [--write docs/benchmarks.md]
 
 A step in training is forward, loss, zero_grad, backward and AdamW on one batch; in inference, the forward pass.
 bfloat16 is autocast in training and the dtype of the weights in inference. A step's time is that of one among many that
@@ -26,7 +27,7 @@ from matplotlib import pyplot
 from tqdm import tqdm
 
 from benchmarks import hugging_face, machine, page
-from benchmarks.contestants import CONTESTANTS, Compiles, Contestant, Ours, Setting
+from benchmarks.contestants import CONTESTANTS, Compiles, Contestant, Ours, Setting, in_turns, ratio
 from benchmarks.models import WORKLOADS, Workload
 
 WARM_UP_STEPS = 5
@@ -41,27 +42,26 @@ NAMES = {
 }
 # What a table compares: a contestant with the best of others.
 COMPARED = (("ours", "eager", "inductor"), ("replay", "eager", "inductor"), ("replay", "jax"), ("openxla", "jax"))
-ALL = {**WORKLOADS, **hugging_face.workloads()}
+OF_HUGGING_FACE = hugging_face.workloads()
+ALL = {**WORKLOADS, **OF_HUGGING_FACE}
+GROUPS = {"all": WORKLOADS, "hugging_face": OF_HUGGING_FACE}
 
 
 @dataclass
 class Measured:
     """Milliseconds of a step in every turn, by contestant."""
 
-    steps: dict[str, list[float]]
-    disturbance: list[float] = field(default_factory=list)
+    steps: dict[str, list[float]] = field(default_factory=dict)
+    disturbance: float = 0.0
     recording: list[float] = field(default_factory=list)
     compiles: Compiles = field(default_factory=lambda: Compiles(0, 0.0))
 
     def step(self, name: str) -> float | None:
         return median(self.steps[name]) if name in self.steps else None
 
-    def ratio(self, times: list[float], *others: str) -> float | None:
+    def ratio(self, one: str, *others: str) -> float | None:
         """To the best of the others: the median over the turns."""
-        known = [self.steps[other] for other in others if other in self.steps]
-        if not times or not known:
-            return None
-        return median(a / min(b) for a, *b in zip(times, *known, strict=True))
+        return ratio({"recording": self.recording, **self.steps}, one, others, min)
 
 
 def timed(contestant: Contestant, steps: int) -> float:
@@ -101,14 +101,17 @@ def measure(workload: Workload, names: Sequence[str], rounds: int, dropout: floa
             contestant.step()
         contestant.wait()
         turns[name] = min(50, max(3, round(SECONDS_PER_TURN * 1e3 / timed(contestant, 2))))
-    measured = Measured({name: [] for name in names}, compiles=Compiles.so_far() - before)
-    for _ in tqdm(range(rounds), desc=f"{workload.model}: measuring", leave=False, disable=None):
-        with machine.watched() as disturbance:
-            for name, contestant in contestants.items():
-                measured.steps[name].append(timed(contestant, turns[name]))
-                if name == "ours" and isinstance(contestant, Ours):
-                    measured.recording.append(timed_recording(contestant, min(10, turns[name])))
-        measured.disturbance.append(disturbance.share)
+    measured = Measured(compiles=Compiles.so_far() - before)
+
+    def turn(name: str, contestant: Contestant) -> float:
+        milliseconds = timed(contestant, turns[name])
+        if name == "ours" and isinstance(contestant, Ours):
+            measured.recording.append(timed_recording(contestant, min(10, turns[name])))
+        return milliseconds
+
+    with machine.watched() as disturbance:
+        measured.steps = in_turns(contestants, turn, rounds, workload.model)
+    measured.disturbance = disturbance.share
     return measured
 
 
@@ -125,9 +128,9 @@ def table(results: dict[str, Measured], names: Sequence[str]) -> str:
     rows = []
     for title, measured in results.items():
         row = [title, *(cell(measured.step(name), ".1f") for name in names)]
-        row += [cell(measured.ratio(measured.steps.get(one, []), *others)) for one, *others in compared]
+        row += [cell(measured.ratio(one, *others)) for one, *others in compared]
         recording = median(measured.recording) if measured.recording else None
-        row += [cell(recording, ".1f"), cell(measured.ratio(measured.recording, "eager"))]
+        row += [cell(recording, ".1f"), cell(measured.ratio("recording", "eager"))]
         rows.append([*row, str(measured.compiles.count), f"{measured.compiles.seconds:.1f}"])
     return page.table(header, rows)
 
@@ -140,7 +143,7 @@ def picture(tables: dict[str, dict[str, Measured]], names: Sequence[str], path: 
     for axes, (title, results) in zip(rows[:, 0], tables.items(), strict=True):
         width = 0.8 / len(names)
         for index, name in enumerate(names):
-            ratios = [measured.ratio(measured.steps.get(name, []), "eager") or 0.0 for measured in results.values()]
+            ratios = [measured.ratio(name, "eager") or 0.0 for measured in results.values()]
             places = [at + (index - (len(names) - 1) / 2) * width for at in range(len(results))]
             bars = axes.bar(places, ratios, width, label=NAMES[name])
             axes.bar_label(bars, [f"{ratio:.2f}" if ratio else "" for ratio in ratios], fontsize=6, rotation=90)
@@ -153,8 +156,9 @@ def picture(tables: dict[str, dict[str, Measured]], names: Sequence[str], path: 
     pyplot.close(figure)
 
 
-def heading(mode: str, dtype: str, by_batch: bool) -> str:
-    return f"## {mode.capitalize()}, {dtype}{', by batch' if by_batch else ''}"
+def heading(args: argparse.Namespace, mode: str, dtype: str) -> str:
+    of = f"{args.title}, {mode}" if args.title else mode.capitalize()
+    return f"## {of}, {dtype}{', by batch' if args.batches else ''}"
 
 
 def measure_table(args: argparse.Namespace, mode: str, dtype: str) -> dict[str, Measured]:
@@ -170,23 +174,28 @@ def measure_table(args: argparse.Namespace, mode: str, dtype: str) -> dict[str, 
 
 def told(measured: dict[str, Measured], call: str) -> str:
     """What stands above a table."""
-    disturbance = median(share for each in measured.values() for share in each.disturbance)
+    disturbance = median(each.disturbance for each in measured.values())
     return f"`{call}` on {machine.description()}. Other processes used {disturbance:.0%} of the cores meanwhile."
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--workloads", default="mlp,encoder,gpt2_like", help=f"some of {', '.join(ALL)}; or all")
+    parser.add_argument(
+        "--workloads", default="mlp,encoder,gpt2_like", help=f"some of {', '.join(ALL)}; or {' or '.join(GROUPS)}"
+    )
     parser.add_argument("--contestants", default="eager,ours,openxla,replay,jax", help=f"of {', '.join(CONTESTANTS)}")
     parser.add_argument("--modes", default="training,inference")
     parser.add_argument("--dtypes", default="float32", help="float32,bfloat16")
     parser.add_argument("--batches", help="numbers of examples; otherwise each model's own")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dropout", type=float, help="for every model; otherwise each has its own")
+    parser.add_argument("--title", default="", help="what the tables' headings begin with, where it is not the mode")
     parser.add_argument("--picture", default="", help="what the picture's name ends in, if there are several")
     parser.add_argument("--write", type=Path, help="a Markdown file: each table becomes a section of it")
     args = parser.parse_args()
-    args.workloads = ",".join(ALL) if args.workloads == "all" else args.workloads
+    args.workloads = ",".join(GROUPS.get(args.workloads, {args.workloads: None}))
+    if not args.workloads:
+        parser.error("`transformers` is not installed: pip install transformers")
     return args
 
 
@@ -200,14 +209,14 @@ def main() -> None:
         for dtype in args.dtypes.split(","):
             results = tables[f"{mode}, {dtype}"] = measure_table(args, mode, dtype)
             text = table(results, args.contestants.split(","))
-            print(f"{heading(mode, dtype, bool(args.batches))}\n\n{text}\n")
+            print(f"{heading(args, mode, dtype)}\n\n{text}\n")
             if args.write:
                 chosen = (
                     f"--workloads {args.workloads} --contestants {args.contestants} --modes {mode} --dtypes {dtype}"
                 )
                 batches = f" --batches {args.batches}" if args.batches else ""
                 call = f"python -m benchmarks.run {chosen}{batches} --rounds {args.rounds}"
-                page.put(args.write, heading(mode, dtype, bool(batches)), f"{told(results, call)}\n\n{text}")
+                page.put(args.write, heading(args, mode, dtype), f"{told(results, call)}\n\n{text}")
     if args.write and not args.batches:
         image = args.write.with_stem("_".join(filter(None, (args.write.stem, args.picture)))).with_suffix(".png")
         picture(tables, args.contestants.split(","), image)

@@ -91,11 +91,9 @@ def main() -> None:
     if args.here:
         print(json.dumps(seconds_here(args.here)))
         return
-    text = table(args.workloads.split(","), args.rounds)
-    print(f"{machine.description()}\n\n{text}\n")
-    if args.write:
-        told = f"`python -m benchmarks.second_process`: {__doc__.split(chr(10) * 2)[2].strip()}"
-        page.put(args.write, HEADING, f"{told}\n\n{text}")
+    with machine.watched() as disturbance:
+        text = table(args.workloads.split(","), args.rounds)
+    page.publish(args.write, HEADING, "second_process", __doc__, text, disturbance=disturbance)
 
 
 if __name__ == "__main__":

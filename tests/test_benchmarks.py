@@ -101,22 +101,22 @@ def test_every_way_of_decoding_writes_the_same_text(name: str) -> None:
         writer.restart()
         found = []
         for _ in range(8):
-            writer.token()
+            writer.step()
             found.append(writer.model.token.flatten().tolist())
         return found
 
     build = lambda: DECODERS[name](2, 16, 1)  # noqa: E731
-    expected = text(decode.Eager(build, torch.float32))
+    expected = text(decode.writer("eager", build, torch.float32))
     assert len({tuple(tokens) for tokens in expected}) > 1
-    for kind in (decode.Ours, decode.OpenXla, decode.Replay):
-        assert text(kind(build, torch.float32)) == expected
+    for way in ("ours", "openxla", "replay"):
+        assert text(decode.writer(way, build, torch.float32)) == expected
 
 
 def test_the_decoder_in_jax_writes_the_same_text() -> None:
     build = lambda: DECODERS["gpt2_like"](2, 16, 1)  # noqa: E731
-    eager, in_jax = (kind(build, torch.float32) for kind in (decode.Eager, decode.Jax))
+    eager, in_jax = (decode.writer(name, build, torch.float32) for name in ("eager", "jax"))
     for _ in range(8):
-        eager.token()
+        eager.step()
         assert np.asarray(in_jax.decoder.step()).tolist() == eager.model.token.tolist()
 
 
