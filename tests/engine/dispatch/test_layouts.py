@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import torch_xla.debug.metrics as met
 from torch_xla._engine.errors import NoLowering
 
 INDICES, VALUES = [[0, 1], [1, 0]], [1.0, 2.0]
@@ -72,6 +73,16 @@ def check_refused(call: Callable[[], object], advice: str) -> None:
 @pytest.mark.parametrize("call", list(SPARSE.values()), ids=list(SPARSE))
 def test_a_sparse_tensor_is_refused(call: Callable[[], object]) -> None:
     check_refused(call, r"an 'xla' tensor cannot be sparse, .* Keep it dense: call `\.to_dense\(\)` before")
+
+
+def test_bags_of_a_sparse_table_are_summed_up_on_the_device() -> None:
+    met.clear_all()
+    table = nn.EmbeddingBag(4, 3, sparse=True).to("xla")
+    bags = table(torch.tensor([[1, 2]], device="xla"))
+    with pytest.raises(NoLowering, match="an 'xla' tensor cannot be sparse"):
+        bags.sum().backward()
+    assert not met.executed_fallback_ops()
+    torch.testing.assert_close(bags, table.weight[1:3].mean(0, keepdim=True))
 
 
 @pytest.mark.parametrize("call", list(QUANTISED.values()), ids=list(QUANTISED))

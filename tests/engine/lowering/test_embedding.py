@@ -122,10 +122,3 @@ def test_bags_without_indices_are_zero() -> None:
     for mode in (SUM, MEAN, MAX):
         args = (WEIGHT, nothing, torch.tensor([0, 0]), False, mode)
         assert torch.equal(apply_rule(aten._embedding_bag_forward_only.default, *args)[0], torch.zeros(2, 3))
-
-
-def test_sparse_gradients_are_refused() -> None:
-    saved = apply_rule(aten._embedding_bag.default, *bags(SUM, -1, False))
-    with pytest.raises(NotImplementedError):
-        args = (torch.randn(5, 3), INDICES, OFFSETS, *saved[1:], 8, False, SUM, True, None, -1)
-        apply_rule(aten._embedding_bag_backward.default, *args)

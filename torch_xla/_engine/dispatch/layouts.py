@@ -7,6 +7,7 @@ import torch
 
 from ..errors import NoLowering
 from ..private import torch as private
+from .kernels import recorder
 
 _SPARSE = (
     "an 'xla' tensor cannot be sparse, for XLA has no sparse layouts. Keep it dense: call `.to_dense()` before it "
@@ -63,8 +64,20 @@ def _refuse_for(advice: str) -> Callable[..., Any]:
     return refuse
 
 
+_embedding_bag_backward = recorder("aten::_embedding_bag_backward")
+_PLACE_OF_SPARSE = 9
+
+
+def embedding_bag_backward(*args: Any, **kwargs: Any) -> Any:
+    """The gradient of a table whose rows were summed up by bag: dense, since no other exists here."""
+    if args[_PLACE_OF_SPARSE] if len(args) > _PLACE_OF_SPARSE else kwargs["sparse"]:
+        raise NoLowering(f"aten::_embedding_bag_sparse_backward: {_SPARSE}")
+    return _embedding_bag_backward(*args, **kwargs)
+
+
 KERNELS: dict[str, Callable[..., Any]] = {
-    name: _refusing(f"aten::{name.partition('.')[0]}", advice) for advice, names in _WAYS.items() for name in names
+    "_embedding_bag_backward": embedding_bag_backward,
+    **{name: _refusing(f"aten::{name.partition('.')[0]}", advice) for advice, names in _WAYS.items() for name in names},
 }
 
 

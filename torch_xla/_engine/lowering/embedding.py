@@ -158,8 +158,6 @@ def embedding_bag_backward(
     per_sample_weights: jax.Array | None,
     padding_idx: int = -1,
 ) -> jax.Array:
-    if sparse:
-        raise NotImplementedError("an 'xla' tensor cannot be sparse: use embedding_bag with sparse=False")
     if not offset2bag.size:
         offset2bag = _bag_of_each(indices, offsets)
     return embedding_bag_dense_backward(
