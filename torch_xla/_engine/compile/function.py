@@ -13,6 +13,11 @@ from ..lowering.call import NeedsStaticNumber, lower
 from ..private import jax as private
 from .origins import UNKNOWN, Origins
 
+# XLA may leave out roundings to a narrow float between operations that it fuses, and then what a program gives depends
+# on which of its results somebody holds. PyTorch rounds each. Accelerators keep XLA's default: what it costs them has
+# not been measured.
+_OPTIONS = {"cpu": {"xla_allow_excess_precision": False}}
+
 
 class MustBake(Exception):
     """Numbers that were to be arguments, and that a rule looked at."""
@@ -52,7 +57,9 @@ def lowered(
         if graph.draws:
             described.append(describe((graph.draws, 4), np.dtype(np.uint32)))
         function = as_function(graph, list(numbers), floats, ints, origins)
-        return jax.jit(function, donate_argnums=donated, keep_unused=True).trace(*described).lower()
+        options: Any = _OPTIONS.get(device.platform)
+        jitted = jax.jit(function, donate_argnums=donated, keep_unused=True, compiler_options=options)
+        return jitted.trace(*described).lower()
 
 
 def as_function(
