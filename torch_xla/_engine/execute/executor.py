@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from .. import dtypes, metrics
+from ..client import host_heap
 from ..client.platform import is_host, refuse_fork
 from ..compile.program import Program
 from ..errors import ExecutionError, OutOfMemory
@@ -34,6 +35,11 @@ _in_flight: "deque[tuple[int, list[Any], Program, Sequence[float | int], SourceL
 # enough, and to be woken when a program of a few microseconds ends costs ten times that.
 _LARGE = 1 << 20
 _ends_of_the_last_large: list[Any] = []
+# After waiting for so many seconds, this part of them is a moment.
+_LONG, _MOMENT = 0.02, 1 / 400
+
+# A compilation of so many seconds leaves memory that is worth returning.
+_LEAVES_MEMORY = 1.0
 
 
 def run(
@@ -107,15 +113,22 @@ def _compile(
     except jax.errors.JaxRuntimeError as error:
         raise _failure_of(program, numbers, error, f"the compilation of step {_step}", source_lines) from error
     seconds = time.perf_counter() - start
+    if seconds > _LEAVES_MEMORY:
+        host_heap.release_memory()
     events.emit(compilation._replace(seconds=seconds, sizes=sizes, shared=program.shared))
 
 
 def _wait_for_the_last_large() -> None:
     ends = _still_there(_ends_of_the_last_large)
     if ends:
-        start = time.perf_counter() if events.closely else 0.0
+        start = time.perf_counter()
         jax.block_until_ready(ends)
-        if start:
+        waited = time.perf_counter() - start
+        if waited > _LONG:
+            # XLA tells that a program has ended and frees its memory then, in a thread that this one was just woken in
+            # the place of. A moment later its memory is there for the next program, which is about to ask for as much.
+            time.sleep(waited * _MOMENT)
+        if events.closely:
             _tell_wait(start, False)
 
 
