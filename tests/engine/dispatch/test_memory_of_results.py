@@ -15,6 +15,7 @@ MATRIX = torch.tensor([[3.0, 1.0, 4.0], [1.0, 5.0, 1.0]])
 CALLS: dict[str, Callable[[Make], Any]] = {
     "all of no dimensions": lambda on: torch.all(on(MATRIX).t(), ()),
     "any of no dimensions": lambda on: torch.any(on(MATRIX).t(), (), keepdim=True),
+    "no images made larger": lambda on: torch.nn.functional.interpolate(on(MATRIX[None, None, :])[:0], scale_factor=2),
     "nansum over no dimensions": lambda on: (torch.nansum(on(MATRIX), ()), torch.nansum(on(MATRIX), (), keepdim=True)),
     "as_strided_copy": lambda on: torch.as_strided_copy(on(MATRIX)[1:], (2, 2), (3, 1), 1),
     "as_strided_scatter": lambda on: torch.as_strided_scatter(on(MATRIX).t(), on(torch.zeros(2)), (2,), (2,), 1),

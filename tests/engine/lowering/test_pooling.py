@@ -72,5 +72,6 @@ def test_adaptive_pools_and_their_backward(output: list[int]) -> None:
     check_rule(aten._adaptive_avg_pool2d.default, x, output)
     check_rule(aten._adaptive_avg_pool2d_backward.default, rand(2, 3, *output), x)
     check_rule(aten.adaptive_max_pool2d.default, x, output)
+    check_rule(aten.adaptive_max_pool2d.default, x[:0], output)
     _, indices = aten.adaptive_max_pool2d(x, output)
     check_rule(aten.adaptive_max_pool2d_backward.default, rand(2, 3, *output), x, indices)

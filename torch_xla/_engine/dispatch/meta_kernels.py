@@ -121,6 +121,18 @@ def nansum(self: Tensor, dim: list[int] | None = None, *args: Any, **options: An
     return result
 
 
+def _of_any_number_of_images(op: Any) -> Callable[..., Any]:
+    """PyTorch's check of sizes takes a number of elements for a truth value, and fails if there are no images."""
+
+    def kernel(self: Tensor, *args: Any) -> Tensor:
+        if self.dim() < 3 or self.shape[0]:
+            return op(self, *args)  # type: ignore[no-any-return]
+        result: Tensor = op(self.new_empty((1, *self.shape[1:])), *args)
+        return result.new_empty((0, *result.shape[1:]))
+
+    return kernel
+
+
 def _contiguous(op: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: pytree.tree_map(Tensor.contiguous, op(*args, **kwargs))
 
@@ -159,6 +171,15 @@ _POWERS = (
     aten._foreach_pow_.ScalarList,
 )
 
+_NEAREST = (
+    aten.upsample_nearest1d.default,
+    aten.upsample_nearest2d.default,
+    aten.upsample_nearest3d.default,
+    aten._upsample_nearest_exact1d.default,
+    aten._upsample_nearest_exact2d.default,
+    aten._upsample_nearest_exact3d.default,
+)
+
 KERNELS: dict[str, Callable[..., Any]] = {
     **{op.name(): _normalization(op) for op in _NORMALIZATIONS},
     "aten::_scaled_dot_product_fused_attention_overrideable_backward": attention_backward,
@@ -173,6 +194,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "aten::log_sigmoid_forward": _contiguous(aten.log_sigmoid_forward.default),
     "aten::pow.Scalar": _contiguous(aten.pow.Scalar),
     **{op.name(): _power(op) for op in _POWERS},
+    **{op.name(): _of_any_number_of_images(op) for op in _NEAREST},
     "aten::nan_to_num_": lambda self, *args, **kwargs: self,
     "aten::max_unpool2d": max_unpool2d,
 }

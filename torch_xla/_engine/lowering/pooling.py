@@ -280,9 +280,10 @@ def _adaptive_max_pool(dims: int) -> Callable[..., tuple[jax.Array, jax.Array]]:
             inside = inside & (index < ends[:, None]).reshape(shape)
         order = [*range(0, 2 * dims, 2), *range(1, 2 * dims, 2)]
         gathered = gathered.transpose([*range(lead), *(lead + i for i in order)])
-        flat = gathered.reshape(*self.shape[:lead], *output_size, -1)
-        places = jnp.broadcast_to(place.transpose(order).reshape(*output_size, -1), flat.shape)
-        counted = np.broadcast_to(inside, place.shape).transpose(order).reshape(*output_size, -1)
+        most = prod(place.shape[1::2])  # so many elements a window has
+        flat = gathered.reshape(*self.shape[:lead], *output_size, most)
+        places = jnp.broadcast_to(place.transpose(order).reshape(*output_size, most), flat.shape)
+        counted = np.broadcast_to(inside, place.shape).transpose(order).reshape(*output_size, most)
         flat = jnp.where(counted, flat, jnp.array(_lowest(self.dtype), self.dtype))
         is_nan = flat != flat
         chosen = jnp.where(jnp.any(is_nan, -1), jnp.argmax(is_nan, -1), jnp.argmax(flat, -1))[..., None]
