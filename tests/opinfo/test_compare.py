@@ -108,6 +108,21 @@ def test_what_is_no_number_or_lost_is_not_excused(value: float) -> None:
         check_values(torch.tensor([3.0]), theirs, measure, "norm")
 
 
+def test_at_a_pole_infinity_is_as_good_as_any_large_number_of_its_sign() -> None:
+    pole: Function = lambda x: 1 / (torch.pi - x)  # noqa: E731
+    x = torch.tensor([torch.pi])
+    theirs = torch.tensor([3e15])  # as if the subtraction had another rounding in each dtype
+    far = Measure(lambda: torch.tensor([1e31]).double(), lambda _: torch.zeros(1), lambda _: torch.zeros(1), None)
+    check_values(torch.tensor([torch.inf]), theirs, far, "pole")
+    for wrong in (-torch.inf, torch.nan):
+        with pytest.raises(Differs):
+            check_values(torch.tensor([wrong]), theirs, far, "pole")
+    x = torch.tensor([3.1415])
+    near = measure_of(pole, x, is_pointwise=True)
+    with pytest.raises(Differs):
+        check_values(torch.tensor([torch.inf]), pole(x), near, "no pole of this operand")
+
+
 def test_float64_computed_in_float32_is_found() -> None:
     x = numbers(50, dtype=torch.float64)
     narrow = x.float().sin().double()

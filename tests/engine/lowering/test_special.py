@@ -116,3 +116,13 @@ def test_the_multivariate_gamma_function() -> None:
 def test_the_first_derivative_of_digamma_goes_to_zero() -> None:
     x = torch.tensor([float("inf"), 1.0], dtype=torch.float64)
     assert torch.allclose(torch.special.polygamma(1, x.to("xla")).cpu(), torch.special.polygamma(1, x))
+
+
+@pytest.mark.parametrize("op", [torch.ops.aten.tanh.default, torch.ops.aten.erf.default], ids=str)
+def test_what_approaches_one_is_exact_to_two_roundings_there(op: Any) -> None:
+    x = torch.cat([torch.linspace(-10, -1, 20001), torch.linspace(1, 10, 20001), torch.tensor([INF, -INF])])
+    exact = op(x.double())
+    error = (apply_rule(op, x).double() - exact).abs()
+    assert (error <= torch.finfo(torch.float32).eps * exact.abs()).all()
+    assert apply_rule(op, torch.tensor([NAN, -0.0])).isnan().tolist() == [True, False]
+    assert apply_rule(op, torch.tensor([-0.0])).signbit().all()
