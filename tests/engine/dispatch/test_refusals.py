@@ -110,6 +110,7 @@ ORDERED: dict[str, Call] = {
     "argmax": lambda ones: torch.argmax(ones(3, dtype=torch.complex64)),
     "amax": lambda ones: torch.amax(ones(3, dtype=torch.complex64), 0),
     "clamp": lambda ones: torch.clamp(ones(3, dtype=torch.complex64), 0, 1),
+    "cummin": lambda ones: torch.cummin(torch.cummin(ones((), dtype=torch.complex64), 0)[0] + ones(3), 0),
     "floor_": lambda ones: ones(3, dtype=torch.complex128).floor_(),
     "gt": lambda ones: ones(3, dtype=torch.complex64) > 0,
     "maximum": lambda ones: torch.maximum(ones(3), ones(3, dtype=torch.complex64)),

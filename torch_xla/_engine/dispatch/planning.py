@@ -194,7 +194,8 @@ def _refuse_dtypes(rule: Rule, operator: Operator, plan: Plan, args: tuple[Any, 
         # A dtype that the CPU lacks a kernel for may have one here, but no device has an order of complex numbers.
         if not isinstance(refusal, NotImplementedError) or any(dtype.is_complex for dtype in found):
             raise refusal
-    if all(spec.numel for spec in plan.operands):  # for nothing, kernels do not look at dtypes
+    # For nothing, kernels do not look at dtypes, and some not for a single number, such as `cummin`.
+    if all(spec.numel > spec.dtype.is_complex for spec in plan.operands):
         _taken.add(asked)
 
 
