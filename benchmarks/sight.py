@@ -2,16 +2,16 @@
 
     python -m benchmarks.sight [--sets 3] [--turns 30] [--write docs/benchmarks.md]
 
-Each way is a process of its own: "none" is the engine with every hook taken out of its source
-(`benchmarks/hookless.py`; that it counts nothing is checked), "off" keeps no history (`XLA_HISTORY=0`), "default" is as
-it is if nobody says otherwise, "closely" has a listener for everything with eight frames, as a profile or
-`PT_XLA_DEBUG_LEVEL=2` has. The processes of a set take turns, in changing order, and a ratio is the median of those of
-the turns; shown is the median of the sets and, in brackets, the least and the greatest. A time is that of the recording
-thread alone: what the device does meanwhile is the same.
+"none" is the engine with every hook taken out of its source (`benchmarks/hookless.py`; that it counts nothing is
+checked), in a process of its own. In a second process are "off", which keeps no history (as `XLA_HISTORY=0` does) but
+counts, "default", how it is if nobody says otherwise, and "closely", with a listener for everything and eight frames,
+as a profile or `PT_XLA_DEBUG_LEVEL=2` has. The ways take turns, in changing order, and a ratio is the median of those
+of the turns; shown is the median of the sets of processes and, in brackets, the least and the greatest: ratios to
+"none" depend on where a process has its memory. A time is that of the recording thread alone: what the device does
+meanwhile is the same.
 """
 
 import argparse
-import os
 import random
 import subprocess
 import sys
@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks import hookless, machine, page
 
 HEADING = "## The cost of seeing"
-WAYS = ("none", "off", "default", "closely")
+WAYS = {"none": "hookless", "off": "ours", "default": "ours", "closely": "ours"}  # and the process that has them
 COMPARED = (("off", "none"), ("default", "none"), ("default", "off"), ("closely", "off"))
 
 # How often a call is made in one turn.
@@ -81,17 +81,16 @@ def microseconds(call: Callable[[], object], times: int, wait: Callable[[], None
     return seconds / times * 1e6
 
 
-def serve(way: str) -> None:
-    """Answers each name of a call that comes on the standard input with its microseconds."""
+def serve(engine: str) -> None:
+    """Answers each way and name of a call that come on the standard input with the microseconds."""
     machine.confine()
-    if way == "none":
+    if engine == "hookless":
         hookless.install()
     import torch_xla
+    import torch_xla.debug as debug
     from torch_xla._engine.metrics import events
 
     heard: deque[Any] = deque(maxlen=1000)
-    if way == "closely":
-        events.listen(heard.append, frames=8)
     known = calls()
 
     def wait() -> None:
@@ -100,39 +99,39 @@ def serve(way: str) -> None:
     for name, call in known.items():
         for _ in range(3):
             microseconds(call, TIMES[name], wait)
-    if bool(hookless.counted()) is (way == "none"):
-        raise RuntimeError(f"the way {way!r} counted {hookless.counted()}")
     print("ready", flush=True)
     for line in sys.stdin:
-        print(microseconds(known[line.strip()], TIMES[line.strip()], wait), flush=True)
-    if way == "none" and hookless.counted():
-        raise RuntimeError(f"hooks are left: {hookless.counted()}")
+        way, name = line.strip().split("\t")
+        debug.keep_history(way in ("default", "closely"))
+        if way == "closely":
+            events.listen(heard.append, frames=8)
+        print(microseconds(known[name], TIMES[name], wait), flush=True)
+        events.unlisten(heard.append)
+    if bool(hookless.counted()) is (engine == "hookless"):
+        raise RuntimeError(f"the engine {engine!r} counted {hookless.counted()}")
 
 
 class Process:
-    """One way, in a process of its own."""
+    """An engine in a process of its own."""
 
-    def __init__(self, way: str) -> None:
-        command = [sys.executable, "-m", "benchmarks.sight", "--serve", way]
-        settings = {"XLA_HISTORY": "0"} if way in ("none", "off") else {}
-        self.way = way
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **settings}
-        )
+    def __init__(self, engine: str) -> None:
+        command = [sys.executable, "-m", "benchmarks.sight", "--serve", engine]
+        self.engine = engine
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def wait(self) -> None:
         if self._line() != "ready":
-            raise RuntimeError(f"the process for {self.way!r} did not start; what it said stands above")
+            raise RuntimeError(f"the process for {self.engine!r} did not start; what it said stands above")
 
-    def ask(self, name: str) -> float:
+    def ask(self, way: str, name: str) -> float:
         assert self.process.stdin is not None
-        print(name, file=self.process.stdin, flush=True)
+        print(f"{way}\t{name}", file=self.process.stdin, flush=True)
         return float(self._line())
 
     def end(self) -> None:
         self.process.communicate()
         if self.process.returncode:
-            raise RuntimeError(f"the process for {self.way!r} failed; what it said stands above")
+            raise RuntimeError(f"the process for {self.engine!r} failed; what it said stands above")
 
     def _line(self) -> str:
         assert self.process.stdout is not None
@@ -141,15 +140,15 @@ class Process:
 
 def one_set(turns: int) -> dict[str, dict[str, list[float]]]:
     """By call and way, the microseconds of each turn."""
-    processes = [Process(way) for way in WAYS]
-    for each in processes:
+    processes = {engine: Process(engine) for engine in set(WAYS.values())}
+    for each in processes.values():
         each.wait()
     measured: dict[str, dict[str, list[float]]] = {name: {way: [] for way in WAYS} for name in TIMES}
     for _ in range(turns):
         for name in TIMES:
-            for each in random.sample(processes, len(processes)):
-                measured[name][each.way].append(each.ask(name))
-    for each in processes:
+            for way in random.sample(list(WAYS), len(WAYS)):
+                measured[name][way].append(processes[WAYS[way]].ask(way, name))
+    for each in processes.values():
         each.end()
     return measured
 
@@ -170,7 +169,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sets", type=int, default=3, help="how many sets of processes")
     parser.add_argument("--turns", type=int, default=30)
-    parser.add_argument("--serve", choices=WAYS, help="be one of the processes")
+    parser.add_argument("--serve", choices=set(WAYS.values()), help="be one of the processes")
     parser.add_argument("--write", type=Path, help="a Markdown file: the table becomes a section of it")
     args = parser.parse_args()
     if args.serve:
@@ -179,11 +178,7 @@ def main() -> None:
     machine.confine()
     with machine.watched() as disturbance:
         found = table([one_set(args.turns) for _ in range(args.sets)])
-    text = f"{found}\n\nOther processes used {disturbance.share:.0%} of the machine's cores meanwhile."
-    print(f"{machine.description()}\n\n{text}")
-    if args.write:
-        what = __doc__.split("\n\n")[2].strip()
-        page.put(args.write, HEADING, f"`python -m benchmarks.sight`: {what}\n\n{text}")
+    page.publish(args.write, HEADING, "sight", __doc__, found, disturbance=disturbance)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The benchmarks measure what they claim to: the same models, the same steps."""
 
+import ast
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks import decode, long_run, page
+from benchmarks import decode, hookless, long_run, page
 from benchmarks.contestants import Eager, OpenXla, Ours, Replay, Setting
 from benchmarks.decoders import DECODERS
 from benchmarks.jax_steps import JaxInference, JaxTraining
@@ -129,3 +130,37 @@ def test_nothing_grows_in_a_long_run() -> None:
     assert last.mebibytes < 1.05 * first.mebibytes
     assert last.host < 2 * min(row.host for row in rows)
     assert last.loss < rows[0].loss
+
+
+@pytest.mark.parametrize("module", hookless.MODULES)
+def test_no_hook_is_left_in_the_engine_without_any(module: str) -> None:
+    path = Path(hookless.__file__).parents[1] / "torch_xla" / "_engine" / f"{module.replace('.', '/')}.py"
+    tree = hookless.without_hooks(path.read_text())
+    cold = ("_compile", "_schedule", "_transfer")  # what they keep is for a new program, or for who watches closely
+    functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name not in cold]
+    text = "\n".join(ast.unparse(statement) for each in functions for statement in each.body)
+    for hook in ("events.", "metrics.", "census.", "note_line(", "perf_counter", "frame_above(", ".value +="):
+        assert hook not in text, f"{module} still has {hook}"
+    assert len(functions) > 2
+
+
+def test_hooks_are_taken_out_and_the_rest_stays() -> None:
+    source = """
+from .. import metrics
+from ..metrics import events
+_count = metrics.counter("Count")
+def work(x):
+    start = time.perf_counter()
+    _count.value += 1
+    with metrics.timed("Time"):
+        y = x + 1
+    if events.watched or y > 3 and events.closely:
+        events.emit(start)
+    elif y:
+        return y
+    if not events.guarded:
+        return x
+    return None
+"""
+    kept = ast.unparse(hookless.without_hooks(source)).split("def work(x):\n")[1]
+    assert kept == "    y = x + 1\n    if y:\n        return y\n    return x"

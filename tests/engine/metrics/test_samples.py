@@ -95,3 +95,12 @@ def test_threads_lose_no_sample() -> None:
         thread.join()
     data = mine.data()
     assert (data.total_samples, data.accumulator, len(data.samples)) == (8000, 8000, 1024)
+
+
+def test_the_ring_keeps_the_order_and_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_METRICS_SAMPLES", "3")
+    mine = metric("Ring", Unit.SCALAR)
+    mine.clear()
+    for count in range(1, 8):
+        mine.add(count)
+        assert [value for _, value in mine.data().samples] == [float(n) for n in range(max(1, count - 2), count + 1)]
