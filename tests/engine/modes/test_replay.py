@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
 import pytest
 import torch
 import torch.nn.functional as F
@@ -309,6 +310,28 @@ def test_memory_that_is_shared_with_a_copy_is_not_overwritten() -> None:
     with pytest.warns(UserWarning, match="also held by something else"):
         step()
     assert copied.tolist() == [16.0] * 3 and weight.tolist() == [32.0] * 3
+
+
+def test_the_gradients_of_the_recorded_calls_are_not_kept() -> None:
+    shape = (37, 53)
+    weight = nn.Parameter(torch.ones(shape, device="xla"))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    @torch_xla.compile(replay=True)
+    def step() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = weight.square().sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    before = replayed()
+    for _ in range(5):
+        step()
+    torch_xla.sync(wait=True)
+    assert replayed() > before
+    gc.collect()
+    assert len([array for array in jax.live_arrays() if array.shape == shape]) == 2  # the parameter and its gradient
 
 
 def test_a_parameter_with_other_memory_is_noticed() -> None:

@@ -22,9 +22,10 @@ class Returned:
     def __init__(self, result: Any, owner_of: Callable[[torch.Tensor], Any]) -> None:
         self.storages: dict[int, torch.Tensor] = {}  # those that belong to nothing but the result
         self.owners: set[int] = set()  # the places that are returned, or of which a view is
-        self._owner_of = owner_of
         self.structure: list[Any] = []
+        self._owner_of = owner_of
         self.make = self._recipe(result)
+        del self._owner_of  # it knows all the memory of the call, which is not to stay because of the result
 
     def _recipe(self, result: Any) -> Recipe:
         kind = result.__class__
@@ -54,8 +55,9 @@ class Returned:
         if owner is not None:
             self.owners.add(owner[0])
         if owner is not None and owner[1] is tensor:
-            self.structure.append(("same", owner[0]))
-            return lambda sources: sources[owner[0]]
+            place = owner[0]
+            self.structure.append(("same", place))
+            return lambda sources: sources[place]
         if tensor.requires_grad:
             raise Unreturnable(
                 "it returns a tensor that could still be differentiated: return `x.detach()`, or call backward inside"
