@@ -1,7 +1,7 @@
-"""Resizing, dimension by dimension: of images, and the backward of all modes.
+"""Resizing, dimension by dimension: between pixels, and the backward of all modes.
 
-The other forward operators are broken up by PyTorch's own decompositions, which index only the pixels they need.
-Backward would scatter; a product with the small matrix of weights of each dimension is faster and has one form.
+To the nearest pixel, PyTorch's own decompositions index only the pixels they need. Backward would scatter; a product
+with the small matrix of weights of each dimension is faster and has one form.
 """
 
 from collections.abc import Callable
@@ -103,19 +103,13 @@ def _positions(inputs: int, outputs: int, align_corners: bool, scale: float | No
 
 
 def _interpolated(weights: _Weights) -> Callable[..., jax.Array]:
-    def lower(
-        self: jax.Array,
-        output_size: list[int],
-        align_corners: bool,
-        scales_h: float | None = None,
-        scales_w: float | None = None,
-    ) -> jax.Array:
+    def lower(self: jax.Array, output_size: list[int], align_corners: bool, *scales: float | None) -> jax.Array:
         whole = self.dtype == np.uint8
         x = self.astype(np.float32) if whole else widened(self)
         real = np.float64 if whole or x.dtype == np.float64 else np.float32
-        for dim, scale in ((3, scales_w), (2, scales_h)):
+        for dim in reversed(range(2, self.ndim)):
             inputs, outputs = self.shape[dim], output_size[dim - 2]
-            positions = _positions(inputs, outputs, align_corners, scale, real)
+            positions = _positions(inputs, outputs, align_corners, scales[dim - 2] if scales else None, real)
             if not whole:
                 x = _mixed(x, [weights(position, inputs) for position in positions], dim)
             elif inputs != outputs:
@@ -178,5 +172,4 @@ for _name, _weights, _dims in (
     lowers(getattr(aten, f"upsample_{_name}_backward").default)(
         _with_named_scales(_interpolated_backward(_weights), _SCALES[_dims])
     )
-lowers(aten.upsample_bilinear2d.default)(_interpolated(_linear))
-lowers(aten.upsample_bicubic2d.default)(_interpolated(_cubic))
+    lowers(getattr(aten, f"upsample_{_name}").default)(_with_named_scales(_interpolated(_weights), _SCALES[_dims]))
