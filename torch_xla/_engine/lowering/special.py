@@ -36,17 +36,36 @@ def _digamma(self: jax.Array) -> jax.Array:
     return jnp.where(self == 0, jnp.copysign(np.inf, -self), lax.digamma(self))
 
 
+# The polynomial in (x - 3.75) / (x + 3.75) that is nearest to (1 + 2x) · erfcx(x) where x ≥ 0, after Shepherd and
+# Laframboise (1981); its coefficients by Chebyshev's points in 60 digits. It differs by less than 1e-17.
+_ERFCX = (
+    1.2375126308378275, -0.14024059858554702, 0.00358541548546365, 0.08227673849015112, -0.10880393014170486,
+    0.09230432116019513, -0.058693398590614, 0.028362277421569364, -0.009746579546733069, 0.0017556258319139934,
+    0.00029371358771431225, -0.0002901539762990061, 5.164944451696205e-05, 2.238390038090339e-05,
+    -1.1445178311518049e-05, -9.728185029677076e-07, 1.7537598965322038e-06, -5.832039466992171e-08,
+    -2.616930395796968e-07, 2.4363842659574258e-08, 4.163213221156018e-08, -4.454188309154417e-09,
+    -7.094844440843675e-09, 5.826552475656065e-10, 1.2007166392684951e-09, -4.9844152844245993e-11,
+    -1.689091555613108e-10, 1.8240025042773818e-12, 1.3644024033145443e-11,
+)  # fmt: skip
+
+
 def _erfcx(self: jax.Array) -> jax.Array:
-    # exp(x²) is split, as the rounding of x² would show in its last digits.
-    near = jnp.clip(self, -30, 4)
-    high = near.astype(np.float32).astype(near.dtype)
-    product = lax.exp(high * high) * lax.exp((near - high) * (near + high)) * lax.erfc(near)
-    # Laplace's continued fraction, which has converged to float64 from 4 on after 16 terms.
-    far = jnp.maximum(self, 4)
+    magnitude = lax.abs(self)
+    near = jnp.minimum(magnitude, 10)
+    middle = jnp.polyval(jnp.asarray(_ERFCX[::-1]), (near - 3.75) / (near + 3.75)) / (1 + 2 * near)
+    # Near zero its terms cancel each other, and nothing is lost in a product.
+    product = lax.exp(magnitude * magnitude) * lax.erfc(magnitude)
+    # Laplace's continued fraction, which has converged to float64 from 10 on after 12 terms.
+    far = jnp.maximum(magnitude, 10)
     fraction = far
-    for term in range(16, 0, -1):
+    for term in range(12, 0, -1):
         fraction = far + (term / 2) / fraction
-    return jnp.where(self < 4, product, float(1 / np.sqrt(np.pi)) / fraction)
+    positive = jnp.where(magnitude < 10, middle, float(1 / np.sqrt(np.pi)) / fraction)
+    positive = jnp.where(magnitude < 0.5, product, positive)
+    # exp(x²) is split, as the rounding of x² would show in its last digits.
+    below = jnp.minimum(magnitude, 30)
+    high = lax.reduce_precision(below, 11, 23)
+    return jnp.where(self < 0, 2 * lax.exp(high * high) * lax.exp((below - high) * (below + high)) - positive, positive)
 
 
 def _log_ndtr(self: jax.Array) -> jax.Array:
