@@ -37,6 +37,7 @@ EXACT: dict[str, Callable[..., Any]] = {
     "special.bessel_j0": special.j0,
     "special.bessel_j1": special.j1,
     "special.bessel_y1": special.y1,
+    "polygamma": lambda x, n: special.polygamma(n, x),
     "special.polygamma": lambda x, n: special.polygamma(n, x),
 }
 # What PyTorch says of an operator that cannot be differentiated (again).

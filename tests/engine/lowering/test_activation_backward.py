@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.support.rule_table import call, check_calls
+from tests.support.rules import apply_rule
 from tests.support.values import FLOATS, INTEGERS, edge_values
 
 aten = torch.ops.aten
@@ -74,3 +75,10 @@ def test_the_gradient_of_a_threshold_takes_integers(dtype: torch.dtype) -> None:
 def test_zero_dim_and_empty_operands() -> None:
     for operand in (torch.tensor(-0.75), torch.zeros(0, 3)):
         check_calls(call(op, operand, operand, *args, **kwargs) for op, args, kwargs in CALLS)
+
+
+def test_the_slope_of_mish_is_as_exact_where_it_levels_off() -> None:
+    x = torch.linspace(4, 25, 5000)
+    exact = torch.ops.aten.mish_backward(torch.ones_like(x).double(), x.double())
+    error = (apply_rule(torch.ops.aten.mish_backward.default, torch.ones_like(x), x).double() - exact).abs()
+    assert error.max() <= 3e-7

@@ -49,8 +49,11 @@ def silu_backward(grad_output: jax.Array, self: jax.Array) -> jax.Array:
 @lowers(aten.mish_backward.default, promotion=Promotion.COMMON)
 @in_opmath
 def mish_backward(grad_output: jax.Array, self: jax.Array) -> jax.Array:
-    tanh = tanh_of_softplus(self)
-    return grad_output * (tanh + self * lax.logistic(self) * (1 - tanh * tanh))
+    power = lax.exp(jnp.minimum(self, 20))
+    numerator = power * (power + 2)
+    # 1 - tanh², without taking a number near 1 from 1.
+    slope = 4 * (numerator + 1) / lax.square(numerator + 2)
+    return grad_output * (tanh_of_softplus(self) + self * lax.logistic(self) * slope)
 
 
 @lowers(aten.elu_backward.default, promotion=Promotion.COMMON)
