@@ -17,7 +17,8 @@ This is the one place of exclusions. A line is left out of a program if on the C
   its single numbers differ (`gelu`), and so do its ways to a mean;
 - its gradient goes to one of several equal elements, and which is open (`kthvalue`, `median`, `mode`, `topk`);
 - it is refused, but only after some of it was done, such as an `out=` that was resized;
-- it fails since the CPU has no kernel for the dtype: other devices may have one;
+- it fails since the CPU has no kernel for the dtype, or its library refuses no elements (MKL's transforms): others may
+  do it;
 - its floats grow beyond `MOST`, shrink below `LEAST`, or were rounded so often that errors may have grown large.
 """
 
@@ -156,6 +157,7 @@ def is_a_mistake(error: Exception) -> bool:
         "Could not run",
         "unsupported dtype",
         "not supported on CPU",
+        "MKL FFT error",
         "elements of source",
     )
     if isinstance(error, NotImplementedError):

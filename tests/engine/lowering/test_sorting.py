@@ -110,3 +110,5 @@ def test_nans_differ_from_each_other_and_are_a_mode_only_alone() -> None:
 def test_nothing_has_no_median() -> None:
     with pytest.raises(IndexError, match="non-zero size"):
         torch.median(torch.ones(0, device="xla"), -1)
+    with pytest.raises(IndexError, match="Expected reduction dim 0 to have non-zero size"):
+        torch.nanmedian(torch.ones(0, 3, device="xla"), 0)

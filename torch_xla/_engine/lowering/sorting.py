@@ -106,9 +106,7 @@ def _nans(operand: jax.Array, axis: int) -> jax.Array:
 def median_along(self: jax.Array, dim: int, keepdim: bool = False) -> tuple[jax.Array, jax.Array]:
     # The lower of two middle elements, or the first NaN if there is any.
     operand, axis = dimensioned(self), one_dim(dim, self.ndim)
-    size = operand.shape[axis]
-    if not size:
-        raise IndexError(f"median(): Expected reduction dim {dim} to have non-zero size.")
+    size = _size_along(operand, axis)
     rank: jax.Array | int = (size - 1) // 2
     if is_float(operand):
         nans = _nans(operand, axis)
@@ -116,10 +114,16 @@ def median_along(self: jax.Array, dim: int, keepdim: bool = False) -> tuple[jax.
     return _at_rank(self, dim, keepdim, rank, ordered(operand, axis))
 
 
+def _size_along(operand: jax.Array, axis: int) -> int:
+    if not operand.shape[axis]:
+        raise IndexError(f"median(): Expected reduction dim {axis} to have non-zero size.")
+    return operand.shape[axis]
+
+
 @lowers(aten.nanmedian.dim)
 def nanmedian_along(self: jax.Array, dim: int, keepdim: bool = False) -> tuple[jax.Array, jax.Array]:
     operand, axis = dimensioned(self), one_dim(dim, self.ndim)
-    rank = jnp.maximum(operand.shape[axis] - _nans(operand, axis) - 1, 0) // 2
+    rank = jnp.maximum(_size_along(operand, axis) - _nans(operand, axis) - 1, 0) // 2
     return _at_rank(self, dim, keepdim, rank, ordered(operand, axis))
 
 
