@@ -40,14 +40,25 @@ def as_strided(
     self: torch.Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
 ) -> torch.Tensor:
     """`torch.as_strided`: any geometry that stays inside the storage."""
-    result: torch.Tensor = _as_strided(META_KEYS, self, size, stride, storage_offset)
     last = self.storage_offset() if storage_offset is None else storage_offset
+    if last < 0 or len(size) != len(stride) or (stride and min(stride) < 0):
+        _refuse_geometry(len(size), stride, last)
+    result: torch.Tensor = _as_strided(META_KEYS, self, size, stride, storage_offset)
     for n, step in zip(size, stride, strict=True):
         last += (n - 1) * step
     spec: Spec = value_of(self).spec
     if last >= spec.numel or spec.dtype is not self.dtype:
         check_bounds(result)
     return result
+
+
+def _refuse_geometry(dims: int, stride: list[int], offset: int) -> None:
+    """What the Meta kernel of PyTorch 2.11 lets pass, refused in the words of the CPU's."""
+    if dims != len(stride):
+        raise RuntimeError("mismatch in length of strides and shape")
+    if any(step < 0 for step in stride):
+        raise RuntimeError(f"as_strided: Negative strides are not supported at the moment, got strides: {stride}")
+    raise RuntimeError(f"Tensor: invalid storage offset {offset}")
 
 
 def as_strided_(
