@@ -248,6 +248,8 @@ def test_integer_products_do_not_overflow_eight_bits() -> None:
 
 
 def test_scaled_products_take_scales_of_matrices_and_of_rows() -> None:
+    if torch.__version__.startswith("2.11"):
+        pytest.skip("the CPU of PyTorch 2.11 takes no scales of rows: there is nothing to compare with")
     a, b = (values(16, 32).to(torch.float8_e4m3fn) for _ in range(2))
     tensorwise = torch.tensor(2.0), torch.tensor(0.25)
     rowwise = values(16, 1).abs(), values(1, 16).abs()
