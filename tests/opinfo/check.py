@@ -36,6 +36,7 @@ EXACT: dict[str, Callable[..., Any]] = {
     "special.airy_ai": lambda x: special.airy(x)[0],
     "special.bessel_j0": special.j0,
     "special.bessel_j1": special.j1,
+    "special.bessel_y0": special.y0,
     "special.bessel_y1": special.y1,
     "polygamma": lambda x, n: special.polygamma(n, x),
     "special.polygamma": lambda x, n: special.polygamma(n, x),

@@ -201,3 +201,10 @@ def test_where_promotes_and_takes_a_condition_of_bytes() -> None:
             call(aten.where.self, torch.tensor(False), other, 1j * other),
         ]
     )
+
+
+def test_atanh_of_doubles_is_exact_to_a_few_roundings() -> None:
+    x = torch.linspace(-1, 1, 2001, dtype=torch.float64)
+    torch.testing.assert_close(apply_rule(aten.atanh.default, x), x.atanh(), rtol=1e-15, atol=0)
+    outside = torch.tensor([2.0, -1e300, float("inf"), float("nan")], dtype=torch.float64)
+    assert apply_rule(aten.atanh.default, outside).isnan().all()
