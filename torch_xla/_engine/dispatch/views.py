@@ -40,7 +40,7 @@ def as_strided(
     self: torch.Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
 ) -> torch.Tensor:
     """`torch.as_strided`: any geometry that stays inside the storage."""
-    last = self.storage_offset() if storage_offset is None else storage_offset
+    last = int(self.storage_offset()) if storage_offset is None else storage_offset
     if last < 0 or len(size) != len(stride) or (stride and min(stride) < 0):
         _refuse_geometry(len(size), stride, last)
     result: torch.Tensor = _as_strided(META_KEYS, self, size, stride, storage_offset)
