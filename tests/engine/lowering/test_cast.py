@@ -54,7 +54,7 @@ def float8_calls(dtype: torch.dtype) -> list[Call]:
 
 
 SATURATES = not bool(torch.tensor(1e10).to(torch.float8_e4m3fn).float().isnan())
-saturating = pytest.mark.skipif(not SATURATES, reason="the CPU of PyTorch 2.11 gives NaN; ours saturates, as newer ones do")
+saturating = pytest.mark.skipif(not SATURATES, reason="PyTorch 2.11 gives NaN; ours saturates, as newer ones do")
 
 
 @saturating

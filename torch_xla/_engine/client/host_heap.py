@@ -22,7 +22,7 @@ _HUGE_PAGE = 2 << 20
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
 _NEVER_OVERCOMMITS = "2"
 
-_kept = False
+_asked = _kept = False
 
 
 def one_arena() -> None:
@@ -33,8 +33,11 @@ def one_arena() -> None:
 
 
 def keep_memory() -> None:
-    """Keeps what is freed, from now on."""
-    global _kept
+    """Keeps what is freed, from now on: for when there is a next time, because before it makes programs load later."""
+    global _asked, _kept
+    if _asked:
+        return
+    _asked = True
     libc = _glibc()
     if libc is not None:
         _kept = bool(libc.mallopt(_M_MMAP_MAX, 0) and libc.mallopt(_M_TRIM_THRESHOLD, -1))

@@ -51,8 +51,6 @@ def local_devices() -> tuple[jax.Device, ...]:
         if count > 1 and not _started and wanted in ("", "CPU"):
             # The user asked for virtual devices by name; JAX takes the number only before its CPU client starts.
             jax.config.update("jax_num_cpu_devices", count)
-        if not _started and _is_host_likely():
-            host_heap.keep_memory()
         try:
             devices = jax.local_devices(backend=_JAX_NAMES.get(wanted, wanted.lower()) if wanted else None)
         except RuntimeError as error:

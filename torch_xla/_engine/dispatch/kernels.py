@@ -190,8 +190,7 @@ def recorder(name: str) -> Kernel:
         if _default_dtype is not None:
             signature.append(_default_dtype)
         entry = plans.get(key := tuple(signature))
-        if entry is None:
-            # Of two threads here at once, one plan counts.
+        if entry is None:  # of two threads here at once, one plan counts
             entry = plans.setdefault(key, planning.plan_call(operator, args, kwargs, call))
         if not entry.is_simple or not operands:
             return _record(entry, operator, args, kwargs, call)
@@ -200,24 +199,20 @@ def recorder(name: str) -> Kernel:
         plan: Plan = entry.plan  # type: ignore[assignment]
         LOCK.acquire()  # `with` takes twice as long
         try:
-            tape = device.tape
-            values = tape.values
+            values = (tape := device.tape).values
             if len(values) > _longest:
                 return _record(entry, operator, args, kwargs, call)
             recorded: list[Any] = [plan]
             for operand in operands:
                 here = operand.__class__ is not tuple and operand.tape is tape
                 recorded.append(operand.slot if here else _slot(tape, operand, device))
-            code, expected = tape.code, tape.expected
-            position = len(code)
+            code, expected, position = tape.code, tape.expected, len(tape.code)
             if expected is None or position >= len(expected) or expected[position] is not plan:
                 note_line(tape, position)
             code += recorded
-            if numbers:
-                tape.numbers += numbers
+            tape.numbers += numbers
             spec = plan.outputs[0]
-            value = Value(spec, device, tape, len(values))
-            values.append(value)
+            values.append(value := Value(spec, device, tape, len(values)))
         finally:
             LOCK.release()
         out = device.new_tensor(spec.size, spec.dtype)

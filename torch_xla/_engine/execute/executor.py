@@ -53,7 +53,8 @@ def run(
     """Starts `program`. `cause` and `source_lines` are for those who listen, and for errors."""
     global _step, _ends_of_the_last_large
     refuse_fork()
-    if program.compiled_for(numbers):
+    runs_again = program.compiled_for(numbers)
+    if runs_again:
         _cached.value += 1
     else:
         _compile(program, buffers, numbers, cause, source_lines())
@@ -62,6 +63,8 @@ def run(
     if waits:
         # Two steps at once would need the memory for intermediate values twice, on cores they only share.
         _wait_for_the_last_large()
+        if runs_again:
+            host_heap.keep_memory()
     start = time.perf_counter_ns()
     _waiting.add(start - begins)
     _executed.value += 1
