@@ -27,7 +27,7 @@ def register(names: Sequence[str]) -> None:
     """Makes this backend what each of `names` means."""
     # Kernels in Python are called while Dynamo watches, between graphs and at what it leaves to Python. They, and what
     # they call, are ours to run, not the user's to compile.
-    for package in ("torch_xla._engine", "jax", "jaxlib"):
+    for package in ("torch_xla._engine", "jax", "jaxlib", "ml_dtypes"):
         never_trace(package)
     for name in names:
         register_backend(compile_module, name)
