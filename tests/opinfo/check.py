@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import torch
-from scipy import special
 from torch import Tensor
 
 import torch_xla
@@ -20,6 +18,7 @@ from torch_xla.debug import metrics
 
 from .compare import Differs, Measure, check_choice, check_shape, check_values, leaves
 from .entries import DTYPES, UNINITIALISED, Entry, database, pointwise
+from .exact import EXACT
 from .operands import WIDE, Dtypes, Nudge, moved
 from .truth import Results, Truth
 
@@ -31,16 +30,6 @@ SEED = 7
 SEEDS = 30
 # They approximate by random projections, which the devices must share if they are to agree.
 PROJECTING = {"svd_lowrank", "pca_lowrank"}
-# Functions that PyTorch's CPU kernels know to seven or nine digits only, in float64 too.
-EXACT: dict[str, Callable[..., Any]] = {
-    "special.airy_ai": lambda x: special.airy(x)[0],
-    "special.bessel_j0": special.j0,
-    "special.bessel_j1": special.j1,
-    "special.bessel_y0": special.y0,
-    "special.bessel_y1": special.y1,
-    "polygamma": lambda x, n: special.polygamma(n, x),
-    "special.polygamma": lambda x, n: special.polygamma(n, x),
-}
 # What PyTorch says of an operator that cannot be differentiated (again).
 NO_DERIVATIVE = "derivative for aten::"
 # Results as the operator returns them, before the database takes out what is not unique.
@@ -135,10 +124,8 @@ def _cases(op: Any, dtype: torch.dtype, most: int) -> list[Case]:
         ) -> Results:
             near = moved(arguments, "cpu", dtypes, nudge)
             torch.manual_seed(SEED)
-            results = _forward(op, near, sample.output_process_fn_grad, second, nudge)
-            if op.name in EXACT and dtypes is WIDE:
-                results.update(_exactly(op, near))
-            return results
+            function = EXACT.get(op.name, op.op) if dtypes is WIDE else op.op
+            return _forward(op, near, sample.output_process_fn_grad, second, nudge, function)
 
         theirs = forward("cpu")
         if second and (isinstance(theirs.error, NotImplementedError) or NO_DERIVATIVE in str(theirs.error)):
@@ -156,12 +143,6 @@ def _cases(op: Any, dtype: torch.dtype, most: int) -> list[Case]:
 
 def _names_a_device(arguments: Any) -> bool:
     return any(isinstance(leaf, Tensor | torch.device) or leaf == "cpu" for leaf in leaves(arguments))
-
-
-def _exactly(op: Any, arguments: Any) -> Results:
-    tensor, args, _ = arguments
-    result = torch.from_numpy(np.asarray(EXACT[op.name](tensor.detach().double().numpy(), *args)))
-    return {name: [result] for name in (*RAW, "processed result")}
 
 
 def _forms(op: Any, arguments: Any, process: Any, text: str, is_on_xla: bool, truth: Truth) -> list[Case]:
@@ -217,25 +198,35 @@ def _out(op: Any, arguments: Any) -> Any:
     return op.op(tensor, *args, **kwargs, out=out), out
 
 
-def _forward(op: Any, arguments: Any, process: Any, second: bool, nudge: Nudge | None = None) -> Results:
+def _forward(
+    op: Any,
+    arguments: Any,
+    process: Any,
+    second: bool,
+    nudge: Nudge | None = None,
+    function: Callable[..., Any] | None = None,
+) -> Results:
+    function = function or op.op
     if op.name in PROJECTING:
         with mock.patch("torch.randn", _drawn_on_the_host):
-            return _forward_once(op, arguments, process, second, nudge)
-    return _forward_once(op, arguments, process, second, nudge)
+            return _forward_once(function, arguments, process, second, nudge)
+    return _forward_once(function, arguments, process, second, nudge)
 
 
 def _drawn_on_the_host(*size: Any, device: Any = None, dtype: torch.dtype | None = None) -> Tensor:
     return torch.empty(*size).normal_().to(device=device, dtype=dtype)
 
 
-def _forward_once(op: Any, arguments: Any, process: Any, second: bool, nudge: Nudge | None) -> Results:
+def _forward_once(
+    function: Callable[..., Any], arguments: Any, process: Any, second: bool, nudge: Nudge | None
+) -> Results:
     tensor, args, kwargs = arguments
     wanted = [t for t in leaves(arguments) if isinstance(t, Tensor) and t.requires_grad]
     if not wanted:
         with torch.no_grad():
-            raw = op.op(tensor, *args, **kwargs)
+            raw = function(tensor, *args, **kwargs)
     else:
-        raw = op.op(tensor, *args, **kwargs)
+        raw = function(tensor, *args, **kwargs)
     processed = process(raw)
     results = {"result": list(leaves(raw)), "processed result": list(leaves(processed))}
     outputs = [t for t in results["processed result"] if isinstance(t, Tensor) and t.requires_grad]
