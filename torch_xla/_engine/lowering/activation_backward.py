@@ -49,10 +49,11 @@ def silu_backward(grad_output: jax.Array, self: jax.Array) -> jax.Array:
 @lowers(aten.mish_backward.default, promotion=Promotion.COMMON)
 @in_opmath
 def mish_backward(grad_output: jax.Array, self: jax.Array) -> jax.Array:
-    power = lax.exp(jnp.minimum(self, 20))
-    numerator = power * (power + 2)
-    # 1 - tanh², without taking a number near 1 from 1.
-    slope = 4 * (numerator + 1) / lax.square(numerator + 2)
+    # 1 - tanh², without taking a number near 1 from 1: in powers of exp(-x) above zero and of exp(x) below.
+    power = lax.exp(-lax.abs(self))
+    above = power * (1 + power) / (1 + 2 * power * (1 + power))
+    below = (1 + power) / (2 + power * (2 + power))
+    slope = 4 * lax.square(jnp.where(self > 0, above, below))
     return grad_output * (tanh_of_softplus(self) + self * lax.logistic(self) * slope)
 
 
