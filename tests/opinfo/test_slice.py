@@ -11,7 +11,7 @@ from .check import check_entry
 from .entries import DTYPES, database, slice_of
 
 # One entry of so many, and so many samples of each.
-EVERY = 40
+EVERY = 60
 SAMPLES = 4
 # How many entries of the database do not pass yet. Lower it with the ledger; never raise it.
 MOST_KNOWN = 3
