@@ -208,3 +208,19 @@ def test_atanh_of_doubles_is_exact_to_a_few_roundings() -> None:
     torch.testing.assert_close(apply_rule(aten.atanh.default, x), x.atanh(), rtol=1e-15, atol=0)
     outside = torch.tensor([2.0, -1e300, float("inf"), float("nan")], dtype=torch.float64)
     assert apply_rule(aten.atanh.default, outside).isnan().all()
+
+
+def test_the_magnitude_of_complex_numbers_is_the_nearest_float() -> None:
+    numbers = torch.randn(1000, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
+    nearest = numbers.to(torch.complex128).abs().float()
+    assert torch.equal(numbers.to("xla").abs().cpu(), nearest)
+    edges = torch.tensor([complex(a, b) for a in (0, INF, -INF, NAN, 3e38) for b in (-0.0, INF, NAN, 3e38)])
+    torch.testing.assert_close(edges.to("xla").abs().cpu(), edges.abs(), equal_nan=True)
+
+
+def test_the_gradient_of_a_least_magnitude_in_a_wider_dtype_is_of_one_element() -> None:
+    for seed in range(5):
+        numbers = torch.randn(23, 23, dtype=torch.complex64, generator=torch.Generator().manual_seed(seed))
+        leaf = numbers.to("xla").requires_grad_()
+        torch.linalg.vector_norm(leaf, -INF, dtype=torch.complex128).backward()
+        assert leaf.grad is not None and int((leaf.grad != 0).sum()) == 1

@@ -12,6 +12,7 @@ from jax import lax
 from .. import dtypes
 from .dims import all_or_listed, one_dim, without
 from .opmath import is_complex, widened
+from .pointwise import magnitude
 from .registry import Promotion, lowers
 
 aten = torch.ops.aten
@@ -40,7 +41,7 @@ def _powers(magnitudes: jax.Array, order: float) -> jax.Array:
 
 def _magnitudes(self: jax.Array, dtype: torch.dtype | None) -> jax.Array:
     operand = self if dtype is None else self.astype(dtypes.to_jax(dtype))
-    return jnp.abs(widened(operand))
+    return magnitude(widened(operand))
 
 
 @lowers(aten.linalg_vector_norm.default)
