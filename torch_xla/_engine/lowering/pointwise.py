@@ -170,7 +170,7 @@ def _sign(self: jax.Array) -> jax.Array:
 
 
 def magnitude(self: jax.Array) -> jax.Array:
-    """The absolute value; of complex64 the one nearest to the truth, as gradients ask whose equals a norm in float64."""
+    """The absolute value; of complex64 the nearest to the truth: gradients ask whose equals a norm in float64."""
     if self.dtype != np.complex64:
         return jnp.abs(self)
     real, imaginary = lax.real(self).astype(np.float64), lax.imag(self).astype(np.float64)
