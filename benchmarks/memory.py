@@ -2,11 +2,11 @@
 
     python -m benchmarks.memory [--workload gpt2_like] [--contestants eager,ours,replay] [--write docs/benchmarks.md]
 
-The median of three processes: where the allocator finds room for XLA's one large block of intermediate values is
-chance. Two numbers, both beyond what the process holds after it has trained a small MLP in the same way (so that
-libraries which are loaded late, and the started device, do not count): the peak of the whole run, compilation included,
-and the peak of the steps after the first ones, sent off without waiting for each. Linux only: the high-water mark is
-read from and reset in `/proc`, because `ru_maxrss` starts at the parent's and cannot be reset.
+The median of three processes: XLA frees a program's intermediate values after it says that the program has ended, and
+how soon is chance. Two numbers, both beyond what the process holds after it has trained a small MLP in the same way
+(so that libraries which are loaded late, and the started device, do not count): the peak of the whole run,
+compilation included, and the peak of the steps after the first ones, sent off without waiting for each. Linux only:
+the high-water mark is read from and reset in `/proc`, because `ru_maxrss` starts at the parent's and cannot be reset.
 
 On the CPU the xla device keeps freed memory for the next step, as accelerators do, which is in these numbers unless
 `XLA_KEEP_HOST_MEMORY=0` says otherwise: so those on xla are measured both ways. "donated" is how many inputs of the
