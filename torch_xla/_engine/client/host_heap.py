@@ -40,6 +40,7 @@ def keep_memory() -> None:
     _asked = True
     libc = _glibc()
     if libc is not None:
+        libc.malloc_trim(0)  # what compiling has left is not for programs to keep
         _kept = bool(libc.mallopt(_M_MMAP_MAX, 0) and libc.mallopt(_M_TRIM_THRESHOLD, -1))
         _reserve(libc)
 
