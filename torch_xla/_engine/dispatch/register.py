@@ -10,7 +10,7 @@ from ..private import torch as private
 from . import batch_norm, composed, distributions, indexing, layouts, memory, selection, tangents, views
 from .attention import register_attention
 from .autocast import register_autocast
-from .kernels import out_variant, recorder
+from .kernels import out_variant, recorder, recorder_of_two
 from .recurrent import register_recurrent
 from .whole import register_whole
 
@@ -90,7 +90,17 @@ def _kernel_for(name: str) -> Any:
     is_out = "out" in overload.lower() or overload in _NAMED_AFTER_RESULTS
     if is_out and any(a.is_out for a in _schema(name).arguments):
         return out_variant(name)
-    return recorder(name)
+    return recorder_of_two(name) if _takes_two(name, overload) else recorder(name)
+
+
+def _takes_two(name: str, overload: str) -> bool:
+    """Whether a functional operator may be called with two tensors and nothing else."""
+    if overload not in ("", "Tensor", "Tensor_Tensor") or name.partition(".")[0].endswith("_"):
+        return False
+    arguments = _schema(name).arguments
+    return all(str(a.type) == "Tensor" and a.alias_info is None for a in arguments[:2]) and (
+        len(arguments) == 2 or (len(arguments) > 2 and all(a.has_default_value() for a in arguments[2:]))
+    )
 
 
 def _schema(name: str) -> Any:
