@@ -1,10 +1,11 @@
-"""Numbers that a dtype does not hold: `bytes.fill_(300)` and `halves.clamp(max=1e6)` are refused where the CPU refuses.
+"""Numbers that a dtype does not hold: `bytes.fill_(300)` and `floats.clamp(max=1e39)` are refused where the CPU does.
 
-Plans are found by the kinds of numbers, so the numbers of each call are looked at, where integers or float16 take part.
-Not looked at are those that PyTorch lets wrap around, as in `bytes + 300`, and comparisons, which take any number. In a
-float32 or a bfloat16, 1e39 is infinite here.
+Plans are found by the kinds of numbers, so the numbers of each call are looked at, where a dtype takes part that does
+not hold all of their kind. Not looked at are those that PyTorch lets wrap around, as in `bytes + 300`, and comparisons,
+which take any number. A complex number is part of what a plan is found by: it is settled with the plan.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,9 @@ from .forms import Operator
 
 _NUMBERS = ("number", "Optional[number]", "List[number]")
 _COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
+_FLOATS = frozenset((torch.float32, torch.bfloat16, torch.complex64))
+_ENDLESS = frozenset((math.inf, -math.inf))
+_KINDS = frozenset((int, float, complex))
 _REMEMBERED = 100
 
 
@@ -26,35 +30,48 @@ class Limits:
     least: float
     most: float
     is_unsigned: bool
-    places: tuple[tuple[int, str], ...]  # of the arguments that are numbers: position and name
+    is_endless: bool  # every dtype has infinities and NaN
+    places: tuple[tuple[int, str], ...]  # of the numbers that are given: position and name of the argument
     taken: set[tuple[Any, ...]] = field(
         default_factory=set
     )  # numbers beyond the limits, each in its place, that the CPU took
 
     def holds(self, number: Any) -> bool:
         """Whether no dtype of the call has to be asked about a number."""
+        if number.__class__ is complex:
+            return True  # that was settled with the plan
         fits: bool = self.least <= number <= self.most
-        return fits and not (self.is_unsigned and number < 0 and number.__class__ is float)
+        if not fits:
+            return self.is_endless and not math.isfinite(number)
+        return not (self.is_unsigned and number < 0 and number.__class__ is float)
 
 
 def limits_of(
     operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], dtypes: Iterable[torch.dtype]
 ) -> Limits | None:
-    """What the numbers of calls like this one are held against; `None` if any will do."""
+    """What the numbers of calls like this one are held against; `None` if any will do.
+
+    Raises what the CPU raises for a complex number.
+    """
     arguments = operator.overload._schema.arguments
     places = tuple((i, a.name) for i, a in enumerate(arguments) if str(a.type) in _NUMBERS)
-    given = _numbers(places, args, kwargs)
+    every = _numbers(places, args, kwargs)
+    if any(number.__class__ is complex for number in every):
+        refusals.refuse_if_the_cpu_does(operator, args, kwargs)
+    given = [number for number in every if number.__class__ is not complex]
     name = operator.overload._schema.name.partition("::")[2].strip("_")
     if not given or name in _COMPARISONS:
         return None
     has_float = any(isinstance(number, float) for number in given)
     limits: list[tuple[float, float]] = []
     is_unsigned = False
+    is_endless = True
     for dtype in set(dtypes):
-        if dtype is torch.float16:
+        if dtype is torch.float16 or (dtype in _FLOATS and has_float and "backward" not in name):
             limits.append((-torch.finfo(dtype).max, torch.finfo(dtype).max))
         elif dtype is not torch.bool and not (dtype.is_floating_point or dtype.is_complex):
             most = torch.iinfo(dtype).max
+            is_endless = False
             is_unsigned |= not dtype.is_signed
             if name == "pow":
                 limits.append((0, most))  # no integer has a negative power
@@ -62,7 +79,8 @@ def limits_of(
                 limits.append((torch.iinfo(dtype).min if dtype.is_signed else -most, most))
     if not limits:
         return None
-    return Limits(max(least for least, _ in limits), min(most for _, most in limits), is_unsigned, places)
+    least, most = max(least for least, _ in limits), min(most for _, most in limits)
+    return Limits(least, most, is_unsigned, is_endless, tuple(p for p in places if _numbers((p,), args, kwargs)))
 
 
 def _numbers(places: tuple[tuple[int, str], ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -70,11 +88,19 @@ def _numbers(places: tuple[tuple[int, str], ...], args: tuple[Any, ...], kwargs:
     for position, name in places:
         value = args[position] if position < len(args) else kwargs.get(name)
         found += value if isinstance(value, (list, tuple)) else (value,)
-    return [number for number in found if number.__class__ is int or number.__class__ is float]
+    return [number for number in found if number.__class__ in _KINDS]
 
 
 def check(limits: Limits, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raises what the CPU raises for the numbers of a call."""
+    least, most, given = limits.least, limits.most, len(args)
+    for position, name in limits.places:
+        number = args[position] if position < given else kwargs[name]
+        if number.__class__ is not float or not (least <= number <= most or (limits.is_endless and number in _ENDLESS)):
+            break
+    else:
+        if not limits.is_unsigned:
+            return  # all but a few calls: the rest would cost a third of a call
     numbers = _numbers(limits.places, args, kwargs)
     if all(limits.holds(number) for number in numbers):
         return

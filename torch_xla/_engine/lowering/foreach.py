@@ -22,18 +22,17 @@ _KINDS = {"b": False, "i": 0, "f": 0.0, "c": 0j}
 
 
 def _apply(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """`op` on one element of each list, promoted as if it had been called alone."""
+    """`op` on one element of each list, promoted as if it had been called alone: factors in keywords do not promote."""
     rule = rule_of(op)
     if rule is None:
         raise NotImplementedError(f"{op} has no lowering rule")
     if rule.promotion is not Promotion.NONE:
-        leaves = [*args, *kwargs.values()]
         numbers = [
             leaf if isinstance(leaf, (bool, int, float, complex)) else _KINDS[leaf.dtype.kind]
-            for leaf in leaves
+            for leaf in args
             if is_number(leaf)
         ]
-        tensors = [(dtypes.to_torch(leaf.dtype), leaf.ndim) for leaf in leaves if _is_tensor(leaf)]
+        tensors = [(dtypes.to_torch(leaf.dtype), leaf.ndim) for leaf in args if _is_tensor(leaf)]
         common = common_dtype(tensors, numbers)
         dtype = dtypes.to_jax(float_dtype(common) if rule.promotion is Promotion.FLOAT else common)
         args = [cast(arg, dtype) if _is_tensor(arg) else arg for arg in args]
