@@ -223,8 +223,8 @@ def _operation_by_operation(graph: Graph, numbers: Sequence[float | int], arrays
         plan, first = operation.plan, operation.first_number
         own = tuple(numbers[first : first + len(plan.numbers)])
         operands = [values[slot] for slot in operation.operands]
-        if plan.random and keys is not None:
-            values += lower(plan, [jax.numpy.asarray(o) for o in operands], list(own), keys[operation.draw])
+        if plan.draws:
+            values += lower(plan, [jax.numpy.asarray(o) for o in operands], list(own), operation.key(keys))
             continue
         key = plan, own, tuple(map(str, own))  # -0.0 and 0.0 are equal
         function = _functions.get(key)

@@ -119,6 +119,21 @@ def test_forward_backward_and_optimizer_are_compiled_once_for_all_layers(options
     assert counted("StagedProgram") == 2
 
 
+def test_a_compiled_model_is_cut_as_a_recorded_one_is() -> None:
+    def compiled(dropout: float = 0.0) -> list[Tensor]:
+        torch._dynamo.reset()
+        return train(torch.compile(blocks(dropout).to("xla"), backend="openxla"), foreach=True)  # type: ignore[arg-type]
+
+    found = check(compiled)
+    torch.manual_seed(0)
+    torch.testing.assert_close(found, train(blocks(), "cpu"), rtol=1e-4, atol=1e-5)
+    program = staged_programs()[-1]
+    assert all(str(operation.plan.op).startswith("compiled::") for operation in program.graph.operations[:1])
+    assert sorted(times for times, _ in stages.repeated(program.stages or ()))[-2:] == [LAYERS, LAYERS]
+    # Each layer has the random keys it has in one piece, and the backward pass those of the forward pass.
+    check(lambda: compiled(0.5))
+
+
 def test_a_stage_is_compiled_once_for_all_programs() -> None:
     def infer() -> Tensor:
         model, x = blocks().eval().to("xla"), torch.randn(4, 8).to("xla")

@@ -35,7 +35,7 @@ def shape_of(graph: Graph) -> list[Any]:
     for operation in graph.operations:
         plan = operation.plan
         rows.append((str(plan.op), plan.arguments, plan.numbers, plan.outputs, plan.structure, plan.compute_dtype))
-        rows.append((operation.operands, operation.first_number, operation.draw, operation.first_output, plan.random))
+        rows.append((operation.operands, operation.first_number, operation.draw, operation.first_output, plan.draws))
     return rows
 
 

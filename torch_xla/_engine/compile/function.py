@@ -80,7 +80,7 @@ def as_function(
         for index, operation in enumerate(graph.operations):
             plan, first = operation.plan, operation.first_number
             own = range(first, first + len(plan.numbers))
-            key = keys[operation.draw] if plan.random and keys is not None else None
+            key = operation.key(keys)
             try:
                 with origins.of(graph, index):
                     values.extend(lower(plan, [values[s] for s in operation.operands], [filled[i] for i in own], key))

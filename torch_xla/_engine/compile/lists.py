@@ -4,11 +4,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from ..graph.plan import Number, Operand, Plan
+from ..graph.plan import Number, Operand, Plan, interned
 from ..lowering.registry import is_separable
-
-# Plans are compared by identity: equal parts share one, whichever operation they are a part of.
-_plans: dict[Hashable, Plan] = {}
 
 
 def length_of_lists(plan: Plan) -> int:
@@ -84,13 +81,4 @@ class Lists:
             plan.compute_dtype,
             replaces=plan.replaces and tuple(operands.get(plan.replaces[index], -1) for index in outputs),
         )
-        return _interned(part), list(operands), list(numbers), outputs
-
-
-def _interned(plan: Plan) -> Plan:
-    args, kwargs = plan.arguments
-    # 1, 1.0 and True are equal, but not the same argument.
-    named = tuple((name, value, type(value)) for name, value in kwargs.items())
-    arguments = tuple((value, type(value)) for value in args), named
-    form = plan.operands, plan.numbers, plan.outputs, plan.structure, plan.compute_dtype, plan.replaces
-    return _plans.setdefault((plan.op, arguments, form), plan)
+        return interned(part), list(operands), list(numbers), outputs

@@ -25,7 +25,7 @@ class Piece(NamedTuple):
     plan: Plan
     operands: tuple[int, ...]
     numbers: tuple[int, ...]
-    draw: int  # -1: not random
+    draw: int  # the first of its random keys; -1: it takes none
     outputs: tuple[int, ...]
     operation: int  # the index in the graph of what it is, or is a part of
 

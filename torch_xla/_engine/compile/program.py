@@ -23,6 +23,7 @@ from ..graph.plan import Plan
 from ..metrics.events import Sizes
 from . import build, disk, fingerprint, function, staged, stages
 from .function import MustBake
+from .inlining import Inlined, inlined
 from .origins import UNKNOWN
 
 # The numbers each plan came with, by its place among the same plans of a graph. A plan that comes with other numbers in
@@ -38,9 +39,10 @@ class Program:
         self.donated = donated
         self.device = device
         self.origins = UNKNOWN
-        self.ends = self._smallest([graph.outputs])
+        self.ends = self._smallest([range(len(graph.outputs))])
         self.bytes = sum(spec.numel * spec.dtype.itemsize for spec in graph.specs)  # of everything that it names
         self.stages: tuple[stages.Stage, ...] | None = None  # none: not looked for, or not worth it
+        self._inlined = Inlined(graph, ())  # what the stages are of
         self._packer = struct.Struct("".join("d" if t is float else "q" for t in graph.number_types))
         self._baked: bytes | None = None
         self._promoted: tuple[int, ...] = ()
@@ -158,9 +160,13 @@ class Program:
 
     def _look_for_stages(self) -> None:
         least = stages.LEAST_BYTES_ON_HOST if is_host(self.device) else stages.LEAST_BYTES
-        self.stages = stages.of(self.graph, self.donated, config.stage_operations(), least)
+        self._inlined = inlined(self.graph)
+        self.stages = stages.of(self._inlined.graph, self.donated, config.stage_operations(), least)
         if self.stages:
-            self.ends = self._smallest([each.outputs for each in self.stages if each.is_an_end])
+            place = {slot: index for index, slot in enumerate(self._inlined.graph.outputs)}
+            self.ends = self._smallest(
+                [[place[slot] for slot in each.outputs] for each in self.stages if each.is_an_end]
+            )
 
     def _in_stages(self, packed: bytes, numbers: Sequence[float | int]) -> Any:
         assert self.stages
@@ -177,23 +183,23 @@ class Program:
             disk.note_baked(before, self.device, sorted(self._must_bake))
         metrics.count("StagedProgram")
         metrics.count("SharedOperations", stages.spared_by(self.stages))
-        return staged.Staged(self.graph, self.stages, wanted, numbers, self._promoted)
+        return staged.Staged(self._inlined.graph, self.stages, wanted, numbers, self._promoted)
 
     def _filled(self, numbers: Sequence[float | int], keeps: bool) -> tuple[list[staged.Wanted], float]:
         assert self.stages
+        origins = self._inlined.origins(self.origins)
         while True:
             wanted = staged.wanted(self.stages, self.device, numbers, frozenset(self._promoted), self._must_bake)
             try:
-                return wanted, build.fill(wanted, self.stages, self.device, self.origins, keeps)
+                return wanted, build.fill(wanted, self.stages, self.device, origins, keeps)
             except MustBake as error:
                 self._must_bake.update(error.numbers)
                 self._set_promoted(self._promoted)
 
     def _smallest(self, groups: Sequence[Sequence[int]]) -> tuple[int, ...]:
-        """For each group of slots the smallest output among them, by its place among the outputs."""
-        place = {slot: index for index, slot in enumerate(self.graph.outputs)}
-        specs = self.graph.specs
-        return tuple(place[min(group, key=lambda slot: specs[slot].numel)] for group in groups if group)
+        """Of each group of outputs, by their places, the smallest."""
+        sizes = [self.graph.specs[slot].numel for slot in self.graph.outputs]
+        return tuple(min(group, key=sizes.__getitem__) for group in groups if group)
 
     def _count_compile(self) -> None:
         metrics.count("UncachedCompile")

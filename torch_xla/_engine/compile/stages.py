@@ -129,7 +129,7 @@ def _graph(
         operations.append(Operation(piece.plan, operands, len(numbers), draw, len(slots), piece.operation))
         slots.update(zip(piece.outputs, range(len(slots), len(slots) + len(piece.outputs)), strict=True))
         numbers += piece.numbers
-        draws += piece.draw >= 0
+        draws += piece.plan.draws
     specs = tuple(graph.specs[slot] for slot in inputs)
     found = Graph(specs, tuple(operations), tuple(slots[slot] for slot in outputs))
     successor = successors(found)

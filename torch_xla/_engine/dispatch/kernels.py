@@ -127,8 +127,8 @@ def append(plan: Plan, call: planning.Call, device: Device, generator: torch.Gen
         code += entry
         if numbers:
             tape.numbers += numbers
-        if plan.random:
-            tape.draws.append(_draw(device, generator))
+        if plan.draws:
+            tape.draws += [_draw(device, generator) for _ in range(plan.draws)]
         values = tape.values
         slot = len(values)
         if len(plan.outputs) == 1:
@@ -289,8 +289,8 @@ def _record(
     if plan is None:
         return fallback.run(operator, args, kwargs)
     device = _device_of(call[1], kwargs)
-    runs_now = _run_now is not None and bool(call[1]) and not (plan.random and _is_nothing_yet(call[1]))
-    results = append(plan, call, device, _generator(args, kwargs) if plan.random else None)
+    runs_now = _run_now is not None and bool(call[1]) and not (plan.draws and _is_nothing_yet(call[1]))
+    results = append(plan, call, device, _generator(args, kwargs) if plan.draws else None)
     if entry.writes:
         made = _write_back(entry, operator, args, kwargs, results)
     else:

@@ -66,7 +66,7 @@ class Entry:
 
     def __post_init__(self) -> None:
         plan = self.plan
-        simple = plan is not None and not (self.writes or self.nested or plan.random) and len(plan.outputs) == 1
+        simple = plan is not None and not (self.writes or self.nested or plan.draws) and len(plan.outputs) == 1
         object.__setattr__(self, "is_settled", self.variants is None and self.limits is None)
         object.__setattr__(self, "is_simple", simple and self.is_settled)
 
@@ -226,7 +226,7 @@ def _plan(rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs: dict[st
         tuple(template.numbers),
         (),
         compute_dtype=_compute_dtype(rule, operator, args, kwargs),
-        random=rule.random,
+        draws=int(rule.random),
     )
 
 
@@ -309,7 +309,7 @@ def _shapes(plan: Plan) -> list[jax.ShapeDtypeStruct]:
 
 
 def _key(plan: Plan) -> jax.Array | None:
-    return jax.random.key(0, impl="rbg") if plan.random else None
+    return jax.random.key(0, impl="rbg") if plan.draws else None
 
 
 def _check_shapes(plan: Plan, shapes: Any) -> None:

@@ -8,10 +8,11 @@ import torch
 
 from .. import config, dtypes, metrics
 from ..dispatch.kernels import append, take_apart
+from ..graph.graph import Graph
 from ..graph.plan import Number, Operand, Plan
 from ..graph.spec import Spec, contiguous_stride, spec_of
 from ..graph.tape import Value
-from ..lowering import fx
+from ..lowering import fx, fx_calls
 from ..lowering.registry import Promotion, Rule, add_rule, rule_of
 from ..tensor.device import Device, device_for
 from ..tensor.storage import value_of
@@ -32,6 +33,7 @@ class Operation:
         self._parts = parts
         self._is_known = False
         self._rule = _rule(parts)
+        self._draws = fx.draws(parts.module)
 
     def record(self, arguments: list[Any]) -> list[Value]:
         """The values of the outputs for these inputs: tensors on the device, or Python numbers."""
@@ -81,7 +83,8 @@ class Operation:
             (float,) * numbers,
             outputs,
             structure,
-            random=self._rule.random,
+            draws=self._draws,
+            inside=self._inside if len(operands) == len(arguments) else None,
             replaces=self._replaced(arguments, specs, outputs),
         )
 
@@ -99,6 +102,9 @@ class Operation:
             index if index >= 0 and (specs[index].size, specs[index].dtype) == (spec.size, spec.dtype) else -1
             for index, spec in zip(found, outputs, strict=True)
         )
+
+    def _inside(self) -> Graph | None:
+        return fx_calls.graph_of(self._parts.module) if self._parts.module is not None else None
 
     def _promised(self) -> tuple[Spec, ...]:
         """The outputs as PyTorch described them when it traced the graph; nothing if it did not know the sizes."""
@@ -124,7 +130,7 @@ class Operation:
                 else each
                 for each in template
             ]
-            key = {"key": jax.random.key(0, impl="rbg")} if self._rule.random else {}
+            key = {"key": jax.random.split(jax.random.key(0, impl="rbg"), self._draws)} if self._draws else {}
             return self._rule.lower(*filled, **key)
 
         with jax.enable_x64(True):
@@ -146,11 +152,12 @@ def _rule(parts: Parts) -> Rule:
     lone = len(parts.outputs) == 1
 
     def lower(*arguments: Any, key: Any = None) -> Any:
-        outputs = fx.interpret(module, arguments, key)
+        # One key or an array of several, as a run hands them out.
+        outputs = fx.interpret(module, arguments, key.reshape(-1) if key is not None else ())
         # Behind `None`, so that one output too is an output among several.
         return (None, *outputs) if lone else outputs
 
-    return add_rule(Rule(parts.name, lower, Promotion.NONE, fx.is_random(module)))
+    return add_rule(Rule(parts.name, lower, Promotion.NONE, fx.draws(module) > 0))
 
 
 def _kinds(arguments: list[Any]) -> str:

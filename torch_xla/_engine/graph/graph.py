@@ -16,9 +16,16 @@ class Operation:
     plan: Plan
     operands: tuple[int, ...]
     first_number: int
-    draw: int  # -1: not random
+    draw: int  # the first of its random keys; -1: it takes none
     first_output: int
     position: int  # of the plan in the tape's code: where its source line is found
+
+    def key(self, keys: Any) -> Any:
+        """What it takes of the random keys of a run: one, an array of several, or `None`."""
+        count = self.plan.draws
+        if not count or keys is None:
+            return None
+        return keys[self.draw] if count == 1 else keys[self.draw : self.draw + count]
 
 
 @dataclass(frozen=True)
@@ -44,8 +51,8 @@ class Graph:
 
     @cached_property
     def draws(self) -> int:
-        """How many random draws the graph makes."""
-        return sum(operation.plan.random for operation in self.operations)
+        """How many random keys the graph takes."""
+        return sum(operation.plan.draws for operation in self.operations)
 
     @cached_property
     def code(self) -> tuple[Any, ...]:
@@ -73,12 +80,12 @@ def decode(code: Sequence[Any]) -> tuple[dict[int, Spec], list[Operation], list[
         end = position + 1 + len(entry.operands)
         operations.append(
             Operation(
-                entry, tuple(code[position + 1 : end]), number, draw if entry.random else -1, len(producer), position
+                entry, tuple(code[position + 1 : end]), number, draw if entry.draws else -1, len(producer), position
             )
         )
         producer.extend([len(operations) - 1] * len(entry.outputs))
         number += len(entry.numbers)
-        draw += entry.random
+        draw += entry.draws
         position = end
     return inputs, operations, producer
 
@@ -130,14 +137,13 @@ def cut(inputs: dict[int, Spec], operations: Sequence[Operation], chosen: Sequen
             old.plan,
             tuple(new_slot[slot] for slot in old.operands),
             len(numbers),
-            len(draws) if old.plan.random else -1,
+            len(draws) if old.plan.draws else -1,
             first,
             old.position,
         )
         renumbered.append(new)
         numbers.extend(range(old.first_number, old.first_number + len(old.plan.numbers)))
-        if old.plan.random:
-            draws.append(old.draw)
+        draws.extend(range(old.draw, old.draw + old.plan.draws))
         for k in range(len(old.plan.outputs)):
             new_slot[old.first_output + k] = first + k
     graph = Graph(tuple(inputs[slot] for slot in kept), tuple(renumbered), tuple(new_slot[slot] for slot in outputs))

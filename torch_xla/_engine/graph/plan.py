@@ -1,5 +1,6 @@
 """A plan: one recorded call without its operands and numbers. Equal calls share one plan object."""
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,8 @@ class Plan:
     `arguments` is the call's (args, kwargs) with `Operand` and `Number` in place of values. `structure` tells how the
     flat `outputs` nest in what the rule returns: one int per result, -1 for an array, n for a list of n arrays and -2
     for a result that is not wanted. `replaces` tells which operand each output takes the place of (-1: none), where the
-    arguments do not.
+    arguments do not. `draws` counts the random keys it takes. `inside` gives the graph
+    of smaller operations that it stands for, if it is one whole of several: of as many inputs and outputs, or `None`.
     """
 
     op: Any
@@ -37,8 +39,30 @@ class Plan:
     outputs: tuple[Spec, ...]
     structure: tuple[int, ...] = (-1,)
     compute_dtype: Any = None
-    random: bool = False
+    draws: int = 0
+    inside: Callable[[], Any] | None = None
     replaces: tuple[int, ...] | None = None
 
     def __repr__(self) -> str:
         return f"<plan of {self.op}>"
+
+
+# Plans that are made again from the same parts share one object.
+_plans: dict[Hashable, Plan] = {}
+
+
+def interned(plan: Plan) -> Plan:
+    """The one plan that does what `plan` does, whose arguments can be hashed."""
+    args, kwargs = plan.arguments
+    # 1, 1.0 and True are equal, but not the same argument.
+    named = tuple((name, _kinds(value)) for name, value in kwargs.items())
+    arguments = _kinds(args), named
+    form = plan.operands, plan.numbers, plan.outputs, plan.structure, plan.compute_dtype, plan.draws, plan.replaces
+    return _plans.setdefault((plan.op, arguments, form), plan)
+
+
+def _kinds(argument: Any) -> Hashable:
+    if isinstance(argument, tuple):
+        return tuple(map(_kinds, argument))
+    # 0.0 and -0.0 are equal too.
+    return type(argument), repr(argument) if isinstance(argument, float | complex) else argument

@@ -147,7 +147,7 @@ def _attributes(operation: Operation, numbers: Sequence[Any]) -> Iterator[str]:
         for name, value in named.items():
             if value is not None and not _is_operand(value):
                 yield f"{name}={_shown(value, own)}"
-    if plan.random:
+    if plan.draws:
         yield "random"
 
 

@@ -19,11 +19,11 @@ def verify(graph: Graph) -> None:
                 raise ValueError(f"{where}: slot {slot} is {graph.specs[slot]}, its plan expects {spec}")
         if operation.first_output != defined or operation.first_number != numbers:
             raise ValueError(f"{where}: its slots or numbers are out of order")
-        if plan.random and operation.draw != draws:
+        if plan.draws and operation.draw != draws:
             raise ValueError(f"{where}: its draw is out of order")
         defined += len(plan.outputs)
         numbers += len(plan.numbers)
-        draws += plan.random
+        draws += plan.draws
     for slot in graph.outputs:
         if not 0 <= slot < defined:
             raise ValueError(f"output slot {slot} is never filled")

@@ -49,13 +49,14 @@ def rule_for(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R
     module = _trace(decomposition, leaves, tree, places)
     if module is None or fx.operators_without_rule(module):
         return None
-    random = fx.is_random(module)
+    draws = fx.draws(module)
 
     def lower(*args: Any, key: Any = None, **kwargs: Any) -> Any:
         arrays = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, jax.Array)]
-        return fx.interpret(module, arrays[: len(places)], key)
+        keys = [jax.random.fold_in(key, draw) for draw in range(draws)]
+        return fx.interpret(module, arrays[: len(places)], keys)
 
-    return add_rule(Rule((op, next(_serial)), lower, Promotion.NONE, random))
+    return add_rule(Rule((op, next(_serial)), lower, Promotion.NONE, draws > 0))
 
 
 def _trace(

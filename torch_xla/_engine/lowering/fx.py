@@ -5,13 +5,14 @@ Arrays have no memory to share, so a view in such a graph is a copy of one, lowe
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 import torch
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
 
 from .. import dtypes
 from ..private import jax as private
@@ -25,7 +26,7 @@ watch: Callable[[Node, Any, Any], None] | None = None
 # A frame as PyTorch writes it into its graphs.
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)')
 
-_PASSED_BY = frozenset(("device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"))
+PASSED_BY = frozenset(("device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"))
 
 
 aten = torch.ops.aten
@@ -38,7 +39,7 @@ _SIZES: dict[Any, Callable[..., Any]] = {
 }
 
 # Memory that nobody has written, which elsewhere is no operation but a value of its own: zeros.
-_EMPTY: dict[Any, Callable[..., Any]] = {
+EMPTY: dict[Any, Callable[..., Any]] = {
     aten.empty.memory_format: lambda size, **_: jax.numpy.zeros(tuple(size)),
     aten.empty_strided.default: lambda size, *_, **__: jax.numpy.zeros(tuple(size)),
     aten.empty_permuted.default: lambda size, *_, **__: jax.numpy.zeros(tuple(size)),
@@ -67,22 +68,22 @@ def operators_without_rule(module: GraphModule) -> list[OpOverload]:
         if node.op == "call_function"
         and isinstance(node.target, OpOverload)
         and node.target not in _SIZES
-        and node.target not in _EMPTY
+        and node.target not in EMPTY
         and rule_for(node.target) is None
     ]
 
 
-def is_random(module: GraphModule) -> bool:
-    """Whether an operator of the graph draws random numbers."""
+def draws(module: GraphModule) -> int:
+    """How many operators of the graph draw random numbers."""
     rules = [rule_for(node.target) for node in module.graph.nodes if isinstance(node.target, OpOverload)]
-    return any(rule is not None and rule.random for rule in rules)
+    return sum(rule is not None and rule.random for rule in rules)
 
 
-def interpret(module: GraphModule, arrays: Sequence[Any], key: jax.Array | None) -> Any:
-    """The outputs of the graph for these inputs, nested as it returns them."""
+def interpret(module: GraphModule, arrays: Sequence[Any], keys: Iterable[jax.Array]) -> Any:
+    """The outputs of the graph for these inputs and a key for each of its draws, nested as it returns them."""
     values: dict[Node, Any] = {}
     inputs = iter(arrays)
-    draws = 0
+    unused = iter(keys)
     for node in module.graph.nodes:
         if node.op == "placeholder":
             values[node] = next(inputs)
@@ -93,9 +94,8 @@ def interpret(module: GraphModule, arrays: Sequence[Any], key: jax.Array | None)
         elif isinstance(node.target, OpOverload):
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
             rule = rule_for(node.target)
-            if rule is not None and rule.random and key is not None:
-                kwargs = {**kwargs, "key": jax.random.fold_in(key, draws)}
-                draws += 1
+            if rule is not None and rule.random:
+                kwargs = {**kwargs, "key": next(unused)}
             line = line_of(node)
             with private.located(line, (node.target._schema.name,) if line is not None else ()):
                 values[node] = _call(node, args, kwargs)
@@ -116,12 +116,12 @@ def line_of(node: Node) -> tuple[str, int, str] | None:
 def _call(node: Node, args: Any, kwargs: Any) -> Any:
     if node.target in _SIZES:
         return _SIZES[node.target](*args)
-    if node.target in _EMPTY:
-        return _as_promised(_EMPTY[node.target](*args, **kwargs), node.meta.get("val"))
+    if node.target in EMPTY:
+        return _as_promised(EMPTY[node.target](*args, **kwargs), node.meta.get("val"))
     rule = rule_for(node.target)
     if rule is None:
         raise NotImplementedError(f"{node.target} has no lowering rule")
-    kwargs = {name: value for name, value in kwargs.items() if name not in _PASSED_BY}
+    kwargs = {name: value for name, value in kwargs.items() if name not in PASSED_BY}
     if rule.promotion is not Promotion.NONE:
         args, kwargs = _promote(rule.promotion, args, kwargs)
     result = rule.lower(*args, **kwargs)
@@ -129,12 +129,13 @@ def _call(node: Node, args: Any, kwargs: Any) -> Any:
 
 
 def _promote(kind: Promotion, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    leaves = jax.tree.leaves((args, kwargs))
+    # PyTorch's trees, because to JAX the lists of an FX graph are leaves.
+    leaves = pytree.tree_leaves((args, kwargs))
     tensors = [(dtypes.to_torch(x.dtype), x.ndim) for x in leaves if isinstance(x, jax.Array)]
     numbers = [x for x in leaves if isinstance(x, (bool, int, float, complex))]
     common = promotion.common_dtype(tensors, numbers)
     dtype = dtypes.to_jax(promotion.float_dtype(common) if kind is Promotion.FLOAT else common)
-    promoted: tuple[Any, Any] = jax.tree.map(
+    promoted: tuple[Any, Any] = pytree.tree_map(
         lambda x: cast(x, dtype) if isinstance(x, jax.Array) and x.dtype != dtype else x, (args, kwargs)
     )
     return promoted

@@ -88,9 +88,9 @@ def _add(run: Run, name: str, every_result: bool, entries: list[dict[str, Any]],
     for index, array in enumerate(run.outputs):
         tensors[f"{name}.output.{index}"] = _on_host(array)
     # PyTorch cannot draw the same random numbers: those of the device are always kept.
-    if every_result or any(operation.plan.random for operation in run.graph.operations):
+    if every_result or any(operation.plan.draws for operation in run.graph.operations):
         for stop in walk(run.graph, run.inputs, run.numbers, run.keys, run.program.device):
-            if every_result or stop.operation.plan.random:
+            if every_result or stop.operation.plan.draws:
                 for part, result in enumerate(stop.results):
                     tensors[f"{name}.result.{stop.operation.first_output + part}"] = _on_host(result)
     entries.append(

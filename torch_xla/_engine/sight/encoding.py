@@ -52,7 +52,7 @@ def _encoded_operation(operation: Operation) -> dict[str, Any]:
         "results": [_encoded_spec(spec) for spec in plan.outputs],
         "structure": list(plan.structure),
         "compute_dtype": _encoded(plan.compute_dtype),
-        "random": plan.random,
+        "random": plan.draws,
     }
 
 
@@ -80,12 +80,12 @@ def decode(data: dict[str, Any]) -> Graph:
             outputs,
             tuple(entry["structure"]),
             _decoded(entry["compute_dtype"]),
-            entry["random"],
+            int(entry["random"]),
         )
-        operations.append(Operation(plan, reads, numbers, draws if plan.random else -1, len(specs), position))
+        operations.append(Operation(plan, reads, numbers, draws if plan.draws else -1, len(specs), position))
         specs.extend(outputs)
         numbers += len(kinds)
-        draws += plan.random
+        draws += plan.draws
     return Graph(inputs, tuple(operations), tuple(data["outputs"]))
 
 

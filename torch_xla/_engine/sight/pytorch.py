@@ -37,7 +37,7 @@ def run(plan: Plan, operands: Sequence[Tensor], numbers: Sequence[float | int]) 
     own = _OWN.get(plan.op)
     if own is not None:
         results = own(*filled, **named)
-    elif plan.random:
+    elif plan.draws:
         raise NotRunnable(RANDOM)
     else:
         results = _run_operator(plan.op[0] if isinstance(plan.op, tuple) else plan.op, filled, named)

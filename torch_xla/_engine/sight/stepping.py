@@ -42,7 +42,7 @@ def walk(
         operands = [values[slot] for slot in operation.operands]
         # Generators may be left between two of their items: no setting of JAX may be.
         with jax.enable_x64(True), jax.default_device(device):
-            key = random[operation.draw] if plan.random and random is not None else None
+            key = operation.key(random)
             run = compiled.get((plan, own))
             if run is None:
                 run = compiled[plan, own] = _compiled(plan, own)

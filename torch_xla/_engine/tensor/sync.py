@@ -277,8 +277,7 @@ def _carry_over(schedule: Schedule, old: Tape, device: Device) -> None:
             tape.scopes.append((len(tape.code), scopes[index]))
         tape.code += entry
         tape.numbers += old.numbers[operation.first_number : operation.first_number + len(plan.numbers)]
-        if plan.random:
-            tape.draws.append(old.draws[operation.draw])
+        tape.draws += old.draws[operation.draw : operation.draw + plan.draws] if plan.draws else ()
         for slot in range(operation.first_output, operation.first_output + len(plan.outputs)):
             value = old.values[slot]
             if value.buffer is not None:
