@@ -329,3 +329,47 @@ def test_nothing_of_the_engine_is_compiled_between_graphs() -> None:
     theirs = nn.LSTM(3, 4)
     theirs.load_state_dict({name: value.cpu() for name, value in lstm.state_dict().items()})
     torch.testing.assert_close(result.cpu(), theirs(x * 2)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_random_numbers_in_new_memory_are_part_of_the_operation() -> None:
+    def draw(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            torch.rand(1000, device=x.device),
+            torch.randn(1000, device=x.device, dtype=torch.float64),
+            torch.rand_like(x),
+            torch.randn_like(x, dtype=torch.bfloat16),
+            torch.randint(-3, 4, (1000,), device=x.device),
+            torch.randint(5, (1000,), device=x.device, dtype=torch.int32),
+            torch.randint_like(x, 2, 6),
+            torch.randint_like(x, 3),
+        )
+
+    run = compiled(draw)
+    x = torch.ones(1000, device="xla")
+    torch_xla.manual_seed(1)
+    one, two = run(x), run(x)
+    assert met.counter_value("DynamoGraphByOperator") is None
+    torch_xla.manual_seed(1)
+    for again, first, second, expected in zip(run(x), one, two, draw(torch.ones(1000)), strict=True):
+        assert torch.equal(again.cpu(), first.cpu()) and not torch.equal(second.cpu(), first.cpu())
+        assert (first.dtype, first.shape) == (expected.dtype, expected.shape)
+        found, wanted = first.cpu().double(), expected.double()
+        assert abs(found.mean() - wanted.mean()) < 0.3 and abs(found.std() / wanted.std() - 1) < 0.15
+    assert set(one[4].tolist()) == set(range(-3, 4)) and set(one[6].tolist()) == {2.0, 3.0, 4.0, 5.0}
+
+
+def test_a_factorization_is_checked_after_the_operation() -> None:
+    run = compiled(lambda x: torch.linalg.inv(x) @ x)
+    torch.testing.assert_close(run((torch.eye(3) * 2).to("xla")).cpu(), torch.eye(3))
+    assert met.counter_value("DynamoGraphByOperator") is None
+    with pytest.raises(torch.linalg.LinAlgError, match="is zero, the inversion could not be completed"):
+        run(torch.zeros(3, 3).to("xla"))
+
+
+def test_lists_of_tensors_are_promoted_together() -> None:
+    run = compiled(lambda x, i: (torch.stack([x, i]), torch.cat([i, x]), torch.hstack([i, i])))
+    x, i = torch.tensor([0.5, 1.5]), torch.tensor([1, 2])
+    for found, expected in zip(
+        run(x.to("xla"), i.to("xla")), (torch.stack([x, i]), torch.cat([i, x]), torch.hstack([i, i])), strict=True
+    ):
+        torch.testing.assert_close(found.cpu(), expected)

@@ -66,7 +66,7 @@ def _sort(node: Node, parts: Parts, on_device: set[Node], late: set[Node]) -> No
         return
     if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
         raise Unsplittable(f"{node.target} writes to its arguments")
-    if not isinstance(node.target, OpOverload) and isinstance(node.target, torch._ops.HigherOrderOperator):
+    if isinstance(node.target, torch._ops.HigherOrderOperator) and not _is_a_check(node):
         raise Unsplittable(f"{node.target} is no operator of aten")
     devices = _devices(node)
     is_transfer = "xla" not in devices or any("cpu" in _devices(each) and _rank(each) for each in operands)
@@ -86,6 +86,14 @@ def _sort(node: Node, parts: Parts, on_device: set[Node], late: set[Node]) -> No
     else:
         parts.device.append(node)
         on_device.add(node)
+
+
+def _is_a_check(node: Node) -> bool:
+    """Whether a node only looks at values and may raise, as after a factorization: the host does that."""
+    if node.target is not torch.ops.higher_order.with_effects:
+        return False
+    called = node.args[1]
+    return isinstance(called, OpOverload) and not called._schema.returns and not called._schema.is_mutable
 
 
 def _devices(node: Node) -> set[str]:

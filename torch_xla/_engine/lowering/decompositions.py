@@ -18,14 +18,49 @@ from ..private import torch as private
 from . import fx
 from .registry import Promotion, Rule, add_rule, rule_of
 
+aten = torch.ops.aten
+
 _serial = itertools.count()
+
+
+def _uniform(size: Any, **options: Any) -> Any:
+    return aten.uniform.default(aten.empty.memory_format(size, **options))
+
+
+def _normal(size: Any, **options: Any) -> Any:
+    return aten.normal_functional.default(aten.empty.memory_format(size, **options))
+
+
+def _integers(low: int, high: int, size: Any, dtype: torch.dtype | None = None, **options: Any) -> Any:
+    return _between(low, high, aten.empty.memory_format(size, dtype=dtype or torch.int64, **options))
+
+
+def _between(low: int, high: int, memory: Any) -> Any:
+    # Not `random.from`: a graph of PyTorch is Python source, in which `from` is no name.
+    numbers = aten.random.to(memory, high - low)
+    return aten.add.Scalar(numbers, low) if low else numbers
+
+
+# Random numbers in new memory, which PyTorch composes below the level at which graphs are traced.
+_FILLED: dict[Any, Callable[..., Any]] = {
+    aten.rand.default: _uniform,
+    aten.randn.default: _normal,
+    aten.rand_like.default: lambda x, **options: aten.uniform.default(aten.empty_like.default(x, **options)),
+    aten.randn_like.default: lambda x, **options: aten.normal_functional.default(aten.empty_like.default(x, **options)),
+    aten.randint.default: lambda high, size, **options: _integers(0, high, size, **options),
+    aten.randint.low: _integers,
+    aten.randint_like.default: lambda x, high, **options: _between(0, high, aten.empty_like.default(x, **options)),
+    aten.randint_like.low_dtype: lambda x, low, high, **options: _between(
+        low, high, aten.empty_like.default(x, **options)
+    ),
+}
 
 
 @functools.cache
 def table() -> dict[Any, Callable[..., Any]]:
     """PyTorch's decompositions of the operators that have no rule."""
     # What we have a rule for stays whole, wherever it appears inside another decomposition.
-    table = {**core_aten_decompositions()}
+    table = {**core_aten_decompositions(), **_FILLED}
     return {op: decomposition for op, decomposition in table.items() if rule_of(op) is None}
 
 
