@@ -11,7 +11,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from tests.support.twins import check_same
+from tests.support.twins import check_same, outcome
 
 
 def values(*size: int, d: str, seed: int = 0) -> torch.Tensor:
@@ -144,6 +144,31 @@ def test_a_mask_beside_the_causal_one_is_refused_where_the_cpu_refuses_it() -> N
         ):
             with pytest.raises(RuntimeError, match="Explicit attn_mask should not be set when is_causal=True"):
                 scaled_dot_product_attention(*operands, attn_mask=given, dropout_p=dropout_p, is_causal=True)
+
+
+@pytest.mark.parametrize("size", [(), (1,), (5,)], ids=str)
+def test_a_mask_of_fewer_dimensions_beside_the_causal_one_is_refused_as_on_the_cpu(size: tuple[int, ...]) -> None:
+    for operands, dropout_p in (((2, 3, 5, 8), 0.0), ((2, 3, 5, 8), 0.5), ((3, 5, 8), 0.0)):
+        for mask in (torch.zeros(size), torch.ones(size, dtype=torch.bool), torch.zeros(size, requires_grad=True)):
+
+            def program(d: str, operands: Any = operands, dropout_p: float = dropout_p, mask: Any = mask) -> None:
+                x = values(*operands, d=d)
+                given = mask.detach().to(d).requires_grad_(mask.requires_grad)
+                scaled_dot_product_attention(x, x, x, given, dropout_p, is_causal=True)
+
+            theirs, ours = outcome(program, "cpu"), outcome(program, "xla")
+            assert theirs is not None and type(ours) is type(theirs) and str(ours) == str(theirs)
+
+
+def test_a_mask_that_does_not_fit_is_refused_as_on_the_cpu() -> None:
+    for size in ((5, 4), (4, 1, 5), (2, 1, 5, 7), (1, 2, 3, 5, 5)):
+
+        def program(d: str, size: tuple[int, ...] = size) -> None:
+            x = values(2, 3, 5, 8, d=d)
+            scaled_dot_product_attention(x, x, x, torch.zeros(size, device=d))
+
+        theirs, ours = outcome(program, "cpu"), outcome(program, "xla")
+        assert theirs is not None and type(ours) is type(theirs), size
 
 
 def test_operands_that_are_no_matrices_or_differ_in_dtype_are_refused() -> None:

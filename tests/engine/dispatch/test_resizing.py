@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import interpolate
 
-from tests.support.twins import check_same
+from tests.support.twins import check_same, outcome
 from torch_xla.debug import metrics
 
 IMAGES = {3: (2, 3, 9), 4: (2, 3, 7, 9), 5: (2, 3, 4, 5, 6)}
@@ -70,3 +70,17 @@ def test_channels_stay_last(mode: str, dims: int) -> None:
 def test_antialiasing_resizes_as_the_cpu_does(mode: str, dtype: torch.dtype) -> None:
     check_same(lambda d: resized(d, dtype, mode, 4, False, antialias=True), strides=False, **CLOSE[dtype])
     check_same(lambda d: resized(d, dtype, mode, 4, True, antialias=True)[::2], **CLOSE[dtype])
+
+
+@pytest.mark.parametrize(("mode", "dims"), MODES, ids=str)
+def test_images_without_channels_are_refused_where_the_cpu_refuses_them(mode: str, dims: int) -> None:
+    for size in ((2, 0), (0, 3)):
+        results: dict[str, list[int]] = {}
+
+        def program(d: str, size: tuple[int, ...] = size, results: dict[str, list[int]] = results) -> None:
+            results[d] = list(
+                interpolate(torch.ones(*size, *IMAGES[dims][2:], device=d), scale_factor=2, mode=mode).shape
+            )
+
+        theirs, ours = outcome(program, "cpu"), outcome(program, "xla")
+        assert type(ours) is type(theirs) and str(ours) == str(theirs) and results.get("xla") == results.get("cpu")

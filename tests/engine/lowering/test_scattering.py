@@ -8,6 +8,7 @@ import torch
 import torch_xla._engine.lowering.scattering  # noqa: F401
 from tests.support.rule_table import call, check_calls
 from tests.support.rules import apply_rule
+from tests.support.twins import check_same
 
 aten = torch.ops.aten
 
@@ -181,3 +182,14 @@ def test_nothing_is_scattered_from_a_source_of_any_size(name: str) -> None:
     x, nothing = torch.ones(2, device="xla"), torch.zeros(0, dtype=torch.int64, device="xla")
     assert getattr(x, name)(0, nothing, torch.ones(1, 1, device="xla")).tolist() == [1, 1]
     assert x.scatter_reduce(0, nothing, torch.ones(1, 1, device="xla"), "amax").tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool], ids=str)
+def test_a_float_to_scale_integers_with_is_cut_off(dtype: torch.dtype) -> None:
+    def program(d: str) -> list[torch.Tensor]:
+        x, index = torch.tensor([1, 0, 3]).to(dtype).to(d), torch.tensor([1, 1], device=d)
+        return [x.index_add(0, index, x[:2], alpha=alpha) for alpha in (2.7, 0.5, 2.0)] + [
+            x.clone().index_add_(0, index, x[1:], alpha=1.9)
+        ]
+
+    check_same(program)

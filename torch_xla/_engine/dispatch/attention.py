@@ -28,6 +28,8 @@ def scaled_dot_product_attention(
         arguments = (query, key, value, attn_mask, dropout_p, is_causal)
         fused: Any = aten._scaled_dot_product_fused_attention_overrideable(*arguments, scale=scale)
         return fused[0]  # type: ignore[no-any-return]
+    if attn_mask is not None and is_causal and not is_fused:
+        _refuse_lines(query, key, value, attn_mask, dropout_p, enable_gqa)
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         # The composition adds the mask, whatever it is made of.
         attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, -torch.inf)
@@ -54,6 +56,15 @@ def _refuse_mistakes(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tenso
         )
 
 
+def _refuse_lines(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor, dropout_p: float, enable_gqa: bool
+) -> None:
+    """Raises what the CPU's fused kernel raises for a mask of less than two dimensions beside the causal one."""
+    needs_gradient = attn_mask.requires_grad and torch.is_grad_enabled()
+    if attn_mask.dim() < 2 and dropout_p == 0 and not needs_gradient and _fits(query, key, value, enable_gqa):
+        attn_mask.size(-2)
+
+
 def _fits(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> bool:
     # PyTorch's own meta kernel describes the fused operator for batches of heads alone. Everything unusual, wrong
     # arguments among it, goes to the composition, which has the messages for it.
@@ -72,11 +83,20 @@ def _fits(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> bool:
 
 
 def _takes_mask(query: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool) -> bool:
-    if attn_mask is None or not is_causal:
-        return attn_mask is None or attn_mask.dtype in (torch.bool, query.dtype)
+    if attn_mask is None:
+        return True
+    if not is_causal:
+        return attn_mask.dtype in (torch.bool, query.dtype) and _spreads(attn_mask, query, value)
     # A mask beside the causal one: the CPU's fused kernel takes both, and its composition neither.
     needs_gradient = attn_mask.requires_grad and torch.is_grad_enabled()
     return dropout_p == 0 and query.shape[3] == value.shape[3] and attn_mask.dim() in (2, 4) and not needs_gradient
+
+
+def _spreads(attn_mask: Tensor, query: Tensor, value: Tensor) -> bool:
+    sizes = (value.shape[2], query.shape[2], query.shape[1], query.shape[0])
+    return attn_mask.dim() <= 4 and all(
+        size in (1, wanted) for size, wanted in zip(reversed(attn_mask.shape), sizes, strict=False)
+    )
 
 
 _TWICE = "_scaled_dot_product_fused_attention_overrideable_backward"

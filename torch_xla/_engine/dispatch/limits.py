@@ -79,8 +79,9 @@ def limits_of(
                 limits.append((torch.iinfo(dtype).min if dtype.is_signed else -most, most))
     if not limits:
         return None
-    least, most = max(least for least, _ in limits), min(most for _, most in limits)
-    return Limits(least, most, is_unsigned, is_endless, tuple(p for p in places if _numbers((p,), args, kwargs)))
+    given_places = tuple(place for place in places if _numbers((place,), args, kwargs))
+    least, greatest = max(least for least, _ in limits), min(most for _, most in limits)
+    return Limits(least, greatest, is_unsigned, is_endless, given_places)
 
 
 def _numbers(places: tuple[tuple[int, str], ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

@@ -62,6 +62,16 @@ def index(self: Tensor, indices: list[Tensor | None]) -> Tensor:
     return result.as_strided(result.shape, stride_of_indexed(self, indices, tuple(result.shape)))
 
 
+def _index_add(op: Any) -> Callable[..., Any]:
+    """Of integers the CPU cuts off a factor that is a float, which PyTorch's own kernel refuses."""
+
+    def kernel(self: Tensor, *args: Any, alpha: Any = 1, **kwargs: Any) -> Tensor:
+        is_whole = isinstance(alpha, float) and not (self.is_floating_point() or self.is_complex())
+        return op(self, *args, alpha=1 if is_whole else alpha, **kwargs)  # type: ignore[no-any-return]
+
+    return kernel
+
+
 def linear_backward(
     self: Tensor, grad_output: Tensor, weight: Tensor, output_mask: list[bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -185,6 +195,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "aten::_scaled_dot_product_fused_attention_overrideable_backward": attention_backward,
     "aten::geqrf": geqrf,
     "aten::index.Tensor": index,
+    **{op.name(): _index_add(op) for op in (aten.index_add.default, aten.index_add_.default)},
     "aten::linear_backward": linear_backward,
     **{op.name(): _element_by_element(op) for op in _ELEMENT_BY_ELEMENT},
     "aten::all.dims": _contiguous(aten.all.dims),

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from .opmath import widened
+from .pointwise import log1p
 from .registry import Promotion, lowers
 
 aten = torch.ops.aten
@@ -125,7 +126,7 @@ def binary_cross_entropy(
 ) -> jax.Array:
     x, y = widened(self), widened(target)
     # PyTorch cuts the logarithms off at -100, so that a sure and wrong answer has a finite loss.
-    losses = (y - 1) * jnp.maximum(jnp.log1p(-x), -100) - y * jnp.maximum(jnp.log(x), -100)
+    losses = (y - 1) * jnp.maximum(log1p(-x), -100) - y * jnp.maximum(jnp.log(x), -100)
     return reduced(losses if weight is None else losses * widened(weight), reduction)
 
 

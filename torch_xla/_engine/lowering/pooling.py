@@ -236,6 +236,8 @@ def _along(x: jax.Array, matrix: np.ndarray, dim: int) -> jax.Array:
 
 def _adaptive_avg_pool(self: jax.Array, output_size: list[int]) -> jax.Array:
     x = widened(self)
+    if len(output_size) == 3 and 0 in x.shape[1:]:
+        raise ValueError(f"volumes of the size {x.shape[1:]} have no mean")  # PyTorch refuses them, but not images
     dims = range(x.ndim - len(output_size), x.ndim)
     for dim, outputs in zip(dims, output_size, strict=True):
         inputs = x.shape[dim]

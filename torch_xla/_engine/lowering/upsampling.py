@@ -104,6 +104,8 @@ def _positions(inputs: int, outputs: int, align_corners: bool, scale: float | No
 
 def _interpolated(weights: _Weights) -> Callable[..., jax.Array]:
     def lower(self: jax.Array, output_size: list[int], align_corners: bool, *scales: float | None) -> jax.Array:
+        if 0 in self.shape[1:]:
+            raise ValueError(f"images of the size {self.shape[1:]} have no pixels to mix")
         whole = self.dtype == np.uint8
         x = self.astype(np.float32) if whole else widened(self)
         real = np.float64 if whole or x.dtype == np.float64 else np.float32
