@@ -3,8 +3,8 @@
     python -m benchmarks.depth [--layers 1,6,12,24,48] [--mode training] [--rounds 3] [--write docs/benchmarks.md]
 
 "In stages" compiles layers that repeat once, as the xla device does by itself when it is worth it; "whole" forbids it
-(`XLA_STAGE_OPERATIONS=0`). Compile seconds are those of all programs up to the third step, in a process of its own,
-with nothing on disk. Steps follow each other, both kinds in turn. The ratios are to 6 layers, whole, and to whole.
+(`XLA_STAGE_OPERATIONS=0`); `openxla` is the model under `torch.compile`, in stages as well. Compile seconds are those of all programs up to the third step, in a process of its own,
+with nothing on disk, and what PyTorch needs to trace a model is not among them. Steps follow each other, all kinds in turn. The ratios are to 6 layers, whole, and to whole.
 """
 
 import argparse
@@ -25,15 +25,18 @@ FIRST_STEPS = 3
 YARDSTICK = 6
 
 
-def measured_here(layers: int, mode: str) -> dict[str, float]:
+WHOLE, STAGES, COMPILED = KINDS = ("whole", "stages", "openxla")
+
+
+def measured_here(layers: int, mode: str, kind: str) -> dict[str, float]:
     """Compile seconds, and milliseconds of a step and of recording it, in this process."""
-    from benchmarks.contestants import Compiles, Ours, Setting
+    from benchmarks.contestants import Compiles, OpenXla, Ours, Setting
     from benchmarks.models import WORKLOADS, Gpt2
     from benchmarks.run import timed, timed_recording
 
     machine.confine()
     workload = dataclasses.replace(WORKLOADS["gpt2_like"], build=lambda dropout: Gpt2(dropout, layers))
-    ours = Ours(workload, workload.dropout, Setting(mode=mode))
+    ours = (OpenXla if kind == COMPILED else Ours)(workload, workload.dropout, Setting(mode=mode))
     ours.wait()
     before = Compiles.so_far()
     for _ in range(FIRST_STEPS):
@@ -48,12 +51,12 @@ def measured_here(layers: int, mode: str) -> dict[str, float]:
     }
 
 
-def measured(layers: int, mode: str, whole: bool) -> dict[str, float]:
+def measured(layers: int, mode: str, kind: str) -> dict[str, float]:
     """The same in a process of its own."""
     environment = {**os.environ, "XLA_PERSISTENT_CACHE_PATH": ""}
-    if whole:
+    if kind == WHOLE:
         environment["XLA_STAGE_OPERATIONS"] = "0"
-    command = [sys.executable, "-m", "benchmarks.depth", "--here", str(layers), "--mode", mode]
+    command = [sys.executable, "-m", "benchmarks.depth", "--here", str(layers), "--mode", mode, "--kind", kind]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -61,18 +64,18 @@ def measured(layers: int, mode: str, whole: bool) -> dict[str, float]:
 
 def table(layers: list[int], mode: str, rounds: int) -> str:
     """A row for each depth, medians of `rounds` processes of each kind."""
-    found: dict[tuple[int, bool], dict[str, float]] = {}
+    found: dict[tuple[int, str], dict[str, float]] = {}
     for count in layers:
-        turns: dict[bool, list[dict[str, float]]] = {True: [], False: []}
+        turns: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
         for _ in range(rounds):
-            for whole in (True, False):
-                turns[whole].append(measured(count, mode, whole))
-        for whole, each in turns.items():
-            found[count, whole] = {name: median(turn[name] for turn in each) for name in each[0]}
-    yardstick: Any = found.get((YARDSTICK, True))
+            for kind in KINDS:
+                turns[kind].append(measured(count, mode, kind))
+        for kind, each in turns.items():
+            found[count, kind] = {name: median(turn[name] for turn in each) for name in each[0]}
+    yardstick: Any = found.get((YARDSTICK, WHOLE))
     rows = []
     for count in layers:
-        whole_program, stages = found[count, True], found[count, False]
+        whole_program, stages = found[count, WHOLE], found[count, STAGES]
         rows.append(
             [
                 f"{count}",
@@ -83,22 +86,24 @@ def table(layers: list[int], mode: str, rounds: int) -> str:
                 f"{stages['step']:.1f}",
                 f"{stages['step'] / whole_program['step']:.2f}",
                 f"{stages['recording']:.1f}",
+                f"{found[count, COMPILED]['compiling']:.2f}",
             ]
         )
     header = ["layers", "compiling, whole, s", "in stages, s", "against 6 whole", "step, whole, ms", "in stages, ms"]
-    return page.table([*header, "ratio", "recording, ms"], rows)
+    return page.table([*header, "ratio", "recording, ms", "`openxla`, compiling, s"], rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", default=",".join(map(str, LAYERS)))
     parser.add_argument("--mode", choices=("training", "inference", "both"), default="both")
+    parser.add_argument("--kind", choices=KINDS, default=STAGES, help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--here", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--write", type=Path, help="a Markdown file: the tables become a section of it")
     args = parser.parse_args()
     if args.here:
-        print(json.dumps(measured_here(args.here, args.mode)))
+        print(json.dumps(measured_here(args.here, args.mode, args.kind)))
         return
     modes = ["training", "inference"] if args.mode == "both" else [args.mode]
     layers = [int(each) for each in args.layers.split(",")]
