@@ -248,7 +248,9 @@ def test_a_module_that_raises_closes_its_block() -> None:
 
 def test_pytorchs_profiler_shows_recorded_operators_and_blocks() -> None:
     net, x = torch.nn.Linear(4, 4).to("xla"), torch.rand(2, 4).to("xla")
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+    # Without `acc_events` PyTorch before 2.12 warns that events are kept for one cycle.
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, acc_events=True) as profiler:
         with xp.Trace("forward"):
             loss = net(x).sum()
         loss.backward()
