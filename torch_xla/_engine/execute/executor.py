@@ -91,6 +91,12 @@ def run(
     return outputs
 
 
+def prepare(program: Program, numbers: Sequence[float | int], cause: Cause, source_lines: SourceLines) -> None:
+    """Compiles what `run` with these numbers would compile."""
+    if not program.compiled_for(numbers):
+        _compile(program, (), numbers, cause, source_lines())
+
+
 def _compile(
     program: Program,
     buffers: Sequence[Any],

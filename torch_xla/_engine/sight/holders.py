@@ -49,7 +49,7 @@ def holdings(most: int = 15) -> list[Holding]:
 
 
 def _values() -> list[Value]:
-    return [thing for thing in gc.get_objects() if type(thing) is Value and thing.buffer is not None]
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), Value) and thing.buffer is not None]
 
 
 def _name(chosen: list[Holding], buffers: list[tuple[Any, Holding]]) -> None:

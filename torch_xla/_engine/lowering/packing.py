@@ -1,0 +1,28 @@
+"""Many small arrays as one: each array that a program takes or gives costs the host a microsecond or two a call."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from .registry import lowers
+
+PACK = "xla::pack"
+UNPACK = "xla::unpack"
+
+
+@lowers(PACK)
+def pack(arrays: list[jax.Array]) -> jax.Array:
+    """The elements of all arrays, which are of one dtype, one array behind the other."""
+    return jnp.concatenate([array.reshape(-1) for array in arrays])
+
+
+@lowers(UNPACK)
+def unpack(flat: jax.Array, sizes: list[list[int]]) -> list[jax.Array]:
+    """The arrays of these sizes that were packed."""
+    arrays, begin = [], 0
+    for size in sizes:
+        end = begin + math.prod(size)
+        arrays.append(jax.lax.slice(flat, (begin,), (end,)).reshape(size))
+        begin = end
+    return arrays

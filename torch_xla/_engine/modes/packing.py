@@ -1,0 +1,263 @@
+"""Between replays the small values of the state lie in a few arrays, so that a call takes few arrays and not hundreds.
+
+A packed value is a `Value` that finds out about it when somebody reads its buffer. Then the whole pack is taken apart,
+and its values are ordinary ones again.
+"""
+
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Sequence
+from operator import attrgetter, is_
+from typing import Any
+
+import torch
+
+from .. import metrics
+from ..client.platform import is_host
+from ..compile import cache
+from ..compile.program import Program
+from ..execute import executor
+from ..graph.spec import Spec
+from ..graph.tape import Value
+from ..metrics import events
+from ..metrics.events import Cause
+from ..tensor import census
+from ..tensor.device import LOCK, Device
+from .layout import Layout, Packs, flat_spec, pack_graph, packed, unpack_graph
+from .references import OWNED, references
+
+# After so many runs a replay is packed, which costs a compilation.
+_AFTER = 50
+# A pack that was read before it ran so often was not worth it: the next one is made twice as late.
+_WORTH = 16
+# What packs must spare a call in arrays, in and out, to be worth a compilation.
+_SPARES = 100
+# Values of so many bytes or more are not packed: to copy them costs more than an array of their own.
+_SMALL = 64 << 10
+
+_packed = metrics.counter("PackedStep")
+_unpacked = metrics.counter("Unpacking")
+
+_slot = vars(Value)["buffer"]
+_value = attrgetter("value")
+
+
+class Pack:
+    """One array of many values. It stands among the storages of a replay for all of theirs."""
+
+    __slots__ = ("_parts", "_taken_apart", "value")
+
+    def __init__(self, spec: Spec, device: Device, buffer: Any, taken_apart: Program) -> None:
+        self.value = Value(spec, device, None, -1)
+        self.value.buffer = buffer
+        self._taken_apart = taken_apart
+        self._parts: list[Any] | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nobody has read a value of it."""
+        return self._parts is None
+
+    def part(self, index: int) -> Any:
+        """The buffer of one of the values, which belongs to that value from now on."""
+        if self._parts is None:
+            self._parts = list(executor.run(self._taken_apart, [self.value.buffer], (), None, Cause.READ, lambda: ()))
+            self.value.buffer = None
+            _unpacked.value += 1
+            census.buffers.value += len(self._parts)
+        part = self._parts[index]
+        self._parts[index] = None
+        return part
+
+
+class Packed(Value):
+    """A value that lies in a pack until its buffer is read: in the place of a buffer is the pack, and where it lies."""
+
+    __slots__ = ()
+
+    @property
+    def buffer(self) -> Any:
+        with LOCK:
+            if self.__class__ is Packed:  # no other thread was faster
+                pack, index = _slot.__get__(self)
+                part = pack.part(index)
+                self.__class__ = Value  # type: ignore[assignment]
+                _slot.__set__(self, part)
+        return _slot.__get__(self)
+
+
+def _lay(value: Value, pack: Pack, index: int) -> None:
+    _slot.__set__(value, (pack, index))
+    value.__class__ = Packed
+
+
+class _Group:
+    """Values of one dtype that are packed together, and the storages that hold them."""
+
+    def __init__(self, storages: Sequence[Any], specs: Sequence[Spec], device: Device) -> None:
+        self.pack: Pack | None = None
+        self._storages = storages
+        self._specs = specs
+        self._device = device
+        self._members: list[Value] = []
+        self._spec = flat_spec(specs)
+        self._put_together = cache.program_of(pack_graph(specs), (), device.jax_device)
+        self._taken_apart = cache.program_of(unpack_graph(specs), (), device.jax_device)
+
+    def prepare(self) -> None:
+        """Compiles what it takes, so that to read a value never has to."""
+        executor.prepare(self._put_together, (), Cause.SYNC, lambda: ())
+        executor.prepare(self._taken_apart, (), Cause.SYNC, lambda: ())
+
+    def is_whole(self) -> bool:
+        """Whether the storages still hold these values, nobody else does, and nobody has read one."""
+        return (
+            self.pack is not None
+            and self.pack.is_whole
+            and all(map(is_, map(_value, self._storages), self._members))
+            and references(self._members).count(OWNED) == len(self._members)
+        )
+
+    def fits(self) -> bool:
+        """Whether the storages hold values of the forms that are expected."""
+        return all(map(is_, [storage.value.spec for storage in self._storages], self._specs))
+
+    def gather(self) -> bool:
+        """Packs what the storages hold now, unless a value is held by somebody else, too."""
+        self.forget()
+        values: list[Value] = [storage.value for storage in self._storages]
+        buffers = [value.buffer for value in values]
+        if any(buffer is None for buffer in buffers) or any(value.shared for value in values):
+            return False
+        if not self.fits() or references(values).count(OWNED) != len(values):
+            return False
+        (array,) = executor.run(self._put_together, buffers, (), None, Cause.SYNC, lambda: ())
+        census.buffers.value += 1
+        self._hold(array, values)
+        return True
+
+    def update(self, array: Any) -> None:
+        """Makes the values in `array` what its values are from now on."""
+        if self.pack is not None and self.pack.is_whole:
+            self.pack.value.buffer = array
+        else:
+            self._hold(array, self._members)  # something that ran meanwhile, such as a finalizer, has read one
+
+    def replace(self, array: Any) -> None:
+        """Makes new values, those in `array`, what the storages hold."""
+        if self.is_whole():
+            self.update(array)
+            return
+        values = [Value(spec, self._device, None, -1) for spec in self._specs]
+        self._hold(array, values)
+        for storage, value in zip(self._storages, values, strict=True):
+            storage.value = value
+
+    def _hold(self, array: Any, values: list[Value]) -> None:
+        self.pack = Pack(self._spec, self._device, array, self._taken_apart)
+        self._members = values
+        for index, value in enumerate(values):
+            _lay(value, self.pack, index)
+
+    def forget(self) -> None:
+        """Leaves the values to those who hold them."""
+        self.pack = None
+        self._members = []
+
+
+class Packing:
+    """What of a replay is packed, and when: a pack that others read too often is made ever more rarely."""
+
+    def __init__(self, plain: Layout, storages: Sequence[Any], first: int, excluded: Container[int]) -> None:
+        """`storages` are those of the places from `first` on; the `excluded` places stay as they are."""
+        self._plain = plain
+        self._storages = storages
+        self._first = first
+        self._excluded = excluded
+        self._next = self._pause = _AFTER
+        self._since = -1  # the run that was the first with the packs there are; -1: there are none
+        self._kept: list[_Group] = []
+        self._renewed: list[_Group] = []
+        self._layout: Layout | None = None
+
+    def layout(self, runs: int, device: Device, prepare: Callable[[Layout], None]) -> Layout:
+        """How this run, after so many others, goes. `prepare` compiles."""
+        if self._since >= 0:
+            assert self._layout is not None
+            if all([group.is_whole() for group in self._kept]) and self._fits():
+                return self._layout
+            self._end(runs)
+        if runs >= self._next:
+            self._next = runs + self._pause
+            if self._layout is None and not events.guarded:
+                self._layout = self._packed(device, prepare)
+            if self._layout is not None and self._fits() and all([group.gather() for group in self._kept]):
+                self._since = runs
+                return self._layout
+            self._forget()
+        return self._plain
+
+    def packs(self) -> list[Any]:
+        """What stands for the packs among the storages."""
+        return [group.pack for group in self._kept]
+
+    def take(self, layout: Layout, outputs: Sequence[Any]) -> None:
+        """Takes the results of a run that are packs."""
+        if layout is self._plain:
+            return
+        for output, group in zip(layout.updated, self._kept, strict=True):
+            group.update(outputs[output])
+        for output, group in zip(layout.replaced, self._renewed, strict=True):
+            group.replace(outputs[output])
+        _packed.value += 1
+
+    def _fits(self) -> bool:
+        return all([group.is_whole() or group.fits() for group in self._renewed])
+
+    def _end(self, runs: int) -> None:
+        self._pause = 0 if runs - self._since >= _WORTH else 2 * max(self._pause, _AFTER)
+        self._next = runs + self._pause
+        self._forget()
+
+    def _forget(self) -> None:
+        self._since = -1
+        for group in (*self._kept, *self._renewed):
+            group.forget()
+
+    def _packed(self, device: Device, prepare: Callable[[Layout], None]) -> Layout | None:
+        plain = self._plain
+        kept: dict[torch.dtype, list[tuple[int, Spec, int]]] = defaultdict(list)
+        renewed: dict[torch.dtype, list[tuple[int, Spec, int]]] = defaultdict(list)
+        for _, index in plain.in_place:
+            kept[plain.specs[index].dtype].append((index, plain.specs[index], plain.inputs[index]))
+        uses = Counter([*(output for output, _, _ in plain.elsewhere), *plain.new.values()])
+        for output, place, spec in plain.elsewhere:
+            # An integer may have a copy on the host, which belongs to its value.
+            if uses[output] == 1 and spec.dtype.is_floating_point:
+                renewed[spec.dtype].append((output, spec, place))
+        chosen = [[self._chosen(each) for each in groups.values()] for groups in (kept, renewed)]
+        inside, outside = ([group for group in groups if len(group) > 1] for groups in chosen)
+        spared = 2 * sum(map(len, inside)) + sum(map(len, outside))
+        if spared < _SPARES or plain.program.stages or not is_host(device.jax_device):
+            self._next = sys.maxsize
+            return None
+        self._kept, self._renewed = ([self._group(each, device) for each in groups] for groups in (inside, outside))
+        packs = Packs(*([[index for index, _, _ in each] for each in groups] for groups in (inside, outside)))
+        layout = packed(plain, packs, self._first + len(self._storages), device.jax_device)
+        # Before anything is packed: whoever is told of a compilation may look at every value there is.
+        prepare(layout)
+        for group in (*self._kept, *self._renewed):
+            group.prepare()
+        return layout
+
+    def _chosen(self, candidates: list[tuple[int, Spec, int]]) -> list[tuple[int, Spec, int]]:
+        small = [
+            (index, spec, place)
+            for index, spec, place in candidates
+            if 0 < spec.numel * spec.dtype.itemsize < _SMALL and place >= self._first and place not in self._excluded
+        ]
+        return sorted(small, key=lambda each: -each[1].numel)  # so that the large ones lie at round addresses
+
+    def _group(self, chosen: list[tuple[int, Spec, int]], device: Device) -> _Group:
+        storages = [self._storages[place - self._first] for _, _, place in chosen]
+        return _Group(storages, [spec for _, spec, _ in chosen], device)
