@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from ..private import torch as private
+
 _cell_contents = attrgetter("cell_contents")
 _version = attrgetter("_version")
 
@@ -123,10 +125,16 @@ class Reached:
                 by_kind[each.kind].append(each)
         self._empty = [each.held for each in self.containers if not each.expected]
         maps = by_kind[Kind.MAP] + by_kind[Kind.ATTRIBUTES]
+        # A dictionary of the same version was not written to. An ordered one may have another order then.
+        self._dictionaries = [each for each in maps if type(each.held) is dict]
+        self._plain = [each.held for each in self._dictionaries]
+        self._versions = list(map(private.dict_version, self._plain))
+        self._orders = [tuple(held) for held in self._plain]
+        maps = [each for each in maps if type(each.held) is not dict]
         sized = maps + by_kind[Kind.SEQUENCE]
         rest = by_kind[Kind.CELL] + by_kind[Kind.NAME]
         self._maps = [each.held for each in maps]
-        self._keyed = [each.held for each in by_kind[Kind.MAP]]
+        self._keyed = [each.held for each in maps if each.kind is Kind.MAP]
         self._keys = [tuple(held) for held in self._keyed]
         self._sequences = [each.held for each in by_kind[Kind.SEQUENCE]]
         self._lengths = [len(each.expected) for each in sized]
@@ -139,6 +147,8 @@ class Reached:
 
     def unchanged(self) -> bool:
         """Whether everything holds what it held."""
+        if list(map(private.dict_version, self._plain)) != self._versions and not self._still_hold():
+            return False
         if (
             any(self._empty)
             or [*map(len, self._maps), *map(len, self._sequences)] != self._lengths
@@ -158,6 +168,16 @@ class Reached:
         if list(map(tuple, self._keyed)) != self._keys:
             return False
         return all(array.tobytes() == before for array, before in self._arrays)
+
+    def _still_hold(self) -> bool:
+        """Whether the dictionaries that were written to hold what they held; if so, that is settled."""
+        for index, each in enumerate(self._dictionaries):
+            version = private.dict_version(each.held)
+            if version != self._versions[index]:
+                if each.differences() or (each.kind is Kind.MAP and tuple(each.held) != self._orders[index]):
+                    return False
+                self._versions[index] = version
+        return True
 
     def differences(self) -> list[Difference]:
         """What has changed since the contents were settled."""

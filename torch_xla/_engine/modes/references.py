@@ -41,6 +41,6 @@ def _of_a_parameter() -> int:
 OF_A_PARAMETER = _of_a_parameter()
 
 
-def of_gradients(owners: list[tuple[Any, Any]]) -> list[int]:
-    """What each gradient counts, as if it was the gradient of its leaf."""
-    return [getrefcount(gradient) + (0 if leaf.grad is gradient else OF_A_PARAMETER) for leaf, gradient in owners]
+def of_gradients(gradients: list[Any]) -> list[int]:
+    """What each gradient counts."""
+    return [getrefcount(gradient) for gradient in gradients]

@@ -29,7 +29,7 @@ from ..tensor.storage import wrap
 from .layout import Layout
 from .packing import Packing
 from .recording import GRADIENT, Facts, Place, inputs_of
-from .references import OWNED, Constant, of_gradients, references
+from .references import OF_A_PARAMETER, OWNED, Constant, of_gradients, references
 from .signature import Call
 
 _replayed = metrics.counter("ReplayedStep")
@@ -37,6 +37,7 @@ _replayed = metrics.counter("ReplayedStep")
 _storage = torch.Tensor.untyped_storage
 _offset = torch.Tensor.storage_offset
 _spec = attrgetter("spec")
+_gradient = attrgetter("grad")
 
 
 _NOTHING = torch.empty(0)
@@ -95,24 +96,21 @@ class Replay:
         self._tensors = reached.tensors
         self._tensor_storages = [tensor.untyped_storage() for tensor in self._tensors]
         self._geometry = self._geometry_now()
-        self._offsets = list(map(_offset, self._tensors))
+        # What shows the whole of its memory has no other place to begin.
+        self._parts = [tensor for tensor in self._tensors if tensor.nbytes != tensor.untyped_storage().nbytes()]
+        self._offsets = list(map(_offset, self._parts))
         self._guards = private.TensorGuards(*self._tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-        self._gradients = [gradient for gradient in facts.gradients if gradient is not None]
-        self._gradient_owners = [
-            (leaf, gradient)
-            for leaf, gradient in zip(facts.leaves, facts.gradients, strict=True)
-            if gradient is not None
-        ]
+        self._plan_gradients()
         # Whether an argument is also something the function sees decides what its writes mean.
         seen = {id(storage) for storage in self._tensor_storages}
-        seen.update(id(gradient.untyped_storage()) for _, gradient in self._gradient_owners)
+        seen.update(id(gradient.untyped_storage()) for gradient in self._gradients)
         self._seen_storages = seen
         self._aliases = [
             id(storage) if id(storage) in seen else None
             for storage in (place.tensor.untyped_storage() for place in places[: len(self._arguments)])
         ]
         self._release_unused()
-        self._references = of_gradients(self._gradient_owners)
+        self._count_gradients()
 
     def _release_unused(self) -> None:
         """Lets go of memory that the program neither reads nor writes, such as the gradients before the last."""
@@ -160,13 +158,23 @@ class Replay:
             [tensor.requires_grad for tensor in tensors],
         ]
 
-    def _gradients_fit(self) -> bool:
+    def _plan_gradients(self) -> None:
         facts = self._facts
-        for leaf, had, after in zip(facts.leaves, facts.had_gradient, facts.gradients, strict=True):
-            now = leaf.grad
-            if (now is not None) is not had or (now is not None and now is not after):
-                return False
-        return True
+        after = list(zip(facts.leaves, facts.gradients, facts.had_gradient, strict=True))
+        self._gradients = [gradient for _, gradient, _ in after if gradient is not None]
+        # What has a gradient before the call and none after it cannot come again: no gradient is that of `_NOTHING`.
+        self._gradients_before = [(_NOTHING if each is None else each) if had else None for _, each, had in after]
+        self._handed_out = [(leaf, gradient) for leaf, gradient, had in after if gradient is not None and not had]
+
+    def _count_gradients(self) -> None:
+        """Notes how often each gradient is held before a call."""
+        counts = iter(of_gradients(self._gradients))
+        facts = self._facts
+        self._references = [
+            next(counts) - (0 if had or leaf.grad is not gradient else OF_A_PARAMETER)
+            for leaf, gradient, had in zip(facts.leaves, facts.gradients, facts.had_gradient, strict=True)
+            if gradient is not None
+        ]
 
     def hindrance(self) -> str:
         """Why the function must be recorded this time, or nothing."""
@@ -176,14 +184,14 @@ class Replay:
             return "autocast, gradients, the default dtype or the device were switched"
         if not all(map(is_, map(_storage, self._tensors), self._tensor_storages)):
             return "a tensor that it sees was given other memory"
-        if list(map(_offset, self._tensors)) != self._offsets:
+        if list(map(_offset, self._parts)) != self._offsets:
             return "a tensor that it sees shows another part of its memory"
         # The guards also look at which dispatch keys are on, which does not matter here.
         if not self._guards.check(*self._tensors) and self._geometry_now() != self._geometry:
             return "a tensor that it sees has another shape, or requires a gradient no longer"
-        if not self._gradients_fit():
+        if not all(map(is_, map(_gradient, self._facts.leaves), self._gradients_before)):
             return "a gradient is there that was not there, or the other way round"
-        if of_gradients(self._gradient_owners) != self._references:
+        if of_gradients(self._gradients) != self._references:
             return "somebody holds a gradient of the last call"
         if not self._reached.unchanged():
             differences = self._reached.differences()
@@ -275,9 +283,8 @@ class Replay:
         for output, value in made.items():
             value.buffer = outputs[output]
         self._packing.take(layout, outputs)
-        for leaf, gradient in self._gradient_owners:
-            if leaf.grad is None:
-                leaf.grad = gradient
+        for leaf, gradient in self._handed_out:
+            leaf.grad = gradient
         private.increment_version(self._facts.written)
 
     def _result(self, layout: Layout, call: Call, made: dict[int, Value]) -> Any:

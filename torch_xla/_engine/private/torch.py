@@ -65,6 +65,9 @@ def meta_kernels_for_the_cpu(of_the_cpu: bool) -> Iterator[None]:
 # Dynamo's guards are made of it; importing it imports no Dynamo.
 TensorGuards = torch._C._dynamo.guards.TensorGuards
 
+# A number that is another one after every change to a dictionary.
+dict_version = torch._C._dynamo.guards.dict_version
+
 # PyTorch counts the writes of `_foreach_` operators in their kernels, not before them.
 increment_version = torch._C._increment_version
 
