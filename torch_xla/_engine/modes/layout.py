@@ -44,6 +44,12 @@ class Layout:
         return self.program.donated
 
     @cached_property
+    def rewritten(self) -> list[int]:
+        """The places whose value is an input and is not the one that holds the result."""
+        read = set(self.inputs)
+        return [place for _, place, _ in self.elsewhere if place in read]
+
+    @cached_property
     def made(self) -> list[tuple[int, Spec]]:
         """The outputs that become new values, each with its spec."""
         outputs = [*(output for output, _, _ in self.elsewhere), *self.new.values()]

@@ -100,6 +100,7 @@ class Replay:
         self._parts = [tensor for tensor in self._tensors if tensor.nbytes != tensor.untyped_storage().nbytes()]
         self._offsets = list(map(_offset, self._parts))
         self._guards = private.TensorGuards(*self._tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        self._release_unused()
         self._plan_gradients()
         # Whether an argument is also something the function sees decides what its writes mean.
         seen = {id(storage) for storage in self._tensor_storages}
@@ -109,7 +110,6 @@ class Replay:
             id(storage) if id(storage) in seen else None
             for storage in (place.tensor.untyped_storage() for place in places[: len(self._arguments)])
         ]
-        self._release_unused()
         self._count_gradients()
 
     def _release_unused(self) -> None:
@@ -160,20 +160,32 @@ class Replay:
 
     def _plan_gradients(self) -> None:
         facts = self._facts
-        after = list(zip(facts.leaves, facts.gradients, facts.had_gradient, strict=True))
-        self._gradients = [gradient for _, gradient, _ in after if gradient is not None]
-        # What has a gradient before the call and none after it cannot come again: no gradient is that of `_NOTHING`.
-        self._gradients_before = [(_NOTHING if each is None else each) if had else None for _, each, had in after]
-        self._handed_out = [(leaf, gradient) for leaf, gradient, had in after if gradient is not None and not had]
+        known = {id(place.tensor.untyped_storage()) for place in facts.places}
+        # Of a gradient that it neither reads nor writes it matters only that there is one: another replay makes it.
+        self._only_there: list[torch.Tensor] = []
+        self._leaves: list[torch.Tensor] = []
+        self._before: list[torch.Tensor | None] = []
+        self._handed_out: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for index, (leaf, had) in enumerate(zip(facts.leaves, facts.had_gradient, strict=True)):
+            gradient = facts.gradients[index]
+            if had and gradient is not None and id(gradient.untyped_storage()) not in known:
+                self._only_there.append(leaf)
+                facts.gradients[index] = None
+                continue
+            self._leaves.append(leaf)
+            # What takes a gradient away does not find it the next time: none is `_NOTHING`.
+            self._before.append((_NOTHING if gradient is None else gradient) if had else None)
+            if gradient is not None and not had:
+                self._handed_out.append((leaf, gradient))
+        self._gradients = [gradient for gradient in facts.gradients if gradient is not None]
 
     def _count_gradients(self) -> None:
-        """Notes how often each gradient is held before a call."""
-        counts = iter(of_gradients(self._gradients))
-        facts = self._facts
+        """Notes how often each gradient is held before a call: those that it hands out are not there then."""
+        handed_out = {id(gradient) for _, gradient in self._handed_out}
+        counts = of_gradients(self._gradients)
         self._references = [
-            next(counts) - (0 if had or leaf.grad is not gradient else OF_A_PARAMETER)
-            for leaf, gradient, had in zip(facts.leaves, facts.gradients, facts.had_gradient, strict=True)
-            if gradient is not None
+            count - (OF_A_PARAMETER if id(gradient) in handed_out else 0)
+            for count, gradient in zip(counts, self._gradients, strict=True)
         ]
 
     def hindrance(self) -> str:
@@ -189,7 +201,9 @@ class Replay:
         # The guards also look at which dispatch keys are on, which does not matter here.
         if not self._guards.check(*self._tensors) and self._geometry_now() != self._geometry:
             return "a tensor that it sees has another shape, or requires a gradient no longer"
-        if not all(map(is_, map(_gradient, self._facts.leaves), self._gradients_before)):
+        if not all(map(is_, map(_gradient, self._leaves), self._before)) or any(
+            map(is_, map(_gradient, self._only_there), repeat(None))
+        ):
             return "a gradient is there that was not there, or the other way round"
         if of_gradients(self._gradients) != self._references:
             return "somebody holds a gradient of the last call"
@@ -219,10 +233,15 @@ class Replay:
                 draw = self._device.generator.draw
                 states = [draw() for _ in range(self._facts.draws)]
                 keys = keys_of([states[index] for index in self._draws])
+            read = [(storages[place], storages[place].value) for place in layout.rewritten]
             made = self._forget_overwritten(layout, storages)
-            outputs = executor.run(
-                layout.program, buffers, self._numbers, keys, Cause.SYNC, functools.partial(self._lines, layout)
-            )
+            try:
+                lines = functools.partial(self._lines, layout)
+                outputs = executor.run(layout.program, buffers, self._numbers, keys, Cause.SYNC, lines)
+            except BaseException:
+                for storage, value in read:
+                    storage.value = value
+                raise
             self._distribute(layout, storages, values, moved, made, outputs)
             result = self._result(layout, call, made)
         self.runs += 1
