@@ -2,8 +2,12 @@
 
 import copy
 import gc
+import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -324,3 +328,38 @@ def test_packed_values_are_counted_as_alive() -> None:
     training.weight.untyped_storage().value.buffer  # noqa: B018
     assert count("Unpacking") == taken_apart + 1
     assert count("CreateXlaTensor") - count("DestroyXlaTensor") == alive
+
+
+def test_another_process_finds_the_packed_program(tmp_path: Path) -> None:
+    program = """
+import torch, torch_xla
+from torch_xla._engine.compile import disk
+from torch_xla._engine.metrics import counters
+from torch_xla._engine.modes import packing
+disk.WORTH_KEEPING_SECONDS, packing._AFTER, packing._SPARES = 0.0, 1, 10
+torch.manual_seed(0)
+model = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(3)]).to("xla")
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+x = torch.ones(2, 4).to("xla")
+@torch_xla.compile(replay=True)
+def step():
+    loss = model(x).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+for _ in range(9):
+    loss = step()
+print(loss.item(), *(counters.value_of(name) or 0 for name in ("PackedStep", "UncachedCompile", "PersistentCacheHit")))
+"""
+    environment = dict(os.environ, XLA_PERSISTENT_CACHE_PATH=str(tmp_path))
+    runs = [
+        subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+        for _ in range(2)
+    ]
+    (loss, packed, compiled, hits), (loss_again, packed_again, compiled_again, hits_again) = (
+        run.stdout.split() for run in runs
+    )
+    assert loss == loss_again and packed == packed_again == "4"
+    assert int(compiled) >= 4 and hits == "0"
+    assert compiled_again == "0" and hits_again == compiled
