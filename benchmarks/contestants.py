@@ -34,6 +34,8 @@ class Setting:
 class Contestant(ABC):
     """Runs one model on one batch."""
 
+    settles = 6  # after so many steps every step is like the next
+
     @abstractmethod
     def step(self) -> None:
         """One step, perhaps still running when this returns."""
@@ -175,6 +177,7 @@ class Replay(Ours):
     """The xla device, the step replayed; the step count of the optimizer is on the device, as that asks for."""
 
     fused = True
+    settles = 60  # its small values are packed after 50 replays
 
     def __init__(self, workload: Workload, dropout: float, setting: Setting = Setting()) -> None:
         super().__init__(workload, dropout, setting)

@@ -73,7 +73,7 @@ def operations(blocks: int) -> str:
 
 def of_the_host(contestant: Contestant, turns: int) -> float:
     """Milliseconds of this thread for a step while the device is idle: the median."""
-    for _ in range(6):
+    for _ in range(contestant.settles):
         contestant.step()
     times = []
     for _ in range(turns):

@@ -100,7 +100,7 @@ def measure(workload: Workload, names: Sequence[str], rounds: int, dropout: floa
     contestants = {name: CONTESTANTS[name](workload, rate, setting) for name in names}
     turns = {}
     for name, contestant in tqdm(contestants.items(), desc=f"{workload.model}: warming up", leave=False, disable=None):
-        for _ in range(WARM_UP_STEPS):
+        for _ in range(max(WARM_UP_STEPS, contestant.settles)):
             contestant.step()
         contestant.wait()
         turns[name] = min(50, max(3, round(SECONDS_PER_TURN * 1e3 / timed(contestant, 2))))
