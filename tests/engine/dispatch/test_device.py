@@ -1,14 +1,17 @@
-"""`xla` as a device of PyTorch: the name, the module `torch.xla`, streams and events, autocast."""
+"""`xla` as a device of PyTorch: the name, `torch.xla`, streams and events, autocast, exceptions in a backward pass."""
 
 import copy
 import os
 import pickle
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_xla
 
@@ -134,3 +137,46 @@ def test_a_fork_of_a_process_that_used_the_device_is_told_so_instead_of_waiting_
     root = Path(torch_xla.__file__).parents[1]
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, cwd=root, timeout=120)
     assert done.stdout.strip() == "parent works", done.stderr
+
+
+class _Refuses(TorchDispatchMode):
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "mul" in str(function):
+            raise ValueError("not here")
+        return function(*args, **(kwargs or {}))
+
+
+def _raising(*_: Any) -> None:
+    raise ValueError("not here")
+
+
+@pytest.mark.parametrize("where", ["tensor", "before the node", "after the node", "accumulated", "mode"])
+def test_an_exception_leaves_a_backward_pass(where: str) -> None:
+    x = torch.ones(3, device="xla", requires_grad=True)
+    hidden = x * 2
+    if where == "tensor":
+        hidden.register_hook(_raising)
+    elif where == "before the node":
+        hidden.grad_fn.register_prehook(_raising)
+    elif where == "after the node":
+        hidden.grad_fn.register_hook(_raising)
+    elif where == "accumulated":
+        x.register_post_accumulate_grad_hook(_raising)
+    loss = (hidden * x).sum()
+    with pytest.raises(ValueError, match="not here"), _Refuses() if where == "mode" else nullcontext():
+        loss.backward()
+    # Nothing is lost, and the next pass works.
+    y = torch.ones(3, device="xla", requires_grad=True)
+    (y * y).sum().backward()
+    assert y.grad.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_a_size_that_depends_on_data_ends_no_process_while_a_graph_is_traced() -> None:
+    def fill(x: torch.Tensor, index: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return torch.index_fill(x, 0, index, value)
+
+    x, value = (torch.ones(size, device="xla", requires_grad=True) for size in ((3,), ()))
+    index = torch.tensor([1, 1], device="xla")
+    filled = torch.compile(fill, backend="openxla")(x, index, value)
+    filled.sum().backward()
+    assert x.grad.tolist() == [1.0, 0.0, 1.0] and value.grad.item() == 1.0

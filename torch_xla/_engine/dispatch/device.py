@@ -10,7 +10,7 @@ from ..client import host_heap, platform
 from ..dtypes import TO_JAX
 from ..execute import executor
 from ..private import torch as private
-from ..private.guard import answer_for_current_device, answer_for_device_count
+from ..private.guard import answer_for_current_device, answer_for_device_count, let_exceptions_pass
 from ..tensor import device as devices
 from ..tensor import random
 from ..tensor.sync import sync_device
@@ -50,6 +50,7 @@ def claim_device_name() -> None:
     _keep.extend((hooks, guard))
     private.register_hooks(hooks)
     private.register_device_guard(guard)
+    let_exceptions_pass()
     if platform.expected_device_count() > 1:
         _answer_for_several_ordinals()
     else:

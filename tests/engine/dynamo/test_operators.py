@@ -1,0 +1,93 @@
+"""PyTorch's operator database inside `torch.compile(backend="openxla")`: values and gradients of the CPU.
+
+Each time one entry of 24; all with `make test-slow`.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils import _pytree as pytree
+
+import torch_xla
+
+EVERY = 24
+# What they give is left open, by chance or by uninitialised memory, or cannot be on the device at all.
+OPEN = (
+    "bernoulli", "cauchy", "empty", "exponential", "geometric", "log_normal", "multinomial", "normal", "rand",
+    "rrelu", "uniform", "lowrank", "dropout", "sparse", "chalf", "eigh", "eig", "svd", "qr", "householder", "ormqr",
+    "multi_head_attention", "as_strided", "jiterator",
+)  # fmt: skip
+
+
+def cases() -> list[Any]:
+    """Every entry that the CPU has in float32; all but one of 24 are slow."""
+    chosen = [
+        entry
+        for entry in op_db
+        if torch.float32 in entry.supported_dtypes("cpu") and not any(word in entry.name for word in OPEN)
+    ]
+    return [
+        pytest.param(entry, id=entry.formatted_name, marks=[] if index % EVERY == 5 else [pytest.mark.slow])
+        for index, entry in enumerate(chosen)
+    ]
+
+
+@pytest.fixture(autouse=True)
+def compilations_start_anew() -> Iterator[None]:
+    torch_xla.sync()
+    torch._dynamo.reset()
+    yield
+    torch_xla.sync()
+
+
+def on(device: str, nested: Any) -> Any:
+    def move(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        return leaf.detach().to(device).requires_grad_(leaf.requires_grad)
+
+    return pytree.tree_map(move, nested)
+
+
+def outcome(function: Callable[..., Any], arguments: Any) -> tuple[list[Any], list[Any]]:
+    """The results and the gradients of their sum."""
+    results = pytree.tree_leaves(function(*arguments))
+    tensors = [each for each in results if isinstance(each, Tensor)]
+    differentiable = [each for each in tensors if each.requires_grad]
+    leaves = [each for each in pytree.tree_leaves(arguments) if isinstance(each, Tensor) and each.requires_grad]
+    gradients: Any = []
+    if differentiable and leaves:
+        total = sum(each.abs().sum() if each.is_complex() else each.sum() for each in differentiable)
+        gradients = torch.autograd.grad(total, leaves, allow_unused=True)  # type: ignore[arg-type]
+    return [each.detach().cpu() if isinstance(each, Tensor) else each for each in results], [
+        None if each is None else each.cpu() for each in gradients
+    ]
+
+
+def check(found: list[Any], expected: list[Any]) -> None:
+    for ours, theirs in zip(found, expected, strict=True):
+        finite = theirs[theirs.isfinite()].abs() if isinstance(theirs, Tensor) else torch.zeros(0)
+        # Measured by the largest element: a small one may be the difference of two large ones.
+        largest = float(finite.max()) if finite.numel() else 0.0
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4 * max(1.0, largest), equal_nan=True)
+
+
+@pytest.mark.parametrize("entry", cases())
+def test_a_compiled_operator_gives_what_the_cpu_gives(entry: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of the operators themselves
+        samples = list(entry.sample_inputs("cpu", torch.float32, requires_grad=entry.supports_autograd))
+        for sample in samples[:: max(1, len(samples) // 2)][:2]:
+            arguments = (sample.input, *sample.args)
+            expected = outcome(lambda *a, kwargs=sample.kwargs: entry.op(*a, **kwargs), on("cpu", arguments))
+            kwargs = on("xla", sample.kwargs)
+            torch._dynamo.reset()
+            compiled = torch.compile(lambda *a, kwargs=kwargs: entry.op(*a, **kwargs), backend="openxla")
+            found = outcome(compiled, on("xla", arguments))
+            for ours, theirs in zip(found, expected, strict=True):
+                check(ours, theirs)
