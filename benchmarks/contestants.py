@@ -31,6 +31,10 @@ class Setting:
     batch: int | None = None  # how many examples; otherwise the workload's own
 
 
+# A model with fewer bytes of parameters may have most of its state packed by a replay.
+SMALL_STATE = 2 << 20
+
+
 class Contestant(ABC):
     """Runs one model on one batch."""
 
@@ -177,10 +181,12 @@ class Replay(Ours):
     """The xla device, the step replayed; the step count of the optimizer is on the device, as that asks for."""
 
     fused = True
-    settles = 60  # its small values are packed after 50 replays
 
     def __init__(self, workload: Workload, dropout: float, setting: Setting = Setting()) -> None:
         super().__init__(workload, dropout, setting)
+        parameters = sum(p.nbytes for p in self.steps.model.parameters())
+        if parameters < SMALL_STATE and setting.mode == "training":
+            self.settles = 1_010  # by then the small values of a small model are packed
         self.replayed = CALLED["replay"](self.steps.step)
 
     def record(self) -> Tensor:

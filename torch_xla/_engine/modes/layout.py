@@ -44,6 +44,12 @@ class Layout:
         return self.program.donated
 
     @cached_property
+    def bytes(self) -> int:
+        """The bytes of what it writes: each value once."""
+        graph = self.program.graph
+        return sum(graph.specs[slot].numel * int(graph.specs[slot].dtype.itemsize) for slot in graph.outputs)
+
+    @cached_property
     def rewritten(self) -> list[int]:
         """The places whose value is an input and is not the one that holds the result."""
         read = set(self.inputs)

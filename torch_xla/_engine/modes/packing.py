@@ -26,8 +26,8 @@ from ..tensor.device import LOCK, Device
 from .layout import Layout, Packs, flat_spec, pack_graph, packed, unpack_graph
 from .references import OWNED, references
 
-# After so many runs a replay is packed, which costs a compilation.
-_AFTER = 50
+# After so many runs a replay is packed: the compilation for it takes as long as some thousands of runs save.
+_AFTER = 1_000
 # A pack that was read before it ran so often was not worth it: the next one is made twice as late.
 _WORTH = 16
 # What packs must spare a call in arrays, in and out, to be worth a compilation.
@@ -238,7 +238,12 @@ class Packing:
         chosen = [[self._chosen(each) for each in groups.values()] for groups in (kept, renewed)]
         inside, outside = ([group for group in groups if len(group) > 1] for groups in chosen)
         spared = 2 * sum(map(len, inside)) + sum(map(len, outside))
-        if spared < _SPARES or plain.program.stages or not is_host(device.jax_device):
+        moved = sum(
+            spec.numel * spec.dtype.itemsize for groups in (inside, outside) for each in groups for _, spec, _ in each
+        )
+        # Where most of the state is large the device takes so long that nobody waits for the host.
+        is_small = 2 * moved >= plain.bytes
+        if spared < _SPARES or not is_small or plain.program.stages or not is_host(device.jax_device):
             self._next = sys.maxsize
             return None
         self._kept, self._renewed = ([self._group(each, device) for each in groups] for groups in (inside, outside))
