@@ -31,7 +31,7 @@ PARTS: dict[str, list[str]] = {
         "--contestants", QUICK,
     ],
     "decode": ["decode", "--rounds", "3", "--batches", "1"],
-    "host": ["dispatch", "--blocks", "10"],
+    "host": ["dispatch"],
     "sight": ["sight", "--turns", "20"],
     "memory": ["memory"],
     "second": ["second_process", "--rounds", "2"],
