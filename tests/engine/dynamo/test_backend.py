@@ -131,6 +131,28 @@ def test_a_compiled_optimizer_joins_the_program_of_the_step(options: dict[str, A
         torch.testing.assert_close(one.cpu(), other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore")  # as above
+def test_numbers_of_a_compiled_optimizer_are_moved_together() -> None:
+    ours = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)).to("xla")
+    theirs = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+    theirs.load_state_dict({name: value.cpu() for name, value in ours.state_dict().items()})
+    optimizers = [torch.optim.Adam(model.parameters(), lr=0.1) for model in (ours, theirs)]
+    step = compiled(optimizers[0].step)
+    for index in range(5):
+        gradients = [torch.randn(p.shape) for p in theirs.parameters()]
+        for p, q, gradient in zip(ours.parameters(), theirs.parameters(), gradients, strict=True):
+            p.grad, q.grad = gradient.to("xla"), gradient
+        torch_xla.sync(wait=True)
+        met.clear_all()
+        step()
+        torch_xla.sync(wait=True)
+        optimizers[1].step()
+        moved = met.metric_data("TransferToDeviceTime")
+        assert moved is None or moved[0] <= 1 or index < 2  # the step counts of six parameters, which are on the host
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one.cpu(), other, rtol=1e-4, atol=1e-5)
+
+
 def test_a_compiled_model_in_a_replayed_step() -> None:
     ours, theirs = pair()
     run = compiled(ours)
@@ -275,6 +297,7 @@ def test_a_graph_on_the_cpu_alone_is_named() -> None:
 
 @pytest.mark.parametrize("name", ["openxla", "openxla_eval", "torchxla_trace_once", "aot_torchxla_trace_once"])
 def test_every_name_of_the_backend(name: str) -> None:
+    compiled(lambda x: x)  # the first call prepares Dynamo
     assert name in torch._dynamo.list_backends()
     assert torch.compile(lambda x: x + 1, backend=name)(torch.ones(2, device="xla")).tolist() == [2.0, 2.0]
 

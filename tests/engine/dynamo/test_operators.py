@@ -71,7 +71,7 @@ def outcome(function: Callable[..., Any], arguments: Any) -> tuple[list[Any], li
 
 def check(found: list[Any], expected: list[Any]) -> None:
     for ours, theirs in zip(found, expected, strict=True):
-        finite = theirs[theirs.isfinite()].abs() if isinstance(theirs, Tensor) else torch.zeros(0)
+        finite = theirs[theirs.isfinite()].to(torch.complex128).abs() if isinstance(theirs, Tensor) else torch.zeros(0)
         # Measured by the largest element: a small one may be the difference of two large ones.
         largest = float(finite.max()) if finite.numel() else 0.0
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4 * max(1.0, largest), equal_nan=True)

@@ -103,7 +103,10 @@ class CompiledGraph:
     def _record(self, values: dict[Any, Any]) -> Device | None:
         """Records the operation, and says where. Holds no value afterwards: what was overwritten may be given away."""
         parts = self._parts
-        made = self._operation.record([values[node] for node in parts.inputs]) if self._operation is not None else []
+        arguments = [values[node] for node in parts.inputs]
+        arguments += [torch.stack([values[node] for node in nodes]) for nodes in parts.scalars]
+        made = self._operation.record(arguments) if self._operation is not None else []
+        del arguments
         by_node = dict(zip(parts.outputs, made, strict=True))
         written = []
         for target, source in parts.writes:

@@ -95,7 +95,7 @@ class Operation:
         written = {source: target for target, source in self._parts.writes}
         if not written:
             return None
-        tensors = [n for n, each in zip(self._parts.inputs, arguments, strict=True) if isinstance(each, torch.Tensor)]
+        tensors = [n for n, each in zip(self._parts.inputs, arguments, strict=False) if isinstance(each, torch.Tensor)]
         place = {node: index for index, node in enumerate(tensors)}
         found = [place.get(written[node], -1) if node in written else -1 for node in self._parts.outputs]
         return tuple(

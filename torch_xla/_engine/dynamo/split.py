@@ -31,6 +31,7 @@ class Parts:
     writes: list[tuple[Node, Node]] = field(default_factory=list)  # (argument, what is written to it)
     results: Any = None
     inputs: list[Node] = field(default_factory=list)  # of the device's part
+    scalars: list[list[Node]] = field(default_factory=list)  # inputs besides: from the host, each list as one array
     outputs: list[Node] = field(default_factory=list)
     module: GraphModule | None = None  # the device's part
     name: str = ""
@@ -118,8 +119,20 @@ def _find_borders(parts: Parts, on_device: set[Node]) -> None:
     for _, value in parts.writes:
         used[value] = None
     torch.fx.node.map_arg(parts.results, lambda node: used.setdefault(node))
-    parts.inputs = list(inputs)
+    _gather_scalars(inputs, parts)
     parts.outputs = [node for node in used if node in on_device]
+
+
+def _gather_scalars(inputs: dict[Node, None], parts: Parts) -> None:
+    # The step counts of an optimizer: one transfer for all of them, not one for each.
+    by_dtype: dict[torch.dtype, list[Node]] = {}
+    for node in inputs:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.dim() == 0:
+            by_dtype.setdefault(value.dtype, []).append(node)
+    parts.scalars = [nodes for nodes in by_dtype.values() if len(nodes) > 1]
+    gathered = {node for nodes in parts.scalars for node in nodes}
+    parts.inputs = [node for node in inputs if node not in gathered]
 
 
 def _extract(module: GraphModule, parts: Parts) -> GraphModule:
@@ -129,6 +142,13 @@ def _extract(module: GraphModule, parts: Parts) -> GraphModule:
         copy = graph.placeholder(node.name)
         copy.meta = dict(node.meta)
         copies[node] = copy
+    arrays = [graph.placeholder(f"scalars_{number}") for number in range(len(parts.scalars))]
+    for nodes, array in zip(parts.scalars, arrays, strict=True):
+        dtype = nodes[0].meta["val"].dtype
+        array.meta = {"val": torch.empty(len(nodes), dtype=dtype, device="meta")}
+        for index, node in enumerate(nodes):
+            copies[node] = graph.call_function(aten.select.int, (array, 0, index))
+            copies[node].meta = {"val": torch.empty((), dtype=dtype, device="meta")}
     for node in parts.device:
         copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(tuple(copies[node] for node in parts.outputs))
