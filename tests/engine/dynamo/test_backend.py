@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,14 +16,6 @@ import torch_xla.debug.metrics as met
 import torch_xla.runtime as xr
 from torch_xla._engine.graph.graph import Graph
 from torch_xla._engine.tensor.device import device_at
-
-
-@pytest.fixture(autouse=True)
-def compilations_start_anew() -> Iterator[None]:
-    torch_xla.sync()
-    torch._dynamo.reset()
-    yield
-    torch_xla.sync()
 
 
 def compiled(function: Any, **options: Any) -> Callable[..., Any]:

@@ -4,7 +4,7 @@ Each time one entry of 24; all with `make test-slow`.
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
-
-import torch_xla
 
 EVERY = 24
 # What they give is left open, by chance or by uninitialised memory, or cannot be on the device at all.
@@ -35,14 +33,6 @@ def cases() -> list[Any]:
         pytest.param(entry, id=entry.formatted_name, marks=[] if index % EVERY == 5 else [pytest.mark.slow])
         for index, entry in enumerate(chosen)
     ]
-
-
-@pytest.fixture(autouse=True)
-def compilations_start_anew() -> Iterator[None]:
-    torch_xla.sync()
-    torch._dynamo.reset()
-    yield
-    torch_xla.sync()
 
 
 def on(device: str, nested: Any) -> Any:

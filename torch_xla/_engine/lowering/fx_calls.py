@@ -4,6 +4,7 @@
 takes this one: the same calls by the same rules, and the same random keys in the same order.
 """
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,7 +60,7 @@ class _Calls:
             self._inputs.append(spec)
             self._slots[node] = len(self._specs)
             self._specs.append(spec)
-        elif getattr(target, "__name__", "") == "getitem" and not isinstance(target, OpOverload):
+        elif target is operator.getitem:
             self._slots[node] = self._slots[node.args[0]][node.args[1]]  # type: ignore[index]
         elif isinstance(target, OpOverload) and target in fx.EMPTY:
             spec = _spec(node.meta.get("val"))
