@@ -31,15 +31,11 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 # So long a tape may be for the short way through a kernel: never, while each operation runs when it is called.
 _longest = TAPE_LIMIT
-_run_now: Callable[[Device], None] | None = None
+_run_now: Callable[..., Any] | None = None
 
 
-def run_at_once(run: Callable[[Device], None] | None) -> None:
-    """Calls `run` with the device after every operation that is recorded from now on; `None` ends that.
-
-    Constants, operations that read nothing, wait for the first operation that reads them. So do random numbers that
-    fill memory nobody has written to.
-    """
+def run_at_once(run: Callable[[planning.Entry, Operator, Any, Any, planning.Call], Any] | None) -> None:
+    """Calls `run` in the place of `record_call` with every call that has operands from now on; `None` ends that."""
     global _longest, _run_now
     _run_now = run
     _longest = TAPE_LIMIT if run is None else -1
@@ -128,7 +124,7 @@ def append(plan: Plan, call: planning.Call, device: Device, generator: torch.Gen
         if numbers:
             tape.numbers += numbers
         if plan.draws:
-            tape.draws += [_draw(device, generator) for _ in range(plan.draws)]
+            tape.draws += draw(plan, device, generator)
         values = tape.values
         slot = len(values)
         if len(plan.outputs) == 1:
@@ -154,11 +150,12 @@ def _mixed(one: Device, other: Device) -> RuntimeError:
     )
 
 
-def _draw(device: Device, generator: torch.Generator | None) -> int:
+def draw(plan: Plan, device: Device, generator: torch.Generator | None) -> list[int]:
+    """The states for the random numbers of one call."""
     if generator is None:
-        return device.generator.draw()
+        return [device.generator.draw() for _ in range(plan.draws)]
     # A generator of the CPU may steer a draw on the device: it gives the state.
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+    return [int(torch.empty((), dtype=torch.int64).random_(generator=generator).item()) for _ in range(plan.draws)]
 
 
 def recorder_of_two(name: str) -> Kernel:
@@ -199,7 +196,7 @@ def recorder_of_two(name: str) -> Kernel:
         try:
             values = (tape := device.tape).values
             if len(values) > _longest:
-                return record(a, b)
+                return _record(entry, operator_of(name), args, kwargs, ([], [first, second], []))
             here = first.slot if first.tape is tape else _slot(tape, first, device)
             there = second.slot if second.tape is tape else _slot(tape, second, device)
             code, expected, position = tape.code, tape.expected, len(tape.code)
@@ -285,27 +282,33 @@ def _record(
     """Any call: with several results, written ones, random numbers, or none of our operands."""
     if not entry.is_settled:
         entry, call = planning.settle(entry, operator, args, kwargs, call)
-    plan = entry.plan
-    if plan is None:
+    if entry.plan is None:
         return fallback.run(operator, args, kwargs)
-    device = _device_of(call[1], kwargs)
-    runs_now = _run_now is not None and bool(call[1]) and not (plan.draws and _is_nothing_yet(call[1]))
-    results = append(plan, call, device, _generator(args, kwargs) if plan.draws else None)
+    if (run := _run_now) is not None and call[1]:
+        return run(entry, operator, args, kwargs, call)
+    return record_call(entry, operator, args, kwargs, call)
+
+
+def record_call(
+    entry: planning.Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: planning.Call
+) -> Any:
+    """Records a call that has a plan, and returns what the operator returns."""
+    plan: Plan = entry.plan  # type: ignore[assignment]
+    results = append(plan, call, device_of(call[1], kwargs), generator_of(args, kwargs) if plan.draws else None)
+    return give(entry, operator, args, kwargs, results)
+
+
+def give(
+    entry: planning.Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], values: list[Value]
+) -> Any:
+    """What an operator returns whose results are `values`: new tensors, or those it writes to, which show them now."""
     if entry.writes:
-        made = _write_back(entry, operator, args, kwargs, results)
-    else:
-        made = nest(entry, results) if entry.nested else wrap(results[0])
-    if runs_now and _run_now is not None:
-        _run_now(device)
-    return made
+        return _write_back(entry, operator, args, kwargs, values)
+    return _nest(entry, values) if entry.nested else wrap(values[0])
 
 
-def _is_nothing_yet(operands: list[Any]) -> bool:
-    values: list[Value] = [operand[0] if operand.__class__ is tuple else operand for operand in operands]
-    return all(value.buffer is None and value.tape is None for value in values)
-
-
-def _device_of(operands: list[Any], kwargs: dict[str, Any]) -> Device:
+def device_of(operands: list[Any], kwargs: dict[str, Any]) -> Device:
+    """The device a call runs on: that of its first operand."""
     if not operands:
         return device_for(kwargs.get("device"))
     first = operands[0]
@@ -313,11 +316,12 @@ def _device_of(operands: list[Any], kwargs: dict[str, Any]) -> Device:
     return device
 
 
-def _generator(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generator | None:
+def generator_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generator | None:
+    """The generator that a call was given."""
     return next((a for a in (*args, *kwargs.values()) if isinstance(a, torch.Generator)), None)
 
 
-def nest(entry: planning.Entry, values: list[Value]) -> Any:
+def _nest(entry: planning.Entry, values: list[Value]) -> Any:
     """Tensors of the results, nested as the operator returns them."""
     assert entry.plan is not None
     if entry.is_list:
@@ -337,11 +341,7 @@ def nest(entry: planning.Entry, values: list[Value]) -> Any:
 def _write_back(
     entry: planning.Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], values: list[Value]
 ) -> Any:
-    if entry.watched:
-        if isinstance(args[0], Tensor):
-            refusals.refuse_partial_overlap(operator, [args[0]], args, kwargs)
-        elif operator.bumps:
-            refusals.refuse_partial_overlap_of_lists(args)
+    refuse_overlap(entry, operator, args, kwargs)
     rest = enumerate(values)
     for where in operator.written:
         target = args[where] if isinstance(where, int) else kwargs.get(where)
@@ -354,12 +354,37 @@ def _write_back(
             else:
                 for tensor in target:
                     _replace(entry, tensor, *next(rest))
-            if operator.bumps:
-                private.increment_version(target)
-    if not operator.returns:
-        return None  # as `_foreach_add_` does
-    first = operator.written[0]
-    return args[first] if isinstance(first, int) else kwargs[first]
+    return returned_by(operator, args, kwargs)
+
+
+def refuse_overlap(entry: planning.Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises as PyTorch does if an operand shows part of the memory that this call writes to."""
+    if entry.watched:
+        if isinstance(args[0], Tensor):
+            refusals.refuse_partial_overlap(operator, [args[0]], args, kwargs)
+        elif operator.bumps:
+            refusals.refuse_partial_overlap_of_lists(args)
+
+
+def written_by(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """The tensors that a call writes to, in the order of its results."""
+    targets: list[Tensor] = []
+    for where in operator.written:
+        target = args[where] if isinstance(where, int) else kwargs.get(where)
+        if isinstance(target, Tensor):
+            targets.append(target)
+        elif target is not None:
+            targets += target
+    return targets
+
+
+def returned_by(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What an operator that writes to its arguments returns. Counts its writes where PyTorch leaves that to it."""
+    first: Any = operator.written[0]
+    target = args[first] if isinstance(first, int) else kwargs[first]
+    if operator.bumps:
+        private.increment_version(target)
+    return target if operator.returns else None  # None: as `_foreach_add_`
 
 
 def _replace(entry: planning.Entry, tensor: Tensor, position: int, value: Value) -> None:

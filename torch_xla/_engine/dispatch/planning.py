@@ -45,7 +45,7 @@ RESIZE_WARNING = (
 Call = tuple[list[Any], list[Any], list[Any]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Entry:
     """What a kernel does for all calls with one signature. Without a plan the call runs on the CPU."""
 

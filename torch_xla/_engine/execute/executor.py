@@ -71,7 +71,7 @@ def run(
     try:
         try:
             outputs = program.run(list(buffers), numbers, keys)
-        except TypeError:
+        except (TypeError, jax.errors.JaxRuntimeError):
             # Under XLA_USE_BF16, set after some values were already on the device, those have another dtype.
             outputs = program.run(_converted(program, buffers), numbers, keys)
         finally:

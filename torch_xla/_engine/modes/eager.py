@@ -1,14 +1,23 @@
 """Eager mode: each operation runs when it is called, by a program of its own that is compiled once.
 
-What shows an operand in another order, and a write through a view, are part of the operation's program.
+What shows an operand in another order, and a write through a view, are part of the operation's program. Constants,
+operations that read nothing, wait for the first operation that reads them. So do random numbers that fill memory nobody
+has written to.
 """
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from .. import metrics
 from ..dispatch import kernels
-from ..tensor.device import Device, existing_devices
+from ..dispatch.forms import Operator
+from ..dispatch.planning import Call, Entry
+from ..graph.plan import Plan
+from ..graph.tape import Value
+from ..tensor import at_once
+from ..tensor.device import LOCK, Device, existing_devices
+from ..tensor.storage import value_of
 from ..tensor.sync import sync_device
 
 _is_on = False
@@ -32,10 +41,58 @@ def switch(on: bool) -> None:
     kernels.run_at_once(_run if on else None)
 
 
-def _run(device: Device) -> None:
+def _run(entry: Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Any:
+    _, operands, numbers = call
+    plan: Plan = entry.plan  # type: ignore[assignment]
+    if plan.draws and _is_nothing_yet(operands):
+        return kernels.record_call(entry, operator, args, kwargs, call)
     compiled, start = _compiles.value, time.perf_counter_ns()
-    sync_device(device)
+    device = kernels.device_of(operands, kwargs)
+    with LOCK:
+        alone = at_once.look_up(entry, operands, device)
+        if alone is None or alone.shortcut is None:
+            made = _run_tape(entry, operator, args, kwargs, call, device, alone)
+        else:
+            if entry.writes:
+                kernels.refuse_overlap(entry, operator, args, kwargs)
+            draws = kernels.draw(plan, device, kernels.generator_of(args, kwargs)) if plan.draws else []
+            values = at_once.run(alone.shortcut, alone.values, numbers, draws)
+            if entry.writes:
+                for tensor, value in zip(kernels.written_by(operator, args, kwargs), values, strict=True):
+                    tensor.untyped_storage().value = value  # type: ignore[attr-defined]
+                made = kernels.returned_by(operator, args, kwargs)
+            else:
+                made = kernels.give(entry, operator, args, kwargs, values)
     (_executing if _compiles.value == compiled else _compiling).add(time.perf_counter_ns() - start)
+    return made
+
+
+def _run_tape(
+    entry: Entry,
+    operator: Operator,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    call: Call,
+    device: Device,
+    alone: at_once.Call | None,
+) -> Any:
+    """Records the call and runs what is recorded; if it was `alone`, the next one like it needs no tape."""
+    plan: Plan = entry.plan  # type: ignore[assignment]
+    results = kernels.append(plan, call, device, kernels.generator_of(args, kwargs) if plan.draws else None)
+    made = kernels.give(entry, operator, args, kwargs, results)
+    if entry.writes:
+        results = [value_of(tensor) for tensor in kernels.written_by(operator, args, kwargs)]
+    slots = [value.slot for value in results]
+    del results  # what was written through a view is needed in its place only
+    sync_device(device)
+    if alone is not None:
+        at_once.learn(alone, slots, device.last_schedule)
+    return made
+
+
+def _is_nothing_yet(operands: list[Any]) -> bool:
+    values: list[Value] = [operand[0] if operand.__class__ is tuple else operand for operand in operands]
+    return all(value.buffer is None and value.tape is None for value in values)
 
 
 def suspended() -> Callable[[], None] | None:

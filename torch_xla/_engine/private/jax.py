@@ -2,7 +2,7 @@
 
 import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import FunctionType
@@ -40,6 +40,27 @@ def put(host: np.ndarray, device: jax.Device) -> jax.Array:
     with jax.enable_x64(True):
         result: jax.Array = pxla.batched_device_put(ShapedArray(host.shape, host.dtype), sharding, [host], [device])
     return result
+
+
+def direct_call(executable: Any) -> Callable[[Sequence[jax.Array]], Sequence[jax.Array]] | None:
+    """What runs a compiled program on buffers, if JAX itself would do nothing else; `None` if it would.
+
+    JAX's way looks at type, size and place of each argument, and at its settings, to learn whether it knows this kind
+    of call. A program's own buffers are always of the kind it was compiled for.
+    """
+    call = getattr(getattr(executable, "_executable", None), "unsafe_call", None)
+    if not isinstance(call, pxla.ExecuteReplicated):
+        return None
+    has_effects = call.has_unordered_effects or call.ordered_effects or call.has_host_callbacks or call.mut
+    if has_effects or len(call.kept_var_idx) != len(jax.tree.leaves(executable.in_avals)):
+        return None
+    execute, handlers = call.xla_executable.execute_sharded, call.out_handler.handlers
+
+    def run(buffers: Sequence[jax.Array]) -> Sequence[jax.Array]:
+        outputs: Sequence[jax.Array] = execute(buffers).consume_with_handlers(handlers)
+        return outputs
+
+    return run
 
 
 class _Somewhere(source_info_util.SourceInfo):

@@ -73,6 +73,9 @@ _graph_size = metrics.metric("TensorsGraphSize", metrics.Unit.SCALAR)
 # The schedules of each tape; more than one where not always the same values are held at its end.
 _schedules: "OrderedDict[Any, list[Schedule]]" = OrderedDict()
 
+# What runs a single operation without a tape (`at_once`).
+shortcuts: "OrderedDict[Any, Any]" = OrderedDict()
+
 
 # Looks at a program that is about to run, and returns what is to be called once the step is over (`sight/`).
 inspect: Callable[[Schedule, Tape], Callable[[], None]] | None = None
@@ -324,4 +327,5 @@ def _lines_of_outputs(part: Cut, lines: dict[int, Line]) -> list[Line | None]:
 def clear_schedules() -> None:
     """Forgets every schedule and program."""
     _schedules.clear()
+    shortcuts.clear()
     cache.clear()
