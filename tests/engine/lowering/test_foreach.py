@@ -32,7 +32,7 @@ def integers(start: int = 1) -> list[torch.Tensor]:
     ]
 
 
-@pytest.mark.parametrize("name", foreach.UNARY.split())
+@pytest.mark.parametrize("name", [*foreach.UNARY.split(), "max"])
 def test_functions_of_one_list(name: str) -> None:
     op = getattr(aten, f"_foreach_{name}").default
     operands = [t for t in mixed() if t.numel()] if name == "max" else mixed()

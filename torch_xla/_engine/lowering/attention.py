@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from .barrier import once_on_cpu
 from .matmul import contract, summed_to
 from .opmath import number_as, widened
 from .random import chance, dropout_scale
@@ -104,7 +105,8 @@ class Attention:
         grad_weights = self.dropped(contract(grad, self.value, ((4,), (3,)), BATCH_AND_HEAD), kept)
         mean = jnp.sum(widened(grad) * widened(output), -1, keepdims=True)
         grad_scores = weights * (grad_weights - mean)
-        scaled = (grad_scores * number_as(self.scale, weights.dtype)).astype(narrow)
+        # Otherwise the exponentials are computed anew in front of each product.
+        scaled = once_on_cpu((grad_scores * number_as(self.scale, weights.dtype)).astype(narrow))
         grad_query = contract(scaled, self.key, ((4,), (2,)), BATCH_AND_HEAD)
         grad_key = contract(scaled, query, rows, BATCH_AND_HEAD)
         return grad_query, grad_key, grad_value, grad_scores

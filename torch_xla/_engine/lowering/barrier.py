@@ -16,6 +16,11 @@ def barrier(arrays: list[jax.Array]) -> list[jax.Array]:
     return list(jax.lax.optimization_barrier(arrays))
 
 
+def once_on_cpu(array: jax.Array) -> jax.Array:
+    """`array`, in front of several readers: XLA:CPU simplifies across them, and so computes it anew for each."""
+    return jax.lax.platform_dependent(array, cpu=jax.lax.optimization_barrier, default=lambda array: array)
+
+
 @lowers(AFTER)
 def after(arrays: list[jax.Array], earlier: jax.Array) -> list[jax.Array]:
     """The same values, not there before `earlier` is, and nothing that the compiler knows to be equal to `arrays`.

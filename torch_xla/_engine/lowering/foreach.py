@@ -56,12 +56,35 @@ def along_lists(op: OpOverload) -> Callable[..., list[Any]]:
     return lower
 
 
+def by_element(op: OpOverload) -> Callable[..., list[Any]]:
+    """As `along_lists`, of an `op` that treats elements alike: a list of single elements is computed as one vector.
+
+    Optimizers keep a step count for each parameter. A program that adds 1 to each of a hundred by itself, and reads
+    each, has hundreds of small loops for XLA to compile and to start.
+    """
+    each = along_lists(op)
+
+    def lower(*args: Any, **kwargs: Any) -> list[Any]:
+        if not all(_are_single_elements(arg) if isinstance(arg, list) else not _is_tensor(arg) for arg in args):
+            return each(*args, **kwargs)
+        vectors = [jnp.stack(arg) if isinstance(arg, list) else arg for arg in args]
+        return list(jnp.unstack(_apply(op, vectors, kwargs)))
+
+    return lower
+
+
+def _are_single_elements(arrays: list[Any]) -> bool:
+    """Whether all are tensors without dimensions, and of one dtype."""
+    return all(_is_tensor(array) and not array.ndim and array.dtype == arrays[0].dtype for array in arrays)
+
+
 UNARY = (
     "abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg reciprocal round "
-    "rsqrt sigmoid sign sin sinh sqrt tan tanh trunc max"
+    "rsqrt sigmoid sign sin sinh sqrt tan tanh trunc"
 )
 for _name in UNARY.split():
-    lowers(getattr(aten, f"_foreach_{_name}").default, separable=True)(along_lists(getattr(aten, _name).default))
+    lowers(getattr(aten, f"_foreach_{_name}").default, separable=True)(by_element(getattr(aten, _name).default))
+lowers(aten._foreach_max.default, separable=True)(along_lists(aten.max.default))
 
 ROWS: dict[OpOverload, OpOverload] = {
     aten._foreach_add.List: aten.add.Tensor,
@@ -102,7 +125,7 @@ ROWS: dict[OpOverload, OpOverload] = {
     aten._foreach_zero.default: aten.zeros_like.default,
 }
 for _foreach, _single in ROWS.items():
-    lowers(_foreach, separable=True)(along_lists(_single))
+    lowers(_foreach, separable=True)(by_element(_single))
 
 # Newer than the oldest PyTorch we support.
 if hasattr(aten, "_foreach_clone"):

@@ -3,6 +3,7 @@
 Narrow floats accumulate in float32 and are rounded once, at the end, as PyTorch's kernels do.
 """
 
+from math import prod
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ import torch
 from jax import lax
 
 from .. import dtypes
+from .barrier import once_on_cpu
 from .opmath import FLOAT32, number_as, widened
 from .promotion import common_dtype
 from .registry import lowers
@@ -31,7 +33,21 @@ def contract(
     batch: tuple[tuple[int, ...], tuple[int, ...]] = ((), ()),
 ) -> jax.Array:
     """The sum of products over `dims` of each operand, in the accumulation dtype; `batch` dimensions come first."""
+    if not batch[0] and dims[0] == dims[1] and len(dims[0]) > 1 and _are_neighbours(dims[0]):
+        left, right = (_merged(operand, dims[0]) for operand in (left, right))
+        dims = dims[0][:1], dims[1][:1]
     return lax.dot_general(left, right, (dims, batch), preferred_element_type=accumulation_dtype(left.dtype))
+
+
+def _are_neighbours(dims: tuple[int, ...]) -> bool:
+    return dims == tuple(range(dims[0], dims[0] + len(dims)))
+
+
+def _merged(array: jax.Array, dims: tuple[int, ...]) -> jax.Array:
+    # XLA:CPU can read a matrix transposed, but first transposes an array of more dimensions in memory, together with all
+    # that was to be computed on the way. (It transposes batches of matrices in any case.)
+    first, last = dims[0], dims[-1] + 1
+    return array.reshape(*array.shape[:first], prod(array.shape[first:last]), *array.shape[last:])
 
 
 @lowers(aten.mm.default, aten.mv.default, aten.dot.default)
@@ -91,6 +107,8 @@ def linear_backward(
     self: jax.Array, grad_output: jax.Array, weight: jax.Array, output_mask: list[bool]
 ) -> tuple[jax.Array | None, jax.Array | None, jax.Array | None]:
     rows = tuple(range(self.ndim - 1))
+    # It is read three times; the sum over a part of what it was computed from can take as long as a product.
+    grad_output = once_on_cpu(grad_output)
     grad_input = grad_weight = grad_bias = None
     if output_mask[0]:
         if weight.ndim == 1:

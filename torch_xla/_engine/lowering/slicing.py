@@ -75,8 +75,9 @@ def select_scatter(self: jax.Array, src: jax.Array, dim: int, index: int) -> jax
 def select_backward(grad_output: jax.Array, input_sizes: Sequence[int], dim: int, index: int) -> jax.Array:
     dim = one_dim(dim, len(input_sizes))
     index = index % input_sizes[dim]
-    grad = jnp.expand_dims(grad_output, dim)
-    return _spread_slice(grad, input_sizes, dim, range(index, index + 1), jnp.zeros((), grad_output.dtype))
+    # Not padded: the gradients of several selections are added up, and XLA fuses that only if each can be computed anywhere.
+    here = lax.broadcasted_iota(np.int32, tuple(input_sizes), dim) == index
+    return jnp.where(here, jnp.expand_dims(grad_output, dim), jnp.zeros((), grad_output.dtype))
 
 
 def _on_diagonal(diagonal: jax.Array, rows: int, columns: int, offset: int) -> tuple[jax.Array, jax.Array]:
