@@ -44,8 +44,8 @@ def _are_neighbours(dims: tuple[int, ...]) -> bool:
 
 
 def _merged(array: jax.Array, dims: tuple[int, ...]) -> jax.Array:
-    # XLA:CPU can read a matrix transposed, but first transposes an array of more dimensions in memory, together with all
-    # that was to be computed on the way. (It transposes batches of matrices in any case.)
+    # XLA:CPU can read a matrix transposed, but first transposes an array of more dimensions in memory, together with
+    # all that was to be computed on the way. (It transposes batches of matrices in any case.)
     first, last = dims[0], dims[-1] + 1
     return array.reshape(*array.shape[:first], prod(array.shape[first:last]), *array.shape[last:])
 
