@@ -16,6 +16,7 @@ from torch_xla._engine.tensor import sync
 from torch_xla._engine.tensor.device import device_at
 from torch_xla._engine.tensor.storage import value_of
 from torch_xla.experimental import eager_mode_context
+from torch_xla.utils.dlpack import to_dlpack
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +80,7 @@ def test_the_second_call_needs_no_tape_and_gives_the_same(name: str) -> None:
                 assert uses_a_tape(lambda result=result, a=a, b=b: result.append(call(a, b))) == (turn == 0)
             else:
                 result.append(call(a, b))
-            seen += [result[0], a.clone(), b.clone(), alias.clone(), a._version - version]
+            seen += [*(each.cpu().clone() for each in (a, b, alias)), result[0], a._version - version]
     torch.testing.assert_close(kept["xla"], kept["cpu"], check_device=False)
 
 
@@ -125,6 +126,43 @@ def test_only_the_base_of_a_view_is_computed() -> None:
     assert len(shortcut.program.graph.outputs) == 1
 
 
+WRITES: dict[str, Callable[[Tensor, Tensor], object]] = {
+    "in place": lambda a, b: a.add_(b),
+    "by itself": lambda a, b: a.add_(a),
+    "drawn": lambda a, b: a.uniform_(),
+    "through a view": lambda a, b: a[0].add_(1),
+    "of a list": lambda a, b: torch._foreach_add_([a, b], 1.0),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_much_memory_that_nobody_else_holds_is_written_over(name: str) -> None:
+    a, b = numbers("xla", 128, 128), numbers("xla", 128, 128)
+    for _ in range(4):
+        before = value_of(a).buffer
+        WRITES[name](a, b)
+        assert before.is_deleted()
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_memory_that_somebody_holds_is_not(name: str) -> None:
+    a, b = numbers("xla", 128, 128), numbers("xla", 128, 128)
+    for _ in range(3):
+        WRITES[name](a, b)  # known, and takes what it writes to
+    for keep in (torch.clone, value_of, to_dlpack, lambda a: a.detach().clone()):
+        for _ in range(2):
+            expected, kept = a.cpu(), keep(a)
+            buffer = value_of(a).buffer
+            WRITES[name](a, b)
+            assert not buffer.is_deleted() and not torch.equal(a.cpu(), expected)
+            if isinstance(kept, Tensor):
+                assert torch.equal(kept.cpu(), expected)
+            del kept
+    before = value_of(a).buffer
+    WRITES[name](a, b)
+    assert before.is_deleted()
+
+
 def test_random_numbers_are_those_of_recorded_operations() -> None:
     def draw() -> list[Tensor]:
         torch.manual_seed(5)
@@ -150,8 +188,9 @@ def test_what_waits_is_run_with_the_next_operation() -> None:
         assert not uses_a_tape(lambda: a + a)
 
 
-def test_a_program_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    a = numbers("xla", 3, 3)
+@pytest.mark.parametrize("size, gives", [(3, False), (128, True)])
+def test_a_program_that_fails_changes_nothing(size: int, gives: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = numbers("xla", size, size)
     for _ in range(2):
         a[0].add_(1)
     before, version = a.tolist(), a._version
@@ -161,6 +200,7 @@ def test_a_program_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -
 
     with monkeypatch.context() as patch:
         patch.setattr(executor, "run", fail)
+        assert [bool(shortcut.gives) for shortcut in sync.shortcuts.values()] == [gives]
         with pytest.raises(RuntimeError, match="no memory"):
             a[0].add_(1)
     assert a.tolist() == before and a._version == version
@@ -240,6 +280,29 @@ def test_operands_of_two_devices_are_refused() -> None:
     a.add_(a.clone())
     with pytest.raises(RuntimeError, match="on the same device"):
         a.add_(torch.ones(3))
+
+
+def test_a_reader_in_another_thread_never_finds_memory_that_was_given_away() -> None:
+    a = torch.zeros(128, 128).to("xla")
+    seen: list[float] = []
+    failed: list[BaseException] = []
+    done = threading.Event()
+
+    def read() -> None:
+        try:
+            while not done.is_set():
+                seen.append((a * 1.0)[0, 0].item())
+        except BaseException as error:
+            failed.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(500):
+        a.add_(1)
+    done.set()
+    reader.join()
+    assert not failed
+    assert seen == sorted(seen) and a[0, 0].item() == 500
 
 
 def test_threads_do_not_see_each_others_operations() -> None:

@@ -247,6 +247,7 @@ def recorder(name: str, plans: Plans | None = None) -> Kernel:
         if entry is None:  # of two threads here at once, one plan counts
             entry = plans.setdefault(key, planning.plan_call(operator, args, kwargs, call))
         if not entry.is_simple or not operands:
+            value = None  # which this call may write to: who else holds it is counted
             return _record(entry, operator, args, kwargs, call)
         # One result that is a new tensor: almost every call. As in `append`, which would cost a sixth of the whole.
         device: Device = (operands[0][0] if operands[0].__class__ is tuple else operands[0]).device

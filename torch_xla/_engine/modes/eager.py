@@ -20,6 +20,9 @@ from ..tensor.device import LOCK, Device, existing_devices
 from ..tensor.storage import value_of
 from ..tensor.sync import sync_device
 
+# Writing over so many bytes saves more than it costs to find out that nobody else holds them.
+_WORTH_TAKING = 1 << 16
+
 _is_on = False
 _compiles = metrics.counter("UncachedCompile")
 _executing = metrics.metric("EagerOpExecuteTime")
@@ -52,19 +55,56 @@ def _run(entry: Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[s
         alone = at_once.look_up(entry, operands, device)
         if alone is None or alone.shortcut is None:
             made = _run_tape(entry, operator, args, kwargs, call, device, alone)
+        elif entry.writes:
+            made = _write(entry, operator, args, kwargs, call, device, alone)
         else:
-            if entry.writes:
-                kernels.refuse_overlap(entry, operator, args, kwargs)
-            draws = kernels.draw(plan, device, kernels.generator_of(args, kwargs)) if plan.draws else []
-            values = at_once.run(alone.shortcut, alone.values, numbers, draws)
-            if entry.writes:
-                for tensor, value in zip(kernels.written_by(operator, args, kwargs), values, strict=True):
-                    tensor.untyped_storage().value = value  # type: ignore[attr-defined]
-                made = kernels.returned_by(operator, args, kwargs)
-            else:
-                made = kernels.give(entry, operator, args, kwargs, values)
+            outputs, values = alone.shortcut.results_on(device)
+            at_once.run(alone, outputs, numbers, _draws(plan, args, kwargs, device))
+            made = kernels.give(entry, operator, args, kwargs, values)
     (_executing if _compiles.value == compiled else _compiling).add(time.perf_counter_ns() - start)
     return made
+
+
+def _draws(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], device: Device) -> list[int]:
+    return kernels.draw(plan, device, kernels.generator_of(args, kwargs)) if plan.draws else []
+
+
+def _write(
+    entry: Entry,
+    operator: Operator,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    call: Call,
+    device: Device,
+    alone: at_once.Call,
+) -> Any:
+    """Runs a call that writes to its arguments without a tape."""
+    kernels.refuse_overlap(entry, operator, args, kwargs)
+    plan: Plan = entry.plan  # type: ignore[assignment]
+    storages: list[Any] = [tensor.untyped_storage() for tensor in kernels.written_by(operator, args, kwargs)]
+    before = [storage.value for storage in storages]
+    way = alone
+    while way.shortcut is not None:
+        outputs, values = way.shortcut.results_on(device)
+        # In their places before they are computed: from here on no other thread finds what the program takes.
+        _put(storages, values)
+        try:
+            if at_once.may_give(way, call[1], before):
+                at_once.run(way, outputs, call[2], _draws(plan, args, kwargs, device))
+                return kernels.returned_by(operator, args, kwargs)
+        except BaseException:
+            _put(storages, before)
+            raise
+        _put(storages, before)
+        if way is not alone:
+            break
+        way = at_once.if_held(alone)
+    return _run_tape(entry, operator, args, kwargs, call, device, way)
+
+
+def _put(storages: list[Any], values: list[Value]) -> None:
+    for storage, value in zip(storages, values, strict=True):
+        storage.value = value
 
 
 def _run_tape(
@@ -82,11 +122,17 @@ def _run_tape(
     made = kernels.give(entry, operator, args, kwargs, results)
     if entry.writes:
         results = [value_of(tensor) for tensor in kernels.written_by(operator, args, kwargs)]
-    slots = [value.slot for value in results]
-    del results  # what was written through a view is needed in its place only
+    into = [value.slot for value in results]
+    key, slots = (alone.key, [value.slot for value in alone.values]) if alone is not None else (None, [])
+    if entry.writes and sum(value.spec.numel * value.spec.dtype.itemsize for value in results) >= _WORTH_TAKING:
+        # What was there before is not needed at all: the program may take it.
+        call[1].clear()
+        if alone is not None:
+            alone.values.clear()
+    results.clear()  # what was written through a view is needed in its place only
     sync_device(device)
-    if alone is not None:
-        at_once.learn(alone, slots, device.last_schedule)
+    if key is not None:
+        at_once.learn(key, slots, into, device.last_schedule)
     return made
 
 
