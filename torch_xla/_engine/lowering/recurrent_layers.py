@@ -2,6 +2,8 @@
 
 What does not depend on the previous step stays out of the loop: the products with the layer's input before it, the
 gradients of the weights behind it. So a step of the loop is one matrix product and what lies between two of them.
+XLA:CPU makes that ten times slower where several terms of one fused loop read the gates, so some is computed more
+broadly than it is needed: results of their own that are read twice stay out of the loop that reads them.
 
 Sequences of unequal lengths come packed: the rows of all samples at the first time, then at the second, and so on, the
 longest sample first. They are laid out as `[time, sample]` here, and a sample that has ended keeps its state.
@@ -9,6 +11,7 @@ longest sample first. They are laid out as `[time, sample]` here, and a sample t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -100,8 +103,9 @@ def _times_weight(rows: jax.Array, weight: jax.Array) -> jax.Array:
 def _lstm(gates: jax.Array, state: State, weights: Weights) -> tuple[State, State]:
     hidden, cell = state
     gates = gates + _times_weight(hidden, weights.hidden)
-    enter, forget, new, out = jnp.split(gates, 4, axis=1)
-    enter, forget, new, out = jax.nn.sigmoid(enter), jax.nn.sigmoid(forget), jnp.tanh(new), jax.nn.sigmoid(out)
+    new = jnp.tanh(jnp.split(gates, 4, axis=1)[2])
+    # One sigmoid of all gates, although nobody wants that of the new state: see above.
+    enter, forget, _, out = jnp.split(jax.nn.sigmoid(gates), 4, axis=1)
     cell = forget * cell + enter * new
     shown = (out * jnp.tanh(cell)).astype(hidden.dtype)
     if weights.projection is not None:
@@ -189,24 +193,32 @@ def _forward(
     return state, output, saved
 
 
+def _lstm_slopes(activations: jax.Array, before: jax.Array, after: jax.Array) -> State:
+    """By what the gradients are multiplied to get those of the gates, then of the cell, then of the cell before."""
+    enter, forget, new, out = jnp.split(widened(activations), 4, axis=-1)
+    shown = jnp.tanh(widened(after))
+    of_gates = [
+        new * enter * (1 - enter),
+        widened(before) * forget * (1 - forget),
+        enter * (1 - new * new),
+        shown * out * (1 - out),
+    ]
+    return jnp.concatenate(of_gates, axis=-1), out * (1 - shown * shown), forget
+
+
 def _lstm_back(grads: State, now: State, weights: Weights) -> tuple[State, jax.Array]:
+    return _lstm_back_by(grads, _lstm_slopes(*now), weights)
+
+
+def _lstm_back_by(grads: State, slopes: State, weights: Weights) -> tuple[State, jax.Array]:
     grad_hidden, grad_cell = grads
-    activations, before, after = map(widened, now)
-    enter, forget, new, out = jnp.split(activations, 4, axis=1)
-    shown = jnp.tanh(after)
+    of_gates, of_cell, of_cell_before = slopes
     if weights.projection is not None:
         grad_hidden = contract(grad_hidden.astype(weights.projection.dtype), weights.projection, ((1,), (0,)))
-    grad_cell = grad_hidden * out * (1 - shown * shown) + grad_cell
-    gates = jnp.concatenate(
-        [
-            grad_cell * new * enter * (1 - enter),
-            grad_cell * before * forget * (1 - forget),
-            grad_cell * enter * (1 - new * new),
-            grad_hidden * shown * out * (1 - out),
-        ],
-        axis=1,
-    ).astype(weights.hidden.dtype)
-    return (contract(gates, weights.hidden, ((1,), (0,))), grad_cell * forget), gates
+    grad_cell = grad_hidden * of_cell + grad_cell
+    met = jnp.concatenate([grad_cell, grad_cell, grad_cell, grad_hidden], axis=1)
+    gates = (of_gates * met).astype(weights.hidden.dtype)
+    return (contract(gates, weights.hidden, ((1,), (0,))), grad_cell * of_cell_before), gates
 
 
 def _gru_back(grads: State, now: State, weights: Weights) -> tuple[State, jax.Array]:
@@ -236,7 +248,7 @@ def _rnn_relu_back(grads: State, now: State, weights: Weights) -> tuple[State, j
     return (contract(gates, weights.hidden, ((1,), (0,))),), gates
 
 
-_BACK = {"lstm": _lstm_back, "gru": _gru_back, "rnn_tanh": _rnn_tanh_back, "rnn_relu": _rnn_relu_back}
+_ThroughTime = tuple[State, jax.Array, jax.Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,17 +273,24 @@ class _Direction:
         ran = jnp.concatenate([self.valid[1:], jnp.zeros_like(self.valid[:1])])
         return jnp.where(ran[:, :, None], shifted, first)
 
-    def through_time(self, grad_output: Optional, grad_last: State) -> tuple[State, jax.Array, jax.Array]:
+    def through_time(self, grad_output: Optional, grad_last: State) -> _ThroughTime:
         """Gradients of the first states, and at all times of the gates and (if projected) of the hidden state."""
-        back = _BACK[self.layer.cell]
-        cell, values = self.layer.cell, tuple[jax.Array, ...]()
-        if cell == "lstm":
-            values = self.kept[0], self.before(self.kept[1], self.first[1].astype(self.kept[1].dtype)), self.kept[1]
-        elif cell == "gru":
-            values = self.kept[0], self.before(self.output, self.first[0])
-        else:
-            values = (self.output,)
+        if self.layer.cell == "gru":
+            return self._swept(_gru_back, grad_output, grad_last, (*self.kept, self.before(self.output, self.first[0])))
+        if self.layer.cell != "lstm":
+            back = _rnn_tanh_back if self.layer.cell == "rnn_tanh" else _rnn_relu_back
+            return self._swept(back, grad_output, grad_last, (self.output,))
+        activations, cells = self.kept
+        values = activations, self.before(cells, self.first[1].astype(cells.dtype)), cells
 
+        def slopes_first(grad_output: Optional, grad_last: State, values: State) -> _ThroughTime:
+            # For all times at once, with all threads; it takes memory that accelerators may lack.
+            return self._swept(_lstm_back_by, grad_output, grad_last, _lstm_slopes(*values))
+
+        as_needed = partial(self._swept, _lstm_back)
+        return lax.platform_dependent(grad_output, grad_last, values, cpu=slopes_first, default=as_needed)
+
+    def _swept(self, back: Any, grad_output: Optional, grad_last: State, values: State) -> _ThroughTime:
         def retreat(grads: State, now: Any) -> tuple[State, Any]:
             grad_now, runs, values = now
             if grad_now is not None:
@@ -290,19 +309,32 @@ class _Direction:
 
     def of_weights(self, input: jax.Array, gates: jax.Array, grad_hidden: Optional) -> list[jax.Array]:
         """Gradients of the weights, in PyTorch's order: one product over all times each."""
-        all_times = ((0, 1), (0, 1))
         of_input, of_hidden = _parts_of(self.layer, gates)
-        grads = [
-            contract(of_input, input, all_times),
-            contract(of_hidden, self.before(self.output, self.first[0]), all_times),
-        ]
+        # Parts of the gates would be turned element by element: there the slower product is the faster way.
+        products = _over_all_times if of_input is gates else _over_all_times_as_they_lie
+        grads = [products(of_input, input), products(of_hidden, self.before(self.output, self.first[0]))]
         if self.layer.biased:
             grads += [jnp.sum(widened(of_input), (0, 1)), jnp.sum(widened(of_hidden), (0, 1))]
         if grad_hidden is not None:
             out = self.kept[0][:, :, 3 * self.kept[0].shape[2] // 4 :]
             shown = (widened(out) * jnp.tanh(widened(self.kept[1]))).astype(input.dtype)
-            grads.append(contract(grad_hidden, shown, all_times))
+            grads.append(_over_all_times(grad_hidden, shown))
         return grads
+
+
+def _over_all_times(rows: jax.Array, columns: jax.Array) -> jax.Array:
+    """`[time, sample, m]` by `[time, sample, n]` as `[m, n]`: the products, summed up over all times and samples."""
+
+    def turned(rows: jax.Array, columns: jax.Array) -> jax.Array:
+        # XLA:CPU's fastest product takes matrices that lie as they are multiplied.
+        left = lax.optimization_barrier(rows.reshape(-1, rows.shape[2]).T)
+        return contract(left, columns.reshape(-1, columns.shape[2]), ((1,), (0,)))
+
+    return lax.platform_dependent(rows, columns, cpu=turned, default=_over_all_times_as_they_lie)
+
+
+def _over_all_times_as_they_lie(rows: jax.Array, columns: jax.Array) -> jax.Array:
+    return contract(rows, columns, ((0, 1), (0, 1)))
 
 
 def _parts_of(layer: Layer, gates: jax.Array) -> tuple[jax.Array, jax.Array]:
