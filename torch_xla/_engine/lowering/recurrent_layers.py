@@ -10,7 +10,7 @@ longest sample first. They are laid out as `[time, sample]` here, and a sample t
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .matmul import contract
+from .matmul import contract, product
 from .opmath import widened
 from .registry import lowers
 
@@ -60,6 +60,13 @@ class Weights:
     hidden_bias: Optional
     projection: Optional  # [size of the hidden state, size of the cell]
 
+    def turned(self) -> "Weights":
+        """For a loop forwards, with the weights of the hidden state as they are multiplied.
+
+        XLA:CPU would transpose them in memory at every step.
+        """
+        return replace(self, hidden=self.hidden.T, projection=None if self.projection is None else self.projection.T)
+
     @staticmethod
     def of(layer: Layer, arrays: Sequence[jax.Array]) -> "Weights":
         """Those among the arrays of one direction, in PyTorch's order."""
@@ -96,27 +103,23 @@ class Packing:
         return sequence[self.times, self.samples]
 
 
-def _times_weight(rows: jax.Array, weight: jax.Array) -> jax.Array:
-    return contract(rows, weight, ((rows.ndim - 1,), (1,)))
-
-
 def _lstm(gates: jax.Array, state: State, weights: Weights) -> tuple[State, State]:
     hidden, cell = state
-    gates = gates + _times_weight(hidden, weights.hidden)
+    gates = gates + product(hidden, weights.hidden)
     new = jnp.tanh(jnp.split(gates, 4, axis=1)[2])
     # One sigmoid of all gates, although nobody wants that of the new state: see above.
     enter, forget, _, out = jnp.split(jax.nn.sigmoid(gates), 4, axis=1)
     cell = forget * cell + enter * new
     shown = (out * jnp.tanh(cell)).astype(hidden.dtype)
     if weights.projection is not None:
-        shown = _times_weight(shown, weights.projection).astype(hidden.dtype)
+        shown = product(shown, weights.projection).astype(hidden.dtype)
     return (shown, cell), (jnp.concatenate([enter, forget, new, out], axis=1), cell)
 
 
 def _gru(gates: jax.Array, state: State, weights: Weights) -> tuple[State, State]:
     hidden = widened(state[0])
     reset, update, new = jnp.split(gates, 3, axis=1)
-    from_hidden = _times_weight(state[0], weights.hidden)
+    from_hidden = product(state[0], weights.hidden)
     if weights.hidden_bias is not None:
         from_hidden = from_hidden + widened(weights.hidden_bias)
     hidden_reset, hidden_update, hidden_new = jnp.split(from_hidden, 3, axis=1)
@@ -127,11 +130,11 @@ def _gru(gates: jax.Array, state: State, weights: Weights) -> tuple[State, State
 
 
 def _rnn_tanh(gates: jax.Array, state: State, weights: Weights) -> tuple[State, State]:
-    return (jnp.tanh(gates + _times_weight(state[0], weights.hidden)).astype(state[0].dtype),), ()
+    return (jnp.tanh(gates + product(state[0], weights.hidden)).astype(state[0].dtype),), ()
 
 
 def _rnn_relu(gates: jax.Array, state: State, weights: Weights) -> tuple[State, State]:
-    return (jnp.maximum(gates + _times_weight(state[0], weights.hidden), 0).astype(state[0].dtype),), ()
+    return (jnp.maximum(gates + product(state[0], weights.hidden), 0).astype(state[0].dtype),), ()
 
 
 _STEPS = {"lstm": _lstm, "gru": _gru, "rnn_tanh": _rnn_tanh, "rnn_relu": _rnn_relu}
@@ -174,7 +177,8 @@ def _forward(
 ) -> tuple[State, jax.Array, State]:
     """The last state, the hidden states of all times, and what the backward computation needs of them."""
     step = _STEPS[layer.cell]
-    gates = _times_weight(sequence, weights.input)
+    turned = weights.turned()
+    gates = contract(sequence, weights.input, ((2,), (1,)))
     if weights.input_bias is not None and weights.hidden_bias is not None:
         gates = gates + widened(weights.input_bias)
         if layer.cell != "gru":
@@ -182,7 +186,7 @@ def _forward(
 
     def advance(state: State, now: Any) -> tuple[State, Any]:
         gates, runs = now
-        after, saved = step(gates, state, weights)
+        after, saved = step(gates, state, turned)
         if runs is not None:
             after = tuple(jnp.where(runs[:, None], new, old) for new, old in zip(after, state, strict=True))
             if layer.cell == "lstm":
