@@ -67,21 +67,6 @@ def test_random_numbers_for_new_memory_wait_for_their_reader_as_constants_do() -
     assert torch.equal(drawn.cpu(), again[2].cpu())
 
 
-@pytest.mark.parametrize("count, waits", [(8, False), (1 << 19, True)])
-def test_only_what_needs_much_memory_waits_for_the_last_program(count: int, waits: bool) -> None:
-    x = torch.ones(count).to("xla")
-    x.cos().cos()
-    seen: list[events.Wait] = []
-    listener = lambda event: seen.append(event) if isinstance(event, events.Wait) else None  # noqa: E731
-    events.listen(listener)
-    try:
-        for _ in range(3):
-            x.cos()
-    finally:
-        events.unlisten(listener)
-    assert len(seen) == (3 if waits else 0)
-
-
 def test_compiling_is_counted_apart() -> None:
     x = torch.ones(7, 5).to("xla")
     met.clear_all()

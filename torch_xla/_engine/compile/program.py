@@ -42,6 +42,7 @@ class Program:
         self.origins = UNKNOWN
         self.ends = self._smallest([range(len(graph.outputs))])
         self.bytes = sum(spec.numel * spec.dtype.itemsize for spec in graph.specs)  # of everything that it names
+        self.allocates = self.bytes  # bytes of a run, beyond what it is given; at the most, until XLA has told
         self.stages: tuple[stages.Stage, ...] | None = None  # none: not looked for, or not worth it
         self._inlined = Inlined(graph, ())  # what the stages are of
         self._packer = struct.Struct("".join("d" if t is float else "q" for t in graph.number_types))
@@ -70,15 +71,21 @@ class Program:
     def compile_for(self, numbers: Sequence[float | int]) -> Sizes | None:
         """Makes the executable of a run with these numbers, and tells the memory it needs if XLA does."""
         found = self._compile(self._packer.pack(*numbers), numbers).memory_analysis()
-        if found is None or isinstance(found, Sizes):
-            return found
-        return Sizes(
-            found.argument_size_in_bytes,
-            found.output_size_in_bytes,
-            found.alias_size_in_bytes,
-            found.temp_size_in_bytes,
-            found.generated_code_size_in_bytes,
+        if found is None:
+            return None
+        sizes = (
+            found
+            if isinstance(found, Sizes)
+            else Sizes(
+                found.argument_size_in_bytes,
+                found.output_size_in_bytes,
+                found.alias_size_in_bytes,
+                found.temp_size_in_bytes,
+                found.generated_code_size_in_bytes,
+            )
         )
+        self.allocates = sizes.outputs - sizes.aliased + sizes.intermediate
+        return sizes
 
     def run(
         self, arrays: list[jax.Array], numbers: Sequence[float | int], keys: np.ndarray | None

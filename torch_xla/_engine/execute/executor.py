@@ -31,10 +31,14 @@ _step = 0
 # and they hold little memory.
 _in_flight: "deque[tuple[int, list[Any], Program, Sequence[float | int], SourceLines]]" = deque(maxlen=32)
 
-# A program whose values take less starts before the last one has ended: of the memory it needs beside it there is
-# enough, and to be woken when a program of a few microseconds ends costs ten times that.
-_LARGE = 1 << 20
-_ends_of_the_last_large: list[Any] = []
+# On the host a program waits for those before it until what they and it allocate is no more than this. Several at once
+# need memory for each, on cores that they only share; but the device stands still while a program that waited is woken
+# and started, and of small programs that is the larger part.
+_AT_ONCE = 64 << 20
+# Programs whose values take less are not counted.
+_COUNTED = 1 << 20
+# The bytes that each program which may still run allocated, and outputs that tell when it has ended.
+_running: "deque[tuple[int, list[Any]]]" = deque()
 # After waiting for so many seconds, this part of them is a moment.
 _LONG, _MOMENT = 0.02, 1 / 400
 
@@ -51,18 +55,17 @@ def run(
     source_lines: SourceLines,
 ) -> Sequence[jax.Array]:
     """Starts `program`. `cause` and `source_lines` are for those who listen, and for errors."""
-    global _step, _ends_of_the_last_large
+    global _step
     refuse_fork()
     runs_again = program.compiled_for(numbers)
     if runs_again:
         _cached.value += 1
     else:
         _compile(program, buffers, numbers, cause, source_lines())
-    waits = program.bytes >= _LARGE and is_host(program.device)
+    is_counted = program.bytes >= _COUNTED and is_host(program.device)
     begins = time.perf_counter_ns()
-    if waits:
-        # Two steps at once would need the memory for intermediate values twice, on cores they only share.
-        _wait_for_the_last_large()
+    if is_counted:
+        _make_room(program.allocates)
         if runs_again:
             host_heap.keep_memory()
     start = time.perf_counter_ns()
@@ -82,8 +85,8 @@ def run(
     if outputs:
         ends = [outputs[i] for i in program.ends]
         _in_flight.append((_step - 1, ends, program, numbers, source_lines))
-        if waits:
-            _ends_of_the_last_large = ends
+        if is_counted:
+            _running.append((program.allocates, ends))
     if events.closely:
         seconds = (time.perf_counter_ns() - start) * 1e-9
         frames = lines.user_lines(events.depth)
@@ -127,9 +130,16 @@ def _compile(
     events.emit(compilation._replace(seconds=seconds, sizes=sizes, shared=program.shared))
 
 
-def _wait_for_the_last_large() -> None:
-    ends = _still_there(_ends_of_the_last_large)
-    if ends:
+def _make_room(needed: int) -> None:
+    """Waits until what the counted programs allocated is no more than `_AT_ONCE`, together with `needed` bytes."""
+    while _running and needed + sum([size for size, _ in _running]) > _AT_ONCE:
+        try:
+            _, ends = _running.popleft()
+        except IndexError:
+            return  # another thread waits for the last
+        ends = _still_there(ends)
+        if all([end.is_ready() for end in ends]):
+            continue
         start = time.perf_counter()
         jax.block_until_ready(ends)
         waited = time.perf_counter() - start
@@ -137,8 +147,7 @@ def _wait_for_the_last_large() -> None:
             # XLA tells that a program has ended and frees its memory then, in a thread that this one was just woken in
             # the place of. A moment later its memory is there for the next program, which is about to ask for as much.
             time.sleep(waited * _MOMENT)
-        if events.closely:
-            _tell_wait(start, False)
+        _tell_wait(start, False)
 
 
 def _still_there(ends: list[Any]) -> list[Any]:

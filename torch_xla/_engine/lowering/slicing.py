@@ -75,7 +75,7 @@ def select_scatter(self: jax.Array, src: jax.Array, dim: int, index: int) -> jax
 def select_backward(grad_output: jax.Array, input_sizes: Sequence[int], dim: int, index: int) -> jax.Array:
     dim = one_dim(dim, len(input_sizes))
     index = index % input_sizes[dim]
-    # Not padded: gradients of several selections are added up, and XLA fuses that only if each can be computed anywhere.
+    # Not padded: gradients of several selections are added up, which XLA fuses only if each can be computed anywhere.
     here = lax.broadcasted_iota(np.int32, tuple(input_sizes), dim) == index
     return jnp.where(here, jnp.expand_dims(grad_output, dim), jnp.zeros((), grad_output.dtype))
 
