@@ -13,7 +13,6 @@ from torch import nn
 
 import torch_xla
 import torch_xla.debug.metrics as met
-from torch_xla._engine.metrics import events
 from torch_xla.experimental import eager_mode, eager_mode_context, is_eager_mode
 
 
