@@ -2,8 +2,8 @@
 
 What does not depend on the previous step stays out of the loop: the products with the layer's input before it, the
 gradients of the weights behind it. So a step of the loop is one matrix product and what lies between two of them.
-XLA:CPU fuses what lies between into loops over the elements. One that writes over an operand, and reads the gates of this
-step for several terms, does not become vector instructions. What several loops read is fused into none of them.
+XLA:CPU fuses what lies between into loops over the elements. One that writes over an operand, and reads the gates of
+this step for several terms, does not become vector instructions. What several loops read is fused into none of them.
 
 Sequences of unequal lengths come packed: the rows of all samples at the first time, then at the second, and so on, the
 longest sample first. They are laid out as `[time, sample]` here, and a sample that has ended keeps its state.
