@@ -207,7 +207,7 @@ def _lstm_slopes(activations: jax.Array, before: jax.Array, after: jax.Array) ->
         enter * (1 - new * new),
         shown * out * (1 - out),
     ]
-    return jnp.concatenate(of_gates, axis=-1), out * (1 - shown * shown), forget
+    return *of_gates, out * (1 - shown * shown), forget
 
 
 def _lstm_back(grads: State, now: State, weights: Weights) -> tuple[State, jax.Array]:
@@ -216,12 +216,12 @@ def _lstm_back(grads: State, now: State, weights: Weights) -> tuple[State, jax.A
 
 def _lstm_back_by(grads: State, slopes: State, weights: Weights) -> tuple[State, jax.Array]:
     grad_hidden, grad_cell = grads
-    of_gates, of_cell, of_cell_before = slopes
+    *of_gates, of_out, of_cell, of_cell_before = slopes
     if weights.projection is not None:
         grad_hidden = contract(grad_hidden.astype(weights.projection.dtype), weights.projection, ((1,), (0,)))
     grad_cell = grad_hidden * of_cell + grad_cell
-    met = jnp.concatenate([grad_cell, grad_cell, grad_cell, grad_hidden], axis=1)
-    gates = (of_gates * met).astype(weights.hidden.dtype)
+    gates = jnp.concatenate([*(grad_cell * slope for slope in of_gates), grad_hidden * of_out], axis=1)
+    gates = gates.astype(weights.hidden.dtype)
     return (contract(gates, weights.hidden, ((1,), (0,))), grad_cell * of_cell_before), gates
 
 
