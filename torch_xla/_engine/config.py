@@ -101,7 +101,7 @@ def compilation_cache_size() -> int:
 
 def stage_operations() -> int:
     """XLA_STAGE_OPERATIONS: a program is compiled in stages if that spares so many operations; 0: never."""
-    return _integer("XLA_STAGE_OPERATIONS", "1000")
+    return _integer("XLA_STAGE_OPERATIONS", "500")
 
 
 def max_async_closures() -> int:
