@@ -143,3 +143,26 @@ def test_the_scale_grows_after_an_interval_and_shrinks_after_an_overflow(scale: 
         operands = torch.tensor(scale), counted, torch.tensor(found)
         check_rule(aten._amp_update_scale.default, *operands, 2.0, 0.5, 2)
     assert apply_rule(aten._amp_update_scale.default, *operands, 2.0, 0.5, 2)[1].dtype is torch.int32
+
+
+def single_elements(*values: float, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    return [torch.tensor(value, dtype=dtype) for value in values]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=str)
+@pytest.mark.parametrize("op", [*BINARY, *SCALARS], ids=str)
+def test_single_elements_in_one_vector_are_computed_as_each_is(op: Any, dtype: torch.dtype) -> None:
+    operands = single_elements(1, 2, 3, dtype=dtype)
+    if op in BINARY:
+        check_rule(op, operands, single_elements(0.5, 4, 2))
+        return
+    for number in (2, 2.5):
+        check_rule(op, operands, [number] * 3 if op._overloadname == "ScalarList" else number)
+
+
+def test_a_list_of_single_elements_is_one_operation() -> None:
+    rule = rule_of(aten._foreach_add.Scalar)
+    assert rule is not None
+    counts = [jax.numpy.float32(n) for n in range(50)]
+    program = jax.make_jaxpr(lambda *steps: rule.lower(list(steps), 1))(*counts)
+    assert str(program).count(" add ") == 1

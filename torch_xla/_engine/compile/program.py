@@ -73,17 +73,7 @@ class Program:
         found = self._compile(self._packer.pack(*numbers), numbers).memory_analysis()
         if found is None:
             return None
-        sizes = (
-            found
-            if isinstance(found, Sizes)
-            else Sizes(
-                found.argument_size_in_bytes,
-                found.output_size_in_bytes,
-                found.alias_size_in_bytes,
-                found.temp_size_in_bytes,
-                found.generated_code_size_in_bytes,
-            )
-        )
+        sizes = found if isinstance(found, Sizes) else _sizes(found)
         self.allocates = sizes.outputs - sizes.aliased + sizes.intermediate
         return sizes
 
@@ -273,3 +263,14 @@ def _known_to_change(graph: Graph, numbers: Sequence[float | int]) -> list[int]:
         changed.extend(first + i for i, (old, new) in enumerate(zip(before, own, strict=True)) if old != new)
         places[plan] += 1
     return changed
+
+
+def _sizes(found: Any) -> Sizes:
+    """What XLA tells of one executable."""
+    return Sizes(
+        found.argument_size_in_bytes,
+        found.output_size_in_bytes,
+        found.alias_size_in_bytes,
+        found.temp_size_in_bytes,
+        found.generated_code_size_in_bytes,
+    )
