@@ -211,6 +211,39 @@ def test_linear_backward_gives_the_gradients_of_autograd(dtype: torch.dtype) -> 
         assert apply_rule(aten.linear_backward.default, input, grad, weight, [False] * 3, jit=False) == (None,) * 3
 
 
+ROWS = [(aten.linear.default, (1, 48)), (aten.linear.default, (48,)), (aten.linear.default, (1, 1, 48))]
+
+
+def test_one_row_of_bfloat16_is_as_near_to_the_truth_as_that_of_pytorch() -> None:
+    for op, shape in ROWS:
+        check_as_near_to_the_truth(op, values(*shape, dtype=torch.bfloat16), values(64, 48, dtype=torch.bfloat16))
+    for shapes in (((1, 48), (48, 64)), ((64, 48), (48, 1)), ((1, 48), (48, 1))):
+        check_as_near_to_the_truth(aten.mm.default, *(values(*shape, dtype=torch.bfloat16) for shape in shapes))
+    check_as_near_to_the_truth(aten.mv.default, values(64, 48, dtype=torch.bfloat16), values(48, dtype=torch.bfloat16))
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="what XLA:CPU does with bfloat16")
+def test_bfloat16_is_not_converted_in_memory_on_a_cpu() -> None:
+    def program_of(function: Any, *shapes: tuple[int, ...]) -> str:
+        operands = [jnp.ones(shape, jnp.bfloat16) for shape in shapes]
+        # What is multiplied was computed before, as in a model.
+        text = jax.jit(lambda *args: function(*(arg * 2 for arg in args)).astype(jnp.bfloat16)).lower(*operands)
+        return str(text.compile().as_text())
+
+    for rule, shapes in (
+        (matmul.linear, ((1, 48), (64, 48))),
+        (matmul.linear, ((1, 1, 48), (64, 48))),
+        (matmul.product, ((48,), (48, 64))),
+        (matmul.product, ((64, 48), (48,))),
+        (lambda input, grad: matmul.contract(grad, input, ((0, 1), (0, 1))), ((2, 16, 48), (2, 16, 64))),
+    ):
+        text = program_of(rule, *shapes)
+        *_, entry = text.split("ENTRY ")
+        converted = [line for line in entry.splitlines() if "f32[64,48]" in line.split(" = ")[-1].split("(")[0]]
+        assert "ynn_fusion" in entry, shapes
+        assert all("ynn_fusion" in line for line in converted), (shapes, entry)
+
+
 @pytest.mark.parametrize("use_gelu", [False, True])
 def test_addmm_activation_uses_the_exact_gelu(use_gelu: bool) -> None:
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
@@ -229,6 +262,15 @@ def test_the_dtype_overloads_keep_the_accumulated_precision() -> None:
     torch.testing.assert_close(added, 3 * expected)
     added = apply_rule(aten.baddbmm.dtype, expected[None], a[None], b[None], torch.float32, beta=2)
     torch.testing.assert_close(added, 3 * expected[None])
+
+
+def test_a_wide_product_of_bfloat16_may_be_transposed() -> None:
+    a, b = values(16, 64, dtype=torch.bfloat16), values(64, 24, dtype=torch.bfloat16)
+    expected = (a.float() @ b.float()).t().contiguous()
+    left, right = a.to("xla"), b.to("xla")
+    torch.testing.assert_close(torch.mm(left, right, out_dtype=torch.float32).t().contiguous().cpu(), expected)
+    added = torch.addmm(expected.t().to("xla"), left, right, out_dtype=torch.float32, beta=0).t().contiguous()
+    torch.testing.assert_close(added.cpu(), expected)
 
 
 def test_trilinear_sums_over_any_dimensions() -> None:

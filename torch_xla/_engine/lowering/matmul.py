@@ -36,6 +36,8 @@ def contract(
     if not batch[0] and dims[0] == dims[1] and len(dims[0]) > 1 and _are_neighbours(dims[0]):
         left, right = (_merged(operand, dims[0]) for operand in (left, right))
         dims = dims[0][:1], dims[1][:1]
+    if left.dtype == right.dtype == jnp.bfloat16 and not batch[0]:
+        return _of_bfloat16(left, right, dims)
     return lax.dot_general(left, right, (dims, batch), preferred_element_type=accumulation_dtype(left.dtype))
 
 
@@ -48,6 +50,35 @@ def _merged(array: jax.Array, dims: tuple[int, ...]) -> jax.Array:
     # all that was to be computed on the way. (It transposes batches of matrices in any case.)
     first, last = dims[0], dims[-1] + 1
     return array.reshape(*array.shape[:first], prod(array.shape[first:last]), *array.shape[last:])
+
+
+def _of_bfloat16(left: jax.Array, right: jax.Array, dims: tuple[tuple[int, ...], tuple[int, ...]]) -> jax.Array:
+    # XLA:CPU multiplies bfloat16 by instructions of the processor, at twice the speed of float32: but not one row, and
+    # not a matrix that is to be read transposed. There it first converts both operands to float32, in memory.
+    if right.ndim == len(dims[1]):
+        left, right, dims = right, left, dims[::-1]
+    if prod(left.shape) == prod(left.shape[dim] for dim in dims[0]) and right.ndim > len(dims[1]):
+        return _of_a_row(left, right, dims)
+    if dims == ((0,), (0,)) and left.ndim == right.ndim == 2:
+        left, dims = _transposed(left), ((1,), (0,))
+    return lax.dot_general(left, right, (dims, ((), ())), preferred_element_type=FLOAT32)
+
+
+def _of_a_row(row: jax.Array, matrix: jax.Array, dims: tuple[tuple[int, ...], tuple[int, ...]]) -> jax.Array:
+    def alone(row: jax.Array, matrix: jax.Array) -> jax.Array:
+        return lax.dot_general(row, matrix, (dims, ((), ())), preferred_element_type=FLOAT32)
+
+    def twice(row: jax.Array, matrix: jax.Array) -> jax.Array:
+        moved = tuple(dim + 1 for dim in dims[0])
+        rows = jnp.broadcast_to(row, (2, *row.shape))
+        return lax.dot_general(rows, matrix, ((moved, dims[1]), ((), ())), preferred_element_type=FLOAT32)[0]
+
+    return lax.platform_dependent(row, matrix, cpu=twice, default=alone)
+
+
+def _transposed(matrix: jax.Array) -> jax.Array:
+    # As a vector it cannot be read in another order.
+    return once_on_cpu(matrix.T.reshape(-1)).reshape(matrix.shape[::-1])
 
 
 @lowers(aten.mm.default, aten.mv.default, aten.dot.default)
@@ -179,7 +210,8 @@ def addmm_activation(
 
 @lowers(aten.mm.dtype)
 def mm_dtype(self: jax.Array, mat2: jax.Array, out_dtype: torch.dtype) -> jax.Array:
-    return product(self, mat2).astype(dtypes.to_jax(out_dtype))
+    # If its result is transposed, XLA:CPU transposes the product itself, and cannot run that of bfloat16.
+    return once_on_cpu(product(self, mat2).astype(dtypes.to_jax(out_dtype)))
 
 
 @lowers(aten.bmm.dtype)
@@ -191,7 +223,7 @@ def bmm_dtype(self: jax.Array, mat2: jax.Array, out_dtype: torch.dtype) -> jax.A
 def addmm_dtype(
     self: jax.Array, mat1: jax.Array, mat2: jax.Array, out_dtype: torch.dtype, *, beta: Any = 1, alpha: Any = 1
 ) -> jax.Array:
-    return addmm(self, mat1, mat2, beta=beta, alpha=alpha).astype(dtypes.to_jax(out_dtype))
+    return once_on_cpu(addmm(self, mat1, mat2, beta=beta, alpha=alpha).astype(dtypes.to_jax(out_dtype)))
 
 
 @lowers(aten.baddbmm.dtype)
