@@ -3,6 +3,7 @@
 Narrow floats accumulate in float32 and are rounded once, at the end, as PyTorch's kernels do.
 """
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -20,6 +21,9 @@ from .registry import lowers
 
 aten = torch.ops.aten
 
+# Which dimensions of the left and of the right operand are summed over.
+Dims = tuple[tuple[int, ...], tuple[int, ...]]
+
 
 def accumulation_dtype(dtype: np.dtype) -> np.dtype:
     """The dtype in which products of `dtype` are summed up."""
@@ -29,15 +33,15 @@ def accumulation_dtype(dtype: np.dtype) -> np.dtype:
 def contract(
     left: jax.Array,
     right: jax.Array,
-    dims: tuple[tuple[int, ...], tuple[int, ...]],
-    batch: tuple[tuple[int, ...], tuple[int, ...]] = ((), ()),
+    dims: Dims,
+    batch: Dims = ((), ()),
 ) -> jax.Array:
     """The sum of products over `dims` of each operand, in the accumulation dtype; `batch` dimensions come first."""
     if not batch[0] and dims[0] == dims[1] and len(dims[0]) > 1 and _are_neighbours(dims[0]):
         left, right = (_merged(operand, dims[0]) for operand in (left, right))
         dims = dims[0][:1], dims[1][:1]
     if left.dtype == right.dtype == jnp.bfloat16 and not batch[0]:
-        return _of_bfloat16(left, right, dims)
+        return _of_bfloat16(dims, left, right)
     return lax.dot_general(left, right, (dims, batch), preferred_element_type=accumulation_dtype(left.dtype))
 
 
@@ -52,33 +56,33 @@ def _merged(array: jax.Array, dims: tuple[int, ...]) -> jax.Array:
     return array.reshape(*array.shape[:first], prod(array.shape[first:last]), *array.shape[last:])
 
 
-def _of_bfloat16(left: jax.Array, right: jax.Array, dims: tuple[tuple[int, ...], tuple[int, ...]]) -> jax.Array:
+def _of_bfloat16(dims: Dims, left: jax.Array, right: jax.Array) -> jax.Array:
     # XLA:CPU multiplies bfloat16 by instructions of the processor, at twice the speed of float32: but not one row, and
     # not a matrix that is to be read transposed. There it first converts both operands to float32, in memory.
     if right.ndim == len(dims[1]):
         left, right, dims = right, left, dims[::-1]
     if prod(left.shape) == prod(left.shape[dim] for dim in dims[0]) and right.ndim > len(dims[1]):
-        return _of_a_row(left, right, dims)
-    if dims == ((0,), (0,)) and left.ndim == right.ndim == 2:
-        left, dims = _transposed(left), ((1,), (0,))
+        on_cpu = _of_two_rows
+    elif dims == ((0,), (0,)) and left.ndim == right.ndim == 2:
+        on_cpu = _transposed_first
+    else:
+        return _summed_in_float32(dims, left, right)
+    return lax.platform_dependent(left, right, cpu=partial(on_cpu, dims), default=partial(_summed_in_float32, dims))
+
+
+def _summed_in_float32(dims: Dims, left: jax.Array, right: jax.Array) -> jax.Array:
     return lax.dot_general(left, right, (dims, ((), ())), preferred_element_type=FLOAT32)
 
 
-def _of_a_row(row: jax.Array, matrix: jax.Array, dims: tuple[tuple[int, ...], tuple[int, ...]]) -> jax.Array:
-    def alone(row: jax.Array, matrix: jax.Array) -> jax.Array:
-        return lax.dot_general(row, matrix, (dims, ((), ())), preferred_element_type=FLOAT32)
-
-    def twice(row: jax.Array, matrix: jax.Array) -> jax.Array:
-        moved = tuple(dim + 1 for dim in dims[0])
-        rows = jnp.broadcast_to(row, (2, *row.shape))
-        return lax.dot_general(rows, matrix, ((moved, dims[1]), ((), ())), preferred_element_type=FLOAT32)[0]
-
-    return lax.platform_dependent(row, matrix, cpu=twice, default=alone)
+def _of_two_rows(dims: Dims, left: jax.Array, right: jax.Array) -> jax.Array:
+    rows = jnp.broadcast_to(left, (2, *left.shape))
+    return _summed_in_float32((tuple(dim + 1 for dim in dims[0]), dims[1]), rows, right)[0]
 
 
-def _transposed(matrix: jax.Array) -> jax.Array:
-    # As a vector it cannot be read in another order.
-    return once_on_cpu(matrix.T.reshape(-1)).reshape(matrix.shape[::-1])
+def _transposed_first(dims: Dims, left: jax.Array, right: jax.Array) -> jax.Array:
+    # XLA sees through a barrier behind a transposition, but not through one behind a vector.
+    transposed = lax.optimization_barrier(left.T.reshape(-1)).reshape(left.shape[::-1])
+    return _summed_in_float32(((1,), (0,)), transposed, right)
 
 
 @lowers(aten.mm.default, aten.mv.default, aten.dot.default)
