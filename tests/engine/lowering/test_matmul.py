@@ -230,6 +230,8 @@ def test_bfloat16_is_not_converted_in_memory_on_a_cpu() -> None:
         text = jax.jit(lambda *args: function(*(arg * 2 for arg in args)).astype(jnp.bfloat16)).lower(*operands)
         return str(text.compile().as_text())
 
+    if "ynn_fusion" not in program_of(matmul.linear, (8, 48), (64, 48)):
+        pytest.skip("this processor has no instructions for bfloat16, and XLA converts all of it")
     for rule, shapes in (
         (matmul.linear, ((1, 48), (64, 48))),
         (matmul.linear, ((1, 1, 48), (64, 48))),
