@@ -227,8 +227,8 @@ def test_bfloat16_is_not_converted_in_memory_on_a_cpu() -> None:
     def program_of(function: Any, *shapes: tuple[int, ...]) -> str:
         operands = [jnp.ones(shape, jnp.bfloat16) for shape in shapes]
         # What is multiplied was computed before, as in a model.
-        text = jax.jit(lambda *args: function(*(arg * 2 for arg in args)).astype(jnp.bfloat16)).lower(*operands)
-        return str(text.compile().as_text())
+        computed = jax.jit(lambda *args: function(*(arg * 2 for arg in args)).astype(jnp.bfloat16))
+        return str(computed.lower(*operands).compile().as_text())
 
     if "ynn_fusion" not in program_of(matmul.linear, (8, 48), (64, 48)):
         pytest.skip("this processor has no instructions for bfloat16, and XLA converts all of it")

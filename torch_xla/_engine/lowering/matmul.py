@@ -21,7 +21,7 @@ from .registry import lowers
 
 aten = torch.ops.aten
 
-# Which dimensions of the left and of the right operand are summed over.
+# Some dimensions of the left operand, and those of the right one that go with them.
 Dims = tuple[tuple[int, ...], tuple[int, ...]]
 
 
