@@ -3,17 +3,21 @@ VENV := .venv
 PYTHON ?= python3
 RUN := $(VENV)/bin/python
 READY := $(VENV)/ready
+# Transformers and the other frameworks lie apart, so that what they bring along is not what `make test` tests.
+FRAMEWORKS := .venv-frameworks
 ARGS ?=
 # How many processes run the tests.
 JOBS ?= 2
 
-.PHONY: help demo test test-slow check
+.PHONY: help demo test test-slow test-frameworks check docs
 
 help:
 	@echo "make demo        train a small network on the xla device and draw what it learned"
 	@echo "make test        format, lint, types, tests     (ARGS='tests/house -k imports' for some of the tests)"
 	@echo "make test-slow   the tests that take minutes"
+	@echo "make test-frameworks  Transformers, Accelerate and others on xla beside the CPU, in $(FRAMEWORKS)"
 	@echo "make check       format, lint, types            (ARGS=--fix to repair)"
+	@echo "make docs        the documents as a site, out/site/index.html"
 	@echo "All use $(VENV), made by the first call. PYTHON=... chooses its interpreter, 3.11 or newer."
 
 demo: $(READY)
@@ -26,11 +30,22 @@ test: $(READY)
 	@$(RUN) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 test-slow: $(READY)
-	@$(RUN) -m pytest -m slow $(ARGS)
+	@$(RUN) -m pytest -n $(JOBS) --dist loadfile -m slow $(ARGS)
+
+test-frameworks: $(FRAMEWORKS)/ready
+	@$(FRAMEWORKS)/bin/python -m pytest tests/test_frameworks.py -m frameworks $(ARGS)
+
+docs: $(READY)
+	@$(RUN) -m sphinx -q -W -b html docs out/site
+	@echo "The site is $(CURDIR)/out/site/index.html"
 
 check: $(READY)
 	@$(RUN) tools/check.py $(ARGS)
 
 $(READY): pyproject.toml tools/install.py
 	@$(PYTHON) tools/install.py $(VENV)
+	@touch $@
+
+$(FRAMEWORKS)/ready: pyproject.toml tools/install.py
+	@$(PYTHON) tools/install.py $(FRAMEWORKS) test,frameworks
 	@touch $@

@@ -32,7 +32,7 @@ PARTS: dict[str, list[str]] = {
     ],
     "decode": ["decode", "--rounds", "3", "--batches", "1"],
     "host": ["dispatch"],
-    "sight": ["sight", "--turns", "20"],
+    "diagnostics": ["diagnostics", "--turns", "20"],
     "memory": ["memory"],
     "second": ["second_process", "--rounds", "2"],
     "growth": ["growth", "--quick"],

@@ -1,6 +1,6 @@
 """The engine without a hook: the modules of the hot path with every statement that counts, times or tells taken out.
 
-It is what `benchmarks.sight` compares with. `install()` comes before `torch_xla` is imported; from then on those
+It is what `benchmarks.diagnostics` compares with. `install()` comes before `torch_xla` is imported; from then on those
 modules are compiled from their source without
 
 - calls of what `metrics/` offers and of objects that it made, as `events.emit(...)`, and `….value += 1`;
@@ -21,14 +21,14 @@ from typing import Any
 
 ENGINE = "torch_xla._engine."
 MODULES = (
-    "graph.tape", "execute.executor", "tensor.sync", "tensor.step", "tensor.upload", "tensor.transfer",
+    "graph.tape", "execute.executor", "record.sync", "record.step", "record.upload", "host.transfer",
     "dispatch.kernels", "dispatch.memory",
 )  # fmt: skip
 
 # What these modules import of `metrics/`; the types (`Cause`, `Line`) are no hooks, they describe arguments.
 ROOMS = ("metrics", "metrics.counters", "metrics.samples", "metrics.events", "metrics.lines")
 # Counters and lines that live in other rooms, and who is called when a program is inspected.
-OTHERS = {"census": "tensor", "note_line": "dispatch.lines"}
+OTHERS = {"live_counters": "record", "note_line": "dispatch.lines"}
 HOOKS = {"inspect"}
 FLAGS = ("watched", "guarded", "closely")
 # Kept for the metrics alone: when recording began, and the user's line that made a value.

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from torch_xla._engine.compile import disk
+from torch_xla._engine.diagnostics.report import history
 from torch_xla._engine.metrics import counters, samples
-from torch_xla._engine.sight import history
 
 # The platform is the choice of whoever runs the tests; XLA_FLAGS counts only before the first device exists.
 KEPT = {"PJRT_DEVICE", "XLA_FLAGS"}

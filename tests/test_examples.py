@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -46,3 +48,13 @@ def test_the_comparison_in_the_attention_is_found_with_its_line_and_count_and_go
     assert sorted(counts) == [6, 12, 12, 12]  # six steps: each encoder and the decoder twice, the decoder's other once
     assert len(re.findall(r"Frames:\n.*  forward \(.*early_evaluation\.py:\d+\)\n", before)) == 4
     assert '"equal"' not in after
+
+
+@pytest.mark.slow
+def test_processes_train_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CPU_NUM_DEVICES", "2")
+    monkeypatch.setenv("PJRT_DEVICE", "CPU")
+    printed = run("processes.py")
+    assert "2 processes, CPU" in printed
+    difference = re.search(r"first 20 steps ([\d.e+-]+)", printed)
+    assert difference is not None and float(difference[1]) < 1e-4

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 
 import torch_xla  # noqa: F401  registers the kernels
-from torch_xla._engine.dispatch import register
-from torch_xla._engine.dispatch.decisions import ON_THE_CPU
+from torch_xla._engine.backend import register
+from torch_xla._engine.dispatch.cpu_fallbacks import ON_THE_CPU
 from torch_xla._engine.dispatch.forms import Operator, operator_of
 from torch_xla._engine.lowering import decompositions
 from torch_xla._engine.lowering.registry import rule_of

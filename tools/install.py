@@ -1,6 +1,6 @@
 """Makes the virtual environment that `make` uses: PyTorch's CPU build, this package as it lies here, the test tools.
 
-Call it as `python3 tools/install.py .venv`. It needs nothing but Python's standard library.
+Call it as `python3 tools/install.py .venv`, or with extras of this package: `... .venv-frameworks test,frameworks`. It
 """
 
 import os
@@ -67,6 +67,7 @@ def install_torch(python: Path) -> bool:
 def main() -> None:
     use_a_recent_python()
     folder = ROOT / sys.argv[1]
+    extras = sys.argv[2] if len(sys.argv) > 2 else "test,docs"
     python = folder / "bin" / "python"
     say(1, f"The virtual environment {folder}")
     if not (folder / "bin" / "pip").exists() and subprocess.run([sys.executable, "-m", "venv", str(folder)]).returncode:
@@ -74,8 +75,8 @@ def main() -> None:
     say(2, f"PyTorch {TORCH}, for the CPU (about 200 MB)")
     if not install_torch(python):
         sys.exit("PyTorch could not be installed; pip says why above.")
-    say(3, "JAX, the test tools, and this package (about 300 MB)")
-    if not pip(python, "-e", ".[test]"):
+    say(3, f"JAX, what [{extras}] names, and this package (about 300 MB)")
+    if not pip(python, "-e", f".[{extras}]"):
         sys.exit("The package could not be installed; pip says why above.")
 
 

@@ -9,18 +9,25 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import torch
 
 from . import version
+from ._engine import dtypes, refused_names
 from ._engine import precision as _precision
 from ._engine.client import memory, platform
 from ._engine.compile import cache
+from ._engine.diagnostics.logs import permission
+from ._engine.diagnostics.report import pending_graphs
+from ._engine.host import evaluate
+from ._engine.interop import functions
 from ._engine.metrics import counters, report, samples
-from ._engine.sight import pending_report, permission
-from ._engine.tensor import cached_graphs, evaluate, export, ordinals, pending, random, step
-from ._engine.tensor import device as devices
+from ._engine.record import cached_graphs, export, ordinals, pending, random, step
+from ._engine.record import device as devices
 
 sys.modules.setdefault("_XLAC", sys.modules[__name__])
+
+__getattr__ = refused_names.asked_of(__name__)
 
 Tensors = Sequence[torch.Tensor]
 
@@ -166,7 +173,7 @@ def _get_allow_execution() -> bool:
 
 def _xla_tensors_report(nodes_threshold: int = 100, device: str = "") -> str:
     """The tensors of a device that need many recorded operations, the longest first, with the lines that made them."""
-    return pending_report.tensors_report(ordinals.device_named(device or None), nodes_threshold)
+    return pending_graphs.tensors_report(ordinals.device_named(device or None), nodes_threshold)
 
 
 def _unsafe_buffer_pointer(tensor: torch.Tensor) -> int:
@@ -180,7 +187,7 @@ def _xla_sync_multi(
     """Computes `tensors`."""
     evaluate.compute(tensors)
     if wait:
-        step.wait_for_devices()
+        step.wait_for_devices([ordinals.device_named(device) for device in devices])
 
 
 def _xla_sync_live_tensors(device: str = "", devices: Sequence[str] = (), wait: bool = True) -> None:
@@ -196,8 +203,8 @@ def _xla_step_marker(
 
 
 def _xla_wait_device_ops(devices: Sequence[str] = ()) -> None:
-    """Waits until everything started so far has ended."""
-    step.wait_for_devices()
+    """Waits until everything started so far on these devices has ended; on all, if none are given."""
+    step.wait_for_devices([ordinals.device_named(device) for device in devices])
 
 
 def _xla_get_cpu_tensors(tensors: Tensors) -> list[torch.Tensor]:
@@ -250,12 +257,12 @@ def _xla_num_devices() -> int:
 
 def _xla_device_kind(device: str) -> str:
     """The vendor's name for the model of the hardware."""
-    return str(ordinals.device_named(device).jax_device.device_kind)
+    return ordinals.device_named(device).target.kind
 
 
 def _xla_memory_info(device: str = "") -> dict[str, int]:
     """Bytes that are taken, that there are, and that were taken at most."""
-    used = memory.usage(ordinals.device_named(device or None).jax_device)
+    used = memory.usage(ordinals.device_named(device or None).target.device)
     return {"bytes_used": used.used, "bytes_limit": used.limit, "peak_bytes_used": used.peak}
 
 
@@ -339,6 +346,60 @@ def _get_git_revs() -> dict[str, str]:
     """The versions of this package and of PyTorch."""
     found: dict[str, Any] = {"xla": version.__version__, "torch": torch.version.git_version}
     return found
+
+
+def _init_xla_lazy_backend() -> None:
+    """Nothing to do: operators are registered when the package is imported."""
+
+
+def _get_base_seed_as_tensor(device: str = "") -> torch.Tensor:
+    """The random state of a device, as an integer tensor without dimensions on it."""
+    found = ordinals.device_named(device or None)
+    return torch.tensor(random.state_of(found.index), device=found.torch_device)
+
+
+def _replace_xla_tensor(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """Lets `target` show the memory of `source` from now on, shape and all, and returns it.
+
+    >>> import torch, torch_xla
+    >>> x, y = torch.zeros(2, device="xla"), torch.ones(3, device="xla")
+    >>> torch_xla._XLAC._replace_xla_tensor(x, y).tolist()
+    [1.0, 1.0, 1.0]
+    """
+    pending.on_xla(target).data = pending.on_xla(source).detach()
+    return target
+
+
+def _get_xla_tensor_dimension_size(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    """The size of a dimension, as an int32 tensor without dimensions on the device of `tensor`."""
+    return torch.tensor(pending.on_xla(tensor).size(dim), dtype=torch.int32, device=tensor.device)
+
+
+def _xla_dot_general(
+    lhs: torch.Tensor,
+    rhs: torch.Tensor,
+    dimension_numbers: tuple[Any, Any],
+    precision_config: str | None = None,
+    preferred_element_type: torch.dtype | None = None,
+) -> torch.Tensor:
+    """XLA's general product: `dimension_numbers` is `((contracted, contracted), (batch, batch))`, of lhs and rhs each.
+
+    `precision_config` is "default", "high" or "highest"; `preferred_element_type` the dtype of the result.
+
+    >>> import torch, torch_xla
+    >>> x = torch.ones(2, 3, device="xla")
+    >>> torch_xla._XLAC._xla_dot_general(x, x, (((1,), (1,)), ((), ()))).tolist()
+    [[3.0, 3.0], [3.0, 3.0]]
+    """
+    wanted = None if preferred_element_type is None else dtypes.to_jax(preferred_element_type)
+    (left, right), (left_batch, right_batch) = dimension_numbers
+    numbers = (tuple(left), tuple(right)), (tuple(left_batch), tuple(right_batch))
+
+    def product(left: jax.Array, right: jax.Array) -> jax.Array:
+        return jax.lax.dot_general(left, right, numbers, precision_config or _precision.chosen(), wanted)
+
+    result: torch.Tensor = functions.call(product, (pending.on_xla(lhs), pending.on_xla(rhs)), {}, "dot_general")
+    return result
 
 
 def _xla_set_mat_mul_precision(precision: str) -> None:

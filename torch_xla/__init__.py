@@ -13,8 +13,10 @@ cannot work here, it raises `ImportError`.
 """
 
 import sys as _sys
+from collections.abc import Callable as _Callable
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any as _Any
 
 from . import version as version
 from .version import __version__ as __version__
@@ -23,29 +25,46 @@ try:
     import jax as _jax
     import torch as _torch
 
+    if hasattr(_torch, "xla") and f"{__name__}._engine" not in _sys.modules:
+        raise ImportError(
+            "torch_xla was imported in this process before, and its modules were taken out of `sys.modules`. PyTorch "
+            "has the device of the first import and can have no second one: start Python again."
+        )
     try:
         from . import _XLAC as _XLAC
+        from . import amp as amp
+        from . import backends as backends
         from . import runtime as runtime
+        from ._engine import backend as _backend
+        from ._engine import compiler_options as _compiler_options
         from ._engine import config as _config
-        from ._engine import dispatch as _dispatch
-        from ._engine import dynamo as _dynamo
+        from ._engine import dynamo as _graphs
         from ._engine.client import platform as _platform
+        from ._engine.diagnostics.report import history as _history
+        from ._engine.distributed import launch as _launch
         from ._engine.modes import eager as _eager
-        from ._engine.sight import history as _history
-        from ._engine.tensor import device as _devices
-        from ._engine.tensor import ordinals as _ordinals
-        from ._engine.tensor import random as _random
-        from ._engine.tensor import step as _step
-        from .debug import metrics as _metrics  # noqa: F401  (binds `torch_xla.debug.metrics`)
-        from .experimental.eager import compile as compile
+        from ._engine.record import device as _devices
+        from ._engine.record import ordinals as _ordinals
+        from ._engine.record import random as _random
+        from ._engine.record import step as _step
 
-        _platform.prepare_host()
-        _dispatch.claim_device_name()
-        _dispatch.register_kernels()
-        _dispatch.apply_patches()
-        _dynamo.install()
-        _eager.switch(_config.eager_debug_mode())
-        _history.keep(_config.history())
+        # Programs reach these by their paths after nothing but `import torch_xla`.
+        from .core import xla_model as _xla_model  # noqa: F401
+        from .debug import metrics as _metrics  # noqa: F401
+        from .debug import profiler as _profiler  # noqa: F401
+        from .distributed import parallel_loader as _parallel_loader  # noqa: F401
+        from .distributed import xla_multiprocessing as _xla_multiprocessing  # noqa: F401
+        from .experimental.eager import compile as compile
+        from .utils import utils as _utils  # noqa: F401
+
+        _config.refuse_nonsense()
+        if not _backend.is_installed():  # it is if somebody reloads this module
+            _backend.claim_device_name()
+            _backend.register_kernels()
+            _backend.apply_patches()
+            _graphs.install()
+            _eager.switch(_config.eager_debug_mode())
+            _history.keep(_config.history())
     # Libraries that use us only if we are there catch nothing else than `ImportError`.
     except ImportError:
         raise
@@ -68,9 +87,11 @@ __all__ = [
     "device",
     "device_count",
     "devices",
+    "launch",
     "manual_seed",
     "real_devices",
     "runtime",
+    "set_custom_compile_options",
     "step",
     "sync",
     "version",
@@ -162,6 +183,27 @@ def step() -> Iterator[None]:
     _step.end_step()
 
 
+def launch(
+    fn: _Callable[..., _Any],
+    args: tuple[_Any, ...] = (),
+    start_method: str = "spawn",
+    debug_single_process: bool = False,
+) -> None:
+    """Calls `fn(index, *args)` in a process for each device of this machine, and returns when all have ended.
+
+    Under `torchrun`, which has started the processes, it calls `fn` in this one; `index` is `LOCAL_RANK` then.
+    `debug_single_process=True` calls it here, once, with index 0. `start_method` is that of `torch.multiprocessing`.
+    Raises what `torch_xla.distributed.xla_multiprocessing.spawn` raises.
+
+    >>> import torch, torch_xla
+    >>> def train(index, size):
+    ...     print(index, torch.ones(size, device="xla").sum().item())
+    >>> torch_xla.launch(train, args=(3,), debug_single_process=True)
+    0 3.0
+    """
+    _launch.launch(fn, args, start_method, debug_single_process)
+
+
 def manual_seed(seed: int, device: str | int | _torch.device | None = None) -> None:
     """Starts the random sequence of `seed` on `device`: by default, on this thread's.
 
@@ -176,6 +218,19 @@ def manual_seed(seed: int, device: str | int | _torch.device | None = None) -> N
     True
     """
     _random.set_state(seed, _ordinals.index_of(device))
+
+
+def set_custom_compile_options(options: dict[str, bool | int | float | str] | None) -> None:
+    """Sets options of XLA's for the programs compiled from now on; an empty dict or `None` takes them back.
+
+    Names are those of XLA's flags without `--`. What was compiled with other options is compiled again when it is
+    needed. XLA refuses an option that it does not know when it compiles, with a `RuntimeError` of JAX's.
+
+    >>> import torch_xla
+    >>> torch_xla.set_custom_compile_options({"xla_cpu_enable_fast_math": True})
+    >>> torch_xla.set_custom_compile_options({})
+    """
+    _compiler_options.choose(options)
 
 
 # `torch.compile` takes the device for a constant of the graph, instead of ending the graph at the question.

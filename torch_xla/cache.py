@@ -2,7 +2,9 @@
 
 Programs that took a while to compile are kept in a folder, by default below the user's cache folder, and later
 processes that record the same program load it instead of lowering and compiling it. They are found by what they
-compute and by everything that compiling depends on: versions, platform, device, flags. From the command line:
+compute and by everything that compiling depends on: versions, platform, device, flags. Files are checked and never
+unpickled, but an executable is code: a folder or file that another user may write to is refused with a warning. From
+the command line:
 
     python -m torch_xla.cache                        # what the folder holds
     python -m torch_xla.cache export programs.tar
@@ -45,7 +47,7 @@ def statistics() -> Statistics:
         place,
         len(held),
         disk.size_of(place) if place is not None and place.is_dir() else 0,
-        sum(header["seconds"] for header in held),
+        sum(header.seconds for header in held),
         *(counters.value_of(f"PersistentCache{name}") or 0 for name in ("Hit", "Miss", "Write")),
     )
 

@@ -1,7 +1,8 @@
 """The runtime: which hardware this process uses, and its place among the processes of the program.
 
-A program of several processes asks these functions where it is; here, and until processes are started, it is one
-process with one replica: `world_size()` is 1 and every ordinal is 0. Only functions that name devices start the client.
+A program of several processes (`torch_xla.launch`, `torchrun`) asks these functions where it is: each of its processes
+is one replica, with one device. Alone, `world_size()` is 1 and every ordinal is 0. Only functions that name devices
+start the client.
 """
 
 from ._engine.client import attributes, choice, platform, processes

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import torch_xla
 import torch_xla.debug.metrics as met
 from torch_xla.amp import GradScaler, autocast, syncfree
+from torch_xla.amp.syncfree._functional import adam_step, sgd_step
 
 Make = Callable[[Any], torch.optim.Optimizer]
 BAD_STEPS = (2, 5)
@@ -123,3 +124,44 @@ def test_the_default_is_bfloat16_in_every_thread() -> None:
         assert product() is torch.float16
     finally:
         torch.set_autocast_dtype("xla", torch.bfloat16)
+
+
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("use_adamw", [False, True])
+def test_adam_as_a_function_is_the_optimizer(use_adamw: bool, skip: bool) -> None:
+    start, grad = torch.randn(5), torch.randn(5)
+    settings: dict[str, Any] = {"amsgrad": True, "weight_decay": 0.1, "eps": 1e-8, "maximize": False}
+    weight, mean, square, largest = (t.to("xla") for t in (start.clone(), *torch.zeros(3, 5)))
+    step = torch.zeros((), device="xla")
+    found = torch.full((1,), float(skip), device="xla")
+    for _ in range(2):
+        adam_step(
+            found, [step], [weight], [grad.to("xla")], [mean], [square], [largest], beta1=0.9, beta2=0.99, lr=0.1,
+            use_adamw=use_adamw, **settings,
+        )  # fmt: skip
+    expected = start.clone().requires_grad_()
+    optimizer = (torch.optim.AdamW if use_adamw else torch.optim.Adam)(
+        [expected], lr=0.1, betas=(0.9, 0.99), **settings
+    )
+    expected.grad = grad
+    for _ in range(0 if skip else 2):
+        optimizer.step()
+    torch.testing.assert_close(weight.cpu(), expected.detach())
+    assert step.item() == (0 if skip else 2)
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_sgd_as_a_function_is_the_optimizer(skip: bool) -> None:
+    start, grad = torch.randn(5), torch.randn(5)
+    settings: dict[str, Any] = {"momentum": 0.9, "weight_decay": 0.1, "dampening": 0.0, "nesterov": True}
+    weight, buffer, step = start.to("xla"), torch.zeros(5, device="xla"), torch.zeros((), device="xla")
+    found = torch.full((), float(skip), device="xla")
+    for _ in range(2):
+        sgd_step(found, [step], [weight], [grad.to("xla")], [buffer], lr=0.1, maximize=False, **settings)
+    expected = start.clone().requires_grad_()
+    optimizer = torch.optim.SGD([expected], lr=0.1, **settings)
+    expected.grad = grad
+    for _ in range(0 if skip else 2):
+        optimizer.step()
+    torch.testing.assert_close(weight.cpu(), expected.detach())
+    assert step.item() == (0 if skip else 2)

@@ -1,13 +1,16 @@
 """`torch_xla.compile`: what a region promises, and how it is written."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import jax
 import pytest
 import torch
 from torch import nn
 
 import torch_xla
 import torch_xla.debug.metrics as met
+from torch_xla._engine.compile import disk
 
 
 @pytest.fixture(autouse=True)
@@ -131,3 +134,46 @@ def test_an_error_inside_passes_and_the_next_call_works() -> None:
 def test_a_block_cannot_be_replayed() -> None:
     with pytest.raises(RuntimeError, match="replay=True needs a function"), torch_xla.compile(replay=True):
         pass
+
+
+FAST = {"xla_cpu_enable_fast_math": True}
+
+
+def test_options_of_the_compiler_make_a_program_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    original = jax.jit
+
+    def jit(*args: Any, **kwargs: Any) -> Any:
+        seen.append(kwargs.get("compiler_options"))
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(jax, "jit", jit)
+    x = torch.rand(7, 3).to("xla")
+
+    def compiled(run: Callable[[], object]) -> int:
+        before = met.counter_value("UncachedCompile") or 0
+        run()
+        return (met.counter_value("UncachedCompile") or 0) - before
+
+    fast = torch_xla.compile(lambda: (x.sin() * 17.25).tolist(), custom_compile_options=FAST)
+    plain = torch_xla.compile(lambda: (x.sin() * 17.25).tolist())
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "folder", lambda: None)
+        assert compiled(plain) == 1 and not any(options and FAST.items() <= options.items() for options in seen)
+        assert compiled(fast) == 1 and FAST.items() <= seen[-1].items()
+        assert compiled(plain) == compiled(fast) == 0
+        torch_xla.set_custom_compile_options({"--xla_cpu_enable_fast_math": True})
+        assert compiled(plain) == 0  # the same options again
+        torch_xla.set_custom_compile_options({})
+    assert fast() == plain()
+
+
+@pytest.mark.parametrize("options", [{"xla_flag": [1]}, {3: True}])
+def test_what_is_no_option_is_refused(options: Any) -> None:
+    with pytest.raises(TypeError, match="custom compile options are names of XLA's flags"):
+        torch_xla.set_custom_compile_options(options)
+
+
+def test_a_replay_takes_no_options_of_its_own() -> None:
+    with pytest.raises(ValueError, match="replay=True with custom_compile_options.*set_custom_compile_options"):
+        torch_xla.compile(lambda: None, custom_compile_options=FAST, replay=True)

@@ -114,3 +114,41 @@ def test_the_default_of_autocast_is_there_from_the_start() -> None:
         "    print((torch.ones(2, 2, device='xla') @ torch.ones(2, 2, device='xla')).dtype)\n"
     )
     assert (result.stdout, result.stderr) == ("torch.bfloat16\n", "")
+
+
+def test_reloading_changes_nothing() -> None:
+    result = python(
+        "import importlib, torch, torch_xla\n"
+        "x = torch.ones(2, device='xla')\n"
+        "assert importlib.reload(torch_xla) is torch_xla\n"
+        "torch_xla.sync()\n"
+        "print((x + 1).tolist(), torch_xla.device())\n"
+    )
+    assert result.stdout == "[2.0, 2.0] xla:0\n", result.stderr
+
+
+def test_a_second_copy_of_the_package_is_refused_with_the_reason() -> None:
+    result = python(
+        "import sys, torch_xla\n"
+        "for name in [name for name in sys.modules if name.partition('.')[0] == 'torch_xla']:\n"
+        "    del sys.modules[name]\n"
+        "try:\n"
+        "    import torch_xla\n"
+        "except ImportError as error:\n"
+        "    print(error)\n"
+    )
+    assert result.stdout.startswith("torch_xla was imported in this process before"), result.stderr
+
+
+def test_an_exit_handler_may_be_the_first_to_compile() -> None:
+    result = python(
+        "import atexit, torch, torch_xla\n"
+        "class Late:\n"
+        "    def __del__(self):\n"
+        "        (x * 3 + 1).tolist()\n"
+        "x, late = torch.ones(2, device='xla'), Late()\n"
+        "atexit.register(lambda: print((x * 5).tolist()))\n"
+    )
+    assert result.stdout == "[5.0, 5.0]\n"
+    # What PyTorch and Python have taken down by the time of the last finalisers makes those fail, and nothing else.
+    assert result.returncode == 0, result.stderr

@@ -614,3 +614,42 @@ def test_several_devices_share_a_loader_and_the_process_ends_with_threads_alive(
     )
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout == "xla:0 is not a device of this loader; it loads for xla:1\n"
+
+
+class Telling:
+    """A loader that shows, as Accelerate's do, whether it has given its last batch."""
+
+    end_of_dataloader = False
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __iter__(self) -> Iterator[Tensor]:
+        self.end_of_dataloader = False
+        for index in range(self._count):
+            self.end_of_dataloader = index == self._count - 1
+            yield torch.full((2,), float(index))
+
+
+def test_a_loader_that_tells_its_place_tells_that_of_the_loop() -> None:
+    loader = pl.MpDeviceLoader(Telling(3), torch_xla.device(), batches_per_execution=2)
+    for _ in range(2):
+        assert [(batch.tolist()[0], loader.end_of_dataloader) for batch in loader] == [
+            (0, False),
+            (1, False),
+            (2, True),
+        ]
+    parallel = pl.ParallelLoader(Telling(2), ["xla:0"])
+    assert next(iter(parallel.per_device_loader("xla:0"))).device.type == "xla" and not threads()
+    parallel.close()
+    assert parallel.next_item("xla:0") is None
+
+
+def test_a_loader_may_be_given_by_either_name() -> None:
+    for name in ("loader", "cpu_loader"):
+        parallel = pl.ParallelLoader(**{name: [torch.ones(2)]}, devices=["xla:0"])
+        assert [batch.tolist() for batch in parallel.per_device_loader("xla:0")] == [[1.0, 1.0]]
+    with pytest.raises(TypeError, match="takes one loader"):
+        pl.ParallelLoader(devices=["xla:0"])
+    with pytest.raises(TypeError, match="takes one loader"):
+        pl.ParallelLoader([torch.ones(2)], ["xla:0"], loader=[])

@@ -10,7 +10,7 @@ import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
-from torch_xla._engine.tensor import step
+from torch_xla._engine.record import step
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from tests.house.source import ENGINE, ROOT, imports_of, name_of, python_files, 
 CONFIG = ENGINE / "config.py"
 PAGE = ROOT / "docs" / "environment.md"
 
-VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+")
+VARIABLE = re.compile(r"[A-Z][A-Z0-9]+(_[A-Z0-9]+)*")
 ROW = re.compile(r"^\| `([A-Z0-9_]+)` \|", re.MULTILINE)
 ACCESS = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 

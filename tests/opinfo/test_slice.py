@@ -3,8 +3,8 @@
 import jax
 import pytest
 
-from torch_xla._engine.dispatch.decisions import ON_THE_CPU
-from torch_xla._engine.tensor.sync import clear_schedules
+from torch_xla._engine.dispatch.cpu_fallbacks import ON_THE_CPU
+from torch_xla._engine.record.sync import clear_schedules
 
 from . import ledger
 from .check import check_entry

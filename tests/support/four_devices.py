@@ -3,13 +3,16 @@
 import copy
 import io
 import threading
-import traceback
 from collections.abc import Callable
 
 import torch
 from torch import nn
 
 import torch_xla
+import torch_xla.core.xla_model as xm
+from tests.support import parts
+from torch_xla._engine.execute import executor
+from torch_xla._engine.record.device import device_at
 
 FIRST, SECOND = torch.device("xla:0"), torch.device("xla:1")
 
@@ -206,16 +209,50 @@ def a_sync_of_one_ordinal_leaves_the_others_alone() -> None:
     assert x.tolist() == [2, 2] and y.tolist() == [3, 3]
 
 
-def _main() -> None:
-    for name, part in list(globals().items()):
-        if callable(part) and getattr(part, "__module__", "") == __name__ and not name.startswith("_"):
-            print(f"### {name}")
-            try:
-                part()
-                print("ok")
-            except Exception:
-                print(traceback.format_exc())
+def _busy(device: torch.device) -> torch.Tensor:
+    """A value whose program has just been started, and runs for a while."""
+    x = torch.full((600, 600), 1e-3, device=device)
+    for _ in range(60):
+        x = torch.tanh(x @ x)
+    torch.xla.set_device(device)  # type: ignore[attr-defined]
+    torch_xla.sync()
+    torch.xla.set_device(0)  # type: ignore[attr-defined]
+    return x
+
+
+def _is_ready(tensor: torch.Tensor) -> bool:
+    return bool(tensor.untyped_storage().value.buffer.is_ready())  # type: ignore[attr-defined]
+
+
+def waiting_for_all_waits_for_each_however_much_others_were_given() -> None:
+    busy = _busy(SECOND)
+    x = torch.ones(2, device=FIRST)
+    for _ in range(40):
+        x = x + 1
+        torch_xla.sync()
+    xm.wait_device_ops()
+    assert _is_ready(busy) and _is_ready(x)
+
+
+def waiting_names_the_devices() -> None:
+    others, busy = _busy(torch.device("xla:2")), _busy(SECOND)
+    xm.wait_device_ops(["xla:1"])
+    assert _is_ready(busy)
+    x = torch.ones(2, device=FIRST) + 1
+    torch_xla.sync()
+    xm.wait_device_ops(["xla:0", "xla:2"])
+    assert _is_ready(others) and _is_ready(x)
+    _refused(lambda: xm.wait_device_ops(["xla:7"]), "xla:7 does not exist")
+
+
+def programs_in_flight_belong_to_their_target() -> None:
+    _busy(SECOND)
+    torch_xla.sync(wait=True)  # of the first
+    flight = executor._flights[device_at(1).target]
+    assert flight.started
+    xm.wait_device_ops([SECOND])
+    assert not flight.started
 
 
 if __name__ == "__main__":
-    _main()
+    parts.run_all(globals())

@@ -245,17 +245,19 @@ def interpreted() -> Iterator[None]:
     Buffers that would be given away are deleted, so that nobody may read them afterwards.
     """
 
-    def compile_nothing(self: compiled.Program, packed: bytes, numbers: Any) -> Callable[..., Any]:
-        def run(*arrays: jax.Array) -> list[jax.Array]:
-            results = [
-                jax.device_put(np.array(result), self.device)
-                for result in _operation_by_operation(self.graph, numbers, arrays)
-            ]
+    def compile_nothing(self: compiled.Program, packed: bytes, numbers: Any) -> compiled.Ready:
+        def start(buffers: Sequence[jax.Array], vectors: Sequence[Any]) -> Iterator[list[jax.Array]]:
+            arrays = [*buffers, *vectors]
+            with jax.enable_x64(True):
+                results = [
+                    jax.device_put(np.array(result), self.target.device)
+                    for result in _operation_by_operation(self.graph, numbers, arrays)
+                ]
             for index in self.donated:
                 arrays[index].delete()
-            return results
+            return iter([results])
 
-        return run
+        return compiled.Ready(None, start)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled.Program, "_compile", compile_nothing)

@@ -5,7 +5,15 @@ from typing import Any
 
 import torch
 
+from .._engine import config, refused_names
 from .._engine.dynamo import backend
+from .._engine.metrics import report
+
+__getattr__ = refused_names.asked_of(__name__)
+
+# What the settings said at the import.
+dynamo_debug = config.dynamo_debug()
+ptxla_debug = config.debug_level() > 0
 
 
 def extract_compiled_graph(xla_model: torch.fx.GraphModule, xla_args: Sequence[Any]) -> Callable[..., Any]:
@@ -28,3 +36,18 @@ def extract_compiled_graph(xla_model: torch.fx.GraphModule, xla_args: Sequence[A
 def is_xla_tensor(tensor: torch.Tensor) -> bool:
     """Whether `tensor` is on an `xla` device."""
     return tensor.device.type == "xla"
+
+
+def extract_compiled_graph_helper(xla_model: torch.fx.GraphModule, xla_args: Sequence[Any]) -> Callable[..., Any]:
+    """The same as `extract_compiled_graph`."""
+    return backend.extract_compiled_graph(xla_model, xla_args)
+
+
+def get_fallback_ops() -> list[str]:
+    """The operators that ran on the CPU so far, as in `["aten::nonzero"]`.
+
+    >>> from torch_xla.core.dynamo_bridge import get_fallback_ops
+    >>> isinstance(get_fallback_ops(), list)
+    True
+    """
+    return report.fallback_names()

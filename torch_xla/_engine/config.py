@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Container
+from typing import NamedTuple
 
 # The variables that are set, where possible as the dictionary that `os` keeps: `os.environ` raises and catches for each
 # that is not, which takes a microsecond, and every step asks for three.
@@ -15,12 +16,26 @@ def _flag(name: str, default: str = "") -> bool:
     return os.environ.get(name, default).strip().lower() not in ("", "0", "false", "no", "off")
 
 
-def _integer(name: str, default: str) -> int:
+def _integer(name: str, default: str, least: int = 0) -> int:
     text = os.environ.get(name, "").strip() or default
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
         raise ValueError(f"{name} is {text!r}; it must be a whole number.") from None
+    if number < least:
+        raise ValueError(f"{name} is {text}; it must be at least {least}.")
+    return number
+
+
+def _number(name: str, default: str, least: float, most: float) -> float:
+    text = os.environ.get(name, "").strip() or default
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(f"{name} is {text!r}; it must be a number.") from None
+    if not least <= number <= most:
+        raise ValueError(f"{name} is {text}; it must lie between {least:g} and {most:g}.")
+    return number
 
 
 def variable(name: str) -> str | None:
@@ -50,6 +65,78 @@ def forced_host_devices() -> int:
     return int(found[-1]) if found else 0
 
 
+class Torchrun(NamedTuple):
+    """What `torchrun` tells a process it starts."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node: int
+    master_address: str
+
+
+def torchrun() -> Torchrun | None:
+    """TORCHELASTIC_RUN_ID says that `torchrun` started this process, and RANK and its kin as which one; else `None`."""
+    if not os.environ.get("TORCHELASTIC_RUN_ID"):
+        return None
+    return Torchrun(
+        _integer("RANK", "0"),
+        _integer("WORLD_SIZE", "1"),
+        _integer("LOCAL_RANK", "0"),
+        _integer("LOCAL_WORLD_SIZE", "1"),
+        _integer("GROUP_RANK", "0"),
+        master_address(),
+    )
+
+
+def master_address() -> str:
+    """MASTER_ADDR: the machine that runs process 0."""
+    found = os.environ.get("MASTER_ADDR", "127.0.0.1").strip()
+    return "127.0.0.1" if found == "localhost" else found
+
+
+def coordinator_port() -> int:
+    """XLA_COORDINATOR_PORT: where process 0 listens for the others; 0 takes a free port."""
+    return _integer("XLA_COORDINATOR_PORT", "0")
+
+
+def heartbeat_seconds() -> int:
+    """DIST_SERVICE_HEARTBEAT_INTERVAL_IN_SEC: a process that is silent for so long is lost."""
+    return max(1, _integer("DIST_SERVICE_HEARTBEAT_INTERVAL_IN_SEC", "20"))
+
+
+def distributed_start_seconds() -> int:
+    """DIST_SERVICE_START_TIMEOUT_IN_SEC: how long processes wait for each other to start."""
+    return max(1, _integer("DIST_SERVICE_START_TIMEOUT_IN_SEC", "300"))
+
+
+def shutdown_minutes() -> float:
+    """DIST_SERVICE_SHUTDOWN_TIMEOUT_IN_MIN: how long a process that has ended waits for the others to end."""
+    return _integer("DIST_SERVICE_SHUTDOWN_TIMEOUT_IN_MIN", "5")
+
+
+def rendezvous_seconds() -> int:
+    """XLA_RENDEZVOUS_TIMEOUT: how long a process waits for the others at a rendezvous, in seconds."""
+    return max(1, _integer("XLA_RENDEZVOUS_TIMEOUT", "600"))
+
+
+def gradient_bucket_mebibytes() -> int:
+    """ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB: gradients are reduced in parts of so many MiB; 0: all at once."""
+    return _integer("ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB", "0")
+
+
+def gpu_num_devices() -> int:
+    """GPU_NUM_DEVICES: how many GPUs of this machine the program uses; 0: all that are visible."""
+    return _integer("GPU_NUM_DEVICES", "0")
+
+
+def visible_gpus() -> list[str] | None:
+    """CUDA_VISIBLE_DEVICES: the GPUs that programs may see; `None`: all."""
+    text = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return None if text is None else [name for name in text.split(",") if name.strip() and name.strip() != "-1"]
+
+
 def keep_host_memory() -> bool:
     """XLA_KEEP_HOST_MEMORY: what CPU programs free stays with the process, if nothing else sets glibc's allocator."""
     theirs = any(name.startswith("MALLOC_") for name in os.environ)
@@ -74,6 +161,11 @@ def find_nan() -> str:
     return value if _flag("XLA_FIND_NAN") else ""
 
 
+def check_values() -> bool:
+    """XLA_CHECK_VALUES: values that an operator cannot take, as indices out of range, are looked for and raise."""
+    return _flag("XLA_CHECK_VALUES")
+
+
 def dynamo_debug() -> bool:
     """XLA_DYNAMO_DEBUG: what becomes of every graph of `torch.compile` is logged."""
     return _flag("XLA_DYNAMO_DEBUG")
@@ -96,7 +188,7 @@ def check() -> bool:
 
 def compilation_cache_size() -> int:
     """XLA_COMPILATION_CACHE_SIZE: how many programs stay in memory."""
-    return _integer("XLA_COMPILATION_CACHE_SIZE", "2048")
+    return _integer("XLA_COMPILATION_CACHE_SIZE", "2048", least=1)
 
 
 def stage_operations() -> int:
@@ -111,7 +203,7 @@ def max_async_closures() -> int:
 
 def metrics_samples() -> int:
     """XLA_METRICS_SAMPLES: how many of its latest samples a metric keeps."""
-    return max(1, _integer("XLA_METRICS_SAMPLES", "1024"))
+    return _integer("XLA_METRICS_SAMPLES", "1024", least=1)
 
 
 def metrics_percentiles() -> tuple[float, ...]:
@@ -135,7 +227,7 @@ def debug_level() -> int:
     """PT_XLA_DEBUG_LEVEL: 1 explains compilations, 2 executions too; PT_XLA_DEBUG asks for all there is. 0: off."""
     if _flag("PT_XLA_DEBUG"):
         return 100
-    return max(0, _integer("PT_XLA_DEBUG_LEVEL", "0"))
+    return _integer("PT_XLA_DEBUG_LEVEL", "0")
 
 
 def debug_file() -> str:
@@ -145,7 +237,7 @@ def debug_file() -> str:
 
 def debug_max_frames() -> int:
     """PT_XLA_DEBUG_MAX_FRAME: how many Python frames an explanation shows."""
-    return max(1, _integer("PT_XLA_DEBUG_MAX_FRAME", "8"))
+    return _integer("PT_XLA_DEBUG_MAX_FRAME", "8", least=1)
 
 
 def ir_debug() -> bool:
@@ -200,7 +292,7 @@ def dump_fatal_stack() -> bool:
 
 def rate_tracker_smoothing() -> float:
     """RATE_TRACKER_SMOOTHING: how much of its last reading a `RateTracker` keeps, if its maker does not say."""
-    return float(os.environ.get("RATE_TRACKER_SMOOTHING", "0.4") or 0.4)
+    return _number("RATE_TRACKER_SMOOTHING", "0.4", 0, 1)
 
 
 def save_graph_format() -> str:
@@ -216,7 +308,11 @@ def comparison_directory() -> str:
 def persistent_cache_path() -> str:
     """XLA_PERSISTENT_CACHE_PATH: the folder of executables on disk; empty means that none are kept."""
     default = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache"), "torch_xla")
-    return os.environ.get("XLA_PERSISTENT_CACHE_PATH", default)
+    path = os.environ.get("XLA_PERSISTENT_CACHE_PATH", default)
+    expanded = os.path.expanduser(path)
+    if expanded.startswith("~") and path != default:
+        raise ValueError(f"XLA_PERSISTENT_CACHE_PATH is {path!r}, and there is no such user here; give a whole path.")
+    return "" if expanded.startswith("~") else expanded  # a user without a home has no such folder
 
 
 def persistent_cache_read_only() -> bool:
@@ -226,9 +322,26 @@ def persistent_cache_read_only() -> bool:
 
 def persistent_cache_bytes() -> int:
     """XLA_PERSISTENT_CACHE_SIZE: how much that folder may hold, given in MiB."""
-    return int(float(os.environ.get("XLA_PERSISTENT_CACHE_SIZE", "2048")) * 2**20)
+    text = os.environ.get("XLA_PERSISTENT_CACHE_SIZE", "").strip() or "2048"
+    try:
+        size = float(text)
+    except ValueError:
+        size = -1.0
+    if not 0 <= size < 2**43:
+        raise ValueError(f"XLA_PERSISTENT_CACHE_SIZE is {text!r}; it must be a number of MiB, 0 or more.")
+    return int(size * 2**20)
 
 
 def tracker_file() -> str:
     """XLA_FNTRACKER_FILE: each read of a value is appended to this file, with its place."""
     return os.environ.get("XLA_FNTRACKER_FILE", "")
+
+
+def refuse_nonsense() -> None:
+    """Raises `ValueError` for a setting that is set to what it cannot be, before a program has begun to compute."""
+    for setting in (
+        cpu_num_devices, compilation_cache_size, stage_operations, max_async_closures, metrics_samples,
+        metrics_percentiles, debug_level, debug_max_frames, rate_tracker_smoothing, persistent_cache_path,
+        persistent_cache_bytes,
+    ):  # fmt: skip
+        setting()

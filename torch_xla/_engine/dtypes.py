@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from . import config, precision
+from . import compiler_options, config, precision
 
 _PAIRS = {
     torch.bool: np.bool_,
@@ -86,7 +86,10 @@ def on_device(dtype: torch.dtype) -> torch.dtype:
 
 
 def device_mode() -> str:
-    """Names what a compiled program depends on besides its graph: what `on_device` does now, and the precision."""
+    """Names what a compiled program depends on besides its graph: what `on_device` does now, precision and options."""
     dtypes = "bf16" if config.use_bf16() else "downcast" if config.downcast_bf16() else ""
     chosen = precision.chosen()
-    return dtypes if chosen == "highest" else f"{dtypes} {chosen} precision".lstrip()
+    options = compiler_options.text()
+    if chosen == "highest" and not options:
+        return dtypes
+    return f"{dtypes} {chosen} precision {options}".strip()

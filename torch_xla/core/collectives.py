@@ -1,23 +1,28 @@
 """Operations across replicas, and who is who among them: the part of `xla_model` that is about other replicas.
 
-Use these names from `torch_xla.core.xla_model`. Until several processes take part in a program it has one replica,
-whose ordinal is 0. The collectives then return what they would for one replica, and refuse what one cannot do.
+Use these names from `torch_xla.core.xla_model`. Each process of a program is a replica (`torch_xla.launch`); alone,
+there is one, whose ordinal is 0. A collective is recorded like any operation and becomes a part of the step's program.
+All replicas must record the same ones in the same order; each runs once, also if nobody reads its result.
 
 Common arguments: `groups` lists the ordinals that reduce together, each ordinal once, such as `[[0, 1], [2, 3]]`;
-`None` is one group of all. `pin_layout` fixes the order of memory for programs that are compiled apart: one has no
-choice to make.
+`None` is one group of all. `pin_layout` is accepted and not used: arrays of a program have one order of memory.
 """
 
+import pickle
 import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TextIO
 
 import torch
 
-from .._engine.client import processes
-from .._engine.tensor import evaluate, ordinals, replicas, step
-from .._engine.tensor.device import set_current_index
-from .._engine.tensor.nested import replaced
+from .._engine import config
+from .._engine.client import coordination, processes
+from .._engine.distributed import channels, differentiable, replicas
+from .._engine.distributed import collectives as exchange
+from .._engine.host import evaluate
+from .._engine.pytree.nested import replaced
+from .._engine.record import ordinals, step
+from .._engine.record.device import set_current_index
 
 REDUCE_SUM = "sum"
 REDUCE_MUL = "mul"
@@ -103,9 +108,15 @@ def all_reduce(
     """
     replicas.check_reduction("all_reduce", reduce_type)
     replicas.check_groups("all_reduce", groups)
+    among = exchange.groups_of(groups)
     if isinstance(inputs, torch.Tensor):
-        return replicas.scaled(inputs, scale)
-    replicas.scale_in_place(inputs, scale)
+        if exchange.size_of(among) == 1:
+            return inputs.clone() if scale == 1.0 else replicas.scaled(inputs, scale)
+        result: torch.Tensor = differentiable.Reduced.apply(inputs, reduce_type, scale, among)
+        return result
+    reduced = inputs if exchange.size_of(among) == 1 else exchange.all_reduce(inputs, reduce_type, among)
+    if reduced is not inputs or scale != 1.0:
+        replicas.write(inputs, [replicas.scaled(each, scale) for each in reduced])
     return inputs
 
 
@@ -129,9 +140,37 @@ def all_gather(
     [0, 1, 2]
     """
     replicas.check_groups("all_gather", groups)
-    for tensor in [value] if isinstance(value, torch.Tensor) else value:
-        replicas.check_dim("all_gather", tensor, dim)
-    gathered = value.clone() if isinstance(value, torch.Tensor) else [tensor.clone() for tensor in value]
+    one = isinstance(value, torch.Tensor)
+    tensors = [value] if isinstance(value, torch.Tensor) else list(value)
+    dims = {replicas.check_dim("all_gather", tensor, dim) for tensor in tensors}
+    among = exchange.groups_of(groups)
+    if exchange.size_of(among) == 1:
+        gathered = [tensor.clone() for tensor in tensors]
+    elif len(dims) == 1 and not any(tensor.requires_grad for tensor in tensors):
+        gathered = exchange.all_gather(tensors, dims.pop(), among)
+    else:
+        place = exchange.place_in(among)
+        gathered = [differentiable.Gathered.apply(t, dim % t.dim(), place, among) for t in tensors]
+    return replicas.into(output, gathered[0] if one else gathered)
+
+
+def all_gather_bucketized(
+    input_list: Sequence[torch.Tensor],
+    dim: int = 0,
+    groups: Groups = None,
+    output: Sequence[torch.Tensor] | None = None,
+    pin_layout: bool = False,
+    bucket_cap_mb: int = 160,
+) -> Tensors:
+    """`all_gather` of a list, in as many collectives as parts of `bucket_cap_mb` MiB need.
+
+    >>> import torch, torch_xla.core.xla_model as xm
+    >>> [t.tolist() for t in xm.all_gather_bucketized([torch.ones(1, device="xla")] * 2, bucket_cap_mb=1)]
+    [[1.0], [1.0]]
+    """
+    gathered: list[torch.Tensor] = []
+    for bucket in replicas.buckets(input_list, bucket_cap_mb):
+        gathered += all_gather(bucket, dim, groups, pin_layout=pin_layout)
     return replicas.into(output, gathered)
 
 
@@ -152,10 +191,14 @@ def all_to_all(
     torch.Size([2, 3])
     """
     replicas.check_groups("all_to_all", groups)
-    replicas.check_dim("all_to_all", value, split_dimension)
-    replicas.check_dim("all_to_all", value, concat_dimension)
-    replicas.check_group_size("all_to_all", "split_count", split_count)
-    return value.clone()
+    split = replicas.check_dim("all_to_all", value, split_dimension)
+    concat = replicas.check_dim("all_to_all", value, concat_dimension)
+    among = exchange.groups_of(groups)
+    replicas.check_group_size("all_to_all", "split_count", split_count, exchange.size_of(among))
+    if split_count == 1:
+        return value.clone()
+    result: torch.Tensor = differentiable.Exchanged.apply(value, split, concat, among)
+    return result
 
 
 def reduce_scatter(
@@ -181,11 +224,45 @@ def reduce_scatter(
     """
     replicas.check_reduction("reduce_scatter", reduce_type)
     replicas.check_groups("reduce_scatter", groups)
-    replicas.check_group_size("reduce_scatter", "shard_count", shard_count)
-    for tensor in [input] if isinstance(input, torch.Tensor) else input:
-        replicas.check_dim("reduce_scatter", tensor, scatter_dim)
+    among = exchange.groups_of(groups)
+    replicas.check_group_size("reduce_scatter", "shard_count", shard_count, exchange.size_of(among))
     one = isinstance(input, torch.Tensor)
-    scattered = replicas.scaled(input, scale) if one else [replicas.scaled(tensor, scale) for tensor in input]
+    tensors = [input] if isinstance(input, torch.Tensor) else list(input)
+    dims = [replicas.check_dim("reduce_scatter", tensor, scatter_dim) for tensor in tensors]
+    if shard_count == 1:
+        parts = [tensor.clone() for tensor in tensors]
+    elif reduce_type == REDUCE_SUM and any(tensor.requires_grad for tensor in tensors):
+        parts = [differentiable.Scattered.apply(t, d, among) for t, d in zip(tensors, dims, strict=True)]
+    else:
+        parts = (
+            [exchange.reduce_scatter([t], reduce_type, d, among)[0] for t, d in zip(tensors, dims, strict=True)]
+            if len(set(dims)) > 1
+            else exchange.reduce_scatter(tensors, reduce_type, dims[0], among)
+        )
+    scattered = [replicas.scaled(part, scale) for part in parts]
+    return replicas.into(output, scattered[0] if one else scattered)
+
+
+def reduce_scatter_bucketized(
+    reduce_type: str,
+    input_list: Sequence[torch.Tensor],
+    scale: float,
+    scatter_dim: int,
+    shard_count: int,
+    groups: Groups = None,
+    output: Sequence[torch.Tensor] | None = None,
+    pin_layout: bool = False,
+    bucket_cap_mb: int = 160,
+) -> Tensors:
+    """`reduce_scatter` of a list, in as many collectives as parts of `bucket_cap_mb` MiB need.
+
+    >>> import torch, torch_xla.core.xla_model as xm
+    >>> [t.tolist() for t in xm.reduce_scatter_bucketized(xm.REDUCE_SUM, [torch.ones(1, device="xla")], 0.5, 0, 1)]
+    [[0.5]]
+    """
+    scattered: list[torch.Tensor] = []
+    for bucket in replicas.buckets(input_list, bucket_cap_mb):
+        scattered += reduce_scatter(reduce_type, bucket, scale, scatter_dim, shard_count, groups)
     return replicas.into(output, scattered)
 
 
@@ -198,7 +275,29 @@ def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> t
     >>> xm.collective_permute(torch.ones(2, device="xla"), [[0, 0]]).tolist()
     [1.0, 1.0]
     """
-    return replicas.permuted(value, pairs)
+    replicas.check_pairs(pairs)
+    if processes.replica_count() == 1:
+        return value.clone() if pairs else torch.zeros_like(value)
+    result: torch.Tensor = differentiable.Permuted.apply(value, pairs)
+    return result
+
+
+def send(value: torch.Tensor, channel_id: int) -> torch.Tensor:
+    """Sends `value` to the replica that calls `recv` with the same `channel_id`, and returns it.
+
+    A channel has one sender and one receiver, which the first call on each side finds out; it waits for the other. What
+    is recorded is started: the receiver waits for it.
+    """
+    exchange.broadcast([value], 0, exchange.pair(*channels.partners(channel_id, sends=True)))
+    exchange.start()
+    return value
+
+
+def recv(output: torch.Tensor, channel_id: int) -> torch.Tensor:
+    """Overwrites `output` with what the replica sends that calls `send` with the same `channel_id`; returns it."""
+    pair = exchange.pair(*channels.partners(channel_id, sends=False))
+    replicas.write([output], exchange.broadcast([output], 0, pair))
+    return output
 
 
 def collective_broadcast(
@@ -206,11 +305,17 @@ def collective_broadcast(
 ) -> None:
     """Overwrites `tensors` on every replica with those of replica `root_ordinal`.
 
+    With `groups`, each group takes those of its member at the same place.
+
     >>> import torch, torch_xla.core.xla_model as xm
     >>> xm.collective_broadcast([torch.ones(2, device="xla")], root_ordinal=0)
     """
     replicas.check_groups("collective_broadcast", groups)
     replicas.check_ordinals("collective_broadcast", [root_ordinal])
+    among = exchange.groups_of(groups)
+    if exchange.size_of(among) > 1 and tensors:
+        place = next((group.index(root_ordinal) for group in among if root_ordinal in group), root_ordinal)
+        replicas.write(tensors, exchange.broadcast(tensors, place, among))
 
 
 def broadcast_master_param(model: torch.nn.Module) -> None:
@@ -240,7 +345,7 @@ def xla_rendezvous(payload: bytes = b"", ordinals: Sequence[int] | None = None, 
     if not isinstance(payload, (bytes, bytearray)):
         raise TypeError(f"rendezvous({tag!r}): the payload is {type(payload).__name__}; expected bytes")
     replicas.check_groups("rendezvous", [list(ordinals)] if ordinals else None)
-    return [bytes(payload)]
+    return coordination.exchange(str(tag), bytes(payload))
 
 
 def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
@@ -252,7 +357,10 @@ def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> A
     >>> xm.mesh_reduce("loss", torch.tensor(3.0, device="xla"), lambda losses: sum(losses) / len(losses))
     tensor(3.)
     """
-    return reduce_fn([replaced(data, _is_on_xla, evaluate.to_host)])
+    own = replaced(data, _is_on_xla, evaluate.to_host)
+    if processes.process_count() == 1:
+        return reduce_fn([own])
+    return reduce_fn([pickle.loads(each) for each in rendezvous(tag, pickle.dumps(own))])
 
 
 def do_on_ordinals(target: Callable[..., Any], data: Any = (), ordinals: Collection[int] | int = (0,)) -> Any:
@@ -265,10 +373,10 @@ def do_on_ordinals(target: Callable[..., Any], data: Any = (), ordinals: Collect
     2
     """
     chosen = [ordinals] if isinstance(ordinals, int) else ordinals
-    if processes.replica_index() not in chosen:
-        return None
-    arguments = data if isinstance(data, tuple) else (data,)
-    return target(*replaced(arguments, _is_on_xla, evaluate.to_host))
+    arguments = replaced(data if isinstance(data, tuple) else (data,), _is_on_xla, evaluate.to_host)
+    result = target(*arguments) if processes.replica_index() in chosen else None
+    rendezvous("torch_xla.core.xla_model.do_on_ordinals")
+    return result
 
 
 def _fetch_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -282,8 +390,28 @@ def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Groups = None, pi
     >>> import torch, torch_xla.core.xla_model as xm
     >>> xm.reduce_gradients(torch.optim.SGD(torch.nn.Linear(2, 2).to("xla").parameters(), lr=0.1))
     """
-    count = processes.replica_count()
-    all_reduce(REDUCE_SUM, replicas.gradients_of(optimizer), scale=1.0 / count, groups=groups, pin_layout=pin_layout)
+    cap = config.gradient_bucket_mebibytes()
+    scale = 1.0 / processes.replica_count()
+    all_reduce_bucketized_gradients(replicas.gradients_of(optimizer), scale, groups, pin_layout, cap)
+
+
+def all_reduce_bucketized_gradients(
+    gradients: Sequence[torch.Tensor],
+    scale: float,
+    groups: Groups = None,
+    pin_layout: bool = True,
+    bucket_cap_mb: int = 0,
+) -> None:
+    """Sums `gradients` over the replicas, times `scale`, in place; in parts of `bucket_cap_mb` MiB, 0 for one.
+
+    >>> import torch, torch_xla.core.xla_model as xm
+    >>> gradient = torch.ones(2, device="xla")
+    >>> xm.all_reduce_bucketized_gradients([gradient], scale=0.5)
+    >>> gradient.tolist()
+    [0.5, 0.5]
+    """
+    for bucket in replicas.buckets(gradients, bucket_cap_mb):
+        all_reduce(REDUCE_SUM, bucket, scale, groups, pin_layout)
 
 
 def _is_on_xla(tensor: torch.Tensor) -> bool:

@@ -10,13 +10,16 @@ from typing import Any, BinaryIO, TypedDict
 
 import torch
 
+from .._engine import refused_names
 from .._engine.client import choice, memory
+from .._engine.host import evaluate, sharing
+from .._engine.lowering import library
 from .._engine.metrics.rate import RateTracker as RateTracker
 from .._engine.private.torch import constant_in_graphs
-from .._engine.tensor import barrier, evaluate, export, ordinals, random, sharing, step
-from .._engine.tensor import device as devices
-from .._engine.tensor.nested import ToXlaTensorArena as ToXlaTensorArena
-from .._engine.tensor.nested import replaced
+from .._engine.pytree.nested import ToXlaTensorArena as ToXlaTensorArena
+from .._engine.pytree.nested import replaced
+from .._engine.record import barrier, export, ordinals, random, step
+from .._engine.record import device as devices
 from . import collectives
 from .collectives import REDUCE_AND as REDUCE_AND
 from .collectives import REDUCE_MAX as REDUCE_MAX
@@ -26,7 +29,9 @@ from .collectives import REDUCE_OR as REDUCE_OR
 from .collectives import REDUCE_SUM as REDUCE_SUM
 from .collectives import _fetch_gradients as _fetch_gradients
 from .collectives import all_gather as all_gather
+from .collectives import all_gather_bucketized as all_gather_bucketized
 from .collectives import all_reduce as all_reduce
+from .collectives import all_reduce_bucketized_gradients as all_reduce_bucketized_gradients
 from .collectives import all_to_all as all_to_all
 from .collectives import broadcast_master_param as broadcast_master_param
 from .collectives import collective_broadcast as collective_broadcast
@@ -37,12 +42,20 @@ from .collectives import get_ordinal as get_ordinal
 from .collectives import is_master_ordinal as is_master_ordinal
 from .collectives import master_print as master_print
 from .collectives import mesh_reduce as mesh_reduce
+from .collectives import recv as recv
 from .collectives import reduce_gradients as reduce_gradients
 from .collectives import reduce_scatter as reduce_scatter
+from .collectives import reduce_scatter_bucketized as reduce_scatter_bucketized
 from .collectives import rendezvous as rendezvous
+from .collectives import send as send
 from .collectives import set_replication as set_replication
 from .collectives import xla_rendezvous as xla_rendezvous
 from .collectives import xrt_world_size as xrt_world_size
+
+__getattr__ = refused_names.asked_of(__name__)
+
+# Where operators of `torch.ops.xla` are defined: programs add kernels of their own to it.
+XLA_LIB = library.LIBRARY
 
 DeviceLike = torch.device | str | int | None
 
@@ -90,7 +103,7 @@ def xla_device_hw(device: DeviceLike = None) -> str:
 
 def xla_device_kind(device: DeviceLike = None) -> str:
     """The vendor's name for the model of the hardware, such as `"cpu"` or `"NVIDIA H100 80GB HBM3"`."""
-    return str(ordinals.device_named(device).jax_device.device_kind)
+    return ordinals.device_named(device).target.kind
 
 
 def xla_real_devices(devices: Sequence[DeviceLike] | None = None) -> list[str]:
@@ -135,9 +148,7 @@ def wait_device_ops(devices: Sequence[DeviceLike] = ()) -> None:
     >>> import torch_xla.core.xla_model as xm
     >>> xm.wait_device_ops()
     """
-    for device in devices:
-        ordinals.index_of(device)
-    step.wait_for_devices()
+    step.wait_for_devices([ordinals.device_named(device) for device in devices])
 
 
 def unlazy(tensors: Sequence[torch.Tensor]) -> None:
@@ -315,7 +326,7 @@ def get_memory_info(device: DeviceLike = None) -> MemoryInfo:
     >>> 0 <= info["bytes_used"] <= info["bytes_limit"] and info["kb_free"] <= info["kb_total"]
     True
     """
-    used = memory.usage(ordinals.device_named(device).jax_device)
+    used = memory.usage(ordinals.device_named(device).target.device)
     return MemoryInfo(
         bytes_used=used.used,
         bytes_limit=used.limit,

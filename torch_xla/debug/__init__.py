@@ -1,6 +1,6 @@
 """Tools that show what the `xla` device did."""
 
-from .._engine.sight import switches as _switches
+from .._engine.diagnostics.logs import switches as _switches
 from .answers import CompilationRefused as CompilationRefused
 from .answers import Cost as Cost
 from .answers import Difference as Difference
@@ -20,6 +20,7 @@ from .answers import sync_costs as sync_costs
 from .answers import sync_tax as sync_tax
 from .steps import NotFinite as NotFinite
 from .steps import capture_step as capture_step
+from .steps import check_values as check_values
 from .steps import find_nan as find_nan
 from .steps import replay_step as replay_step
 

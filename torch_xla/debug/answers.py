@@ -4,15 +4,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from .._engine.diagnostics.recompiles import causes
+from .._engine.diagnostics.recompiles.causes import Explanation as Explanation
+from .._engine.diagnostics.recompiles.differences import Difference as Difference
+from .._engine.diagnostics.report import contents as reports
+from .._engine.diagnostics.report import history, page
+from .._engine.diagnostics.waiting import costs, host_time
+from .._engine.diagnostics.waiting.costs import Cost as Cost
+from .._engine.diagnostics.waiting.host_time import HostProfile as HostProfile
+from .._engine.diagnostics.waiting.host_time import Part as Part
 from .._engine.errors import CompilationRefused as CompilationRefused
 from .._engine.errors import TransferRefused as TransferRefused
-from .._engine.sight import history, host_time, page, recompiles, waiting
-from .._engine.sight import report as reports
-from .._engine.sight.differences import Difference as Difference
-from .._engine.sight.host_time import HostProfile as HostProfile
-from .._engine.sight.host_time import Part as Part
-from .._engine.sight.recompiles import Explanation as Explanation
-from .._engine.sight.waiting import Cost as Cost
 
 
 def compilations() -> list[Explanation]:
@@ -29,7 +31,7 @@ def compilations() -> list[Explanation]:
     >>> torch_xla.debug.compilations()[-1].operations
     3
     """
-    return recompiles.explained()
+    return causes.explained()
 
 
 def explain_recompiles() -> str:
@@ -48,7 +50,7 @@ def explain_recompiles() -> str:
     >>> import torch_xla
     >>> text = torch_xla.debug.explain_recompiles()
     """
-    return recompiles.report()
+    return causes.report()
 
 
 @contextmanager
@@ -68,7 +70,7 @@ def no_recompile() -> Iterator[None]:
     ...
     torch_xla._engine.errors.CompilationRefused: no_recompile() refuses to compile a program of 3 operations for ...
     """
-    with recompiles.refused():
+    with causes.refused():
         yield
 
 
@@ -87,7 +89,7 @@ def sync_costs() -> list[Cost]:
     >>> cost.reads, cost.forced
     (1, 1)
     """
-    return waiting.costs()
+    return costs.costs()
 
 
 def sync_tax() -> str:
@@ -103,7 +105,7 @@ def sync_tax() -> str:
     >>> import torch_xla
     >>> text = torch_xla.debug.sync_tax()
     """
-    return waiting.report()
+    return costs.report()
 
 
 @contextmanager
@@ -123,7 +125,7 @@ def no_transfer(to_device: bool = False) -> Iterator[None]:
     ...
     torch_xla._engine.errors.TransferRefused: no_transfer() refuses to bring a value of 1.00B to the host for ...
     """
-    with waiting.refused(True, to_device):
+    with costs.refused(True, to_device):
         yield
 
 

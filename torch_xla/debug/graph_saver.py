@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from .._engine.sight import graph_files
+from .._engine.diagnostics.logs import graph_files
 
 
 def save_tensors_graph(save_dir: str | os.PathLike[str], name: str, tensors: Sequence[torch.Tensor]) -> None:

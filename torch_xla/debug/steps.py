@@ -3,11 +3,12 @@
 import os
 from contextlib import AbstractContextManager
 
+from .._engine.diagnostics.values import capture as _capture
+from .._engine.diagnostics.values import checking as _checking
+from .._engine.diagnostics.values import nan as _nan
+from .._engine.diagnostics.values import recomputation as _replay
+from .._engine.diagnostics.values.recomputation import Replay as Replay
 from .._engine.errors import NotFinite as NotFinite
-from .._engine.sight import capture as _capture
-from .._engine.sight import nan as _nan
-from .._engine.sight import replay as _replay
-from .._engine.sight.replay import Replay as Replay
 
 
 def find_nan(inf: bool = False) -> AbstractContextManager[None]:
@@ -32,6 +33,28 @@ def find_nan(inf: bool = False) -> AbstractContextManager[None]:
       it read f32[2] from aten::mul at ...: from -2 to 2, -2 at [1]
     """
     return _nan.searching(inf)
+
+
+def check_values() -> AbstractContextManager[None]:
+    """A `with` block in which values that an operator cannot take raise, as they do on the CPU.
+
+    On an XLA device an index that is out of range reads the nearest element or writes nothing, and an integer divided
+    by zero is some number. In the block each operation that has such values (indices, class numbers, probabilities,
+    integer divisors, …: docs/wrong_results.md lists them) also reports on them, on the device. The next wait (a value
+    that is read, `sync(wait=True)`, the end of the block) raises what PyTorch raises on the CPU (`IndexError`,
+    `RuntimeError`), with the operator, the value, its place and the line of your program. The bad step is complete
+    then, and what it computed from the value is there.
+
+    A function that is replayed is recorded again in the block. `XLA_CHECK_VALUES=1` does the same for a whole program.
+
+    >>> import torch, torch_xla
+    >>> table, words = torch.rand(10, 4, device="xla"), torch.tensor([1, 2, 11], device="xla") + 0
+    >>> with torch_xla.debug.check_values():
+    ...     rows = torch.nn.functional.embedding(words, table)
+    Traceback (most recent call last):
+    IndexError: embedding at ...: `indices` must be from 0 to 9. It is 11 at [2].
+    """
+    return _checking.checking()
 
 
 def capture_step(path: str | os.PathLike[str], every_result: bool = True) -> AbstractContextManager[None]:

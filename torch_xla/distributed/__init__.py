@@ -1,1 +1,1 @@
-"""Work that is divided: loading in the background, and, in later versions, several processes and devices."""
+"""Work that is divided: loading in the background, and, in later versions, over several processes and devices."""

@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-from .._engine.sight.profiler import forget_step_ended
-from .._engine.tensor import loading
-from .._engine.tensor.device import Device, current_index, set_current_index
-from .._engine.tensor.loading import PerDeviceQueue as PerDeviceQueue
-from .._engine.tensor.ordinals import device_named
-from .._engine.tensor.step import end_step
+from .._engine.diagnostics.profiles.profiler import forget_step_ended
+from .._engine.input import loading
+from .._engine.input.loading import PerDeviceQueue as PerDeviceQueue
+from .._engine.record.device import Device, current_index, set_current_index
+from .._engine.record.ordinals import device_named
+from .._engine.record.step import end_step
 
 DeviceLike = torch.device | str | int
 
@@ -96,7 +96,10 @@ class ParallelLoader:
     out as it went in. An object with a method `to` moves itself by it. `input_sharding` is applied to the tensors it
     fits (`can_apply`), after their upload; a dict of shardings, to the parts of the batch with these names.
     `batches_per_execution` says how many batches are one step. `batchdim` is the dimension of the batch: programs
-    pass it, nothing here depends on it.
+    pass it, nothing here depends on it. `loader` is another name of `cpu_loader`.
+
+    A loader that shows which batch it gave last (Accelerate's, by `end_of_dataloader`) is not read ahead: each batch is
+    read when it is asked for, in the thread that asks.
 
     The threads end with the loader, with `close()`, or when the last reference to the iterators is gone. An exception
     in one of them is raised, with its traceback, where the batch is asked for.
@@ -111,15 +114,21 @@ class ParallelLoader:
 
     def __init__(
         self,
-        cpu_loader: Iterable[Any],
-        devices: Sequence[DeviceLike],
+        cpu_loader: Iterable[Any] | None = None,
+        devices: Sequence[DeviceLike] = (),
         batchdim: int = 0,
         batches_per_execution: int = 1,
         loader_prefetch_size: int = 16,
         device_prefetch_size: int = 8,
         host_to_device_transfer_threads: int = 1,
         input_sharding: Any = None,
+        *,
+        loader: Iterable[Any] | None = None,
     ) -> None:
+        if (cpu_loader is None) == (loader is None):
+            raise TypeError("ParallelLoader() takes one loader: the first argument, also called cpu_loader or loader")
+        cpu_loader = loader if cpu_loader is None else cpu_loader
+        assert cpu_loader is not None
         if batches_per_execution < 1:
             raise ValueError(f"batches_per_execution must be at least 1; got {batches_per_execution}")
         self._cpu_loader = cpu_loader
@@ -127,12 +136,13 @@ class ParallelLoader:
         self._batchdim = batchdim
         self._batches_per_execution = batches_per_execution
         self._input_sharding = input_sharding
-        self._pipeline = loading.Pipeline(
-            cpu_loader,
-            [PerDeviceQueue(device, loader_prefetch_size, device_prefetch_size) for device in self._devices],
-            partial(loading.place_batch, sharding=input_sharding),
-            host_to_device_transfer_threads,
-        )
+        self._pipeline: loading.Pipeline | loading.InTurn
+        place = partial(loading.place_batch, sharding=input_sharding)
+        if len(self._devices) == 1 and loading.tells_its_place(cpu_loader):
+            self._pipeline = loading.InTurn(cpu_loader, self._devices[0], place)
+        else:
+            queues = [PerDeviceQueue(device, loader_prefetch_size, device_prefetch_size) for device in self._devices]
+            self._pipeline = loading.Pipeline(cpu_loader, queues, place, host_to_device_transfer_threads)
         # The threads know the pipeline only, so they do not keep alive what ends them.
         weakref.finalize(self, self._pipeline.close)
 

@@ -59,6 +59,7 @@ def compile(
     num_different_graphs_allowed: int | None = None,
     *,
     max_different_graphs: int | None = None,
+    custom_compile_options: dict[str, bool | int | float | str] | None = None,
     replay: bool = False,
 ) -> Any:
     """`f` as one graph: a step ends before each call of it and after. Without `f`, a decorator and a `with` block.
@@ -66,7 +67,8 @@ def compile(
     `full_graph=True` raises `RuntimeError` where a value is needed before the end. With
     `num_different_graphs_allowed=n` (or `max_different_graphs=n`, which later versions say) the call that records graph
     number n + 1 raises `RuntimeError`. `name` stands for `f` in messages. Under `torch_xla.experimental.eager_mode`
-    operations inside `f` are recorded.
+    operations inside `f` are recorded. `custom_compile_options` are options of XLA's, such as
+    `{"xla_cpu_enable_fast_math": True}`, for the programs of `f`, over those of `torch_xla.set_custom_compile_options`.
 
     `replay=True`: after three calls that do the same, `f` is not run any more. Its program reads the parameters,
     buffers, optimizer state and arguments as they are then, and writes what `f` would have written: parameters,
@@ -92,4 +94,4 @@ def compile(
     (30.0, '')
     """
     most = num_different_graphs_allowed if max_different_graphs is None else max_different_graphs
-    return compiled.compiled(f, name or "", full_graph, most, replay)
+    return compiled.compiled(f, name or "", full_graph, most, replay, custom_compile_options)

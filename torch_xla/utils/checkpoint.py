@@ -8,6 +8,10 @@ from torch.utils.checkpoint import CheckpointFunction as CheckpointFunction
 from torch.utils.checkpoint import get_device_states as get_device_states
 from torch.utils.checkpoint import set_device_states as set_device_states
 
+from .._engine import refused_names
+
+__getattr__ = refused_names.asked_of(__name__)
+
 
 def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool = True, **kwargs: Any) -> Any:
     """Calls `function(*args)` and keeps nothing of it but `args`; the backward pass calls it a second time.

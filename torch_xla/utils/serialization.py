@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .._engine.tensor import archive
+from .._engine.host import archive
 from ..core import xla_model as xm
 
 PathLike = str | os.PathLike[str]

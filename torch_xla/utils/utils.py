@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Any
 
 from .._engine import config
-from .._engine.tensor import instances
-from .._engine.tensor.loading import DataWrapper as DataWrapper
+from .._engine.input.loading import DataWrapper as DataWrapper
+from .._engine.pytree import instances
 
 Print = Callable[..., object]
 

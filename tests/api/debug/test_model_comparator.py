@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import torch_xla.debug.model_comparator as mc
-from torch_xla._engine.sight import snapshots
+from torch_xla._engine.diagnostics.values import snapshots
 from torch_xla.utils.checkpoint_tagger import CheckpointTagger
 
 

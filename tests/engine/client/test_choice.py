@@ -1,11 +1,17 @@
 """The platform is known before a client runs, and stays what it is afterwards."""
 
+import types
 from collections.abc import Iterator
 
 import jax
 import pytest
 
 from torch_xla._engine.client import choice, platform, tpu_host
+
+
+def forget_what_is_installed() -> None:
+    choice._known_hardware.cache_clear()
+    choice._has_unknown_plugin.cache_clear()
 
 
 @pytest.fixture(autouse=True)
@@ -15,10 +21,10 @@ def unstarted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(platform, "is_started", lambda: False)
     monkeypatch.delenv("PJRT_DEVICE", raising=False)
     jax.config.update("jax_platforms", None)
-    choice._what_jax_would_choose.cache_clear()
+    forget_what_is_installed()
     yield
     jax.config.update("jax_platforms", before)
-    choice._what_jax_would_choose.cache_clear()
+    forget_what_is_installed()
 
 
 @pytest.fixture
@@ -46,7 +52,7 @@ def test_then_the_setting_of_jax() -> None:
 def test_a_gpu_counts_if_its_plugin_is_installed(machine: dict[str, set[str]]) -> None:
     machine["files"].add("/dev/nvidia0")
     assert choice.device_type() == "CPU"
-    choice._what_jax_would_choose.cache_clear()
+    forget_what_is_installed()
     machine["modules"].add("jax_cuda12_plugin")
     assert choice.device_type() == "CUDA"
 
@@ -61,6 +67,26 @@ def test_a_tpu_comes_before_a_gpu(machine: dict[str, set[str]], monkeypatch: pyt
     machine["modules"].update(("jax_cuda12_plugin", "libtpu"))
     monkeypatch.setattr(tpu_host, "chip_count", lambda: 4)
     assert choice.device_type() == "TPU"
+
+
+def test_whether_there_is_an_accelerator_is_told_without_a_client(
+    machine: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not choice.is_accelerated()
+    machine["files"].add("/dev/nvidia0")
+    machine["modules"].add("jax_cuda13_plugin")
+    forget_what_is_installed()
+    assert choice.is_accelerated()
+    monkeypatch.setenv("PJRT_DEVICE", "CPU")
+    assert not choice.is_accelerated()
+
+
+def test_a_plugin_that_nobody_knows_counts_as_an_accelerator(
+    machine: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin = types.SimpleNamespace(name="npu")
+    monkeypatch.setattr(choice.importlib.metadata, "entry_points", lambda group: (plugin,))
+    assert choice.is_accelerated()
 
 
 def test_choosing_sets_jax_and_keeps_the_cpu_beside_it(machine: dict[str, set[str]]) -> None:

@@ -1,10 +1,14 @@
-"""On the CPU, memory that a program has freed serves the next one without a visit to the kernel."""
+"""On the CPU, memory that a program has freed serves the next one, and what others have freed goes back."""
 
 import os
 import subprocess
 import sys
+import threading
+from pathlib import Path
 
 import pytest
+
+from torch_xla._engine.client import host_heap
 
 PROGRAM = """
 import resource
@@ -62,3 +66,160 @@ def test_memory_is_kept_between_steps_and_returned_on_request() -> None:
 def test_the_allocator_is_left_alone(variables: dict[str, str]) -> None:
     faults, _ = run(PJRT_DEVICE="CPU", **variables)
     assert faults > 50_000  # each step touches 100 MB that were not there, in pages of 4 KiB
+
+
+ORDINARY = """
+import ctypes
+import os
+import resource
+import threading
+import time
+
+import torch
+import torch_xla
+
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() / 1e6
+
+
+def heaps():
+    # One for each arena: threads that hold memory at the same time get one each, unless somebody forbids it.
+    libc = ctypes.CDLL(None)
+    libc.fopen.restype = ctypes.c_void_p
+    libc.malloc_info.argtypes, libc.fclose.argtypes = [ctypes.c_int, ctypes.c_void_p], [ctypes.c_void_p]
+    file = libc.fopen(b"heaps.xml", b"w")
+    libc.malloc_info(0, file)
+    libc.fclose(file)
+    return open("heaps.xml").read().count("<heap nr")
+
+
+def steps(count):
+    for _ in range(count):
+        y = x @ x + 1
+        torch_xla.sync(wait=True)
+        del y
+
+
+def ordinary(between):
+    tensors = [torch.ones(5_000_000) for _ in range(30)]  # 600 MB
+    pinned = [torch.ones(50_000) for _ in range(30)] if between else []
+    before = resident()
+    if between:
+        tensors = tensors[::2]
+        pinned += [torch.ones(50_000) for _ in range(30)]
+    del tensors
+    return before, pinned
+
+
+at_import = heaps()
+meet = threading.Barrier(3)
+threads = [threading.Thread(target=lambda: (meet.wait(), bytearray(5000), meet.wait())) for _ in range(2)]
+[thread.start() for thread in threads]
+meet.wait()
+meet.wait()
+print(heaps() - at_import)
+[thread.join() for thread in threads]
+
+x = torch.ones(2000, 2000, device="xla")
+steps(6)
+before = resident()
+for between in (False, True):
+    most, pinned = ordinary(between)
+    deadline = time.monotonic() + 20
+    while resident() - before > 150 and time.monotonic() < deadline:
+        steps(1)
+        time.sleep(0.05)
+    print(round(most - before), round(resident() - before))
+"""
+
+
+@pytest.mark.slow
+def test_an_import_sets_nothing_and_what_ordinary_tensors_free_goes_back(tmp_path: Path) -> None:
+    mine = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    command = [sys.executable, "-c", ORDINARY]
+    done = subprocess.run(
+        command, env={**mine, "PJRT_DEVICE": "CPU"}, cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True
+    )
+    heaps, whole, between = (line.split() for line in done.stdout.splitlines())
+    assert int(heaps[0]) >= 1  # threads that hold memory got heaps of their own, as they do without the package
+    for most, left in (whole, between):
+        assert int(most) > 500 and int(left) <= 150
+
+
+class Libc:
+    """Notes what is asked of the allocator."""
+
+    def __init__(self) -> None:
+        self.set: dict[int, int] = {}
+        self.trims: list[int] = []
+
+    def mallopt(self, name: int, value: int) -> int:
+        self.set[name] = value
+        return 1
+
+    def malloc_trim(self, kept: int) -> int:
+        self.trims.append(kept)
+        return 1
+
+
+@pytest.fixture
+def libc(monkeypatch: pytest.MonkeyPatch) -> Libc:
+    found = Libc()
+    use = host_heap._Use()
+    use.watcher = threading.current_thread()
+    monkeypatch.setattr(host_heap, "_use", use)
+    monkeypatch.setattr(host_heap, "_glibc", lambda: found)
+    monkeypatch.setattr(host_heap, "_reserve", lambda libc, size: None)
+    monkeypatch.setattr(host_heap.memory, "available", host_heap.memory.host_memory)
+    return found
+
+
+def test_what_is_kept_follows_what_programs_need(libc: Libc) -> None:
+    use = host_heap._use
+    host_heap.keep_memory(10 << 20)
+    assert libc.trims == [0] and use.wakes.is_set()  # what compiling has left goes
+    small = dict(libc.set)
+    assert small[host_heap._M_MMAP_MAX] == 0 and small[host_heap._M_TOP_PAD] == 74 << 20
+    host_heap.keep_memory(100 << 20)
+    assert libc.set[host_heap._M_TRIM_THRESHOLD] > small[host_heap._M_TRIM_THRESHOLD]
+    host_heap._look(libc)  # type: ignore[arg-type]
+    host_heap.keep_memory(10 << 20)
+    host_heap._look(libc)  # type: ignore[arg-type]
+    assert libc.set == small
+    host_heap.keep_memory(8 << 30)
+    assert libc.set[host_heap._M_TRIM_THRESHOLD] == -1  # what an int cannot say
+
+
+def test_everything_goes_back_when_programs_rest(libc: Libc) -> None:
+    use = host_heap._use
+    host_heap.keep_memory(10 << 20)
+    host_heap._look(libc)  # type: ignore[arg-type]
+    assert use.needed and libc.set[host_heap._M_MMAP_MAX] == 0
+    use.started -= 60
+    use.gap = 30  # steps of half a minute are no rest
+    host_heap._look(libc)  # type: ignore[arg-type]
+    assert use.needed
+    use.gap = 0.1
+    host_heap._look(libc)  # type: ignore[arg-type]
+    assert not use.needed and not use.wakes.is_set() and libc.trims[-1] == 0
+    assert libc.set[host_heap._M_MMAP_MAX] == 65536
+    host_heap.keep_memory(10 << 20)
+    assert libc.set[host_heap._M_MMAP_MAX] == 0 and use.wakes.is_set()
+
+
+def test_everything_goes_back_where_memory_is_short(libc: Libc, monkeypatch: pytest.MonkeyPatch) -> None:
+    host_heap.keep_memory(10 << 20)
+    host_heap._look(libc)  # type: ignore[arg-type]
+    assert libc.trims == [0]
+    monkeypatch.setattr(host_heap.memory, "available", lambda: host_heap.memory.host_memory() // 20)
+    host_heap._look(libc)  # type: ignore[arg-type]
+    assert libc.trims == [0, 0]
+
+
+def test_what_lies_between_goes_back_beyond_the_bound(libc: Libc, monkeypatch: pytest.MonkeyPatch) -> None:
+    host_heap.keep_memory(10 << 20)
+    monkeypatch.setattr(host_heap, "_outside", lambda libc: 3 << 30)
+    host_heap._look(libc)  # type: ignore[arg-type]
+    host_heap._look(libc)  # type: ignore[arg-type]
+    assert libc.trims == [0, 74 << 20]

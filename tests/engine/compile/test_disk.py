@@ -16,7 +16,7 @@ import torch_xla.cache
 import torch_xla.runtime as xr
 from torch_xla._engine.compile import disk, fingerprint
 from torch_xla._engine.metrics import counters
-from torch_xla._engine.tensor.sync import clear_schedules
+from torch_xla._engine.record.sync import clear_schedules
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_a_damaged_file_is_told_and_compiled_again(folder: Path) -> None:
         sound[: len(sound) // 2],
         b"x" + sound[1:],
         sound[:-3] + b"abc",
-        sound.replace(b'"results": 1', b'"results": 2'),
+        sound.replace(b'"weak": []', b'"weak": [0]'),
     ):
         path.write_bytes(damaged)
         assert not disk.is_sound(damaged)
@@ -230,6 +230,21 @@ def test_who_asks_for_lines_gets_those_of_today(folder: Path, monkeypatch: pytes
     assert (counted("UncachedCompile"), counted("PersistentCacheHit")) == (2, 0)
 
 
+def test_what_one_device_kept_runs_on_another(folder: Path) -> None:
+    program = """
+import torch, torch_xla
+from torch_xla._engine.compile import disk
+from torch_xla._engine.metrics import counters
+disk.WORTH_KEEPING_SECONDS = 0.0
+for index in range(2):
+    print((torch.ones(3).to(f"xla:{index}") * 2).tolist())
+print(counters.value_of("UncachedCompile") or 0, counters.value_of("PersistentCacheHit") or 0)
+"""
+    two = {**os.environ, "CPU_NUM_DEVICES": "2", "PJRT_DEVICE": "CPU"}
+    told = subprocess.run([sys.executable, "-c", program], env=two, capture_output=True, text=True)
+    assert told.stdout.splitlines() == ["[2.0, 2.0, 2.0]"] * 2 + ["1 1"], told.stderr
+
+
 def test_linear_algebra_from_disk_finds_its_library(folder: Path) -> None:
     program = """
 import torch, torch_xla
@@ -245,3 +260,26 @@ print(torch.linalg.svdvals(2 * torch.eye(3).to("xla")).cpu().tolist(), counters.
         for _ in range(2)
     ]
     assert runs == ["[2.0, 2.0, 2.0] 1\n", "[2.0, 2.0, 2.0] 0\n"]
+
+
+_LARGE_CONSTANT = """
+import sys
+import jax.numpy as jnp
+import torch, torch_xla.interop
+from torch_xla._engine.compile import disk
+from torch_xla._engine.interop import functions
+disk.WORTH_KEEPING_SECONDS = 0.0
+functions._MOST_CONSTANTS = 8
+constant = jnp.full(4, float(sys.argv[1]))
+def scaled(x):
+    return x * constant
+print(torch_xla.interop.call_jax(scaled, torch.ones(4, device="xla")).tolist())
+"""
+
+
+def test_functions_with_large_constants_are_not_taken_for_each_other(folder: Path) -> None:
+    for scale in (2.0, 3.0):
+        command = [sys.executable, "-c", _LARGE_CONSTANT, str(scale)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == str([scale] * 4)
+    assert not files(folder)

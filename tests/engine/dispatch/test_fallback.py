@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import torch_xla.debug.metrics as met
-from torch_xla._engine.dispatch import decisions, fallback
+from torch_xla._engine.dispatch import cpu_fallbacks, fallback
 from torch_xla._engine.dispatch.kernels import recorder
 from torch_xla._engine.lowering import registry
 from torch_xla._engine.metrics import counters
@@ -39,7 +39,7 @@ NAME = "aten::_histogramdd_from_bin_tensors"
 
 def test_a_fallback_is_correct_counted_and_warned_about_once_with_the_users_line() -> None:
     x = torch.tensor([3.0, 1.0, 1.0], device="xla")
-    line = rf"{NAME} has no XLA lowering .*test_fallback.py:\d+ in _histogram.*: {decisions.ON_THE_CPU[NAME]}"
+    line = rf"{NAME} has no XLA lowering .*test_fallback.py:\d+ in _histogram.*: {cpu_fallbacks.ON_THE_CPU[NAME]}"
     with pytest.warns(UserWarning, match=line):
         first = _histogram(x)
     with warnings.catch_warnings():

@@ -9,10 +9,10 @@ import torch
 
 import torch_xla
 from tests.support.twins import check_same
+from torch_xla._engine.backend.register import _NAMED_AFTER_RESULTS
 from torch_xla._engine.dispatch.forms import Form, operator_of
-from torch_xla._engine.dispatch.register import _NAMED_AFTER_RESULTS
 from torch_xla._engine.private import torch as private
-from torch_xla._engine.tensor.device import device_at
+from torch_xla._engine.record.device import device_at
 
 
 def plans() -> list[object]:

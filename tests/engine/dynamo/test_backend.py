@@ -15,7 +15,7 @@ import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 import torch_xla.runtime as xr
 from torch_xla._engine.graph.graph import Graph
-from torch_xla._engine.tensor.device import device_at
+from torch_xla._engine.record.device import device_at
 
 
 def compiled(function: Any, **options: Any) -> Callable[..., Any]:
@@ -388,3 +388,23 @@ def test_lists_of_tensors_are_promoted_together() -> None:
         run(x.to("xla"), i.to("xla")), (torch.stack([x, i]), torch.cat([i, x]), torch.hstack([i, i])), strict=True
     ):
         torch.testing.assert_close(found.cpu(), expected)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda held, host, x: held.add_(x),
+        lambda held, host, x: (held.add_(x), held * 2, x + held),
+        lambda held, host, x: (host.add_(1), host * 2, x + 1),
+        lambda held, host, x: host.add_((x * 2).cpu()),
+        lambda held, host, x: ((x * 2).cpu() + host, host.mul_(3)),
+    ],
+)
+def test_what_is_written_to_arguments_is_seen_as_without(function: Callable[..., Any]) -> None:
+    def told(device: str, compiled: Any) -> Any:
+        held, host = torch.ones(2, device=device), torch.ones(2)
+        results = [compiled(held, host, torch.full((2,), 3.0, device=device)) for _ in range(3)]
+        return torch.utils._pytree.tree_map(lambda each: each.cpu().tolist(), (held, host, results))
+
+    torch._dynamo.reset()
+    assert told("xla", torch.compile(function, backend="openxla")) == told("cpu", function)

@@ -7,6 +7,7 @@ import torch
 
 import torch_xla
 from torch_xla._engine.execute import executor
+from torch_xla._engine.record.device import device_at
 
 MIB = 1 << 20
 
@@ -29,27 +30,27 @@ class End:
 
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch) -> "deque[tuple[int, list[End]]]":
-    """The programs that run, none at first."""
-    programs: deque[tuple[int, list[End]]] = deque()
-    monkeypatch.setattr(executor, "_running", programs)
-    return programs
+    """The programs that run on the first device, none at first."""
+    flight = executor._Flight()
+    monkeypatch.setattr(executor, "_flights", {device_at(0).target: flight})
+    return flight.running  # type: ignore[return-value]
 
 
 def test_a_program_waits_for_the_oldest_until_there_is_room(running: "deque[tuple[int, list[End]]]") -> None:
     ends = [End() for _ in range(3)]
     running.extend((20 * MIB, [end]) for end in ends)
-    executor._make_room(4 * MIB)
+    executor._make_room(running, 4 * MIB)
     assert len(running) == 3
-    executor._make_room(10 * MIB)
+    executor._make_room(running, 10 * MIB)
     assert [end.waited_for for end in ends] == [True, False, False] and len(running) == 2
-    executor._make_room(executor._AT_ONCE + 1)  # which runs alone
+    executor._make_room(running, executor._AT_ONCE + 1)  # which runs alone
     assert all(end.waited_for for end in ends) and not running
 
 
 def test_what_has_ended_or_was_given_away_is_not_waited_for(running: "deque[tuple[int, list[End]]]") -> None:
     ends = [End(ready=True), End(deleted=True)]
     running.extend((60 * MIB, [end]) for end in ends)
-    executor._make_room(60 * MIB)
+    executor._make_room(running, 60 * MIB)
     assert not running and not any(end.waited_for for end in ends)
 
 

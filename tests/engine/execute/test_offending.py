@@ -57,7 +57,7 @@ def test_the_hlo_is_in_the_error_where_the_settings_say(fails: str, monkeypatch:
         if fails == "compilation":
             patch.setattr(jax.stages.Lowered, "compile", failing)
         else:
-            patch.setattr("torch_xla._engine.compile.program.Program.run", failing)
+            patch.setattr("torch_xla._engine.compile.program.Program.start", failing)
         text = message_of(x)
     assert "\nIts HLO:\nHloModule " in text and "f32[47]" in text and " cosine(" in text
 

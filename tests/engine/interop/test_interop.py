@@ -214,3 +214,27 @@ def test_a_pure_module_trains_like_the_module() -> None:
             optimizer.step()
     for theirs, ours in zip(plain.parameters(), pure.module.parameters(), strict=True):
         torch.testing.assert_close(ours.detach().cpu(), theirs.detach())
+
+
+def _within_jit(constant: np.ndarray) -> Any:
+    inner = jax.jit(lambda x: x + constant)
+    return lambda x: inner(x)
+
+
+def _within_checkpoint(constant: np.ndarray) -> Any:
+    return jax.checkpoint(lambda x: x + constant)
+
+
+def _within_branches(constant: np.ndarray) -> Any:
+    def call(x: Any) -> Any:
+        return jax.lax.cond(x[0] > 0, jax.jit(lambda y: y + constant), lambda y: y, x)
+
+    return call
+
+
+@pytest.mark.parametrize("within", (_within_jit, _within_checkpoint, _within_branches))
+def test_functions_that_differ_in_an_inner_constant_alone_are_two(within: Any) -> None:
+    x = torch.ones(4, device="xla")
+    for start in (0.0, 1.0):
+        constant = np.arange(start, start + 4, dtype=np.float32)
+        assert call_jax(within(constant), (x,)).tolist() == (constant + 1).tolist()

@@ -34,17 +34,32 @@ def device_type() -> str:
     return _what_jax_would_choose()
 
 
-@functools.cache
 def _what_jax_would_choose() -> str:
+    return _known_hardware() or (platform.device_type() if _has_unknown_plugin() else "CPU")
+
+
+@functools.cache
+def _known_hardware() -> str:
     if tpu_host.chip_count() and _is_installed("libtpu"):
         return "TPU"
     for name, (plugins, files) in _PLUGINS.items():
         if any(map(_is_installed, plugins)) and any(Path(file).exists() for file in files):
             return name
+    return ""
+
+
+@functools.cache
+def _has_unknown_plugin() -> bool:
     known = {"xla_cuda12", "xla_cuda13", "xla_rocm60", "xla_rocm7"}
-    if any(entry.name not in known for entry in importlib.metadata.entry_points(group="jax_plugins")):
-        return platform.device_type()
-    return "CPU"
+    return any(entry.name not in known for entry in importlib.metadata.entry_points(group="jax_plugins"))
+
+
+def is_accelerated() -> bool:
+    """Whether the platform is another than the CPU, as far as settings, files and plugins tell. Starts no client."""
+    wanted: str | None = config.pjrt_device() or jax.config.jax_platforms  # type: ignore[attr-defined]
+    if wanted:
+        return _our_name(wanted.split(",")[0]) != "CPU"
+    return bool(_known_hardware()) or _has_unknown_plugin()
 
 
 def _is_installed(module: str) -> bool:

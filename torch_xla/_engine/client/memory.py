@@ -6,8 +6,11 @@ from pathlib import Path
 
 import jax
 
-# What a container may use, in cgroups of version 2 and 1.
-_LIMIT_FILES = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+# What a container may use and uses, in cgroups of version 2 and 1.
+_LIMITS = (
+    (Path("/sys/fs/cgroup"), "memory.max", "memory.current"),
+    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,16 @@ def usage(device: jax.Device) -> Usage:
     return Usage(used, host_memory(), peak)
 
 
+def forget_peak(device: jax.Device) -> None:
+    """Begins to look for the most ever taken anew; raises `NotImplementedError` where the allocator keeps it."""
+    if device.memory_stats():
+        raise NotImplementedError(
+            f"The peak of the memory of {device.platform}:{device.id} is kept by PJRT, which cannot reset it. Compare "
+            f"torch.accelerator.max_memory_allocated() before and after instead."
+        )
+    _peaks.pop(device.id, None)
+
+
 def _bytes_on(array: jax.Array, device: jax.Device) -> int:
     if array.is_deleted() or device not in array.devices():
         return 0
@@ -46,5 +59,37 @@ def _bytes_on(array: jax.Array, device: jax.Device) -> int:
 def host_memory() -> int:
     """The memory of this machine, or what this container may use of it."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = [file.read_text().strip() for file in _LIMIT_FILES if file.exists()]
+    files = [folder / name for folder, name, _ in _LIMITS]
+    limits = [file.read_text().strip() for file in files if file.exists()]
     return min([physical, *(int(limit) for limit in limits if limit.isdecimal())])
+
+
+def available() -> int:
+    """The bytes of this machine that a program could still take, or of what this container may use."""
+    left = [_machine_left()]
+    for folder, limit, used in _LIMITS:
+        try:
+            allowed = (folder / limit).read_text().strip()
+            if allowed.isdecimal():
+                taken = int((folder / used).read_text())
+                left.append(int(allowed) - taken + _reclaimable(folder / "memory.stat"))
+        except (OSError, ValueError):
+            continue
+    return min(left)
+
+
+def _machine_left() -> int:
+    try:
+        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        return int(lines["MemAvailable"].split()[0]) << 10
+    except (OSError, ValueError, KeyError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+
+
+def _reclaimable(statistics: Path) -> int:
+    """The bytes of files that the kernel would drop before anything else."""
+    for line in statistics.read_text().splitlines():
+        name, _, value = line.partition(" ")
+        if name in ("inactive_file", "total_inactive_file"):
+            return int(value)
+    return 0

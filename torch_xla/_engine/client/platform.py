@@ -8,7 +8,7 @@ import threading
 import jax
 
 from .. import config
-from . import host_heap
+from . import coordination, host_heap, processes
 
 # What the documents call a platform → what JAX calls it.
 _JAX_NAMES = {"CPU": "cpu", "CUDA": "cuda", "GPU": "gpu", "ROCM": "rocm", "TPU": "tpu"}
@@ -24,6 +24,7 @@ def _after_fork() -> None:
     if _started:
         _forked = True
         local_devices.cache_clear()
+        counterparts.cache_clear()
 
 
 def is_forked() -> bool:
@@ -47,8 +48,12 @@ def local_devices() -> tuple[jax.Device, ...]:
     refuse_fork()
     with _lock:
         wanted = config.pjrt_device()
+        joined = processes.process_count() > 1
+        if joined:
+            coordination.connect()
+            _take_one_device()
         count = config.cpu_num_devices()
-        if count > 1 and not _started and wanted in ("", "CPU"):
+        if not joined and count > 1 and not _started and wanted in ("", "CPU"):
             # The user asked for virtual devices by name; JAX takes the number only before its CPU client starts.
             jax.config.update("jax_num_cpu_devices", count)
         try:
@@ -62,25 +67,51 @@ def local_devices() -> tuple[jax.Device, ...]:
         return tuple(devices)
 
 
+def _take_one_device() -> None:
+    """Of the devices of this machine each process of the program gets one, the one with its number."""
+    jax.config.update("jax_num_cpu_devices", 1)
+    own = str(processes.local_replica_index())
+    jax.config.update("jax_cuda_visible_devices", own)
+    jax.config.update("jax_rocm_visible_devices", own)
+
+
+@functools.cache
+def counterparts(index: int) -> tuple[jax.Device, ...]:
+    """The device with this ordinal of each process, in the order of the processes."""
+    platform = local_devices()[index].platform
+    of_process: dict[int, list[jax.Device]] = {}
+    for device in jax.devices(platform):
+        of_process.setdefault(device.process_index, []).append(device)
+    return tuple(of_process[process][index] for process in sorted(of_process))
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
 def expected_device_count() -> int:
     """How many devices there will be, as far as settings and device files tell; does not start the client."""
+    if processes.process_count() > 1:
+        return 1
     chosen = int(getattr(jax.config, "jax_num_cpu_devices", 0) or 0)
     return max(1, config.cpu_num_devices(), config.forced_host_devices(), chosen, _accelerator_files())
 
 
+@functools.cache
 def prepare_host() -> None:
-    """What must be done before any thread starts, if the host is going to be the device. Starts no client."""
+    """What must be done before the threads of a client start, if the host is going to be the device. Starts none."""
     if _is_host_likely():
-        host_heap.one_arena()
+        host_heap.prepare()
 
 
 def _is_host_likely() -> bool:
     wanted = config.pjrt_device()
     return wanted == "CPU" or (not wanted and not _accelerator_files())
+
+
+def gpu_count() -> int:
+    """How many NVIDIA GPUs this machine has; starts no client."""
+    return len(glob.glob("/dev/nvidia[0-9]*"))
 
 
 def _accelerator_files() -> int:
@@ -101,11 +132,17 @@ def device_type() -> str:
     return _OUR_NAMES.get(platform, platform.upper())
 
 
-def is_host(device: jax.Device) -> bool:
-    """Whether the device's memory is the host's, so that copies need no transfer."""
-    return device.platform == "cpu"
-
-
 def real_name(device: jax.Device) -> str:
     """The device as the documents write it, such as "CPU:0"."""
-    return f"{_OUR_NAMES.get(device.platform, device.platform.upper())}:{device.id}"
+    return f"{_OUR_NAMES.get(device.platform, device.platform.upper())}:{ordinal_of(device)}"
+
+
+def ordinal_of(device: jax.Device) -> int:
+    """Its number among the devices of the program. JAX counts the CPU's in steps from process to process."""
+    return device.process_index if processes.process_count() > 1 else int(device.id)
+
+
+def export_platform() -> str:
+    """The platform of the first device as `jax.export` calls it. Starts the client."""
+    name = local_devices()[0].platform
+    return "cuda" if name == "gpu" else name

@@ -1,11 +1,10 @@
-"""The programs in memory: found by graph, donation, device and dtype mode; the least recently used leave first."""
+"""The programs in memory: found by graph, donation, target and dtype mode; the least recently used leave first."""
 
 from collections import OrderedDict
 from typing import Any
 
-import jax
-
 from .. import config, dtypes
+from ..client.target import Target
 from ..graph.graph import Graph
 from ..metrics import events
 from .program import Program
@@ -13,13 +12,13 @@ from .program import Program
 _programs: "OrderedDict[Any, Program]" = OrderedDict()
 
 
-def program_of(graph: Graph, donated: tuple[int, ...], device: jax.Device) -> Program:
+def program_of(graph: Graph, donated: tuple[int, ...], target: Target) -> Program:
     """The program of a graph, made at first sight."""
-    key = (graph.code, donated, device.id, device.platform, dtypes.device_mode())
+    key = (graph.code, donated, target, dtypes.device_mode())
     program = _programs.get(key)
     if program is None:
         events.before_new_program()
-        program = _programs[key] = Program(graph, donated, device)
+        program = _programs[key] = Program(graph, donated, target)
         while len(_programs) > config.compilation_cache_size():
             _programs.popitem(last=False)
     else:

@@ -1,8 +1,8 @@
 """Executables on disk, found by another process by what their program computes: it neither lowers nor compiles it.
 
-A file holds one executable: a header in JSON (what it was compiled for, a checksum), then XLA's serialised executable.
-Files are written aside and renamed, so readers and writers in any number of processes never see half of one; whatever
-cannot be read is deleted and compiled again. The least recently used leave when the folder exceeds its limit.
+A file holds one executable (`executable_file`). Files are written aside and renamed, so readers and writers in any
+number of processes never see half of one; whatever is damaged is told, deleted and compiled again, and what somebody
+else may have written is told and left alone. The least recently used leave before the folder exceeds its limit.
 """
 
 import contextlib
@@ -11,29 +11,35 @@ import hashlib
 import json
 import os
 import tempfile
+import threading
+import time
 import warnings
-import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
-from jax.experimental import serialize_executable
 
 from .. import config, metrics
+from ..client.target import Target
 from ..private import jax as private
-from . import fingerprint, foresight
+from . import executable_file, fingerprint, prefetch
+from .executable_file import Described, Header, Refused, Unreadable
+from .function import Signature
 
-MAGIC = b"torch_xla executable 1\n"
 SUFFIX = ".xla"
 # Reading a file costs about as much as compiling what compiles in less.
 WORTH_KEEPING_SECONDS = 0.05
-# How many files are written between two looks at the size of the folder.
+# How many files are written between two looks at the size of the folder, which other processes fill too.
 _LOOKS_EVERY = 32
+# Nobody writes one file for so many seconds: who began it was killed.
+_ABANDONED = 3600.0
+# A note beside an executable is a list of so many bytes at the most.
+_LONGEST_NOTE = 1 << 20
 
-_written = 0
+_lock = threading.Lock()
 _warned: set[str] = set()
 _misses: "deque[tuple[str, str]]" = deque(maxlen=256)
 
@@ -46,8 +52,12 @@ class Stored:
     seconds: float  # what compiling it took
 
 
-class _Unreadable(Exception):
-    """A file that is no executable of ours: cut off, altered, or written in another format."""
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A file whose executable XLA has loaded."""
+
+    header: Header
+    executable: Any
 
 
 @dataclass(slots=True)
@@ -61,6 +71,18 @@ class _Chosen:
 _chosen = _Chosen()
 
 
+@dataclass(slots=True)
+class _Filled:
+    """How full a folder is: at the last look, and by what was written since."""
+
+    place: Path | None = None
+    written: int = 0  # files
+    size: int = 0
+
+
+_filled = _Filled()
+
+
 def choose(path: str | None, read_only: bool = False) -> None:
     """Keeps executables in `path` from now on, none if it is empty; `None` leaves it to the settings again."""
     _chosen.path, _chosen.read_only = path, read_only
@@ -69,59 +91,96 @@ def choose(path: str | None, read_only: bool = False) -> None:
 def folder() -> Path | None:
     """Where executables are kept; `None` if they are not."""
     path = config.persistent_cache_path() if _chosen.path is None else _chosen.path
-    return Path(path).expanduser() if path else None
+    if not path:
+        return None
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        _warn("folder", f"Compiled programs cannot be kept in {path}: {error}")
+        return None
 
 
 def _is_read_only() -> bool:
     return config.persistent_cache_read_only() if _chosen.path is None else _chosen.read_only
 
 
-def find(program: str, device: jax.Device) -> Stored | None:
-    """The executable of a program (by its fingerprint) for `device`, if one was kept."""
+def find(program: str, target: Target, signature: Signature) -> Stored | None:
+    """The executable of a program (by its fingerprint) for `target`, if one was kept."""
     place = folder()
     if place is None:
         return None
-    environment = fingerprint.environment(device)
+    environment = fingerprint.environment(target)
     path = place / _name(program, environment)
     try:
-        stored = foresight.take(path.name, device) or _stored(path, device)
+        executable_file.refuse_others(place, place.stat())
+        loaded = prefetch.take(path.name, target) or _load(path, target)
+        executable = _checked(loaded, program, environment, target, signature)
     except FileNotFoundError:
         _miss(program, _why_missing(place, program, environment))
         return None
     except OSError as error:
         _miss(program, f"{path} cannot be read: {error}")
         return None
+    except Refused as error:
+        _miss(program, f"{error}, and an executable is code")
+        _warn("refused", f"Compiled programs in {place} are not used: {error}, and an executable is code")
+        return None
     except Exception as error:  # a damaged executable may fail in any way inside XLA
         _miss(program, f"{path.name} was damaged ({type(error).__name__}: {str(error)[:200]}) and is compiled again")
         _delete(path)
         return None
     metrics.count("PersistentCacheHit")
-    foresight.note(place, path.name, None if _is_read_only() else _write)
+    prefetch.note(place, path.name, None if _is_read_only() else _write)
     with contextlib.suppress(OSError):
         os.utime(path)
-    return stored
+    return Stored(executable, loaded.header.seconds)
 
 
 @functools.cache
-def foresee(device: jax.Device) -> None:
+def foresee(target: Target) -> None:
     """Starts to read what this command used the last time."""
     place = folder()
-    if place is not None:
-        foresight.begin(place, device, _stored)
+    with contextlib.suppress(OSError, Refused):  # told when a program is looked for
+        if place is not None:
+            executable_file.refuse_others(place, place.stat())
+            prefetch.begin(place, target, _load)
 
 
-def _stored(path: Path, device: jax.Device) -> Stored:
-    header, body = _read(path)
-    return Stored(_load(body, header, device), header["seconds"])
+def _load(path: Path, target: Target) -> _Loaded:
+    header, executable = executable_file.split(executable_file.contents(path))
+    if b"lapack_" in executable:
+        private.prepare_linear_algebra()
+    return _Loaded(header, private.load(executable, target.device))
+
+
+def _checked(loaded: _Loaded, program: str, environment: dict[str, str], target: Target, signature: Signature) -> Any:
+    """The executable of a file, if it is what its name says and takes and gives what the program does."""
+    header = loaded.header
+    if header.program != program or header.environment != environment:
+        raise Unreadable("it is of another program than its name says")
+    wanted = _described(signature.inputs), _described(signature.outputs), signature.donated
+    if (header.inputs, header.outputs, header.donated) != wanted:
+        raise Unreadable("its executable takes or gives other values than the program")
+    weak = frozenset(header.weak)
+    outputs = [
+        jax.ShapeDtypeStruct(each.shape, each.dtype, weak_type=index in weak)
+        for index, each in enumerate(signature.outputs)
+    ]
+    return private.compiled_from(
+        loaded.executable, header.name, target.device, signature.inputs, outputs, signature.donated
+    )
+
+
+def _described(values: tuple[jax.ShapeDtypeStruct, ...]) -> Described:
+    return tuple((tuple(each.shape), each.dtype.name) for each in values)
 
 
 def keep(
     program: str,
-    device: jax.Device,
+    target: Target,
     executable: Any,
     seconds: float,
-    arguments: int,
-    results: int,
+    signature: Signature,
     program_seconds: float = 0.0,
 ) -> None:
     """Writes an executable that took `seconds` to compile; does nothing if it is not worth it or may not.
@@ -132,47 +191,55 @@ def keep(
     if place is None or _is_read_only() or max(seconds, program_seconds) < WORTH_KEEPING_SECONDS:
         return
     try:
-        body = zlib.compress(serialize_executable.serialize(executable)[0], 1)
+        found = private.serialised(executable)
     except Exception as error:  # some plugins cannot serialise, some programs hold what cannot be
         _warn("serialise", f"A program of this backend cannot be kept on disk: {type(error).__name__}: {error}")
         return
-    environment = fingerprint.environment(device)
-    header = {
-        "environment": environment,
-        "program": program,
-        "seconds": seconds,
-        "arguments": arguments,
-        "results": results,
-    }
+    environment = fingerprint.environment(target)
+    header = Header(
+        program,
+        environment,
+        seconds,
+        len(found.data),
+        found.name,
+        _described(signature.inputs),
+        _described(signature.outputs),
+        found.weak,
+        signature.donated,
+    )
     path = place / _name(program, environment)
     try:
-        _write(path, _joined(header, body))
-    except OSError as error:
+        is_there = _write(path, executable_file.joined(header, found.data))
+    except (OSError, Refused) as error:
         _warn("write", f"Compiled programs cannot be kept in {place}: {error}")
         return
-    metrics.count("PersistentCacheWrite")
-    foresight.note(place, path.name, _write)
-    _look_after(place)
+    if is_there:
+        metrics.count("PersistentCacheWrite")
+        prefetch.note(place, path.name, _write)
 
 
-def note_baked(program: str, device: jax.Device, indices: list[int]) -> None:
+def note_baked(program: str, target: Target, indices: list[int]) -> None:
     """Keeps which numbers of a program must be baked in: known only once it was lowered, needed to find it again."""
     place = folder()
     if place is not None and not _is_read_only():
-        with contextlib.suppress(OSError):
-            _write(place / (_name(program, fingerprint.environment(device)) + ".numbers"), json.dumps(indices).encode())
+        with contextlib.suppress(OSError, Refused):
+            _write(place / (_name(program, fingerprint.environment(target)) + ".numbers"), json.dumps(indices).encode())
 
 
-def baked(program: str, device: jax.Device) -> list[int]:
-    """The numbers noted by `note_baked`."""
+def baked(program: str, target: Target, count: int) -> list[int]:
+    """The numbers noted by `note_baked`, of a program that has `count`."""
     place = folder()
     if place is None:
         return []
     try:
-        text = (place / (_name(program, fingerprint.environment(device)) + ".numbers")).read_text()
-        return [int(index) for index in json.loads(text)]
-    except (OSError, ValueError, TypeError):
+        executable_file.refuse_others(place, place.stat())
+        path = place / (_name(program, fingerprint.environment(target)) + ".numbers")
+        found = json.loads(executable_file.contents(path, _LONGEST_NOTE))
+    except (OSError, ValueError, RecursionError, Refused, Unreadable):
         return []
+    if not (isinstance(found, list) and all(type(index) is int and 0 <= index < count for index in found)):
+        return []
+    return found
 
 
 def misses() -> list[tuple[str, str]]:
@@ -180,18 +247,18 @@ def misses() -> list[tuple[str, str]]:
     return list(_misses)
 
 
-def headers(place: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+def headers(place: Path) -> Iterator[tuple[Path, Header]]:
     """Every readable file of a folder with its header."""
     for path in sorted(place.glob(f"*{SUFFIX}")):
-        with contextlib.suppress(OSError, _Unreadable, ValueError):
-            yield path, _header_of(path)
+        with contextlib.suppress(OSError, Refused, Unreadable):
+            yield path, executable_file.header_of(path)
 
 
 def is_sound(data: bytes) -> bool:
     """Whether `data` is a whole file of ours."""
     try:
-        _split(data)
-    except (_Unreadable, ValueError, KeyError):
+        executable_file.split(data)
+    except Unreadable:
         return False
     return True
 
@@ -211,49 +278,12 @@ def _name(program: str, environment: dict[str, str]) -> str:
     return f"{program}-{hashlib.sha256(text.encode()).hexdigest()[:16]}{SUFFIX}"
 
 
-def _read(path: Path) -> tuple[dict[str, Any], bytes]:
-    return _split(path.read_bytes())
-
-
-def _joined(header: dict[str, Any], body: bytes) -> bytes:
-    text = json.dumps(header).encode() + b"\n"
-    return MAGIC + hashlib.sha256(text + body).hexdigest().encode() + b"\n" + text + body
-
-
-def _split(data: bytes) -> tuple[dict[str, Any], bytes]:
-    magic, _, rest = data.partition(b"\n")
-    checksum, _, rest = rest.partition(b"\n")
-    header = _header(magic + b"\n", rest[: rest.find(b"\n")])
-    if hashlib.sha256(rest).hexdigest().encode() != checksum:
-        raise _Unreadable("the checksum does not fit")
-    return header, rest[rest.find(b"\n") + 1 :]
-
-
-def _header_of(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        magic, _, text = file.readline(), file.readline(), file.readline()
-    return _header(magic, text)
-
-
-def _header(magic: bytes, text: bytes) -> dict[str, Any]:
-    if magic != MAGIC:
-        raise _Unreadable("it does not begin as such a file does")
-    found: dict[str, Any] = json.loads(text)
-    return found
-
-
-def _load(body: bytes, header: dict[str, Any], device: jax.Device) -> Any:
-    arguments = jax.tree.structure(((0,) * header["arguments"], {}))
-    results = jax.tree.structure((0,) * header["results"])
-    load: Callable[..., Any] = serialize_executable.deserialize_and_load
-    executable = zlib.decompress(body)
-    if b"lapack_" in executable:
-        private.prepare_linear_algebra()
-    return load(executable, arguments, results, device.client, [device])
-
-
-def _write(path: Path, data: bytes) -> None:
+def _write(path: Path, data: bytes) -> bool:
+    """Puts `data` at `path` for everybody to see at once; does nothing if the folder's limit leaves no room for it."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    executable_file.refuse_others(path.parent, path.parent.stat())
+    if not _make_room(path.parent, len(data)):
+        return False
     handle, aside = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -262,6 +292,7 @@ def _write(path: Path, data: bytes) -> None:
     except BaseException:
         _delete(Path(aside))
         raise
+    return True
 
 
 def _miss(program: str, reason: str) -> None:
@@ -272,8 +303,8 @@ def _miss(program: str, reason: str) -> None:
 def _why_missing(place: Path, program: str, environment: dict[str, str]) -> str:
     best: list[str] | None = None
     for path in place.glob(f"{program}-*{SUFFIX}"):
-        with contextlib.suppress(OSError, _Unreadable, ValueError):
-            kept = _header_of(path)["environment"]
+        with contextlib.suppress(OSError, Refused, Unreadable):
+            kept = executable_file.header_of(path).environment
             differs = [
                 f"{name} {kept.get(name)!r} → {environment.get(name)!r}"
                 for name in sorted(kept.keys() | environment.keys())
@@ -293,24 +324,44 @@ def _files(place: Path) -> list[tuple[float, int, Path]]:
     return sorted(found)
 
 
-def _look_after(place: Path) -> None:
-    """Now and then: deletes the least recently used files beyond the limit."""
-    global _written
-    _written += 1
-    if _written % _LOOKS_EVERY != 1:
-        return
-    shrink(place, config.persistent_cache_bytes())
+def _make_room(place: Path, needed: int) -> bool:
+    """Deletes files so that another of `needed` bytes can be written within the limit; false if it is larger."""
+    limit = config.persistent_cache_bytes()
+    if needed > limit:
+        return False
+    with _lock:
+        is_another = place != _filled.place
+        _filled.place = place
+        _filled.written += 1
+        _filled.size += needed
+        if is_another or _filled.written % _LOOKS_EVERY == 0 or _filled.size > limit:
+            # A little more than what is needed, so that a full folder is not looked at for each file.
+            _filled.size = needed + shrink(place, limit - needed, min(limit - needed, limit * 9 // 10))
+    return True
 
 
-def shrink(place: Path, limit: int) -> None:
-    """Deletes the least recently used files of a folder until it takes at most `limit` bytes."""
-    files = [file for file in _files(place) if not file[2].name.startswith(".")]  # what somebody is writing stays
+def shrink(place: Path, limit: int, target: int | None = None) -> int:
+    """Deletes the least recently used files of a folder that takes more than `limit` bytes, until it takes `target`.
+
+    Returns the bytes that are left. What somebody is writing stays; what somebody left half written does not.
+    """
+    files = _files(place)
     size = sum(each for _, each, _ in files)
-    for _, each, path in files:
-        if size <= limit:
-            return
-        _delete(path)
-        size -= each
+    now = time.time()
+    remaining = []
+    for modified, each, path in files:
+        if not path.name.startswith("."):
+            remaining.append((each, path))
+        elif path.suffix == ".part" and now - modified > _ABANDONED:
+            _delete(path)
+            size -= each
+    if size > limit:
+        for each, path in remaining:
+            if size <= (limit if target is None else target):
+                break
+            _delete(path)
+            size -= each
+    return size
 
 
 def _delete(path: Path) -> None:

@@ -8,40 +8,52 @@ import functools
 import hashlib
 import os
 import platform
+from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import jax
 import torch
 
 from .. import config, dtypes
+from ..client.target import Target
 from ..graph.graph import Graph
 from ..graph.plan import Plan
 from ..graph.spec import Spec
+from . import function, sources
 
-_PACKAGE = Path(__file__).parents[2]
-# Rules and what they stand on: a change there may change what a program computes.
-_SOURCES = (
-    "_engine/lowering", "_engine/compile", "_engine/graph", "_engine/view", "_engine/dynamo", "_engine/interop",
-    "_engine/dtypes.py", "_engine/precision.py",
-)  # fmt: skip
+# What stands in the text of an object that has none of its own, and in names that hold in one process alone.
+_ADDRESS = " at 0x"
 
-_texts: dict[Plan, str] = {}
+_texts: WeakKeyDictionary[Plan, str] = WeakKeyDictionary()
+
+
+class Nameless(ValueError):
+    """Something in a program has no text that another process would give it, and to it alone."""
+
+
+def is_named(graph: Graph) -> bool:
+    """Whether another process would call all that `graph` does by the same names."""
+    try:
+        for operation in graph.operations:
+            _text(operation.plan)
+    except Nameless:
+        return False
+    return True
 
 
 def of_program(graph: Graph, donated: tuple[int, ...], promoted: tuple[int, ...], numbers: bytes) -> str:
     """A hash of what a program computes: operations, wiring, sizes, donation, and the numbers baked into it.
 
-    `promoted` are the numbers that are arguments; `numbers` are all of them, packed, those zeroed.
+    `promoted` are the numbers that are arguments; `numbers` are all of them, packed, those zeroed. Raises `Nameless`
+    for a graph that is not named.
     """
     words: list[str] = []
     for element in graph.code:
         if element.__class__ is Plan:
-            text = _texts.get(element)
-            if text is None:
-                text = _texts[element] = _plan(element)
-            words.append(text)
+            words.append(_text(element))
         else:
             words.append(repr(element))
     words.append(f"{donated} {promoted}")
@@ -50,11 +62,20 @@ def of_program(graph: Graph, donated: tuple[int, ...], promoted: tuple[int, ...]
     return digest.hexdigest()[:32]
 
 
+def _text(plan: Plan) -> str:
+    text = _texts.get(plan)
+    if text is None:
+        text = _texts[plan] = _plan(plan)
+    return text
+
+
 def _plan(plan: Plan) -> str:
     # A decomposition has a serial number of this process beside its operator; sizes and arguments tell it in full.
     op = plan.op[0] if isinstance(plan.op, tuple) else plan.op
-    parts = (op, plan.arguments, plan.operands, plan.numbers, plan.outputs, plan.structure, plan.compute_dtype)
-    return " ".join(_words(part) for part in parts)
+    if _ADDRESS in str(op):
+        raise Nameless(f"{op} is a name of this process alone")
+    parts = [getattr(plan, field.name) for field in fields(plan) if field.name not in ("op", "inside")]
+    return " ".join(_words(part) for part in (op, *parts))
 
 
 def _words(value: Any) -> str:
@@ -67,42 +88,35 @@ def _words(value: Any) -> str:
     if isinstance(value, str | int | float | complex | Spec | torch.dtype | torch.Size) or value is None:
         return repr(value)
     text = str(value)
-    if " at 0x" in text:
-        raise ValueError(f"{value!r} has no text that another process would give it")
+    if _ADDRESS in text:
+        raise Nameless(f"{value!r} has no text that another process would give it")
     return text
 
 
-def environment(device: jax.Device) -> dict[str, str]:
+def environment(target: Target) -> dict[str, str]:
     """Everything outside a program that an executable depends on, by name."""
+    settings: Any = jax.config  # as they are in this thread
     found = {
         "torch": torch.__version__,
         "jax": jax.__version__,
         "jaxlib": version("jaxlib"),
-        "rules": _source_hash(),
-        "platform": device.platform,
-        "device": device.device_kind,
-        "runtime": str(getattr(device.client, "platform_version", "")),
+        "rules": sources.digest(),
+        "platform": target.platform,
+        "device": target.kind,
+        "runtime": str(getattr(target.device.client, "platform_version", "")),
         "XLA_FLAGS": config.variable("XLA_FLAGS") or "",
         "LIBTPU_INIT_ARGS": config.variable("LIBTPU_INIT_ARGS") or "",
-        "matmul precision": str(jax.config.values.get("jax_default_matmul_precision")),
+        "matmul precision": str(settings.jax_default_matmul_precision),
         "dtypes": dtypes.device_mode(),
+        "options": repr(function.options_for(target)),
+        "devices": f"{len(target.devices)} of {len(target.processes)} processes",
+        "mesh": f"{target.mesh.axis_names} {target.mesh.devices.shape}, along {target.axis}" if target.mesh else "",
     }
-    if device.platform == "cpu":
+    if target.is_host:
         found["processor"] = _processor()
         # XLA cuts loops by the number of threads when it compiles for the CPU.
         found["cores"] = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
     return found
-
-
-@functools.cache
-def _source_hash() -> str:
-    digest = hashlib.sha256()
-    for name in _SOURCES:
-        place = _PACKAGE / name
-        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            digest.update(path.name.encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 @functools.cache

@@ -1,22 +1,34 @@
 """A graph as a JAX function, and that function lowered: some of the graph's numbers are baked in, others arguments."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import dtypes
+from .. import compiler_options, dtypes
+from ..client.target import Target
+from ..graph.aliasing import successors
 from ..graph.graph import Graph
+from ..graph.spec import Spec
+from ..lowering import replicas
 from ..lowering.call import NeedsStaticNumber, lower
+from ..lowering.sharding import to_jax
 from ..private import jax as private
-from .origins import UNKNOWN, Origins
+from . import replicated
+from .source_metadata import UNKNOWN, Origins
 
 # XLA may leave out roundings to a narrow float between operations that it fuses, and then what a program gives depends
 # on which of its results somebody holds. PyTorch rounds each. Accelerators keep XLA's default: what it costs them has
 # not been measured.
 _OPTIONS = {"cpu": {"xla_allow_excess_precision": False}}
+
+
+def options_for(target: Target) -> dict[str, Any] | None:
+    """What XLA is asked for when it compiles for `target`, besides its flags; `None`: nothing."""
+    return {**_OPTIONS.get(target.platform, {}), **compiler_options.chosen()} or None
 
 
 class MustBake(Exception):
@@ -33,33 +45,76 @@ def by_type(graph: Graph, numbers: Sequence[int]) -> tuple[list[int], list[int]]
     return [i for i in numbers if types[i] is float], [i for i in numbers if types[i] is not float]
 
 
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What an executable takes and gives, and which inputs it gives away (by their places)."""
+
+    inputs: tuple[jax.ShapeDtypeStruct, ...]
+    outputs: tuple[jax.ShapeDtypeStruct, ...]
+    donated: tuple[int, ...]
+
+
+def signature(graph: Graph, donated: tuple[int, ...], arguments: Sequence[int], target: Target) -> Signature:
+    """That of a graph's executable: its inputs, then vectors of the float and int `arguments`, then random keys.
+
+    Where each process runs the graph by itself it is what each takes and gives.
+    """
+    everywhere = target.everywhere
+    floats, ints = by_type(graph, arguments)
+
+    def describe(size: tuple[int, ...], dtype: np.dtype, placed: Any = everywhere) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(size, dtype, sharding=placed)
+
+    def value(spec: Spec) -> jax.ShapeDtypeStruct:
+        placed = everywhere if spec.sharding is None else to_jax(spec.sharding, target)
+        return describe(spec.size, dtypes.to_jax(dtypes.on_device(spec.dtype)), placed)
+
+    with jax.enable_x64(True):
+        inputs = list(map(value, graph.inputs))
+        if floats:
+            inputs.append(describe((len(floats),), np.dtype(np.float64)))
+        if ints:
+            inputs.append(describe((len(ints),), np.dtype(np.int64)))
+        if graph.draws:
+            inputs.append(describe((graph.draws, 4), np.dtype(np.uint32)))
+        outputs = [value(graph.specs[slot].plain) for slot in graph.outputs]
+    return Signature(tuple(inputs), tuple(outputs), donated)
+
+
 def lowered(
     graph: Graph,
     donated: tuple[int, ...],
-    device: jax.Device,
+    target: Target,
     numbers: Sequence[float | int],
     arguments: Sequence[int],
     origins: Origins,
 ) -> Any:
-    """The graph lowered for `device`: what its executable takes is its inputs, then what `as_function` says."""
-    sharding = jax.sharding.SingleDeviceSharding(device)
+    """The graph lowered for `target`: its executable has its `signature`."""
     floats, ints = by_type(graph, arguments)
-
-    def describe(size: tuple[int, ...], dtype: np.dtype) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(size, dtype, sharding=sharding)
-
-    with jax.enable_x64(True), private.located(None, ()):
-        described = [describe(spec.size, dtypes.to_jax(dtypes.on_device(spec.dtype))) for spec in graph.inputs]
-        if floats:
-            described.append(describe((len(floats),), np.dtype(np.float64)))
-        if ints:
-            described.append(describe((len(ints),), np.dtype(np.int64)))
-        if graph.draws:
-            described.append(describe((graph.draws, 4), np.dtype(np.uint32)))
+    with jax.enable_x64(True), private.located(None, ()), replicas.lowering_for(target):
         function = as_function(graph, list(numbers), floats, ints, origins)
-        options: Any = _OPTIONS.get(device.platform)
-        jitted = jax.jit(function, donate_argnums=donated, keep_unused=True, compiler_options=options)
+        found = signature(graph, donated, arguments, target)
+        described: Sequence[Any] = found.inputs
+        if target.axis is not None:
+            function, described = replicated.of_each(function, found.inputs, found.outputs, target)
+        options: Any = options_for(target)
+        given = _given(graph, found) if target.is_spread else None
+        jitted = jax.jit(
+            function, donate_argnums=donated, keep_unused=True, compiler_options=options, out_shardings=given
+        )
         return jitted.trace(*described).lower()
+
+
+def _given(graph: Graph, found: Signature) -> tuple[Any, ...]:
+    """How the outputs are divided: as the donated input that each takes the place of, else as XLA sees fit (`None`).
+
+    So what is written in place stays where it is, and the next step finds its program.
+    """
+    given: list[Any] = [None] * len(graph.outputs)
+    for index, output in successors(graph).items():
+        if index in found.donated:
+            given[output] = found.inputs[index].sharding
+    return tuple(given)
 
 
 def as_function(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..graph.graph import Graph, Operation
-from .origins import Origins
+from .source_metadata import Origins
 
 
 @dataclass(frozen=True, slots=True)

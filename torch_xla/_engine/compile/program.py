@@ -7,38 +7,50 @@ argument: so a learning rate that changes every step costs one more compile, eve
 it baked, and then each combination of such numbers has its own executable.
 """
 
+import operator
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
 
 from .. import config, dtypes, metrics
-from ..client.platform import is_host
+from ..client.buffers import put
+from ..client.target import Target
+from ..graph.effect import Kind
 from ..graph.graph import Graph
 from ..graph.plan import Plan
 from ..metrics.events import Sizes
 from ..private import jax as private
-from . import build, disk, fingerprint, function, staged, stages
+from . import build, disk, fingerprint, function, replicated, staged, stages
 from .function import MustBake
 from .inlining import Inlined, inlined
-from .origins import UNKNOWN
+from .source_metadata import UNKNOWN
 
 # The numbers each plan came with, by its place among the same plans of a graph. A plan that comes with other numbers in
 # a new graph (the second step of an optimizer, whose state exists by now) will come with others again.
-_seen_numbers: dict[tuple[Plan, int], tuple[float | int, ...]] = {}
+_seen_numbers: WeakKeyDictionary[Plan, dict[int, tuple[float | int, ...]]] = WeakKeyDictionary()
+
+
+class Ready(NamedTuple):
+    """An executable and how it is started: with the buffers of the inputs, the vectors of numbers and the keys."""
+
+    executable: Any
+    start: Callable[[Sequence[jax.Array], Sequence[np.ndarray]], Iterator[Sequence[jax.Array]]]
 
 
 class Program:
-    """What one graph compiles to on one device."""
+    """What one graph compiles to on one target."""
 
-    def __init__(self, graph: Graph, donated: tuple[int, ...], device: jax.Device) -> None:
+    def __init__(self, graph: Graph, donated: tuple[int, ...], target: Target) -> None:
         self.graph = graph
         self.donated = donated
-        self.device = device
+        self.target = target
         self.origins = UNKNOWN
         self.ends = self._smallest([range(len(graph.outputs))])
         self.bytes = sum(spec.numel * spec.dtype.itemsize for spec in graph.specs)  # of everything that it names
@@ -51,8 +63,10 @@ class Program:
         self._floats: list[int] = []
         self._ints: list[int] = []
         self._must_bake: set[int] = set()
-        self._executables: dict[bytes, Callable[..., Any]] = {}
-        self._direct_calls: dict[bytes, Callable[[Sequence[jax.Array]], Sequence[jax.Array]] | None] = {}
+        self._executables: dict[bytes, Ready] = {}
+        self._dtypes = [dtypes.to_jax(dtypes.on_device(spec.dtype)) for spec in graph.inputs]
+        # Values from before narrow dtypes were asked for have theirs.
+        self._is_narrowed = any(dtypes.on_device(spec.dtype) is not spec.dtype for spec in graph.inputs)
 
     @property
     def arguments(self) -> tuple[int, ...]:
@@ -64,51 +78,64 @@ class Program:
         """What is compiled once and run several times: how often, and of how many operations it is."""
         return tuple(stages.repeated(self.stages)) if self.stages else ()
 
+    @cached_property
+    def _calls_back(self) -> bool:
+        return any(effect.kind is Kind.CALLBACK for effect in self.graph.effects)
+
+    @cached_property
+    def reports(self) -> tuple[tuple[int, int], ...]:
+        """The outputs that are looked at on the host, with the operations that make them: both by their place."""
+        place = {slot: index for index, slot in enumerate(self.graph.outputs)}
+        return tuple(
+            (place[operation.first_output], index)
+            for index, operation in enumerate(self.graph.operations)
+            if operation.plan.effect is not None and operation.plan.effect.is_reported
+        )
+
     def compiled_for(self, numbers: Sequence[float | int]) -> bool:
         """Whether a run with these numbers needs no compile."""
         return self._key(self._packer.pack(*numbers)) in self._executables
 
     def compile_for(self, numbers: Sequence[float | int]) -> Sizes | None:
         """Makes the executable of a run with these numbers, and tells the memory it needs if XLA does."""
-        found = self._compile(self._packer.pack(*numbers), numbers).memory_analysis()
+        found = self._compile(self._packer.pack(*numbers), numbers).executable.memory_analysis()
         if found is None:
             return None
         sizes = found if isinstance(found, Sizes) else _sizes(found)
         self.allocates = sizes.outputs - sizes.aliased + sizes.intermediate
         return sizes
 
-    def run(
-        self, arrays: list[jax.Array], numbers: Sequence[float | int], keys: np.ndarray | None
-    ) -> Sequence[jax.Array]:
-        """Starts the program and returns its outputs, which the device may still be computing."""
+    def start(
+        self, buffers: Sequence[jax.Array], numbers: Sequence[float | int], keys: np.ndarray | None
+    ) -> Iterator[Sequence[jax.Array]]:
+        """An iterator that starts the program when it is asked for its one element: the outputs.
+
+        The device may still be computing them. `starter` says why it comes in this form.
+        """
         packed = self._packer.pack(*numbers)
-        key = self._key(packed)
-        if keys is None and not self._promoted:
-            call = self._direct_calls.get(key)
-            if call is not None:
-                return call(arrays)
-        executable = self._executables.get(key)
-        if executable is None:
-            executable = self._compile(packed, numbers)
+        ready = self._executables.get(self._key(packed))
+        if ready is None:
+            ready = self._compile(packed, numbers)
+        if self._is_narrowed and any(map(operator.ne, [buffer.dtype for buffer in buffers], self._dtypes)):
+            raise TypeError("an input has another dtype than the program was compiled for")
+        vectors: list[np.ndarray] = []
         if self._floats:
-            arrays.append(np.array([numbers[i] for i in self._floats], dtype=np.float64))  # type: ignore[arg-type]
+            vectors.append(np.array([numbers[i] for i in self._floats], dtype=np.float64))
         if self._ints:
-            arrays.append(np.array([numbers[i] for i in self._ints], dtype=np.int64))  # type: ignore[arg-type]
+            vectors.append(np.array([numbers[i] for i in self._ints], dtype=np.int64))
         if keys is not None:
-            arrays.append(keys)  # type: ignore[arg-type]
-        with jax.enable_x64(True):
-            outputs: Sequence[jax.Array] = executable(*arrays)
-        return outputs
+            vectors.append(keys)
+        return ready.start(buffers, vectors)
 
     def lowered(self, numbers: Sequence[float | int]) -> Any:
         """The program before XLA compiles it: `as_text()` is its StableHLO."""
-        return self._lower(numbers)
+        return self._lower(numbers, self.donated)
 
     def optimized(self, numbers: Sequence[float | int]) -> str:
         """What XLA made of the program, as HLO text."""
         packed = self._packer.pack(*numbers)
-        executable: Any = self._executables.get(self._key(packed)) or self._compile(packed, numbers)
-        return str(executable.as_text())
+        ready = self._executables.get(self._key(packed)) or self._compile(packed, numbers)
+        return str(ready.executable.as_text())
 
     def _key(self, packed: bytes) -> bytes:
         if not self._promoted:
@@ -118,35 +145,38 @@ class Program:
             kept[8 * index : 8 * index + 8] = b"\0" * 8
         return bytes(kept)
 
-    def _compile(self, packed: bytes, numbers: Sequence[float | int]) -> Any:
+    def _compile(self, packed: bytes, numbers: Sequence[float | int]) -> "Ready":
         before = list(self._executables.values())  # alive meanwhile, so that a new one can share their stages
         if self._baked is None:
             self._baked = packed
-            self._set_promoted(_known_to_change(self.graph, numbers))
+            # What is baked must be equal in all processes: the numbers of one, and what they were before, are its own.
+            is_alone = self.target.axis is None
+            everything = range(len(self.graph.number_types))
+            self._set_promoted(_known_to_change(self.graph, numbers) if is_alone else everything)
         else:
             self._promote(packed)
         metrics.metric("InputOutputAliasCount", metrics.Unit.SCALAR).add(len(self.donated))
         if self.stages is None:
             self._look_for_stages()
-        executable = self._in_stages(packed, numbers) if self.stages else self._from_disk(packed)
-        if executable is None:
-            executable = self._from_xla(packed, numbers)
-        self._executables[self._key(packed)] = executable
-        # Not where dtypes are narrowed: values from before that was asked for have theirs, and JAX tells them apart.
-        if all(dtypes.on_device(spec.dtype) is spec.dtype for spec in self.graph.inputs):
-            self._direct_calls[self._key(packed)] = private.direct_call(executable)
+        if self.stages:
+            executable = self._in_stages(packed, numbers)
+            start = executable.start
+        else:
+            executable = self._from_disk(packed) or self._from_xla(packed, numbers)
+            start = whole(executable, self.target)
+        ready = self._executables[self._key(packed)] = Ready(executable, start)
         del before
-        return executable
+        return ready
 
     def _from_disk(self, packed: bytes) -> Any:
         if not self._may_be_kept():
             return None
-        noted = disk.baked(self._fingerprint(packed), self.device) if self._promoted else []
+        noted = self._noted(self._fingerprint(packed)) if self._promoted else []
         if noted:
             self._must_bake.update(noted)
             self._set_promoted(self._promoted)
         with metrics.timed("PersistentCacheLoadTime"):
-            stored = disk.find(self._fingerprint(packed), self.device)
+            stored = disk.find(self._fingerprint(packed), self.target, self._signature())
         return stored.executable if stored is not None else None
 
     def _from_xla(self, packed: bytes, numbers: Sequence[float | int]) -> Any:
@@ -155,31 +185,34 @@ class Program:
         started = time.perf_counter()
         with metrics.timed("CompileTime"):
             executable = self._lowered_with_fewest_arguments(numbers).compile()
+            if self.donated and self.target.axis is None and private.starter(executable) is None:
+                # Started by JAX, between whose own steps somebody may be interrupted: then nothing is given away.
+                executable = self._lower(numbers, ()).compile()
         seconds = time.perf_counter() - started
         self._count_compile()
         if before:
             if len(self._must_bake) > baked:
-                disk.note_baked(before, self.device, sorted(self._must_bake))
-            arguments = len(self.graph.inputs) + bool(self._floats) + bool(self._ints) + bool(self.graph.draws)
-            results = len(self.graph.outputs)
-            disk.keep(self._fingerprint(packed), self.device, executable, seconds, arguments, results)
+                disk.note_baked(before, self.target, sorted(self._must_bake))
+            disk.keep(self._fingerprint(packed), self.target, executable, seconds, self._signature())
         return executable
 
     def _look_for_stages(self) -> None:
-        least = stages.LEAST_BYTES_ON_HOST if is_host(self.device) else stages.LEAST_BYTES
-        self._inlined = inlined(self.graph)
-        self.stages = stages.of(self._inlined.graph, self.donated, config.stage_operations(), least)
-        if self.stages:
-            place = {slot: index for index, slot in enumerate(self._inlined.graph.outputs)}
-            self.ends = self._smallest(
-                [[place[slot] for slot in each.outputs] for each in self.stages if each.is_an_end]
-            )
+        least = stages.LEAST_BYTES_ON_HOST if self.target.is_host else stages.LEAST_BYTES
+        opened = inlined(self.graph)
+        # Where values are divided each stage would have to know how XLA divided what it reads.
+        spared = 0 if self.target.is_spread else config.stage_operations()
+        found = stages.of(opened.graph, self.donated, spared, least)
+        ends = self.ends
+        if found:
+            place = {slot: index for index, slot in enumerate(opened.graph.outputs)}
+            ends = self._smallest([[place[slot] for slot in each.outputs] for each in found if each.is_an_end])
+        self._inlined, self.ends, self.stages = opened, ends, found
 
     def _in_stages(self, packed: bytes, numbers: Sequence[float | int]) -> Any:
         assert self.stages
         before = self._fingerprint(packed) if self._may_be_kept() else ""
         if before:
-            self._must_bake.update(disk.baked(before, self.device))
+            self._must_bake.update(self._noted(before))
             self._set_promoted(self._promoted)
         baked = len(self._must_bake)
         wanted, seconds = self._filled(numbers, bool(before))
@@ -187,18 +220,18 @@ class Program:
             metrics.metric("CompileTime").add(int(seconds * 1e9))
             self._count_compile()
         if before and len(self._must_bake) > baked:
-            disk.note_baked(before, self.device, sorted(self._must_bake))
+            disk.note_baked(before, self.target, sorted(self._must_bake))
         metrics.count("StagedProgram")
         metrics.count("SharedOperations", stages.spared_by(self.stages))
-        return staged.Staged(self._inlined.graph, self.stages, wanted, numbers, self._promoted)
+        return staged.Staged(self._inlined.graph, self.stages, wanted, numbers, self._promoted, self.target)
 
     def _filled(self, numbers: Sequence[float | int], keeps: bool) -> tuple[list[staged.Wanted], float]:
         assert self.stages
         origins = self._inlined.origins(self.origins)
         while True:
-            wanted = staged.wanted(self.stages, self.device, numbers, frozenset(self._promoted), self._must_bake)
+            wanted = staged.wanted(self.stages, self.target, numbers, frozenset(self._promoted), self._must_bake)
             try:
-                return wanted, build.fill(wanted, self.stages, self.device, origins, keeps)
+                return wanted, build.fill(wanted, self.stages, self.target, origins, keeps)
             except MustBake as error:
                 self._must_bake.update(error.numbers)
                 self._set_promoted(self._promoted)
@@ -215,15 +248,27 @@ class Program:
 
     def _may_be_kept(self) -> bool:
         # An executable from disk shows the lines and names of the program that first compiled it.
-        return disk.folder() is not None and not config.hlo_debug()
+        # One that calls Python holds the address of what it calls. One of several processes is compiled by each of
+        # them: none must depend on what another has on its disk.
+        is_plain = self.target.mesh is None and not self._calls_back
+        if not is_plain or disk.folder() is None or config.hlo_debug():
+            return False
+        # Nor one whose name another process could give to something else.
+        return fingerprint.is_named(self.graph) and fingerprint.is_named(self._inlined.graph)
 
     def _fingerprint(self, packed: bytes) -> str:
         return fingerprint.of_program(self.graph, self.donated, self._promoted, self._key(packed))
 
+    def _signature(self) -> function.Signature:
+        return function.signature(self.graph, self.donated, self._promoted, self.target)
+
+    def _noted(self, program: str) -> list[int]:
+        return disk.baked(program, self.target, len(self.graph.number_types))
+
     def _lowered_with_fewest_arguments(self, numbers: Sequence[float | int]) -> Any:
         while True:
             try:
-                return self._lower(numbers)
+                return self._lower(numbers, self.donated)
             except MustBake as error:
                 self._must_bake.update(error.numbers)
                 self._set_promoted(self._promoted)
@@ -239,16 +284,27 @@ class Program:
             return
         # The first difference promotes the numbers that differ; the second all that can be: so a program whose
         # numbers start to change one after the other still compiles three times at the most.
-        self._set_promoted(range(count) if self._promoted else differing)
-        self._executables.clear()
-        self._direct_calls.clear()
+        promoted = range(count) if self._promoted else differing
+        self._executables.clear()  # first: they are found by keys that leave out other numbers
+        self._set_promoted(promoted)
 
     def _set_promoted(self, promoted: Sequence[int]) -> None:
-        self._promoted = tuple(i for i in promoted if i not in self._must_bake)
-        self._floats, self._ints = function.by_type(self.graph, self._promoted)
+        arguments = tuple(i for i in promoted if i not in self._must_bake)
+        floats, ints = function.by_type(self.graph, arguments)
+        self._promoted, self._floats, self._ints = arguments, floats, ints
 
-    def _lower(self, numbers: Sequence[float | int]) -> Any:
-        return function.lowered(self.graph, self.donated, self.device, numbers, self._promoted, self.origins)
+    def _lower(self, numbers: Sequence[float | int], donated: tuple[int, ...]) -> Any:
+        return function.lowered(self.graph, donated, self.target, numbers, self._promoted, self.origins)
+
+
+def whole(executable: Any, target: Target) -> Callable[..., Iterator[Sequence[jax.Array]]]:
+    """How an executable of a whole graph is started."""
+    start = replicated.starter(target, executable)
+
+    def begin(buffers: Sequence[jax.Array], vectors: Sequence[np.ndarray]) -> Iterator[Sequence[jax.Array]]:
+        return start(([*buffers, *[put(vector, target) for vector in vectors]] if vectors else buffers,))
+
+    return begin
 
 
 def _known_to_change(graph: Graph, numbers: Sequence[float | int]) -> list[int]:
@@ -259,7 +315,7 @@ def _known_to_change(graph: Graph, numbers: Sequence[float | int]) -> list[int]:
         if not plan.numbers:
             continue
         own = tuple(numbers[first : first + len(plan.numbers)])
-        before = _seen_numbers.setdefault((plan, places[plan]), own)
+        before = _seen_numbers.setdefault(plan, {}).setdefault(places[plan], own)
         changed.extend(first + i for i, (old, new) in enumerate(zip(before, own, strict=True)) if old != new)
         places[plan] += 1
     return changed

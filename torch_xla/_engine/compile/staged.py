@@ -1,12 +1,14 @@
 """A program in stages: its executables, of which equal stages share one, and a run through all of them.
 
-It is called as the executable of the whole graph would be: with the inputs, then the vectors of float and int numbers
-that are arguments, then the random keys. Numbers in which equal stages differ are arguments of their executable; those
+It is started as the executable of the whole graph would be: with the inputs, and the vectors of float and int numbers
+that are arguments and the random keys. Numbers in which equal stages differ are arguments of their executable; those
 that are none of the program are constants that wait here.
 """
 
 import struct
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -14,10 +16,13 @@ import jax
 import numpy as np
 
 from .. import dtypes
+from ..client.buffers import put
+from ..client.target import Target
 from ..graph.graph import Graph
 from ..graph.spec import Spec
 from ..metrics.events import Sizes
-from . import function
+from ..private.jax import Starter
+from . import function, replicated
 from .stages import Stage
 
 
@@ -37,12 +42,13 @@ _executables: "WeakValueDictionary[Any, Executable]" = WeakValueDictionary()
 class Wanted:
     """One executable of a program: a kind of stages with the numbers that are baked into it."""
 
-    def __init__(self, stage: Stage, device: jax.Device, numbers: Sequence[Any], arguments: tuple[int, ...]) -> None:
+    def __init__(self, stage: Stage, target: Target, numbers: Sequence[Any], arguments: tuple[int, ...]) -> None:
         self.stage = stage
+        self.target = target
         self.numbers = numbers
         self.arguments = arguments
         self.packed = packed(stage.graph, [0 if i in arguments else number for i, number in enumerate(numbers)])
-        self._key = (*stage.kind, arguments, self.packed, device.id, device.platform, dtypes.device_mode())
+        self._key = (*stage.kind, arguments, self.packed, target, dtypes.device_mode())
         self.executable = _executables.get(self._key)
 
     def __hash__(self) -> int:
@@ -63,7 +69,7 @@ def packed(graph: Graph, numbers: Sequence[float | int]) -> bytes:
 
 def wanted(
     stages: Sequence[Stage],
-    device: jax.Device,
+    target: Target,
     numbers: Sequence[float | int],
     arguments: frozenset[int],
     baked: set[int],
@@ -87,7 +93,7 @@ def wanted(
     found = []
     for stage in stages:
         own_numbers = [numbers[i] for i in stage.numbers]
-        each = Wanted(stage, device, own_numbers, tuple(sorted(differing[stage.kind])))
+        each = Wanted(stage, target, own_numbers, tuple(sorted(differing[stage.kind])))
         found.append(known.setdefault(each, each))
     return found
 
@@ -95,16 +101,23 @@ def wanted(
 class _Step:
     """A stage, ready to be started."""
 
-    __slots__ = ("call", "done_with", "draws", "floats", "inputs", "ints", "outputs")
+    __slots__ = ("done_with", "draws", "floats", "inputs", "ints", "outputs", "start")
 
-    def __init__(self, stage: Stage, call: Any, floats: Any, ints: Any) -> None:
-        self.call = call
+    def __init__(self, stage: Stage, start: Starter, floats: Any, ints: Any) -> None:
+        self.start = start
         self.inputs = stage.inputs
         self.outputs = stage.outputs
         self.done_with = stage.done_with
         self.draws = slice(*stage.draws) if stage.draws[0] < stage.draws[1] else None
         self.floats = floats  # where its numbers lie among those of the program and the constants; None: it has none
         self.ints = ints
+
+    def on(self, slots: list[Any], vectors: Sequence[jax.Array]) -> Iterator[None]:
+        """Runs the stage on what lies in `slots`, and puts its results there, when it is run through."""
+        operands = map(list, (chain(map(slots.__getitem__, self.inputs), vectors),))
+        results = chain.from_iterable(self.start(operands))
+        put = slots.__setitem__
+        return chain(map(put, self.outputs, results), map(put, self.done_with, repeat(None)))
 
 
 class Staged:
@@ -117,8 +130,10 @@ class Staged:
         executables: Sequence[Wanted],
         numbers: Sequence[float | int],
         arguments: Sequence[int],
+        target: Target,
     ) -> None:
         self._graph = graph
+        self._target = target
         self._stages = stages
         self._executables = [each.executable for each in executables]
         self._dtypes = [dtypes.to_jax(dtypes.on_device(spec.dtype)) for spec in graph.inputs]
@@ -130,19 +145,17 @@ class Staged:
             assert each.executable is not None
             own = function.by_type(stage.graph, each.arguments)
             vectors = [pool.places([stage.numbers[i] for i in places]) for pool, places in zip(pools, own, strict=True)]
-            self._steps.append(_Step(stage, each.executable.compiled, *vectors))
+            self._steps.append(_Step(stage, replicated.starter(target, each.executable.compiled), *vectors))
         self._float_constants, self._int_constants = (pool.constants() for pool in pools)
 
-    def __call__(self, *arrays: Any) -> list[Any]:
-        """Starts the stages, one after the other, and returns what the whole graph gives."""
+    def start(self, buffers: Sequence[jax.Array], vectors: Sequence[np.ndarray]) -> Iterator[Sequence[jax.Array]]:
+        """Starts the stages, one after the other, when it is asked for its one element: what the whole graph gives."""
         graph = self._graph
-        count = len(graph.inputs)
-        slots: list[Any] = [*arrays[:count], *[None] * (len(graph.specs) - count)]
-        if [array.dtype for array in arrays[:count]] != self._dtypes:
+        if [buffer.dtype for buffer in buffers] != self._dtypes:
             # Said before anything is given away; an executable would say it too late.
             raise TypeError("an input has another dtype than the program was compiled for")
-        rest = iter(arrays[count:])
-        del arrays
+        slots: list[Any] = [*buffers, *[None] * (len(graph.specs) - len(buffers))]
+        rest = iter(vectors)
         has_floats, has_ints = self._vectors
         floats, ints = self._float_constants, self._int_constants
         if has_floats:
@@ -150,20 +163,21 @@ class Staged:
         if has_ints:
             ints = np.concatenate((next(rest), ints))
         keys: Any = next(rest) if graph.draws else None
+        target = self._target
+        # Each is dropped when it has run, with what it holds.
+        steps: deque[Iterator[Any] | None] = deque()
         for step in self._steps:
-            operands = [slots[slot] for slot in step.inputs]
+            own: list[jax.Array] = []
             if step.floats is not None:
-                operands.append(floats[step.floats])
+                own.append(put(floats[step.floats], target))
             if step.ints is not None:
-                operands.append(ints[step.ints])
+                own.append(put(ints[step.ints], target))
             if step.draws is not None:
-                operands.append(keys[step.draws])
-            results = step.call(*operands)
-            for slot, result in zip(step.outputs, results, strict=True):
-                slots[slot] = result
-            for slot in step.done_with:
-                slots[slot] = None
-        return [slots[slot] for slot in graph.outputs]
+                own.append(put(keys[step.draws], target))
+            steps.append(step.on(slots, own))
+        steps.append(map(list, (map(slots.__getitem__, graph.outputs),)))
+        steps.append(None)
+        return filter(None, chain.from_iterable(iter(steps.popleft, None)))
 
     def memory_analysis(self) -> Sizes | None:
         """The memory that a run needs, if XLA tells: at any time what one stage needs, and what waits for others."""

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..graph.aliasing import in_order, successors
 from ..graph.graph import Graph, Operation
-from ..graph.succession import in_order, successors
 from . import pieces, repeats
 from .pieces import Piece
 

@@ -9,11 +9,11 @@ from torch.utils import _pytree as pytree
 
 from .. import metrics
 from ..errors import NoLowering
+from ..host.transfer import to_cpu, upload_into
 from ..metrics import events
 from ..metrics.lines import text, user_line, user_lines
-from ..tensor.device import Device, device_for
-from ..tensor.transfer import to_cpu, upload_into
-from .decisions import ON_THE_CPU
+from ..record.device import Device, device_for
+from .cpu_fallbacks import ON_THE_CPU
 from .forms import Operator
 
 _warned: set[str] = set()

@@ -16,10 +16,12 @@ from ..graph.plan import Plan
 from ..graph.spec import Spec
 from ..graph.tape import Tape, Value
 from ..private import torch as private
-from ..tensor.device import LOCK, Device, device_for
-from ..tensor.storage import META_KEYS, as_strided, hold, operand_slot, read_slot, view_of, wrap
-from ..tensor.sync import TAPE_LIMIT, relieve
-from . import fallback, planning, refusals
+from ..record.device import LOCK, Device, device_for, let_go
+from ..record.storage import META_KEYS, as_strided, hold, hold_together, operand_slot, read_slot, view_of, wrap
+from ..record.sync import TAPE_LIMIT, relieve
+from ..record.torch_generator import state_of
+from ..uninterrupted import run_through, stores
+from . import fallback, lists, planning, refusals
 from .forms import Operator, operator_of
 from .lines import note_line
 from .operands import admit
@@ -32,13 +34,31 @@ _INT64 = range(-(1 << 63), 1 << 63)
 # So long a tape may be for the short way through a kernel: never, while each operation runs when it is called.
 _longest = TAPE_LIMIT
 _run_now: Callable[..., Any] | None = None
+_look: Callable[[Plan, planning.Call], None] | None = None
 
 
 def run_at_once(run: Callable[[planning.Entry, Operator, Any, Any, planning.Call], Any] | None) -> None:
     """Calls `run` in the place of `record_call` with every call that has operands from now on; `None` ends that."""
-    global _longest, _run_now
+    global _run_now
     _run_now = run
-    _longest = TAPE_LIMIT if run is None else -1
+    _choose_way()
+
+
+def runs_at_once() -> bool:
+    """Whether operations run when they are called."""
+    return _run_now is not None
+
+
+def look_at_calls(look: Callable[[Plan, planning.Call], None] | None) -> None:
+    """Shows `look` every call that has operands, before it is recorded, from now on; `None` ends that."""
+    global _look
+    _look = look
+    _choose_way()
+
+
+def _choose_way() -> None:
+    global _longest
+    _longest = TAPE_LIMIT if _run_now is None and _look is None else -1
 
 
 # PyTorch's default dtype if it is not float32: what a call means may depend on it.
@@ -111,29 +131,16 @@ def append(plan: Plan, call: planning.Call, device: Device, generator: torch.Gen
         if len(tape.values) > TAPE_LIMIT:
             relieve(device)
             tape = device.tape
-        entry: list[Any] = [plan]
+        slots: list[int] = []
         for operand in operands:
             here = operand.__class__ is not tuple and operand.tape is tape
-            entry.append(operand.slot if here else _slot(tape, operand, device))
-        code = tape.code
+            slots.append(operand.slot if here else _slot(tape, operand, device))
         expected = tape.expected
-        position = len(code)
+        position = len(tape.code)
         if expected is None or position >= len(expected) or expected[position] is not plan:
             note_line(tape, position)
-        code += entry
-        if numbers:
-            tape.numbers += numbers
-        if plan.draws:
-            tape.draws += draw(plan, device, generator)
-        values = tape.values
-        slot = len(values)
-        if len(plan.outputs) == 1:
-            value = Value(plan.outputs[0], device, tape, slot)
-            values.append(value)
-            return [value]
-        results = [Value(spec, device, tape, slot + i) for i, spec in enumerate(plan.outputs)]
-        values += results
-        return results
+        draws = draw(plan, device, generator) if plan.draws else ()
+        return tape.append(plan, slots, device, numbers, draws)
 
 
 def _slot(tape: Tape, operand: Any, device: Device) -> int:
@@ -150,10 +157,19 @@ def _mixed(one: Device, other: Device) -> RuntimeError:
     )
 
 
+# How many states were taken from generators that calls were given: whoever asks twice learns whether there were any.
+given_draws = 0
+
+
 def draw(plan: Plan, device: Device, generator: torch.Generator | None) -> list[int]:
     """The states for the random numbers of one call."""
+    global given_draws
     if generator is None:
         return [device.generator.draw() for _ in range(plan.draws)]
+    given_draws += plan.draws
+    own = state_of(generator)
+    if own is not None:
+        return [own.draw() for _ in range(plan.draws)]
     # A generator of the CPU may steer a draw on the device: it gives the state.
     return [int(torch.empty((), dtype=torch.int64).random_(generator=generator).item()) for _ in range(plan.draws)]
 
@@ -192,23 +208,27 @@ def recorder_of_two(name: str) -> Kernel:
             return record(a, b)
         device: Device = first.device
         plan: Plan = entry.plan  # type: ignore[assignment]
-        LOCK.acquire()
+        made = None
         try:
+            LOCK.acquire()
             values = (tape := device.tape).values
-            if len(values) > _longest:
-                return _record(entry, operator_of(name), args, kwargs, ([], [first, second], []))
-            here = first.slot if first.tape is tape else _slot(tape, first, device)
-            there = second.slot if second.tape is tape else _slot(tape, second, device)
-            code, expected, position = tape.code, tape.expected, len(tape.code)
-            if expected is None or position >= len(expected) or expected[position] is not plan:
-                note_line(tape, position)
-            code += (plan, here, there)
-            spec = plan.outputs[0]
-            values.append(value := Value(spec, device, tape, len(values)))
-        finally:
-            LOCK.release()
-        out = device.new_tensor(spec.size, spec.dtype)
-        out.untyped_storage().value = value  # type: ignore[attr-defined]
+            if len(values) <= _longest:
+                here = first.slot if first.tape is tape else _slot(tape, first, device)
+                there = second.slot if second.tape is tape else _slot(tape, second, device)
+                code, expected, position = tape.code, tape.expected, len(tape.code)
+                if expected is None or position >= len(expected) or expected[position] is not plan:
+                    note_line(tape, position)
+                made = Value(plan.outputs[0], device, tape, len(values))
+                code += (plan, here, there)
+                values += (made,)
+        except BaseException:
+            let_go()
+            raise
+        LOCK.release()
+        if made is None:
+            return _record(entry, operator_of(name), args, kwargs, ([], [first, second], []))
+        out = made.device.new_tensor((spec := made.spec).size, spec.dtype)
+        out.untyped_storage().value = made  # type: ignore[attr-defined]
         return out if spec.is_contiguous else as_strided(META_KEYS, out, spec.size, spec.stride, 0)
 
     return kernel
@@ -216,7 +236,7 @@ def recorder_of_two(name: str) -> Kernel:
 
 def recorder(name: str, plans: Plans | None = None) -> Kernel:
     """The kernel of a functional operator, or of one that writes to its arguments; `plans` if it is to share them."""
-    plans = {} if plans is None else plans
+    planning.keep(plans := {} if plans is None else plans)
     operator: Operator | None = None
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -226,8 +246,7 @@ def recorder(name: str, plans: Plans | None = None) -> Kernel:
         signature, operands, numbers = call = [], [], []  # type: planning.Call
         try:  # as in `take_apart`: a call of a function here costs a tenth of the whole
             for position, argument in enumerate(args):
-                kind = argument.__class__
-                if kind is Tensor or kind is Parameter:
+                if (kind := argument.__class__) is Tensor or kind is Parameter:
                     value = argument.untyped_storage().value
                     spec: Spec = value.spec
                     fits = argument.shape == spec.size and argument.stride() == spec.stride
@@ -246,32 +265,33 @@ def recorder(name: str, plans: Plans | None = None) -> Kernel:
         entry = plans.get(key := tuple(signature))
         if entry is None:  # of two threads here at once, one plan counts
             entry = plans.setdefault(key, planning.plan_call(operator, args, kwargs, call))
-        if not entry.is_simple or not operands:
-            value = None  # which this call may write to: who else holds it is counted
-            return _record(entry, operator, args, kwargs, call)
-        # One result that is a new tensor: almost every call. As in `append`, which would cost a sixth of the whole.
-        device: Device = (operands[0][0] if operands[0].__class__ is tuple else operands[0]).device
-        plan: Plan = entry.plan  # type: ignore[assignment]
-        LOCK.acquire()  # `with` takes twice as long
-        try:
-            values = (tape := device.tape).values
-            if len(values) > _longest:
-                return _record(entry, operator, args, kwargs, call)
-            recorded: list[Any] = [plan]
-            for operand in operands:
-                here = operand.__class__ is not tuple and operand.tape is tape
-                recorded.append(operand.slot if here else _slot(tape, operand, device))
-            code, expected, position = tape.code, tape.expected, len(tape.code)
-            if expected is None or position >= len(expected) or expected[position] is not plan:
-                note_line(tape, position)
-            code += recorded
-            tape.numbers += numbers
-            spec = plan.outputs[0]
-            values.append(value := Value(spec, device, tape, len(values)))
-        finally:
+        value = made = None  # this call may write to the value: who else holds it is counted
+        if entry.is_simple and operands:  # one result, a new tensor: almost every call
+            device: Device = (operands[0][0] if operands[0].__class__ is tuple else operands[0]).device
+            plan: Plan = entry.plan  # type: ignore[assignment]
+            try:  # as in `append`, which would cost a sixth of the whole
+                LOCK.acquire()  # `with` takes twice as long; inside, because an interrupt may come right behind it
+                values = (tape := device.tape).values
+                if len(values) <= _longest:
+                    recorded: list[Any] = [plan]
+                    for operand in operands:
+                        here = operand.__class__ is not tuple and operand.tape is tape
+                        recorded.append(operand.slot if here else _slot(tape, operand, device))
+                    expected, position = tape.expected, len(tape.code)
+                    if expected is None or position >= len(expected) or expected[position] is not plan:
+                        note_line(tape, position)
+                    made = Value(plan.outputs[0], device, tape, len(values))
+                    tape.code += recorded
+                    tape.numbers += numbers
+                    values += (made,)
+            except BaseException:
+                let_go()
+                raise
             LOCK.release()
-        out = device.new_tensor(spec.size, spec.dtype)
-        out.untyped_storage().value = value  # type: ignore[attr-defined]
+        if made is None:
+            return _record(entry, operator, args, kwargs, call)
+        out = made.device.new_tensor((spec := made.spec).size, spec.dtype)
+        out.untyped_storage().value = made  # type: ignore[attr-defined]
         return out if spec.is_contiguous else as_strided(META_KEYS, out, spec.size, spec.stride, 0)
 
     return kernel
@@ -285,6 +305,10 @@ def _record(
         entry, call = planning.settle(entry, operator, args, kwargs, call)
     if entry.plan is None:
         return fallback.run(operator, args, kwargs)
+    if operator.bumps and lists.are_entangled(args, call[1]):
+        return lists.one_by_one(operator, args, kwargs)
+    if (look := _look) is not None and call[1]:
+        look(entry.plan, call)
     if (run := _run_now) is not None and call[1]:
         return run(entry, operator, args, kwargs, call)
     return record_call(entry, operator, args, kwargs, call)
@@ -343,18 +367,16 @@ def _write_back(
     entry: planning.Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], values: list[Value]
 ) -> Any:
     refuse_overlap(entry, operator, args, kwargs)
-    rest = enumerate(values)
-    for where in operator.written:
-        target = args[where] if isinstance(where, int) else kwargs.get(where)
-        if isinstance(target, Tensor):
-            _replace(entry, target, *next(rest))
-        elif target is not None:
-            if entry.whole and not entry.unchanged:
-                for tensor, (_, value) in zip(target, rest, strict=False):
-                    tensor.untyped_storage().value = value
-            else:
-                for tensor in target:
-                    _replace(entry, tensor, *next(rest))
+    targets = written_by(operator, args, kwargs)
+    if entry.unchanged:
+        changed = [nth for nth in range(len(targets)) if nth not in entry.unchanged]
+        targets, values = [targets[nth] for nth in changed], [values[nth] for nth in changed]
+    if len(targets) == 1:
+        hold(targets[0], values[0])
+    elif entry.whole:
+        run_through(stores([tensor.untyped_storage() for tensor in targets], "value", values))
+    else:
+        hold_together(targets, values)
     return returned_by(operator, args, kwargs)
 
 
@@ -386,11 +408,6 @@ def returned_by(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any
     if operator.bumps:
         private.increment_version(target)
     return target if operator.returns else None  # None: as `_foreach_add_`
-
-
-def _replace(entry: planning.Entry, tensor: Tensor, position: int, value: Value) -> None:
-    if position not in entry.unchanged:
-        hold(tensor, value)
 
 
 def out_variant(name: str) -> Kernel:

@@ -10,14 +10,14 @@ from torch.nn.parameter import is_lazy
 
 from .. import metrics
 from ..client import buffers
-from ..graph.spec import contiguous_stride, spec_of
+from ..graph.spec import contiguous_stride, refuse_impossible, spec_of
 from ..graph.tape import Value
+from ..host import transfer
 from ..metrics.report import READS
 from ..private import torch as private
-from ..tensor import transfer
-from ..tensor.device import Device, device_for, uninitialised
-from ..tensor.storage import META_KEYS, as_strided, hold, point_at, shows_all, snapshot, value_of, view_of, wrap
-from ..tensor.sync import materialise
+from ..record.device import Device, device_for, uninitialised
+from ..record.storage import META_KEYS, as_strided, hold, point_at, shows_all, snapshot, value_of, view_of, wrap
+from ..record.sync import materialise
 from ..view.geometry import Geometry
 from . import refusals
 from .forms import operator_of
@@ -86,7 +86,9 @@ def is_set_to(self: Tensor, tensor: Tensor) -> bool:
 def _new(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype | None, device: Any) -> Tensor:
     if any(n < 0 for n in size):
         raise RuntimeError(f"Trying to create tensor with negative dimension {min(size)}: {list(size)}")
-    return wrap(uninitialised(size, stride, dtype or torch.get_default_dtype(), device_for(device)))
+    value = uninitialised(size, stride, dtype or torch.get_default_dtype(), device_for(device))
+    refuse_impossible(value.spec)
+    return wrap(value)
 
 
 _cast = recorder("aten::_to_copy")
@@ -136,7 +138,7 @@ def _upload(tensor: Tensor, device: Device, memory_format: torch.memory_format |
 def _move(tensor: Tensor, target: Device) -> Tensor:
     value = snapshot(tensor)
     moved = Value(value.spec, target, None, -1)
-    moved.buffer = buffers.move(materialise(value), target.jax_device)
+    moved.buffer = buffers.move(materialise(value), target.target)
     return wrap(moved)
 
 

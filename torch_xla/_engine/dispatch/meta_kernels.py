@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..private import torch as private
-from .iteration import stride_of_indexed
+from .tensor_iterator import stride_of_indexed
 
 aten = torch.ops.aten
 
@@ -143,6 +143,32 @@ def _of_any_number_of_images(op: Any) -> Callable[..., Any]:
     return kernel
 
 
+def grouped_mm(
+    self: Tensor,
+    mat2: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Of float32 and float16 too, as on the CPU and on CUDA. Rows are not padded to 16 bytes, which serves kernels."""
+    dtype, operands = self.dtype, [self, mat2]
+    if dtype in (torch.float32, torch.float16) and mat2.dtype is dtype and out_dtype in (None, dtype):
+        # PyTorch's kernel knows bfloat16 alone: it is shown such tensors, whose strides have as many bytes.
+        wider = dtype.itemsize // 2
+        for place, operand in enumerate(operands):
+            stride = [each if each == 1 else each * wider for each in operand.stride()]
+            operands[place] = operand.new_empty_strided(operand.shape, stride, dtype=torch.bfloat16)
+        out_dtype = None
+    return self.new_empty(aten._grouped_mm.default(*operands, offs, bias, out_dtype).shape)
+
+
+def histc(self: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
+    """Of integers too, as on CUDA."""
+    is_whole = self.dtype is not torch.bool and not self.dtype.is_floating_point and not self.dtype.is_complex
+    shown = torch.empty_like(self, dtype=torch.float32) if is_whole else self
+    return aten.histc.default(shown, bins, min, max).to(self.dtype)
+
+
 def _contiguous(op: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: pytree.tree_map(Tensor.contiguous, op(*args, **kwargs))
 
@@ -193,7 +219,9 @@ _NEAREST = (
 KERNELS: dict[str, Callable[..., Any]] = {
     **{op.name(): _normalization(op) for op in _NORMALIZATIONS},
     "aten::_scaled_dot_product_fused_attention_overrideable_backward": attention_backward,
+    "aten::_grouped_mm": grouped_mm,
     "aten::geqrf": geqrf,
+    "aten::histc": histc,
     "aten::index.Tensor": index,
     **{op.name(): _index_add(op) for op in (aten.index_add.default, aten.index_add_.default)},
     "aten::linear_backward": linear_backward,

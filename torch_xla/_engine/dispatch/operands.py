@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..tensor.device import Device, device_for
-from ..tensor.storage import value_of
+from ..record.device import Device, device_for
+from ..record.storage import value_of
 from . import refusals
 from .forms import Operator
 

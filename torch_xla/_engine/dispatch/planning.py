@@ -8,8 +8,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from .. import dtypes
+from ..client import platform
+from ..graph.interned import note_new, table_of_plans
 from ..graph.plan import Number, Operand, Plan
-from ..graph.spec import Spec, contiguous_stride, spec_of
+from ..graph.spec import Spec, contiguous_stride, refuse_impossible, spec_of
 from ..lowering import decompositions, promotion
 from ..lowering.call import apply_rule, flatten
 from ..lowering.registry import Promotion, Rule, rule_of
@@ -71,12 +73,22 @@ class Entry:
         object.__setattr__(self, "is_simple", simple and self.is_settled)
 
 
+def keep(entries: "dict[tuple[Any, ...], Entry]") -> None:
+    """Bounds a table of entries, by signature."""
+    table_of_plans(entries, _plan_of)
+
+
+def _plan_of(entry: Entry) -> Plan | dict[tuple[Any, ...], Entry] | None:
+    return entry.plan if entry.variants is None else entry.variants
+
+
 def plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Entry:
     """The entry of a call seen for the first time. Raises what the CPU raises if the arguments are wrong."""
     if operator.form is Form.INPLACE:
         refusals.refuse_overlapping_target(operator, args, kwargs)
+    platform.prepare_host()  # JAX starts a thread when it traces for the first time
     try:
-        return _plan_call(operator, args, kwargs, call)
+        entry = _plan_call(operator, args, kwargs, call)
     except NotImplementedError:
         raise
     except Exception as error:
@@ -84,6 +96,10 @@ def plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any],
         if refusal is None:
             raise
         raise refusal from error
+    for spec in entry.plan.outputs if entry.plan is not None else ():
+        refuse_impossible(spec)
+    note_new()
+    return entry
 
 
 def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Entry:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from ..graph.spec import Spec
-from ..tensor.storage import META_KEYS, point_at, shows_all, value_of, wrap
+from ..record.storage import META_KEYS, point_at, shows_all, value_of, wrap
 from ..view.geometry import Geometry
 from .forms import resolve
 

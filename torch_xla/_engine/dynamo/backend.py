@@ -7,16 +7,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule
 
 from .. import config, metrics
+from ..dispatch import value_checks
+from ..graph.tape import Value
 from ..lowering import decompositions
 from ..modes import eager, region
 from ..private import torch as private
 from ..private.dynamo import aot_autograd, aot_module_simplified, never_trace, register_backend
-from ..tensor.device import Device
-from ..tensor.storage import hold, wrap
-from ..tensor.sync import sync_device
+from ..record.device import Device
+from ..record.storage import hold, wrap
+from ..record.sync import sync_device
 from .operation import Operation
 from .split import Unsplittable, constants, evaluate, results, split
 
@@ -59,7 +62,15 @@ def compile_graph(module: GraphModule, examples: Sequence[Any], kind: str) -> Ca
         nodes = sum(node.op == "call_function" for node in module.graph.nodes)
         how = f"recorded operator by operator: {reason}" if reason else "one operation"
         _log.warning("%s graph of %d operators, %s\n%s", kind, nodes, how, module.code.strip())
+    return _boxed(compiled)
 
+
+def compile_whole(module: GraphModule, kind: str) -> Callable[..., Any]:
+    """As `compile_graph`, of a graph that must become one operation. Raises `Unsplittable`."""
+    return _boxed(CompiledGraph(module, kind))
+
+
+def _boxed(compiled: Callable[..., Any]) -> Callable[..., Any]:
     def boxed(arguments: list[Any]) -> Any:
         taken = list(arguments)
         arguments.clear()
@@ -78,6 +89,7 @@ class CompiledGraph:
 
     def __init__(self, module: GraphModule, kind: str) -> None:
         self._parts = split(module, kind)
+        self._has_inner_graphs = any(isinstance(node.target, HigherOrderOperator) for node in self._parts.device)
         self._constants = constants(module, list(module.graph.nodes))
         self._operation = Operation(self._parts) if self._parts.module is not None else None
         if self._operation is None and self._parts.before:
@@ -105,7 +117,7 @@ class CompiledGraph:
         parts = self._parts
         arguments = [values[node] for node in parts.inputs]
         arguments += [torch.stack([values[node] for node in nodes]) for nodes in parts.scalars]
-        made = self._operation.record(arguments) if self._operation is not None else []
+        made = self._made(arguments)
         del arguments
         by_node = dict(zip(parts.outputs, made, strict=True))
         written = []
@@ -122,6 +134,13 @@ class CompiledGraph:
         for node, value in by_node.items():
             values[node] = wrap(value)
         return made[0].device if made else None
+
+    def _made(self, arguments: list[Any]) -> list[Value]:
+        if self._operation is None:
+            return []
+        if value_checks.are_on() and not self._has_inner_graphs:
+            return self._operation.record_each(arguments)
+        return self._operation.record(arguments)
 
 
 def _is_of_operators(module: GraphModule) -> bool:

@@ -7,14 +7,24 @@ from typing import Any
 
 import torch
 
+from ..lowering import fx
+from ..private import torch as private
+
 # PyTorch registers the first two itself; its versions look for a bridge and know neither donation nor one graph a step.
 # Frameworks use the others, older names.
 NAMES = ("openxla", "openxla_eval", "torchxla_trace_once", "aot_torchxla_trace_once")
 
 
 def install() -> None:
-    """Replaces `torch.compile` by itself, with a first call that prepares Dynamo."""
+    """Replaces `torch.compile` by itself, with a first call that prepares Dynamo; takes over loops and branches."""
     torch.compile = _registering(torch.compile)
+    for operator in fx.higher_order:
+        private.kernel_of_higher_order(operator, functools.partial(_run_higher_order, operator))
+
+
+def _run_higher_order(operator: Any, *args: Any, **kwargs: Any) -> Any:
+    """A loop or branch of PyTorch on our tensors. Tracing its body takes what `torch.compile` is made of."""
+    return importlib.import_module(f"{__package__}.higher_order").run(operator, args, kwargs)
 
 
 def _registering(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,13 +9,14 @@ import torch
 from .. import config, dtypes, metrics
 from ..dispatch.kernels import append, take_apart
 from ..graph.graph import Graph
+from ..graph.interned import table_of_plans
 from ..graph.plan import Number, Operand, Plan
 from ..graph.spec import Spec, contiguous_stride, spec_of
 from ..graph.tape import Value
 from ..lowering import fx, fx_calls
 from ..lowering.registry import Promotion, Rule, add_rule, rule_of
-from ..tensor.device import Device, device_for
-from ..tensor.storage import value_of
+from ..record.device import Device, device_for
+from ..record.storage import snapshot, value_of
 from ..view.geometry import Geometry
 from .split import Parts
 
@@ -23,6 +24,7 @@ _log = logging.getLogger("torch_xla.dynamo")
 
 # By the operation's name and the kinds of its operands: equal graphs share their plans, and so their programs.
 _plans: dict[Any, Plan] = {}
+table_of_plans(_plans)
 
 
 class Operation:
@@ -57,6 +59,17 @@ class Operation:
             plan = _plans[key] = self._plan(arguments, operands)
         return append(plan, (signature, operands, numbers), device)
 
+    def record_each(self, arguments: list[Any]) -> list[Value]:
+        """As `record`, but each operator by itself, so that the values of each can be looked at."""
+        assert self._parts.module is not None
+        metrics.count("DynamoGraphByOperator")
+        given = [
+            each.to("xla") if isinstance(each, torch.Tensor) and each.device.type != "xla" and each.dim() else each
+            for each in arguments
+        ]
+        with torch.no_grad():
+            return [snapshot(result) for result in self._parts.module(*given)]
+
     def _plan(self, arguments: list[Any], operands: list[Any]) -> Plan:
         if self._is_known and config.dynamo_debug():
             _log.warning("%s: recompiled for %s", self._rule.op, _kinds(arguments))
@@ -73,8 +86,8 @@ class Operation:
                 numbers += 1
             else:
                 template.append(argument)
-        with metrics.timed("DynamoExtractCompiledGraph"):
-            outputs = self._promised() or self._worked_out(template, specs, arguments)
+        metrics.count("DynamoExtractCompiledGraph")
+        outputs = self._promised() or self._worked_out(template, specs, arguments)
         structure = (-1,) * len(outputs) if len(outputs) != 1 else (-2, -1)
         return Plan(
             self._rule.op,

@@ -44,11 +44,15 @@ def split(module: GraphModule, kind: str) -> Parts:
     late: set[Node] = set()
     for node in module.graph.nodes:
         if node.op == "output":
-            parts.results = node.args[0]
+            # What was written to an argument is returned as that argument.
+            parts.results = torch.fx.node.map_arg(node.args[0], lambda each: each.args[0] if _is_write(each) else each)
         elif node.op == "call_function":
             _sort(node, parts, on_device, late)
         elif node.op not in ("placeholder", "get_attr"):
             raise Unsplittable(f"a node of kind {node.op}")
+    written = {argument for argument, _ in parts.writes}
+    if any(written.intersection(node.all_input_nodes) for node in parts.after):
+        raise Unsplittable("the host reads an argument after it was written to")
     if parts.device:
         _find_borders(parts, on_device)
         parts.module = _extract(module, parts)
@@ -62,12 +66,16 @@ def split(module: GraphModule, kind: str) -> Parts:
 def _sort(node: Node, parts: Parts, on_device: set[Node], late: set[Node]) -> None:
     """Puts one call into the part it belongs to."""
     operands = node.all_input_nodes
-    if node.target is aten.copy_.default and operands[0].op == "placeholder":
+    if any(_is_write(each) for each in operands):
+        raise Unsplittable("an argument is written to before the end")
+    if _is_write(node):
+        if operands[1] in late:
+            raise Unsplittable("an argument is given a value that was on the host")
         parts.writes.append((operands[0], operands[1]))
         return
     if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
         raise Unsplittable(f"{node.target} writes to its arguments")
-    if isinstance(node.target, torch._ops.HigherOrderOperator) and not _is_a_check(node):
+    if isinstance(node.target, torch._ops.HigherOrderOperator) and not (_is_a_check(node) or _is_lowered(node)):
         raise Unsplittable(f"{node.target} is no operator of aten")
     devices = _devices(node)
     is_transfer = "xla" not in devices or any("cpu" in _devices(each) and _rank(each) for each in operands)
@@ -89,12 +97,25 @@ def _sort(node: Node, parts: Parts, on_device: set[Node], late: set[Node]) -> No
         on_device.add(node)
 
 
+def _is_write(node: Node) -> bool:
+    """Whether a node stands for a write to an argument, which comes at the end."""
+    return node.target is aten.copy_.default and node.all_input_nodes[0].op == "placeholder"
+
+
 def _is_a_check(node: Node) -> bool:
     """Whether a node only looks at values and may raise, as after a factorization: the host does that."""
     if node.target is not torch.ops.higher_order.with_effects:
         return False
     called = node.args[1]
     return isinstance(called, OpOverload) and not called._schema.returns and not called._schema.is_mutable
+
+
+def _is_lowered(node: Node) -> bool:
+    """Whether a node is a loop or branch that the device runs; what it gives must lie there too."""
+    return node.target in fx.higher_order and all(
+        isinstance(leaf, torch.Tensor) and leaf.device.type == "xla"
+        for leaf in pytree.tree_leaves(node.meta.get("val"))
+    )
 
 
 def _devices(node: Node) -> set[str]:
@@ -111,7 +132,7 @@ def _find_borders(parts: Parts, on_device: set[Node]) -> None:
     inputs: dict[Node, None] = {}
     for node in parts.device:
         for operand in node.all_input_nodes:
-            if operand not in on_device:
+            if operand not in on_device and fx.graph_at(operand) is None:
                 inputs[operand] = None
     used: dict[Node, None] = {}
     for node in parts.after:
@@ -150,6 +171,9 @@ def _extract(module: GraphModule, parts: Parts) -> GraphModule:
             copies[node] = graph.call_function(aten.select.int, (array, 0, index))
             copies[node].meta = {"val": torch.empty((), dtype=dtype, device="meta")}
     for node in parts.device:
+        for taken in node.all_input_nodes:
+            if taken not in copies and fx.graph_at(taken) is not None:
+                copies[taken] = graph.get_attr(str(taken.target))
         copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(tuple(copies[node] for node in parts.outputs))
     return GraphModule(module, graph)
@@ -157,13 +181,20 @@ def _extract(module: GraphModule, parts: Parts) -> GraphModule:
 
 def _fingerprint(module: GraphModule) -> str:
     # What the operation does, in a name that is the same in every process: programs are found again by it.
+    return hashlib.sha256(text_of(module).encode()).hexdigest()[:16]
+
+
+def text_of(module: GraphModule) -> str:
+    """What a graph does, as text that is equal for graphs that do the same in the same order."""
     names: dict[Node, str] = {}
     text: list[str] = []
     for index, node in enumerate(module.graph.nodes):
         names[node] = f"%{index}"
         arguments: Any = torch.fx.node.map_arg((node.args, node.kwargs), lambda each: _Named(names[each]))  # type: ignore[arg-type, return-value]
-        text.append(f"{node.op} {node.target if node.op != 'placeholder' else ''} {arguments} {_promised(node)}")
-    return hashlib.sha256("\n".join(text).encode()).hexdigest()[:16]
+        inside = fx.graph_at(node)
+        target = "" if node.op == "placeholder" else node.target if inside is None else f"{{{text_of(inside)}}}"
+        text.append(f"{node.op} {target} {arguments} {_promised(node)}")
+    return "\n".join(text)
 
 
 class _Named:

@@ -2,7 +2,9 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import jax
@@ -10,12 +12,18 @@ import numpy as np
 
 from .. import dtypes, metrics
 from ..client import host_heap
-from ..client.platform import is_host, refuse_fork
+from ..client.platform import refuse_fork
+from ..client.target import Target
 from ..compile.program import Program
 from ..errors import ExecutionError, OutOfMemory
+from ..graph.effect import Kind
+from ..graph.plan import Plan
+from ..graph.tape import Value, set_buffer
+from ..lowering import value_checks
 from ..metrics import events, lines
 from ..metrics.events import Cause
 from ..metrics.lines import Line
+from ..uninterrupted import run_through
 from .offending import tell_hlo
 
 # The user's line of each operation of a program: looked up only where somebody wants to know.
@@ -27,9 +35,26 @@ _waiting = metrics.metric("DeviceLockWait")
 _executing = metrics.metric("ExecuteTime")
 
 _step = 0
-# The last programs started, each with small outputs that are there when all of it has ended: waiting waits for these,
-# and they hold little memory.
-_in_flight: "deque[tuple[int, list[Any], Program, Sequence[float | int], SourceLines]]" = deque(maxlen=32)
+
+
+class _Flight:
+    """What a target has been given and may not have done yet."""
+
+    __slots__ = ("reports", "running", "started")
+
+    def __init__(self) -> None:
+        # The last programs started, each with small outputs that are there when all of it has ended: waiting waits for
+        # these, and they hold little memory.
+        self.started: deque[tuple[int, list[Any], Program, Sequence[float | int], SourceLines]] = deque(maxlen=32)
+        # The bytes that each program which may still run allocated, and outputs that tell when it has ended.
+        self.running: deque[tuple[int, list[Any]]] = deque()
+        # What assertions and checks of values found, with what they do and where they stand.
+        self.reports: deque[tuple[Any, Plan, Line | None]] = deque()
+
+
+_flights: dict[Target, _Flight] = {}
+# That of the program that was started last.
+_latest: _Flight | None = None
 
 # On the host a program waits for those before it until what they and it allocate is no more than this. Several at once
 # need memory for each, on cores that they only share; but the device stands still while a program that waited is woken
@@ -37,8 +62,8 @@ _in_flight: "deque[tuple[int, list[Any], Program, Sequence[float | int], SourceL
 _AT_ONCE = 64 << 20
 # Programs whose values take less are not counted.
 _COUNTED = 1 << 20
-# The bytes that each program which may still run allocated, and outputs that tell when it has ended.
-_running: "deque[tuple[int, list[Any]]]" = deque()
+# So many reports may wait for somebody who waits. A program that never does is looked at then.
+_MOST_REPORTS = 4096
 # After waiting for so many seconds, this part of them is a moment.
 _LONG, _MOMENT = 0.02, 1 / 400
 
@@ -46,52 +71,113 @@ _LONG, _MOMENT = 0.02, 1 / 400
 _LEAVES_MEMORY = 1.0
 
 
+@dataclass(slots=True)
+class Around:
+    """What happens together with a run, so that nobody who is interrupted sees the one without the other.
+
+    Each is an iterator of C's that stores something (`uninterrupted`) when it is run through.
+    """
+
+    before: Iterable[Any] = ()  # in front of the run
+    after: Iterable[Any] = ()  # behind it, when the values have their buffers
+    undo: Iterable[Any] = ()  # what was done before a run that failed
+
+
+ALONE = Around()
+
+
 def run(
     program: Program,
     buffers: list[jax.Array],
     numbers: Sequence[float | int],
     keys: np.ndarray | None,
+    values: Sequence[Value],
     cause: Cause,
     source_lines: SourceLines,
-) -> Sequence[jax.Array]:
-    """Starts `program`. `cause` and `source_lines` are for those who listen, and for errors."""
-    global _step
+    around: Around = ALONE,
+) -> None:
+    """Starts `program`, and gives its outputs to `values`. `cause` and `source_lines` are for listeners and errors.
+
+    An interrupt takes effect before the program starts, or when the values have their buffers: the program may have
+    taken those of its inputs.
+    """
+    global _step, _latest
     refuse_fork()
     runs_again = program.compiled_for(numbers)
     if runs_again:
         _cached.value += 1
     else:
         _compile(program, buffers, numbers, cause, source_lines())
-    is_counted = program.bytes >= _COUNTED and is_host(program.device)
+    flight = _flights.get(program.target)
+    if flight is None:
+        flight = _flights.setdefault(program.target, _Flight())
+    is_counted = program.bytes >= _COUNTED and program.target.is_host
     begins = time.perf_counter_ns()
     if is_counted:
-        _make_room(program.allocates)
+        _make_room(flight.running, program.allocates)
         if runs_again:
-            host_heap.keep_memory()
+            host_heap.keep_memory(program.allocates)
     start = time.perf_counter_ns()
     _waiting.add(start - begins)
     _executed.value += 1
+    outputs: list[jax.Array] = []
+    ends: list[jax.Array] = []
+    _latest = flight
+    flight.started.append((_step, ends, program, numbers, source_lines))
+    if is_counted:
+        flight.running.append((program.allocates, ends))
+    reported = _reported(program, flight, outputs, source_lines) if program.reports else ()
     try:
         try:
-            outputs = program.run(list(buffers), numbers, keys)
+            started = program.start(buffers, numbers, keys)
+            run_through(_run(program, started, values, outputs, ends, reported, around))
         except (TypeError, jax.errors.JaxRuntimeError):
             # Under XLA_USE_BF16, set after some values were already on the device, those have another dtype.
-            outputs = program.run(_converted(program, buffers), numbers, keys)
-        finally:
-            _executing.add(time.perf_counter_ns() - start)
-    except jax.errors.JaxRuntimeError as error:
-        raise _failure_of(program, numbers, error, f"step {_step}", source_lines()) from error
+            started = program.start(_converted(program, buffers), numbers, keys)
+            run_through(_run(program, started, values, outputs, ends, reported, around))
+    except BaseException as error:
+        if not outputs:
+            run_through(around.undo)
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            raise _failure_of(program, numbers, error, f"step {_step}", source_lines()) from error
+        raise
+    _executing.add(time.perf_counter_ns() - start)
     _step += 1
-    if outputs:
-        ends = [outputs[i] for i in program.ends]
-        _in_flight.append((_step - 1, ends, program, numbers, source_lines))
-        if is_counted:
-            _running.append((program.allocates, ends))
+    if len(flight.reports) > _MOST_REPORTS:
+        _raise_failed(flight)
     if events.closely:
         seconds = (time.perf_counter_ns() - start) * 1e-9
         frames = lines.user_lines(events.depth)
         events.emit(events.Execution(program, tuple(numbers), cause, frames, start * 1e-9, seconds))
-    return outputs
+
+
+def _run(
+    program: Program,
+    started: Iterator[Sequence[jax.Array]],
+    values: Sequence[Value],
+    outputs: list[jax.Array],
+    ends: list[jax.Array],
+    reported: Iterable[Any],
+    around: Around,
+) -> Iterator[Any]:
+    """All of a run: no Python from its start to its end. Each step reads what the one before it has left."""
+    return chain(
+        around.before,
+        map(outputs.extend, started),
+        map(set_buffer, values, outputs),
+        map(ends.append, map(outputs.__getitem__, program.ends)),
+        reported,
+        around.after,
+    )
+
+
+def _reported(program: Program, flight: _Flight, outputs: list[jax.Array], source_lines: SourceLines) -> Iterable[Any]:
+    """Keeps what assertions found until somebody waits, when it is run through."""
+    operations, where = program.graph.operations, source_lines()
+    plans = [operations[index].plan for _, index in program.reports]
+    found = [where[index] if index < len(where) else None for _, index in program.reports]
+    taken = map(outputs.__getitem__, [place for place, _ in program.reports])
+    return map(flight.reports.append, zip(taken, plans, found, strict=True))
 
 
 def prepare(program: Program, numbers: Sequence[float | int], cause: Cause, source_lines: SourceLines) -> None:
@@ -130,11 +216,11 @@ def _compile(
     events.emit(compilation._replace(seconds=seconds, sizes=sizes, shared=program.shared))
 
 
-def _make_room(needed: int) -> None:
+def _make_room(running: "deque[tuple[int, list[Any]]]", needed: int) -> None:
     """Waits until what the counted programs allocated is no more than `_AT_ONCE`, together with `needed` bytes."""
-    while _running and needed + sum([size for size, _ in _running]) > _AT_ONCE:
+    while running and needed + sum([size for size, _ in running]) > _AT_ONCE:
         try:
-            _, ends = _running.popleft()
+            _, ends = running.popleft()
         except IndexError:
             return  # another thread waits for the last
         ends = _still_there(ends)
@@ -160,28 +246,80 @@ def _tell_wait(start: float, asked: bool) -> None:
         events.emit(events.Wait(lines.user_lines(events.depth), start, time.perf_counter() - start, asked))
 
 
-def wait() -> None:
-    """Waits until every program started so far has ended; raises what one of them raised."""
+def wait(devices: Container[jax.Device] | None = None) -> None:
+    """Waits until every program started so far has ended, on any device or on one of these at least.
+
+    Raises what one of them raised.
+    """
     start = time.perf_counter()
-    _wait()
+    for target, flight in list(_flights.items()):
+        if devices is None or any(device in devices for device in target.devices):
+            _wait(flight)
+            _raise_failed(flight)
     _tell_wait(start, True)
 
 
-def _wait() -> None:
+def _wait(flight: _Flight) -> None:
     while True:
         try:
-            step, ends, program, numbers, source_lines = _in_flight.popleft()
+            first = flight.started[0]
         except IndexError:
-            return  # all have ended, or another thread waits for the last
+            return
+        step, ends, program, numbers, source_lines = first
         try:
             jax.block_until_ready(_still_there(ends))
+            if program.graph.effects:
+                jax.effects_barrier()
         except jax.errors.JaxRuntimeError as error:
+            _leave(flight.started, first)
             raise _failure_of(program, numbers, error, f"step {step}", source_lines()) from error
+        _leave(flight.started, first)
+
+
+def _leave(started: "deque[Any]", waited_for: Any) -> None:
+    # Not before it was waited for, because waiting may be interrupted. Another thread may have been faster.
+    if started and started[0] is waited_for:
+        started.popleft()
+
+
+def has_reports() -> bool:
+    """Whether a program that was started reports what nobody has looked at."""
+    return any([flight.reports for flight in list(_flights.values())])
+
+
+def raise_failed_assertions(device: jax.Device) -> None:
+    """Raises what the first failed assertion of a program started on `device` says; waits for all of them."""
+    for target, flight in list(_flights.items()):
+        if flight.reports and device in target.devices:
+            _raise_failed(flight)
+
+
+def _raise_failed(flight: _Flight) -> None:
+    while flight.reports:
+        try:
+            first = flight.reports[0]
+        except IndexError:
+            return  # another thread looks at the last
+        array, plan, line = first
+        found = np.asarray(array)
+        if plan.effect is not None and plan.effect.kind is Kind.CHECK:
+            error = value_checks.complaint(plan, found, None if line is None else lines.text(line))
+        else:
+            error = None if found else _broken(plan, line)
+        if error is not None:
+            flight.reports.clear()  # on the CPU nothing that comes later would have been looked at
+            raise error
+        _leave(flight.reports, first)
+
+
+def _broken(plan: Plan, line: Line | None) -> RuntimeError:
+    message = plan.effect.message if plan.effect is not None else ""
+    return RuntimeError(f"{message}\n  asserted at {lines.text(line)}" if line is not None else message)
 
 
 def last_ends() -> list[Any] | None:
     """Small outputs of the program started last: they are there when it has ended. `None` before the first."""
-    return _in_flight[-1][1] if _in_flight else None
+    return _latest.started[-1][1] if _latest is not None and _latest.started else None
 
 
 def _failure_of(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from .effect import Effect
 from .plan import Plan
 from .spec import Spec
 
@@ -55,6 +56,16 @@ class Graph:
         return sum(operation.plan.draws for operation in self.operations)
 
     @cached_property
+    def effects(self) -> tuple[Effect, ...]:
+        """What its operations do besides computing, in order."""
+        return tuple(operation.plan.effect for operation in self.operations if operation.plan.effect is not None)
+
+    @cached_property
+    def is_collective(self) -> bool:
+        """Whether all processes must run it together."""
+        return any(effect.is_collective for effect in self.effects)
+
+    @cached_property
     def code(self) -> tuple[Any, ...]:
         """The graph as a flat hashable tuple: equal graphs have equal codes."""
         code: list[Any] = [len(self.inputs), *self.inputs]
@@ -95,9 +106,15 @@ def needed(
     producer: Sequence[int],
     roots: Iterable[int],
     available: Container[int] = frozenset(),
+    effects: Iterable[int] = (),
 ) -> list[int]:
-    """The operations that `roots` depend on, in order; slots in `available` are there already."""
+    """The operations that `roots` depend on, in order; slots in `available` are there already.
+
+    The operations at `effects` are needed for what else they do.
+    """
     wanted = [False] * len(operations)
+    for index in effects:
+        wanted[index] = True
     for root in roots:
         if producer[root] >= 0:
             wanted[producer[root]] = True
@@ -107,6 +124,26 @@ def needed(
                 if producer[slot] >= 0 and slot not in available:
                     wanted[producer[slot]] = True
     return [index for index, yes in enumerate(wanted) if yes]
+
+
+def effective(operations: Sequence[Operation]) -> list[int]:
+    """The operations that have an effect."""
+    return [index for index, operation in enumerate(operations) if operation.plan.effect is not None]
+
+
+def needed_in_order(operations: Sequence[Operation], producer: Sequence[int], roots: Iterable[int]) -> list[int]:
+    """The operations that `roots` depend on, in order; if one has an effect, with all effects that come before it."""
+    roots = list(roots)
+    chosen = needed(operations, producer, roots)
+    last = next((index for index in reversed(chosen) if operations[index].plan.effect is not None), -1)
+    return needed(operations, producer, roots, effects=effective(operations[: last + 1])) if last >= 0 else chosen
+
+
+def slots_of(operations: Sequence[Operation], chosen: Iterable[int]) -> list[int]:
+    """The slots that the `chosen` operations fill."""
+    return [
+        operations[index].first_output + part for index in chosen for part in range(len(operations[index].plan.outputs))
+    ]
 
 
 @dataclass(frozen=True, slots=True)

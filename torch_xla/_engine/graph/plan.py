@@ -4,6 +4,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
+from .effect import Effect
+from .interned import table_of_plans
 from .spec import Spec
 
 
@@ -21,7 +23,7 @@ class Number:
     index: int
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Plan:
     """What a call does, apart from which values it reads. Compared by identity: the recorder interns plans.
 
@@ -30,6 +32,7 @@ class Plan:
     for a result that is not wanted. `replaces` tells which operand each output takes the place of (-1: none), where the
     arguments do not. `draws` counts the random keys it takes. `inside` gives the graph
     of smaller operations that it stands for, if it is one whole of several: of as many inputs and outputs, or `None`.
+    `effect` is what it does besides: then it runs once, whether or not somebody holds its outputs.
     """
 
     op: Any
@@ -42,6 +45,7 @@ class Plan:
     draws: int = 0
     inside: Callable[[], Any] | None = None
     replaces: tuple[int, ...] | None = None
+    effect: Effect | None = None
 
     def __repr__(self) -> str:
         return f"<plan of {self.op}>"
@@ -49,6 +53,7 @@ class Plan:
 
 # Plans that are made again from the same parts share one object.
 _plans: dict[Hashable, Plan] = {}
+table_of_plans(_plans)
 
 
 def interned(plan: Plan) -> Plan:
@@ -58,7 +63,7 @@ def interned(plan: Plan) -> Plan:
     named = tuple((name, _kinds(value)) for name, value in kwargs.items())
     arguments = _kinds(args), named
     form = plan.operands, plan.numbers, plan.outputs, plan.structure, plan.compute_dtype, plan.draws, plan.replaces
-    return _plans.setdefault((plan.op, arguments, form), plan)
+    return _plans.setdefault((plan.op, arguments, form, plan.effect), plan)
 
 
 def _kinds(argument: Any) -> Hashable:

@@ -3,8 +3,12 @@
 The list holds, entry by entry, either a `Spec` (a value that exists already enters as an input) or a `Plan` followed
 by the slots of its operands and, for a random operation, the number of the draw. Slots count the values of the tape in
 order. Two steps that do the same give equal lists, and comparing them costs no more than comparing tuples of pointers.
+
+The list, the values, the numbers and the draws grow together: by stores alone, between which nobody is interrupted
+(`uninterrupted`). All of this is in `Tape.append` and `Tape.enter`; `dispatch/kernels.py` holds copies of the first.
 """
 
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Any
 
@@ -42,6 +46,10 @@ class Value:
         return "empty" if self.tape is None else "pending"
 
 
+# Sets the buffer of a value, whatever its class. Written in C.
+set_buffer: Callable[[Value, Any], None] = vars(Value)["buffer"].__set__
+
+
 class Tape:
     """Operations recorded on one device since its last sync."""
 
@@ -53,6 +61,7 @@ class Tape:
         "expected_lines",
         "lines",
         "numbers",
+        "placed",
         "reads",
         "scopes",
         "shared",
@@ -60,9 +69,15 @@ class Tape:
         "values",
     )
 
-    def __init__(self, expected: list[Any] | None = None, expected_lines: dict[int, Any] | None = None) -> None:
+    def __init__(
+        self,
+        expected: list[Any] | None = None,
+        expected_lines: dict[int, Any] | None = None,
+        placed: Callable[[Value], Spec] | None = None,
+    ) -> None:
         self.started = perf_counter_ns()  # when its first operand entered
         self.code: list[Any] = []
+        self.placed = placed  # tells the spec of a value with its sharding, where values can have one
         self.values: list[Value] = []
         self.numbers: list[Any] = []
         self.draws: list[int] = []
@@ -79,21 +94,45 @@ class Tape:
 
     def enter(self, value: Value, empty: Plan | None = None) -> int:
         """Gives a value that lies outside this tape a slot in it; `empty` is what uninitialised memory becomes."""
-        slot = len(self.values)
+        values = self.values
+        slot = len(values)
         if not slot:
             self.started = perf_counter_ns()
         if value.buffer is not None:
-            self.code.append(value.spec)
-            if value.shared:
-                self.shared.append(slot)
+            entry: Any = value.spec if self.placed is None else self.placed(value)
         elif value.tape is None:
-            self.code.append(empty)
+            entry = empty
         else:
             raise RuntimeError("internal error: a value recorded on another tape was used; please report it")
-        self.values.append(value)
+        if value.shared:
+            self.shared += (slot,)
+        self.code += (entry,)
+        values += (value,)
         value.tape = self
         value.slot = slot
         return slot
+
+    def take_over(self, value: Value) -> int:
+        """`enter` for a value of another tape that has a buffer when this tape is used. The value learns it later."""
+        slot = len(self.values)
+        if value.shared:
+            self.shared += (slot,)
+        self.code += (value.spec,)
+        self.values += (value,)
+        return slot
+
+    def append(
+        self, plan: Plan, operands: Sequence[int], device: Any, numbers: Sequence[Any] = (), draws: Sequence[int] = ()
+    ) -> list[Value]:
+        """Records one call, whose operands have these slots, and returns the values of its results."""
+        values = self.values
+        slot = len(values)
+        made = [Value(spec, device, self, slot + nth) for nth, spec in enumerate(plan.outputs)]
+        self.code += (plan, *operands)
+        self.numbers += numbers
+        self.draws += draws
+        values += made
+        return made
 
     def all_lines(self) -> dict[int, Any]:
         """Source lines by position in the code, those of the known path included."""

@@ -29,7 +29,8 @@ def to_text(
     `numbers` are those the graph was recorded with, `lines` the source line of each operation, `scopes` the named
     blocks around it, shown as `scope=encoder/attention`. What is missing of the numbers is shown by its type. `ROOT=i`
     marks the graph's output number i; part k of an operation with several results is `%n.k`, and as an output it is
-    marked `ROOT=i:k`.
+    marked `ROOT=i:k`. How the devices divide an input stands behind its shape, `f32[8,4]@[0, -]`: for each dimension
+    the axes of the target's grid.
     """
     names = _names(graph)
     roots = _roots(graph)
@@ -95,6 +96,8 @@ def _digest(text: str, *parts: bytes) -> bytes:
 def shape(spec: Spec) -> str:
     """A spec as XLA writes a shape, `f32[2,3]`; an order of memory that is not row-major follows, `f32[2,3]{0,1}`."""
     text = f"{dtypes.SHORT_NAMES[spec.dtype]}[{','.join(map(str, spec.size))}]"
+    if spec.sharding is not None:
+        return f"{shape(spec.plain)}@{spec.sharding}"
     order = Geometry(spec.size, spec.stride).memory_order()
     if order == tuple(range(len(spec.size))):
         return text

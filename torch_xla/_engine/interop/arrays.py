@@ -9,9 +9,9 @@ from .. import dtypes
 from ..client import buffers, platform
 from ..graph.spec import contiguous_stride, spec_of
 from ..graph.tape import Value
-from ..tensor.device import LOCK, current_index, device_at
-from ..tensor.storage import shows_all, snapshot, value_of, wrap
-from ..tensor.sync import materialise
+from ..record.device import LOCK, current_index, device_at
+from ..record.storage import shows_all, snapshot, value_of, wrap
+from ..record.sync import materialise
 
 
 def to_jax(tensor: torch.Tensor) -> jax.Array:
@@ -47,8 +47,8 @@ def from_jax(array: Any) -> torch.Tensor:
         raise ValueError(f"from_jax() takes an array on one device; this one lies on {len(homes)}: {homes}")
     local = platform.local_devices()
     device = device_at(local.index(homes[0]) if homes[0] in local else current_index())
-    if homes[0] is not device.jax_device:
-        array = buffers.move(array, device.jax_device)
+    if homes[0] is not device.target.device:
+        array = buffers.move(array, device.target)
     size = tuple(array.shape)
     value = Value(spec_of(size, contiguous_stride(size), dtypes.to_torch(array.dtype)), device, None, -1)
     value.buffer = array

@@ -3,7 +3,8 @@
 import functools
 import hashlib
 import itertools
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +16,17 @@ import torch
 
 from .. import dtypes
 from ..dispatch.kernels import append
+from ..graph.effect import CALLBACK
+from ..graph.interned import note_new, table_of_plans
 from ..graph.plan import Operand, Plan
 from ..graph.spec import Spec, contiguous_stride, spec_of
 from ..graph.tape import Value
+from ..lowering import replicas
 from ..lowering.registry import Promotion, Rule, add_rule, rule_of
-from ..tensor.storage import snapshot, wrap
+from ..modes import eager
+from ..private import jax_effects
+from ..record.storage import snapshot, wrap
+from ..record.sync import sync_device
 from .arrays import from_jax
 
 # Constants of a function are part of its name up to so many bytes; one with more is not found again on disk.
@@ -27,6 +34,7 @@ _MOST_CONSTANTS = 1 << 24
 
 _serial = itertools.count()
 _traced: dict[Any, "Traced"] = {}
+table_of_plans(_traced, operator.attrgetter("plan"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +70,9 @@ class Gradient:
             filled = list(operands)
             for place, array in zip(self.inputs, chosen, strict=True):
                 filled[place] = array
-            leaves = jax.tree.leaves(self.function(*filled))
+            # What it does besides was done when it was called.
+            closed = jax_effects.without_callbacks(jax.make_jaxpr(self.function)(*filled))
+            leaves = jex.core.jaxpr_as_fun(closed)(*filled)
             return [leaves[place] for place in self.outputs]
 
         _, pull = jax.vjp(of_inputs, *(operands[place] for place in self.inputs))
@@ -139,7 +149,11 @@ def _conjugate(grad: torch.Tensor) -> torch.Tensor:
 def _record(traced: Traced, values: list[Value]) -> list[torch.Tensor]:
     if not values:
         raise ValueError("a JAX function needs at least one tensor among its arguments, which tells the device")
-    return [wrap(value) for value in append(traced.plan, ([], values, []), values[0].device)]
+    made = append(traced.plan, ([], values, []), values[0].device)
+    results = [wrap(value) for value in made]
+    if traced.plan.effect is not None and eager.is_on():
+        sync_device(values[0].device)
+    return results
 
 
 def _trace(flat: Flat | Gradient, values: Sequence[Value]) -> Traced:
@@ -149,6 +163,7 @@ def _trace(flat: Flat | Gradient, values: Sequence[Value]) -> Traced:
     traced = _traced.get(key)
     if traced is None:
         traced = _traced[key] = _trace_anew(flat, specs, wide)
+        note_new()
     return traced
 
 
@@ -164,12 +179,25 @@ def _trace_anew(flat: Flat | Gradient, specs: tuple[Spec, ...], wide: bool) -> T
     leaves, tree = jax.tree.flatten(shapes)
     outputs = tuple(spec_of(leaf.shape, contiguous_stride(leaf.shape), dtypes.to_torch(leaf.dtype)) for leaf in leaves)
     op = _name(flat.name, closed)
-    if rule_of(op) is None:
-        run = jex.core.jaxpr_as_fun(closed)
-        add_rule(Rule(op, functools.partial(_lower, run, len(leaves) == 1), Promotion.NONE, False))
+    effect = CALLBACK if jax_effects.calls_back(closed) else None
+    rule = rule_of(op)
+    if rule is None:
+        run = _run_of(closed) if effect is not None else jex.core.jaxpr_as_fun(closed)
+        rule = add_rule(Rule(op, functools.partial(_lower, run, len(leaves) == 1), Promotion.NONE, False))
     operands = tuple(Operand(index) for index in range(len(specs)))
     structure = (-1,) * len(outputs) if len(outputs) != 1 else (-2, -1)
-    return Traced(Plan(op, (operands, {}), specs, (), outputs, structure), tree)
+    return Traced(Plan(rule.op, (operands, {}), specs, (), outputs, structure, effect=effect), tree)
+
+
+def _run_of(closed: Any) -> Callable[..., Any]:
+    """What runs a traced function that makes callbacks: in order, where JAX can keep one."""
+    ordered, plain = jex.core.jaxpr_as_fun(jax_effects.in_order(closed)), jex.core.jaxpr_as_fun(closed)
+
+    def run(*arrays: Any) -> Any:
+        target = replicas.target_in_use()
+        return (ordered if target is None or len(target.devices) == 1 else plain)(*arrays)
+
+    return run
 
 
 def _lower(run: Callable[..., Any], is_one: bool, *arrays: Any) -> Any:
@@ -180,9 +208,30 @@ def _lower(run: Callable[..., Any], is_one: bool, *arrays: Any) -> Any:
 
 def _name(name: str, closed: Any) -> str:
     """A name that says what the function computes, so that another process finds its program again."""
-    if sum(np.size(c) * np.dtype(getattr(c, "dtype", np.float64)).itemsize for c in closed.consts) > _MOST_CONSTANTS:
+    text = str(closed.jaxpr)
+    if jax_effects.HIDDEN in text:
+        return f"jax::{name}_{next(_serial)} at 0x0"  # two functions that call different Python have the same text
+    constants = [constant if hasattr(constant, "dtype") else np.asarray(constant) for constant in _constants(closed)]
+    if sum(np.size(each) * np.dtype(each.dtype).itemsize for each in constants) > _MOST_CONSTANTS:
         return f"jax::{name}_{next(_serial)} at 0x0"
-    digest = hashlib.sha256(str(closed.jaxpr).encode())
-    for constant in closed.consts:
+    digest = hashlib.sha256(text.encode())
+    for constant in constants:
+        digest.update(f"{constant.dtype}{np.shape(constant)}".encode())
         digest.update(np.asarray(constant).tobytes())
     return f"jax::{name}_{digest.hexdigest()[:24]}"
+
+
+def _constants(part: Any) -> Iterator[Any]:
+    """The arrays that a traced function was closed over, and those of the functions it calls: its text lacks both."""
+    if isinstance(part, jex.core.ClosedJaxpr):
+        yield from part.consts
+        yield from _constants(part.jaxpr)
+    elif isinstance(part, jex.core.Jaxpr):
+        for equation in part.eqns:
+            for value in equation.params.values():
+                yield from _constants(value)
+    elif isinstance(part, (tuple, list)):
+        for each in part:
+            yield from _constants(each)
+    elif isinstance(part, (np.ndarray, jax.Array)):
+        yield part

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from ..dynamo.backend import compile_graph
 from ..lowering import decompositions
 from ..private.dynamo import aot_function
-from ..tensor.device import current_index, device_at
+from ..record.device import current_index, device_at
 
 _record_graph = functools.partial(compile_graph, kind="forward")
 _record_backward = functools.partial(compile_graph, kind="backward")

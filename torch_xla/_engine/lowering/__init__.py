@@ -4,5 +4,5 @@ import importlib
 import pkgutil
 
 # Every file of the room registers its rules when it is imported: a new family needs no list to be entered in.
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)

@@ -28,11 +28,17 @@ def after(arrays: list[jax.Array], earlier: jax.Array) -> list[jax.Array]:
     A barrier is taken out before XLA orders a program, and what stood behind it moves to the front again. Here the
     values depend on `earlier` by their numbers, in a way that no simplification sees through.
     """
-    zero = _zero_of(earlier)
+    zero = zero_of(earlier)
     return [_unchanged(array, zero) for array in arrays]
 
 
-def _zero_of(array: jax.Array) -> jax.Array:
+def behind(array: jax.Array, earlier: jax.Array) -> jax.Array:
+    """`array`, not there before `earlier` is."""
+    return _unchanged(array, zero_of(earlier))
+
+
+def zero_of(array: jax.Array) -> jax.Array:
+    """A zero of uint32 that depends on `array`."""
     first = array.reshape(-1)[0] if array.size else jnp.zeros((), array.dtype)
     if jnp.issubdtype(array.dtype, np.complexfloating):
         first = first.real

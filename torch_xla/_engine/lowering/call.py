@@ -28,12 +28,7 @@ def apply_rule(plan: Plan, operands: Sequence[Any], numbers: Sequence[Any], key:
     rule = rule_of(plan.op)
     if rule is None:
         raise NotImplementedError(f"{plan.op} has no lowering rule")
-    if plan.compute_dtype is not None:
-        dtype = dtypes.to_jax(plan.compute_dtype)
-        operands = [x if x.dtype == dtype else cast(x, dtype) for x in operands]
-    args, kwargs = plan.arguments
-    filled = [_fill(a, operands, numbers) for a in args]
-    named = {k: _fill(v, operands, numbers) for k, v in kwargs.items()}
+    filled, named = arguments_of(plan, operands, numbers)
     if rule.random:
         named["key"] = key
     try:
@@ -41,6 +36,15 @@ def apply_rule(plan: Plan, operands: Sequence[Any], numbers: Sequence[Any], key:
             return rule.lower(*filled, **named)
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
         raise NeedsStaticNumber(str(plan.op)) from error
+
+
+def arguments_of(plan: Plan, operands: Sequence[Any], numbers: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """What a rule of the plan is called with: positional arguments, and those by name."""
+    if plan.compute_dtype is not None:
+        dtype = dtypes.to_jax(plan.compute_dtype)
+        operands = [x if x.dtype == dtype else cast(x, dtype) for x in operands]
+    args, kwargs = plan.arguments
+    return [_fill(a, operands, numbers) for a in args], {k: _fill(v, operands, numbers) for k, v in kwargs.items()}
 
 
 def cast(array: jax.Array, dtype: np.dtype) -> jax.Array:

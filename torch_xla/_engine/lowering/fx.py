@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import torch
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
@@ -20,7 +20,11 @@ from . import promotion
 from .call import cast
 from .registry import Promotion, Rule, rule_of
 
-# Shown each operator of a graph that runs, its operands and its results, by whoever looks for one (`sight/`).
+# Operators whose arguments are graphs, such as loops: each a function of its arguments, in which graphs stay what they
+# are, and of one random key where its graphs draw. Filled by whoever lowers them.
+higher_order: dict[Any, Callable[..., Any]] = {}
+
+# Shown each operator of a graph that runs, its operands and its results, by whoever looks for one (`diagnostics/`).
 watch: Callable[[Node, Any, Any], None] | None = None
 
 # A frame as PyTorch writes it into its graphs.
@@ -36,6 +40,11 @@ _SIZES: dict[Any, Callable[..., Any]] = {
     aten.sym_size.int: lambda array, dim: array.shape[dim],
     aten.sym_size.default: lambda array: array.shape,
     aten.sym_numel.default: lambda array: array.size,
+    # Held when the graph was traced, and nothing of it changes when it runs.
+    aten._assert_tensor_metadata.default: lambda *_, **__: None,
+    aten._assert_scalar.default: lambda *_, **__: None,
+    aten.sym_constrain_range.default: lambda *_, **__: None,
+    aten.sym_constrain_range_for_size.default: lambda *_, **__: None,
 }
 
 # Memory that nobody has written, which elsewhere is no operation but a value of its own: zeros.
@@ -60,23 +69,51 @@ def rule_for(op: OpOverload) -> Rule | None:
     return rule_of(copy) if isinstance(copy, OpOverload) else None
 
 
-def operators_without_rule(module: GraphModule) -> list[OpOverload]:
-    """The operators of the graph that nothing lowers."""
-    return [
+def operators_without_rule(module: GraphModule) -> list[Any]:
+    """The operators of the graph, and of those inside it, that nothing lowers."""
+    missing = [
         node.target
         for node in module.graph.nodes
         if node.op == "call_function"
-        and isinstance(node.target, OpOverload)
-        and node.target not in _SIZES
-        and node.target not in EMPTY
-        and rule_for(node.target) is None
+        and (
+            (isinstance(node.target, HigherOrderOperator) and node.target not in higher_order)
+            or (
+                isinstance(node.target, OpOverload)
+                and node.target not in _SIZES
+                and node.target not in EMPTY
+                and rule_for(node.target) is None
+            )
+        )
     ]
+    return missing + [op for graph in _graphs_inside(module) for op in operators_without_rule(graph)]
+
+
+def graph_at(node: Node) -> GraphModule | None:
+    """The graph that a node stands for, if it is one that an operator takes."""
+    module = node.graph.owning_module
+    held = getattr(module, str(node.target), None) if node.op == "get_attr" and module is not None else None
+    return held if isinstance(held, GraphModule) else None
+
+
+def _graphs_inside(module: GraphModule) -> list[GraphModule]:
+    found = [getattr(module, str(node.target)) for node in module.graph.nodes if node.op == "get_attr"]
+    return [each for each in found if isinstance(each, GraphModule)]
 
 
 def draws(module: GraphModule) -> int:
-    """How many operators of the graph draw random numbers."""
-    rules = [rule_for(node.target) for node in module.graph.nodes if isinstance(node.target, OpOverload)]
-    return sum(rule is not None and rule.random for rule in rules)
+    """How many operators of the graph draw random numbers; one that takes graphs draws once."""
+    return sum(is_random(module, node) for node in module.graph.nodes)
+
+
+def is_random(module: GraphModule, node: Node) -> bool:
+    """Whether a node of the graph draws random numbers."""
+    if isinstance(node.target, OpOverload):
+        rule = rule_for(node.target)
+        return rule is not None and rule.random
+    if isinstance(node.target, HigherOrderOperator):
+        taken = [getattr(module, str(each.target)) for each in node.all_input_nodes if each.op == "get_attr"]
+        return any(isinstance(each, GraphModule) and draws(each) > 0 for each in taken)
+    return False
 
 
 def interpret(module: GraphModule, arrays: Sequence[Any], keys: Iterable[jax.Array]) -> Any:
@@ -88,7 +125,8 @@ def interpret(module: GraphModule, arrays: Sequence[Any], keys: Iterable[jax.Arr
         if node.op == "placeholder":
             values[node] = next(inputs)
         elif node.op == "get_attr":
-            values[node] = jax.numpy.asarray(getattr(module, node.target).numpy())
+            held = getattr(module, node.target)
+            values[node] = held if isinstance(held, GraphModule) else jax.numpy.asarray(held.numpy())
         elif node.op == "output":
             return torch.fx.node.map_arg(node.args[0], values.__getitem__)
         elif isinstance(node.target, OpOverload):
@@ -103,7 +141,11 @@ def interpret(module: GraphModule, arrays: Sequence[Any], keys: Iterable[jax.Arr
                 watch(node, (args, kwargs), values[node])
         else:
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
-            values[node] = node.target(*args, **kwargs)
+            function = higher_order.get(node.target, node.target)
+            if is_random(module, node):
+                kwargs = {**kwargs, "key": next(unused)}
+            with private.located(line_of(node), ()):
+                values[node] = function(*args, **kwargs)
     raise ValueError("a graph without an output")
 
 
@@ -115,7 +157,7 @@ def line_of(node: Node) -> tuple[str, int, str] | None:
 
 def _call(node: Node, args: Any, kwargs: Any) -> Any:
     if node.target in _SIZES:
-        return _SIZES[node.target](*args)
+        return _SIZES[node.target](*args, **kwargs)
     if node.target in EMPTY:
         return _as_promised(EMPTY[node.target](*args, **kwargs), node.meta.get("val"))
     rule = rule_for(node.target)

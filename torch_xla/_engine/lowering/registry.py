@@ -13,6 +13,8 @@ from typing import Any
 
 from torch._ops import OpOverload
 
+from ..graph.interned import drop_rules, look_through
+
 
 class Promotion(Enum):
     """What happens to tensor operands before a rule sees them."""
@@ -34,6 +36,8 @@ class Rule:
 
 
 _rules: dict[Any, Rule] = {}
+_made: dict[Any, Rule] = {}  # while the program runs
+look_through(lambda: drop_rules(_made), 0)
 
 
 def lowers(
@@ -52,22 +56,24 @@ def lowers(
 
 
 def add_rule(rule: Rule) -> Rule:
-    """Enters a rule made while the program runs, such as a decomposition at certain sizes."""
-    _rules[rule.op] = rule
-    return rule
+    """Enters a rule made while the program runs, such as a decomposition at certain sizes.
+
+    It stays as long as something else holds it, or its `op`: plans must hold that very object.
+    """
+    return _made.setdefault(rule.op, rule)
 
 
 def rule_of(op: Any) -> Rule | None:
     """The rule of exactly this overload; never a sibling's."""
-    return _rules.get(op)
+    return _rules.get(op) or _made.get(op)
 
 
 def is_separable(op: Any) -> bool:
     """Whether the operation computes each element of its lists alone."""
-    rule = _rules.get(op)
+    rule = rule_of(op)
     return rule is not None and rule.separable
 
 
 def all_rules() -> dict[Any, Rule]:
-    """Every rule, by overload: for the coverage page and the tests."""
+    """Every rule, by overload, but those made while the program runs: for the coverage page and the tests."""
     return dict(_rules)

@@ -37,6 +37,18 @@ class Total(Counter):
 
 _counters: dict[str, Counter] = {}
 
+# Tell what is counted only when somebody asks: how much more than its counter says there is of each name. The second
+# function is called when the counters are cleared.
+uncounted: list[tuple[Callable[[], dict[str, int]], Callable[[], None]]] = []
+
+
+def _uncounted() -> dict[str, int]:
+    found: dict[str, int] = {}
+    for tell, _ in uncounted:
+        for name, amount in tell().items():
+            found[name] = found.get(name, 0) + amount
+    return found
+
 
 def counter(name: str) -> Counter:
     """The counter called `name`. Nobody sees it before it has counted something."""
@@ -60,15 +72,19 @@ def count(name: str, amount: int = 1) -> None:
 def value_of(name: str) -> int | None:
     """The count, or `None` if nothing was counted under this name."""
     found = _counters.get(name)
-    return found.value if found is not None and found.value else None
+    value = (found.value if found is not None else 0) + _uncounted().get(name, 0)
+    return value or None
 
 
 def names() -> list[str]:
     """The names under which something was counted, sorted."""
-    return sorted(found.name for found in list(_counters.values()) if found.value)
+    counted = {found.name for found in list(_counters.values()) if found.value}
+    return sorted(counted | set(_uncounted()))
 
 
 def clear() -> None:
     """Sets every counter to zero; the objects stay valid, since other rooms keep them."""
     for found in list(_counters.values()):
         found.value = 0
+    for _, forget in uncounted:
+        forget()

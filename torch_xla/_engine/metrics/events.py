@@ -120,7 +120,10 @@ class Fallback(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step ended. Calls with nothing recorded end none. Told to those who watch closely; the last are in `steps`."""
+    """A step ended. Told to those who watch closely; the last are in `steps`.
+
+    A call with nothing recorded, as in eager mode and after a read of all there is, ends one for close watchers alone.
+    """
 
     number: int  # how many steps the process has ended, those with nothing recorded included
     device: int
@@ -146,7 +149,7 @@ ALL_FRAMES = 64
 steps: "deque[tuple[Any, ...]] | None" = None
 due = math.inf
 
-# Called before a program is made, the moment at which settings that came late are looked at; set by `sight/`.
+# Called before a program is made, the moment at which settings that came late are looked at; set by `diagnostics/`.
 before_new_program: Callable[[], None] = lambda: None  # noqa: E731
 
 # Compute what the user calls the buffers of a program's inputs; set by a room that knows modules.

@@ -2,6 +2,7 @@
 
 import time
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from types import TracebackType
@@ -89,6 +90,18 @@ class Timed:
 
 _metrics: dict[str, Metric] = {}
 
+# Tell of samples that will be taken: names with what they would be now. The second function is called when the samples
+# are cleared.
+coming: list[tuple[Callable[[], dict[str, float]], Callable[[], None]]] = []
+
+
+def _with_coming(name: str, data: Data) -> Data:
+    values = [told[name] for tell, _ in coming if name in (told := tell())]
+    if not values:
+        return data
+    taken = tuple((time.time(), value) for value in values)
+    return Data(data.total_samples + len(values), data.accumulator + sum(values), data.samples + taken)
+
 
 def metric(name: str, unit: Unit = Unit.NANOSECONDS) -> Metric:
     """The metric called `name`. Nobody sees it before its first sample."""
@@ -107,14 +120,15 @@ def timed(name: str) -> Timed:
 
 def sampled() -> dict[str, tuple[Unit, Data]]:
     """Unit and data of every metric that has a sample, in the order of the names."""
-    found = {name: (each.unit, each.data()) for name, each in sorted(list(_metrics.items()))}
+    known = sorted(list(_metrics.items()))
+    found = {name: (each.unit, _with_coming(name, each.data())) for name, each in known}
     return {name: (unit, data) for name, (unit, data) in found.items() if data.samples}
 
 
 def data_of(name: str) -> Data | None:
     """The data of one metric, or `None` if it has no sample."""
     found = _metrics.get(name)
-    data = found.data() if found is not None else None
+    data = _with_coming(name, found.data()) if found is not None else None
     return data if data is not None and data.samples else None
 
 
@@ -122,3 +136,5 @@ def clear() -> None:
     """Forgets the samples of every metric."""
     for found in list(_metrics.values()):
         found.clear()
+    for _, forget in coming:
+        forget()

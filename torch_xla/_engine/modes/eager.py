@@ -7,18 +7,21 @@ has written to.
 
 import time
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 from .. import metrics
 from ..dispatch import kernels
 from ..dispatch.forms import Operator
 from ..dispatch.planning import Call, Entry
+from ..execute.executor import Around
 from ..graph.plan import Plan
 from ..graph.tape import Value
-from ..tensor import at_once
-from ..tensor.device import LOCK, Device, existing_devices
-from ..tensor.storage import value_of
-from ..tensor.sync import sync_device
+from ..record import eager_cache
+from ..record.device import LOCK, Device, existing_devices
+from ..record.storage import value_of
+from ..record.sync import sync_device
+from ..uninterrupted import stores
 
 # Writing over so many bytes saves more than it costs to find out that nobody else holds them.
 _WORTH_TAKING = 1 << 16
@@ -37,11 +40,12 @@ def is_on() -> bool:
 def switch(on: bool) -> None:
     """Turns eager mode on or off. What is recorded when it is turned on is started."""
     global _is_on
-    if on and not _is_on:
+    was_on, _is_on = _is_on, on
+    kernels.run_at_once(_run if on else None)
+    if on and not was_on:
+        # Last: it may be interrupted, and then the next operation starts what is left.
         for device in existing_devices():
             sync_device(device)
-    _is_on = on
-    kernels.run_at_once(_run if on else None)
 
 
 def _run(entry: Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Any:
@@ -52,16 +56,19 @@ def _run(entry: Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[s
     compiled, start = _compiles.value, time.perf_counter_ns()
     device = kernels.device_of(operands, kwargs)
     with LOCK:
-        alone = at_once.look_up(entry, operands, device)
+        alone = eager_cache.look_up(entry, operands, device)
         if alone is None or alone.shortcut is None:
             made = _run_tape(entry, operator, args, kwargs, call, device, alone)
         elif entry.writes:
             made = _write(entry, operator, args, kwargs, call, device, alone)
         else:
             outputs, values = alone.shortcut.results_on(device)
-            at_once.run(alone, outputs, numbers, _draws(plan, args, kwargs, device))
+            eager_cache.run(alone, outputs, numbers, _draws(plan, args, kwargs, device))
             made = kernels.give(entry, operator, args, kwargs, values)
-    (_executing if _compiles.value == compiled else _compiling).add(time.perf_counter_ns() - start)
+    took = time.perf_counter_ns() - start
+    _executing.add(took)
+    if _compiles.value != compiled:
+        _compiling.add(took)
     return made
 
 
@@ -76,7 +83,7 @@ def _write(
     kwargs: dict[str, Any],
     call: Call,
     device: Device,
-    alone: at_once.Call,
+    alone: eager_cache.Call,
 ) -> Any:
     """Runs a call that writes to its arguments without a tape."""
     kernels.refuse_overlap(entry, operator, args, kwargs)
@@ -86,25 +93,20 @@ def _write(
     way = alone
     while way.shortcut is not None:
         outputs, values = way.shortcut.results_on(device)
-        # In their places before they are computed: from here on no other thread finds what the program takes.
-        _put(storages, values)
-        try:
-            if at_once.may_give(way, call[1], before):
-                at_once.run(way, outputs, call[2], _draws(plan, args, kwargs, device))
+        taken = eager_cache.taken(way, call[1], before) if way.shortcut.gives else eager_cache.NOTHING
+        if taken is eager_cache.NOTHING or (taken is not None and taken.are_free(besides=1)):  # their storage
+            # In their places before they are computed: from there on no other thread finds what the program takes.
+            placed = stores(storages, "value", values)
+            around = Around(chain(placed, taken.refusal()), undo=stores(storages, "value", before))
+            try:
+                eager_cache.run(way, outputs, call[2], _draws(plan, args, kwargs, device), around)
                 return kernels.returned_by(operator, args, kwargs)
-        except BaseException:
-            _put(storages, before)
-            raise
-        _put(storages, before)
+            except eager_cache.Held:
+                pass  # another thread was faster
         if way is not alone:
             break
-        way = at_once.if_held(alone)
+        way = eager_cache.if_held(alone)
     return _run_tape(entry, operator, args, kwargs, call, device, way)
-
-
-def _put(storages: list[Any], values: list[Value]) -> None:
-    for storage, value in zip(storages, values, strict=True):
-        storage.value = value
 
 
 def _run_tape(
@@ -114,7 +116,7 @@ def _run_tape(
     kwargs: dict[str, Any],
     call: Call,
     device: Device,
-    alone: at_once.Call | None,
+    alone: eager_cache.Call | None,
 ) -> Any:
     """Records the call and runs what is recorded; if it was `alone`, the next one like it needs no tape."""
     plan: Plan = entry.plan  # type: ignore[assignment]
@@ -132,7 +134,7 @@ def _run_tape(
     results.clear()  # what was written through a view is needed in its place only
     sync_device(device)
     if key is not None:
-        at_once.learn(key, slots, into, device.last_schedule)
+        eager_cache.learn(key, slots, into, device.last_schedule)
     return made
 
 

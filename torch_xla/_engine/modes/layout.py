@@ -6,15 +6,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import jax
-
+from ..client.target import Target
 from ..compile import cache
-from ..compile.origins import Origins
 from ..compile.program import Program
+from ..compile.source_metadata import Origins
+from ..graph.aliasing import in_order
 from ..graph.graph import Graph, Operation
 from ..graph.plan import Operand, Plan, interned
 from ..graph.spec import Spec, spec_of
-from ..graph.succession import in_order
 from ..lowering.packing import PACK, UNPACK
 
 
@@ -35,8 +34,8 @@ class Layout:
 
     @cached_property
     def specs(self) -> tuple[Spec, ...]:
-        """The specs of the inputs."""
-        return self.program.graph.inputs
+        """The specs of the inputs, without their shardings."""
+        return tuple(spec.plain for spec in self.program.graph.inputs)
 
     @cached_property
     def donated(self) -> tuple[int, ...]:
@@ -100,7 +99,7 @@ def _unpack_plan(specs: Sequence[Spec]) -> Plan:
     return interned(Plan(UNPACK, arguments, (flat_spec(specs),), (), tuple(specs), (len(specs),)))
 
 
-def packed(plain: Layout, packs: Packs, first_place: int, device: jax.Device) -> Layout:
+def packed(plain: Layout, packs: Packs, first_place: int, target: Target) -> Layout:
     """The same with packs, which have their places behind all others."""
     graph, kept = plain.program.graph, packs.kept
     members = {index for group in kept for index in group}
@@ -120,7 +119,7 @@ def packed(plain: Layout, packs: Packs, first_place: int, device: jax.Device) ->
     order = in_order(whole, donated, {into: output for output, into in in_place})
     whole = replace(whole, outputs=tuple(whole.outputs[output] for output in order))
     moved_to = {output: now for now, output in enumerate(order)}
-    program = cache.program_of(whole, donated, device)
+    program = cache.program_of(whole, donated, target)
     program.origins = _origins(plain.program.origins, len(kept), len(joined))
     return Layout(
         program,

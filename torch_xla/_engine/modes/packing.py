@@ -6,23 +6,25 @@ and its values are ordinary ones again.
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from itertools import chain, count, repeat
 from operator import attrgetter, is_
 from typing import Any
 
 import torch
 
 from .. import metrics
-from ..client.platform import is_host
 from ..compile import cache
 from ..compile.program import Program
 from ..execute import executor
+from ..execute.executor import Around
 from ..graph.spec import Spec
-from ..graph.tape import Value
+from ..graph.tape import Value, set_buffer
 from ..metrics import events
 from ..metrics.events import Cause
-from ..tensor import census
-from ..tensor.device import LOCK, Device
+from ..record.device import LOCK, Device
+from ..record.launcher import launch
+from ..uninterrupted import run_through, stores
 from .layout import Layout, Packs, flat_spec, pack_graph, packed, unpack_graph
 from .references import OWNED, references
 
@@ -38,7 +40,7 @@ _SMALL = 64 << 10
 _packed = metrics.counter("PackedStep")
 _unpacked = metrics.counter("Unpacking")
 
-_slot = vars(Value)["buffer"]
+_slot = vars(Value)["buffer"]  # also that of a packed value
 _value = attrgetter("value")
 
 
@@ -47,9 +49,8 @@ class Pack:
 
     __slots__ = ("_parts", "_taken_apart", "value")
 
-    def __init__(self, spec: Spec, device: Device, buffer: Any, taken_apart: Program) -> None:
-        self.value = Value(spec, device, None, -1)
-        self.value.buffer = buffer
+    def __init__(self, spec: Spec, device: Device, taken_apart: Program) -> None:
+        self.value = Value(spec, device, None, -1)  # has its buffer when the program that makes it was started
         self._taken_apart = taken_apart
         self._parts: list[Any] | None = None
 
@@ -59,15 +60,20 @@ class Pack:
         return self._parts is None
 
     def part(self, index: int) -> Any:
-        """The buffer of one of the values, which belongs to that value from now on."""
+        """The buffer of one of the values."""
         if self._parts is None:
-            self._parts = list(executor.run(self._taken_apart, [self.value.buffer], (), None, Cause.READ, lambda: ()))
+            graph = self._taken_apart.graph
+            parts = [Value(graph.specs[slot], self.value.device, None, -1) for slot in graph.outputs]
+            launch(self._taken_apart, [self.value], parts, cause=Cause.READ)
+            self._parts = [part.buffer for part in parts]
             self.value.buffer = None
             _unpacked.value += 1
-            census.buffers.value += len(self._parts)
-        part = self._parts[index]
+        return self._parts[index]
+
+    def forget(self, index: int) -> None:
+        """Leaves the buffer of one of the values to that value."""
+        assert self._parts is not None
         self._parts[index] = None
-        return part
 
 
 class Packed(Value):
@@ -81,28 +87,31 @@ class Packed(Value):
             if self.__class__ is Packed:  # no other thread was faster
                 pack, index = _slot.__get__(self)
                 part = pack.part(index)
+                # By stores alone (`uninterrupted`); and the pack lets go of it last.
                 self.__class__ = Value  # type: ignore[assignment]
-                _slot.__set__(self, part)
+                self.buffer = part  # type: ignore[misc]
+                pack.forget(index)
         return _slot.__get__(self)
 
 
-def _lay(value: Value, pack: Pack, index: int) -> None:
-    _slot.__set__(value, (pack, index))
-    value.__class__ = Packed
+def _laid(values: Sequence[Value], pack: Pack) -> Iterator[Any]:
+    """Lays the values into a pack, when it is run through."""
+    return chain(map(set_buffer, values, zip(repeat(pack), count())), stores(values, "__class__", repeat(Packed)))
 
 
 class _Group:
     """Values of one dtype that are packed together, and the storages that hold them."""
 
-    def __init__(self, storages: Sequence[Any], specs: Sequence[Spec], device: Device) -> None:
+    def __init__(self, places: Sequence[int], storages: Sequence[Any], specs: Sequence[Spec], device: Device) -> None:
         self.pack: Pack | None = None
-        self._storages = storages
+        self.places = places
+        self.storages = storages
         self._specs = specs
         self._device = device
         self._members: list[Value] = []
         self._spec = flat_spec(specs)
-        self._put_together = cache.program_of(pack_graph(specs), (), device.jax_device)
-        self._taken_apart = cache.program_of(unpack_graph(specs), (), device.jax_device)
+        self._put_together = cache.program_of(pack_graph(specs), (), device.target)
+        self._taken_apart = cache.program_of(unpack_graph(specs), (), device.target)
 
     def prepare(self) -> None:
         """Compiles what it takes, so that to read a value never has to."""
@@ -114,50 +123,52 @@ class _Group:
         return (
             self.pack is not None
             and self.pack.is_whole
-            and all(map(is_, map(_value, self._storages), self._members))
+            and all(map(is_, map(_value, self.storages), self._members))
             and references(self._members).count(OWNED) == len(self._members)
         )
 
     def fits(self) -> bool:
         """Whether the storages hold values of the forms that are expected."""
-        return all(map(is_, [storage.value.spec for storage in self._storages], self._specs))
+        return all(map(is_, [storage.value.spec for storage in self.storages], self._specs))
 
     def gather(self) -> bool:
         """Packs what the storages hold now, unless a value is held by somebody else, too."""
         self.forget()
-        values: list[Value] = [storage.value for storage in self._storages]
-        buffers = [value.buffer for value in values]
-        if any(buffer is None for buffer in buffers) or any(value.shared for value in values):
+        values: list[Value] = [storage.value for storage in self.storages]
+        if any(value.buffer is None or value.shared for value in values):
             return False
         if not self.fits() or references(values).count(OWNED) != len(values):
             return False
-        (array,) = executor.run(self._put_together, buffers, (), None, Cause.SYNC, lambda: ())
-        census.buffers.value += 1
-        self._hold(array, values)
+        pack = self._new_pack()
+        launch(self._put_together, values, [pack.value], around=Around(after=self._held(pack, values)))
         return True
 
-    def update(self, array: Any) -> None:
-        """Makes the values in `array` what its values are from now on."""
-        if self.pack is not None and self.pack.is_whole:
-            self.pack.value.buffer = array
-        else:
-            self._hold(array, self._members)  # something that ran meanwhile, such as a finalizer, has read one
+    def updated(self) -> Value:
+        """The value whose buffer is that of the pack: a program writes the values that are next into it."""
+        assert self.pack is not None
+        return self.pack.value
 
-    def replace(self, array: Any) -> None:
-        """Makes new values, those in `array`, what the storages hold."""
+    def replaced(self) -> tuple[Value, Iterator[Any]]:
+        """The value that gets the buffer of new values, and what makes them what the storages hold."""
         if self.is_whole():
-            self.update(array)
-            return
+            return self.updated(), iter(())
         values = [Value(spec, self._device, None, -1) for spec in self._specs]
-        self._hold(array, values)
-        for storage, value in zip(self._storages, values, strict=True):
-            storage.value = value
+        pack = self._new_pack()
+        return pack.value, chain(self._held(pack, values), stores(self.storages, "value", values))
 
-    def _hold(self, array: Any, values: list[Value]) -> None:
-        self.pack = Pack(self._spec, self._device, array, self._taken_apart)
-        self._members = values
-        for index, value in enumerate(values):
-            _lay(value, self.pack, index)
+    def settle(self) -> None:
+        """Called when a program has written into the pack."""
+        if self.pack is not None and not self.pack.is_whole:
+            # Something that ran meanwhile, such as a finalizer, has read a value that it held before.
+            pack = self._new_pack()
+            pack.value.buffer = self.pack.value.buffer
+            run_through(self._held(pack, self._members))
+
+    def _new_pack(self) -> Pack:
+        return Pack(self._spec, self._device, self._taken_apart)
+
+    def _held(self, pack: Pack, values: list[Value]) -> Iterator[Any]:
+        return chain(_laid(values, pack), map(setattr, (self, self), ("pack", "_members"), (pack, values)))
 
     def forget(self) -> None:
         """Leaves the values to those who hold them."""
@@ -197,19 +208,37 @@ class Packing:
             self._forget()
         return self._plain
 
+    def rebind(self, runs: int) -> None:
+        """Other memory has come to some of the places: what is packed is left to those who hold it."""
+        if self._layout is None:
+            return
+        if self._since >= 0:
+            self._end(runs)
+        for group in (*self._kept, *self._renewed):
+            group.storages = [self._storages[place - self._first] for place in group.places]
+
     def packs(self) -> list[Any]:
         """What stands for the packs among the storages."""
         return [group.pack for group in self._kept]
 
-    def take(self, layout: Layout, outputs: Sequence[Any]) -> None:
-        """Takes the results of a run that are packs."""
-        if layout is self._plain:
-            return
-        for output, group in zip(layout.updated, self._kept, strict=True):
-            group.update(outputs[output])
-        for output, group in zip(layout.replaced, self._renewed, strict=True):
-            group.replace(outputs[output])
-        _packed.value += 1
+    def results(self, layout: Layout) -> tuple[dict[int, Value], list[Iterator[Any]]]:
+        """The values of those outputs of a run that are packs, and what is done when they have their buffers."""
+        values: dict[int, Value] = {}
+        placed: list[Iterator[Any]] = []
+        if layout is not self._plain:
+            for output, group in zip(layout.updated, self._kept, strict=True):
+                values[output] = group.updated()
+            for output, group in zip(layout.replaced, self._renewed, strict=True):
+                values[output], after = group.replaced()
+                placed.append(after)
+        return values, placed
+
+    def settle(self, layout: Layout) -> None:
+        """Called when a run has ended."""
+        if layout is not self._plain:
+            for group in (*self._kept, *self._renewed):
+                group.settle()
+            _packed.value += 1
 
     def _fits(self) -> bool:
         return all([group.is_whole() or group.fits() for group in self._renewed])
@@ -243,12 +272,12 @@ class Packing:
         )
         # Where most of the state is large the device takes so long that nobody waits for the host.
         is_small = 2 * moved >= plain.bytes
-        if spared < _SPARES or not is_small or plain.program.stages or not is_host(device.jax_device):
+        if spared < _SPARES or not is_small or plain.program.stages or not device.target.is_host or device.spread:
             self._next = sys.maxsize
             return None
         self._kept, self._renewed = ([self._group(each, device) for each in groups] for groups in (inside, outside))
         packs = Packs(*([[index for index, _, _ in each] for each in groups] for groups in (inside, outside)))
-        layout = packed(plain, packs, self._first + len(self._storages), device.jax_device)
+        layout = packed(plain, packs, self._first + len(self._storages), plain.program.target)
         # Before anything is packed: whoever is told of a compilation may look at every value there is.
         prepare(layout)
         for group in (*self._kept, *self._renewed):
@@ -264,5 +293,6 @@ class Packing:
         return sorted(small, key=lambda each: -each[1].numel)  # so that the large ones lie at round addresses
 
     def _group(self, chosen: list[tuple[int, Spec, int]], device: Device) -> _Group:
-        storages = [self._storages[place - self._first] for _, _, place in chosen]
-        return _Group(storages, [spec for _, spec, _ in chosen], device)
+        places = [place for _, _, place in chosen]
+        storages = [self._storages[place - self._first] for place in places]
+        return _Group(places, storages, [spec for _, spec, _ in chosen], device)

@@ -5,6 +5,7 @@ identity, at the speed of C: about 50 ns an entry. `walk` finds them.
 """
 
 import functools
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -12,12 +13,26 @@ from itertools import chain
 from operator import attrgetter, is_
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..private import torch as private
 
 _cell_contents = attrgetter("cell_contents")
-_version = attrgetter("_version")
+_code = attrgetter("__code__")
+_defaults = attrgetter("__defaults__")
+_kwdefaults = attrgetter("__kwdefaults__")
+_dict_of = attrgetter("__dict__")
+_hooks = attrgetter("_backward_hooks")
+_hooks_after = attrgetter("_post_accumulate_grad_hooks")
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+MISSING = _Missing()
 
 
 @dataclass
@@ -37,14 +52,23 @@ class Kind(Enum):
 
     MAP = auto()  # the values of a mapping, and its keys
     ATTRIBUTES = auto()  # the values of an object's attributes
+    NAMED = auto()  # of the attributes of an object, a class or a module, or of globals, those with certain names
     SEQUENCE = auto()  # the elements of a list
     CELL = auto()  # a variable of an enclosing function
-    NAME = auto()  # a global, a slot or a class attribute, by a function that reads it
-    WRITES = auto()  # how often a tensor on the CPU was written
+    NAME = auto()  # a slot, by a function that reads it
+    FUNCTION = auto()  # the code and the defaults of a function
+    OBJECT = auto()  # the class of an object, and where its attributes are
+    HOOKS = auto()  # those of a tensor
+    GEOMETRY = auto()  # which memory a tensor shows, and how
+    HOST = auto()  # the bytes of a tensor on the CPU
     ARRAY = auto()  # the bytes of a NumPy array
 
 
-_CHANGED = {Kind.WRITES: ", a tensor on the CPU", Kind.ARRAY: ", an array"}
+_CHANGED = {
+    Kind.HOST: ", a tensor on the CPU",
+    Kind.ARRAY: ", an array",
+    Kind.GEOMETRY: ", the memory of a tensor or how it shows it",
+}
 
 
 @dataclass(slots=True)
@@ -54,31 +78,44 @@ class Container:
     path: str
     held: Any
     kind: Kind
+    names: tuple[str, ...] = ()
     expected: list[Any] = field(default_factory=list)
 
     def contents(self) -> list[Any]:
         """What it holds now."""
+        held = self.held
         match self.kind:
             case Kind.MAP | Kind.ATTRIBUTES:
-                return list(self.held.values())
+                return [*_plain_dict(held).values(), *_plain_dict(held)]
+            case Kind.NAMED:
+                get = held.get
+                return [get(name, MISSING) for name in self.names]
             case Kind.SEQUENCE:
-                return list(self.held)
+                return list(elements_of(held))
             case Kind.CELL:
-                return [self.held.cell_contents]
-            case Kind.WRITES:
-                return [self.held._version]
-            case Kind.ARRAY:
-                return [self.held.tobytes()]
+                return [cell_contents(held)]
+            case Kind.HOST | Kind.ARRAY:
+                return [bytes_of(held)]
             case Kind.NAME:
-                return [self.held()]
+                return [held()]
+            case Kind.FUNCTION:
+                return [_code(held), _defaults(held), _kwdefaults(held)]
+            case Kind.OBJECT:
+                return [type(held), getattr(held, "__dict__", None)]
+            case Kind.HOOKS:
+                return [_hooks(held), _hooks_after(held)]
+            case Kind.GEOMETRY:
+                return [held.untyped_storage(), (held.shape, held.stride(), held.storage_offset(), held.requires_grad)]
 
     def place(self, index: int) -> str:
         """The name of one element, for messages."""
         if self.kind is Kind.SEQUENCE:
             return f"{self.path}[{index}]"
+        if self.kind is Kind.NAMED:
+            return f"{self.path}.{self.names[index]}" if self.path else self.names[index]
         if self.kind not in (Kind.MAP, Kind.ATTRIBUTES):
             return self.path
-        key = list(self.held)[index]
+        key = list(self.held)[index % len(self.held)]
         return f"{self.path}.{key}" if self.kind is Kind.ATTRIBUTES else f"{self.path}[{key_text(key)}]"
 
     def element(self, index: int) -> Any:
@@ -90,7 +127,8 @@ class Container:
         """What is not as expected. An equal number in the place of another is taken for it from now on."""
         now = self.contents()
         if len(now) != len(self.expected):
-            text = f": {len(self.expected)} entries before, {len(now)} now"
+            share = 2 if self.kind in (Kind.MAP, Kind.ATTRIBUTES) else 1
+            text = f": {len(self.expected) // share} entries before, {len(now) // share} now"
             return [Difference(self.path, text, lambda: len(self.contents()))]
         found = []
         for index, (old, new) in enumerate(zip(self.expected, now, strict=True)):
@@ -109,7 +147,11 @@ class Reached:
 
     tensors: list[torch.Tensor] = field(default_factory=list)  # on xla
     tensor_paths: list[str] = field(default_factory=list)
+    tensor_ids: set[int] = field(default_factory=set)
     containers: list[Container] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)  # what is not understood
+    codes: set[Any] = field(default_factory=set)  # of the functions of the program that were found
+    seen: dict[int, Any] = field(default_factory=dict)  # every object
 
     def settle(self) -> None:
         """Takes what everything holds now for what it must hold."""
@@ -121,60 +163,80 @@ class Reached:
         # The same again, in lists that are compared without a line of Python for each.
         by_kind: dict[Kind, list[Container]] = {kind: [] for kind in Kind}
         for each in self.containers:
-            if each.expected:
+            if each.expected or each.kind is Kind.NAMED:
                 by_kind[each.kind].append(each)
-        self._empty = [each.held for each in self.containers if not each.expected]
-        maps = by_kind[Kind.MAP] + by_kind[Kind.ATTRIBUTES]
+        self._empty = [each.held for each in self.containers if not each.expected and each.kind is not Kind.NAMED]
+        maps = by_kind[Kind.MAP] + by_kind[Kind.ATTRIBUTES] + by_kind[Kind.NAMED]
         # A dictionary of the same version was not written to. An ordered one may have another order then.
         self._dictionaries = [each for each in maps if type(each.held) is dict]
         self._plain = [each.held for each in self._dictionaries]
         self._versions = list(map(private.dict_version, self._plain))
-        self._orders = [tuple(held) for held in self._plain]
-        maps = [each for each in maps if type(each.held) is not dict]
-        sized = maps + by_kind[Kind.SEQUENCE]
-        rest = by_kind[Kind.CELL] + by_kind[Kind.NAME]
-        self._maps = [each.held for each in maps]
-        self._keyed = [each.held for each in maps if each.kind is Kind.MAP]
-        self._keys = [tuple(held) for held in self._keyed]
+        self._maps = [each for each in maps if type(each.held) is not dict]
+        # Of a class that has changed the names tell whether it matters; of other mappings all does.
+        self._values = [each.held.values() for each in self._maps]
+        self._keys = [tuple(each.held) for each in self._maps]
+        self._expected = [value for each in self._values for value in each]
         self._sequences = [each.held for each in by_kind[Kind.SEQUENCE]]
-        self._lengths = [len(each.expected) for each in sized]
+        self._lengths = list(map(len, self._sequences))
         self._cells = [each.held for each in by_kind[Kind.CELL]]
         self._names = [each.held for each in by_kind[Kind.NAME]]
-        self._host = [each.held for each in by_kind[Kind.WRITES]]
-        self._writes = [each.expected[0] for each in by_kind[Kind.WRITES]]
-        self._arrays = [(each.held, each.expected[0]) for each in by_kind[Kind.ARRAY]]
-        self._expected = [value for each in (*sized, *rest) for value in each.expected]
+        functions = [each.held for each in by_kind[Kind.FUNCTION]]
+        objects = [each.held for each in by_kind[Kind.OBJECT]]
+        hooked = [each.held for each in by_kind[Kind.HOOKS]]
+        self._objects = objects
+        self._with_dict = [each for each in objects if hasattr(each, "__dict__")]
+        # What is read by a function in C of each, and what it gave.
+        self._read: list[tuple[Callable[[Any], Any], list[Any]]] = [
+            (_code, functions),
+            (_defaults, functions),
+            (_kwdefaults, functions),
+            (type, objects),
+            (_dict_of, self._with_dict),
+            (_hooks, hooked),
+            (_hooks_after, hooked),
+            (
+                cell_contents if any(each.expected[0] is MISSING for each in by_kind[Kind.CELL]) else _cell_contents,
+                self._cells,
+            ),
+        ]
+        self._given = self._give()
+        self._bytes = [(each.held, each.expected[0]) for each in by_kind[Kind.HOST] + by_kind[Kind.ARRAY]]
+
+    def _give(self) -> list[Any]:
+        return [
+            *chain.from_iterable([map(read, of) for read, of in self._read]),
+            *chain.from_iterable(self._sequences),
+            *[read() for read in self._names],
+        ]
 
     def unchanged(self) -> bool:
         """Whether everything holds what it held."""
         if list(map(private.dict_version, self._plain)) != self._versions and not self._still_hold():
             return False
-        if (
-            any(self._empty)
-            or [*map(len, self._maps), *map(len, self._sequences)] != self._lengths
-            or list(map(_version, self._host)) != self._writes
-        ):
+        if any(self._empty) or list(map(len, self._sequences)) != self._lengths:
             return False
-        contents = chain(
-            chain.from_iterable([each.values() for each in self._maps]),
-            chain.from_iterable(self._sequences),
-            map(_cell_contents, self._cells),
-            [read() for read in self._names],
-        )
-        if not all(map(is_, contents, self._expected)):
+        try:
+            given = self._give()
+        except ValueError:  # a variable without a value
+            return False
+        if len(given) != len(self._given) or not all(map(is_, given, self._given)):
             if self.differences():
                 return False
             self._flatten()
-        if list(map(tuple, self._keyed)) != self._keys:
-            return False
-        return all(array.tobytes() == before for array, before in self._arrays)
+        if not all(map(is_, chain.from_iterable(self._values), self._expected)) or (
+            list(map(tuple, [each.held for each in self._maps])) != self._keys
+        ):
+            if any(each.differences() for each in self._maps):
+                return False
+            self._flatten()
+        return all(bytes_of(held) == before for held, before in self._bytes)
 
     def _still_hold(self) -> bool:
         """Whether the dictionaries that were written to hold what they held; if so, that is settled."""
         for index, each in enumerate(self._dictionaries):
             version = private.dict_version(each.held)
             if version != self._versions[index]:
-                if each.differences() or (each.kind is Kind.MAP and tuple(each.held) != self._orders[index]):
+                if each.differences():
                     return False
                 self._versions[index] = version
         return True
@@ -184,19 +246,54 @@ class Reached:
         return [difference for each in self.containers for difference in each.differences()]
 
 
+def elements_of(sequence: Any) -> Any:
+    """The elements of a list, tuple or set, also where a class of the user's own gives others."""
+    for kind in (list, tuple, set, frozenset):
+        if isinstance(sequence, kind):
+            return kind.__iter__(sequence)  # type: ignore[arg-type]
+    return iter(sequence)
+
+
+def cell_contents(cell: Any) -> Any:
+    """The value of a variable of an enclosing function."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return MISSING
+
+
+def bytes_of(held: Any) -> Any:
+    """What a tensor on the CPU or an array holds, and how it shows it."""
+    if isinstance(held, torch.Tensor):
+        flat = held.detach().reshape(-1).resolve_conj().resolve_neg().view(torch.uint8)
+        return flat.numpy().tobytes(), held.dtype, held.shape, held.stride(), held.requires_grad
+    return held.tobytes(), held.dtype, held.shape, held.strides, held.flags.writeable
+
+
 def key_text(key: Any) -> str:
     """A key of a mapping, for messages."""
     return f"a parameter of shape {list(key.shape)}" if isinstance(key, torch.Tensor) else repr(key)
 
 
+_VALUES = frozenset(
+    (bool, int, float, complex, str, bytes, tuple, torch.Size, type(np.dtype(float)), np.dtype, torch.device)
+)
+
+
+def _plain_dict(held: Any) -> Any:
+    """The contents of a mapping, also where a class of the user's own gives others."""
+    return dict(dict.items(held)) if isinstance(held, dict) and type(held) not in (dict, OrderedDict) else held
+
+
 def _equal(old: Any, new: Any) -> bool:
-    return type(old) is type(new) and isinstance(old, (int, float, complex, str, bytes, tuple)) and _same(old, new)
+    return type(old) is type(new) and type(old) in _VALUES and _same(old, new)
 
 
 def _same(old: Any, new: Any) -> bool:
-    if isinstance(old, tuple):
+    if type(old) is tuple:
         return len(old) == len(new) and all(a is b or _equal(a, b) for a, b in zip(old, new, strict=True))
-    return bool(old == new)
+    # Zeros have signs, and what is no number equals nothing.
+    return repr(old) == repr(new) if isinstance(old, (float, complex)) else bool(old == new)
 
 
 def _short(value: Any) -> str:

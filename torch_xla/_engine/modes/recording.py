@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,17 @@ from torch.utils import _pytree as pytree
 from ..graph.spec import Spec
 from ..graph.tape import Tape
 from ..metrics import lines
-from ..tensor.device import Device
-from ..tensor.generator import Generator
-from ..tensor.sync import Schedule, held
+from ..record.device import Device
+from ..record.generator import Generator
+from ..record.storage import value_of
+from ..record.sync import Schedule, held
+from .circumstances import circumstances
+from .known import NOT_COMPARED
 from .reach import Difference, Reached
+from .reads import Reads
 from .results import Returned, Unreturnable
 from .signature import Call
-from .walk import TooMuch, reach
+from .walk import TooMuch, not_found, reach
 from .watch import Watch
 
 # What a gradient is called in messages.
@@ -34,6 +39,17 @@ class Place:
     tensor: torch.Tensor
     path: str
     argument: int = -1  # which of the argument tensors; -1: none
+    leaf: int = -1  # whose gradient it is, where nothing else shows its memory; -1: nobody's
+
+
+@dataclass
+class Step:
+    """How far the call stepped a version counter: of an argument, of a leaf's gradient, or of another tensor."""
+
+    tensor: torch.Tensor
+    argument: int = -1
+    leaf: int = -1
+    count: int = 0
 
 
 @dataclass
@@ -46,7 +62,7 @@ class Facts:
     reached: Reached | None = None
     leaves: list[torch.Tensor] = field(default_factory=list)
     had_gradient: list[bool] = field(default_factory=list)
-    gradients: list[torch.Tensor | None] = field(default_factory=list)
+    gradients: list[str] = field(default_factory=list)  # what became of each leaf's: none, new, the same
     code: list[Any] = field(default_factory=list)
     numbers: list[Any] = field(default_factory=list)
     draws: int = 0
@@ -55,12 +71,14 @@ class Facts:
     sinks: dict[int, int] = field(default_factory=dict)  # place → slot
     returned: Returned | None = None
     new: dict[Any, int] = field(default_factory=dict)  # memory that only the result has → slot
-    written: list[torch.Tensor] = field(default_factory=list)  # whose version counters the call stepped
+    written: list[Step] = field(default_factory=list)
+    reads: Reads = field(default_factory=Reads)
+    only_learned: bool = False  # it looked at what was not known before the call: more is not known of it
     schedule: Schedule | None = None
 
     def release(self) -> None:
         """Lets go of the memory of the call; what another call is compared with stays."""
-        self.places, self.leaves, self.gradients, self.written = [], [], [], []
+        self.places, self.leaves, self.written = [], [], []
         self.differences, self.reached = [], None
 
 
@@ -70,29 +88,47 @@ def record(
     kwargs: dict[str, Any],
     call: Call,
     device: Device,
+    known: Reads | None,
     suspects: Sequence[Difference],
     end: Callable[[], None],
 ) -> tuple[Any, Facts]:
-    """Calls the function on an empty tape, ends the step by `end`, and tells what happened."""
+    """Calls the function on an empty tape, ends the step by `end`, and tells what happened.
+
+    `known` is what calls have looked at so far: this one is understood if it looks at nothing else.
+    """
     facts = Facts()
+    looks_at = known or Reads()
+    roots = [("the function", function), *((f"argument {i}", o) for i, o in enumerate(call.objects))]
     try:
-        facts.reached = reach([("the function", function), *((f"argument {i}", o) for i, o in enumerate(call.objects))])
+        facts.reached = reach(roots, looks_at)
     except TooMuch as error:
         facts.reasons.append(str(error))
         return function(*args, **kwargs), facts
+    around = circumstances(device)
+    given = [_copy(each) for each in call.containers]
     before = _Before(call, facts, device)
     with Watch(suspects) as watch:
         result = function(*args, **kwargs)
+    facts.reads = watch.reads()
     facts.reasons += watch.reasons
     if not watch.complete:
         facts.reasons.append("a profiler or debugger was active")
     facts.differences = facts.reached.differences()
     facts.reasons += [_told(each, watch) for each in facts.differences]
-    result = _detached(result)
-    if facts.reasons:
+    if not all(map(_holds, call.containers, given)):
+        facts.reasons.append("it changes a list or dictionary that it was given")
+    if known is not None:
+        facts.reasons += [*watch.unknown, *facts.reached.unknown, *not_found(facts.reached, facts.reads)]
+    facts.reasons += [f"it looks at `{name}`, perhaps of a tensor" for name in sorted(facts.reads.names & NOT_COMPARED)]
+    if around != circumstances(device):
+        facts.reasons.append("it switches autocast, gradients, the default dtype or the like, and leaves them so")
+    facts.only_learned = not facts.reasons and (known is None or not known.covers(facts.reads))
+    if facts.reasons or facts.only_learned:
         return result, facts
-    before.compare(result, watch)
+    detached = _detached(result)
+    before.compare(detached, watch)
     before.buffers.clear()  # what is held by nobody else may be given away
+    facts.reached.seen = {}
     recorded = bool(device.tape.code)
     end()
     if recorded and device.last_schedule.program is not None:
@@ -100,7 +136,18 @@ def record(
         facts.code = facts.schedule.code
     elif not facts.reasons:
         facts.reasons.append("it computes nothing on the device")
-    return result, facts
+    return result if facts.reasons else detached, facts
+
+
+def _copy(container: Any) -> Any:
+    return list(container.items()) if isinstance(container, dict) else list(container)
+
+
+def _holds(container: Any, copy: list[Any]) -> bool:
+    now = _copy(container)
+    if isinstance(container, dict):
+        now, copy = [part for pair in now for part in pair], [part for pair in copy for part in pair]
+    return len(now) == len(copy) and all(map(is_, now, copy))
 
 
 def _told(difference: Difference, watch: Watch) -> str:
@@ -115,10 +162,13 @@ def _told(difference: Difference, watch: Watch) -> str:
 def _detached(result: Any) -> Any:
     """The result, its tensors whose graph backward has used up without that graph: as a replay returns them."""
 
-    def detach(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.detach() if tensor.grad_fn is not None and _is_spent(tensor.grad_fn) else tensor
+    def is_spent(tensor: Any) -> bool:
+        return isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None and _is_spent(tensor.grad_fn)
 
-    return pytree.tree_map_only(torch.Tensor, detach, result)
+    spent = {id(each): each.detach() for each in pytree.tree_leaves(result) if is_spent(each)}
+    if not spent:
+        return result
+    return pytree.tree_map(lambda each: spent.get(id(each), each), result)
 
 
 def _is_spent(node: Any) -> bool:
@@ -156,13 +206,28 @@ class _Before:
             self._add(Place(tensor, path))
         facts.leaves = [tensor for tensor in reached.tensors if tensor.requires_grad and tensor.is_leaf]
         facts.had_gradient = [leaf.grad is not None for leaf in facts.leaves]
-        self._gradients_before = {id(leaf.grad) for leaf in facts.leaves if leaf.grad is not None}
-        for leaf in facts.leaves:
-            if leaf.grad is not None:
-                self._add(Place(leaf.grad, GRADIENT))
+        self._before = [leaf.grad for leaf in facts.leaves]
+        for index, gradient in enumerate(self._before):
+            if gradient is not None:
+                self._add_gradient(gradient, index)
         self.buffers = [getattr(getattr(storage, "value", None), "buffer", None) for storage in self._storages]
-        self._versions = [place.tensor._version for place in facts.places]
+        steps = [Step(each, argument=index) for index, each in enumerate(call.tensors)]
+        steps += [Step(each) for each in reached.tensors]
+        steps += [Step(each, leaf=index) for index, each in enumerate(self._before) if each is not None]
+        self._versions = [(step, step.tensor._version) for step in steps if not step.tensor.is_inference()]
+        self._given = set(map(id, call.containers))
         self._draw_state = device.generator.state
+
+    def _add_gradient(self, gradient: torch.Tensor, leaf: int) -> None:
+        facts = self.facts
+        if id(gradient.untyped_storage()) in self._by_storage:
+            facts.reasons.append("a gradient shares its memory with something else that it sees")
+        elif not _is_simple(gradient):
+            facts.reasons.append(
+                "a gradient has attributes, requires a gradient, or shows its memory in a way of its own"
+            )
+        else:
+            self._add(Place(gradient, GRADIENT, leaf=leaf))
 
     def _add(self, place: Place) -> None:
         storage = place.tensor.untyped_storage()
@@ -189,11 +254,10 @@ class _Before:
                 line = _line_of(tape, produced[slot])
                 facts.reasons.append(f"something else keeps a result of it{line}: a list, an attribute or a cycle")
                 break
-        facts.written = [
-            place.tensor
-            for place, version in zip(facts.places, self._versions, strict=True)
-            if place.tensor._version != version
-        ]
+        for step, version in self._versions:
+            step.count = step.tensor._version - version
+            if step.count and (step.leaf < 0 or facts.gradients[step.leaf] == "the same"):
+                facts.written.append(step)
 
     def _numbers(self, tape: Tape) -> None:
         facts = self.facts
@@ -248,18 +312,17 @@ class _Before:
     def _gradients(self, tape: Tape) -> set[int]:
         facts = self.facts
         explained: set[int] = set()
-        for leaf in facts.leaves:
+        for index, (leaf, before) in enumerate(zip(facts.leaves, self._before, strict=True)):
             gradient = leaf.grad
-            facts.gradients.append(gradient)
-            if gradient is None or id(gradient.untyped_storage()) in self._by_storage:
+            facts.gradients.append("none" if gradient is None else "new" if gradient is not before else "the same")
+            if gradient is None or gradient is before:
                 continue
             slot = _slot_of(gradient.untyped_storage(), tape)
             if slot is None:
                 facts.reasons.append("it leaves a gradient that it did not compute")
                 continue
             explained.add(slot)
-            self._add(Place(gradient, GRADIENT))
-            self._versions.append(gradient._version)
+            self._add_gradient(gradient, index)
             facts.sinks[len(self._storages) - 1] = slot
         return explained
 
@@ -267,10 +330,15 @@ class _Before:
         facts = self.facts
         explained: set[int] = set()
         try:
-            facts.returned = Returned(result, self._owner_of)
+            assert facts.reached is not None
+            facts.returned = Returned(result, self._owner_of, facts.reached.seen, self._given)
         except Unreturnable as error:
             facts.reasons.append(str(error))
             return explained
+        for place in facts.returned.owners:
+            each = facts.places[place]
+            if each.leaf >= 0 and facts.leaves[each.leaf].grad is not each.tensor:
+                facts.reasons.append("it returns a gradient that it has replaced")
         for index, tensor in enumerate(facts.returned.storages.values()):
             slot = _slot_of(tensor.untyped_storage(), tape)
             if slot is None or slot in facts.sources:
@@ -284,6 +352,17 @@ class _Before:
     def _owner_of(self, tensor: torch.Tensor) -> tuple[int, torch.Tensor] | None:
         place = self._by_storage.get(id(tensor.untyped_storage()))
         return None if place is None else (place, self.facts.places[place].tensor)
+
+
+def _is_simple(gradient: torch.Tensor) -> bool:
+    """Whether nothing but its memory tells a gradient from another one."""
+    return (
+        type(gradient) is torch.Tensor
+        and not gradient.requires_grad
+        and not gradient.__dict__
+        and gradient.dtype is value_of(gradient).spec.dtype
+        and not (gradient.is_conj() or gradient.is_neg())
+    )
 
 
 def _slot_of(storage: Any, tape: Tape) -> int | None:
@@ -348,7 +427,7 @@ def same(one: Facts, other: Facts) -> str:
             return "it reads other memory from call to call"
     if one.sharing != other.sharing:
         return "what it sees shares memory before the one call and not before the other"
-    if one.had_gradient != other.had_gradient:
+    if one.had_gradient != other.had_gradient or one.gradients != other.gradients:
         return "gradients were there before the one call and not before the other"
     assert one.returned is not None and other.returned is not None
     if one.returned.structure != other.returned.structure or one.new.keys() != other.new.keys():

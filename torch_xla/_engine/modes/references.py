@@ -1,12 +1,11 @@
-"""Who else holds a value or a gradient, told by reference counts."""
+"""Who else holds a value, told by reference counts."""
 
 from sys import getrefcount
-from typing import Any
 
 import torch
 
 from ..graph.tape import Value
-from ..tensor.device import uninitialised
+from ..record.device import uninitialised
 
 
 class Constant:
@@ -28,19 +27,3 @@ def _of_owned() -> int:
 
 # What a value counts that one storage holds, and the list it is looked at in.
 OWNED = _of_owned()
-
-
-def _of_a_parameter() -> int:
-    parameter, gradient = torch.ones(1, requires_grad=True), torch.ones(1)
-    before = getrefcount(gradient)
-    parameter.grad = gradient
-    return getrefcount(gradient) - before
-
-
-# What a gradient counts because it is the gradient of a parameter.
-OF_A_PARAMETER = _of_a_parameter()
-
-
-def of_gradients(gradients: list[Any]) -> list[int]:
-    """What each gradient counts."""
-    return [getrefcount(gradient) for gradient in gradients]

@@ -2,13 +2,15 @@
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from .. import compiler_options
+from ..compiler_options import Option
 from ..metrics import events, lines
-from ..tensor import device as devices
-from ..tensor import step
-from ..tensor.device import Device
+from ..record import device as devices
+from ..record import step
+from ..record.device import Device
 from . import eager
 
 _current = threading.local()
@@ -25,8 +27,16 @@ class Region:
     A region inside another is a part of it.
     """
 
-    def __init__(self, name: str = "", full_graph: bool = False, most_graphs: int | None = None) -> None:
+    def __init__(
+        self,
+        name: str = "",
+        full_graph: bool = False,
+        most_graphs: int | None = None,
+        options: Mapping[str, Option] | None = None,
+    ) -> None:
         self.name = name
+        self._options = options
+        self._restore_options: Callable[[], None] | None = None
         self._full_graph = full_graph
         self._most_graphs = most_graphs
         self._graphs: set[Any] = set()
@@ -45,6 +55,8 @@ class Region:
 
     def _begin(self) -> None:
         step.end_step()
+        if self._options:
+            self._restore_options = compiler_options.choose({**compiler_options.chosen(), **self._options})
         self._resume = eager.suspended()
         if self._full_graph:
             self._device = devices.device_at(devices.current_index())
@@ -58,6 +70,8 @@ class Region:
                     self.end()
             finally:
                 self._unguard()
+                if self._restore_options is not None:
+                    self._restore_options()
                 if self._resume is not None:
                     self._resume()
 

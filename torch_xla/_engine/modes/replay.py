@@ -6,60 +6,52 @@ its memory holds now, and the results go where they went. Nothing is recorded, a
 
 import functools
 from collections import Counter
-from itertools import repeat
+from itertools import chain, repeat
 from operator import attrgetter, is_
 from typing import Any
 
 import numpy as np
 import torch
 
-from .. import dtypes, metrics
+from .. import metrics
 from ..client import buffers as client
 from ..compile import cache
 from ..compile.program import Program
 from ..execute import executor
+from ..execute.executor import Around
 from ..graph.spec import Spec
 from ..graph.tape import Value
 from ..metrics.events import Cause
 from ..private import torch as private
-from ..tensor import census, sync
-from ..tensor.device import LOCK, Device
-from ..tensor.generator import keys_of
-from ..tensor.storage import wrap
+from ..record import sync
+from ..record.device import LOCK, Device
+from ..record.launcher import launch
+from ..record.storage import wrap
+from ..uninterrupted import stores
+from .circumstances import circumstances
+from .gradients import Gradients
 from .layout import Layout
 from .packing import Packing
-from .recording import GRADIENT, Facts, Place, inputs_of
-from .references import OF_A_PARAMETER, OWNED, Constant, of_gradients, references
+from .recording import Facts, inputs_of
+from .references import OWNED, Constant, references
 from .signature import Call
+from .versions import Steps
 
 _replayed = metrics.counter("ReplayedStep")
 
 _storage = torch.Tensor.untyped_storage
 _offset = torch.Tensor.storage_offset
 _spec = attrgetter("spec")
-_gradient = attrgetter("grad")
+_buffer = attrgetter("buffer")
 
-
-_NOTHING = torch.empty(0)
-
-
-def circumstances(device: Device) -> tuple[Any, ...]:
-    """What of PyTorch's state a recorded program depends on."""
-    return (
-        device.index,
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.is_autocast_enabled("xla"),
-        torch.get_autocast_dtype("xla"),
-        torch.get_default_dtype(),
-        dtypes.device_mode(),
-    )
+# What is told where a replay for other gradients may be there.
+OTHER_GRADIENTS = "a gradient is there that was not there, or the other way round"
 
 
 class Replay:
     """One recorded call, ready to be made again."""
 
-    def __init__(self, facts: Facts, device: Device) -> None:
+    def __init__(self, facts: Facts, call: Call, device: Device) -> None:
         schedule, reached = facts.schedule, facts.reached
         assert schedule is not None and schedule.program is not None and reached is not None
         self.runs = 0
@@ -77,14 +69,16 @@ class Replay:
         for slot, spec in zip(schedule.cut.inputs, schedule.cut.graph.inputs, strict=True):
             source = facts.sources[slot]
             if not isinstance(source, int):
-                storages.append(Constant(_constant(source, spec, device)))
+                storages.append(Constant(_constant(source, spec.plain, device)))
                 source = len(self._arguments) + len(storages) - 1
             inputs.append(source)
         self._storages = storages
-        donated = tuple(i for i in schedule.program.donated if inputs[i] < len(places))
+        self._gradients = Gradients(facts, self._used(inputs), self._written_specs(), device)
+        kept = self._gradients.dropped  # whoever holds a gradient in whose stead there is another one keeps it
+        donated = tuple(i for i in schedule.program.donated if inputs[i] < len(places) and inputs[i] not in kept)
         program = schedule.program
         if donated != program.donated:
-            program = cache.program_of(schedule.cut.graph, donated, device.jax_device)
+            program = cache.program_of(schedule.cut.graph, donated, program.target)
         self._numbers = [facts.numbers[i] for i in schedule.cut.numbers]
         self._draws = schedule.cut.draws
         self._plain = self._planned(program, inputs)
@@ -100,27 +94,44 @@ class Replay:
         self._parts = [tensor for tensor in self._tensors if tensor.nbytes != tensor.untyped_storage().nbytes()]
         self._offsets = list(map(_offset, self._parts))
         self._guards = private.TensorGuards(*self._tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-        self._release_unused()
-        self._plan_gradients()
+        self._release_unused(inputs)
+        self._steps = Steps(facts)
+        facts.written = []
         # Whether an argument is also something the function sees decides what its writes mean.
         seen = {id(storage) for storage in self._tensor_storages}
-        seen.update(id(gradient.untyped_storage()) for gradient in self._gradients)
         self._seen_storages = seen
         self._aliases = [
             id(storage) if id(storage) in seen else None
             for storage in (place.tensor.untyped_storage() for place in places[: len(self._arguments)])
         ]
-        self._count_gradients()
+        self._settled_gradients: set[int] = set()
+        # Whether an argument is that very tensor: the function may ask.
+        self._positions = {id(tensor): index for index, tensor in enumerate(self._tensors)}
+        self._identical = self._identities(call)
 
-    def _release_unused(self) -> None:
+    def _identities(self, call: Call) -> list[int | None]:
+        return list(map(self._positions.get, map(id, call.tensors)))
+
+    def _used(self, inputs: list[int]) -> set[int]:
+        """The places that the program reads or writes."""
+        facts = self._facts
+        used = {*inputs, *facts.sinks, *(place for sharing in facts.sharing for place in sharing)}
+        return used | {facts.sources[slot] for slot in facts.sinks.values() if slot in facts.sources}
+
+    def _written_specs(self) -> dict[int, Spec]:
+        """The spec of what goes to each place that is written."""
+        specs, entered = dict(enumerate(self._schedule.cut.graph.specs)), dict(inputs_of(self._facts.code))
+        cut = self._schedule.cut
+        number = {slot: cut.graph.outputs[index] for index, slot in enumerate(cut.outputs)}
+        sinks = self._facts.sinks.items()
+        return {place: entered[slot] if slot in self._facts.sources else specs[number[slot]] for place, slot in sinks}
+
+    def _release_unused(self, inputs: list[int]) -> None:
         """Lets go of memory that the program neither reads nor writes, such as the gradients before the last."""
-        used = {*self._plain.inputs, *self._facts.sinks, *(place for pair in self._sharing for place in pair)}
-        used.update(source for source, _, _ in self._moved)
+        used = self._used(inputs)
         for index in range(len(self._arguments), len(self._facts.places)):
-            if index not in used:
+            if index not in used or self._facts.places[index].leaf >= 0:
                 self._storages[index - len(self._arguments)] = None
-                if self._facts.places[index].path == GRADIENT:
-                    self._facts.places[index] = Place(_NOTHING, GRADIENT)
 
     def _planned(self, program: Program, inputs: list[int]) -> Layout:
         """Where each output of the program goes: in place of a value that was donated, to other memory, or back."""
@@ -135,7 +146,7 @@ class Replay:
         entered = dict(inputs_of(facts.code))
         for place, slot in facts.sinks.items():
             if slot in facts.sources:
-                self._moved.append((facts.sources[slot], place, entered[slot]))
+                self._moved.append((facts.sources[slot], place, entered[slot].plain))
                 continue
             output = number[slot]
             spec = graph.specs[graph.outputs[output]]
@@ -143,7 +154,7 @@ class Replay:
             # One buffer belongs to one value: what goes to several places is one value in all of them. And a value with
             # a copy on the host (a few integers) must not change.
             alone = wanted[slot] == 1 and spec.dtype.is_floating_point
-            if into is not None and graph.inputs[into] is spec and alone:
+            if into is not None and graph.inputs[into].plain is spec and alone:
                 layout.in_place.append((output, into))
             else:
                 layout.elsewhere.append((output, place, spec))
@@ -158,42 +169,12 @@ class Replay:
             [tensor.requires_grad for tensor in tensors],
         ]
 
-    def _plan_gradients(self) -> None:
-        facts = self._facts
-        known = {id(place.tensor.untyped_storage()) for place in facts.places}
-        # Of a gradient that it neither reads nor writes it matters only that there is one: another replay makes it.
-        self._only_there: list[torch.Tensor] = []
-        self._leaves: list[torch.Tensor] = []
-        self._before: list[torch.Tensor | None] = []
-        self._handed_out: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for index, (leaf, had) in enumerate(zip(facts.leaves, facts.had_gradient, strict=True)):
-            gradient = facts.gradients[index]
-            if had and gradient is not None and id(gradient.untyped_storage()) not in known:
-                self._only_there.append(leaf)
-                facts.gradients[index] = None
-                continue
-            self._leaves.append(leaf)
-            # What takes a gradient away does not find it the next time: none is `_NOTHING`.
-            self._before.append((_NOTHING if gradient is None else gradient) if had else None)
-            if gradient is not None and not had:
-                self._handed_out.append((leaf, gradient))
-        self._gradients = [gradient for gradient in facts.gradients if gradient is not None]
-
-    def _count_gradients(self) -> None:
-        """Notes how often each gradient is held before a call: those that it hands out are not there then."""
-        handed_out = {id(gradient) for _, gradient in self._handed_out}
-        counts = of_gradients(self._gradients)
-        self._references = [
-            count - (OF_A_PARAMETER if id(gradient) in handed_out else 0)
-            for count, gradient in zip(counts, self._gradients, strict=True)
-        ]
-
     def hindrance(self) -> str:
         """Why the function must be recorded this time, or nothing."""
         if sync.inspect is not None:
             return "a debugging tool looks at the operations of every step"
         if self._circumstances != circumstances(self._device):
-            return "autocast, gradients, the default dtype or the device were switched"
+            return "autocast, gradients, the default dtype, checks of values, the device or the thread were switched"
         if not all(map(is_, map(_storage, self._tensors), self._tensor_storages)):
             return "a tensor that it sees was given other memory"
         if list(map(_offset, self._parts)) != self._offsets:
@@ -201,12 +182,10 @@ class Replay:
         # The guards also look at which dispatch keys are on, which does not matter here.
         if not self._guards.check(*self._tensors) and self._geometry_now() != self._geometry:
             return "a tensor that it sees has another shape, or requires a gradient no longer"
-        if not all(map(is_, map(_gradient, self._leaves), self._before)) or any(
-            map(is_, map(_gradient, self._only_there), repeat(None))
-        ):
-            return "a gradient is there that was not there, or the other way round"
-        if of_gradients(self._gradients) != self._references:
-            return "somebody holds a gradient of the last call"
+        if not self._gradients.are_there():
+            return OTHER_GRADIENTS
+        if not self._gradients.fit():
+            return "a gradient has another form"
         if not self._reached.unchanged():
             differences = self._reached.differences()
             return f"{differences[0]}" if differences else "something that it sees has changed"
@@ -216,7 +195,11 @@ class Replay:
         """Whether the program could be run on what the memory holds now, and what the function would have returned."""
         with LOCK:
             arguments: list[Any] = [call.tensors[index].untyped_storage() for index in self._arguments]
-            if not self._alias_the_same(arguments):
+            if self._gradients.enter(self._storages, len(arguments)):
+                if not self._settle_gradients():
+                    return False, None
+                self._packing.rebind(self.runs)
+            if not self._alias_the_same(arguments) or self._identities(call) != self._identical:
                 return False, None
             layout = self._packing.layout(self.runs, self._device, self._prepare)
             storages = arguments + self._storages
@@ -224,29 +207,22 @@ class Replay:
                 storages += self._packing.packs()
             values: list[Value] = [storages[place].value for place in layout.inputs]
             moved: list[Value] = [storages[source].value for source, _, _ in self._moved]
-            buffers = [value.buffer for value in values]
-            if any(map(is_, buffers, repeat(None))) or not self._fit(layout, storages, values, moved):
+            if any(map(is_, map(_buffer, values), repeat(None))) or not self._fit(layout, storages, values, moved):
                 return False, None
             # Nothing is refused any more: the random state moves on.
-            keys = None
+            draws = None
             if self._draws:
                 draw = self._device.generator.draw
                 states = [draw() for _ in range(self._facts.draws)]
-                keys = keys_of([states[index] for index in self._draws])
-            read = [(storages[place], storages[place].value) for place in layout.rewritten]
-            made = self._forget_overwritten(layout, storages)
-            try:
-                lines = functools.partial(self._lines, layout)
-                outputs = executor.run(layout.program, buffers, self._numbers, keys, Cause.SYNC, lines)
-            except BaseException:
-                for storage, value in read:
-                    storage.value = value
-                raise
-            self._distribute(layout, storages, values, moved, made, outputs)
+                draws = [states[index] for index in self._draws]
+            made = {output: Value(spec, self._device, None, -1) for output, spec in layout.made}
+            outputs, around = self._outcome(layout, storages, values, moved, made, call.tensors)
+            lines = functools.partial(self._lines, layout)
+            launch(layout.program, values, outputs, self._numbers, draws, Cause.SYNC, lines, around)
+            self._packing.settle(layout)
             result = self._result(layout, call, made)
         self.runs += 1
         _replayed.value += 1
-        census.buffers.value += len(outputs)
         return True, result
 
     def _fit(self, layout: Layout, storages: list[Any], values: list[Value], moved: list[Value]) -> bool:
@@ -255,6 +231,8 @@ class Replay:
             return False
         if not all(map(is_, map(_spec, values), layout.specs)) or not self._may_donate(layout, values):
             return False
+        if self._device.spread is not None and not self._lies_as_before(layout, values):
+            return False
         if any([storages[place].value.spec is not spec for _, place, spec in layout.elsewhere]):
             return False
         for value, (_, _, spec) in zip(moved, self._moved, strict=True):
@@ -262,8 +240,20 @@ class Replay:
                 return False
         return True
 
+    def _lies_as_before(self, layout: Layout, values: list[Value]) -> bool:
+        """Whether each value is divided among the devices as the program takes it."""
+        return all(map(is_, map(self._device.placed, values), layout.program.graph.inputs))
+
+    def _settle_gradients(self) -> bool:
+        """Whether the gradients it reads or adds to are memory of their own."""
+        storages = [id(self._storages[place - len(self._arguments)]) for _, place in self._gradients.found]
+        self._settled_gradients = set(storages)
+        return len(self._settled_gradients) == len(storages) and not self._settled_gradients & self._seen_storages
+
     def _alias_the_same(self, arguments: list[Any]) -> bool:
         for storage, alias in zip(arguments, self._aliases, strict=True):
+            if id(storage) in self._settled_gradients:
+                return False
             if (id(storage) if id(storage) in self._seen_storages else None) != alias:
                 return False
         return True
@@ -277,34 +267,42 @@ class Replay:
             return False
         return not any([values[index].shared for index in layout.donated])
 
-    def _forget_overwritten(self, layout: Layout, storages: list[Any]) -> dict[int, Value]:
-        """The values of the outputs that do not go in place. What they replace is given up before the program runs."""
-        # Gradients of the last call, mostly: their memory is needed for those of this one.
-        device = self._device
-        made = {output: Value(spec, device, None, -1) for output, spec in layout.made}
-        for output, place, _ in layout.elsewhere:
-            storages[place].value = made[output]
-        return made
-
-    def _distribute(
+    def _outcome(
         self,
         layout: Layout,
         storages: list[Any],
         values: list[Value],
         moved: list[Value],
         made: dict[int, Value],
-        outputs: Any,
-    ) -> None:
-        for value, (_, place, _) in zip(moved, self._moved, strict=True):
-            storages[place].value = value
+        arguments: list[torch.Tensor],
+    ) -> tuple[list[Value], Around]:
+        """The value of each output of the program, and what else a call changes: all together, or nothing."""
+        found, packed = self._packing.results(layout)
+        found.update(made)
         for output, into in layout.in_place:
-            values[into].buffer = outputs[output]
-        for output, value in made.items():
-            value.buffer = outputs[output]
-        self._packing.take(layout, outputs)
-        for leaf, gradient in self._handed_out:
-            leaf.grad = gradient
-        private.increment_version(self._facts.written)
+            found[output] = values[into]
+        replaced = [storages[place] for _, place, _ in layout.elsewhere]
+        leaves, gradients = self._gradients.left()
+        read = [storages[place] for place in layout.rewritten]
+        written, together = self._steps.of(arguments)
+        around = Around(
+            # What they replace is given up before the program runs. Gradients of the last call, mostly: their memory is
+            # needed for those of this one.
+            before=stores(replaced, "value", [made[output] for output, _, _ in layout.elsewhere]),
+            after=chain(
+                stores([storages[place] for _, place, _ in self._moved], "value", moved),
+                *packed,
+                stores(leaves, "grad", gradients),
+                map(private.increment_version, (written,)),
+                together,
+            ),
+            undo=stores(read, "value", [storage.value for storage in read]),
+        )
+        graph = layout.program.graph
+        for output, slot in enumerate(graph.outputs):
+            if output not in found:  # what nobody but the executor looks at, or what a program computes for others, too
+                found[output] = Value(graph.specs[slot], self._device, None, -1)
+        return [found[output] for output in range(len(graph.outputs))], around
 
     def _result(self, layout: Layout, call: Call, made: dict[int, Value]) -> Any:
         returned = self._facts.returned
@@ -312,7 +310,10 @@ class Replay:
         sources: dict[Any, Any] = {key: wrap(made[output]) for key, output in layout.new.items()}
         for place in returned.owners:
             each = self._facts.places[place]
-            sources[place] = call.tensors[each.argument] if each.argument >= 0 else each.tensor
+            if each.leaf >= 0:
+                sources[place] = self._facts.leaves[each.leaf].grad
+            else:
+                sources[place] = call.tensors[each.argument] if each.argument >= 0 else each.tensor
         return returned.make(sources)
 
     def _prepare(self, layout: Layout) -> None:
@@ -327,5 +328,5 @@ class Replay:
 
 def _constant(array: np.ndarray, spec: Spec, device: Device) -> Value:
     value = Value(spec, device, None, -1)
-    value.buffer = client.put(array, device.jax_device)
+    value.buffer = client.put(array, device.target)
     return value

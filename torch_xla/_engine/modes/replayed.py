@@ -5,11 +5,16 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..tensor import device as devices
-from ..tensor import step
+import torch
+
+from ..private import torch as private
+from ..record import device as devices
+from ..record import step
+from .circumstances import hindrance
+from .reads import Reads
 from .recording import Facts, record, same
 from .region import Region, is_inside
-from .replay import Replay
+from .replay import OTHER_GRADIENTS, Replay
 from .signature import Call, taken_apart
 
 # A replay is made from so many calls in a row that do the same.
@@ -19,6 +24,8 @@ PATIENCE = 10
 # A replay that ends before so many runs was not worth its recordings; after so many of these there are no more.
 WORTH = 8
 MOST_WORTHLESS = 4
+# So many different sets of leaves with a gradient a kind of arguments is replayed with.
+MOST_PATTERNS = 4
 # So many kinds of arguments a function is replayed with.
 MOST_KINDS = 16
 # So many different things a function is warned of.
@@ -26,15 +33,51 @@ MOST_WARNINGS = 20
 
 
 class _Kind:
-    """What is known of the calls with one kind of arguments."""
+    """What is known of the calls with one kind of arguments, and with gradients at the same leaves."""
 
     def __init__(self) -> None:
         self.replay: Replay | None = None
         self.recorded: list[Facts] = []  # the last calls, as long as they are the same
+        self.learned = 0  # 1 if the call before them told what it looks at, and nothing else was found
         self.watched = 0
         self.worthless = 0
         self.given_up = ""  # why it is not tried any more
         self.suspects: Sequence[Any] = ()
+        self.reads: Reads | None = None  # what the last call has looked at
+
+
+class _Arguments:
+    """The calls with one kind of arguments."""
+
+    def __init__(self, call: Call) -> None:
+        self.objects = call.objects  # alive, so that no others come to their addresses
+        self.leaves: list[torch.Tensor] = []
+        self.current = _Kind()
+        self._by_gradients: dict[tuple[bool, ...], _Kind] = {}
+
+    @property
+    def kinds(self) -> list[_Kind]:
+        return [self.current, *self._by_gradients.values()]
+
+    def look_at_gradients(self) -> _Kind:
+        """What is known of calls that find gradients where there are some now: those are zeroed, or added up."""
+        there = tuple(leaf.grad is not None for leaf in self.leaves)
+        kind = self._by_gradients.get(there)
+        if kind is None and len(self._by_gradients) < MOST_PATTERNS:
+            kind = self._by_gradients[there] = _Kind() if self.leaves else self.current
+        if kind is not None:
+            self.current = kind
+        return self.current
+
+    def learn(self, facts: Facts) -> None:
+        """Takes note of whose gradients matter."""
+        known = {id(leaf) for leaf in self.leaves}
+        more = [leaf for leaf in facts.leaves if id(leaf) not in known]
+        if more:
+            self.leaves = [*self.leaves, *more]
+            had = {id(leaf): had for leaf, had in zip(facts.leaves, facts.had_gradient, strict=True)}
+            there = tuple(had.get(id(leaf), leaf.grad is not None) for leaf in self.leaves)
+            self._by_gradients = {there: self.current}
 
 
 class Replayed:
@@ -45,7 +88,7 @@ class Replayed:
         functools.update_wrapper(self, function, updated=())
         self._function = function
         self._region = region
-        self._kinds: dict[Any, _Kind] = {}
+        self._kinds: dict[Any, _Arguments] = {}
         self._told: set[str] = set()
         self._why = "it was not called yet"
 
@@ -56,32 +99,42 @@ class Replayed:
         if is_inside():
             self._why = "it was called in another compiled function, and is a part of that"
             return self._function(*args, **kwargs)  # a part of the region around it
+        if private.transforms_are_active():
+            self._why = hindrance()
+            return self._function(*args, **kwargs)
         step.end_step()
         call = taken_apart(args, kwargs)
-        kind = self._kinds.get(call.key)
-        if kind is None:
-            kind = self._new_kind(call)
-        replay, reason = kind.replay, ""
-        if replay is not None:
-            reason = replay.hindrance()
+        arguments = self._kinds.get(call.key)
+        if arguments is None:
+            arguments = self._new_kind(call)
+        kind, reason = arguments.current, ""
+        if kind.replay is not None:
+            reason = kind.replay.hindrance()
+            if reason == OTHER_GRADIENTS:
+                kind = arguments.look_at_gradients()
+                reason = kind.replay.hindrance() if kind.replay is not None else ""
+        else:
+            kind = arguments.look_at_gradients()
+            reason = kind.replay.hindrance() if kind.replay is not None else ""
+        if kind.replay is not None:
             if not reason:
-                done, result = replay.run(call)
+                done, result = kind.replay.run(call)
                 if done:
                     step.end_step()
                     self._why = ""
                     return result
                 reason = "memory that it overwrites is also held by something else, or was given another shape"
-            self._drop(kind, replay, reason)
+            self._drop(kind, kind.replay, reason)
         if kind.given_up:
             self._why = kind.given_up
             with self._region:
                 return self._function(*args, **kwargs)
-        return self._watched(kind, call, args, kwargs, reason)
+        return self._watched(arguments, kind, call, args, kwargs, reason)
 
     @property
     def is_replayed(self) -> bool:
         """Whether a call of some kind would be replayed now."""
-        return any(kind.replay is not None for kind in self._kinds.values())
+        return any(kind.replay is not None for arguments in self._kinds.values() for kind in arguments.kinds)
 
     @property
     def why_recorded(self) -> str:
@@ -90,7 +143,7 @@ class Replayed:
 
     def _drop(self, kind: _Kind, replay: Replay, reason: str) -> None:
         kind.replay = None
-        kind.watched = 0
+        kind.watched = kind.learned = 0
         kind.worthless = kind.worthless + 1 if replay.runs < WORTH else 0
         if kind.worthless >= MOST_WORTHLESS:
             kind.given_up = f"what it sees changes too often, the last time {reason}"
@@ -98,8 +151,9 @@ class Replayed:
         else:
             self._tell(f"is recorded this time: {reason}")
 
-    def _new_kind(self, call: Call) -> _Kind:
-        kind = _Kind()
+    def _new_kind(self, call: Call) -> _Arguments:
+        arguments = _Arguments(call)
+        kind = arguments.current
         if call.hindrance:
             kind.given_up = call.hindrance
             self._tell(f"is recorded, not replayed: {call.hindrance}")
@@ -108,27 +162,37 @@ class Replayed:
             numbers = "Python numbers that change from call to call must be tensors"
             self._tell(f"is recorded, not replayed, {others}: {numbers}")
             kind.given_up = f"it was called {others}: {numbers}"
-            return kind
-        self._kinds[call.key] = kind
-        return kind
+            return arguments
+        self._kinds[call.key] = arguments
+        return arguments
 
-    def _watched(self, kind: _Kind, call: Call, args: Any, kwargs: Any, ended_by: str) -> Any:
+    def _watched(self, arguments: _Arguments, kind: _Kind, call: Call, args: Any, kwargs: Any, ended_by: str) -> Any:
+        reason = hindrance()
+        if reason:
+            self._why = reason
+            with self._region:
+                return self._function(*args, **kwargs)
         device = devices.device_at(devices.current_index())
         kind.watched += 1
         with self._region:
-            result, facts = record(self._function, args, kwargs, call, device, kind.suspects, self._region.end)
+            result, facts = record(
+                self._function, args, kwargs, call, device, kind.reads, kind.suspects, self._region.end
+            )
+        arguments.learn(facts)
+        kind.reads = facts.reads
         kind.suspects = facts.differences
         reason = facts.reasons[0] if facts.reasons else ""
         if not reason and kind.recorded:
             reason = same(kind.recorded[-1], facts)
-        if facts.reasons:
+        if facts.reasons or facts.only_learned:
             kind.recorded.clear()
+            kind.learned = int(facts.only_learned)
         elif reason:
-            kind.recorded = [facts]
+            kind.recorded, kind.learned = [facts], 0
         else:
             kind.recorded = [*kind.recorded[-ENOUGH:], facts]
-            if len(kind.recorded) >= ENOUGH:
-                kind.replay = Replay(facts, device)
+            if len(kind.recorded) + kind.learned >= ENOUGH:
+                kind.replay = Replay(facts, call, device)
                 kind.recorded.clear()
         self._why = self._progress(kind, reason or ended_by)
         if kind.replay is None:
@@ -143,7 +207,9 @@ class Replayed:
     def _progress(kind: _Kind, reason: str) -> str:
         if kind.replay is not None:
             return f"it was the last of {ENOUGH} calls that did the same: the next one is replayed"
-        rest = f"a replay needs {ENOUGH} calls in a row that do the same, and has seen {len(kind.recorded)}"
+        rest = (
+            f"a replay needs {ENOUGH} calls in a row that do the same, and has seen {kind.learned + len(kind.recorded)}"
+        )
         return f"{reason}; {rest}" if reason else rest
 
     def _tell(self, what: str) -> None:

@@ -1,13 +1,16 @@
 """The arguments of a call, taken apart: what identifies them, the tensors among them, and the objects."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import MethodType
 from typing import Any
 
 import numpy as np
 import torch
 
-_SCALARS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, np.generic)
+_SCALARS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, range)
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
 @dataclass
@@ -16,12 +19,13 @@ class Call:
 
     key: tuple[Any, ...]
     tensors: list[torch.Tensor]
-    objects: list[Any] = field(default_factory=list)
+    objects: list[Any] = field(default_factory=list)  # known by what they are: they must stay alive as long as the key
+    containers: list[Any] = field(default_factory=list)  # lists, tuples and dictionaries, which were taken apart
     hindrance: str = ""  # why such a call can never be replayed
 
 
 def taken_apart(args: Sequence[Any], kwargs: dict[str, Any]) -> Call:
-    """The call with these arguments."""
+    """The call with these arguments. Who keeps its key keeps the objects: others could come to their addresses."""
     key: list[Any] = []
     call = Call((), [])
     for argument in args:
@@ -33,7 +37,14 @@ def taken_apart(args: Sequence[Any], kwargs: dict[str, Any]) -> Call:
         # Two tensors on one storage, or twice the same, must come so again.
         storages = [id(tensor.untyped_storage()) for tensor in call.tensors]
         if len(set(storages)) < len(storages):
-            key.append(tuple(storages.index(each) for each in storages))
+            same = list(map(id, call.tensors))
+            key.append(
+                tuple((storages.index(one), same.index(other)) for one, other in zip(storages, same, strict=True))
+            )
+    if len(call.containers) > 1:
+        same = list(map(id, call.containers))
+        if len(set(same)) < len(same):
+            key.append(("shared", tuple(map(same.index, same))))
     call.key = tuple(key)
     return call
 
@@ -41,25 +52,48 @@ def taken_apart(args: Sequence[Any], kwargs: dict[str, Any]) -> Call:
 def _take(argument: Any, key: list[Any], call: Call) -> None:
     kind = argument.__class__
     if isinstance(argument, torch.Tensor):
-        geometry = (argument.shape, argument.stride(), argument.storage_offset(), argument.dtype)
-        key.append((kind, geometry, argument.device, argument.requires_grad))
-        call.tensors.append(argument)
-        if argument.device.type != "xla":
-            call.hindrance = "an argument is a tensor on the CPU: move it to the device before the call"
-        elif argument.requires_grad:
-            call.hindrance = "an argument requires a gradient"
-        elif argument.dtype.is_complex and (argument.is_conj() or argument.is_neg()):
-            call.hindrance = "an argument is a conjugate or negative view"
-    elif kind is tuple or kind is list:
+        _take_tensor(argument, kind, key, call)
+    elif kind is tuple or kind is list or (isinstance(argument, tuple) and hasattr(kind, "_fields")):
         key.append((kind, len(argument)))
+        call.containers.append(argument)
         for element in argument:
             _take(element, key, call)
     elif kind is dict:
-        key.append((kind, tuple(argument)))
+        key.append((kind, tuple(argument), tuple(map(type, argument))))
+        call.containers.append(argument)
         for element in argument.values():
             _take(element, key, call)
-    elif isinstance(argument, _SCALARS):
-        key.append((kind, repr(argument) if kind is float else argument))
+    elif kind in _SCALARS:
+        # Zeros have signs, and what is no number equals nothing.
+        key.append((kind, repr(argument) if kind is float or kind is complex else argument))
+    elif kind is MethodType:
+        key.append((kind, id(argument.__self__), id(argument.__func__)))
+        call.objects += (argument.__self__, argument.__func__)
+    elif kind is functools.partial:
+        key.append(kind)
+        for part in (argument.func, argument.args, argument.keywords):
+            _take(part, key, call)
+    elif isinstance(argument, np.generic):
+        key.append((kind, argument.tobytes()))
     else:
         key.append((kind, id(argument)))
         call.objects.append(argument)
+
+
+def _take_tensor(tensor: torch.Tensor, kind: type, key: list[Any], call: Call) -> None:
+    if tensor.device.type != "xla":
+        call.hindrance = "an argument is a tensor on the CPU: move it to the device before the call"
+        key.append((kind, tensor.device, tensor.dtype))
+        return
+    geometry = (tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
+    key.append((kind, geometry, tensor.device, tensor.requires_grad, tensor.is_inference()))
+    call.tensors.append(tensor)
+    if kind not in _TENSORS:
+        call.hindrance = f"an argument is a tensor of class `{kind.__qualname__}`"
+    elif tensor.requires_grad:
+        call.hindrance = "an argument requires a gradient"
+    elif tensor.__dict__ or tensor.grad is not None:
+        key.append("has attributes")
+        call.hindrance = "an argument is a tensor with attributes, or with a gradient"
+    elif tensor.dtype.is_complex and (tensor.is_conj() or tensor.is_neg()):
+        call.hindrance = "an argument is a conjugate or negative view"

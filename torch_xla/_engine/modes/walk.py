@@ -1,211 +1,382 @@
 """Finds what a function can see: from its closure, globals and arguments through modules, optimizers and other objects.
 
-Of the code of the user's own it follows the names that are written there: an attribute nobody names is not seen. The
-code of installed packages is taken for granted, the attributes of their objects are not.
+Of the program's code it follows what was executed, and the names that were read there: an attribute that nobody has
+named is not seen. The code of PyTorch is taken for granted, the attributes of its objects are not. An object that is
+not understood is a reason not to replay.
 """
 
+import builtins
+import contextvars
 import functools
+import inspect
 import sys
 import types
-from collections import deque
+import weakref
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 import torch
+from torch.nn.modules import module as modules
+from torch.optim import optimizer as optimizers
 
-from ..metrics import lines
-from .reach import Container, Kind, Reached, key_text
+from . import known
+from .reach import MISSING, Container, Kind, Reached, key_text
+from .reads import Executed, Reads
 
 # Beyond so many objects or entries, looking at them every step costs more than recording does.
 MOST_OBJECTS = 50_000
 MOST_ENTRIES = 200_000
+# What lies on the host is compared byte by byte.
+MOST_HOST_BYTES = 1 << 16
 
-_OPAQUE = (
-    str, bytes, bytearray, int, float, complex, type(None), torch.dtype, torch.device, torch.Size, torch.layout,
-    torch.memory_format, torch.Generator, types.ModuleType, types.BuiltinFunctionType, np.generic,
-)  # fmt: skip
-
-_TORCH_STATE = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
-_LIBRARIES = frozenset(("torch", "jax", "jaxlib", "numpy", "torch_xla"))
-_STANDARD = frozenset(sys.stdlib_module_names) - {"__main__"}
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
 class TooMuch(Exception):
     """A function sees more than can be looked at every step."""
 
 
-def reach(roots: Iterable[tuple[str, Any]]) -> Reached:
-    """What can be seen from `roots`, each with the name it goes by in messages."""
-    walk = _Walk()
-    for path, root in roots:
-        walk.add(path, root)
-    walk.run()
+def reach(roots: Iterable[tuple[str, Any]], reads: Reads) -> Reached:
+    """What can be seen from `roots`, each with the name it goes by in messages, by what has read `reads`."""
+    roots = [*roots, *_global_hooks()]
+    while True:
+        walk = _Walk(reads)
+        for path, root in roots:
+            walk.add(path, root)
+        walk.run()
+        # Of what `torch.compile` has taken in, all counts: which names it read is in no instruction that was executed.
+        executed = Executed()
+        executed.whole = walk.passed_by if reads.compiled else set()
+        more = executed.reads()
+        if reads.covers(more):
+            break
+        reads = reads.with_those_of(more)
+    walk.finish()
     walk.found.settle()
     return walk.found
 
 
-class _Walk:
-    def __init__(self) -> None:
-        self.found = Reached()
-        self._seen: dict[int, Any] = {}
-        self._queue: deque[tuple[str, Any]] = deque()
-        self._entries = 0
-        # Every name in the user's code found so far, and what they may be attributes of.
-        self._names: set[str] = set()
-        self._classes: set[type] = set()
-        self._with_attributes: list[tuple[str, Mapping[str, Any], set[str]]] = []
+def _global_hooks() -> list[tuple[str, Any]]:
+    found = [
+        (f"torch.nn.modules.module.{name}", value)
+        for name, value in vars(modules).items()
+        if name.startswith("_global_") and isinstance(value, dict)
+    ]
+    found += [
+        (f"torch.optim.optimizer.{name}", value)
+        for name, value in vars(optimizers).items()
+        if name.startswith("_global_") and isinstance(value, dict)
+    ]
+    return found
 
-    def add(self, path: str, value: Any) -> None:
-        if not isinstance(value, _OPAQUE) and id(value) not in self._seen:
+
+class _Walk:
+    def __init__(self, reads: Reads) -> None:
+        self.found = Reached()
+        self.reads = reads
+        self._seen: dict[int, Any] = {}
+        self._held: set[tuple[int, Kind]] = set()
+        self._strict: set[int] = set()
+        self._queue: deque[tuple[str, Any, bool]] = deque()
+        self._entries = 0
+        self._classes: set[type] = set()
+        self._named: dict[int, tuple[str, Mapping[str, Any], set[str]]] = {}
+        self._weak: list[tuple[str, Any]] = []
+        self.passed_by: set[types.CodeType] = set()  # functions of the program that were not executed
+
+    def add(self, path: str, value: Any, strict: bool = True) -> None:
+        """Notes that `value` can be seen. What is not `strict` nobody has named: it need not be understood."""
+        if value is MISSING or type(value) in known.CONSTANT_TYPES:
+            return
+        if id(value) not in self._seen or (strict and id(value) not in self._strict):
             self._seen[id(value)] = value  # alive, so that its id stays its own
-            self._queue.append((path, value))
+            if strict:
+                self._strict.add(id(value))
+            self._queue.append((path, value, strict))
 
     def run(self) -> None:
         while self._queue:
-            while self._queue:
-                if len(self._seen) > MOST_OBJECTS or self._entries > MOST_ENTRIES:
-                    raise TooMuch("it sees too many objects: pass it what it needs as arguments")
-                self._visit(*self._queue.popleft())
-            # A function found late may name an attribute of an object found early.
-            for path, attributes, done in self._with_attributes:
-                self._named_attributes(path, attributes, done)
+            if len(self._seen) > MOST_OBJECTS or self._entries > MOST_ENTRIES:
+                raise TooMuch("it sees too many objects: pass it what it needs as arguments")
+            self._visit(*self._queue.popleft())
 
-    def _visit(self, path: str, value: Any) -> None:
+    def finish(self) -> None:
+        found = self.found
+        for path, mapping, names in self._named.values():
+            found.containers.append(Container(path, mapping, Kind.NAMED, tuple(sorted(names))))
+        for path, target in self._weak:
+            if target is not None and id(target) not in self._seen:
+                found.unknown.append(f"it sees a weak reference ({path}) to something that it does not see otherwise")
+        found.seen = self._seen
+
+    def _visit(self, path: str, value: Any, strict: bool) -> None:
+        kind = type(value)
         if isinstance(value, torch.Tensor):
-            self._tensor(path, value)
-        elif isinstance(value, np.ndarray):
-            self._hold(path, value, Kind.ARRAY)
-        elif isinstance(value, Mapping):
-            self._mapping(path, value, Kind.MAP)
-        elif isinstance(value, (list, tuple, set, frozenset, deque)):
-            self._sequence(path, value)
-        elif isinstance(value, types.FunctionType):
+            self._tensor(path, value, strict)
+        elif kind is np.ndarray:
+            self._array(path, value, strict)
+        elif kind in (dict, OrderedDict, defaultdict, types.MappingProxyType):
+            if kind is defaultdict:
+                self.add(f"the default of {path}", value.default_factory)
+            self._mapping(path, value, strict)
+        elif kind in (list, tuple, set, frozenset, deque):
+            self._sequence(path, value, strict)
+        elif kind is types.FunctionType:
             self._function(path, value)
-        elif isinstance(value, types.MethodType):
-            self.add(path.rpartition(".")[0] or path, value.__self__)
-            self.add(path, value.__func__)
-        elif isinstance(value, functools.partial):
+        elif kind is types.MethodType:
+            self.add(path.rpartition(".")[0] or path, value.__self__, strict)
+            self.add(path, value.__func__, strict)
+        elif kind is functools.partial:
             for part in (value.func, value.args, value.keywords):
-                self.add(path, part)
-        elif isinstance(value, (property, classmethod, staticmethod)):
-            self.add(path, value.fget if isinstance(value, property) else value.__func__)
+                self.add(path, part, strict)
+        elif isinstance(value, property):
+            for part in (value.fget, value.fset):
+                self.add(path, part, strict)
+        elif isinstance(value, (classmethod, staticmethod)):
+            self.add(path, value.__func__, strict)
+        elif kind is functools.cached_property:
+            self.add(path, value.func, strict)
         elif isinstance(value, type):
-            self._class(path, value, is_called=True)
+            self._class(path, value)
+        elif isinstance(value, types.ModuleType):
+            self._attributes(path, vars(value), strict=not known.is_known_package(value.__name__))
         else:
-            self._object(path, value)
+            self._other(path, value, strict)
 
-    def _tensor(self, path: str, tensor: torch.Tensor) -> None:
+    def _other(self, path: str, value: Any, strict: bool) -> None:
+        kind = type(value)
+        if isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+            self._builtin(path, value, strict)
+        elif isinstance(value, contextvars.ContextVar):
+            self._hold(path, functools.partial(value.get, MISSING), Kind.NAME)
+            self.add(path, value.get(MISSING), strict)
+        elif isinstance(value, weakref.ReferenceType):
+            if strict:
+                self._weak.append((path, value()))
+            self._hold(path, lambda: value() is None, Kind.NAME)
+        elif isinstance(value, (functools._lru_cache_wrapper,)):
+            if strict and _is_own(value.__wrapped__):
+                self._unknown(path, "a function with a cache")
+            self.add(path, value.__wrapped__, strict)
+        elif kind is types.GeneratorType and inspect.getgeneratorstate(value) == inspect.GEN_CREATED:
+            # Such as that of a context manager which decorates a function: at every call it makes itself anew.
+            self._hold(path, functools.partial(inspect.getgeneratorstate, value), Kind.NAME)
+        elif isinstance(value, jax.Array) or _is_opaque(kind):
+            return
+        elif known.state_is_in_python(kind):
+            self._object(path, value, strict)
+        elif strict and not _is_torchs_own(kind):
+            self._unknown(path, f"an object of class `{kind.__qualname__}`")
+
+    def _unknown(self, path: str, what: str) -> None:
+        self.found.unknown.append(f"it sees {what} ({path}), of which it is not known what it holds")
+
+    def _builtin(self, path: str, value: Any, strict: bool) -> None:
+        owner = value.__self__
+        if owner is not None and not isinstance(owner, (types.ModuleType, type)):
+            self.add(f"the object of {path}", owner, strict)
+        if strict and not known.call_is_known(value):
+            self.found.unknown.append(
+                f"it sees `{getattr(value, '__qualname__', value)}` ({path}), which {known.said(value)}"
+            )
+
+    def _tensor(self, path: str, tensor: torch.Tensor, strict: bool) -> None:
+        found = self.found
         if tensor.device.type == "xla":
-            self.found.tensors.append(tensor)
-            self.found.tensor_paths.append(path)
-        elif tensor.device.type == "cpu":
-            self._hold(path, tensor, Kind.WRITES)
+            if all(tensor is not each for each in found.tensors[-1:]) and id(tensor) not in found.tensor_ids:
+                found.tensor_ids.add(id(tensor))
+                found.tensors.append(tensor)
+                found.tensor_paths.append(path)
+                self._hold(path, tensor, Kind.GEOMETRY)
+                self._tensor_attributes(path, tensor, strict)
+            if type(tensor) not in _TENSORS:
+                found.unknown.append(f"it sees a tensor of class `{type(tensor).__qualname__}` ({path})")
+            elif tensor.grad_fn is not None:
+                found.unknown.append(f"it sees a tensor that was computed with gradients before ({path}): detach it")
+            elif not tensor.requires_grad and tensor.grad is not None:
+                found.unknown.append(f"it sees a tensor with a gradient that requires none ({path})")
+        else:
+            simple = tensor.device.type == "cpu" and tensor.layout is torch.strided and type(tensor) in _TENSORS
+            if not simple or tensor.is_quantized or tensor.nbytes > MOST_HOST_BYTES:
+                if strict:
+                    self._unknown(path, f"a tensor on {tensor.device.type} of {tensor.nbytes} bytes")
+                self._hold(path, functools.partial(getattr, tensor, "_version"), Kind.NAME)
+                return
+            self._hold(path, tensor, Kind.HOST)
+            self._tensor_attributes(path, tensor, strict)
+
+    def _tensor_attributes(self, path: str, tensor: torch.Tensor, strict: bool) -> None:
+        self._mapping(path, tensor.__dict__, strict, Kind.ATTRIBUTES)
+        if tensor.requires_grad:
+            self._hold(f"the hooks of {path}", tensor, Kind.HOOKS)
+            self.add(f"the hooks of {path}", tensor._backward_hooks)
+            self.add(f"the hooks of {path}", tensor._post_accumulate_grad_hooks)
+
+    def _array(self, path: str, array: Any, strict: bool) -> None:
+        if array.dtype.hasobject or array.nbytes > MOST_HOST_BYTES:
+            if strict:
+                self._unknown(path, f"an array of {array.dtype} of {array.nbytes} bytes")
+        else:
+            self._hold(path, array, Kind.ARRAY)
 
     def _hold(self, path: str, held: Any, kind: Kind) -> None:
+        if kind is not Kind.NAME and (id(held), kind) in self._held:
+            return
+        self._held.add((id(held), kind))
         self.found.containers.append(Container(path, held, kind))
 
-    def _hold_name(self, path: str, mapping: Mapping[str, Any], name: str) -> None:
-        self._hold(path, functools.partial(mapping.get, name), Kind.NAME)
-        self.add(path, mapping.get(name))
-
-    def _mapping(self, path: str, mapping: Mapping[Any, Any], kind: Kind) -> None:
+    def _mapping(self, path: str, mapping: Mapping[Any, Any], strict: bool, kind: Kind = Kind.MAP) -> None:
         self._hold(path, mapping, kind)
         self._entries += len(mapping)
-        for key, value in list(mapping.items()):
-            if isinstance(key, torch.Tensor):
-                self.add(f"a key of {path}", key)
-            self.add(f"{path}.{key}" if kind is Kind.ATTRIBUTES else f"{path}[{key_text(key)}]", value)
+        items = dict.items(mapping) if isinstance(mapping, dict) else mapping.items()
+        for key, value in list(items):
+            if not isinstance(key, str):
+                self.add(f"a key of {path}", key, strict)
+            self.add(f"{path}.{key}" if kind is Kind.ATTRIBUTES else f"{path}[{key_text(key)}]", value, strict)
 
-    def _sequence(self, path: str, sequence: Any) -> None:
+    def _sequence(self, path: str, sequence: Any, strict: bool) -> None:
         self._entries += len(sequence)
         if not isinstance(sequence, (tuple, frozenset)):
             self._hold(path, sequence, Kind.SEQUENCE)
         for index, value in enumerate(sequence):
-            self.add(f"{path}[{index}]", value)
+            self.add(f"{path}[{index}]", value, strict)
 
-    def _object(self, path: str, value: Any) -> None:
+    def _object(self, path: str, value: Any, strict: bool) -> None:
         kind = type(value)
-        package = _package(kind)
-        is_torchs = isinstance(value, _TORCH_STATE)
-        if (package in _LIBRARIES and not is_torchs) or (package in _STANDARD and kind is not types.SimpleNamespace):
-            return
+        self._hold(f"the class of {path}", value, Kind.OBJECT)
         attributes = getattr(value, "__dict__", None)
+        of_torch = known.is_torchs(kind)
         if isinstance(attributes, dict):
-            if is_torchs or not _is_own(kind):
-                self._mapping(path, attributes, Kind.ATTRIBUTES)
+            if isinstance(value, known.SEEN_BY_NAME):
+                self._attributes(path, attributes, strict=not self.reads.everything)
+            elif of_torch or self.reads.everything or not _is_programs(kind):
+                self._all_attributes(path, attributes, strict, of_torch)
             else:
-                self._hold(f"the attributes of {path}", functools.partial(len, attributes), Kind.NAME)
                 self._attributes(path, attributes)
         for name in _slots(kind):
-            if hasattr(value, name):
-                self._hold(f"{path}.{name}", functools.partial(getattr, value, name, None), Kind.NAME)
-                self.add(f"{path}.{name}", getattr(value, name))
-        if kind not in self._classes:
-            self._classes.add(kind)
-            self._class(kind.__name__, kind, is_called=False)
+            self._hold(f"{path}.{name}", functools.partial(getattr, value, name, MISSING), Kind.NAME)
+            self.add(f"{path}.{name}", getattr(value, name, MISSING), strict)
+        if isinstance(value, dict):
+            self._mapping(path, value, strict)
+        elif isinstance(value, (list, tuple, set, frozenset, deque)):
+            self._sequence(path, value, strict)
+        self.add(kind.__name__, kind, strict)
 
-    def _class(self, path: str, cls: type, is_called: bool) -> None:
+    def _all_attributes(self, path: str, attributes: dict[str, Any], strict: bool, of_torch: bool) -> None:
+        """Those that the program has not named PyTorch may look at: they must stay, but need not be understood."""
+        self._hold(path, attributes, Kind.ATTRIBUTES)
+        self._entries += len(attributes)
+        for name, value in list(attributes.items()):
+            self.add(
+                f"{path}.{name}", value, strict and (not of_torch or name in self.reads.names or self.reads.everything)
+            )
+
+    def _class(self, path: str, cls: type) -> None:
         """The methods and attributes that are named somewhere; those too that nobody has to name."""
-        for base in cls.__mro__:
-            if base is object or not _is_own(base):
+        metaclass: Any = type(cls)
+        bases: list[type] = [*cls.__mro__, *metaclass.__mro__]
+        for base in bases:
+            if base in self._classes or base is object or base is type:
                 continue
-            # PyTorch calls `forward` and the like.
-            unnamed = vars(base).keys() if issubclass(base, _TORCH_STATE) else filter(_is_special, vars(base))
-            self._names |= {name for name in unnamed if name not in _MAKES and name not in _NO_METHODS}
-            if is_called:
-                self._names |= _MAKES
-            self._attributes(path, vars(base))
+            self._classes.add(base)
+            if base.__flags__ & (1 << 9) == 0 or not _is_programs(base):
+                if issubclass(base, torch.nn.Module):
+                    self._attributes(base.__name__, vars(base), frozenset(("forward",)))
+                elif base not in _known_classes() and known.is_of_library(base) is False:
+                    self._unknown(path, f"the class `{base.__qualname__}`")
+                continue
+            attributes = vars(base)
+            of_torch = known.is_torchs(base)
+            unnamed = {name for name in attributes if (of_torch or _is_special(name)) and name not in _NO_METHODS}
+            self._attributes(base.__name__, attributes, frozenset(unnamed))
 
-    def _attributes(self, path: str, attributes: Mapping[str, Any]) -> None:
-        done: set[str] = set()
-        self._with_attributes.append((path, attributes, done))
-        self._named_attributes(path, attributes, done)
+    def _attributes(
+        self, path: str, attributes: Mapping[str, Any], more: frozenset[str] = frozenset(), strict: bool = True
+    ) -> None:
+        """Those with names that the program's code has read, there or not."""
+        names = self.reads.names | more
+        if self.reads.everything and "__name__" not in attributes and "__module__" not in attributes:
+            names |= attributes.keys()
+        self._names(path, attributes, names, strict)
 
-    def _named_attributes(self, path: str, attributes: Mapping[str, Any], done: set[str]) -> None:
-        for name in [name for name in attributes if name not in done and name in self._names]:
-            done.add(name)
-            self._hold_name(f"{path}.{name}", attributes, name)
+    def _names(self, path: str, mapping: Mapping[str, Any], names: Iterable[str], strict: bool = True) -> None:
+        _, _, before = self._named.setdefault(id(mapping), (path, mapping, set()))
+        for name in names:
+            if name not in before:
+                before.add(name)
+                value = mapping.get(name)
+                named = name in self.reads.names or _is_special(name) or not path
+                self.add(f"{path}.{name}" if path else name, value, strict and named and name not in _NO_METHODS)
+        self._entries += len(before)
 
     def _function(self, path: str, function: types.FunctionType) -> None:
         code = function.__code__
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            self._cell(name, cell)
-        if not _is_own_file(code.co_filename):
+        domain = known.domain_of(code, function.__globals__)
+        is_programs = domain is known.Domain.PROGRAM
+        executed = [code, *_inner(code)]
+        read = [self.reads.codes[each] for each in executed if each in self.reads.codes]
+        if is_programs and not read:
+            self.passed_by.add(code)
             return
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            self._cell(name, cell, strict=domain is not known.Domain.TORCH)
+        if vars(function):
+            self._attributes(path, vars(function), frozenset(("__wrapped__",)))
+        if not is_programs:
+            return
+        self.found.codes.add(code)
+        self._hold(path, function, Kind.FUNCTION)
         self.add(f"the defaults of {path}", function.__defaults__)
         self.add(f"the defaults of {path}", function.__kwdefaults__)
-        names = _names_in(code)
-        self._names |= names
-        for name in names & function.__globals__.keys():
-            value = function.__globals__[name]
-            self._hold_name(name, function.__globals__, name)
-            if isinstance(value, types.ModuleType) and _is_own_file(getattr(value, "__file__", None) or ""):
-                self._attributes(name, vars(value))
+        names: frozenset[str] = frozenset().union(*read)
+        self._names("", function.__globals__, names)
+        beyond = {name for name in names if name not in function.__globals__}
+        if beyond:
+            self._names("", vars(builtins), beyond)
+        for name in self.reads.imports:
+            self._names("", sys.modules, [name, *([name.partition(".")[0]] if "." in name else [])])
 
-    def _cell(self, name: str, cell: Any) -> None:
+    def _cell(self, name: str, cell: Any, strict: bool) -> None:
+        self._hold(name, cell, Kind.CELL)
         try:
             value = cell.cell_contents
         except ValueError:
             return  # a variable that has no value yet
-        self._hold(name, cell, Kind.CELL)
-        self.add(name, value)
-
-
-def _package(kind: type) -> str:
-    return kind.__module__.partition(".")[0]
-
-
-def _is_own(kind: type) -> bool:
-    """Whether a class is written in the user's own program, not in an installed package."""
-    module = sys.modules.get(kind.__module__)
-    return kind.__module__ == "__main__" or _is_own_file(getattr(module, "__file__", None) or "")
+        self.add(name, value, strict)
 
 
 @functools.cache
-def _is_own_file(filename: str) -> bool:
-    installed = "site-packages" in filename or "dist-packages" in filename
-    return bool(filename) and not installed and lines.belongs_to_user(filename)
+def _known_classes() -> frozenset[type]:
+    return frozenset(value for value in vars(builtins).values() if isinstance(value, type)) | frozenset(
+        (OrderedDict, defaultdict, deque, functools.partial, types.SimpleNamespace)
+    )
+
+
+def _is_opaque(kind: type) -> bool:
+    """Objects that annotations are made of, and modules' specifications: nothing that is computed with."""
+    return kind.__module__ in ("typing", "importlib._bootstrap", "importlib.machinery")
+
+
+def _is_torchs_own(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in ("torch", "torch_xla", "jaxlib", "jax") and kind is not torch.Generator
+
+
+def _is_own(function: Any) -> bool:
+    """Whether a function is the user's own, not one of an installed package."""
+    code = getattr(function, "__code__", None)
+    return (
+        code is not None
+        and "site-packages" not in code.co_filename
+        and known.domain_of(code, function.__globals__) is known.Domain.PROGRAM
+    )
+
+
+def _is_programs(kind: type) -> bool:
+    """Whether the code of a class is the program's, so that the names in it are those that were executed."""
+    return not known.is_of_library(kind)
 
 
 def _is_special(name: str) -> bool:
@@ -213,10 +384,11 @@ def _is_special(name: str) -> bool:
     return name.startswith("__") and name.endswith("__")
 
 
-_MAKES = frozenset(("__init__", "__new__", "__post_init__"))
 _NO_METHODS = frozenset((
     "__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__name__", "__qualname__", "__file__",
     "__builtins__", "__slots__", "__repr__", "__str__", "__del__", "__reduce__", "__getstate__", "__setstate__",
+    "__abstractmethods__", "__parameters__", "__orig_bases__", "__match_args__", "__dataclass_params__",
+    "__static_attributes__", "__firstlineno__", "__spec__", "__loader__", "__subclasshook__",
 ))  # fmt: skip
 
 
@@ -224,17 +396,33 @@ def _slots(cls: type) -> tuple[str, ...]:
     names: list[str] = []
     for base in cls.__mro__:
         slots = vars(base).get("__slots__", ())
-        names += [slots] if isinstance(slots, str) else list(slots)
+        own = [slots] if isinstance(slots, str) else list(slots)
+        # A private name is kept under the name of its class.
+        names += [
+            f"_{base.__name__.lstrip('_')}{name}" if name.startswith("__") and not name.endswith("__") else name
+            for name in own
+        ]
     return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
 
 
-@functools.cache
-def _names_in(code: types.CodeType) -> frozenset[str]:
-    """The global names and attributes in a function, the functions inside it and its strings included."""
-    names = set(code.co_names)
+@functools.lru_cache(4096)
+def _inner(code: types.CodeType) -> tuple[types.CodeType, ...]:
+    """The code of the functions that are made inside a function."""
+    found: list[types.CodeType] = []
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            names |= _names_in(constant)
-        elif isinstance(constant, str):
-            names.add(constant)  # `getattr(self, "rate")`
-    return frozenset(names)
+            found += [constant, *_inner(constant)]
+    return tuple(found)
+
+
+def not_found(reached: Reached, reads: Reads) -> list[str]:
+    """What was executed of the program and belongs to no function that was reached."""
+    if reads.compiled:
+        return []
+    known_codes = {*reached.codes, *(inner for code in reached.codes for inner in _inner(code))}
+    return [
+        f"it runs `{code.co_qualname}` ({code.co_filename}:{code.co_firstlineno}), which cannot be found from its "
+        f"arguments, closure and globals"
+        for code in reads.codes
+        if code not in known_codes
+    ]

@@ -1,41 +1,29 @@
-"""Watches one call of a function: what does it besides recording operations, and on which line?
+"""Watches one call of a function: what does it besides recording operations, on which line, and what does it look at?
 
-Only the few calls from which a replay is made are watched; a profile function makes them some times slower.
+Only the few calls from which a replay is made are watched; a profile and a trace function make them some times slower.
 """
 
-import builtins
 import gc
 import logging
 import random
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
 import torch
 
+from ..dispatch import kernels
 from ..metrics import events, lines
 from ..metrics.events import Direction
 from ..metrics.lines import Line
+from . import known, reads
+from .known import Domain
 from .reach import Difference
 
-_EFFECTS: dict[Any, str] = {
-    print: "prints",
-    input: "reads the keyboard",
-    open: "opens a file",
-    builtins.next: "takes the next element of an iterator",
-    time.time: "looks at the clock",
-    time.time_ns: "looks at the clock",
-    time.monotonic: "looks at the clock",
-    time.perf_counter: "looks at the clock",
-    time.perf_counter_ns: "looks at the clock",
-    time.sleep: "sleeps",
-}
-
-_GENERATORS = ("Python's `random`", "NumPy", "PyTorch on the CPU")
+_GENERATORS = ("Python's `random`", "NumPy", "PyTorch on the CPU", "a generator of its own")
 
 _LOG = logging.Logger._log.__code__
 
@@ -45,8 +33,12 @@ class Watch:
 
     def __init__(self, suspects: Sequence[Difference] = ()) -> None:
         self.reasons: list[str] = []
+        self.unknown: list[str] = []  # calls of which nobody knows what they do
         self.uploads: list[Line] = []
+        self.executed = reads.Executed()
+        self.through_dynamo = False  # code ran that PyTorch made of the program's
         self.complete = True  # whether a profiler or debugger of the user's kept us from looking
+        self._importing: FrameType | None = None  # what looks for a module that is not there yet
         self._suspects = list(suspects)
         self._culprits: dict[str, Line] = {}
 
@@ -57,11 +49,12 @@ class Watch:
         gc.disable()
         self._states = _random_states()
         events.guard(self._heard)
-        self.complete = sys.getprofile() is None and (not self._suspects or sys.gettrace() is None)
+        self._traces = sys.gettrace() is None
+        self.complete = sys.getprofile() is None and (self._traces or not self._suspects)
+        self._last: Line | None = None
         if self.complete:
-            if self._suspects:
-                self._tokens = [_token(each.read) for each in self._suspects]
-                self._last: Line | None = None
+            self._tokens = [_token(each.read) for each in self._suspects]
+            if self._traces:
                 sys.settrace(self._trace)
             sys.setprofile(self._profile)
         return self
@@ -69,15 +62,21 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         if self.complete:
             sys.setprofile(None)
-            if self._suspects:
+            if self._traces:
                 sys.settrace(None)
-                self._look(None)
+            self._look(None)
         events.unguard(self._heard)
         if self._collects:
             gc.enable()
         for name, before, after in zip(_GENERATORS, self._states, _random_states(), strict=True):
             if before != after:
                 self.reasons.append(f"it draws random numbers of {name}")
+
+    def reads(self) -> reads.Reads:
+        """What the program's code has looked at."""
+        found = self.executed.reads()
+        found.compiled = self.through_dynamo
+        return found
 
     def line_of(self, path: str) -> Line | None:
         """The line that changed the suspect with this path."""
@@ -95,24 +94,56 @@ class Watch:
                 self.reasons.append(_at("it reads a value on the host", event.frames[0]))
 
     def _profile(self, frame: FrameType, kind: str, called: Any) -> None:
-        if kind == "c_call":
-            try:
-                effect = _EFFECTS.get(called)
-            except TypeError:
-                return
-            if effect is not None and lines.belongs_to_user(frame.f_code.co_filename):
-                self.reasons.append(_at(f"it {effect}", lines.line_of(frame)))
-        elif kind == "call" and frame.f_code is _LOG:
-            caller = frame.f_back
-            while caller is not None and caller.f_code.co_filename == _LOG.co_filename:
-                caller = caller.f_back
-            if caller is not None and lines.belongs_to_user(caller.f_code.co_filename):
-                self.reasons.append(_at("it logs", lines.line_of(caller)))
+        if self._importing is not None:
+            if kind == "return" and frame is self._importing:
+                self._importing = None
+        elif kind == "c_call":
+            if _asked_by(frame) is Domain.PROGRAM and called is not sys.setprofile:
+                self._c_call(frame, called)
+        elif kind == "call":
+            code = frame.f_code
+            if known.is_import(code):
+                self._importing = frame
+            elif known.domain_of(code, frame.f_globals) is Domain.PROGRAM:
+                if not self._traces:
+                    self.executed.whole.add(code)
+                self.executed.offsets[code]  # it was there, whatever it did  # noqa: B018
+            elif frame.f_back is not None and _asked_by(frame.f_back) is Domain.PROGRAM:
+                self._python_call(frame, code)
+
+    def _c_call(self, frame: FrameType, called: Any) -> None:
+        try:
+            if called in known.BY_NAME:
+                self.executed.everything |= not reads.name_is_constant(frame)
+            elif called in known.BY_ANY_NAME or called.__name__ in known.ANY_NAME:
+                self.executed.everything = True
+            is_known = known.call_is_known(called)
+        except TypeError:  # bound to something that has no hash
+            is_known = known.call_is_known(called)
+        if not is_known and not known.call_by_library_is_known(called, frame):
+            self._tell(f"it {known.said(called)}", frame)
+
+    def _python_call(self, frame: FrameType, code: CodeType) -> None:
+        if code is _LOG:
+            self._tell("it logs", frame)
+        elif known.is_dynamos(code):
+            self.through_dynamo = True
+        elif not known.code_is_known(code, frame.f_globals):
+            module = frame.f_globals.get("__name__", "?")
+            self._tell(f"it calls {module}.{code.co_qualname}, of which it is not known what it does besides", frame)
+
+    def _tell(self, what: str, frame: FrameType) -> None:
+        if len(self.unknown) < 10:
+            users = lines.user_frame(frame)
+            self.unknown.append(_at(what, lines.line_of(users or frame)))
 
     def _trace(self, frame: FrameType, kind: str, argument: Any) -> Callable[..., Any] | None:
-        if not lines.belongs_to_user(frame.f_code.co_filename):
+        if self._importing is not None or known.domain_of(frame.f_code, frame.f_globals) is not Domain.PROGRAM:
             return None
-        if kind != "return":
+        frame.f_trace_opcodes = True
+        if kind == "opcode":
+            self.executed.offsets[frame.f_code].add(frame.f_lasti)
+        elif kind == "line" and self._suspects:
             self._look(lines.line_of(frame))
         return self._trace
 
@@ -133,6 +164,17 @@ _CAUSES = {
 }
 
 
+def _asked_by(frame: FrameType) -> Domain:
+    """Whose code asked for what this frame does: the standard library works for its caller."""
+    each: FrameType | None = frame
+    while each is not None:
+        domain = known.domain_of(each.f_code, each.f_globals)
+        if domain is not Domain.PYTHON:
+            return domain
+        each = each.f_back
+    return Domain.ENGINE
+
+
 def _at(what: str, line: Line) -> str:
     return f"{what} ({lines.text(line)})"
 
@@ -143,4 +185,4 @@ def _token(read: Callable[[], Any]) -> Any:
 
 
 def _random_states() -> tuple[Any, ...]:
-    return random.getstate(), str(np.random.get_state()), torch.get_rng_state().numpy().tobytes()
+    return random.getstate(), str(np.random.get_state()), torch.get_rng_state().numpy().tobytes(), kernels.given_draws

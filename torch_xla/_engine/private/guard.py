@@ -5,12 +5,17 @@ nothing on `xla:1` could be differentiated, for the backward engine keeps a queu
 would ignore the ordinal a thread has chosen. PyTorch offers Python no way to say otherwise, but its guards lie in a
 table that is exported, one for each device type, and calls go through their table of methods.
 
-And it may not let exceptions of hooks out of a backward pass (`let_exceptions_pass`).
+And C++ calls a guard where nothing may be raised, while Python raises an interrupt wherever Python runs, be it in the
+few lines that look a method of the guard up: the process would end. So what answers here is C++'s own, or written in C;
+with no line of Python run, an interrupt waits until the program is back in Python (`let_exceptions_pass`).
 """
 
 import ctypes
+import mmap
 import os
-from collections.abc import Callable
+import platform
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -23,14 +28,20 @@ _UNUSED_TYPE = 3  # OPENGL, which no build has
 # A guard's methods in the order of its header, the same from PyTorch 2.11 to 2.15: type, exchangeDevice, getDevice,
 # setDevice, uncheckedSetDevice, getStream, getDefaultStream, getStreamFromGlobalPool, getNewStream, exchangeStream, …
 # Before the first lie two words about the class; we copy more methods than there are.
-_GET_DEVICE, _EXCHANGE_STREAM = 2, 9
+_TYPE, _EXCHANGE_DEVICE, _GET_DEVICE, _GET_STREAM, _GET_NEW_STREAM, _EXCHANGE_STREAM = 0, 1, 2, 5, 8, 9
 _WORDS_BEFORE, _METHODS = 2, 40
 
 _keep: list[Any] = []
+_python_streams: dict[int, int | None] = {}  # the methods that `let_exceptions_pass` replaced
 
 
-def answer_for_device_count(count: Callable[[], int]) -> bool:
-    """Lets `count` say how many devices the backward engine needs queues for; False if this PyTorch does not allow it.
+def device_word(index: int) -> int:
+    """One of our devices as C++ returns it in a register: two bytes, its type and its ordinal."""
+    return _OURS | index << 8
+
+
+def answer_for_device_count(holder: Any) -> bool:
+    """Lets `holder.count` be for how many devices the backward engine has queues; False if PyTorch does not allow it.
 
     The engine asks the guards of all device types, once, and takes the largest answer: a guard of a type that exists
     on no machine answers for us.
@@ -39,7 +50,9 @@ def answer_for_device_count(count: Callable[[], int]) -> bool:
     if guards is None or guards[_UNUSED_TYPE]:
         return False
     method = ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_void_p)
-    tell_type, tell_count = method(lambda _: _UNUSED_TYPE), method(lambda _: count())
+    # Each is called with the guard, which becomes the default of an attribute that is there.
+    tell_type = method(partial(getattr, SimpleNamespace(type=_UNUSED_TYPE), "type"))
+    tell_count = method(partial(getattr, holder, "count"))
     # Of the methods besides `type()` the engine calls the count, and `setDevice`, whose result nobody reads.
     methods = (ctypes.c_void_p * _METHODS)(*[ctypes.cast(tell_count, ctypes.c_void_p).value] * _METHODS)
     methods[0] = ctypes.cast(tell_type, ctypes.c_void_p).value
@@ -49,20 +62,26 @@ def answer_for_device_count(count: Callable[[], int]) -> bool:
     return True
 
 
-def answer_for_current_device(current: Callable[[], int]) -> bool:
-    """Lets `current` say which ordinal a bare device name means; False if this PyTorch does not allow it."""
-    # A device is two bytes, its type and its ordinal, and returned in a register.
-    tell = ctypes.CFUNCTYPE(ctypes.c_int16, ctypes.c_void_p)(lambda _: _OURS | current() << 8)
+def answer_for_current_device(holder: Any) -> bool:
+    """Lets `holder.word`, a `device_word`, be what a bare device means; False if this PyTorch does not allow it."""
+    tell = ctypes.CFUNCTYPE(ctypes.c_int16, ctypes.c_void_p)(partial(getattr, holder, "word"))
     _keep.append(tell)
-    return _replace(_GET_DEVICE, ctypes.cast(tell, ctypes.c_void_p).value)
+    address = ctypes.cast(tell, ctypes.c_void_p).value
+    # Nothing is exchanged: the ordinal of a thread is chosen in Python. The device it is given is not looked at.
+    return _replace({_GET_DEVICE: address, _EXCHANGE_DEVICE: address})
+
+
+# `return c10::Stream(c10::Stream::DEFAULT, device)`, for a method called with the guard and a device: the stream
+# is the device (two bytes) and a number, in two registers. ctypes has no function that returns two.
+_DEFAULT_STREAM = {"x86_64": bytes.fromhex("0fb7c631d2c3")}  # movzx eax, si; xor edx, edx; ret
 
 
 def let_exceptions_pass() -> bool:
-    """Lets an exception leave the backward engine; False if this PyTorch does not allow it.
+    """Keeps Python out of the guard's other methods; False if this PyTorch or this machine does not allow it.
 
-    While an exception of a hook leaves a node, the engine gives the node's stream back. A Python guard does that by
-    calling Python, which fails because of that very exception, where C++ may not fail: the process would end. There are
-    no streams here, so the method is the CPU's, which does nothing.
+    While an exception of a hook leaves a node, the backward engine gives the node's stream back, and whenever a result
+    gets its place in a graph, it asks for the stream. With Python in these methods, an exception or an interrupt would
+    end the process. A device has one stream, so there is nothing to exchange: that method is the CPU's.
     """
     guards = _guards()
     if guards is None or not guards[_CPU]:
@@ -70,11 +89,45 @@ def let_exceptions_pass() -> bool:
     methods = ctypes.c_void_p.from_address(guards[_CPU]).value
     if methods is None:
         return False
-    return _replace(_EXCHANGE_STREAM, (ctypes.c_void_p * _METHODS).from_address(methods)[_EXCHANGE_STREAM])
+    done = _replace({_EXCHANGE_STREAM: (ctypes.c_void_p * _METHODS).from_address(methods)[_EXCHANGE_STREAM]})
+    stream = _executable(_DEFAULT_STREAM.get(platform.machine(), b""))
+    if not done or stream is None:
+        return False
+    tell = ctypes.CFUNCTYPE(ctypes.c_int8, ctypes.c_void_p)(partial(getattr, SimpleNamespace(type=_OURS), "type"))
+    _keep.append(tell)
+    table = ctypes.c_void_p.from_address(guards[_OURS]).value
+    if table is None:
+        return False
+    theirs = (ctypes.c_void_p * _METHODS).from_address(table)
+    _python_streams.update({_GET_STREAM: theirs[_GET_STREAM], _GET_NEW_STREAM: theirs[_GET_NEW_STREAM]})
+    return _replace({_TYPE: ctypes.cast(tell, ctypes.c_void_p).value, _GET_STREAM: stream, _GET_NEW_STREAM: stream})
 
 
-def _replace(method: int, function: int | None) -> bool:
-    """Gives our guard another method, in a copy of its table."""
+def leave_streams_to_python() -> None:
+    """Gives the guard its own way to streams back, for a process that uses several ordinals.
+
+    The backward engine waits for streams of other devices by events, which know the streams that Python makes; an
+    interrupt in the few lines that look these methods up can still end such a process.
+    """
+    if _python_streams:
+        _replace(_python_streams)
+
+
+def _executable(code: bytes) -> int | None:
+    """Where a page with this machine code lies; `None` where pages that were written may not be executed."""
+    if not code:
+        return None
+    page = mmap.mmap(-1, mmap.PAGESIZE)
+    page.write(code)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    _keep.append(page)
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return None if protect(address, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC) else address
+
+
+def _replace(methods: dict[int, int | None]) -> bool:
+    """Gives our guard other methods, in a copy of its table."""
     guards = _guards()
     if guards is None or not guards[_OURS]:
         return False
@@ -84,7 +137,8 @@ def _replace(method: int, function: int | None) -> bool:
         return False
     table = (ctypes.c_void_p * (_WORDS_BEFORE + _METHODS)).from_address(theirs.value - _WORDS_BEFORE * word)
     copied = (ctypes.c_void_p * (_WORDS_BEFORE + _METHODS))(*table)
-    copied[_WORDS_BEFORE + method] = function
+    for method, function in methods.items():
+        copied[_WORDS_BEFORE + method] = function
     _keep.append(copied)
     theirs.value = ctypes.addressof(copied) + _WORDS_BEFORE * word
     return True

@@ -1,23 +1,31 @@
 """Every private name of JAX that the engine borrows, and why. Nothing else in the package touches one."""
 
 import functools
+import gc
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
+from operator import itemgetter, methodcaller
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax._src import source_info_util
+from jax._src import compiler, source_info_util, stages
 from jax._src.core import ShapedArray
-from jax._src.interpreters import pxla
+from jax._src.interpreters import mlir, pxla
 from jax._src.lax import lax as _lax
 from jax._src.lax import linalg as _linalg
+from jax._src.layout import Layout
+from jaxlib import _jax
 
 # QR by Householder reflectors, left as they are: `jax.lax.linalg` offers what multiplies them, but not this.
 geqrf: Any = _linalg.geqrf
+
+# A context in which every dialect is registered that JAX's own modules are written in.
+module_context: Any = mlir.make_ir_context
 
 
 def weakly_typed(scalar: jax.Array, dtype: np.dtype) -> jax.Array:
@@ -35,18 +43,28 @@ def put(host: np.ndarray, device: jax.Device) -> jax.Array:
 
     `jax.device_put` does the same by way of a traced primitive, and takes 100 µs where this takes 4.
     """
-    sharding = jax.sharding.SingleDeviceSharding(device)
     # Without x64 the numbers would be narrowed to 32 bits under an array that says it has 64.
-    with jax.enable_x64(True):
-        result: jax.Array = pxla.batched_device_put(ShapedArray(host.shape, host.dtype), sharding, [host], [device])
+    result: jax.Array = _jax.batched_device_put(
+        _aval(host.shape, host.dtype), _on_one(device), [host], [device], True, enable_x64=True
+    )
     return result
 
 
-def direct_call(executable: Any) -> Callable[[Sequence[jax.Array]], Sequence[jax.Array]] | None:
+_aval = functools.lru_cache(maxsize=1024)(ShapedArray)
+_on_one = functools.lru_cache(maxsize=64)(jax.sharding.SingleDeviceSharding)
+
+# Takes argument lists, and gives for each the outputs of a run.
+Starter = Callable[[Iterable[Sequence[jax.Array]]], Iterator[Sequence[jax.Array]]]
+
+
+def starter(executable: Any) -> Starter | None:
     """What runs a compiled program on buffers, if JAX itself would do nothing else; `None` if it would.
 
     JAX's way looks at type, size and place of each argument, and at its settings, to learn whether it knows this kind
     of call. A program's own buffers are always of the kind it was compiled for.
+
+    A run begins when the iterator is asked for its outputs, and from there to the outputs no Python runs: nobody is
+    interrupted when the inputs are given away and the outputs are not yet there (`uninterrupted`).
     """
     call = getattr(getattr(executable, "_executable", None), "unsafe_call", None)
     if not isinstance(call, pxla.ExecuteReplicated):
@@ -54,13 +72,132 @@ def direct_call(executable: Any) -> Callable[[Sequence[jax.Array]], Sequence[jax
     has_effects = call.has_unordered_effects or call.ordered_effects or call.has_host_callbacks or call.mut
     if has_effects or len(call.kept_var_idx) != len(jax.tree.leaves(executable.in_avals)):
         return None
-    execute, handlers = call.xla_executable.execute_sharded, call.out_handler.handlers
+    execute = call.xla_executable.execute_sharded
+    consume = methodcaller("consume_with_handlers", call.out_handler.handlers)
+    return lambda calls: map(consume, map(execute, calls))
 
-    def run(buffers: Sequence[jax.Array]) -> Sequence[jax.Array]:
-        outputs: Sequence[jax.Array] = execute(buffers).consume_with_handlers(handlers)
-        return outputs
 
-    return run
+class Serialised(NamedTuple):
+    """An executable in XLA's own form, the name under which profiles show it, and which outputs have a weak type."""
+
+    data: bytes
+    name: str
+    weak: tuple[int, ...]
+
+
+def serialised(compiled: jax.stages.Compiled) -> Serialised:
+    """XLA's own form of an executable.
+
+    JAX would pickle this together with its own objects around it, and unpickling runs whatever a file says. Raises
+    `ValueError` for a program that holds objects of this process, such as a callback to Python.
+    """
+    whole: Any = compiled
+    unloaded = getattr(whole._executable, "_unloaded_executable", None)
+    if unloaded is None:
+        raise ValueError("this backend does not serialise its executables")
+    effects = [*unloaded.unordered_effects, *unloaded.ordered_effects]
+    if effects or unloaded.host_callbacks or unloaded.keepalive or unloaded.mut or whole._params.const_args:
+        raise ValueError("it holds objects of this process, such as callbacks to Python")
+    if len(unloaded.kept_var_idx) != len(unloaded.input_avals):
+        raise ValueError("it leaves out some of its inputs")
+    weak = tuple(i for i, aval in enumerate(unloaded.output_avals) if aval.weak_type)
+    return Serialised(unloaded.xla_executable.serialize(), unloaded.name, weak)
+
+
+def load(data: bytes, device: jax.Device) -> Any:
+    """XLA's executable from what `serialised` gave; other bytes raise what XLA makes of them, or end the process."""
+    client: Any = device.client
+    # The bytes name the device they were compiled for, be it another one.
+    options = compiler.get_compile_options(1, 1, device_assignment=np.array([[device.id]]))
+    return client.deserialize_executable(data, _jax.DeviceList((device,)), options)
+
+
+def _layouts(ask: Callable[[], Sequence[Any]]) -> list[Any] | None:
+    # JAX's own function for this takes whatever is raised in it, an interrupt too, for an answer.
+    try:
+        return [Layout.from_pjrt_layout(each) for each in ask()]
+    except (NotImplementedError, jax.errors.JaxRuntimeError):
+        return None  # a plugin that does not tell
+
+
+def compiled_from(
+    executable: Any,
+    name: str,
+    device: jax.Device,
+    inputs: Sequence[jax.ShapeDtypeStruct],
+    outputs: Sequence[jax.ShapeDtypeStruct],
+    donated: Sequence[int],
+) -> jax.stages.Compiled:
+    """What JAX would have made of XLA's `executable`, from plain descriptions of what it takes and gives.
+
+    The outputs' `weak_type` is kept. All of them lie on `device`.
+    """
+    placed = jax.sharding.SingleDeviceSharding(device)
+    with jax.enable_x64(True):
+        arguments = [ShapedArray(each.shape, each.dtype) for each in inputs]
+        results = [ShapedArray(each.shape, each.dtype, weak_type=each.weak_type) for each in outputs]
+    takes = _layouts(executable.get_parameter_layouts) or [None] * len(arguments)
+    gives = _layouts(executable.get_output_layouts) or [None] * len(results)
+    shardings = [placed] * len(arguments), [placed] * len(results)
+    unloaded = pxla.UnloadedMeshExecutable(
+        xla_executable=executable,
+        device_list=_jax.DeviceList((device,)),
+        backend=device.client,
+        input_avals=arguments,
+        input_shardings=shardings[0],
+        output_avals=results,
+        output_shardings=shardings[1],
+        committed=True,
+        name=name,
+        unordered_effects=[],
+        ordered_effects=[],
+        keepalive=[],
+        host_callbacks=[],
+        kept_var_idx=set(range(len(arguments))),
+        mut=None,
+        xla_in_layouts=takes,
+        dispatch_in_layouts=pxla.get_dispatch_layouts(takes, shardings[0], arguments),
+        xla_out_layouts=gives,
+        all_args_info=None,
+        pgle_profiler=None,
+    )
+    info = [stages.ArgInfo(aval, index in donated) for index, aval in enumerate(arguments)]
+    return stages.Compiled(
+        unloaded.load(), [], (tuple(info), {}), jax.tree.structure((0,) * len(results)), no_kwargs=True
+    )
+
+
+def call_by_jax(executable: Any, arrays: Sequence[jax.Array]) -> Sequence[jax.Array]:
+    """Runs a compiled program in JAX's own way."""
+    with jax.enable_x64(True):
+        outputs: Sequence[jax.Array] = executable(*arrays)
+    return outputs
+
+
+def starter_on_each(compiled: Any) -> Starter:
+    """What runs a program over a mesh on this process's part of each array, and gives its part of each result.
+
+    The arrays lie on this process's one device of the mesh, and so do the results. JAX would have them wrapped as
+    arrays of all processes, and unwrapped again.
+    """
+    call = compiled._executable.unsafe_call
+    execute, handlers = call.xla_executable.execute_sharded, [itemgetter(0)] * len(call.out_handler.handlers)
+    if call.ordered_effects or call.has_unordered_effects or call.has_host_callbacks:
+        return partial(map, partial(_call_with_tokens, call, handlers))
+    consume = methodcaller("consume_with_handlers", handlers)
+    return lambda calls: map(consume, map(execute, calls))
+
+
+def _call_with_tokens(call: Any, handlers: Sequence[Any], arrays: Sequence[jax.Array]) -> Sequence[jax.Array]:
+    found = call.xla_executable.execute_sharded(call._add_tokens_to_inputs(list(arrays)), with_tokens=True)
+    tokens = found.consume_with_handlers([_all] * len(call.ordered_effects), strict=False)
+    call._handle_token_bufs(tokens, found.consume_token())
+    results: Sequence[jax.Array] = found.consume_with_handlers(handlers)
+    return results
+
+
+def _all(parts: Sequence[jax.Array]) -> Sequence[jax.Array]:
+    return parts
 
 
 class _Somewhere(source_info_util.SourceInfo):
@@ -92,8 +229,19 @@ def traceback_at(line: tuple[str, int, str] | None) -> Any:
     code = _take.__code__.replace(
         co_filename=file, co_firstlineno=max(1, number), co_name=function, co_qualname=function
     )
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(FunctionType(code, {"get_traceback": source_info_util.Traceback.get_traceback})).result()
+    take = FunctionType(code, {"get_traceback": source_info_util.Traceback.get_traceback})
+    collects = gc.isenabled()
+    try:
+        # Who waits here holds the engine's lock. Garbage collected in the other thread may run a finalizer that asks
+        # for it: both would wait for ever.
+        gc.disable()
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(take).result()
+    except RuntimeError:
+        return take()  # Python ends and starts no thread: what an exit handler compiles shows our lines too
+    finally:
+        if collects:
+            gc.enable()
 
 
 _take: Any = lambda: get_traceback()  # type: ignore[name-defined]  # noqa: E731, F821

@@ -1,12 +1,18 @@
 """Every private name of PyTorch that the engine borrows, and why. Nothing else in the package touches one."""
 
+import ctypes
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import _meta_registrations
+from torch._higher_order_ops.associative_scan import associative_scan_op
+from torch._higher_order_ops.cond import cond_op
+from torch._higher_order_ops.map import map_impl
+from torch._higher_order_ops.scan import scan_op
+from torch._higher_order_ops.while_loop import while_loop_op
 
 # The documented way to a Python backend goes through these: an empty tensor on PrivateUse1, the hooks and the guard.
 create_empty_tensor = torch._C._acc.create_empty_tensor
@@ -68,6 +74,21 @@ TensorGuards = torch._C._dynamo.guards.TensorGuards
 # A number that is another one after every change to a dictionary.
 dict_version = torch._C._dynamo.guards.dict_version
 
+# How many tensors and others hold a storage, given its address: of aliases made in C++ Python knows nothing.
+storage_use_count = torch._C._storage_Use_Count
+tensor_use_count = torch.Tensor._use_count  # type: ignore[attr-defined]
+
+transforms_are_active = torch._C._are_functorch_transforms_active
+
+
+def modes_of_calls() -> tuple[object, ...]:
+    """What sees the calls of this thread before an operator does: modes, and hooks of saved tensors."""
+    functions = [torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())]
+    operators = [torch._C._get_dispatch_stack_at(i) for i in range(torch._C._len_torch_dispatch_stack())]
+    saved = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return (*functions, *operators, saved) if saved is not None else (*functions, *operators)
+
+
 # PyTorch counts the writes of `_foreach_` operators in their kernels, not before them.
 increment_version = torch._C._increment_version
 
@@ -114,6 +135,23 @@ def answer_for_accelerator(**answers: Any) -> None:
     """Replaces what `torch.accelerator` asks PyTorch's guard, which knows one ordinal of a Python backend."""
     for name, answer in answers.items():
         setattr(torch._C, f"_accelerator_{name}", answer)
+
+
+def answer_for_device(answer: Any) -> None:
+    """Replaces the question for the accelerator, or for the CPU if there is none."""
+    torch._C._get_accelerator = answer  # type: ignore[attr-defined]
+
+
+def wrap_available_device_type(wrapper: Any) -> None:
+    """Replaces the function that tells `DataParallel` what to spread a module over, for that class alone."""
+    names = torch.nn.parallel.data_parallel.__globals__
+    names["_get_available_device_type"] = wrapper(names["_get_available_device_type"])
+
+
+def wrap_fake_device_test(wrapper: Any) -> None:
+    """Replaces the question of `FakeTensorMode`, whether this device is one to be initialised."""
+    names = vars(torch._subclasses.fake_tensor)
+    names["_is_privateuse1_backend_available"] = wrapper(names["_is_privateuse1_backend_available"])
 
 
 def raw_library(namespace: str) -> torch.library.Library:
@@ -204,3 +242,51 @@ def constant_in_graphs(function: Any) -> Any:
     """
     function._dynamo_marked_constant = True
     return function
+
+
+# Loops and branches, whose arguments are functions or graphs.
+while_loop = while_loop_op
+cond = cond_op
+scan = scan_op
+map_loop = map_impl
+associative_scan = associative_scan_op
+
+
+def kernel_of_higher_order(operator: Any, kernel: Any) -> None:
+    """Calls `kernel` when `operator` is called with tensors on PrivateUse1, outside of everything that traces."""
+    operator.py_impl(torch._C.DispatchKey.PrivateUse1)(kernel)
+
+
+def composition_of(operator: Any) -> Any:
+    """What PyTorch runs for an operator that takes functions: Python, which reads on the host how to go on."""
+    return operator.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
+
+
+def wrap_generator_class(make: Callable[[Any], Any]) -> None:
+    """Lets `make(device)` say what `torch.Generator(device)` is; where it returns `None`, PyTorch does.
+
+    PyTorch has no hook for backends in Python, and `torch.Generator` must stay the class that it is: annotations,
+    `isinstance` and TorchScript know it. So it is called by way of a class of its own, as any class written in Python
+    may be; C's classes only do not let it be set.
+    """
+    kind = type(torch.Generator)
+
+    class Calling(kind):  # type: ignore[misc, valid-type]
+        __slots__ = ()
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            if cls is torch.Generator and (args or "device" in kwargs):
+                made = make(args[0] if args else kwargs["device"])
+                if made is not None:
+                    return made
+            return super().__call__(*args, **kwargs)
+
+    Calling.__name__ = Calling.__qualname__ = kind.__name__
+    word = ctypes.sizeof(ctypes.c_void_p)
+    place = ctypes.c_void_p.from_address(id(torch.Generator) + object.__basicsize__ - word)
+    if place.value == id(kind):  # the head of an object ends with its class
+        _keep.append(Calling)
+        place.value = id(Calling)
+
+
+_keep: list[Any] = []

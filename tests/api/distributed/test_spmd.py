@@ -1,0 +1,107 @@
+"""Meshes, and sharding over a mesh of one device; what needs several devices is refused."""
+
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.distributed import tensor as distributed_tensor
+
+import torch_xla
+import torch_xla.distributed.parallel_loader as pl
+import torch_xla.distributed.spmd as xs
+
+ONE = xs.Mesh([0], (1, 1), ("data", "model"))
+TWO = xs.Mesh([0, 1], (2, 1), ("data", "model"))
+
+
+def test_a_mesh_tells_its_shape() -> None:
+    mesh = xs.Mesh(np.array(range(8)), (4, 2), axis_names=("fsdp", "tensor"))
+    assert mesh.size() == 8 and mesh.shape() == OrderedDict(fsdp=4, tensor=2)
+    assert mesh.get_logical_mesh().tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert [mesh.get_axis_name_idx(name) for name in ("fsdp", "tensor", "data")] == [0, 1, None]
+    assert xs.Mesh([1, 0], (2,)).shape() == {0: 2}
+    hybrid = xs.HybridMesh(ici_mesh_shape=(2, 2), axis_names=("data", "model"))
+    assert hybrid.get_logical_mesh().tolist() == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize(
+    "arguments, what",
+    [
+        (([0, 1], (3,)), "2 device ids do not fill a mesh of shape"),
+        (([0, 2], (2,)), "expected 0 to 1, each once"),
+        (([1, 1], (2,)), "expected 0 to 1, each once"),
+        (([0], (1,), ("a", "b")), "2 axis names for 1 axes"),
+        (([0], (1, 1), ("a", "a")), "an axis name stands twice"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_together_is_refused(arguments: Any, what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        xs.Mesh(*arguments)
+
+
+def test_several_slices_are_refused() -> None:
+    with pytest.raises(NotImplementedError, match="several slices"):
+        xs.HybridMesh(ici_mesh_shape=(2, 2), dcn_mesh_shape=(2, 1))
+
+
+def test_the_global_mesh_is_the_one_that_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch_xla.distributed.spmd.xla_sharding._global_mesh", None)
+    assert xs.get_global_mesh() is None
+    xs.set_global_mesh(TWO)
+    assert xs.get_global_mesh() is TWO
+    with pytest.raises(TypeError, match="expected a Mesh, not list"):
+        xs.set_global_mesh([0, 1])  # type: ignore[arg-type]
+    assert xs.get_1d_mesh("data").size() == torch_xla.device_count()
+
+
+@pytest.mark.parametrize("spec", [(None, None), ("data", "model"), (0, None), (("data", "model"), None)])
+def test_sharding_over_one_device_keeps_the_tensor(spec: xs.PartitionSpec) -> None:
+    t = torch.ones(2, 3, device="xla")
+    assert xs.mark_sharding(t, ONE, spec) is t
+    assert xs.clear_sharding(t) is t
+
+
+def test_gradients_flow_through_a_marked_intermediate() -> None:
+    x = torch.tensor([1.0, 2.0], device="xla", requires_grad=True)
+    y = x * 3
+    marked = xs.mark_sharding_with_gradients(y, ONE, (0,))
+    assert marked is not y and marked.tolist() == [3, 6]
+    marked.sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize(
+    "device, mesh, spec, error, what",
+    [
+        ("xla", TWO, ("data", None), NotImplementedError, "the mesh has 2 devices"),
+        ("xla", ONE, ("data",), ValueError, r"has 1 entries, but the tensor of shape \[2, 3\] has 2 dimensions"),
+        ("xla", ONE, ("fsdp", None), ValueError, "the mesh has no axis 'fsdp'; it has"),
+        ("xla", ONE, (2, None), ValueError, "the mesh has no axis 2"),
+        ("xla", ONE, ("data", 0), ValueError, "an axis of the mesh stands twice"),
+        ("cpu", ONE, ("data", None), ValueError, "expected a tensor on xla, not on cpu"),
+    ],
+)
+def test_a_sharding_that_cannot_be_is_refused(
+    device: str, mesh: xs.Mesh, spec: Any, error: type[Exception], what: str
+) -> None:
+    for mark in (xs.mark_sharding, xs.mark_sharding_with_gradients):
+        with pytest.raises(error, match=rf"{mark.__name__}\(\): .*{what}"):
+            mark(torch.ones(2, 3, device=device), mesh, spec)
+
+
+def test_a_loader_takes_a_sharding_spec() -> None:
+    spec = xs.ShardingSpec(ONE, ("data", None))
+    batches = [torch.ones(2, 3), torch.ones(2, 3) * 2]
+    loader = pl.MpDeviceLoader(batches, torch_xla.device(), input_sharding=spec)
+    assert [batch.sum().item() for batch in loader] == [6, 12]
+    with pytest.raises(NotImplementedError, match="the mesh has 2 devices"):
+        list(pl.MpDeviceLoader(batches, torch_xla.device(), input_sharding=xs.ShardingSpec(TWO, ("data", None))))
+
+
+def test_distributed_tensors_are_refused_with_the_reason() -> None:
+    with pytest.raises(NotImplementedError, match=r"distribute_tensor\(\): .*not in this version"):
+        xs.xla_distribute_tensor(torch.ones(2), None, [distributed_tensor.Replicate()])
+    with pytest.raises(NotImplementedError, match=r"distribute_module\(\): .*not in this version"):
+        xs.xla_distribute_module(torch.nn.Linear(1, 1))

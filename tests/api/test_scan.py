@@ -1,0 +1,396 @@
+"""Loops, branches and scans on the device: what PyTorch computes on the CPU, as one program without a read."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from functorch.compile import default_partition, min_cut_rematerialization_partition
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch._higher_order_ops import map as map_loop
+from torch._higher_order_ops import scan as torch_scan
+from torch._higher_order_ops import while_loop as torch_while_loop
+
+import torch_xla
+import torch_xla.debug.metrics as met
+from torch_xla.experimental.fori_loop import fori_loop, while_loop
+from torch_xla.experimental.scan import associative_scan, scan
+from torch_xla.experimental.scan_layers import scan_layers
+
+PARTITIONS = [default_partition, min_cut_rematerialization_partition]
+
+
+@contextmanager
+def one_program() -> Iterator[None]:
+    """Fails if anything inside reads a value on the host, or if what was recorded is more than one program."""
+    torch_xla.sync()
+    met.clear_all()
+    yield
+    assert not [name for name in met.counter_names() if name.startswith("aten::")]
+    assert met.counter_value("UncachedCompile") is None
+    torch_xla.sync()
+    assert met.counter_value("UncachedCompile") in (1, None)
+
+
+def unrolled(fn: Callable[..., Any], carry: Any, xs: torch.Tensor) -> tuple[Any, torch.Tensor]:
+    outputs = []
+    for x in xs:
+        carry, y = fn(carry, x)
+        outputs.append(y)
+    return carry, torch.stack(outputs)
+
+
+def cell(weight: torch.Tensor, bias: torch.Tensor, buffer: torch.Tensor) -> Callable[..., Any]:
+    """A body that closes over a matrix, a vector that is the same in every round, and a buffer it writes to."""
+
+    def fn(carry: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = x * 1
+        hidden.add_(carry @ weight.t())
+        hidden = torch.tanh(hidden) * bias.exp()
+        buffer.add_(hidden.detach().sum(0))
+        return hidden, (hidden * x).sum(-1)
+
+    return fn
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_a_scan_has_the_gradients_of_its_unrolled_form(partition: Any) -> None:
+    found = []
+    for device in ("cpu", "xla"):
+        torch.manual_seed(0)
+        leaves = [torch.randn(size).to(device).requires_grad_() for size in ((4, 4), (4,), (5, 3, 4), (3, 4))]
+        weight, bias, xs, init = leaves
+        buffer = torch.zeros(4, device=device)
+        fn = cell(weight, bias, buffer)
+        if device == "cpu":
+            carry, ys = unrolled(fn, init.clone(), xs)
+        else:
+            carry, ys = scan(fn, init, xs, partition)
+        (carry.sum() + ys.square().sum()).backward()
+        found.append([each.detach().cpu() for each in (carry, ys, buffer, *(leaf.grad for leaf in leaves))])
+    for ours, expected in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
+
+
+@settings(max_examples=5)
+@given(length=st.integers(1, 6), width=st.integers(1, 3), differentiable=st.booleans(), uses=st.booleans())
+def test_scans_of_structures(length: int, width: int, differentiable: bool, uses: bool) -> None:
+    def fn(carry: Any, x: Any) -> Any:
+        total, (count, unused) = carry
+        total = total * 0.5 + x["a"] * (x["b"] if uses else 2.0)
+        return (total, (count + 1, unused)), {"total": total.cos(), "count": count, "none": None}
+
+    a, b = torch.randn(length, width), torch.randn(length, width)
+    results = []
+    for device in ("cpu", "xla"):
+        total = torch.zeros(width, device=device)
+        xs = {"a": a.clone().to(device).requires_grad_(differentiable), "b": b.to(device)}
+        carry = (total, (torch.tensor(0, device=device), torch.ones(2, device=device)))
+        if device == "cpu":
+            outputs = []
+            for n in range(length):
+                carry, y = fn(carry, {name: each[n] for name, each in xs.items()})
+                outputs.append(y)
+            ys = {name: torch.stack([y[name] for y in outputs]) for name in ("total", "count")}
+        else:
+            carry, ys = scan(fn, carry, xs)
+            assert ys.pop("none") is None
+        if differentiable:
+            (carry[0].sum() + ys["total"].sum()).backward()
+        results.append([carry[0], carry[1][0], carry[1][1], ys["total"], ys["count"], xs["a"].grad])
+    for ours, expected in zip(results[1], results[0], strict=True):
+        if expected is None:
+            assert ours is None
+        else:
+            torch.testing.assert_close(ours.detach().cpu(), expected.detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_body_may_write_to_its_arguments() -> None:
+    def fn(carry: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        carry.add_(x)
+        x.zero_()
+        return carry, carry
+
+    init, xs = torch.zeros(2, device="xla"), torch.ones(3, 2, device="xla")
+    carry, ys = scan(fn, init, xs)
+    assert carry.tolist() == [3.0, 3.0] and ys[:, 0].tolist() == [1.0, 2.0, 3.0]
+    assert init.sum().item() == 0 and xs.sum().item() == 6
+
+
+def test_each_round_draws_other_numbers_and_the_gradient_knows_them() -> None:
+    x = torch.ones(20, 50, device="xla", requires_grad=True)
+    _, dropped = scan(lambda c, x: (c, torch.nn.functional.dropout(x, 0.5)), torch.zeros((), device="xla"), x)
+    dropped.sum().backward()
+    kept = dropped.detach().cpu()
+    assert len({tuple(row.tolist()) for row in kept}) == 20
+    torch.testing.assert_close(x.grad.cpu(), kept)  # both are 2 where an element was kept
+
+
+def test_a_pure_function_is_traced_once() -> None:
+    calls = []
+
+    def fn(carry: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        calls.append(1)
+        return carry + x, carry
+
+    x = torch.randn(3, 2, device="xla", requires_grad=True)
+    scan(fn, x[0], x, is_fn_pure=True)
+    traced = len(calls)
+    scan(fn, x[0] + 1, x, is_fn_pure=True)[0].sum().backward()
+    assert len(calls) == traced
+    scan(fn, x[0], x)
+    assert len(calls) > traced
+    assert x.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("fn", "xs", "message"),
+    [
+        (lambda c, x: (c.double(), x), torch.ones(2, 3), r"body of scan returned float64\[3\] for leaf 0"),
+        (lambda c, x: (c[:2], x), torch.ones(2, 3), r"returned float32\[2\] for leaf 0 of what it carries, which is f"),
+        (lambda c, x: ((c, c), x), torch.ones(2, 3), "must return what it carries, of the structure"),
+        (lambda c, x: c, torch.ones(2, 3), r"must return \(carry, y\); it returned a"),
+        (lambda c, x: (c, x), torch.ones(0, 3), r"`xs` of one length, and not 0.*got \[0, 3\]"),
+        (lambda c, x: (c, c), {"a": torch.ones(2, 3), "b": torch.ones(3)}, r"one length.*got \[2, 3\], \[3\]"),
+        (lambda c, x: (c, x), None, "needs at least one tensor in `xs`"),
+        (3, torch.ones(2, 3), "takes a function of carry and slice; got a int"),
+    ],
+    ids=range(8),
+)
+def test_mistakes_are_named(fn: Any, xs: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        scan(
+            fn, torch.ones(3, device="xla"), torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.to("xla"), xs)
+        )
+
+
+def test_partial_results() -> None:
+    x = torch.randn(7, 3)
+    ours = x.to("xla").requires_grad_()
+    result = associative_scan(lambda a, b: a + b, ours)
+    torch.testing.assert_close(result.detach().cpu(), x.cumsum(0), rtol=1e-5, atol=1e-5)
+    result.sum().backward()
+    torch.testing.assert_close(ours.grad.cpu(), torch.arange(7.0, 0, -1)[:, None].expand(7, 3))
+
+
+def test_the_device_decides_how_often() -> None:
+    target = torch.tensor(2.0, device="xla")
+
+    def improve(count: torch.Tensor, guess: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return count + 1, (guess + target / guess) / 2
+
+    with one_program():
+        count, root = while_loop(lambda count, guess: (guess * guess - target).abs() > 1e-5, improve, (0, target + 98))
+    rounds, guess = 0, torch.tensor(100.0)
+    while (guess * guess - 2).abs() > 1e-5:
+        rounds, guess = rounds + 1, (guess + 2 / guess) / 2
+    assert count.item() == rounds
+    torch.testing.assert_close(root.cpu(), guess)
+
+
+def test_decoding_to_an_end_token_is_one_program() -> None:
+    torch.manual_seed(0)
+    following, end = torch.randperm(16), 3
+    table = following.to("xla")
+
+    def step(place: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        last = tokens.index_select(0, place.reshape(1) - 1)
+        return place + 1, tokens.index_copy(0, place.reshape(1), table[last])
+
+    def goes_on(place: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        return (tokens.index_select(0, place.reshape(1) - 1) != end) & (place < 16)
+
+    start = torch.zeros(16, dtype=torch.int64, device="xla")
+    with one_program():
+        place, tokens = while_loop(goes_on, step, (torch.tensor(1, device="xla"), start))
+    expected = [0]
+    while expected[-1] != end and len(expected) < 16:
+        expected.append(int(following[expected[-1]]))
+    assert tokens[: place.item()].tolist() == expected
+
+
+def test_random_numbers_in_a_loop() -> None:
+    def add(i: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+        return total + torch.rand_like(total)
+
+    total = fori_loop(0, 50, add, torch.zeros(100, device="xla"))
+    assert 20 < total.mean().item() < 30 and len(set(total.tolist())) > 90
+
+
+@pytest.mark.parametrize(
+    ("condition", "body", "error", "message"),
+    [
+        (lambda x: x.sum() > 0, lambda x: x.double(), ValueError, r"while_loop returned float64\[3\] for leaf 0"),
+        (lambda x: x > 0, lambda x: x - 1, TypeError, r"a tensor of one element; got bool\[3\]"),
+        (lambda x: True, lambda x: x - 1, TypeError, "a tensor of one element; got True"),
+    ],
+    ids=range(3),
+)
+def test_mistakes_of_a_loop_are_named(condition: Any, body: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        while_loop(condition, body, (torch.ones(3, device="xla"),))
+
+
+def test_a_loop_that_writes_to_what_it_closes_over_is_refused() -> None:
+    buffer = torch.zeros(3, device="xla")
+
+    def body(x: torch.Tensor) -> torch.Tensor:
+        buffer.add_(x)
+        return x - 1
+
+    with pytest.raises(RuntimeError, match=r"writes to float32\[3\], which it closes over; carry"):
+        while_loop(lambda x: x.sum() > 0, body, (torch.ones(3, device="xla"),))
+    assert buffer.sum().item() == 0
+
+
+class Programs:
+    """PyTorch's own loops and branches, each a function of a matrix."""
+
+    @staticmethod
+    def repeat(x: torch.Tensor) -> Any:
+        start = torch.zeros((), dtype=torch.int64, device=x.device)
+        return torch_while_loop(lambda i, x: i < 5, lambda i, x: (i + 1, (x * 2).sin()), (start, x))
+
+    @staticmethod
+    def choose(x: torch.Tensor) -> Any:
+        return torch.cond(x.sum() > 2, lambda x: x.sin(), lambda x: x.cos() * 2, (x,))
+
+    @staticmethod
+    def accumulate(x: torch.Tensor) -> Any:
+        return torch_scan(lambda c, x: (c + x, c * x), x[0].clone(), x)
+
+    @staticmethod
+    def each(x: torch.Tensor) -> Any:
+        return map_loop(lambda x: (x * 2).exp(), x)
+
+    @staticmethod
+    def nested(x: torch.Tensor) -> Any:
+        def body(i: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return i + 1, torch.cond(x.sum() > 0, lambda x: x - 1.0, lambda x: x + 2.0, (x,))
+
+        return torch_while_loop(lambda i, x: i < 4, body, (torch.zeros((), dtype=torch.int64, device=x.device), x))
+
+
+@pytest.mark.parametrize("name", ["repeat", "choose", "accumulate", "each", "nested"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_pytorchs_own_loops_run_on_the_device(name: str, compiled: bool) -> None:
+    torch._dynamo.reset()
+    function, x = getattr(Programs, name), torch.randn(4, 3)
+    expected = function(x)
+    ours = x.to("xla")
+    torch_xla.sync()
+    met.clear_all()
+    found = torch.compile(function, backend="openxla")(ours) if compiled else function(ours)
+    assert not [counter for counter in met.counter_names() if counter.startswith(("aten::", "DynamoGraphByOperator"))]
+    for result, wanted in zip(
+        torch.utils._pytree.tree_leaves(found), torch.utils._pytree.tree_leaves(expected), strict=True
+    ):
+        torch.testing.assert_close(result.cpu(), wanted, rtol=1e-5, atol=1e-5)
+    assert met.counter_value("UncachedCompile") == 1
+
+
+@pytest.mark.parametrize("shift", [-10.0, 10.0])
+def test_a_branch_has_gradients(shift: float) -> None:
+    torch._dynamo.reset()
+    grads = []
+    for device in ("cpu", "xla"):
+        torch.manual_seed(0)
+        x = (torch.ones(3) + shift).to(device)
+        weight = torch.linspace(1, 2, 3).to(device).requires_grad_()
+        y = torch.cond(x.sum() > 0, lambda w, x: (w * x).sin(), lambda w, x: (w * x).cos(), (weight, x))
+        y.sum().backward()
+        grads.append(weight.grad.cpu())
+    torch.testing.assert_close(grads[1], grads[0], rtol=1e-4, atol=1e-5)
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, width: int = 8, rate: float = 0.0, number: int = 0) -> None:
+        super().__init__()
+        self.number = number
+        self.up, self.down = torch.nn.Linear(width, 2 * width), torch.nn.Linear(2 * width, width)
+        self.norm, self.dropout = torch.nn.BatchNorm1d(width), torch.nn.Dropout(rate)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.dropout(self.down(torch.nn.functional.gelu(self.up(self.norm(x)))))
+
+
+@pytest.mark.parametrize(("partition", "pure"), [(PARTITIONS[0], False), (PARTITIONS[1], True)])
+def test_layers_train_as_one_after_the_other(partition: Any, pure: bool) -> None:
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(*(Layer(number=number) for number in range(4)))
+    ours = torch.nn.Sequential(*(Layer(number=number) for number in range(4)))
+    ours.load_state_dict(layers.state_dict())
+    ours.to("xla")
+    for _ in range(2):
+        x = torch.randn(5, 8)
+        y, given = x.to("xla").requires_grad_(), x.clone().requires_grad_()
+        result, expected = scan_layers(ours, y, partition, pure), layers(given)
+        result.square().sum().backward()
+        expected.square().sum().backward()
+        torch.testing.assert_close(result.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(y.grad.cpu(), given.grad, rtol=1e-3, atol=1e-3)
+    for (name, our), (_, their) in zip(ours.named_parameters(), layers.named_parameters(), strict=True):
+        torch.testing.assert_close(
+            our.grad.cpu(), their.grad, rtol=1e-3, atol=1e-3, msg=lambda text, name=name: f"{name}: {text}"
+        )
+    for (name, our), (_, their) in zip(ours.named_buffers(), layers.named_buffers(), strict=True):
+        torch.testing.assert_close(
+            our.cpu(), their, rtol=1e-4, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+def test_dropout_differs_from_layer_to_layer_and_hooks_run() -> None:
+    layers = torch.nn.ModuleList(torch.nn.Dropout(0.5) for _ in range(3))
+
+    def double(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        return output * 2
+
+    for layer in layers:
+        layer.register_forward_hook(double)
+    result = scan_layers(layers, torch.ones(4000, device="xla"))
+    assert set(result.tolist()) == {0.0, 64.0}  # 2 for dropout, 2 for the hook, three times
+    assert 350 < int((result > 0).sum()) < 650  # an eighth is left: not the same half three times
+
+
+def test_shared_parameters_get_the_sum_of_their_gradients() -> None:
+    shared = torch.nn.Linear(3, 3).to("xla")
+    layers = [torch.nn.Sequential(shared, torch.nn.Linear(3, 3).to("xla")) for _ in range(3)]
+    x = torch.randn(2, 3, device="xla")
+    scan_layers(layers, x).sum().backward()
+    grad, shared.weight.grad = shared.weight.grad, None
+    torch.nn.Sequential(*layers)(x).sum().backward()
+    torch.testing.assert_close(grad.cpu(), shared.weight.grad.cpu(), rtol=1e-4, atol=1e-5)
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ([Layer(8), Layer(8), Layer(8), Layer(8, 0.5)], r"layer 3 differs from layer 0 in dropout.p: 0.5, where"),
+        ([torch.nn.Linear(8, 8), torch.nn.Linear(8, 8, bias=False)], r"layer 1 .* in bias: in one of them alone"),
+        ([torch.nn.ReLU(), torch.nn.GELU()], r"layer 1 .* the layer itself: a GELU, where layer 0 has a ReLU"),
+        ([torch.nn.Linear(8, 8), torch.nn.Linear(8, 8).double()], r"in weight: float64\[8, 8\] on xla, where layer 0"),
+        ([torch.nn.ReLU(), torch.nn.ReLU().eval()], r"in training: False, where layer 0 has True"),
+        ([Scaled(1.0), Scaled(1.0), Scaled(2.0)], r"layer 2 .* in scale: 2.0, where layer 0 has 1.0"),
+        ([torch.nn.Sequential(torch.nn.ReLU()), torch.nn.Sequential()], r"in its modules: '0' is in one of them alone"),
+    ],
+    ids=range(7),
+)
+def test_layers_that_differ_are_named(layers: list[torch.nn.Module], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        scan_layers([layer.to("xla") for layer in layers], torch.ones(4, 8, device="xla"))
+
+
+def test_no_layer() -> None:
+    x = torch.ones(2, device="xla")
+    assert scan_layers([], x) is x

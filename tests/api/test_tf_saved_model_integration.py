@@ -1,0 +1,32 @@
+"""Models as SavedModels: what TensorFlow computes where it is installed, and what is said where it is not."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+from torch_xla.stablehlo import exported_program_to_stablehlo
+from torch_xla.tf_saved_model_integration import make_tf_function, save_torch_module_as_tf_saved_model
+
+HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
+
+
+@pytest.mark.skipif(HAS_TENSORFLOW, reason="TensorFlow is installed")
+def test_without_tensorflow_the_error_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ImportError, match=r"pip install tensorflow.*save_as_stablehlo"):
+        save_torch_module_as_tf_saved_model(torch.nn.ReLU(), (torch.ones(2),), tmp_path)
+    program = exported_program_to_stablehlo(torch.export.export(torch.nn.ReLU(), (torch.ones(2),)))
+    with pytest.raises(ImportError, match="needs TensorFlow"):
+        make_tf_function(program)
+
+
+@pytest.mark.skipif(not HAS_TENSORFLOW, reason="TensorFlow is not installed")
+def test_tensorflow_computes_the_same(tmp_path: Path) -> None:
+    tf = importlib.import_module("tensorflow")
+    model, x = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Softmax(-1)), torch.randn(5, 4)
+    save_torch_module_as_tf_saved_model(model, (x,), tmp_path, dynamic_shapes=({0: torch.export.Dim("batch")},))
+    loaded = tf.saved_model.load(str(tmp_path))
+    for rows in (x, torch.randn(7, 4)):
+        result = loaded.signatures["serving_default"](args_0=tf.constant(rows.numpy()))["output_0"]
+        torch.testing.assert_close(torch.from_numpy(result.numpy()), model(rows).detach(), rtol=1e-5, atol=1e-5)

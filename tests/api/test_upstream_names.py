@@ -1,0 +1,66 @@
+"""Every public name of PyTorch/XLA 2.9 is accounted for: there, refused with a reason, or of an area that is to come.
+
+`upstream_names.txt` has a line for each: module, name, and what stands in the way, if anything does: `refused`, or the
+area it belongs to.
+"""
+
+import importlib
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import torch_xla
+from torch_xla._engine.refused_names import REASONS
+
+TABLE = Path(__file__).with_name("upstream_names.txt")
+
+# Areas in which names may still be missing. One that has come loses its mark in the table, and then has to stay.
+AREAS = {"processes", "sharding", "experimental", "export"}
+
+Names = dict[str, list[tuple[str, str]]]
+
+
+def names() -> Names:
+    found: Names = defaultdict(list)
+    for line in TABLE.read_text().splitlines():
+        module, name, state = (line.split() + [""])[:3]
+        found[module].append((name, state))
+    return found
+
+
+NAMES = names()
+
+
+def resolved(module: str, name: str) -> Any:
+    found: Any = torch.ops.xla if module == "torch.ops.xla" else importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+@pytest.mark.parametrize("module", NAMES)
+def test_names_are_there_or_refused_with_the_reason(module: str) -> None:
+    for name, state in NAMES[module]:
+        if state == "refused":
+            with pytest.raises(AttributeError) as error:
+                resolved(module, name)
+            reason = REASONS[module][name]
+            assert str(error.value) == f"{module}.{name} is not in this version of torch_xla: {reason}."
+        elif state:
+            assert state in AREAS, f"{module}.{name}: {state!r} is no area"
+        else:
+            resolved(module, name)
+
+
+def test_what_is_refused_is_a_name_of_upstream() -> None:
+    refused = {(module, name) for module, listed in NAMES.items() for name, state in listed if state == "refused"}
+    assert refused == {(module, name) for module, reasons in REASONS.items() for name in reasons}
+
+
+def test_an_unknown_name_is_an_ordinary_error() -> None:
+    with pytest.raises(AttributeError, match="module 'torch_xla._XLAC' has no attribute 'nothing'"):
+        torch_xla._XLAC.nothing  # noqa: B018
+    assert not hasattr(torch_xla._XLAC, "_xla_mark_dynamic")

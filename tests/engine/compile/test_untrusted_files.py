@@ -1,0 +1,326 @@
+"""Whatever lies in the cache folder, a program runs and gives what it should; nothing in it is unpickled."""
+
+import hashlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import torch_xla.cache
+from torch_xla._engine.client import target as targets
+from torch_xla._engine.compile import disk, executable_file
+from torch_xla._engine.metrics import counters
+from torch_xla._engine.record.sync import clear_schedules
+
+SETTINGS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cache folder that keeps even what compiles at once."""
+    monkeypatch.setattr(disk, "WORTH_KEEPING_SECONDS", 0.0)
+    monkeypatch.setenv("XLA_PERSISTENT_CACHE_PATH", str(tmp_path / "cache"))
+    disk._warned.clear()
+    clear_schedules()
+    yield tmp_path / "cache"
+    clear_schedules()
+
+
+def result() -> list[float]:
+    """A step as another process would see it for the first time."""
+    clear_schedules()
+    x = torch.arange(4.0).to("xla")
+    return (x.sin() * 3 + x.cumsum(0)).tolist()
+
+
+def hits() -> int:
+    return counters.value_of("PersistentCacheHit") or 0
+
+
+def only_file(folder: Path) -> Path:
+    (path,) = folder.glob(f"*{disk.SUFFIX}")
+    return path
+
+
+def rewritten(data: bytes, change: Callable[[dict[str, object]], object], body: bytes | None = None) -> bytes:
+    """A file with another header or body, and a checksum that fits."""
+    _, _, rest = data.split(b"\n", 2)
+    text, _, own = rest.partition(b"\n")
+    header = json.loads(text)
+    change(header)
+    rest = json.dumps(header).encode() + b"\n" + (own if body is None else body)
+    return executable_file.MAGIC + hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
+
+
+damage = st.one_of(
+    st.tuples(st.just("flip"), st.lists(st.tuples(st.floats(0, 1), st.integers(1, 255)), min_size=1, max_size=8)),
+    st.tuples(st.just("cut"), st.floats(0, 1)),
+    st.tuples(st.just("replace"), st.binary(max_size=200)),
+    st.tuples(st.just("append"), st.binary(min_size=1, max_size=50)),
+)
+
+
+def damaged(data: bytes, how: tuple[str, object]) -> bytes:
+    kind, argument = how
+    if kind == "flip":
+        changed = bytearray(data)
+        for place, mask in argument:  # type: ignore[attr-defined]
+            changed[int(place * (len(changed) - 1))] ^= mask
+        return bytes(changed)
+    if kind == "cut":
+        return data[: int(argument * (len(data) - 1))]  # type: ignore[operator]
+    return bytes(argument) if kind == "replace" else data + bytes(argument)  # type: ignore[call-overload,no-any-return]
+
+
+@given(how=damage)
+@SETTINGS
+def test_no_damage_is_believed(folder: Path, how: tuple[str, object]) -> None:
+    expected = result()
+    path = only_file(folder)
+    sound = path.read_bytes()
+    changed = damaged(sound, how)
+    path.write_bytes(changed)
+    before = hits()
+    assert result() == expected
+    assert hits() - before == (changed == sound)
+    assert executable_file.split(path.read_bytes())[0] == executable_file.split(sound)[0] or changed != sound
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = ("program", "environment", "seconds", "bytes", "name", "inputs", "outputs", "weak", "donated", "more")
+
+
+@given(field=st.sampled_from(FIELDS), value=json_values)
+@SETTINGS
+def test_a_header_that_lies_with_a_right_checksum_is_harmless(folder: Path, field: str, value: object) -> None:
+    expected = result()
+    path = only_file(folder)
+    sound = path.read_bytes()
+    path.write_bytes(rewritten(sound, lambda header: header.update({field: value})))
+    assert torch_xla.cache.statistics().executables <= 1
+    assert result() == expected
+
+
+@given(body=st.binary(max_size=300), is_compressed=st.booleans())
+@SETTINGS
+def test_garbage_with_a_right_checksum_is_compiled_again(folder: Path, body: bytes, is_compressed: bool) -> None:
+    expected = result()
+    path = only_file(folder)
+    packed = zlib.compress(body) if is_compressed else body
+    path.write_bytes(rewritten(path.read_bytes(), lambda header: header.update(bytes=len(body)), packed))
+    before = hits()
+    assert result() == expected and hits() == before
+    assert "was damaged" in torch_xla.cache.misses()[-1]
+
+
+def test_what_inflates_without_end_is_not_inflated(folder: Path) -> None:
+    expected = result()
+    path = only_file(folder)
+    path.write_bytes(rewritten(path.read_bytes(), lambda header: None, zlib.compress(bytes(200 << 20))))
+    assert result() == expected
+    assert "another length" in torch_xla.cache.misses()[-1]
+
+
+def test_a_file_under_another_name_is_not_taken_for_it(folder: Path) -> None:
+    expected = result()
+    path = only_file(folder)
+    clear_schedules()
+    other = torch.arange(4.0).to("xla")
+    assert (other * other + 1).tolist() == [1.0, 2.0, 5.0, 10.0]
+    (second,) = set(folder.glob(f"*{disk.SUFFIX}")) - {path}
+    path.write_bytes(second.read_bytes())
+    assert result() == expected
+    assert "of another program than its name says" in torch_xla.cache.misses()[-1]
+
+
+class Mark:
+    """Leaves a mark if it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_nothing_is_unpickled(folder: Path, tmp_path: Path) -> None:
+    expected = result()
+    path = only_file(folder)
+    bomb = pickle.dumps(Mark(tmp_path / "mark"))
+    change: Callable[[dict[str, object]], object] = lambda header: header.update(bytes=len(bomb))  # noqa: E731
+    for data in (bomb, rewritten(path.read_bytes(), change, zlib.compress(bomb))):
+        path.write_bytes(data)
+        assert result() == expected
+    assert not (tmp_path / "mark").exists()
+
+
+def test_files_and_folders_that_others_may_write_are_refused(folder: Path) -> None:
+    expected = result()
+    path = only_file(folder)
+    before = hits()
+    for place, advice in ((path, "may write to"), (folder, "may write to")):
+        mode = place.stat().st_mode & 0o777
+        for extra in (0o020, 0o002):
+            disk._warned.clear()
+            place.chmod(mode | extra)
+            with pytest.warns(UserWarning, match=advice):
+                assert result() == expected
+            assert "an executable is code" in torch_xla.cache.misses()[-1]
+        place.chmod(mode)
+        if place is path:
+            path.unlink()
+            result()
+    assert hits() == before
+    assert result() == expected and hits() == before + 1
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="users are POSIX's")
+def test_another_users_file_is_refused_and_left_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = result()
+    path = only_file(folder)
+    status = path.stat()
+    with pytest.raises(executable_file.Refused, match="belongs to another user"):
+        executable_file.refuse_others(path, os.stat_result((status.st_mode, 0, 0, 1, os.geteuid() + 1, 0, 0, 0, 0, 0)))
+    executable_file.refuse_others(path, os.stat_result((status.st_mode, 0, 0, 1, 0, 0, 0, 0, 0, 0)))  # root's
+    if os.geteuid() == 0:
+        os.chown(path, 4321, 4321)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: status.st_uid + 1)
+    with pytest.warns(UserWarning, match="belongs to another user"):
+        assert result() == expected
+    assert only_file(folder) == path
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes are POSIX's")
+def test_what_is_no_file_does_not_hang(folder: Path) -> None:
+    expected = result()
+    path = only_file(folder)
+    path.unlink()
+    os.mkfifo(path, 0o600)
+    assert result() == expected
+    path.unlink()
+    path.mkdir()
+    with pytest.warns(UserWarning, match="cannot be kept"):
+        assert result() == expected
+
+
+def test_a_full_disk_costs_a_warning(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: object, target: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.warns(UserWarning, match="No space left on device"):
+        first = result()
+    assert result() == first
+    assert list(folder.iterdir()) == []
+
+
+@given(text=st.binary(max_size=100) | json_values.map(lambda value: json.dumps(value).encode()))
+@SETTINGS
+def test_a_damaged_note_of_baked_numbers_says_nothing(folder: Path, text: bytes) -> None:
+    device = targets.of_device(jax.devices("cpu")[0])
+    disk.note_baked("0" * 32, device, [0, 2])
+    assert disk.baked("0" * 32, device, 3) == [0, 2]
+    assert disk.baked("0" * 32, device, 2) == []
+    (path,) = folder.glob("*.numbers")
+    path.write_bytes(text)
+    found = disk.baked("0" * 32, device, 3)
+    assert all(type(index) is int and 0 <= index < 3 for index in found)
+
+
+def test_what_a_killed_writer_left_goes_and_what_one_writes_stays(folder: Path) -> None:
+    result()
+    old, new = folder / ".killed.part", folder / ".writing.part"
+    old.write_bytes(bytes(1000))
+    new.write_bytes(bytes(1000))
+    os.utime(old, (time.time() - 2 * disk._ABANDONED,) * 2)
+    disk.shrink(folder, 1 << 30)
+    assert not old.exists() and new.exists() and only_file(folder).exists()
+
+
+def test_the_limit_holds_at_every_moment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_PERSISTENT_CACHE_SIZE", str(10_000 / 2**20))
+    sizes = [3000, 9000, 500, 10_000, 10_001, *[700] * 60]
+    for index, size in enumerate(sizes):
+        disk.adopt(folder, f"{index}.xla", bytes(size))
+        assert disk.size_of(folder) <= 10_000
+        assert (folder / f"{index}.xla").exists() == (size <= 10_000)
+    monkeypatch.setenv("XLA_PERSISTENT_CACHE_SIZE", "0")
+    disk.adopt(folder, "none.xla", b"x")
+    assert not (folder / "none.xla").exists()
+
+
+def test_a_limit_that_is_no_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in ("lots", "-1", "nan", "inf", "1e300"):
+        monkeypatch.setenv("XLA_PERSISTENT_CACHE_SIZE", text)
+        with pytest.raises(ValueError, match="XLA_PERSISTENT_CACHE_SIZE is .* must be a number of MiB, 0 or more"):
+            disk.config.persistent_cache_bytes()
+
+
+def test_a_home_that_is_not_there_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_PERSISTENT_CACHE_PATH", "~nobody-of-this-name/cache")
+    with pytest.raises(ValueError, match="no such user here; give a whole path"):
+        result()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from torch_xla._engine.compile import disk, executable_file
+header = executable_file.Header("0" * 32, {"a": "b"}, 1.0, 3_000_000, "f", (), (), (), ())
+data = executable_file.joined(header, bytes(range(250)) * 12_000)
+while True:
+    disk.adopt(Path(sys.argv[1]), "one.xla", data)
+    Path(sys.argv[2]).touch()
+"""
+
+
+@pytest.mark.slow
+def test_a_writer_that_is_killed_never_leaves_half_a_file(tmp_path: Path) -> None:
+    place = tmp_path / "cache"
+    begun = [tmp_path / "first", tmp_path / "second"]
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(place), str(path)]) for path in begun]
+    while not all(path.exists() for path in begun):
+        time.sleep(0.01)
+    seen = 0
+    killed = threading.Timer(0.5, lambda: [writer.send_signal(signal.SIGKILL) for writer in writers])
+    killed.start()
+    while any(writer.poll() is None for writer in writers):
+        try:
+            executable_file.split(executable_file.contents(place / "one.xla"))
+            seen += 1
+        except FileNotFoundError:
+            continue
+    assert seen > 0
+    assert disk.is_sound((place / "one.xla").read_bytes())
+    for path in place.glob(".*.part"):
+        os.utime(path, (0, 0))
+    disk.shrink(place, 1 << 30)
+    assert [path.name for path in place.iterdir()] == ["one.xla"]
+
+
+def test_a_header_is_the_same_after_it_was_written() -> None:
+    header = executable_file.Header(
+        "p", {"jax": "1"}, 0.5, 3, "f", (((2, 3), "float32"),), (((), "bool"),), (0,), (0, 1)
+    )
+    assert executable_file.split(executable_file.joined(header, b"abc")) == (header, b"abc")
+    with pytest.raises(executable_file.Unreadable):
+        executable_file.split(executable_file.joined(replace(header, bytes=2), b"abc"))

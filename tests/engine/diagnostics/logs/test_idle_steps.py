@@ -1,0 +1,68 @@
+"""A sync with nothing recorded is a step for the tools that look at steps: inference loops read before they sync."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.debug.metrics as met
+from torch_xla._engine.diagnostics.logs import switches
+
+Loop = Callable[[int], None]
+
+
+@pytest.fixture(autouse=True)
+def settled() -> Iterator[None]:
+    met.clear_all()
+    yield
+    switches.settle()
+
+
+def inference(steps: int) -> None:
+    x = torch.ones(3).to("xla")
+    for _ in range(steps):
+        (x + 1).sum().item()
+        xm.mark_step()
+
+
+def eagerly(steps: int) -> None:
+    with torch_xla.experimental.eager_mode_context(True):
+        inference(steps)
+
+
+@pytest.mark.parametrize("loop", [inference, eagerly])
+def test_the_metrics_of_each_step_are_saved(loop: Loop, tmp_path: Path) -> None:
+    file = tmp_path / "metrics"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XLA_METRICS_FILE", str(file))
+        switches.settle()
+        loop(3)
+    assert file.read_text().count("[MetricsData; step=") == 3
+
+
+@pytest.mark.parametrize("loop", [inference, eagerly])
+def test_reads_that_are_too_frequent_are_told(loop: Loop, tmp_path: Path) -> None:
+    file = tmp_path / "analysis"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PT_XLA_DEBUG", "1")
+        patch.setenv("PT_XLA_DEBUG_FILE", str(file))
+        switches.settle()
+        loop(12)
+    told = file.read_text()
+    assert "pt-xla-profiler: TransferFromDeviceTime too frequent: 12 counts during 12 steps\n" in told
+    assert ("Analysis:" in told) is (loop is inference)  # in eager mode every operation is a program
+
+
+def test_a_step_with_nothing_in_it_costs_next_to_nothing() -> None:
+    torch_xla.sync()
+    best = float("inf")
+    for _ in range(20):
+        start = time.perf_counter()
+        for _ in range(1000):
+            xm.mark_step()
+        best = min(best, time.perf_counter() - start)
+    assert best < 2e-3  # 2 µs each

@@ -1,0 +1,258 @@
+"""Collectives of `xm` between processes, held against NumPy."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import torch_xla
+import torch_xla.core.functions as xf
+import torch_xla.core.xla_model as xm
+import torch_xla.debug.metrics as met
+import torch_xla.runtime as xr
+from tests.support.fleet import fleet_of
+from torch_xla._engine.distributed import collectives
+
+COUNT = 4
+GROUPS: dict[str, list[list[int]] | None] = {
+    "all": None,
+    "halves": [[0, 2], [3, 1]],
+    "uneven": [[2, 0, 1], [3]],
+}
+USUAL = [torch.bool, torch.int64, torch.bfloat16, torch.float32]
+DTYPES = [
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
+    torch.float32, torch.float64, torch.complex64,
+]  # fmt: skip
+
+
+def sample(rank: int, dtype: torch.dtype = torch.float32, size: tuple[int, ...] = (6, 4)) -> torch.Tensor:
+    """What a process brings: small whole numbers, so that no order of additions matters."""
+    numbers = np.random.default_rng(rank).integers(0, 5, size)
+    return torch.from_numpy(numbers).to(dtype)
+
+
+def own_group(groups: list[list[int]] | None) -> list[int]:
+    return next(group for group in groups or [list(range(COUNT))] if xr.global_ordinal() in group)
+
+
+def others(groups: list[list[int]] | None, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    return [sample(rank, dtype) for rank in own_group(groups)]
+
+
+REDUCERS: dict[str, Callable[..., Any]] = {
+    "sum": np.add.reduce, "mul": np.multiply.reduce, "min": np.minimum.reduce, "max": np.maximum.reduce,
+    "and": np.bitwise_and.reduce, "or": np.bitwise_or.reduce,
+}  # fmt: skip
+
+
+def reduce_everything(dtype: torch.dtype) -> list[str]:
+    wrong = []
+    asked: list[tuple[str, str, torch.Tensor, torch.Tensor]] = []
+    for where, groups in GROUPS.items():
+        for name, reducer in REDUCERS.items():
+            if (name in ("and", "or") and (dtype.is_floating_point or dtype.is_complex)) or (
+                name in ("min", "max") and dtype.is_complex
+            ):
+                continue
+            wide = dtype if not dtype.is_floating_point else torch.float64
+            rows = np.stack([tensor.to(wide).numpy() for tensor in others(groups, dtype)])
+            expected = torch.from_numpy(np.asarray(reducer(rows, axis=0))).to(dtype)
+            mine = sample(xr.global_ordinal(), dtype).to("xla")
+            asked.append((where, name, xm.all_reduce(name, mine, groups=groups), expected))
+    torch_xla.sync()  # all of them in one program
+    for where, name, result, expected in asked:
+        if not torch.equal(result.cpu(), expected):
+            wrong.append(f"{name} {where}: {result.cpu()} instead of {expected}")
+    return wrong
+
+
+@pytest.mark.parametrize("dtype", USUAL)
+def test_reductions_are_those_of_numpy(dtype: torch.dtype) -> None:
+    assert fleet_of(COUNT).run(reduce_everything, dtype) == [[]] * COUNT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [each for each in DTYPES if each not in USUAL])
+def test_reductions_of_other_dtypes_are_those_of_numpy(dtype: torch.dtype) -> None:
+    assert fleet_of(COUNT).run(reduce_everything, dtype) == [[]] * COUNT
+
+
+def move_everything(dtype: torch.dtype) -> list[str]:
+    wrong: list[str] = []
+    asked: list[tuple[str, torch.Tensor, torch.Tensor]] = []
+    rank = xr.global_ordinal()
+    mine = sample(rank, dtype).to("xla")
+    for where, groups in GROUPS.items():
+        group, theirs = own_group(groups), others(groups, dtype)
+        place, size = group.index(rank), len(group)
+        for dim in (0, 1):
+            asked.append((f"gather {where} {dim}", xm.all_gather(mine, dim, groups), torch.cat(theirs, dim)))
+        if 12 % size == 0 and size != 4:
+            total = torch.stack(theirs).sum(0).to(dtype)
+            scattered = xm.reduce_scatter(xm.REDUCE_SUM, mine, 1.0, 0, size, groups)
+            asked.append((f"scatter {where}", scattered, total.chunk(size, 0)[place]))
+            moved = xm.all_to_all(mine, 0, 1, size, groups)
+            asked.append((f"exchange {where}", moved, torch.cat([each.chunk(size, 0)[place] for each in theirs], 1)))
+        copy = mine.clone()
+        xm.collective_broadcast([copy], group[size - 1], groups if groups is None else groups)
+        expected = sample(group[size - 1] if groups is None else group[_place_of(groups, group[-1], group)], dtype)
+        asked.append((f"broadcast {where}", copy, expected))
+    permuted = xm.collective_permute(mine, [[0, 1], [1, 2], [3, 0]])
+    source = {1: 0, 2: 1, 0: 3}.get(rank)
+    asked.append(("permute", permuted, torch.zeros_like(sample(0, dtype)) if source is None else sample(source, dtype)))
+    torch_xla.sync()
+    for what, result, expected in asked:
+        if not torch.equal(result.cpu(), expected):
+            wrong.append(f"{what}: {result.cpu()} instead of {expected}")
+    return wrong
+
+
+def _place_of(groups: list[list[int]], root: int, group: list[int]) -> int:
+    return next(each.index(root) for each in groups if root in each)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32, torch.complex64])
+def test_gathers_and_exchanges_are_those_of_numpy(dtype: torch.dtype) -> None:
+    assert fleet_of(COUNT).run(move_everything, dtype) == [[]] * COUNT
+
+
+def what_nobody_reads() -> list[float]:
+    rank = xr.global_ordinal()
+    x = torch.full((3,), float(rank), device="xla")
+    ignored = xm.all_reduce(xm.REDUCE_SUM, x)
+    if rank % 2:
+        del ignored  # some processes look at it, others do not: all must take part
+    kept = xm.all_reduce(xm.REDUCE_MAX, x * 2)
+    torch_xla.sync()
+    if rank % 2 == 0:
+        assert ignored.tolist() == [6.0] * 3
+    return kept.tolist()
+
+
+def test_a_collective_that_nobody_reads_runs() -> None:
+    assert fleet_of(COUNT).run(what_nobody_reads) == [[6.0] * 3] * COUNT
+
+
+def in_place_and_into() -> list[Any]:
+    rank = xr.global_ordinal()
+    gradients = [torch.full((2,), float(rank), device="xla"), torch.full((), 2.0, device="xla")]
+    views = torch.zeros(4, device="xla")
+    views[1:3] = rank
+    xm.all_reduce(xm.REDUCE_SUM, [*gradients, views[1:3]], scale=0.5)
+    out = torch.zeros(4, 2, device="xla")
+    assert xm.all_gather(gradients[0][:2].reshape(1, 2), output=out) is out
+    both = xm.all_gather_bucketized([torch.ones(1, device="xla") * rank, torch.ones(2, device="xla")], bucket_cap_mb=1)
+    parts = xm.reduce_scatter_bucketized(xm.REDUCE_SUM, [torch.ones(8, device="xla")] * 2, 0.25, 0, COUNT)
+    return [
+        [t.tolist() for t in gradients],
+        views.tolist(),
+        out.tolist(),
+        [t.tolist() for t in both],
+        [t.tolist() for t in parts],
+    ]
+
+
+def test_lists_are_reduced_in_place_and_outputs_filled() -> None:
+    expected = [
+        [[3.0, 3.0], 4.0], [0.0, 3.0, 3.0, 0.0], [[3.0, 3.0]] * 4, [[0.0, 1.0, 2.0, 3.0], [1.0] * 8], [[1.0, 1.0]] * 2,
+    ]  # fmt: skip
+    assert fleet_of(COUNT).run(in_place_and_into) == [expected] * COUNT
+
+
+def gradients() -> list[Any]:
+    rank = float(xr.global_ordinal())
+    found = []
+    x = torch.tensor([1.0, rank], device="xla", requires_grad=True)
+    (xf.all_reduce(xm.REDUCE_SUM, x, scale=0.5) * (rank + 1)).sum().backward()
+    found.append(x.grad.tolist())
+    y = torch.tensor([rank, -rank], device="xla", requires_grad=True)
+    (xm.all_reduce(xm.REDUCE_MAX, y) * torch.tensor([1.0, 2.0], device="xla")).sum().backward()
+    found.append(y.grad.tolist())
+    z = torch.ones(2, device="xla", requires_grad=True)
+    (xf.all_gather(z) * torch.arange(8.0, device="xla")).sum().backward()
+    found.append(z.grad.tolist())
+    w = torch.ones(4, device="xla", requires_grad=True)
+    (xm.reduce_scatter(xm.REDUCE_SUM, w, 1.0, 0, COUNT) * rank).sum().backward()
+    found.append(w.grad.tolist())
+    return found
+
+
+def test_gradients_flow_through_collectives() -> None:
+    for rank, found in enumerate(fleet_of(COUNT).run(gradients)):
+        assert found[0] == [5.0, 5.0]  # 0.5 * (1 + 2 + 3 + 4)
+        assert found[1] == [4.0 if rank == 3 else 0.0, 8.0 if rank == 0 else 0.0]
+        assert found[2] == [2.0 * rank, 2.0 * rank + 1]
+        assert found[3] == [0.0, 1.0, 2.0, 3.0]
+
+
+def train(steps: int) -> tuple[list[float], int, list[float]]:
+    torch.manual_seed(xr.global_ordinal())
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).to("xla")
+    xm.broadcast_master_param(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    data = torch.from_numpy(np.random.default_rng(7).normal(size=(steps, COUNT, 5, 6)).astype(np.float32))
+    losses = []
+    executions = 0
+    for step in range(steps):
+        batch = data[step, xr.global_ordinal()].to("xla")
+        before = met.counter_value("ExecuteComputation") or 0
+        loss = (model(batch).squeeze(1) - batch.sum(1)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        xm.optimizer_step(optimizer)
+        torch_xla.sync()
+        executions = (met.counter_value("ExecuteComputation") or 0) - before
+        losses.append(xm.mesh_reduce("loss", loss.item(), lambda all: sum(all) / len(all)))
+    return losses, executions, [p.sum().item() for p in model.parameters()]
+
+
+def alone(steps: int) -> list[float]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    data = torch.from_numpy(np.random.default_rng(7).normal(size=(steps, COUNT, 5, 6)).astype(np.float32))
+    losses = []
+    for step in range(steps):
+        batch = data[step].reshape(COUNT * 5, 6)
+        loss = (model(batch).squeeze(1) - batch.sum(1)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_data_parallel_training_is_that_of_one_process_in_one_execution_a_step() -> None:
+    found = fleet_of(COUNT).run(train, 5)
+    for losses, executions, parameters in found:
+        np.testing.assert_allclose(losses, alone(5), rtol=1e-5)
+        assert executions == 1
+        assert parameters == found[0][2]
+
+
+def send_and_receive() -> list[float] | None:
+    rank = xr.global_ordinal()
+    if rank == 1:
+        xm.send(torch.tensor([1.5, -0.0], device="xla"), 7)
+        torch_xla.sync()
+    if rank == 3:
+        return xm.recv(torch.zeros(2, device="xla"), 7).tolist()
+    return None
+
+
+def test_a_tensor_goes_from_one_process_to_another() -> None:
+    assert fleet_of(COUNT).run(send_and_receive) == [None, None, None, [1.5, -0.0]]
+
+
+def test_groups_for_some_members_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch_xla._engine.client.processes.process_count", lambda: 4)
+    made: dict[tuple[int, ...], Sequence[Sequence[int]]] = {
+        (0, 1, 2, 3): (),
+        (1, 3): ((1, 3), (0, 2)),
+        (0, 1, 2): ((0, 1, 2), (3,)),
+        (2,): ((2,), (0,), (1,), (3,)),
+    }
+    assert {members: collectives.group_with(members) for members in made} == made

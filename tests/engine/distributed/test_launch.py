@@ -1,0 +1,198 @@
+"""Programs of several processes: how they start, know each other, and end."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.distributed.xla_multiprocessing as xmp
+import torch_xla.runtime as xr
+from tests.support.fleet import fleet_of
+from torch_xla._engine.client import coordination
+
+ROOT = Path(__file__).parents[3]
+
+
+def who_am_i() -> dict[str, Any]:
+    return {
+        "places": (xr.global_ordinal(), xr.local_ordinal(), xr.process_index(), xm.get_ordinal()),
+        "counts": (xr.world_size(), xr.process_count(), xr.local_process_count(), xr.global_device_count()),
+        "own": (xr.addressable_device_count(), torch_xla.device_count(), xr.host_index()),
+        "real": torch_xla.real_devices(),
+        "masters": (xm.is_master_ordinal(), xm.is_master_ordinal(local=False)),
+        "sum": (torch.arange(3.0, device="xla") + 1).tolist(),
+    }
+
+
+def test_each_process_knows_its_place_and_has_one_device() -> None:
+    for index, found in enumerate(fleet_of(4).run(who_am_i)):
+        assert found == {
+            "places": (index,) * 4,
+            "counts": (4,) * 4,
+            "own": (1, 1, 0),
+            "real": [f"CPU:{index}"],
+            "masters": (index == 0,) * 2,
+            "sum": [1.0, 2.0, 3.0],
+        }
+
+
+def meet() -> Any:
+    index = xr.global_ordinal()
+    return (
+        xm.rendezvous("first", b"%d" % index),
+        xm.mesh_reduce(
+            "losses", {"loss": torch.tensor([float(index)], device="xla")}, lambda all: sum(a["loss"] for a in all)
+        ),
+        xm.do_on_ordinals(lambda a: a + index, (10,), ordinals=[1, 2]),
+        xm.rendezvous("last"),
+    )
+
+
+def test_processes_exchange_bytes_and_objects() -> None:
+    for index, (first, reduced, there, last) in enumerate(fleet_of(4).run(meet)):
+        assert first == [b"0", b"1", b"2", b"3"]
+        assert torch.equal(reduced, torch.tensor([6.0]))
+        assert there == (10 + index if index in (1, 2) else None)
+        assert last == [b""] * 4
+
+
+def save_in(folder: str) -> list[str]:
+    value = {"weight": torch.full((2,), float(xr.global_ordinal()), device="xla")}
+    xm.save(value, os.path.join(folder, "master"))
+    xm.save(value, os.path.join(folder, f"all-{xr.global_ordinal()}"), master_only=False)
+    return sorted(os.listdir(folder))
+
+
+def test_one_process_saves_or_each(tmp_path: Path) -> None:
+    assert fleet_of(4).run(save_in, str(tmp_path)) == [["all-0", "all-1", "all-2", "all-3", "master"]] * 4
+    assert torch.equal(torch.load(tmp_path / "master")["weight"], torch.zeros(2))
+    assert torch.equal(torch.load(tmp_path / "all-2")["weight"], torch.full((2,), 2.0))
+
+
+def come_to_different_places() -> str:
+    try:
+        xm.rendezvous("here" if xr.global_ordinal() else "there")
+    except coordination.PeerError as error:
+        return str(error)
+    return ""
+
+
+def test_a_rendezvous_with_different_tags_names_both() -> None:
+    said = fleet_of(4).run(come_to_different_places)
+    assert "Process 0 waits for the others at 'there', and process 1 at 'here'" in said[0]
+    assert "Process 1 waits for the others at 'here', and process 0 at 'there'" in said[1]
+
+
+PROGRAM = """
+import sys
+import torch, torch_xla, torch_xla.runtime as xr, torch_xla.core.xla_model as xm
+import torch_xla.distributed.xla_multiprocessing as xmp
+
+def main(index, what):
+    assert index == xr.local_ordinal()
+    if what == "fail":
+        if index == 1:
+            raise KeyError("what was wrong")
+        xm.rendezvous("never")  # the others wait for the one that failed
+    everyone = xm.rendezvous("all", f"{xr.global_ordinal()}/{xr.world_size()}@{xr.host_index()}".encode())
+    xm.master_print(*[each.decode() for each in everyone], flush=True)
+
+if __name__ == "__main__":
+    if sys.argv[1] == "launch":
+        torch_xla.launch(main, args=("run",))
+    elif sys.argv[1] == "fork":
+        xmp.spawn(main, args=("run",), nprocs=2, start_method="fork")
+    elif sys.argv[1] == "context":
+        context = xmp.spawn(main, args=("run",), nprocs=2, join=False, start_method="fork")
+        print(len(context.processes), flush=True)
+        while not context.join():
+            pass
+    else:
+        try:
+            xmp.spawn(main, args=("fail",), nprocs=2, start_method="fork")
+        except torch.multiprocessing.ProcessRaisedException as error:
+            print(error.error_index, "what was wrong" in str(error), "in main" in str(error))
+"""
+
+
+def run_program(folder: Path, command: list[str], **settings: str) -> list[str]:
+    program = folder / "program.py"
+    program.write_text(PROGRAM)
+    result = subprocess.run(
+        [*command[:-1], str(program), command[-1]],
+        env={
+            "PATH": "/usr/bin:/bin",
+            "PYTHONPATH": str(ROOT),
+            "PJRT_DEVICE": "CPU",
+            "OMP_NUM_THREADS": "1",
+            **settings,
+        },
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
+
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+
+
+def test_a_context_is_joined_later(tmp_path: Path) -> None:
+    assert run_program(tmp_path, [sys.executable, "context"]) == ["2", "0/2@0 1/2@0"]
+
+
+def test_what_a_child_raises_arrives_and_ends_the_others(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    assert run_program(tmp_path, [sys.executable, "fail"]) == ["1 True True"]
+    assert time.monotonic() - begin < 60
+
+
+def test_torchrun_starts_the_processes(tmp_path: Path) -> None:
+    assert run_program(tmp_path, [*TORCHRUN, "--standalone", "--nproc-per-node", "2", "launch"]) == ["0/2@0 1/2@0"]
+
+
+@pytest.mark.slow
+def test_launch_starts_a_process_for_each_device(tmp_path: Path) -> None:
+    found = run_program(tmp_path, [sys.executable, "launch"], CPU_NUM_DEVICES="4")
+    assert found == ["0/4@0 1/4@0 2/4@0 3/4@0"]
+
+
+@pytest.mark.slow
+def test_several_agents_are_several_hosts(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    agents = []
+    for node in range(2):
+        command = [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", "1", "--node-rank", str(node)]
+        command += ["--master-addr", "127.0.0.1", "--master-port", "29677", str(tmp_path / "program.py"), "launch"]
+        settings = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "PJRT_DEVICE": "CPU"}
+        agents.append(
+            subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )
+    try:
+        said = [agent.communicate(timeout=150) for agent in agents]
+    finally:
+        for agent in agents:
+            agent.kill()
+    assert [agent.returncode for agent in agents] == [0, 0], said
+    assert said[0][0].splitlines() == ["0/2@0 1/2@1"]
+
+
+def test_a_program_in_a_process_of_a_program_is_refused() -> None:
+    said = fleet_of(4).run(spawn_again)
+    assert all("cannot start the processes of a program" in each for each in said)
+
+
+def spawn_again() -> str:
+    try:
+        xmp.spawn(print, nprocs=2)
+    except RuntimeError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,243 @@
+"""`torch.distributed` on `xla`: what it gives between processes is what its documents say."""
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+import torch_xla
+import torch_xla.debug.metrics as met
+import torch_xla.distributed.xla_backend  # noqa: F401  (registers the backend)
+from tests.support.fleet import fleet_of
+
+COUNT = 4
+
+
+def join() -> int:
+    """The rank of this process; the first test that runs makes the group."""
+    if not dist.is_initialized():
+        dist.init_process_group("xla", init_method="xla://")
+    return dist.get_rank()
+
+
+def own(rank: int, size: int = 2) -> torch.Tensor:
+    return torch.arange(float(size), device="xla") + 10 * rank
+
+
+def collectives() -> dict[str, Any]:
+    rank = join()
+    warnings.simplefilter("ignore", FutureWarning)  # the names of PyTorch 2.13; those before are what programs use
+    found: dict[str, Any] = {"group": (rank, dist.get_world_size(), dist.get_backend())}
+    for name, op in {"sum": dist.ReduceOp.SUM, "avg": dist.ReduceOp.AVG, "max": dist.ReduceOp.MAX}.items():
+        x = own(rank)
+        work = dist.all_reduce(x, op, async_op=True)
+        work.wait()
+        found[name] = (x.tolist(), work.is_completed())
+    rows = [torch.zeros(2, device="xla") for _ in range(COUNT)]
+    dist.all_gather(rows, own(rank))
+    found["gather"] = [row.tolist() for row in rows]
+    whole = torch.zeros(2 * COUNT, device="xla")
+    dist.all_gather_into_tensor(whole, own(rank))
+    found["into"] = whole.tolist()
+    part = torch.zeros(1, device="xla")
+    dist.reduce_scatter_tensor(part, own(rank, COUNT))
+    found["scattered"] = part.tolist()
+    parts = torch.zeros(COUNT, device="xla")
+    dist.all_to_all_single(parts, own(rank, COUNT))
+    found["exchanged"] = parts.tolist()
+    x = own(rank)
+    dist.broadcast(x, 2)
+    found["broadcast"] = x.tolist()
+    x = own(rank)
+    dist.reduce(x, 1)
+    found["reduced"] = x.tolist()
+    given = [own(index) for index in range(COUNT)] if rank == 3 else None
+    x = torch.zeros(2, device="xla")
+    dist.scatter(x, given, src=3)
+    found["sent"] = x.tolist()
+    rows = [torch.zeros(2, device="xla") for _ in range(COUNT)] if rank == 1 else []
+    dist.gather(own(rank), rows or None, dst=1)
+    found["at one"] = [row.tolist() for row in rows]
+    return found
+
+
+def test_collectives_give_what_they_say() -> None:
+    for rank, found in enumerate(fleet_of(COUNT).run(collectives)):
+        ranks = range(COUNT)
+        assert found == {
+            "group": (rank, COUNT, "xla"),
+            "sum": ([60.0, 64.0], True),
+            "avg": ([15.0, 16.0], True),
+            "max": ([30.0, 31.0], True),
+            "gather": [[10.0 * r, 10.0 * r + 1] for r in ranks],
+            "into": [10.0 * r + i for r in ranks for i in range(2)],
+            "scattered": [60.0 + 4 * rank],
+            "exchanged": [10.0 * r + rank for r in ranks],
+            "broadcast": [20.0, 21.0],
+            "reduced": [60.0, 64.0] if rank == 1 else [10.0 * rank, 10.0 * rank + 1],
+            "sent": [10.0 * rank, 10.0 * rank + 1],
+            "at one": [[10.0 * r, 10.0 * r + 1] for r in ranks] if rank == 1 else [],
+        }
+
+
+def objects_groups_and_messages() -> Any:
+    rank = join()
+    everyone: list[Any] = [None] * COUNT
+    dist.all_gather_object(everyone, "x" * rank)
+    one = [{"a": 1} if rank == 0 else None]
+    dist.broadcast_object_list(one, 0)
+    low, high = dist.new_group([0, 1, 2]), dist.new_group([3, 1])
+    x = own(rank)
+    if rank in (0, 1, 2):
+        dist.all_reduce(x, group=low)
+    if rank in (1, 3):
+        dist.all_reduce(x, group=high)
+    message = torch.zeros(2, device="xla")
+    if rank == 0:
+        dist.send(own(7), 3)
+    if rank == 3:
+        dist.recv(message, 0)
+    uneven = [torch.zeros(index + 1, device="xla") for index in range(COUNT)]
+    dist.all_to_all(uneven, [torch.full((rank + 1,), float(rank), device="xla") for _ in range(COUNT)])
+    dist.barrier()
+    return everyone, one, x.tolist(), message.tolist(), [each.tolist() for each in uneven]
+
+
+def test_objects_groups_and_messages_arrive() -> None:
+    for rank, found in enumerate(fleet_of(COUNT).run(objects_groups_and_messages)):
+        everyone, one, reduced, message, uneven = found
+        assert everyone == ["", "x", "xx", "xxx"]
+        assert one == [{"a": 1}]
+        assert reduced == [[30.0, 33.0], [60.0, 64.0], [30.0, 33.0], [60.0, 64.0]][rank] or rank == 3
+        assert message == ([70.0, 71.0] if rank == 3 else [0.0, 0.0])
+        assert uneven == [[float(index)] * (index + 1) for index in range(COUNT)]
+
+
+def functional_ones() -> Any:
+    rank = join()
+    world = dist.group.WORLD
+    total = functional.all_reduce(own(rank), "sum", world)
+    rows = functional.all_gather_tensor(own(rank), 0, world)
+    part = functional.reduce_scatter_tensor(own(rank, COUNT), "sum", 0, world)
+    return total.tolist(), rows.tolist(), part.tolist()
+
+
+def test_functional_collectives() -> None:
+    for rank, found in enumerate(fleet_of(COUNT).run(functional_ones)):
+        assert found == ([60.0, 64.0], [10.0 * r + i for r in range(COUNT) for i in range(2)], [60.0 + 4 * rank])
+
+
+def network() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+
+
+def batch(step: int) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(step).normal(size=(COUNT, 5, 6)).astype(np.float32))
+
+
+def steps_of(model: torch.nn.Module, parts: Callable[[torch.Tensor], torch.Tensor]) -> list[tuple[float, int]]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    found = []
+    for step in range(4):
+        x = parts(batch(step))
+        before = met.counter_value("ExecuteComputation") or 0
+        loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        torch_xla.sync()
+        found.append((loss.detach(), (met.counter_value("ExecuteComputation") or 0) - before))
+    return [(loss.item(), executions) for loss, executions in found]
+
+
+def expected_losses() -> list[float]:
+    return [loss for loss, _ in steps_of(network(), lambda x: x.reshape(-1, 6))]
+
+
+def train_ddp(options: dict[str, Any]) -> Any:
+    rank = join()
+    model = network()
+    if rank:
+        torch.nn.init.zeros_(model[0].weight)  # DDP takes the weights of rank 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # times are kept for CPU and CUDA only
+        wrapped = DistributedDataParallel(model.to("xla"), **options)
+        return steps_of(wrapped, lambda x: x[rank].to("xla"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"gradient_as_bucket_view": True}, pytest.param({"bucket_cap_mb": 1}, marks=pytest.mark.slow)],
+    ids=["views of buckets", "copies"],
+)
+def test_distributed_data_parallel_trains_as_one_process(options: dict[str, Any]) -> None:
+    found = fleet_of(COUNT).run(train_ddp, options)
+    mean = np.mean([[loss for loss, _ in losses] for losses in found], axis=0)
+    np.testing.assert_allclose(mean, expected_losses(), rtol=1e-4)
+    assert [losses[-1][1] for losses in found] == [1] * COUNT
+
+
+def accumulate() -> Any:
+    rank = join()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = DistributedDataParallel(torch.nn.Linear(2, 1, bias=False).to("xla"))
+        with model.no_sync():
+            model(own(rank)).sum().backward()
+        kept = model.module.weight.grad.tolist()
+        model(own(rank)).sum().backward()
+    return kept, model.module.weight.grad.tolist()
+
+
+def test_gradients_accumulate_without_an_exchange() -> None:
+    for rank, (kept, reduced) in enumerate(fleet_of(COUNT).run(accumulate)):
+        assert kept == [[10.0 * rank, 10.0 * rank + 1]]
+        assert reduced == [[30.0, 32.0]]  # twice the mean
+
+
+def train_fully_sharded() -> Any:
+    rank = join()
+    mesh = init_device_mesh("xla", (COUNT,))
+    model = network().to("xla")
+    for layer in (model[0], model[2]):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    held = sum(p.to_local().numel() for p in model.parameters())
+    return steps_of(model, lambda x: x[rank].to("xla")), held
+
+
+def test_fully_shard_trains_as_one_process_and_holds_a_part() -> None:
+    found = fleet_of(COUNT).run(train_fully_sharded)
+    mean = np.mean([[loss for loss, _ in losses] for losses, _ in found], axis=0)
+    np.testing.assert_allclose(mean, expected_losses(), rtol=1e-4)
+    assert sum(held for _, held in found) == sum(p.numel() for p in network().parameters())
+
+
+def tensors_on_a_mesh() -> Any:
+    rank = join()
+    mesh = init_device_mesh("xla", (2, 2), mesh_dim_names=("dp", "tp"))
+    whole = torch.arange(32.0).reshape(8, 4)
+    spread = distribute_tensor(copy.copy(whole), mesh, [Shard(0), Shard(1)])
+    product = (spread @ spread.t()).redistribute(mesh, [Replicate(), Replicate()])
+    coordinates = mesh.get_coordinate(), mesh["tp"].get_local_rank(), dist.get_world_size(mesh.get_group("dp"))
+    return rank, coordinates, spread.to_local().tolist(), product.to_local().tolist()
+
+
+def test_distributed_tensors_on_a_mesh_of_two_dimensions() -> None:
+    whole = torch.arange(32.0).reshape(8, 4)
+    for rank, coordinates, part, product in fleet_of(COUNT).run(tensors_on_a_mesh):
+        row, column = divmod(rank, 2)
+        assert coordinates == ((row, column), column, 2)
+        assert part == whole[4 * row : 4 * row + 4, 2 * column : 2 * column + 2].tolist()
+        assert product == (whole @ whole.t()).tolist()

@@ -1,0 +1,22 @@
+"""Weight normalization, compared with PyTorch on the CPU."""
+
+import pytest
+import torch
+
+from tests.support.rules import check_rule
+from torch_xla._engine.lowering.norms import weight_norm  # noqa: F401
+
+aten = torch.ops.aten
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("shape", "dim"), [((4, 3, 2), 0), ((4, 3, 2), 2), ((5,), 0), ((4, 0), 0)], ids=str)
+def test_a_weight_and_its_gradients_agree_with_pytorch(shape: tuple[int, ...], dim: int, dtype: torch.dtype) -> None:
+    v, g, grad = (
+        torch.randn(shape),
+        torch.randn([n if i == dim else 1 for i, n in enumerate(shape)]),
+        torch.randn(shape),
+    )
+    check_rule(aten._weight_norm_interface.default, v.to(dtype), g.to(dtype), dim)
+    norms = aten._weight_norm_interface.default(v.to(dtype), g.to(dtype), dim)[1]
+    check_rule(aten._weight_norm_interface_backward.default, grad.to(dtype), v.to(dtype), g.to(dtype), norms, dim)

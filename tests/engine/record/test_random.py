@@ -1,0 +1,194 @@
+"""Random numbers: reproducible, independent, distributed as they should be, and never a reason to compile."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import torch_xla
+import torch_xla.core.xla_model as xm
+from torch_xla._engine.metrics import counters
+from torch_xla._engine.record.generator import keys_of
+
+DRAWS: dict[str, Callable[[], torch.Tensor]] = {
+    "rand": lambda: torch.rand(6, device="xla"),
+    "randn": lambda: torch.randn(6, device="xla"),
+    "randint": lambda: torch.randint(0, 1000, (6,), device="xla"),
+    "randperm": lambda: torch.randperm(8, device="xla"),
+    "bernoulli_": lambda: torch.empty(40, device="xla").bernoulli_(0.5),
+    "normal_": lambda: torch.empty(6, device="xla").normal_(3, 2),
+    "uniform_": lambda: torch.empty(6, device="xla").uniform_(-1, 1),
+    "exponential_": lambda: torch.empty(6, device="xla").exponential_(),
+    "rand_like": lambda: torch.rand_like(torch.zeros(6, device="xla")),
+    "normal": lambda: torch.normal(torch.zeros(6, device="xla"), torch.ones(6, device="xla")),
+    "multinomial": lambda: torch.multinomial(torch.ones(30, device="xla"), 6),
+    "dropout": lambda: torch.nn.functional.dropout(torch.ones(40, device="xla"), 0.5),
+    "kaiming": lambda: torch.nn.init.kaiming_uniform_(torch.empty(2, 3, device="xla")),
+    "trunc_normal": lambda: torch.nn.init.trunc_normal_(torch.empty(6, device="xla")),
+}
+
+
+@pytest.mark.parametrize("draw", list(DRAWS.values()), ids=list(DRAWS))
+def test_a_seed_repeats_the_sequence_and_draws_differ_from_each_other(draw: Callable[[], torch.Tensor]) -> None:
+    torch.manual_seed(1)
+    first, second = draw(), draw()
+    torch.manual_seed(1)
+    again = draw()
+    torch.manual_seed(2)
+    other = draw()
+    torch_xla.sync()
+    assert torch.equal(first.cpu(), again.cpu())
+    assert not torch.equal(first.cpu(), second.cpu())
+    assert not torch.equal(first.cpu(), other.cpu())
+
+
+@pytest.mark.parametrize("draw", list(DRAWS.values()), ids=list(DRAWS))
+def test_drawing_never_compiles_twice(draw: Callable[[], torch.Tensor]) -> None:
+    for seed in range(3):
+        torch.manual_seed(seed)
+        for _ in range(2):
+            x = draw()
+            torch_xla.sync()
+            del x
+        if not seed:
+            counters.clear()
+    assert counters.value_of("UncachedCompile") is None
+
+
+def test_the_sequence_does_not_depend_on_where_steps_end() -> None:
+    torch.manual_seed(5)
+    together = [torch.rand(3, device="xla") for _ in range(4)]
+    torch_xla.sync()
+    torch.manual_seed(5)
+    apart = []
+    for _ in range(4):
+        apart.append(torch.rand(3, device="xla"))
+        torch_xla.sync()
+    assert all(torch.equal(x.cpu(), y.cpu()) for x, y in zip(together, apart, strict=True))
+
+
+def test_reading_one_draw_does_not_disturb_the_others() -> None:
+    torch.manual_seed(5)
+    expected = [torch.rand(3, device="xla") for _ in range(3)]
+    torch_xla.sync()
+    torch.manual_seed(5)
+    first, second, third = (torch.rand(3, device="xla") for _ in range(3))
+    assert torch.equal(third.cpu(), expected[2].cpu())
+    assert torch.equal(first.cpu(), expected[0].cpu())
+    assert torch.equal(second.cpu(), expected[1].cpu())
+
+
+def test_an_unused_draw_still_advances_the_state() -> None:
+    torch.manual_seed(5)
+    torch.rand(3, device="xla")
+    second = torch.rand(3, device="xla").cpu()
+    torch.manual_seed(5)
+    first = torch.rand(3, device="xla").cpu()
+    assert not torch.equal(first, second)
+    assert torch.equal(torch.rand(3, device="xla").cpu(), second)
+
+
+def test_the_device_has_a_seed_of_its_own() -> None:
+    torch_xla.manual_seed(3)
+    host = torch.random.get_rng_state()
+    first = torch.rand(3, device="xla").cpu()
+    assert torch.equal(torch.random.get_rng_state(), host)
+    torch_xla.manual_seed(3)
+    assert torch.equal(torch.rand(3, device="xla").cpu(), first)
+    torch.xla.manual_seed(3)  # type: ignore[attr-defined]
+    assert torch.equal(torch.rand(3, device="xla").cpu(), first)
+
+
+def test_the_state_is_an_int_that_can_be_restored() -> None:
+    xm.set_rng_state(7)
+    assert xm.get_rng_state() == 7
+    first = torch.rand(3, device="xla")
+    state = xm.get_rng_state()
+    assert isinstance(state, int) and state != 7
+    second = torch.rand(3, device="xla")
+    xm.set_rng_state(state)
+    assert torch.equal(torch.rand(3, device="xla").cpu(), second.cpu())
+    xm.set_rng_state(7)
+    assert torch.equal(torch.rand(3, device="xla").cpu(), first.cpu())
+
+
+def test_fork_rng_puts_the_state_back() -> None:
+    torch.manual_seed(9)
+    with torch.random.fork_rng(devices=[0], device_type="xla"):
+        inside = torch.rand(3, device="xla").cpu()
+        torch.manual_seed(1234)
+    assert torch.equal(torch.rand(3, device="xla").cpu(), inside)
+
+
+def test_a_generator_of_the_host_may_steer_a_draw() -> None:
+    def draw(seed: int) -> torch.Tensor:
+        return torch.empty(4, device="xla").normal_(generator=torch.Generator().manual_seed(seed)).cpu()
+
+    torch.manual_seed(0)
+    before = xm.get_rng_state()
+    assert torch.equal(draw(1), draw(1))
+    assert not torch.equal(draw(1), draw(2))
+    assert xm.get_rng_state() == before
+
+
+def test_dropout_scales_and_its_backward_uses_the_same_mask() -> None:
+    x = torch.ones(1000, device="xla", requires_grad=True)
+    y = torch.nn.functional.dropout(x, 0.25)
+    y.sum().backward()
+    assert x.grad is not None
+    values, gradient = y.detach().cpu(), x.grad.cpu()
+    torch.testing.assert_close(values.unique(), torch.tensor([0.0, 4 / 3]))
+    assert torch.equal(values, gradient)
+    assert 0.15 < (values == 0).float().mean() < 0.35
+
+
+COUNT = 40_000
+
+
+def within(value: float, expected: float, deviation: float) -> bool:
+    """Whether a mean of COUNT draws lies within five of its standard errors: chance fails that once in a million."""
+    return abs(value - expected) < 5 * deviation / math.sqrt(COUNT)
+
+
+@pytest.mark.parametrize(
+    ("draw", "mean", "variance", "low", "high"),
+    [
+        (lambda: torch.rand(COUNT, device="xla"), 0.5, 1 / 12, 0.0, 1.0),
+        (lambda: torch.randn(COUNT, device="xla"), 0.0, 1.0, -8.0, 8.0),
+        (lambda: torch.rand(COUNT, device="xla", dtype=torch.float64), 0.5, 1 / 12, 0.0, 1.0),
+        (lambda: torch.randint(-5, 5, (COUNT,), device="xla"), -0.5, 99 / 12, -5, 9 - 5),
+        (lambda: torch.empty(COUNT, device="xla").exponential_(2.0), 0.5, 0.25, 0.0, 20.0),
+        (lambda: torch.empty(COUNT, device="xla").bernoulli_(0.3), 0.3, 0.21, 0.0, 1.0),
+        (lambda: torch.empty(COUNT, device="xla").geometric_(0.5), 2.0, 2.0, 1.0, 60.0),
+    ],
+    ids=["rand", "randn", "double", "randint", "exponential", "bernoulli", "geometric"],
+)
+def test_draws_have_the_moments_of_their_distribution(
+    draw: Callable[[], torch.Tensor], mean: float, variance: float, low: float, high: float
+) -> None:
+    torch.manual_seed(2026)
+    sample = draw().cpu().double()
+    assert low <= sample.min() and sample.max() <= high
+    assert within(sample.mean().item(), mean, math.sqrt(variance))
+    assert sample.var().item() == pytest.approx(variance, rel=0.06)
+    follower = torch.stack([sample[:-1] - mean, sample[1:] - mean]).prod(0).mean().item()
+    assert within(follower, 0.0, variance)
+
+
+def test_uniform_draws_fill_the_interval_evenly() -> None:
+    torch.manual_seed(11)
+    counts = torch.histc(torch.rand(COUNT, device="xla").cpu(), 20, 0.0, 1.0)
+    expected = COUNT / 20
+    assert ((counts - expected) ** 2 / expected).sum() < 50  # chi-square with 19 degrees: once in ten thousand
+
+
+def test_a_permutation_holds_every_number_once() -> None:
+    assert sorted(torch.randperm(100, device="xla").tolist()) == list(range(100))
+
+
+@pytest.mark.parametrize("state", [0, 1, 0x0123456789ABCDEF, (1 << 63) - 1])
+def test_a_key_drawn_alone_is_that_drawn_with_others(state: int) -> None:
+    alone = keys_of([state])
+    assert alone.dtype == "uint32" and alone.shape == (1, 4)
+    assert (alone == keys_of([state, 5])[:1]).all() and (alone == keys_of([7, state])[1:]).all()

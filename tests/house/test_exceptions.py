@@ -1,0 +1,88 @@
+"""Nothing of the package swallows an interrupt: who catches everything raises it again, or hands it on."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.house.source import name_of, python_files, tree_of
+
+EVERYTHING = {"BaseException", "KeyboardInterrupt"}
+
+# Threads of a loader, where no signal arrives, hand what is raised to whoever asks for the batch. The doctor's probe is
+# a process of its own, which tells what it caught and ends.
+HANDED_ON = {
+    ("torch_xla/_engine/input/loading.py", "_read"),
+    ("torch_xla/_engine/input/loading.py", "_upload_next"),
+    ("torch_xla/_engine/diagnostics/doctor/probe.py", "attempt"),
+}
+
+
+def names_in(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def always_raises(body: list[ast.stmt]) -> bool:
+    """Whether a handler's last statement raises, and nothing before leaves it."""
+    leaves = any(isinstance(each, ast.Return | ast.Break | ast.Continue) for part in body for each in ast.walk(part))
+    return isinstance(body[-1], ast.Raise) and not leaves
+
+
+def swallowing(function: ast.AST) -> Iterator[tuple[int, str]]:
+    """The lines of a function that can make an interrupt disappear, and how."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.ExceptHandler):
+            takes_all = node.type is None or names_in(node.type) & EVERYTHING
+            if takes_all and not always_raises(node.body):
+                yield node.lineno, "an `except` that takes everything and does not end by `raise`"
+        elif isinstance(node, ast.Try):
+            for part in node.finalbody:
+                for each in ast.walk(part):
+                    if isinstance(each, ast.Return | ast.Break | ast.Continue):
+                        yield each.lineno, "a `finally` that is left by something else than its end"
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == "suppress":
+            if names_in(node) & EVERYTHING:
+                yield node.lineno, "`suppress` of everything"
+        elif isinstance(node, ast.FunctionDef) and node.name == "__exit__":
+            for each in ast.walk(node):
+                if isinstance(each, ast.Return) and each.value is not None and ast.unparse(each.value) != "None":
+                    yield each.lineno, "an `__exit__` that may return something true"
+
+
+def functions_at_the_top(path: Path) -> Iterator[tuple[str, ast.AST]]:
+    for node in tree_of(path).body:
+        yield getattr(node, "name", ""), node
+
+
+@pytest.mark.parametrize("path", python_files("torch_xla"), ids=name_of)
+def test_nothing_swallows_an_interrupt(path: Path) -> None:
+    for name, node in functions_at_the_top(path):
+        if (name_of(path), name) not in HANDED_ON:
+            for line, how in swallowing(node):
+                pytest.fail(f"{name_of(path)}:{line}: {how}")
+
+
+def test_the_exceptions_are_still_there() -> None:
+    found = {
+        (name_of(path), name)
+        for path in python_files("torch_xla")
+        for name, node in functions_at_the_top(path)
+        if list(swallowing(node))
+    }
+    assert found == HANDED_ON
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "try: f()\nexcept: pass",
+        "try: f()\nexcept BaseException as error:\n  if g: raise\n  h()",
+        "try: f()\nexcept (ValueError, KeyboardInterrupt):\n  if g: return\n  raise",
+        "def f():\n  try: g()\n  finally: return 1",
+        "with contextlib.suppress(BaseException): f()",
+        "class C:\n  def __exit__(self, *e): return True",
+    ],
+)
+def test_it_is_seen(text: str) -> None:
+    assert list(swallowing(ast.parse(text)))

@@ -1,0 +1,149 @@
+"""Runs a program, interrupts it at random times, and looks at its tensors after each interrupt."""
+
+import random
+import signal
+import sys
+import sysconfig
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+OURS = str(Path(__file__).parents[2] / "torch_xla"), str(Path(__file__).parents[2] / "tests")
+LIBRARIES = sysconfig.get_path("purelib")
+
+
+class Program(Protocol):
+    """What is interrupted."""
+
+    def step(self) -> Any: ...
+
+    def check(self) -> None: ...
+
+
+class Interrupt(KeyboardInterrupt):
+    """The one that is sent here: another is the user's."""
+
+
+@dataclass
+class Found:
+    """How many interrupts came, what became of those that were never seen again, and what went wrong."""
+
+    sent: int = 0
+    dropped: int = 0  # raised in a finalizer, where Python prints what is raised and goes on
+    swallowed: Counter[str] = field(default_factory=Counter)  # raised in a function of a library: in which, how often
+    lost: list[str] = field(default_factory=list)  # raised in a line of ours: where
+    wrong: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        dropped = f", {self.dropped} of them in finalizers" if self.dropped else ""
+        places = ", ".join(f"{count} in {place}" for place, count in self.swallowed.most_common())
+        swallowed = f", {self.swallowed.total()} of them swallowed by libraries ({places})" if places else ""
+        lost = f", {len(self.lost)} of them lost" if self.lost else ""
+        text = f"{self.sent} interrupts{dropped}{swallowed}{lost}: {len(self.wrong)} wrong"
+        return "\n".join([text, *self.lost[:3], *self.wrong[:3]])
+
+    def note_unseen(self, places: "list[Place]") -> None:
+        """Counts an interrupt that was raised at the last of `places`, called from the others, and never seen again.
+
+        One that is raised in a function of a library is the library's, until it is given to what called that; one that
+        is raised in a line of ours reaches a library only through us. And of ours nothing swallows it: `tests/house`
+        holds that.
+        """
+        # The standard library is nobody, and so is what was made from text: whoever called it is meant.
+        somebody = [place for place in places if place.file.startswith((*OURS, LIBRARIES))]
+        last = somebody[-1]
+        if last.file.startswith(OURS):
+            self.lost.append("lost: " + " > ".join(map(str, places)))
+        else:
+            self.swallowed[f"{last.function}, {Path(last.file).relative_to(LIBRARIES)}"] += 1
+
+
+class Place(NamedTuple):
+    """A line that was running."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.function} ({self.file}:{self.line})"
+
+
+def _running(frame: FrameType | None) -> list[Place]:
+    # Not the frames themselves, which would keep the tensors of an interrupted step.
+    places = []
+    while frame is not None:
+        code = frame.f_code
+        places.append(Place(code.co_filename, frame.f_lineno, code.co_qualname))
+        frame = frame.f_back
+    return places[::-1]
+
+
+@contextmanager
+def alarms(found: Found, places: list[Place]) -> Iterator[Callable[[float], None]]:
+    """Gives what has an interrupt raised after so many seconds; `places` are then where."""
+
+    def arrive(_: int, frame: FrameType | None) -> None:
+        found.sent += 1
+        places[:] = _running(frame)
+        raise Interrupt
+
+    def dropped(unraisable: Any) -> None:
+        if issubclass(unraisable.exc_type, Interrupt):
+            found.dropped += 1
+
+    before, hook = signal.signal(signal.SIGALRM, arrive), sys.unraisablehook
+    sys.unraisablehook = dropped
+    try:
+        yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        sys.unraisablehook = hook
+
+
+def interrupted(make: Callable[[], Program], count: int, chance: random.Random) -> Found:
+    """Interrupts steps of a program `count` times, and checks its tensors and a whole step after each."""
+    found = Found()
+    program = make()
+    for _ in range(5):
+        program.step()
+    start = time.perf_counter()
+    program.step()
+    longest = 1.2 * (time.perf_counter() - start)
+    places: list[Place] = []
+    with alarms(found, places) as send_after:
+        while found.sent < count and len(found.wrong) < 10:
+            before, dropped = found.sent, found.dropped
+            try:
+                try:
+                    send_after(max(1e-6, chance.uniform(0, longest)))
+                    while found.sent == before:
+                        program.step()
+                finally:
+                    send_after(0)
+                if found.dropped == dropped:
+                    found.note_unseen(places)
+            except Interrupt:
+                pass
+            except BaseException:
+                # It came through something that turned it into another exception.
+                found.wrong.append(traceback.format_exc())
+            # An interrupt in PyTorch's `no_grad.__enter__` leaves gradients switched off, on the CPU too.
+            torch.set_grad_enabled(True)
+            try:
+                program.check()
+                program.step()
+                program.check()
+            except BaseException:
+                found.wrong.append(traceback.format_exc())
+                program = make()
+    return found

@@ -1,0 +1,185 @@
+"""What is interrupted: programs whose every state can be told by looking at their tensors.
+
+Each operation of a program brings a counter one further, in such a way that the tensors show which were done. An
+operation is done or it is not; so after any interrupt the tensors hold what they can hold between two operations.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+import torch_xla
+from torch_xla._engine.record.sync import clear_schedules
+from torch_xla.experimental import eager_mode_context
+
+
+class Wrong(Exception):
+    """Tensors hold what no program of PyTorch could have left."""
+
+
+class Counting:
+    """Parameters that count: each operation adds one to all elements of a tensor, or to all of several tensors."""
+
+    def __init__(self) -> None:
+        self.single = torch.zeros(5).to("xla")
+        self.together = [torch.zeros(3 + n).to("xla") for n in range(4)]
+        self.whole = torch.zeros(4, 6).to("xla")
+        self.parts = [self.whole[:2], self.whole[2:, ::2], self.whole[2:, 1::2]]
+        self._behind = 0.0, 0.0  # by how much the second and the third are behind the one before
+
+    def step(self) -> None:
+        """Four operations; the second and the third write several tensors each."""
+        self.single.add_(1)
+        torch._foreach_add_(self.together, 1)
+        torch._foreach_add_(self.parts, 1)
+        self.single = self.single + 0
+        torch_xla.sync()
+
+    def check(self) -> None:
+        """Raises `Wrong` if the tensors show half of an operation."""
+        single = self.single.tolist()
+        together = {element for tensor in self.together for element in tensor.tolist()}
+        whole = {element for row in self.whole.tolist() for element in row}
+        counts = single[0], *together, *whole
+        if len(set(single)) != 1 or len(together) != 1 or len(whole) != 1:
+            raise Wrong(f"half of an operation: {single}, {together}, {whole}")
+        behind = counts[0] - counts[1], counts[1] - counts[2]
+        before, self._behind = self._behind, behind
+        # Of what was interrupted since the last look, one operation was the last.
+        lost = behind[0] - before[0], behind[1] - before[1]
+        if lost not in ((0, 0), (1, 0), (0, 1)) or counts[0] != int(counts[0]):
+            raise Wrong(f"operations left out, or done twice: {counts}, and before they were {before} behind")
+
+
+class Training:
+    """A model whose loss is the sum of its parameters: each update takes one from each, all at the same time."""
+
+    def __init__(self) -> None:
+        self.model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)).to("xla")
+        for parameter in self.model.parameters():
+            nn.init.zeros_(parameter)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1.0, foreach=True)
+
+    def step(self) -> Tensor:
+        """A step of training, ended by a sync."""
+        loss = self.update()
+        torch_xla.sync()
+        return loss
+
+    def update(self) -> Tensor:
+        """A step of training."""
+        self.optimizer.zero_grad()
+        loss = sum((parameter.sum() for parameter in self.model.parameters()), torch.zeros((), device="xla"))
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def check(self) -> None:
+        """Raises `Wrong` if some parameters were updated and others were not."""
+        found = {element for parameter in self.model.parameters() for element in parameter.detach().flatten().tolist()}
+        if len(found) != 1 or (number := found.pop()) > 0 or number != int(number):
+            raise Wrong(f"parameters are not of one step: {found}")
+        for parameter in self.model.parameters():
+            if parameter.grad is not None and set(parameter.grad.flatten().tolist()) - {0.0, 1.0, 2.0}:
+                raise Wrong(f"a gradient that no step makes: {parameter.grad}")
+
+
+class Replayed(Training):
+    """The same by replay."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._replayed = torch_xla.compile(self.update, replay=True)
+
+    def step(self) -> Tensor:
+        """A step, replayed from the fourth on."""
+        loss: Tensor = self._replayed()
+        return loss
+
+
+class Region(Training):
+    """The same in regions of one graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._compiled = torch_xla.compile(self.update, full_graph=True)
+
+    def step(self) -> Tensor:
+        """A step as one region."""
+        loss: Tensor = self._compiled()
+        return loss
+
+
+class Eager(Counting):
+    """Every operation runs when it is called."""
+
+    def step(self) -> None:
+        """The same operations, in eager mode."""
+        with eager_mode_context(True):
+            super().step()
+
+
+class EagerTraining(Training):
+    """Training in eager mode."""
+
+    def step(self) -> Tensor:
+        """A step, operation by operation."""
+        with eager_mode_context(True):
+            return super().step()
+
+
+class Compiling(Counting):
+    """A program that is compiled at every step: nothing is found that an earlier one has left."""
+
+    def step(self) -> None:
+        """The same, when all programs were forgotten."""
+        clear_schedules()
+        super().step()
+
+
+class Reading(Training):
+    """Values are read in the middle of a step."""
+
+    def step(self) -> Tensor:
+        """A step that prints its loss before it updates."""
+        self.optimizer.zero_grad()
+        loss = sum((parameter.sum() for parameter in self.model.parameters()), torch.zeros((), device="xla"))
+        loss.item()
+        loss.backward()
+        self.optimizer.step()
+        torch_xla.sync()
+        return loss
+
+
+class Dynamo(Training):
+    """Forward and backward by `torch.compile`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._forward = torch.compile(self._loss, backend="openxla")
+
+    def _loss(self) -> Tensor:
+        return sum((parameter.sum() for parameter in self.model.parameters()), torch.zeros((), device="xla"))
+
+    def step(self) -> Tensor:
+        """A step whose forward pass is compiled."""
+        self.optimizer.zero_grad()
+        loss = self._forward()
+        loss.backward()
+        self.optimizer.step()
+        torch_xla.sync()
+        return loss
+
+
+PROGRAMS: dict[str, Callable[[], Counting | Training]] = {
+    "recording": Counting,
+    "training": Training,
+    "reading": Reading,
+    "compiling": Compiling,
+    "replay": Replayed,
+    "region": Region,
+    "eager": Eager,
+    "eager training": EagerTraining,
+    "torch.compile": Dynamo,
+}

@@ -1,0 +1,24 @@
+"""A slice of `python -m tests.interrupts`."""
+
+import random
+
+import pytest
+
+from tests.interrupts.check import interrupted
+from tests.interrupts.programs import PROGRAMS
+
+# These are compiled at each step, by XLA or by Dynamo.
+SLOW = {"compiling", "torch.compile"}
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in SLOW])
+def test_nothing_is_lost_by_interrupts(name: str) -> None:
+    found = interrupted(PROGRAMS[name], 40, random.Random(0))
+    assert not found.wrong and not found.lost, str(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_nothing_is_lost_by_many_interrupts(name: str) -> None:
+    found = interrupted(PROGRAMS[name], 60 if name in SLOW else 1_000, random.Random(1))
+    assert not found.wrong and not found.lost, str(found)

@@ -1,0 +1,102 @@
+"""Processes of one program that stay, so that many tests share the price of their start.
+
+Each runs functions of test modules that are sent to it by name, all of them the same function at a time. A fleet that
+does not answer in time is killed, and its test fails.
+"""
+
+import importlib
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch.multiprocessing
+
+from torch_xla._engine.distributed import launch
+
+SECONDS = 120
+
+
+class Fleet:
+    """`count` processes of one program."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        context = torch.multiprocessing.get_context("spawn")
+        pairs = [context.Pipe() for _ in range(count)]
+        self.ends: list[Any] = [ours for ours, _ in pairs]
+        theirs = [end for _, end in pairs]
+        self.context: Any = launch.start(_serve, (theirs,), count, False, True, "spawn")
+        for end in theirs:
+            end.close()
+
+    def run(self, function: Callable[..., Any], *args: Any, seconds: float = SECONDS) -> list[Any]:
+        """What `function(*args)` returned in each process, in order; raises what one raised, with its traceback."""
+        for end in self.ends:
+            end.send((function.__module__, function.__qualname__, args))
+        answers = []
+        for index, end in enumerate(self.ends):
+            if not end.poll(seconds):
+                self.kill()
+                raise TimeoutError(f"process {index} of {self.count} did not answer within {seconds} s")
+            try:
+                answers.append(end.recv())
+            except (EOFError, OSError):
+                answers.append((False, f"process {index} ended with code {self.context.processes[index].exitcode}"))
+        for index, (is_result, answer) in enumerate(answers):
+            assert is_result, f"in process {index} of {self.count}: {answer}"
+        return [answer for _, answer in answers]
+
+    def end(self) -> None:
+        """Lets the processes end, and kills those that do not."""
+        for end in self.ends:
+            end.close()
+        for process in self.context.processes:
+            process.join(20)
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends what is left of the processes."""
+        for process in self.context.processes:
+            process.kill()
+        for process in self.context.processes:
+            process.join(5)
+
+
+def _serve(index: int, ends: list[Connection]) -> None:
+    own = ends[index]
+    for other, end in enumerate(ends):
+        if other != index:
+            end.close()
+    while True:
+        try:
+            module, name, args = own.recv()
+        except EOFError:
+            return
+        try:
+            answer: Any = True, getattr(importlib.import_module(module), name)(*args)
+        except Exception:
+            answer = False, traceback.format_exc()
+        own.send(answer)
+
+
+_fleets: dict[int, Fleet] = {}
+
+
+def fleet_of(count: int) -> Fleet:
+    """The fleet of `count` processes; several tests share it."""
+    fleet = _fleets.get(count)
+    if fleet is None or not all(process.is_alive() for process in fleet.context.processes):
+        _fleets[count] = fleet = Fleet(count)
+    return fleet
+
+
+@contextmanager
+def fleets() -> Iterator[None]:
+    """A `with` block at whose end no fleet is left."""
+    try:
+        yield
+    finally:
+        while _fleets:
+            _fleets.popitem()[1].end()

@@ -1,0 +1,20 @@
+"""A second path to the backend of `torch.compile`, from the time when there were two."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .._engine.dynamo import backend
+
+
+def dynamo_backend(fx: torch.fx.GraphModule, args: Sequence[Any]) -> Callable[..., Any]:
+    """The backend as a function, for `torch.compile(backend=dynamo_backend)`; the same as `backend="openxla"`.
+
+    >>> import torch, torch_xla
+    >>> from torch_xla._dynamo.dynamo_backend2 import dynamo_backend
+    >>> double = torch.compile(lambda x: x * 2, backend=dynamo_backend)
+    >>> double(torch.ones(2, device="xla")).tolist()
+    [2.0, 2.0]
+    """
+    return backend.compile_module(fx, args)

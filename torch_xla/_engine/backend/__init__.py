@@ -1,0 +1,6 @@
+"""Backend: `xla` as a backend of PyTorch: its name, hooks and guard, the registered kernels, autocast, every patch."""
+
+from .hooks import claim_device_name as claim_device_name
+from .hooks import is_installed as is_installed
+from .patches import apply_patches as apply_patches
+from .register import register_kernels as register_kernels

@@ -1,0 +1,165 @@
+"""What `torch.accelerator` answers: for `xla` once it is in use, and before that what it answers without this package.
+
+PyTorch takes a named PrivateUse1 device for the accelerator of the process from the moment of the import, and with it
+go default process groups, `DeviceMesh`, pinned memory, `fork_rng`, flex attention's masks and `DataParallel` of
+programs that never touch `xla`. Those ask in Python, so it is here that they are answered.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .. import config
+from ..client import choice, host_heap, memory, platform
+from ..dtypes import TO_JAX
+from ..private import torch as private
+from ..record import device as devices
+from ..record.sync import sync_device
+
+
+def is_ours() -> bool:
+    """Whether the accelerator of this process is `xla`.
+
+    It is as soon as a client runs, a device was asked for or a tensor made on it; from the import on where
+    `PJRT_DEVICE` is set, or the machine has an accelerator that this build of PyTorch has no device for.
+    """
+    if devices.existing_devices() or platform.is_started() or config.pjrt_device():
+        return True
+    return _native() is None and choice.is_accelerated()
+
+
+def _native() -> str | None:
+    """The accelerator this build of PyTorch was made for, be there one in the machine or not."""
+    if torch.version.cuda is not None or torch.version.hip is not None:
+        return "cuda"
+    if torch.version.xpu is not None:
+        return "xpu"
+    return "mps" if torch.backends.mps.is_built() else None
+
+
+def current() -> torch.device | None:
+    """The accelerator."""
+    if is_ours():
+        return torch.device("xla")
+    native = _native()
+    return None if native is None else torch.device(native)
+
+
+def _current_or_host() -> torch.device:
+    return current() or torch.device("cpu")
+
+
+def answer() -> None:
+    """Answers for `torch.accelerator` and for whoever asks PyTorch for the accelerator in Python."""
+    private.answer_for_accelerator(
+        getAccelerator=current, **{name: _whoever_is_asked(*functions) for name, functions in _ANSWERS.items()}
+    )
+    private.answer_for_device(_current_or_host)
+    private.wrap_available_device_type(_without_xla)
+    private.wrap_fake_device_test(_if_in_use)
+    # What PyTorch keeps of the answer is right until `xla` comes into use.
+    devices.before_first_use.append(torch.get_device_module.cache_clear)
+
+
+def _whoever_is_asked(ours: Callable[..., Any], native: Callable[..., Any]) -> Callable[..., Any]:
+    @private.never_traced
+    def asked(*args: Any) -> Any:
+        if is_ours():
+            return ours(*args)
+        name = _native()
+        if name is None:
+            raise RuntimeError("Cannot access accelerator device when none is available.")
+        return native(torch.get_device_module(name), *args)
+
+    return asked
+
+
+def _index(index: int) -> int:
+    return devices.current_index() if index < 0 else index
+
+
+def _exchange_device(index: int) -> int:
+    before = devices.current_index()
+    if index >= 0:
+        devices.set_current_index(index)
+    return before
+
+
+def _synchronize(index: int) -> None:
+    sync_device(devices.device_at(_index(index)), wait=True)
+
+
+def _stream(index: int) -> torch.Stream:
+    return torch.Stream(device=torch.device("xla", _index(index)))
+
+
+def _usage(index: int) -> memory.Usage:
+    return memory.usage(devices.device_at(_index(index)).target.device)
+
+
+def _memory_stats(index: int) -> dict[str, Any]:
+    used = _usage(index)
+    sizes = {"all": {"current": used.used, "peak": used.peak}}
+    return {"allocated_bytes": sizes, "reserved_bytes": sizes}
+
+
+def _memory_info(index: int) -> tuple[int, int]:
+    used = _usage(index)
+    return used.limit - used.used, used.limit
+
+
+def _forget_peak(index: int) -> None:
+    memory.forget_peak(devices.device_at(_index(index)).target.device)
+
+
+def _supported(index: int) -> dict[str, Any]:
+    return {"supported_dtypes": set(TO_JAX)}
+
+
+def _supported_elsewhere(module: Any, index: int) -> dict[str, Any]:
+    return {"supported_dtypes": {each for each in vars(torch).values() if isinstance(each, torch.dtype)}}
+
+
+# What `torch.accelerator` calls, by the name in PyTorch's library: how `xla` answers, and a device module of PyTorch's.
+_ANSWERS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "getDeviceIndex": (devices.current_index, lambda module: module.current_device()),
+    "setDeviceIndex": (devices.set_current_index, lambda module, index: module.set_device(index)),
+    "exchangeDevice": (_exchange_device, lambda module, index: module._exchange_device(index)),
+    "maybeExchangeDevice": (_exchange_device, lambda module, index: module._maybe_exchange_device(index)),
+    "synchronizeDevice": (_synchronize, lambda module, index: module.synchronize(index)),
+    "getStream": (_stream, lambda module, index: module.current_stream(index)),
+    "setStream": (lambda stream: None, lambda module, stream: module.set_stream(stream)),
+    "getDeviceCapability": (_supported, _supported_elsewhere),
+    "isAllocatorInitialized": (platform.is_started, lambda module: module.is_initialized()),
+    "emptyCache": (host_heap.release_memory, lambda module: module.empty_cache()),
+    "getDeviceStats": (_memory_stats, lambda module, index: module.memory.memory_stats_as_nested_dict(index)),
+    "getMemoryInfo": (_memory_info, lambda module, index: module.mem_get_info(index)),
+    "resetPeakStats": (_forget_peak, lambda module, index: module.reset_peak_memory_stats(index)),
+    "resetAccumulatedStats": (_forget_peak, lambda module, index: module.reset_accumulated_memory_stats(index)),
+}
+
+
+def _without_xla(original: Callable[[], str | None]) -> Callable[[], str | None]:
+    """What `DataParallel` spreads a module over: by operators that exist for CUDA alone.
+
+    Told of no device, it calls the module as it is, on one device.
+    """
+
+    @functools.wraps(original)
+    def available_device_type() -> str | None:
+        found = original()
+        return None if found == "xla" else found
+
+    return available_device_type
+
+
+def _if_in_use(original: Callable[[], bool]) -> Callable[[], bool]:
+    """What lets fake tensors of devices that this machine lacks be made: that no device is in use."""
+
+    @functools.wraps(original)
+    def is_available() -> bool:
+        return is_ours() and original()
+
+    return is_available

@@ -1,0 +1,282 @@
+"""`xla` as a device of PyTorch: the name, the hooks, the guard and the module `torch.xla`."""
+
+import types
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ..client import host_heap, platform
+from ..execute import executor
+from ..private import torch as private
+from ..private.guard import (
+    answer_for_current_device,
+    answer_for_device_count,
+    leave_streams_to_python,
+    let_exceptions_pass,
+)
+from ..record import device as devices
+from ..record import random
+from ..record.sync import sync_device
+from . import accelerator
+
+
+class _Hooks(private.PrivateUse1Hooks):
+    def is_available(self) -> bool:
+        return True
+
+    def is_built(self) -> bool:
+        return True
+
+    def has_primary_context(self, device_index: int) -> bool:
+        return platform.is_started()
+
+
+class _Guard(private.DeviceGuard):
+    def type_(self) -> Any:
+        return private.privateuse1_device_type
+
+
+_keep: list[Any] = []
+
+
+def is_installed() -> bool:
+    """Whether `xla` is a device of this process already."""
+    return bool(_keep)
+
+
+def claim_device_name() -> None:
+    """Makes "xla" the name of PyTorch's PrivateUse1 device; raises `ImportError` if another package has it."""
+    taken = private.backend_name()
+    if taken not in ("privateuseone", "xla"):
+        raise ImportError(
+            f"torch_xla needs PyTorch's PrivateUse1 device, and another package already uses it for {taken!r} "
+            f"(torch_tpu does). Uninstall that package, or start Python with TORCH_DEVICE_BACKEND_AUTOLOAD=0 so that "
+            f"it is not loaded by itself."
+        )
+    private.rename_backend("xla")
+    private.register_device_module("xla", module)
+    hooks, guard = _Hooks(), _Guard()
+    _keep.extend((hooks, guard))
+    private.register_hooks(hooks)
+    private.register_device_guard(guard)
+    let_exceptions_pass()
+    answer_for_current_device(devices.current)
+    devices.before_second_ordinal.append(_answer_for_several_ordinals)
+    if platform.expected_device_count() > 1:
+        _answer_for_several_ordinals()
+    accelerator.answer()
+
+
+# For how many devices PyTorch's backward engine has queues.
+_queues = types.SimpleNamespace(count=1)
+
+
+def _answer_for_several_ordinals() -> None:
+    # PyTorch asks at the first backward pass of the process, be it of CPU tensors: that must not start a client.
+    first = _queues.count == 1
+    _queues.count = device_count() if platform.is_started() else platform.expected_device_count()
+    if first:
+        answer_for_device_count(_queues)
+        leave_streams_to_python()
+
+
+def _index(device: Any) -> int:
+    if device is None:
+        return devices.current_index()
+    if isinstance(device, int):
+        return device
+    index = torch.device(device).index
+    return devices.current_index() if index is None else index
+
+
+def is_available() -> bool:
+    """Whether there is an `xla` device: always, since the CPU is one."""
+    return True
+
+
+def is_initialized() -> bool:
+    """Whether a client runs."""
+    return platform.is_started()
+
+
+def device_count() -> int:
+    """How many ordinals this process addresses."""
+    return devices.device_count()
+
+
+def current_device() -> int:
+    """The ordinal a bare "xla" means in this thread."""
+    return devices.current_index()
+
+
+def set_device(device: Any) -> None:
+    """Makes `device` the one a bare "xla" means in this thread."""
+    devices.set_current_index(_index(device))
+
+
+@contextmanager
+def device(index: Any) -> Any:
+    """A `with` block in which a bare "xla" means this ordinal."""
+    before = devices.current_index()
+    devices.set_current_index(_index(index))
+    try:
+        yield
+    finally:
+        devices.set_current_index(before)
+
+
+def synchronize(device: Any = None) -> None:
+    """Computes everything recorded on the device and waits for it."""
+    if devices.existing_devices():  # PyTorch's profiler asks all devices that there are, used or not
+        sync_device(devices.device_at(_index(device)), wait=True)
+
+
+def manual_seed(seed: int) -> None:
+    """Seeds the current ordinal."""
+    random.seed(seed, devices.current_index())
+
+
+def manual_seed_all(seed: int) -> None:
+    """Seeds every ordinal."""
+    random.seed_all(seed)
+
+
+def get_rng_state(device: Any = None) -> torch.Tensor:
+    """The random state as the byte tensor that `torch.random.fork_rng` keeps."""
+    return random.state_as_tensor(_index(device))
+
+
+def set_rng_state(state: torch.Tensor, device: Any = None) -> None:
+    """Restores a state that `get_rng_state` gave."""
+    random.set_state_from_tensor(state, _index(device))
+
+
+def initial_seed() -> int:
+    """The seed of the current ordinal."""
+    return random.initial_seed(devices.current_index())
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    """The dtypes `torch.autocast("xla")` accepts."""
+    return [torch.bfloat16, torch.float16]
+
+
+def get_device_properties(device: Any = None) -> types.SimpleNamespace:
+    """Name and platform of the device."""
+    target = devices.device_at(_index(device)).target
+    return types.SimpleNamespace(name=target.kind, platform=target.platform, id=target.device.id)
+
+
+def get_device_name(device: Any = None) -> str:
+    """The vendor's name of the device."""
+    return devices.device_at(_index(device)).target.kind
+
+
+def get_device_capability(device: Any = None) -> tuple[int, int]:
+    """(0, 0): XLA devices have no such number."""
+    return 0, 0
+
+
+def empty_cache() -> None:
+    """Returns to the system what the host keeps for the next programs. Other devices' memory is PJRT's."""
+    host_heap.release_memory()
+
+
+class Stream:
+    """An order of execution. An XLA device has one, so streams are the same and need no waiting for each other."""
+
+    def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
+        self.device = torch.device("xla", _index(device))
+        self.device_index = self.device.index
+        self.stream_id = 0
+        self.device_type = torch.device("xla").type
+
+    def synchronize(self) -> None:
+        """Waits for everything started so far."""
+        synchronize(self.device)
+
+    def query(self) -> bool:
+        """True: the next operation waits by itself."""
+        return True
+
+    def wait_stream(self, stream: "Stream") -> None:
+        """Nothing to do: there is one stream."""
+
+    def wait_event(self, event: "Event") -> None:
+        """Nothing to do: there is one stream."""
+
+    def record_event(self, event: "Event | None" = None) -> "Event":
+        """An event at this point."""
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+class Event:
+    """A point in the one stream."""
+
+    def __init__(self, device: Any = None, enable_timing: bool = False, **_: Any) -> None:
+        self.device = torch.device("xla", _index(device))
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Marks this point: what was recorded so far is started."""
+        sync_device(devices.device_at(self.device.index))
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Nothing to do: there is one stream."""
+
+    def synchronize(self) -> None:
+        """Waits for everything started so far on its device."""
+        executor.wait([devices.device_at(self.device.index).target.device])
+
+    def query(self) -> bool:
+        """True: the next operation waits by itself."""
+        return True
+
+
+def current_stream(device: Any = None) -> Stream:
+    """The one stream."""
+    return Stream(device)
+
+
+def default_stream(device: Any = None) -> Stream:
+    """The one stream."""
+    return Stream(device)
+
+
+def set_stream(stream: Stream) -> None:
+    """Nothing to do: there is one stream."""
+
+
+@contextmanager
+def stream(stream: Stream | None) -> Any:
+    """A `with` block in that stream: there is one."""
+    yield stream
+
+
+def _is_in_bad_fork() -> bool:
+    return platform.is_forked()
+
+
+def _lazy_init() -> None:
+    return None
+
+
+module = types.ModuleType("torch.xla", "The device module of `xla`: what `torch.cuda` is for CUDA.")
+for _name in (
+    "is_available", "is_initialized", "device_count", "current_device", "set_device", "device", "synchronize",
+    "manual_seed", "manual_seed_all", "get_rng_state", "set_rng_state", "initial_seed", "get_amp_supported_dtype",
+    "get_device_properties", "get_device_name", "get_device_capability", "empty_cache", "Stream", "Event",
+    "current_stream",
+    "default_stream", "set_stream", "stream", "_is_in_bad_fork", "_lazy_init",
+):  # fmt: skip
+    setattr(module, _name, globals()[_name])
+# Checkpointing asks for this before it saves the random state of a device.
+module._initialized = True  # type: ignore[attr-defined]

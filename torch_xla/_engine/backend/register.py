@@ -1,0 +1,120 @@
+"""Registers a kernel for every aten operator that reaches a backend. Runs once, at import."""
+
+from typing import Any
+
+import torch
+
+from .. import metrics
+from ..dispatch import layouts, memory, views
+from ..dispatch.kernels import out_variant, recorder, recorder_of_two
+from ..lowering.registry import all_rules
+from ..operators import (
+    assertions,
+    batch_norm,
+    composed,
+    data_dependent,
+    distributions,
+    indexing,
+    known_values,
+    tangents,
+)
+from ..operators.attention import register_attention
+from ..operators.composites import register_whole
+from ..operators.recurrent import register_recurrent
+from ..private import torch as private
+from .autocast import register_autocast
+
+# Views that do not say so: PyTorch's composition shares the memory, as callers like `torch.kron` rely on.
+_SHARING = frozenset(("aten::_unsafe_view", "aten::unsafe_split.Tensor", "aten::unsafe_split_with_sizes"))
+
+# Their own `out=` forms compute in other kernels than the operator itself.
+_COMPUTED_APART = ("cummax.out", "cummin.out", "mode.values")
+
+# Overloads with an `out=` that do not say so. Their schemas would, but building all of them slows the import.
+_NAMED_AFTER_RESULTS = frozenset(
+    (
+        "L", "U", "X", "a", "dim_max", "dim_min", "dim_values", "eigenvalues", "grad_input", "indices", "inverse",
+        "result", "sign", "values", "values_stable",
+    )
+)  # fmt: skip
+
+# Registered libraries must stay alive: dropping one takes its kernels back.
+_libraries: list[torch.library.Library] = []
+
+
+def special_kernels() -> dict[str, Any]:
+    """The kernels that record no call of their operator as it stands: by name, such as "copy_"."""
+    return {
+        **memory.KERNELS,
+        **assertions.KERNELS,
+        **batch_norm.KERNELS,
+        **composed.KERNELS,
+        **distributions.KERNELS,
+        **indexing.KERNELS,
+        **known_values.KERNELS,
+        **layouts.KERNELS,
+        **data_dependent.KERNELS,
+        **tangents.KERNELS,
+        **{name.removeprefix("aten::"): views.view_kernel(name) for name in views.NAMES},
+        "as_strided": views.as_strided,
+        "as_strided_": views.as_strided_,
+        "_neg_view": views.neg_view,
+    }
+
+
+def register_kernels() -> None:
+    """Makes every aten operator work on the `xla` device."""
+    library = private.raw_library("aten")
+    _libraries.append(library)
+    special = special_kernels()
+    for name, kernel in special.items():
+        private.register_kernel(library, name, kernel)
+    ruled = {op.name().removesuffix(".default") for op in all_rules() if not isinstance(op, str)}
+    for name in private.all_operator_names():
+        if not name.startswith("aten::"):
+            continue
+        short = name.removeprefix("aten::")
+        if short not in special and _is_ours(name, ruled):
+            private.register_kernel(library, short, _kernel_for(name))
+    for short in _COMPUTED_APART:
+        private.register_kernel(library, short, out_variant(f"aten::{short}"))
+    register_whole()
+    _libraries.extend(register_attention())
+    _libraries.extend(register_recurrent())
+    _libraries.extend(layouts.register_refusals())
+    _libraries.extend(data_dependent.register_splits())
+    register_autocast()
+    metrics.count("RegisterXLAFunctions")
+
+
+def _is_ours(name: str, ruled: set[str]) -> bool:
+    if private.has_kernel(name, "CompositeImplicitAutograd") or name in _SHARING:
+        return False
+    # PyTorch's own composition of an operator is better than the CPU, unless we have a rule for the whole.
+    base, dot, overload = name.partition(".")
+    return f"{base.removesuffix('_')}{dot}{overload}" in ruled or not private.has_kernel(
+        name, "CompositeExplicitAutograd"
+    )
+
+
+def _kernel_for(name: str) -> Any:
+    overload = name.partition(".")[2]
+    is_out = "out" in overload.lower() or overload in _NAMED_AFTER_RESULTS
+    if is_out and any(a.is_out for a in _schema(name).arguments):
+        return out_variant(name)
+    return recorder_of_two(name) if _takes_two(name, overload) else recorder(name)
+
+
+def _takes_two(name: str, overload: str) -> bool:
+    """Whether a functional operator may be called with two tensors and nothing else."""
+    if overload not in ("", "Tensor", "Tensor_Tensor") or name.partition(".")[0].endswith("_"):
+        return False
+    arguments = _schema(name).arguments
+    return all(str(a.type) == "Tensor" and a.alias_info is None for a in arguments[:2]) and (
+        len(arguments) == 2 or (len(arguments) > 2 and all(a.has_default_value() for a in arguments[2:]))
+    )
+
+
+def _schema(name: str) -> Any:
+    base, _, overload = name.partition(".")
+    return private.schema_of(base, overload)

@@ -1,0 +1,166 @@
+"""The format of an executable on disk, and who may have written one: every such file is checked before it is believed.
+
+A file is a line that names the format, a checksum of the rest, a header in JSON, and XLA's serialised executable,
+compressed. The header says what was compiled for what, in plain data. Nothing in it is executed by reading it; but an
+executable is machine code, so a file or folder that another user may write to is refused.
+"""
+
+import hashlib
+import json
+import os
+import stat
+import zlib
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+MAGIC = b"torch_xla executable 2\n"
+# A header is a line; one that is longer belongs to no file of ours.
+_LONGEST_HEADER = 64 << 20
+# Bytes of an executable before compression, beyond which a file is not believed: what deflates to it is small.
+_LARGEST = 4 << 30
+
+# Size and name of the dtype of each value.
+Described = tuple[tuple[tuple[int, ...], str], ...]
+
+
+class Unreadable(Exception):
+    """A file that is no executable of ours: cut off, altered, or written in another format."""
+
+
+class Refused(Exception):
+    """A file or folder that somebody else may have written to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a file says of its executable: for which program and environment, and what it takes and gives."""
+
+    program: str
+    environment: dict[str, str]
+    seconds: float  # what compiling it took
+    bytes: int  # before compression
+    name: str
+    inputs: Described
+    outputs: Described
+    weak: tuple[int, ...]  # which of the outputs have a weak type
+    donated: tuple[int, ...]
+
+
+def joined(header: Header, executable: bytes) -> bytes:
+    """A whole file."""
+    rest = json.dumps(asdict(header)).encode() + b"\n" + zlib.compress(executable, 1)
+    return MAGIC + hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
+
+
+def split(data: bytes) -> tuple[Header, bytes]:
+    """The header and the executable of a whole file. Raises `Unreadable` if it is damaged."""
+    magic, _, rest = data.partition(b"\n")
+    checksum, _, rest = rest.partition(b"\n")
+    if magic + b"\n" != MAGIC:
+        raise Unreadable("it does not begin as such a file does")
+    if hashlib.sha256(rest).hexdigest().encode() != checksum:
+        raise Unreadable("the checksum does not fit")
+    text, _, body = rest.partition(b"\n")
+    header = _header(text)
+    inflate = zlib.decompressobj()
+    try:
+        executable = inflate.decompress(body, max_length=header.bytes + 1)
+    except zlib.error as error:
+        raise Unreadable(str(error)) from error
+    if len(executable) != header.bytes or not inflate.eof:
+        raise Unreadable("the executable has another length than the header says")
+    return header, executable
+
+
+def header_of(path: Path) -> Header:
+    """The header of a file. Raises `OSError`, `Refused` or `Unreadable`; the rest of the file is not looked at."""
+    with _opened(path) as file:
+        magic, _, text = file.readline(len(MAGIC)), file.readline(80), file.readline(_LONGEST_HEADER)
+    if magic != MAGIC:
+        raise Unreadable("it does not begin as such a file does")
+    return _header(text)
+
+
+def contents(path: Path, most: int = _LARGEST) -> bytes:
+    """What a file holds. Raises `OSError`, and `Refused` or `Unreadable` where it should not be believed."""
+    with _opened(path) as file:
+        data: bytes = file.read(most + 1)
+    if len(data) > most:
+        raise Unreadable(f"it has more than {most} bytes")
+    return data
+
+
+def refuse_others(path: Path, status: os.stat_result) -> None:
+    """Raises `Refused` if somebody other than this user and the administrator may have written what is at `path`."""
+    if not hasattr(os, "geteuid"):
+        return
+    if status.st_uid not in (0, os.geteuid()):
+        raise Refused(f"{path} belongs to another user (number {status.st_uid})")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise Refused(f"other users may write to {path} (`chmod go-w` ends this)")
+
+
+def _opened(path: Path) -> Any:
+    # Not blocking: what is there may be a pipe. The status is that of what was opened, whatever is renamed meanwhile.
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    file = os.fdopen(handle, "rb")
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise Unreadable("it is no regular file")
+        refuse_others(path, status)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _header(text: bytes) -> Header:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"the header is not JSON: {error}") from error
+    if not isinstance(found, dict) or set(found) != {field.name for field in fields(Header)}:
+        raise Unreadable("the header has other fields")
+    environment, seconds, size = found["environment"], found["seconds"], found["bytes"]
+    sound = (
+        isinstance(environment, dict)
+        and all(isinstance(value, str) for value in environment.values())
+        and isinstance(seconds, float | int)
+        and 0 <= seconds < 1e9
+        and isinstance(size, int)
+        and 0 <= size <= _LARGEST
+        and isinstance(found["program"], str)
+        and isinstance(found["name"], str)
+    )
+    if not sound:
+        raise Unreadable("the header holds what it should not")
+    return Header(
+        found["program"],
+        environment,
+        float(seconds),
+        size,
+        found["name"],
+        _described(found["inputs"]),
+        _described(found["outputs"]),
+        _integers(found["weak"]),
+        _integers(found["donated"]),
+    )
+
+
+def _described(found: Any) -> Described:
+    if not isinstance(found, list):
+        raise Unreadable("the header does not say what the executable takes and gives")
+    values = []
+    for each in found:
+        if not (isinstance(each, list) and len(each) == 2 and isinstance(each[1], str)):
+            raise Unreadable("the header does not say what the executable takes and gives")
+        values.append((_integers(each[0]), each[1]))
+    return tuple(values)
+
+
+def _integers(found: Any) -> tuple[int, ...]:
+    if not (isinstance(found, list) and all(type(each) is int and each >= 0 for each in found)):
+        raise Unreadable("the header holds something else where it should hold whole numbers")
+    return tuple(found)

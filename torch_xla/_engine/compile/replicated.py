@@ -1,0 +1,77 @@
+"""A program that each process runs on arrays of its own, with collectives between them.
+
+For XLA it is one program over a mesh of one device of each process. An array of the program is the arrays of all
+processes, one behind the other along the first dimension; what a process gives and takes is its own part, as it is.
+"""
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import repeat
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ..client import buffers
+from ..client.target import Target
+from ..lowering import replicas
+from ..private import jax as private
+
+# What a program gives but for the last, which is there when its collectives are done.
+_RESULTS = operator.itemgetter(slice(-1))
+
+
+def of_each(
+    function: Callable[..., Any],
+    taken: Sequence[jax.ShapeDtypeStruct],
+    given: Sequence[jax.ShapeDtypeStruct],
+    target: Target,
+) -> tuple[Callable[..., Any], list[jax.ShapeDtypeStruct]]:
+    """`function`, which takes and gives arrays of one process, as one of all, and what that takes.
+
+    Behind what the processes take it takes which process each is.
+    """
+    axis, count, mesh = target.axis, target.replicas, target.mesh
+    assert mesh is not None
+    scalars = [not each.shape for each in taken]
+
+    def of_one(*arguments: jax.Array) -> Any:
+        *arrays, rank = arguments
+        # What has no dimension cannot be laid one behind the other. It is said to be equal everywhere, which it is not;
+        # so XLA, which could leave out a collective then, is given something in its place that it knows nothing of.
+        differ = [
+            jnp.where(rank[0] < 0, jnp.zeros_like(x), x) if s else x for x, s in zip(arrays, scalars, strict=True)
+        ]
+        replicas.begin(rank)
+        return (*function(*differ), replicas.end())
+
+    each = [*taken, jax.ShapeDtypeStruct((1,), np.int32)]
+    into = tuple(PartitionSpec(axis) if one.shape else PartitionSpec() for one in each)
+    out = tuple(PartitionSpec(axis) if one.shape else PartitionSpec() for one in given)
+    spread = jax.shard_map(of_one, mesh=mesh, in_specs=into, out_specs=(*out, PartitionSpec(axis)), check_vma=False)
+    described = [
+        jax.ShapeDtypeStruct(_of_all(one.shape, count), one.dtype, sharding=NamedSharding(mesh, spec))
+        for one, spec in zip(each, into, strict=True)
+    ]
+    return spread, described
+
+
+def _of_all(size: tuple[int, ...], count: int) -> tuple[int, ...]:
+    return (count * size[0], *size[1:]) if size else ()
+
+
+def starter(target: Target, compiled: Any) -> private.Starter:
+    """What runs a compiled program of `target` on arrays as values hold them: those of this process."""
+    if target.axis is None:
+        return private.starter(compiled) or partial(map, partial(private.call_by_jax, compiled))
+    start = private.starter_on_each(compiled)
+    return lambda calls: map(_RESULTS, start(map(operator.concat, calls, repeat([_rank(target)]))))
+
+
+@functools.cache
+def _rank(target: Target) -> jax.Array:
+    return buffers.put(np.array([target.devices.index(target.device)], np.int32), target)

@@ -1,0 +1,37 @@
+"""Options of XLA's for the programs that are compiled while they hold: the user's, over our own."""
+
+from collections.abc import Callable, Mapping
+
+Option = bool | int | float | str
+
+_chosen: dict[str, Option] = {}
+_text = ""
+
+
+def choose(options: Mapping[str, Option] | None) -> Callable[[], None]:
+    """Sets the options of the programs compiled from now on, in the place of those before; returns what undoes it."""
+    before = dict(_chosen)
+    for name, value in (options or {}).items():
+        if not isinstance(name, str) or not isinstance(value, bool | int | float | str):
+            raise TypeError(
+                f"custom compile options are names of XLA's flags, such as 'xla_cpu_enable_fast_math', with a bool, "
+                f"int, float or str each; got {name!r}: {value!r}"
+            )
+    _set(dict(options or {}))
+    return lambda: _set(before)
+
+
+def _set(options: dict[str, Option]) -> None:
+    global _chosen, _text
+    _chosen = {name.removeprefix("--"): value for name, value in options.items()}
+    _text = ", ".join(f"{name}={value}" for name, value in sorted(_chosen.items()))
+
+
+def chosen() -> Mapping[str, Option]:
+    """The options in force."""
+    return _chosen
+
+
+def text() -> str:
+    """The options in force, as part of what programs are found by; empty if there are none."""
+    return _text

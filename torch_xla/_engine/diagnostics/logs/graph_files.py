@@ -1,0 +1,24 @@
+"""What is recorded, in one file for each look at it."""
+
+import itertools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from ... import config
+from ...record import export
+
+_LANGUAGES = {"text": export.ir_text, "dot": export.ir_dot, "hlo": export.hlo_text}
+
+_looks = itertools.count()
+
+
+def save(folder: str | os.PathLike[str], name: str, tensors: Sequence[torch.Tensor]) -> None:
+    """Writes the graph of `tensors` to a new file of the folder."""
+    language = config.save_graph_format()
+    if language not in _LANGUAGES:
+        raise ValueError(f"SAVE_GRAPH_FMT is {language!r}; it must be one of {', '.join(_LANGUAGES)}")
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    Path(folder, f"{name}-{next(_looks)}.{language}").write_text(_LANGUAGES[language](tensors))

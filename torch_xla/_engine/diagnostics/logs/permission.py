@@ -1,0 +1,31 @@
+"""Whether recorded operations may run at all: a program that must be one graph finds out where it is not."""
+
+from typing import Any
+
+from ...metrics import events, lines
+from ...metrics.events import Evaluation
+from . import analysis
+
+_allowed = True
+
+
+def allow(yes: bool) -> None:
+    """Makes every evaluation raise `RuntimeError` before it begins, or lets them run again."""
+    global _allowed
+    if yes != _allowed:
+        _allowed = yes
+        (events.unguard if yes else events.guard)(_refuse)
+
+
+def is_allowed() -> bool:
+    """Whether recorded operations may run."""
+    return _allowed
+
+
+def _refuse(event: Any) -> None:
+    if isinstance(event, Evaluation):
+        analysis.tell_unexpected(event.cause)
+        raise RuntimeError(
+            f"{lines.text(event.frames[0])} makes recorded operations run, which _set_allow_execution(False) forbids. "
+            f"Look at values after the part that must be one graph, or use `torch.where` in the place of `if`."
+        )

@@ -1,0 +1,41 @@
+"""XLA_METRICS_FILE: the metrics report, appended to a file at every step."""
+
+import itertools
+import sys
+from typing import Any
+
+from ... import config
+from ...client import processes
+from ...metrics import events, report
+from ...metrics.events import Step
+
+_saved = itertools.count(1)
+
+
+def save_report(file: str) -> None:
+    """Appends the report to `file`, or writes it to `STDOUT` or `STDERR`. Each of several replicas has its own."""
+    text = f"[MetricsData; step={next(_saved)}]\n{report.full_report()}\n"
+    if file in ("STDOUT", "STDERR"):
+        (sys.stdout if file == "STDOUT" else sys.stderr).write(text)
+        return
+    name = f"{file}.{processes.replica_index()}" if processes.replica_count() > 1 else file
+    with open(name, "a") as opened:
+        opened.write(text)
+
+
+def _hear(event: Any) -> None:
+    if isinstance(event, Step):
+        save_report(_file)
+
+
+_file = ""
+
+
+def settle() -> None:
+    """Listens for steps if the settings name a file."""
+    global _file
+    before, _file = _file, config.metrics_file()
+    if _file and not before:
+        events.listen(_hear)
+    elif before and not _file:
+        events.unlisten(_hear)

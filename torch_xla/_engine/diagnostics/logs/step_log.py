@@ -1,0 +1,34 @@
+"""On the standard error: a line for each step (XLA_EMIT_STEPLOG), the stacks after a crash (XLA_DUMP_FATAL_STACK)."""
+
+import faulthandler
+import sys
+from typing import Any
+
+from ... import config
+from ...metrics import events, lines
+from ...metrics.events import Step
+
+_is_on = False
+_dumps_stack = False
+
+
+def _hear(event: Any) -> None:
+    if isinstance(event, Step):
+        where = f", ended by {lines.text(event.frames[0])}"
+        text = f"torch_xla.sync: step {event.number} on xla:{event.device}, {event.seconds * 1e3:.3f} ms{where}\n"
+        sys.stderr.write(text)
+        sys.stderr.flush()  # the last line before a program hangs is why one asks for these
+
+
+def settle() -> None:
+    """Turns on what the settings ask for."""
+    global _is_on, _dumps_stack
+    before, _is_on = _is_on, config.emit_step_log()
+    if _is_on and not before:
+        events.listen(_hear)
+    elif before and not _is_on:
+        events.unlisten(_hear)
+    if config.dump_fatal_stack() and not _dumps_stack:
+        _dumps_stack = True
+        if not faulthandler.is_enabled():
+            faulthandler.enable(all_threads=True)

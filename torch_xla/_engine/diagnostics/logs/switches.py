@@ -1,0 +1,22 @@
+"""Which of the tools that settings ask for are on. Looked at when the package is imported and at each new program."""
+
+from ...metrics import events
+from ...record import live_counters, recorded_counts
+from ..values import checking, nan
+from . import analysis, dumps, report_file, step_log, tracker
+
+_TOOLS = (analysis, checking, dumps, nan, report_file, step_log, tracker)
+
+
+def settle() -> None:
+    """Turns on what the environment asks for, and off what it does not ask for any more."""
+    for tool in _TOOLS:
+        tool.settle()
+
+
+def start() -> None:
+    """Begins to count tensors; turns on what the environment asks for, now and whenever a program is made."""
+    live_counters.begin()
+    recorded_counts.begin()
+    settle()
+    events.before_new_program = settle

@@ -1,0 +1,1 @@
+"""Who fills the memory of the devices."""

@@ -1,0 +1,101 @@
+"""Which operators of the user's program, at which lines, took the time of the device in a profile."""
+
+import os
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from jax.profiler import ProfileData
+
+from ...metrics.lines import Line, text
+from .programs import Origin, origins
+
+# They last as long as what runs inside them.
+_AROUND_OTHERS = frozenset(("while", "conditional", "call", "async-start", "async-done"))
+_UNKNOWN = Origin("", None, "")
+NO_PROFILE = (
+    "There is no profile in {folder}. One is written there by torch_xla.debug.profiler.start_trace({folder!r}) and "
+    "stop_trace()."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTime:
+    """What one operator at one line took."""
+
+    operator: str  # with the blocks around it, "forward/net/aten::linear"; "" for what XLA put in by itself
+    line: Line | None
+    milliseconds: float
+    count: int  # operations of the device
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTimes:
+    """The operators in a profile, those that took the longest first."""
+
+    file: str
+    rows: tuple[OperatorTime, ...]
+
+    @property
+    def milliseconds(self) -> float:
+        """The time of all operations together."""
+        return sum(row.milliseconds for row in self.rows)
+
+    def __str__(self) -> str:
+        most = 25
+        width = max([len(row.operator) for row in self.rows[:most]] + [len("operator")])
+        lines = [f"{'ms':>10} {'%':>5} {'count':>6}  {'operator':{width}}  line"]
+        for row in self.rows[:most]:
+            part = 100 * row.milliseconds / (self.milliseconds or 1)
+            where = text(row.line) if row.line else ""
+            name = row.operator or "(XLA)"
+            lines.append(f"{row.milliseconds:10.3f} {part:5.1f} {row.count:6}  {name:{width}}  {where}".rstrip())
+        if len(self.rows) > most:
+            left = self.rows[most:]
+            lines.append(f"{sum(row.milliseconds for row in left):10.3f}  … {len(left)} more")
+        return "\n".join(lines)
+
+
+def operator_times(folder: str | os.PathLike[str]) -> OperatorTimes:
+    """The operators in the latest profile below `folder`."""
+    files = sorted(Path(folder).rglob("*.xplane.pb"), key=lambda file: file.stat().st_mtime)
+    if not files:
+        raise FileNotFoundError(NO_PROFILE.format(folder=os.fspath(folder)))
+    content = files[-1].read_bytes()
+    times: defaultdict[tuple[str, Line | None], float] = defaultdict(float)
+    counts: defaultdict[tuple[str, Line | None], int] = defaultdict(int)
+    programs = origins(content)
+    for (module, number), operations in _operations(content).items():
+        known = _program_of(module, number, operations.keys(), programs)
+        for name, durations in operations.items():
+            origin = known.get(name, _UNKNOWN)
+            if origin.opcode not in _AROUND_OTHERS:
+                times[origin.name, origin.line] += sum(durations) / 1e6
+                counts[origin.name, origin.line] += len(durations)
+    rows = [OperatorTime(*key, times[key], counts[key]) for key in sorted(times, key=lambda key: -times[key])]
+    return OperatorTimes(str(files[-1]), tuple(rows))
+
+
+def _operations(content: bytes) -> dict[tuple[str, str], dict[str, list[float]]]:
+    """By name and number of each program: the durations of its operations, in nanoseconds, by their names."""
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for plane in ProfileData.from_serialized_xspace(content).planes:
+        for line in plane.lines:
+            for event in line.events:
+                stats = dict(event.stats)
+                if "hlo_op" in stats:
+                    program = found.setdefault((str(stats.get("hlo_module")), str(stats.get("program_id"))), {})
+                    program.setdefault(str(stats["hlo_op"]), []).append(event.duration_ns)
+    return found
+
+
+def _program_of(
+    module: str, number: str, names: Collection[str], programs: dict[str, dict[str, Origin]]
+) -> dict[str, Origin]:
+    """The program that has operations of these names. Its number is no proof: on a CPU, XLA may number a copy anew."""
+    candidates = [program for title, program in programs.items() if title.rpartition("(")[0] == module]
+    numbered = programs.get(f"{module}({number})")
+    if numbered is not None and all(name in numbered for name in names):
+        return numbered
+    return max(candidates, key=lambda program: sum(name in program for name in names), default={})

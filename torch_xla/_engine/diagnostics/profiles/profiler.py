@@ -1,0 +1,196 @@
+"""Profiles: what host and device did when, written by JAX's profiler for xprof and TensorBoard."""
+
+import functools
+import itertools
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, TypeVar
+
+import jax
+import torch
+
+from ...client import platform
+from ...private import torch as private
+from ...private import xprof
+from ...record.scopes import close_scope, open_scope
+from ...record.step import end_step
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+NEEDS_XPROF = (
+    "Asking a profiler server for a profile needs xprof, which also shows it: pip install xprof. Without it, take the "
+    "profile in the program itself: torch_xla.debug.profiler.start_trace({folder!r}) and stop_trace()."
+)
+NO_PROFILE = (
+    "The profiler server at {address} gave no profile within {seconds} s: {reason}. The program must have called "
+    "torch_xla.debug.profiler.start_server({port}) and must be at work while the profile is taken."
+)
+
+
+class Trace:
+    """A block with a name: in profiles of the host, and in the names of the operations recorded in it."""
+
+    def __init__(self, name: str, **metadata: Any) -> None:
+        self.name = name
+        self._metadata = metadata
+        self._span: Any = None
+        self._span_of_torch: Any = None
+
+    def __enter__(self) -> None:
+        self._span = jax.profiler.TraceAnnotation(self.name, **self._metadata)
+        self._span.__enter__()
+        if private.profiler_is_running():
+            self._span_of_torch = torch.profiler.record_function(self.name)
+            self._span_of_torch.__enter__()
+        open_scope(self.name)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        close_scope()
+        if self._span_of_torch is not None:
+            self._span_of_torch.__exit__(kind, error, traceback)
+            self._span_of_torch = None
+        self._span.__exit__(kind, error, traceback)
+
+
+_steps: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+
+
+class StepTrace(Trace):
+    """A `Trace` that is a step: it ends with a sync, and xprof takes it for one. Those without number are counted."""
+
+    def __init__(self, name: str, **metadata: Any) -> None:
+        metadata.setdefault("step_num", next(_steps[name]))
+        super().__init__(name, _r=1, **metadata)  # `_r`: xprof's mark for the root of what belongs together
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                end_step()
+                set_step_ended(True)
+        finally:
+            super().__exit__(kind, error, traceback)
+
+
+_thread = threading.local()
+
+
+def set_step_ended(value: bool) -> None:
+    """Notes whether a `StepTrace` of this thread has ended the current step already."""
+    _thread.step_ended = value
+
+
+def step_ended() -> bool:
+    """Whether a `StepTrace` of this thread has ended the current step already."""
+    return bool(getattr(_thread, "step_ended", False))
+
+
+def forget_step_ended() -> bool:
+    """The same, and from now on it has not."""
+    ended = step_ended()
+    _thread.step_ended = False
+    return ended
+
+
+def traced(name: str) -> Callable[[Function], Function]:
+    """A decorator: each call of the function is a `Trace`."""
+
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with Trace(name):
+                return function(*args, **kwargs)
+
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+@contextmanager
+def module_traces(root: torch.nn.Module, name: str) -> Iterator[None]:
+    """While the block lasts, each call of `root` or of a module in it is a `Trace` with the module's name."""
+    open_traces = threading.local()
+
+    def hooks_of(label: str) -> tuple[Callable[..., None], Callable[..., None]]:
+        def before(module: torch.nn.Module, inputs: Any) -> None:
+            trace = Trace(label)
+            trace.__enter__()
+            open_traces.__dict__.setdefault("stack", []).append(trace)
+
+        def after(module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
+            open_traces.stack.pop().__exit__(None, None, None)
+
+        return before, after
+
+    handles = []
+    for module, label in _labels(root, name):
+        before, after = hooks_of(label)
+        handles.append(module.register_forward_pre_hook(before))
+        handles.append(module.register_forward_hook(after, always_call=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _labels(root: torch.nn.Module, name: str) -> Iterator[tuple[torch.nn.Module, str]]:
+    """Each module with its name inside the one that calls it. Lists and dicts of modules are not called."""
+    seen: set[torch.nn.Module] = set()
+
+    def visit(module: torch.nn.Module, label: str) -> Iterator[tuple[torch.nn.Module, str]]:
+        if module in seen:
+            return
+        seen.add(module)
+        is_container = isinstance(module, (torch.nn.ModuleList, torch.nn.ModuleDict))
+        if not is_container:
+            yield module, label
+        for own, child in module.named_children():
+            yield from visit(child, f"{label}.{own}" if is_container else own)
+
+    return visit(root, name)
+
+
+def start_server(port: int) -> Any:
+    """Starts a server that takes profiles of this process on demand."""
+    platform.local_devices()  # JAX would start the client without our choice of platform
+    return jax.profiler.start_server(port)
+
+
+def start_trace(folder: str | os.PathLike[str], python_calls: bool) -> None:
+    """Begins a profile of this process."""
+    platform.local_devices()
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = int(python_calls)
+    jax.profiler.start_trace(folder, profiler_options=options)
+
+
+def stop_trace() -> None:
+    """Ends the profile and writes it."""
+    jax.profiler.stop_trace()
+
+
+def capture(
+    address: str, folder: str, milliseconds: int, attempts: int, options: dict[str, int], every: float, until: float
+) -> None:
+    """Lets the server at `address` take a profile; asks again `every` so many seconds `until` so many have passed."""
+    deadline = time.monotonic() + until
+    while True:
+        try:
+            return xprof.request_profile(address.removeprefix("grpc://"), folder, milliseconds, attempts, options)
+        except ImportError as error:
+            raise ImportError(NEEDS_XPROF.format(folder=folder)) from error
+        except RuntimeError as error:
+            if time.monotonic() + every > deadline:
+                port = address.rpartition(":")[2]
+                text = NO_PROFILE.format(address=address, seconds=until, reason=str(error).rstrip("."), port=port)
+                raise RuntimeError(text) from error
+        time.sleep(every)

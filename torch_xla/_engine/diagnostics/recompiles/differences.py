@@ -1,0 +1,342 @@
+"""What makes one program another than the one before: each difference in one line, with the user's line."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+from ...graph.graph import Graph, Operation
+from ...graph.plan import Number, Operand, Plan
+from ...graph.spec import Spec
+from ...graph.text import name_of
+from ...lowering.storage import READ, WRITE
+from ...metrics.events import Cause, Compilation
+from ...metrics.lines import Line
+from ...view.geometry import Geometry
+
+# Operations compared one by one from the first difference on.
+_LOOKED_AT = 200
+
+# What programs do not call by PyTorch's inner name.
+_AS_WRITTEN = {"_to_copy": "to", "_softmax": "softmax", "_log_softmax": "log_softmax", "native_dropout": "dropout"}
+
+# What an optimizer makes its state with, in its first step.
+_MAKERS = {"zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "empty", "empty_like"}
+
+
+class Kind(Enum):
+    """What differs, in the order in which one explains the next."""
+
+    NEW = "a program unlike any before"
+    DEVICE = "another device"
+    CUT = "a part of a step, since a value was read before its end"
+    INPUT = "an input of another shape or dtype"
+    OPERATIONS = "other operations"
+    ARGUMENT = "another argument"
+    OPERANDS = "other operands"
+    OUTPUTS = "other results are still held"
+    DONATION = "other inputs can be given away"
+    NUMBER = "another number"
+    FORGOTTEN = "a program that is no longer in memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One difference of a program from the one it is compared with."""
+
+    kind: Kind
+    text: str
+    line: Line | None  # where the user's program does otherwise
+    held: tuple[Operation, ...] = ()  # whose results are held now and were not before
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is kept of a compiled program, to compare others with it. It holds neither executables nor values."""
+
+    graph: Graph
+    donated: tuple[int, ...]
+    device: str
+    numbers: tuple[Any, ...]
+    lines: tuple[Line | None, ...]
+    names: tuple[str, ...]
+    arguments: frozenset[int]  # which numbers were arguments of the program once it was compiled
+    started_by: Line
+    cause: Cause
+
+    @classmethod
+    def of(cls, compilation: Compilation) -> "Known":
+        """What to keep of a compilation."""
+        program = compilation.program
+        device = program.target.name
+        return cls(
+            program.graph,
+            program.donated,
+            device,
+            compilation.numbers,
+            compilation.lines,
+            compilation.names,
+            frozenset(program.arguments),
+            compilation.frames[0],
+            compilation.cause,
+        )
+
+    @cached_property
+    def plans(self) -> Counter[Plan]:
+        return Counter(operation.plan for operation in self.graph.operations)
+
+    @cached_property
+    def operators(self) -> Counter[Any]:
+        return Counter(operation.plan.op for operation in self.graph.operations)
+
+    def line(self, index: int) -> Line | None:
+        """The user's line of the operation with this index."""
+        return self.lines[index] if 0 <= index < len(self.lines) else None
+
+    def input_name(self, index: int) -> str:
+        """What to call an input: as the user does, or after what it is used for."""
+        if index < len(self.names) and self.names[index]:
+            return f"input {self.names[index]!r}"
+        at = self.first_use(index)
+        return f"the input of {_name(self.graph.operations[at])}" if at >= 0 else "an input"
+
+    def source(self, slot: int) -> tuple[int, int]:
+        """What fills a slot: the index of an operation and which of its results, or -1 and which of the inputs."""
+        return self._sources[slot]
+
+    @cached_property
+    def _sources(self) -> list[tuple[int, int]]:
+        sources = [(-1, index) for index in range(len(self.graph.inputs))]
+        for index, operation in enumerate(self.graph.operations):
+            sources += [(index, which) for which in range(len(operation.plan.outputs))]
+        return sources
+
+    def first_use(self, slot: int) -> int:
+        """The index of the first operation that reads a slot, through views; -1 if none does."""
+        slots = {slot}
+        for index, operation in enumerate(self.graph.operations):
+            if slots.intersection(operation.operands):
+                if operation.plan.op != READ:
+                    return index
+                slots.add(operation.first_output)
+        return -1
+
+
+def similarity(one: Known, other: Known) -> float:
+    """From 0 to 1: how much two programs have in common. Equal operations count more than those that are only alike."""
+    before, after = one.graph.operations, other.graph.operations
+    size = max(len(before), len(after))
+    if not size:
+        return 1.0
+    alike = sum((one.operators & other.operators).values())
+    equal = sum((one.plans & other.plans).values()) if alike else 0
+    in_order = alike == size and all(a.plan.op == b.plan.op for a, b in zip(before, after, strict=True))
+    return (alike / size + equal / size + 2 * in_order) / 4
+
+
+def is_part(part: Known, whole: Known) -> bool:
+    """Whether the operations of `part` are some of those of `whole`, in their order."""
+    rest = iter(operation.plan.op for operation in whole.graph.operations)
+    return all(any(op == other for other in rest) for op in (operation.plan.op for operation in part.graph.operations))
+
+
+def differences(old: Known, new: Known, read: Known | None = None) -> list[Difference]:
+    """How `new` differs from `old`, what explains the rest first. `read` is the last part of a step that was read."""
+    if old.device != new.device:
+        return [Difference(Kind.DEVICE, f"device {old.device} → {new.device}", new.line(0))]
+    if old.cause is not Cause.READ:
+        cut = list(_cut(old, new, read))
+        if cut:
+            return cut
+    before, after = old.graph.operations, new.graph.operations
+    start = _common([o.plan.op for o in before], [o.plan.op for o in after])
+    same_operators = start == len(before) == len(after)
+    found = list(_inputs(old, new, start))
+    if not same_operators:
+        return [*found, _operations(old, new, start)]
+    if found:
+        return found
+    for index, (one, other) in enumerate(zip(before, after, strict=True)):
+        if one.plan is not other.plan:
+            return [Difference(Kind.ARGUMENT, _argument(one, other), new.line(index))]
+        if [old.source(slot) for slot in one.operands] != [new.source(slot) for slot in other.operands]:
+            text = f"{_name(other)} reads other values than before"
+            return [Difference(Kind.OPERANDS, text, new.line(index))]
+    found = list(_outputs(old, new)) or list(_donation(old, new)) or list(_numbers(old, new))
+    forgotten = "this program was compiled before, and had to leave memory since (XLA_COMPILATION_CACHE_SIZE)"
+    return found or [Difference(Kind.FORGOTTEN, forgotten, new.line(0))]
+
+
+def _cut(old: Known, new: Known, read: Known | None) -> Iterator[Difference]:
+    """Whether `new` is what a read needs of the step `old`, or the rest of it."""
+    count, whole = len(new.graph.operations), len(old.graph.operations)
+    if count >= whole or not is_part(new, old):
+        return
+    if new.cause is Cause.READ:
+        text = f"a value was read before the step ended, so {count} of its {whole} operations run by themselves"
+        yield Difference(Kind.CUT, text, new.started_by)
+    elif read is not None and count + len(read.graph.operations) >= whole and is_part(read, old):
+        text = f"the other {count} of the {whole} operations of a step of which a value was read before it ended"
+        yield Difference(Kind.CUT, text, read.started_by)
+
+
+def _common(one: Sequence[Any], other: Sequence[Any]) -> int:
+    count = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+def _name(operation: Operation) -> str:
+    op = operation.plan.op
+    name = {READ: "a view", WRITE: "a write through a view"}.get(op) or name_of(operation).removeprefix("aten::")
+    return _AS_WRITTEN.get(name, name)
+
+
+def _inputs(old: Known, new: Known, common: int) -> Iterator[Difference]:
+    """Inputs that the common operations at the start read in the same place, and that are not alike."""
+    seen: set[int] = set()
+    count = len(new.graph.inputs)
+    for one, other in zip(old.graph.operations[:common], new.graph.operations[:common], strict=True):
+        for before, slot in zip(one.operands, other.operands, strict=False):
+            if slot >= count or before >= len(old.graph.inputs) or slot in seen:
+                continue
+            seen.add(slot)
+            was, now = old.graph.inputs[before], new.graph.inputs[slot]
+            if was is not now:
+                at = new.first_use(slot)
+                yield Difference(Kind.INPUT, _change(was, now, new.input_name(slot)), new.line(at))
+
+
+def _change(was: Spec, now: Spec, name: str) -> str:
+    if was.dtype is not now.dtype:
+        return f"dtype of {name} {_short(was.dtype)} → {_short(now.dtype)}"
+    if len(was.size) != len(now.size):
+        return f"shape of {name} {list(was.size)} → {list(now.size)}"
+    changed = [(dim, a, b) for dim, (a, b) in enumerate(zip(was.size, now.size, strict=True)) if a != b]
+    if not changed:
+        return f"strides of {name} {was.stride} → {now.stride}"
+    return f"{', '.join(f'dim {dim} of {name} {a} → {b}' for dim, a, b in changed)}"
+
+
+def _short(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _operations(old: Known, new: Known, start: int) -> Difference:
+    """The first place where the operations differ; how many such places there are is told only roughly."""
+    before, after = old.graph.operations[start:], new.graph.operations[start:]
+    matcher = SequenceMatcher(
+        None, [o.plan.op for o in before[:_LOOKED_AT]], [o.plan.op for o in after[:_LOOKED_AT]], autojunk=False
+    )
+    _, first, last, begin, end = next(block for block in matcher.get_opcodes() if block[0] != "equal")
+    gone, come = before[first:last], after[begin:end]
+    line = new.line(start + begin) or old.line(start + first)
+    if not gone:
+        return Difference(Kind.OPERATIONS, f"{_plural(len(come), 'new operation')} here: {_listed(come)}", line)
+    if not come:
+        line = old.line(start + first)
+        text = f"{_plural(len(gone), 'operation')} left out: {_listed(gone)}"
+        if len(new.graph.inputs) > len(old.graph.inputs) and {_name(operation) for operation in gone} <= _MAKERS:
+            text += " (what the first step makes, the next ones have)"
+        return Difference(Kind.OPERATIONS, text, line)
+    return Difference(Kind.OPERATIONS, f"other operations here: {_listed(come)} instead of {_listed(gone)}", line)
+
+
+def _plural(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _listed(operations: Sequence[Operation]) -> str:
+    counts = Counter(_name(operation) for operation in operations)
+    names = [name if count == 1 else f"{count} × {name}" for name, count in counts.items()]
+    rest = sum(list(counts.values())[4:])
+    return ", ".join(names[:4]) + (f" and {rest} more" if rest else "")
+
+
+def _argument(old: Operation, new: Operation) -> str:
+    name = _name(new)
+    was, now = _arguments(old.plan), _arguments(new.plan)
+    for key in now:
+        if key in was and _plain(was[key]) != _plain(now[key]):
+            return f"{key} of {name} {_shown(was[key])} → {_shown(now[key])}"
+    for key in was.keys() ^ now.keys():
+        text = f"{_shown(now[key])} is given" if key in now else "is not given any more"
+        return f"{key} of {name} {text}"
+    if old.plan.numbers != new.plan.numbers:
+        types = [", ".join(kind.__name__ for kind in plan.numbers) for plan in (old.plan, new.plan)]
+        return f"type of a number of {name} {types[0]} → {types[1]}"
+    if old.plan.compute_dtype != new.plan.compute_dtype:
+        return f"{name} computes in {_short(old.plan.compute_dtype)} → {_short(new.plan.compute_dtype)}"
+    for was_read, now_read in zip(old.plan.operands, new.plan.operands, strict=False):
+        if was_read is not now_read:
+            return _change(was_read, now_read, f"an operand of {name}")
+    return f"{name} was planned twice, by two threads at once"
+
+
+def _arguments(plan: Plan) -> dict[str, Any]:
+    args, kwargs = plan.arguments
+    schema = getattr(plan.op, "_schema", None)
+    if schema is None:
+        geometries = [argument for argument in args if isinstance(argument, Geometry)]
+        return {"geometry": (geometries[-1].size, geometries[-1].stride, geometries[-1].offset)} if geometries else {}
+    return {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)} | kwargs
+
+
+def _plain(argument: Any) -> Any:
+    # `True` and `1` are equal, and no list equals a tuple.
+    if isinstance(argument, (list, tuple)):
+        return tuple(_plain(element) for element in argument)
+    return (type(argument), argument)
+
+
+def _shown(argument: Any) -> str:
+    if isinstance(argument, (Operand, Number)):
+        return "a value" if isinstance(argument, Operand) else "a number"
+    if isinstance(argument, (list, tuple)):
+        return f"[{', '.join(_shown(element) for element in argument)}]"
+    return str(argument).removeprefix("torch.")
+
+
+def _outputs(old: Known, new: Known) -> Iterator[Difference]:
+    # Both have the same operations here.
+    was, now = ({each.source(slot) for slot in each.graph.outputs} for each in (old, new))
+    for sources, text in ((now - was, "is still held at the end"), (was - now, "is no longer held at the end")):
+        indices = [index for index, _ in sorted(sources)]
+        if indices:
+            made = tuple(new.graph.operations[index] for index in indices if index >= 0)
+            what = f"another set of live tensors: the result of {_listed(made) or 'an input'} {text}"
+            yield Difference(Kind.OUTPUTS, what, new.line(indices[0]), made if sources == now - was else ())
+
+
+def _donation(old: Known, new: Known) -> Iterator[Difference]:
+    was, now = set(old.donated), set(new.donated)
+    for slots, text in (
+        (was - now, "is held elsewhere now, so its memory cannot be reused"),
+        (now - was, "can be reused"),
+    ):
+        for slot in sorted(slots)[:1]:
+            more = f" (and {len(slots) - 1} more)" if len(slots) > 1 else ""
+            at = new.first_use(slot)
+            subject = new.input_name(slot) if text.startswith("is") else f"the memory of {new.input_name(slot)}"
+            yield Difference(Kind.DONATION, f"donation: {subject}{more} {text}", new.line(at))
+
+
+def _numbers(old: Known, new: Known) -> Iterator[Difference]:
+    for index, operation in enumerate(new.graph.operations):
+        first = operation.first_number
+        for at in range(first, first + len(operation.plan.numbers)):
+            was, now = old.numbers[at], new.numbers[at]
+            if at not in old.arguments and repr(was) != repr(now):
+                after = "; from now on it is an argument" if at in new.arguments else ""
+                yield Difference(
+                    Kind.NUMBER, f"constant {was!r} → {now!r} in {_name(operation)}{after}", new.line(index)
+                )

@@ -1,0 +1,176 @@
+"""What the user calls the values of a program's inputs: the names of variables, parameters and optimizer states.
+
+Looked for when a program is compiled, never in a step that runs again: the local variables of the user's frames are
+searched, with the modules, optimizers and containers in them.
+"""
+
+import inspect
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+
+from ... import metrics
+from ...graph.graph import Operation, decode
+from ...graph.tape import Tape, Value
+from ...graph.text import name_of
+from ...metrics.lines import user_frame
+
+_MOST_FRAMES = 16
+_MOST_OBJECTS = 5000  # looked at in one search
+_LONGEST_CONTAINER = 256
+_PLAIN = ("builtins", "numpy", "torch", "jax", "jaxlib", "types", "threading")
+
+
+class Search:
+    """Looks for the variables that lead to some buffers."""
+
+    def __init__(self, buffers: Sequence[Any]) -> None:
+        self.missing = {id(buffer): index for index, buffer in enumerate(buffers)}
+        self.names = [""] * len(buffers)
+        self.seen: set[int] = set()
+        self.tapes: dict[int, tuple[list[Operation], list[int]]] = {}
+
+    @property
+    def is_long(self) -> bool:
+        """Whether as many objects were looked at as may be."""
+        return len(self.seen) > _MOST_OBJECTS
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all are found, or enough was searched."""
+        return not self.missing or self.is_long
+
+    def visit(self, name: str, thing: Any, depth: int) -> None:
+        """Looks at what a variable leads to, so many containers deep."""
+        # `type(thing)` and not `isinstance`: a proxy would begin to work for us.
+        kind = type(thing)
+        if self.is_over or kind in (int, float, str, bool, bytes, type(None)) or id(thing) in self.seen:
+            return
+        self.seen.add(id(thing))
+        try:
+            if issubclass(kind, torch.Tensor):
+                self.note(name, thing)
+            elif issubclass(kind, torch.nn.Module):
+                self._visit_module(name, thing, depth)
+            elif issubclass(kind, torch.optim.Optimizer):
+                self._visit_optimizer(name, thing)
+            elif depth:
+                for inner, element in _parts(name, thing):
+                    self.visit(inner, element, depth - 1)
+        except Exception:
+            # An object of the user's that does not let itself be looked at costs a name, not all of them.
+            metrics.count("NameNotFound")
+
+    def note(self, name: str, tensor: torch.Tensor, is_state: bool = False) -> None:
+        """Looks at one tensor that a variable leads to."""
+        value = value_of(tensor)
+        if value is None:
+            return
+        buffer = self._before(value) if is_state and value.buffer is None else value.buffer
+        index = self.missing.pop(id(buffer), None)
+        if index is not None:
+            self.names[index] = name
+        if tensor.is_leaf and tensor.grad is not None:
+            self.note(f"{name}.grad", tensor.grad)
+
+    def _before(self, value: Value) -> Any:
+        """The buffer of a parameter or a state before it is overwritten by what is recorded and has not run."""
+        tape: Tape | None = value.tape
+        if tape is None:
+            return None
+        if id(tape) not in self.tapes:
+            self.tapes[id(tape)] = decode(tape.code)[1:]
+        operations, producer = self.tapes[id(tape)]
+        slot = value.slot
+        while producer[slot] >= 0:
+            operation = operations[producer[slot]]
+            part = slot - operation.first_output
+            # What is written in place is the first operand, or that of the same number in a list of them.
+            if part >= len(operation.operands) or (
+                part and not name_of(operation).startswith(("aten::_fo", "aten::_fu"))
+            ):
+                return None
+            slot = operation.operands[part]
+            if tape.values[slot].spec is not value.spec:
+                return None
+        return tape.values[slot].buffer
+
+    def _visit_module(self, name: str, module: torch.nn.Module, depth: int) -> None:
+        prefix = "" if name == "self" else f"{name}."
+        for inner, tensor in (*module.named_parameters(), *module.named_buffers()):
+            self.note(prefix + inner, tensor, is_state=True)
+        if depth:
+            for inner, element in _attributes(name, module):
+                self.visit(inner, element, 0)
+
+    def _visit_optimizer(self, name: str, optimizer: torch.optim.Optimizer) -> None:
+        position = 0
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                for key, state in optimizer.state.get(parameter, {}).items():
+                    if isinstance(state, torch.Tensor):
+                        self.note(f"{name}.state[{position}][{key!r}]", state, is_state=True)
+                position += 1
+
+
+def value_of(tensor: torch.Tensor) -> Value | None:
+    """What the memory of a tensor holds, if it is on one of our devices."""
+    if tensor.device.type != "xla":
+        return None
+    try:
+        return getattr(tensor.untyped_storage(), "value", None)
+    except NotImplementedError:
+        return None  # a tensor of a transform (`vmap`, `grad`): it has no memory of its own
+
+
+def _parts(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
+    kind = type(thing)
+    if issubclass(kind, (list, tuple)):
+        if len(thing) <= _LONGEST_CONTAINER:
+            yield from ((f"{name}[{index}]", element) for index, element in enumerate(thing))
+    elif issubclass(kind, dict):
+        if len(thing) <= _LONGEST_CONTAINER:
+            yield from ((f"{name}[{key!r}]", element) for key, element in list(thing.items()))
+    elif kind.__module__.partition(".")[0] not in _PLAIN:
+        yield from _attributes(name, thing)
+
+
+def _attributes(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
+    try:
+        found = object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return
+    if len(found) <= _LONGEST_CONTAINER:
+        yield from ((f"{name}.{key}", element) for key, element in list(found.items()) if not key.startswith("_"))
+
+
+def name_buffers(buffers: Sequence[Any]) -> tuple[str, ...]:
+    """The name of each buffer in the user's program, or "" where no variable leads to it. Inner frames go first."""
+    search = Search(buffers)
+    visit_variables(search)
+    return tuple(search.names)
+
+
+def visit_variables(search: Search) -> None:
+    """Shows a search the variables of the user's frames, the innermost first."""
+    frame = user_frame(sys._getframe(1))
+    for _ in range(_MOST_FRAMES):
+        if frame is None or search.is_over:
+            break
+        for name, thing in sorted(_variables(frame).items(), key=lambda item: item[0] == "self"):
+            search.visit(name, thing, 2)
+        frame = user_frame(frame.f_back) if frame.f_back is not None else None
+
+
+def _variables(frame: FrameType) -> Mapping[str, Any]:
+    found = frame.f_locals
+    copy = dict(found)
+    is_snapshot = bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED) and sys.version_info < (3, 13)
+    # Before Python 3.13 the frame keeps this snapshot until its function returns, and with it every value in it: what
+    # is held decides what a program computes. Empty it, unless somebody else (`locals()`, a debugger) has it too.
+    if is_snapshot and sys.gettrace() is None and sys.getrefcount(found) <= 3:
+        found.clear()
+    return copy

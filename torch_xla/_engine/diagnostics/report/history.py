@@ -1,0 +1,134 @@
+"""What is always kept of the past, in bounded memory: compilations, waiting, fallbacks, and the last steps.
+
+It listens from the import on, which costs a microsecond or two for a step or a value that is read; `keep(False)` ends
+it.
+"""
+
+import math
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ...client import memory
+from ...metrics import events
+from ...metrics.events import Compilation, Evaluation, Execution, Fallback, Step, Transfer, Wait
+from ...metrics.lines import Line
+from ...record import device as devices
+from ..recompiles import causes, names
+from ..waiting import costs
+
+_MOST_EVENTS = 8192
+_MOST_STEPS = 4096
+_MOST_MEMORY = 2048
+# Memory is looked at if that takes at most this share of the time.
+_SHARE_FOR_MEMORY = 0.002
+
+
+class Started(NamedTuple):
+    """What is kept of an execution: not its program."""
+
+    start: float
+    seconds: float
+    operations: int
+
+
+@dataclass(slots=True)
+class FallbackCost:
+    """An operator that ran on the CPU."""
+
+    operator: str
+    count: int = 0
+    seconds: float = 0.0
+    lines: dict[Line, int] = field(default_factory=dict)
+
+
+# The last evaluations, waits, transfers and fallbacks; executions only while somebody watches closely.
+recent: "deque[Evaluation | Wait | Transfer | Fallback | Started]" = deque(maxlen=_MOST_EVENTS)
+_steps: "deque[tuple[Any, ...]]" = deque(maxlen=_MOST_STEPS)
+# (time, bytes in use) on the first device
+memory_used: "deque[tuple[float, int]]" = deque(maxlen=_MOST_MEMORY)
+fallbacks: dict[str, FallbackCost] = {}
+
+_since = time.perf_counter()
+_is_kept = False
+
+
+def keep(yes: bool) -> None:
+    """Begins or ends to keep the history; what is there stays."""
+    global _is_kept
+    events.unlisten(_listen)  # also where it was removed because it failed: asked for again, it begins again
+    if yes:
+        events.listen(_listen, closely=False)
+    _is_kept = yes
+    events.steps = _steps if yes else None
+    events.due = 0.0 if yes else math.inf
+    events.name_buffers = names.name_buffers if yes else None
+
+
+def is_kept() -> bool:
+    """Whether the history is kept now."""
+    return _is_kept
+
+
+def steps() -> list[Step]:
+    """The last steps."""
+    return [Step(*each) for each in list(_steps)]
+
+
+def since() -> float:
+    """When it began, by `time.perf_counter`."""
+    return _since
+
+
+def clear() -> None:
+    """Forgets everything; known programs stay, so that a recompilation is told as one."""
+    global _since
+    for each in (recent, _steps, memory_used, fallbacks):
+        each.clear()
+    causes.clear()
+    costs.clear()
+    _since = time.perf_counter()
+    if _is_kept:
+        events.due = 0.0
+
+
+def _listen(event: Any) -> None:
+    kind = event.__class__
+    if kind is Transfer:
+        recent.append(event)
+        costs.note_transfer(event)
+    elif kind is Compilation:
+        causes.note(event)
+        costs.note_compilation(event)
+    elif kind is Execution:
+        recent.append(Started(event.start, event.seconds, len(event.program.graph.operations)))
+    elif kind is Step:
+        if event.start + event.seconds > events.due:
+            look_at_memory()
+    else:
+        recent.append(event)
+        if kind is Evaluation:
+            costs.note_evaluation(event)
+        elif kind is Wait:
+            costs.note_wait(event)
+        else:
+            _note_fallback(event)
+
+
+def _note_fallback(event: Fallback) -> None:
+    cost = fallbacks.setdefault(event.operator, FallbackCost(event.operator))
+    cost.count += 1
+    cost.seconds += event.seconds
+    line = event.frames[0]
+    if line in cost.lines or len(cost.lines) < 100:
+        cost.lines[line] = cost.lines.get(line, 0) + 1
+
+
+def look_at_memory() -> None:
+    """Notes how much memory the first device uses now."""
+    start = time.perf_counter()
+    used = memory.usage(devices.device_at(0).target.device).used
+    now = time.perf_counter()
+    memory_used.append((now, used))
+    events.due = now + max(0.02, (now - start) / _SHARE_FOR_MEMORY)

@@ -1,0 +1,27 @@
+"""The tensors whose computation has grown long while it waits to be run."""
+
+from ...graph.graph import decode, needed
+from ...graph.text import shape
+from ...metrics import lines
+from ...record.device import LOCK, Device
+from ...record.sync import held
+
+
+def tensors_report(device: Device, threshold: int) -> str:
+    """Each tensor of `device` that needs `threshold` recorded operations or more, the longest first, with its line."""
+    with LOCK:
+        tape = device.tape
+        live = held(tape.values)
+        _, operations, producer = decode(tape.code)
+        known = tape.all_lines()
+        rows = []
+        for slot, made_by in enumerate(producer):
+            if made_by < 0 or not live[slot]:
+                continue
+            count = len(needed(operations, producer, [slot]))
+            if count >= threshold:
+                line = known.get(operations[made_by].position)
+                place = f" made at {lines.text(line)}" if line else ""
+                rows.append((-count, f"  {shape(tape.values[slot].spec)} needs {count} operations{place}\n"))
+    title = f"Tensors of {device.torch_device} that need {threshold} recorded operations or more: {len(rows)}\n"
+    return title + "".join(row for _, row in sorted(rows))

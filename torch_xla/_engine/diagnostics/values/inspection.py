@@ -1,0 +1,131 @@
+"""What goes into a program and what comes out of it, for those who look into steps.
+
+`record/sync.py` asks one inspector before each run and calls what it returned when the step is over. Here several share
+that place. What a program is about to give away is copied before.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from ...client.target import Target
+from ...compile.program import Program
+from ...graph.graph import Graph
+from ...graph.tape import Tape, Value
+from ...graph.text import Line
+from ...record import sync
+from ...record.device import current_index, device_at, existing_devices
+from ...record.generator import keys_of
+from ...record.sync import Schedule, lines_of
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a program. `outputs` are there once it has been started."""
+
+    program: Program
+    inputs: list[jax.Array]  # none of them is given away
+    input_lines: list[Line | None]  # where the inputs were made, as far as that is known
+    numbers: list[float | int]
+    keys: np.ndarray | None
+    lines: tuple[Line | None, ...]  # of the operations
+    values: list[Value]  # of the outputs
+
+    @property
+    def graph(self) -> Graph:
+        """What is computed."""
+        return self.program.graph
+
+    @property
+    def outputs(self) -> list[Any]:
+        """The buffers of the results."""
+        return [value.buffer for value in self.values]
+
+
+Inspector = Callable[[Run], None]
+
+_inspectors: list[Inspector] = []
+
+
+@contextmanager
+def inspecting(inspector: Inspector) -> Iterator[None]:
+    """Shows `inspector` each run of a program that the block recorded, once it was started.
+
+    What was recorded before the block is run first, and what the block leaves recorded is run at its end.
+    """
+    sync_all()
+    start(inspector)
+    try:
+        yield
+        sync_all()
+    finally:
+        stop(inspector)
+
+
+def start(inspector: Inspector) -> None:
+    """Shows `inspector` each run of a program from now on."""
+    _inspectors.append(inspector)
+    sync.inspect = _inspect
+
+
+def stop(inspector: Inspector) -> None:
+    """Ends `start`."""
+    _inspectors.remove(inspector)
+    if not _inspectors:
+        sync.inspect = None
+
+
+def sync_all() -> None:
+    """Starts what is recorded on any device."""
+    for device in existing_devices():
+        sync.sync_device(device)
+
+
+def _inspect(schedule: Schedule, tape: Tape) -> Callable[[], None]:
+    assert schedule.program is not None
+    part = schedule.cut
+    inputs = [tape.values[slot] for slot in part.inputs]
+    donated = frozenset(schedule.program.donated)
+    run = Run(
+        schedule.program,
+        [_kept(value.buffer, index in donated) for index, value in enumerate(inputs)],
+        [getattr(value, "line", None) for value in inputs],
+        [tape.numbers[index] for index in part.numbers],
+        keys_of([tape.draws[index] for index in part.draws]) if part.draws else None,
+        lines_of(part, schedule.lines),
+        [tape.values[slot] for slot in part.outputs],
+    )
+
+    def show() -> None:
+        for inspector in tuple(_inspectors):
+            inspector(run)
+
+    return show
+
+
+def _kept(buffer: jax.Array, is_given_away: bool) -> jax.Array:
+    if not is_given_away:
+        return buffer
+    with jax.enable_x64(True):
+        return jax.numpy.array(buffer, copy=True)
+
+
+def any_of(test: Callable[[jax.Array], jax.Array], arrays: Sequence[jax.Array]) -> list[bool]:
+    """For each of `arrays`, whether `test` holds for one of its elements; what cannot be tested answers no."""
+    with jax.enable_x64(True):
+        found = [test(array).any() if is_inexact(array) else False for array in arrays]
+        return [bool(answer) for answer in jax.device_get(found)]
+
+
+def is_inexact(array: jax.Array) -> bool:
+    """Whether the elements are floating-point or complex numbers: whether one can be NaN."""
+    return bool(jax.numpy.issubdtype(array.dtype, jax.numpy.inexact))
+
+
+def target_in_use() -> Target:
+    """The hardware behind this thread's device."""
+    return device_at(current_index()).target

@@ -1,0 +1,40 @@
+"""While somebody asks for it: records, beside each operation whose values may be bad, the report on them."""
+
+from weakref import WeakKeyDictionary
+
+from ..graph.plan import Plan
+from ..lowering.value_checks import report_plan
+from . import kernels, planning
+
+# By plan, while calls are looked at: the plan of its report, if it has one.
+_report_plans: WeakKeyDictionary[Plan, Plan | None] = WeakKeyDictionary()
+
+_asked = 0  # how many want values to be checked
+
+
+def are_on() -> bool:
+    """Whether the values of every operation are checked."""
+    return _asked > 0
+
+
+def ask() -> None:
+    """Checks the values of every operation that is called from now on, until `ask_no_more` was called as often."""
+    global _asked
+    _asked += 1
+    kernels.look_at_calls(_look)
+
+
+def ask_no_more() -> None:
+    """Takes one `ask` back."""
+    global _asked
+    _asked -= 1
+    if not _asked:
+        kernels.look_at_calls(None)
+
+
+def _look(plan: Plan, call: planning.Call) -> None:
+    if plan not in _report_plans:
+        _report_plans[plan] = report_plan(plan)
+    wanted = _report_plans[plan]
+    if wanted is not None:
+        kernels.append(wanted, call, kernels.device_of(call[1], {}))

@@ -1,0 +1,1 @@
+"""Distributed: several processes: who takes part, and what passes between them."""

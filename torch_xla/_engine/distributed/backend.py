@@ -1,0 +1,81 @@
+"""Makes `torch.distributed.init_process_group("xla")` work: the backend, and the `xla://` way to find each other."""
+
+import socket
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]
+
+from .. import config
+from ..client import platform, processes
+from ..client.processes import Place
+from ..private import c10d
+from .process_group import XlaGroup
+
+_registered = False
+
+
+def register(group: Callable[..., XlaGroup] = XlaGroup) -> None:
+    """Registers the backend "xla" with `torch.distributed`, once. `group` makes a process group."""
+    global _registered
+    if _registered:
+        return
+    _registered = True
+    c10d.Backend.register_backend("xla", partial(_create, group), extended_api=True, devices=["xla"])
+    for scheme in ("xla", "pjrt"):
+        c10d.register_rendezvous_handler(scheme, _meet)
+    # In a program of several processes a mesh means them; alone, devices that SPMD divides tensors over.
+    c10d.give_meshes_groups(lambda: processes.process_count() > 1)
+
+
+def _create(group: Callable[..., XlaGroup], options: Any, own: Any = None) -> XlaGroup:
+    ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
+    if processes.process_count() == 1 and options.group_size > 1:
+        _join(options.store, options.group_rank, options.group_size)
+    count = processes.process_count()
+    if max(ranks) >= count or ranks[options.group_rank] != processes.process_index():
+        raise RuntimeError(
+            f"init_process_group('xla'): rank {options.group_rank} of {options.group_size} was asked for, and this is "
+            f"process {processes.process_index()} of {count}. Leave rank and world_size out (init_method='xla://')."
+        )
+    return group(options.group_rank, ranks, options.timeout)
+
+
+def _join(store: Any, rank: int, size: int) -> None:
+    """Makes this process one of `size` that somebody else than us or `torchrun` has started."""
+    if platform.is_started():
+        raise RuntimeError(
+            f"init_process_group('xla'): this process used an xla device before it knew that it is process {rank} of "
+            f"{size}. Call init_process_group first."
+        )
+    host = socket.gethostname()
+    store.set(f"torch_xla/host/{rank}", host)
+    hosts = [store.get(f"torch_xla/host/{index}").decode() for index in range(size)]
+    local = [index for index, each in enumerate(hosts) if each == host]
+    machines = list(dict.fromkeys(hosts))
+    address = "127.0.0.1" if len(machines) == 1 else config.master_address()
+    place = Place(rank, size, local.index(rank), len(local), machines.index(host), address)
+    processes.take(place, partial(PrefixStore, "torch_xla", store), False)
+
+
+def _meet(url: str, timeout: Any = None, **kwargs: Any) -> Iterator[tuple[Any, int, int]]:
+    place = processes.place()
+    if place.count == 1:
+        store: Any = HashStore()
+    elif processes.meet is not None:
+        store = PrefixStore("c10d", processes.meet())
+    else:
+        store, _, _ = next(iter(c10d.rendezvous("env://")))
+    yield store, place.index, place.count
+    raise RuntimeError("The processes of a program on xla do not meet a second time.")
+
+
+def distribute_tensor(tensor: Any, mesh: Any, placements: Any) -> Any:
+    """A `DTensor` over the processes of a mesh of `xla` devices."""
+    return c10d.distributed("distribute_tensor", tensor, mesh, placements)
+
+
+def distribute_module(module: Any, mesh: Any, partition_fn: Any, input_fn: Any, output_fn: Any) -> Any:
+    """The module with its parameters distributed over the processes of a mesh of `xla` devices."""
+    return c10d.distributed("distribute_module", module, mesh, partition_fn, input_fn, output_fn)

@@ -1,0 +1,164 @@
+"""Records collectives: operations that all processes of a program run together, whoever reads their results."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..client import processes
+from ..dispatch.kernels import append
+from ..graph.effect import collective
+from ..graph.interned import table_of_plans
+from ..graph.plan import Operand, Plan
+from ..graph.spec import Spec, contiguous_stride, spec_of
+from ..graph.tape import Value
+from ..lowering.collectives import exchange
+from ..modes import eager
+from ..record.device import existing_devices
+from ..record.storage import snapshot, wrap
+from ..record.sync import sync_device
+
+Groups = tuple[tuple[int, ...], ...]
+
+# Plans are compared by identity, so one that is recorded again must be the same object.
+_plans: dict[Any, Plan] = {}
+table_of_plans(_plans)
+
+
+def groups_of(groups: Sequence[Sequence[int]] | None) -> Groups:
+    """The groups as part of a plan; empty for one group of all, in order."""
+    found = tuple(tuple(group) for group in groups or ())
+    return () if found == (tuple(range(processes.process_count())),) else found
+
+
+def group_with(members: Sequence[int]) -> Groups:
+    """Groups of which one has these members, and the others are of the same size where that can be."""
+    count, size = processes.process_count(), len(members)
+    rest = [index for index in range(count) if index not in members]
+    step = size if len(rest) % size == 0 else 1
+    others = [tuple(rest[start : start + step]) for start in range(0, len(rest), step)]
+    return groups_of([tuple(members), *others])
+
+
+def pair(first: int, second: int) -> Groups:
+    """Groups in which these two exchange, the first at place 0."""
+    return group_with([first, second])
+
+
+def place_in(groups: Groups) -> int:
+    """The place of this process in its group."""
+    own = processes.process_index()
+    return next((group.index(own) for group in groups if own in group), own)
+
+
+def size_of(groups: Groups) -> int:
+    """How many processes are in the group of this one."""
+    own = processes.process_index()
+    return next((len(group) for group in groups if own in group), processes.process_count())
+
+
+def all_reduce(tensors: Sequence[torch.Tensor], reduction: str, groups: Groups) -> list[torch.Tensor]:
+    """New tensors: each reduced over the processes of a group."""
+    return _record(exchange.ALL_REDUCE, tensors, (reduction, groups), groups, [t.shape for t in tensors])
+
+
+def all_gather(tensors: Sequence[torch.Tensor], dim: int, groups: Groups) -> list[torch.Tensor]:
+    """New tensors: each with those of the other processes of a group along `dim`."""
+    size = size_of(groups)
+    sizes = [_with(tensor, dim, tensor.shape[dim] * size) for tensor in tensors]
+    return _record(exchange.ALL_GATHER, tensors, (dim, size, groups), groups, sizes)
+
+
+def reduce_scatter(tensors: Sequence[torch.Tensor], reduction: str, dim: int, groups: Groups) -> list[torch.Tensor]:
+    """New tensors: of each, reduced over a group, the part along `dim` of this process."""
+    size = size_of(groups)
+    for tensor in tensors:
+        _check_divides("reduce_scatter", tensor, dim, size)
+    sizes = [_with(tensor, dim, tensor.shape[dim] // size) for tensor in tensors]
+    return _record(exchange.REDUCE_SCATTER, tensors, (reduction, dim, size, groups), groups, sizes)
+
+
+def all_to_all(tensor: torch.Tensor, split: int, concat: int, groups: Groups) -> torch.Tensor:
+    """A new tensor: part i along `split` of each process of a group goes to process i, along `concat`."""
+    size = size_of(groups)
+    _check_divides("all_to_all", tensor, split, size)
+    sizes = list(_with(tensor, split, tensor.shape[split] // size))
+    sizes[concat] *= size
+    return _record(exchange.ALL_TO_ALL, [tensor], (split, concat, size, groups), groups, [sizes], is_list=False)[0]
+
+
+def permute(tensor: torch.Tensor, pairs: Sequence[Sequence[int]]) -> torch.Tensor:
+    """A new tensor: what the process sends that has this one as its target, or zeros."""
+    arguments = (tuple((int(source), int(target)) for source, target in pairs),)
+    return _record(exchange.PERMUTE, [tensor], arguments, (), [tensor.shape], is_list=False)[0]
+
+
+def broadcast(tensors: Sequence[torch.Tensor], root: int, groups: Groups) -> list[torch.Tensor]:
+    """New tensors: those of the process at place `root` of each group."""
+    return _record(exchange.BROADCAST, tensors, (root, groups), groups, [t.shape for t in tensors])
+
+
+def start() -> None:
+    """Starts what is recorded: for a process that has no result to ask for, while another waits for its part."""
+    for device in existing_devices():
+        sync_device(device)
+
+
+def _with(tensor: torch.Tensor, dim: int, size: int) -> tuple[int, ...]:
+    return (*tensor.shape[:dim], size, *tensor.shape[dim + 1 :])
+
+
+def _check_divides(name: str, tensor: torch.Tensor, dim: int, count: int) -> None:
+    if tensor.shape[dim] % count:
+        raise ValueError(
+            f"{name}(): dimension {dim} of a tensor of shape {list(tensor.shape)} cannot be divided into {count} equal "
+            f"parts, one for each process of the group"
+        )
+
+
+def _record(
+    op: str,
+    tensors: Sequence[torch.Tensor],
+    arguments: tuple[Any, ...],
+    groups: Groups,
+    sizes: Sequence[Sequence[int]],
+    is_list: bool = True,
+) -> list[torch.Tensor]:
+    if not tensors:
+        return []
+    for tensor in tensors:
+        if tensor.device.type != "xla":
+            raise ValueError(
+                f"{op.removeprefix('xla::')}(): expected tensors on an xla device, got one on {tensor.device}"
+            )
+    values: list[Value] = [_contiguous(tensor.detach()) for tensor in tensors]
+    specs = tuple(value.spec for value in values)
+    plan = _plans.get((op, specs, arguments))
+    if plan is None:
+        plan = _plans[op, specs, arguments] = _plan(op, specs, arguments, groups, sizes, is_list)
+    results = [wrap(value) for value in append(plan, ([], values, []), values[0].device)]
+    if eager.is_on():
+        sync_device(values[0].device)
+    return results
+
+
+def _contiguous(tensor: torch.Tensor) -> Value:
+    return snapshot(tensor.contiguous().resolve_conj().resolve_neg() if tensor.is_complex() else tensor)
+
+
+def _plan(
+    op: str,
+    specs: tuple[Spec, ...],
+    arguments: tuple[Any, ...],
+    groups: Groups,
+    sizes: Sequence[Sequence[int]],
+    is_list: bool,
+) -> Plan:
+    operands: Any = [Operand(index) for index in range(len(specs))]
+    outputs = tuple(
+        spec_of(tuple(size), contiguous_stride(tuple(size)), spec.dtype)
+        for size, spec in zip(sizes, specs, strict=True)
+    )
+    first = operands if is_list else operands[0]
+    structure = (len(specs),) if is_list else (-1,)
+    return Plan(op, ((first, *arguments), {}), specs, (), outputs, structure, effect=collective(groups))

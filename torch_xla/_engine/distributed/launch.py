@@ -1,0 +1,143 @@
+"""Starts the processes of a program on this machine, one for each device."""
+
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from torch.distributed import FileStore  # type: ignore[attr-defined]
+from torch.multiprocessing.spawn import ProcessContext, start_processes
+
+from .. import config
+from ..client import choice, coordination, platform, processes
+from ..client.processes import Place
+from . import collectives
+
+
+def start(
+    fn: Callable[..., Any], args: Iterable[Any], count: int, join: bool, daemon: bool, start_method: str
+) -> ProcessContext | None:
+    """Calls `fn(index, *args)` in `count` new processes, which know of each other."""
+    _refuse_processes_of_processes()
+    if start_method != "spawn" and platform.is_started():
+        raise RuntimeError(
+            f"spawn(start_method={start_method!r}): this process has used an xla device, and a fork of it cannot. Use "
+            "start_method='spawn', or call spawn() before anything touches a device."
+        )
+    folder = tempfile.mkdtemp(prefix="torch_xla-")
+    meeting = os.path.join(folder, "store")
+    try:
+        context: ProcessContext = start_processes(
+            _run, (count, meeting, fn, tuple(args)), count, False, daemon, start_method
+        )
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    # They speak through this process: who of them fails can be told by the others. Not before they are forked.
+    service = coordination.serve(FileStore(meeting, count + 1), "127.0.0.1", count) if count > 1 else None
+    weakref.finalize(context, _clean_up, folder, service)
+    if not join:
+        return context
+    try:
+        while not context.join():
+            pass
+    except BaseException:
+        _end(context)
+        raise
+    return None
+
+
+def _clean_up(folder: str, service: Any) -> None:
+    if service is not None:
+        service.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def launch(fn: Callable[..., Any], args: Iterable[Any], start_method: str, alone: bool) -> None:
+    """Calls `fn(index, *args)` for each device: here under `torchrun` or if `alone`, else in new processes."""
+    if config.torchrun() is not None:
+        fn(processes.local_replica_index(), *args)
+    elif alone:
+        fn(0, *args)
+    else:
+        start(fn, args, checked_count(None), True, False, start_method)
+
+
+def _run(index: int, count: int, meeting: str, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    if count > 1:
+        if platform.is_started():
+            raise RuntimeError(
+                "An xla device was used while this process imported the program: put what uses devices below "
+                "`if __name__ == '__main__'`, or into the function that is started."
+            )
+        processes.take(Place(index, count, index, count), partial(FileStore, meeting, count + 1), True)
+    try:
+        fn(index, *args)
+        if count > 1:
+            collectives.start()  # others may wait for what this process has recorded
+    except BaseException:
+        coordination.note_exception()
+        raise
+    coordination.disconnect()  # a forked process does not come to its exit functions
+
+
+def _end(context: ProcessContext) -> None:
+    for process in context.processes:
+        if process.is_alive():
+            process.terminate()
+    for process in context.processes:
+        process.join(5)
+        if process.is_alive():
+            process.kill()
+
+
+def _refuse_processes_of_processes() -> None:
+    count = processes.process_count()
+    if count > 1:
+        raise RuntimeError(
+            f"This is process {processes.process_index()} of {count} already, and cannot start the processes of a "
+            f"program. Under torchrun, call the function by `torch_xla.launch`, which starts none then."
+        )
+
+
+def device_count() -> int:
+    """How many processes a program on this machine has: one for each device. Starts no client."""
+    kind = choice.device_type()
+    if kind == "CPU":
+        return max(1, config.cpu_num_devices(), config.forced_host_devices())
+    if kind == "CUDA":
+        return _gpu_count()
+    return platform.expected_device_count()
+
+
+def _gpu_count() -> int:
+    visible = config.visible_gpus()
+    there = platform.gpu_count() if visible is None else len(visible)
+    wanted = config.gpu_num_devices()
+    if wanted > there:
+        raise RuntimeError(f"GPU_NUM_DEVICES is {wanted}, and this machine shows {there} GPUs (CUDA_VISIBLE_DEVICES).")
+    return max(1, wanted or there)
+
+
+def checked_count(nprocs: int | None) -> int:
+    """How many processes `nprocs` asks for. Raises `ValueError` for a number that the devices do not allow."""
+    there = device_count()
+    if nprocs is None:
+        count = there
+    elif nprocs == there or (nprocs > 0 and there == 1 and choice.device_type() == "CPU"):
+        count = nprocs  # the CPU is as many devices as are asked for
+    else:
+        raise ValueError(
+            f"spawn(nprocs={nprocs}): expected None or {there}, for a process for each device, or 1, for a call "
+            f"in this process. CPU_NUM_DEVICES, GPU_NUM_DEVICES and CUDA_VISIBLE_DEVICES decide how many devices there "
+            f"are."
+        )
+    if count > 1 and choice.device_type() not in ("CPU", "CUDA", "ROCM"):
+        raise NotImplementedError(
+            f"spawn(): starting a process for each of {count} {choice.device_type()} devices is not in this version of "
+            f"torch_xla. Use one device (nprocs=1), or `torch_xla.device(n)` for each in one process."
+        )
+    return count

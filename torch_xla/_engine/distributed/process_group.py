@@ -1,0 +1,287 @@
+"""`torch.distributed` on `xla`: a process group whose collectives are recorded like any operation.
+
+What a collective returns is recorded when the call returns, so its work has always ended; the step's program, or who
+reads a result, runs it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..private.c10d import ProcessGroup, done
+from . import collectives, replicas
+
+Tensors = Sequence[torch.Tensor]
+
+_REDUCTIONS = {
+    "SUM": "sum", "AVG": "sum", "PRODUCT": "mul", "MIN": "min", "MAX": "max", "BAND": "and", "BOR": "or", "BXOR": "xor",
+}  # fmt: skip
+
+
+class XlaGroup(ProcessGroup):
+    """The processes `ranks` of the program, in this order."""
+
+    def __init__(self, rank: int, ranks: Sequence[int], timeout: Any = None) -> None:
+        super().__init__(rank, len(ranks))
+        self._ranks = list(ranks)
+        self._groups = collectives.group_with(self._ranks)
+        self._name = ""
+
+    @property
+    def group_name(self) -> str:
+        """The name by which PyTorch finds the group."""
+        return self._name
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def getBackendName(self) -> str:
+        """The name of the backend."""
+        return "xla"
+
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> Any:
+        """Overwrites each tensor with its reduction over the group."""
+        return self._reduce_in_place(tensors, getattr(opts, "reduceOp", "SUM"))
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
+        """Overwrites each tensor with its reduction over the group."""
+        return self._reduce_in_place(tensors, getattr(opts, "reduceOp", "SUM"))
+
+    def reduce(self, tensors: Tensors, opts: Any) -> Any:
+        """Overwrites the tensors of the root with their reduction over the group."""
+        if not self._is_single():
+            reduced = self._reduced(tensors, opts.reduceOp)
+            if self.rank() == opts.rootRank:
+                replicas.write(tensors, reduced)
+            else:
+                collectives.start()
+        return done(list(tensors))
+
+    def broadcast(self, tensors: Tensors, opts: Any = None) -> Any:
+        """Overwrites the tensors with those of the root."""
+        if not self._is_single():
+            replicas.write(tensors, _broadcast(tensors, getattr(opts, "rootRank", 0), self._groups))
+        return done(list(tensors))
+
+    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
+        """Fills each list with the tensors of all processes."""
+        for targets, given in zip(outputs, inputs, strict=True):
+            if len({tuple(target.shape) for target in targets}) > 1:
+                self._gather_uneven(targets, given)
+            else:
+                replicas.write(targets, self._rows(given))
+        return done([list(targets) for targets in outputs])
+
+    def _gather_uneven(self, targets: Tensors, given: torch.Tensor) -> None:
+        for root, target in enumerate(targets):
+            own = given if root == self.rank() else target
+            replicas.write([target], [own] if self._is_single() else _broadcast([own], root, self._groups))
+
+    def allgather_coalesced(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
+        """Fills `output_lists[rank][index]` with input `index` of each process."""
+        for index, given in enumerate(inputs):
+            replicas.write([targets[index] for targets in output_lists], self._rows(given))
+        return done([list(targets) for targets in output_lists])
+
+    def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
+        return self.allgather_into_tensor_coalesced([output], [input])
+
+    def allgather_into_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
+        """Fills each output with the inputs of all processes, one behind the other."""
+        flat = [given.reshape(1, -1) for given in inputs]
+        gathered = flat if self._is_single() else _all_gather(flat, 0, self._groups)
+        replicas.write(outputs, [rows.reshape(out.shape) for rows, out in zip(gathered, outputs, strict=True)])
+        return done(list(outputs))
+
+    all_gather_single = _allgather_base
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+
+    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Any:
+        """Fills each output with the reduction of what all processes have for this one."""
+        op = getattr(opts, "reduceOp", "SUM")
+        for target, given in zip(outputs, inputs, strict=True):
+            if len({tuple(each.shape) for each in given}) > 1:
+                parts = self._reduced(given, op)
+                replicas.write([target], [parts[self.rank()]])
+            else:
+                self._scatter_reduced([target], [torch.stack(list(given))], op)
+        return done(list(outputs))
+
+    def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
+        return self.reduce_scatter_tensor_coalesced([output], [input], opts)
+
+    def reduce_scatter_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
+        """Fills each output with its part of the reduction of an input."""
+        self._scatter_reduced(outputs, inputs, getattr(opts, "reduceOp", "SUM"))
+        return done(list(outputs))
+
+    reduce_scatter_single = _reduce_scatter_base
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+
+    def alltoall_base(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        output_sizes: list[int],
+        input_sizes: list[int],
+        opts: Any = None,
+    ) -> Any:
+        """Sends parts of the first dimension of `input` to all processes, and fills `output` with theirs."""
+        size = self.size()
+        even = not input_sizes and not output_sizes
+        if self._is_single():
+            replicas.write([output], [input])
+        elif even and input.dim() and input.shape[0] % size == 0:
+            moved = _all_to_all(input, 0, 0, self._groups)
+            replicas.write([output], [moved.reshape(output.shape)])
+        else:
+            sent = list(input.split(input_sizes or [input.shape[0] // size] * size))
+            received = list(output.split(output_sizes or [output.shape[0] // size] * size))
+            self.alltoall(received, sent)
+        return done([output])
+
+    all_to_all_single = alltoall_base
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
+        """Sends input i to process i, and fills output i with what process i sends."""
+        if self._is_single():
+            replicas.write(outputs, inputs)
+        elif len({tuple(each.shape) for each in (*outputs, *inputs)}) == 1:
+            moved = _all_to_all(torch.stack(list(inputs)), 0, 0, self._groups)
+            replicas.write(outputs, moved.unbind())
+        else:
+            self._exchange_uneven(outputs, inputs)
+        return done(list(outputs))
+
+    def _exchange_uneven(self, outputs: Tensors, inputs: Tensors) -> None:
+        # Only the two know the size: each pair exchanges by itself, in an order in which nobody waits in a circle.
+        own = self.rank()
+        replicas.write([outputs[own]], [inputs[own]])
+        for low in range(self.size()):
+            for high in range(low + 1, self.size()):
+                if own in (low, high):
+                    other = low + high - own
+                    first, second = (inputs[own], outputs[other]) if own == low else (outputs[other], inputs[own])
+                    pair = collectives.pair(self._ranks[low], self._ranks[high])
+                    there = _broadcast([first], 0, pair) if first.numel() else [first]
+                    back = _broadcast([second], 1, pair) if second.numel() else [second]
+                    replicas.write([outputs[other]], back if own == low else there)
+
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> Any:
+        """Fills the list of the root with the tensors of all processes."""
+        for index, given in enumerate(inputs):
+            rows = self._rows(given)
+            if self.rank() == opts.rootRank:
+                replicas.write(outputs[index], rows)
+        if self.rank() != opts.rootRank:
+            collectives.start()
+        return done([list(targets) for targets in outputs])
+
+    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Any:
+        """Fills the output of process i with tensor i of the root."""
+        for index, target in enumerate(outputs):
+            own = (
+                torch.stack(list(inputs[index]))
+                if self.rank() == opts.rootRank
+                else target.new_zeros((self.size(), *target.shape))
+            )
+            sent = [own] if self._is_single() else _broadcast([own], opts.rootRank, self._groups)
+            replicas.write([target], [sent[0][self.rank()]])
+        if self.rank() == opts.rootRank:
+            collectives.start()
+        return done(list(outputs))
+
+    def send(self, tensors: Tensors, to: int, tag: int = 0) -> Any:
+        """Sends tensors to one process of the group."""
+        _broadcast(tensors, 0, collectives.pair(self._ranks[self.rank()], self._ranks[to]))
+        collectives.start()
+        return done(list(tensors))
+
+    def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Any:
+        """Overwrites tensors with what one process of the group sends."""
+        pair = collectives.pair(self._ranks[source], self._ranks[self.rank()])
+        replicas.write(tensors, _broadcast(tensors, 0, pair))
+        return done(list(tensors))
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Any:
+        """Raises: a program names both ends."""
+        raise NotImplementedError("recv(src=None): on xla the sender must be named, as both run one program")
+
+    def barrier(self, opts: Any = None) -> Any:
+        """Waits until all processes of the group have run what they recorded before."""
+        if not self._is_single():
+            token = torch.ones(1, device="xla")
+            replicas.write([token], _all_reduce([token], "sum", self._groups))
+            token.item()
+        return done([])
+
+    def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
+        """Waits as `barrier` does."""
+        self.barrier()
+
+    def _is_single(self) -> bool:
+        return self.size() == 1
+
+    def _reduce_in_place(self, tensors: Tensors, op: Any) -> Any:
+        if not self._is_single():
+            replicas.write(tensors, self._reduced(tensors, op))
+        return done(list(tensors))
+
+    def _reduced(self, tensors: Tensors, op: Any) -> list[torch.Tensor]:
+        name = _name_of(op)
+        if self._is_single():
+            return list(tensors)
+        return self._averaged(_all_reduce(tensors, _REDUCTIONS[name], self._groups), name)
+
+    def _scatter_reduced(self, outputs: Tensors, inputs: Tensors, op: Any) -> None:
+        name, size = _name_of(op), self.size()
+        flat = [given.reshape(size, -1) for given in inputs]
+        parts = flat
+        if not self._is_single():
+            parts = self._averaged(_reduce_scatter(flat, _REDUCTIONS[name], 0, self._groups), name)
+        replicas.write(outputs, [part.reshape(out.shape) for part, out in zip(parts, outputs, strict=True)])
+
+    def _averaged(self, tensors: list[torch.Tensor], name: str) -> list[torch.Tensor]:
+        if name != "AVG":
+            return tensors
+        return [t / self.size() if t.is_floating_point() or t.is_complex() else t // self.size() for t in tensors]
+
+    def _rows(self, given: torch.Tensor) -> list[torch.Tensor]:
+        if self._is_single():
+            return [given]
+        return list(_all_gather([given.unsqueeze(0)], 0, self._groups)[0].unbind())
+
+
+def _name_of(op: Any) -> str:
+    name = str(getattr(op, "op", op)).rpartition(".")[2].upper()
+    if name not in _REDUCTIONS:
+        raise ValueError(
+            f"torch.distributed on xla: reduction {op} is not supported; use one of {', '.join(_REDUCTIONS)}"
+        )
+    return name
+
+
+def _there(tensors: Tensors) -> list[torch.Tensor]:
+    """`tensors` on the device: those that PyTorch makes for objects are on the CPU."""
+    return [tensor if tensor.device.type == "xla" else tensor.to("xla") for tensor in tensors]
+
+
+def _broadcast(tensors: Tensors, root: int, groups: collectives.Groups) -> list[torch.Tensor]:
+    return collectives.broadcast(_there(tensors), root, groups)
+
+
+def _all_gather(tensors: Tensors, dim: int, groups: collectives.Groups) -> list[torch.Tensor]:
+    return collectives.all_gather(_there(tensors), dim, groups)
+
+
+def _all_reduce(tensors: Tensors, reduction: str, groups: collectives.Groups) -> list[torch.Tensor]:
+    return collectives.all_reduce(_there(tensors), reduction, groups)
+
+
+def _reduce_scatter(tensors: Tensors, reduction: str, dim: int, groups: collectives.Groups) -> list[torch.Tensor]:
+    return collectives.reduce_scatter(_there(tensors), reduction, dim, groups)
+
+
+def _all_to_all(tensor: torch.Tensor, split: int, concat: int, groups: collectives.Groups) -> torch.Tensor:
+    return collectives.all_to_all(_there([tensor])[0], split, concat, groups)

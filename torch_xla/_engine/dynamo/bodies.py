@@ -1,0 +1,47 @@
+"""Functions of the user that become the bodies of loops: traced as pure functions of all the tensors they use."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
+
+from ..lowering import decompositions
+from ..private.dynamo import aot_export_joint_simple, described
+from .backend import compile_whole
+
+
+def pure_graph(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> GraphModule:
+    """The graph of functional operators that `function`, of tensors and of tuples of them, calls for such tensors."""
+    graph: Any = aot_export_joint_simple(
+        function, tuple(described(tensors)), trace_joint=False, decompositions=decompositions.table()
+    )
+    return graph  # type: ignore[no-any-return]
+
+
+def traced_call(function: Callable[..., Any], leaves: Sequence[Any], tree: pytree.TreeSpec) -> Callable[..., Any]:
+    """`function` of these arguments as one recorded operation of the tensors among them, without gradients.
+
+    Raises `Unsplittable` if it cannot be one.
+    """
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    static = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    nested: list[pytree.TreeSpec] = []
+
+    def of_tensors(*tensors: torch.Tensor) -> Any:
+        filled = list(static)
+        for place, tensor in zip(places, tensors, strict=True):
+            filled[place] = tensor
+        args, kwargs = pytree.tree_unflatten(filled, tree)
+        results, spec = pytree.tree_flatten(function(*args, **kwargs))
+        nested[:] = [spec]
+        return tuple(results)
+
+    compiled = compile_whole(pure_graph(of_tensors, [leaves[place] for place in places]), kind="forward")
+
+    def call(tensors: Sequence[torch.Tensor]) -> Any:
+        with torch.no_grad():
+            return pytree.tree_unflatten(compiled(list(tensors)), nested[0])
+
+    return call

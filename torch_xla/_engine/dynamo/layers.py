@@ -1,0 +1,169 @@
+"""Equal modules one after the other as one scan: what must be equal, and what each layer has of its own."""
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.utils import _pytree as pytree
+
+from .bodies import pure_graph
+from .captures import Stage
+from .scanning import Recipe, run, tensors_in, trace
+from .split import text_of
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+_PLAIN = (bool, int, float, str, tuple, type(None))
+
+_recipes: "weakref.WeakKeyDictionary[nn.Module, dict[Any, tuple[Recipe, list[str]]]]" = weakref.WeakKeyDictionary()
+
+
+def scan_layers(layers: Iterable[nn.Module], value: Any, partition: Callable[..., Any], is_pure: bool) -> Any:
+    """What `value` becomes when it passes through `layers`. Raises `ValueError` if they are not equal."""
+    layers = list(layers)
+    if not layers:
+        return value
+    own = [dict(_own(layer, layers)) for layer in layers]
+    tensors = tensors_in((value, own[0]))
+    key = (len(layers), partition, torch.is_grad_enabled(), *(_kind(each) for each in tensors), *_modes(layers[0]))
+    known = _recipes.setdefault(layers[0], {}) if is_pure else {}
+    if key not in known:
+        require_equal(layers, value)
+    stacked = {name: torch.stack([each[name] for each in own]) for name in own[0]}
+    numbers = torch.arange(len(layers), device="xla")  # layers without tensors are counted too
+    if key not in known:
+        written = _written(layers[0], own[0], value)
+        known[key] = trace(_body(layers[0], written), value, (stacked, numbers)), written
+    recipe, written = known[key]
+    result, buffers = run(recipe, value, (stacked, numbers), partition)
+    with torch.no_grad():
+        for name, new in zip(written, buffers, strict=True):
+            for number, each in enumerate(own):
+                each[name].copy_(new[number])
+    return result
+
+
+def _body(layer: nn.Module, written: Sequence[str]) -> Callable[..., Any]:
+    def body(value: Any, slices: tuple[dict[str, torch.Tensor], torch.Tensor]) -> Any:
+        own, _ = slices
+        result = functional_call(layer, own, (value,))
+        return result, [own[name] for name in written]
+
+    return body
+
+
+def _own(layer: nn.Module, layers: Sequence[nn.Module]) -> Iterable[tuple[str, torch.Tensor]]:
+    """The parameters and buffers of a layer that not all layers share."""
+    for name, tensor in (*layer.named_parameters(), *layer.named_buffers()):
+        if len(layers) == 1 or not all(_find(other, name) is tensor for other in layers):
+            yield name, tensor
+
+
+def _find(layer: nn.Module, name: str) -> Any:
+    path, _, last = name.rpartition(".")
+    try:
+        return getattr(layer.get_submodule(path), last, None)
+    except AttributeError:
+        return None
+
+
+def _written(layer: nn.Module, own: dict[str, torch.Tensor], value: Any) -> list[str]:
+    """The buffers of a layer that it writes to."""
+    stage = Stage()
+    described = {name: stage.describe(tensor) for name, tensor in own.items()}
+    inputs = pytree.tree_map_only(torch.Tensor, stage.describe, value)
+    stage.run(lambda: functional_call(layer, described, (inputs,)))
+    return [name for name, tensor in described.items() if stage.is_written(tensor)]
+
+
+def _kind(tensor: torch.Tensor) -> Any:
+    return tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad
+
+
+def _modes(layer: nn.Module) -> tuple[Any, ...]:
+    autocast = torch.is_autocast_enabled("xla")
+    training = tuple(each.training for each in layer.modules())
+    return (training, autocast and torch.get_autocast_dtype("xla"), torch.get_default_dtype())
+
+
+def require_equal(layers: Sequence[nn.Module], value: Any) -> None:
+    """Raises `ValueError` with the first layer that differs from the first one, and in what."""
+    doubtful = {}
+    first = dict(layers[0].named_modules())
+    for number, layer in enumerate(layers[1:], 1):
+        modules = dict(layer.named_modules())
+        if list(first) != list(modules):
+            odd = sorted(set(first) ^ set(modules)) or ["their order"]
+            raise _differs(
+                number, "its modules", f"{odd[0]!r} is in one of them alone" if set(first) ^ set(modules) else odd[0]
+            )
+        for name in first:
+            _compare(number, name, first[name], modules[name])
+            attribute = _odd_attribute(first[name], modules[name])
+            if attribute is not None:
+                doubtful[number] = name, attribute
+    if doubtful:
+        # What the layer computes decides, not what it is told of itself, such as its number.
+        expected = _text(layers[0], value)
+        for number, (name, attribute) in doubtful.items():
+            if _text(layers[number], value) != expected:
+                old, new = (vars(dict(each.named_modules())[name])[attribute] for each in (layers[0], layers[number]))
+                raise _differs(number, f"{_path(name, attribute)}", f"{new!r}, where layer 0 has {old!r}")
+
+
+def _compare(number: int, name: str, old: nn.Module, new: nn.Module) -> None:
+    if type(old) is not type(new):
+        raise _differs(number, _path(name, ""), f"a {type(new).__name__}, where layer 0 has a {type(old).__name__}")
+    if old.training is not new.training:
+        raise _differs(number, _path(name, "training"), f"{new.training}, where layer 0 has {old.training}")
+    for hooks in _HOOKS:
+        if list(getattr(old, hooks).values()) != list(getattr(new, hooks).values()):
+            raise _differs(number, _path(name, hooks), "not those of layer 0; hooks must be the same functions")
+    for kind in ("_parameters", "_buffers"):
+        ours, theirs = getattr(old, kind), getattr(new, kind)
+        for each in {**ours, **theirs}:
+            one, other = ours.get(each), theirs.get(each)
+            if (one is None) != (other is None):
+                raise _differs(number, _path(name, each), "in one of them alone")
+            if one is not None and _described(one) != _described(other):
+                raise _differs(number, _path(name, each), f"{_described(other)}, where layer 0 has {_described(one)}")
+
+
+def _odd_attribute(old: nn.Module, new: nn.Module) -> str | None:
+    for name in {**vars(old), **vars(new)}:
+        one, other = vars(old).get(name), vars(new).get(name)
+        if isinstance(one, _PLAIN) and isinstance(other, _PLAIN) and one != other:
+            return name
+    return None
+
+
+def _text(layer: nn.Module, value: Any) -> str:
+    own = {**dict(layer.named_parameters()), **dict(layer.named_buffers())}
+    leaves, tree = pytree.tree_flatten((own, value))
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+
+    def of_tensors(*tensors: torch.Tensor) -> Any:
+        filled = list(leaves)
+        for place, tensor in zip(places, tensors, strict=True):
+            filled[place] = tensor.clone()
+        named, inputs = pytree.tree_unflatten(filled, tree)
+        return tuple(each.clone() for each in tensors_in(functional_call(layer, named, (inputs,))))
+
+    return text_of(pure_graph(of_tensors, [leaves[place] for place in places]))
+
+
+def _path(name: str, attribute: str) -> str:
+    return ".".join(part for part in (name, attribute) if part) or "the layer itself"
+
+
+def _described(tensor: Any) -> str:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    grad = "" if tensor.requires_grad else ", no gradient"
+    return f"{dtype}[{', '.join(map(str, tensor.shape))}] on {tensor.device.type}{grad}"
+
+
+def _differs(number: int, where: str, what: str) -> ValueError:
+    return ValueError(f"scan_layers() needs equal layers; layer {number} differs from layer 0 in {where}: {what}")

@@ -1,0 +1,159 @@
+"""Scans: one body over the slices of tensors, traced once, with the gradients of whatever it uses."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..private import torch as private
+from ..private.dynamo import default_partition as default_partition
+from .backend import compile_whole
+from .bodies import pure_graph
+from .captures import Stage, with_captured
+from .differentiation import Differentiated, Roles
+from .loops import check_carried
+
+
+@dataclass(frozen=True)
+class Nested:
+    """A structure, and where in it tensors stand."""
+
+    tree: pytree.TreeSpec
+    static: tuple[Any, ...]
+    places: tuple[int, ...]
+
+    @classmethod
+    def of(cls, value: Any) -> "Nested":
+        """The structure of `value`."""
+        leaves, tree = pytree.tree_flatten(value)
+        places = tuple(place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
+        return cls(tree, tuple(None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves), places)
+
+    def fill(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """The structure with these tensors."""
+        leaves = list(self.static)
+        for place, tensor in zip(self.places, tensors, strict=True):
+            leaves[place] = tensor
+        return pytree.tree_unflatten(leaves, self.tree)
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """The tensors of a structure, in order."""
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+@dataclass
+class Recipe:
+    """A traced scan: how its tensors are arranged, and what runs it."""
+
+    function: Callable[..., Any]
+    init: Nested
+    xs: Nested
+    ys: Nested
+    captured: list[torch.Tensor]  # those that the body writes to first
+    written: int
+    roles: Roles
+    plain: Any = None
+    differentiated: Differentiated | None = None
+
+    def body(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """One round as a pure function: of what is carried, slices and constants, to what is carried and outputs."""
+        roles, carried = self.roles, len(self.init.places)
+        own = [tensor.clone() for tensor in tensors[: roles.carried + roles.slices]]
+        captured = [*own[carried : roles.carried], *tensors[roles.carried + roles.slices :]]
+        run = with_captured(self.function, self.captured, captured)
+        carry, ys = run(self.init.fill(own[:carried]), self.xs.fill(own[roles.carried :]))
+        results = (*tensors_in(carry), *captured[: self.written], *tensors_in(ys))
+        return tuple(result.clone() for result in results)
+
+
+def trace(function: Callable[..., Any], init: Any, xs: Any) -> Recipe:
+    """Runs the body once on tensors without memory, and notes what it uses. Raises at mistakes of the body."""
+    nested_init, nested_xs = Nested.of(init), Nested.of(xs)
+    stage = Stage()
+    carry = [stage.describe(each) for each in tensors_in(init)]
+    described = [stage.describe(each) for each in tensors_in(xs)]
+    with stage.mode:
+        slices = [each[0].clone() for each in described]
+    result = stage.run(function, nested_init.fill([each.clone() for each in carry]), nested_xs.fill(slices))
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise ValueError(f"the body of scan must return (carry, y); it returned a {type(result).__name__}: {result!r}")
+    check_carried("scan", carry, Nested.of(init).tree, result[0])
+    captured, places = stage.captured, set(stage.written)
+    ordered = [captured[place] for place in sorted(places)]
+    ordered += [each for place, each in enumerate(captured) if place not in places]
+    for each in ordered[: len(places)]:
+        if each.requires_grad:
+            raise RuntimeError(
+                "the body of scan writes to a tensor it closes over that requires grad; carry it instead"
+            )
+    roles = Roles(len(carry) + len(places), len(slices), len(ordered) - len(places))
+    return Recipe(function, nested_init, nested_xs, Nested.of(result[1]), ordered, len(places), roles)
+
+
+def run(recipe: Recipe, init: Any, xs: Any, partition: Callable[..., Any]) -> tuple[Any, Any]:
+    """The last carry and the stacked outputs."""
+    written = recipe.captured[: recipe.written]
+    tensors = [*tensors_in(init), *written, *tensors_in(xs), *recipe.captured[recipe.written :]]
+    tensors = [each if each.device.type == "xla" else each.to("xla") for each in tensors]
+    if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
+        results = _Scan.apply(_differentiated(recipe, tensors, partition), *tensors)
+    else:
+        if recipe.plain is None:
+            recipe.plain = _without_gradients(recipe, tensors)
+        with torch.no_grad():
+            results = recipe.plain([each.detach() for each in tensors])
+    carried = len(recipe.init.places)
+    for tensor, value in zip(written, results[carried : recipe.roles.carried], strict=True):
+        with torch.no_grad():
+            tensor.copy_(value)
+    return recipe.init.fill(results[:carried]), recipe.ys.fill(results[recipe.roles.carried :])
+
+
+def _without_gradients(recipe: Recipe, tensors: Sequence[torch.Tensor]) -> Callable[..., Any]:
+    roles = recipe.roles
+
+    def whole(*given: torch.Tensor) -> Any:
+        carried, rest = list(given[: roles.carried]), given[roles.carried :]
+        return tuple(private.scan(recipe.body, carried, list(rest[: roles.slices]), tuple(rest[roles.slices :])))
+
+    return compile_whole(pure_graph(whole, tensors), kind="scan")
+
+
+def _differentiated(recipe: Recipe, tensors: Sequence[torch.Tensor], partition: Callable[..., Any]) -> Differentiated:
+    carried = len(recipe.init.places)
+    needed = [
+        (each.is_floating_point() or each.is_complex())
+        if place < carried
+        else place >= recipe.roles.carried and each.requires_grad
+        for place, each in enumerate(tensors)
+    ]
+    known = recipe.differentiated
+    if known is None or known.needed != tuple(needed):
+        known = Differentiated(recipe.body, recipe.roles, tensors, needed, partition)
+        recipe.differentiated = known
+    return known
+
+
+class _Scan(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, loop: Differentiated, *tensors: torch.Tensor) -> Any:
+        found = loop.forward([each.detach() for each in tensors])
+        results, saved = tuple(found[: loop.outputs]), found[loop.outputs :]
+        ctx.loop = loop
+        ctx.save_for_backward(*loop.to_save(tensors, saved))
+        ctx.mark_non_differentiable(*(each for place, each in enumerate(results) if place not in loop.differentiable))
+        ctx.set_materialize_grads(True)
+        return results
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        loop: Differentiated = ctx.loop
+        carried = [place for place in range(loop.roles.carried) if loop.needed[place]]
+        outside = [place for place in loop.differentiable if place >= loop.roles.carried]
+        found = loop.backward([*(grads[place] for place in (*carried, *outside)), *ctx.saved_tensors])
+        results = iter(found)
+        return (None, *(next(results) if need else None for need in loop.needed))

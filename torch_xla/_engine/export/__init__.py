@@ -1,0 +1,1 @@
+"""Programs that leave the process as StableHLO and come in: exported models, bundles on disk, modules as text."""

@@ -1,0 +1,84 @@
+"""StableHLO that comes in: a module as text or bytecode becomes a function of arrays."""
+
+import dataclasses
+import hashlib
+import re
+from typing import Any
+
+import jax
+import torch
+from jax.export import Exported
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from .. import dtypes
+from ..client import platform
+from ..private import jax as private
+from . import alone
+
+# What MLIR calls PyTorch's dtypes.
+_DTYPES = {
+    "i1": torch.bool, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64,
+    "ui8": torch.uint8, "ui16": torch.uint16, "ui32": torch.uint32, "ui64": torch.uint64,
+    "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
+    "complex<f32>": torch.complex64, "complex<f64>": torch.complex128,
+    "f8E4M3FN": torch.float8_e4m3fn, "f8E5M2": torch.float8_e5m2,
+}  # fmt: skip
+
+
+def portable(module: str | bytes) -> bytes:
+    """A module as a portable artifact, whatever form it came in. Raises `ValueError` for what is none."""
+    if isinstance(module, bytes):
+        try:
+            stablehlo.deserialize_portable_artifact_str(module)
+            return module
+        except ValueError:
+            pass  # bytecode without a version, as a compiler writes it
+    with private.module_context():
+        try:
+            parsed = ir.Module.parse(module)
+        except ir.MLIRError as error:
+            raise ValueError(f"this is no module of StableHLO: {error}") from error
+        text = str(parsed.operation.get_asm(enable_debug_info=True))
+    return bytes(stablehlo.serialize_portable_artifact_str(text, stablehlo.get_current_version()))
+
+
+def version_of(artifact: bytes) -> str:
+    """The version of StableHLO that a portable artifact is written in, such as "1.14.0"."""
+    found = re.search(rb"StableHLO_v([0-9.]+)", artifact[:64])
+    return found[1].decode() if found else ""
+
+
+def text_of(module: bytes, with_lines: bool) -> str:
+    """The text of a portable artifact, with or without the lines it comes from."""
+    with private.module_context():
+        parsed = ir.Module.parse(stablehlo.deserialize_portable_artifact_str(module))
+        return str(parsed.operation.get_asm(enable_debug_info=with_lines))
+
+
+def exported(module: str | bytes) -> Exported:
+    """A module as what `jax.export` calls, with the function `main` of static shapes."""
+    artifact = portable(module)
+    with private.module_context():
+        parsed = ir.Module.parse(stablehlo.deserialize_portable_artifact_str(artifact))
+        named = {ir.StringAttr(op.attributes["sym_name"]).value: op for op in parsed.body.operations}
+        if "main" not in named:
+            raise ValueError(f"a module that is called needs a function `main`; this one has {sorted(named)}")
+        kind = ir.FunctionType(ir.TypeAttr(named["main"].attributes["function_type"]).value)
+        inputs, outputs = [_described(each) for each in kind.inputs], [_described(each) for each in kind.results]
+    found = alone.exported(artifact, inputs, outputs, [platform.export_platform()])
+    return dataclasses.replace(found, fun_name=f"stablehlo_{hashlib.sha256(artifact).hexdigest()[:16]}")
+
+
+def _described(kind: Any) -> jax.ShapeDtypeStruct:
+    tensor = ir.RankedTensorType(kind)
+    shape = tensor.shape
+    if any(n < 0 for n in shape):
+        raise ValueError(
+            f"a module that is called as it stands has static shapes; got {kind}. Programs with symbolic dimensions "
+            f"are loaded from what `StableHLOGraphModule.save` wrote."
+        )
+    name = str(tensor.element_type)
+    if name not in _DTYPES:
+        raise TypeError(f"a tensor of {name} has no dtype in PyTorch; known are {', '.join(_DTYPES)}")
+    return jax.ShapeDtypeStruct(tuple(shape), dtypes.to_jax(_DTYPES[name]))

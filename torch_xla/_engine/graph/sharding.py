@@ -1,0 +1,24 @@
+"""How a value is divided among the devices of a target: plain, compared by what it says, the same in every process."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """For each dimension of a value the axes of the target's grid that divide it, the outermost first.
+
+    A dimension without axes is not divided, and of such ones at the end nothing is said. Along axes that divide no
+    dimension lie copies. However a program names its mesh, what lies on the same devices has the same sharding.
+    """
+
+    dims: tuple[tuple[int, ...], ...]
+
+    def __str__(self) -> str:
+        return f"[{', '.join('.'.join(map(str, axes)) or '-' for axes in self.dims)}]"
+
+
+def sharding_by(dims: tuple[tuple[int, ...], ...]) -> Sharding | None:
+    """The sharding that divides dimensions along these axes; `None` if it divides none: every device has a copy."""
+    while dims and not dims[-1]:
+        dims = dims[:-1]
+    return Sharding(dims) if dims else None

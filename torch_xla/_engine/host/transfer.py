@@ -1,0 +1,116 @@
+"""Between host tensors and device values: `.to("xla")`, `.cpu()`, `.item()`."""
+
+import time
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from .. import dtypes, metrics
+from ..client import buffers
+from ..execute import executor
+from ..graph.tape import Value
+from ..metrics import Unit, events
+from ..metrics.events import Direction, Transfer
+from ..metrics.lines import frame_above, user_lines
+from ..record.storage import hold, shows_all, snapshot, value_of, view_of
+from ..record.sync import compute
+from ..record.upload import dense_spec, from_numpy
+from ..record.upload import upload as upload
+from ..view.geometry import Geometry
+
+_transferring = metrics.metric("TransferFromDeviceTime")
+_received = metrics.metric("InboundData", Unit.BYTES)
+
+# An enumeration looks its members up each time.
+_FROM_DEVICE = Direction.FROM_DEVICE
+
+
+def upload_into(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Overwrites a device tensor with a CPU tensor, converted to its dtype and broadcast to its shape."""
+    base = value_of(target)
+    if source.dtype != target.dtype:
+        source = source.to(target.dtype)
+    source = source.expand(target.shape)
+    value = upload(source, base.device)
+    if base.device.spread is not None and base.buffer is not None and shows_all(target, base.spec):
+        value.buffer = buffers.place(value.buffer, base.buffer.sharding)
+    if shows_all(target, base.spec):
+        value.spec = base.spec
+    hold(target, value)
+
+
+def to_cpu(tensor: torch.Tensor, callers: int = 1) -> torch.Tensor:
+    """A CPU copy of a device tensor, with its strides where they are dense. Waits for the device.
+
+    `callers`, so many at least, are functions of ours.
+    """
+    value = value_of(tensor)
+    if value.buffer is None or not _cheap_on_host(tensor, value):
+        array = fetch(snapshot(tensor), callers)
+    else:
+        array = fetch(value, callers)
+        if not shows_all(tensor, value.spec):
+            return _view_on_host(tensor, value, array)
+    result = from_numpy(np.array(array, order="C"))
+    stride = dense_spec(tensor).stride
+    if result.stride() == stride:
+        return result
+    return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(result)
+
+
+def fetch(value: Value, callers: int = 0) -> np.ndarray:
+    """The contents of a value, read-only. Waits for the device. Besides one, `callers` are functions of ours."""
+    forced = value.buffer is None
+    if events.guarded:
+        size = value.spec.numel * value.spec.dtype.itemsize
+        frames = user_lines(events.depth)
+        events.ask(Transfer(_FROM_DEVICE, value.device.index, size, frames, 0.0, 0.0, forced))
+    begins = time.perf_counter()
+    if forced:
+        compute((value,), of_transfer=True)
+    buffer, start = value.buffer, time.perf_counter()
+    try:
+        array = buffers.get(buffer)
+    except jax.errors.JaxRuntimeError as error:
+        raise executor.failure(error, "an earlier step", "") from error
+    if executor.has_reports():
+        executor.raise_failed_assertions(value.device.target.device)
+    ended = time.perf_counter()
+    waited = int(1e9 * (ended - start))
+    _transferring.add(waited)
+    _received.add(array.nbytes)
+    value.device.tape.started += waited  # waiting is not recording
+    if events.watched:
+        frames = user_lines(events.depth, frame_above(2 + callers))
+        what = _FROM_DEVICE, value.device.index, array.nbytes, frames, start, ended - start, forced, start - begins
+        events.emit(events.record(Transfer, what))
+    wanted = dtypes.to_jax(value.spec.dtype)
+    return array if array.dtype == wanted else array.astype(wanted)
+
+
+def _cheap_on_host(tensor: torch.Tensor, value: Value) -> bool:
+    # Cutting a view out on the host saves a compile, if the bytes copied for nothing are few or cost nothing.
+    if shows_all(tensor, value.spec):
+        return True
+    if value.device.target.is_host:
+        return True
+    return tensor.numel() * 4 >= value.spec.numel
+
+
+def _view_on_host(tensor: torch.Tensor, value: Value, array: np.ndarray) -> torch.Tensor:
+    view = view_of(tensor)
+    dtype = view.dtype
+    base = Geometry(value.spec.size, value.spec.stride)
+    flat = from_numpy(np.array(array.transpose(base.memory_order()), order="C").reshape(-1))
+    if dtype is not value.spec.dtype:
+        flat = flat.view(torch.uint8).view(dtype)
+    shown = flat.as_strided(view.geometry.size, view.geometry.stride, view.geometry.offset)
+    shown = shown.conj() if view.conj else shown
+    return (-shown if view.neg else shown).clone().resolve_conj()
+
+
+def item(tensor: torch.Tensor) -> Any:
+    """The Python number in a one-element tensor. Waits for the device."""
+    return to_cpu(tensor, callers=2).item()

@@ -1,0 +1,1 @@
+"""Input: batches on their way from a loader on the host to the devices, ahead of their use."""

@@ -1,0 +1,258 @@
+"""Batches on their way to devices: threads read them from a loader on the host and upload them ahead of their use.
+
+For each device: reader → `loader_queue` → uploaders → `queue` → whoever asks for the next batch. Both queues are
+bounded, so the reader stops when the device is behind. Only data moves here: nothing is recorded and nothing is run.
+"""
+
+import os
+import threading
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..host import transfer
+from ..pytree.instances import contains, rewrite, visit
+from ..record.device import Device
+from ..record.storage import wrap
+from .queues import Queue, QueueClosed
+
+# How long closing waits for a thread that is inside the user's loader. It ends as soon as the loader returns.
+_PATIENCE = 5.0
+
+
+class DataWrapper(ABC):
+    """Data that is uploaded as the tensors it names, and put together again from those on the device."""
+
+    @abstractmethod
+    def get_tensors(self) -> list[torch.Tensor]:
+        """The tensors to upload."""
+
+    @abstractmethod
+    def from_tensors(self, tensors: list[torch.Tensor]) -> Any:
+        """What the batch shall hold instead, made of the uploaded tensors, in the same order."""
+
+
+def upload_batch(batch: Any, device: Device) -> Any:
+    """`batch` with every tensor in it on `device`. What is not a tensor stays, and so does the batch given."""
+    return rewrite(batch, _is_uploaded, partial(_uploaded, device))
+
+
+def _is_elsewhere(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type != "xla"
+
+
+def _is_uploaded(value: Any) -> bool:
+    kind = type(value)
+    if kind is torch.Tensor:
+        return _is_elsewhere(value)
+    # Tensors of other classes, and what holds tensors and moves itself: `PackedSequence`, the encodings of tokenizers.
+    return isinstance(value, DataWrapper) or (callable(getattr(kind, "to", None)) and contains(value, _is_elsewhere))
+
+
+def _uploaded(device: Device, value: Any) -> Any:
+    if isinstance(value, DataWrapper):
+        return value.from_tensors([upload_batch(tensor, device) for tensor in value.get_tensors()])
+    return wrap(transfer.upload(value, device)) if _is_plain(value) else value.to(device.torch_device)
+
+
+def _is_plain(value: Any) -> bool:
+    # Nothing but numbers on the CPU: what `.to` would do besides uploading them does not apply.
+    return (
+        type(value) is torch.Tensor
+        and value.device.type == "cpu"
+        and value.layout is torch.strided
+        and not value.is_nested
+        and not value.requires_grad
+    )
+
+
+def place_batch(batch: Any, device: Device, sharding: Any) -> Any:
+    """`upload_batch`; then applies the sharding, if there is one, to each tensor that it fits."""
+    uploaded = upload_batch(batch, device)
+    if sharding is not None:
+        _shard(uploaded, sharding)
+    return uploaded
+
+
+def _shard(batch: Any, sharding: Any) -> None:
+    if isinstance(sharding, Mapping):
+        if not isinstance(batch, Mapping):
+            raise TypeError(f"input_sharding names parts of the batch, but the batch is a {type(batch).__name__}")
+        for name, part in sharding.items():
+            if name not in batch:
+                raise KeyError(f"input_sharding names {name!r}; the batch has {list(batch)}")
+            _shard(batch[name], part)
+        return
+    visit(batch, lambda value: isinstance(value, torch.Tensor) and sharding.can_apply(value), sharding.apply)
+
+
+class PerDeviceQueue:
+    """What is on its way to one device: batches on the host, and batches that are uploaded or being uploaded."""
+
+    def __init__(self, device: Device, loader_prefetch_size: int, device_prefetch_size: int) -> None:
+        self.device = device
+        self.loader_queue = Queue(loader_prefetch_size)
+        self.queue = Queue(device_prefetch_size)
+        # To take a batch and a place behind those taken before is one act, so that they arrive in the loader's order.
+        self.turn = threading.Lock()
+
+    def close(self) -> None:
+        """Drops every batch and lets go whoever waits."""
+        self.loader_queue.close()
+        self.queue.close()
+
+
+class Exhausted(Exception):
+    """There is no next batch: the loader gave its last one, or the pipeline was closed."""
+
+
+class Pipeline:
+    """Reads a loader and uploads its batches, the i-th to the device i modulo their number, until it is closed.
+
+    A last round that does not reach every device is left out: each device gets the same number of batches. An exception
+    of the loader comes out at every device in the place of its next batch, the last one; an exception of an upload, at
+    its device in the place of that batch.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        queues: Sequence[PerDeviceQueue],
+        upload: Callable[[Any, Device], Any],
+        threads: int,
+    ) -> None:
+        if threads < 1:
+            raise ValueError(f"host_to_device_transfer_threads must be at least 1; got {threads}")
+        self._queues = {queue.device.index: queue for queue in queues}
+        if len(self._queues) < len(queues) or not queues:
+            raise ValueError(f"a loader needs one or more devices, each once; got {[queue.device for queue in queues]}")
+        self._process = os.getpid()
+        # Begun here, not in the reader: now a loader forks its workers and draws the seed of its order.
+        batches = _begin(loader)
+        self._threads = [threading.Thread(target=_read, args=(batches, queues), name="xla-reader", daemon=True)]
+        for queue in queues:
+            for number in range(threads):
+                name = f"xla-upload-{queue.device.index}.{number}"
+                self._threads.append(threading.Thread(target=_upload, args=(queue, upload), name=name, daemon=True))
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def next_batch(self, device: Device) -> Any:
+        """The next batch of `device`; waits for it. Raises `Exhausted` after the last one."""
+        queue = self._queues.get(device.index)
+        if queue is None:
+            names = ", ".join(f"xla:{index}" for index in self._queues)
+            raise ValueError(f"xla:{device.index} is not a device of this loader; it loads for {names}")
+        coming: Future[Any] | None = queue.queue.get()
+        if coming is None:
+            raise Exhausted
+        return coming.result()
+
+    def close(self) -> None:
+        """Ends the threads, and waits for them: not for ever, should the loader not return."""
+        if os.getpid() != self._process:
+            return  # a fork has none of the threads, and perhaps a lock that one of them held
+        for queue in self._queues.values():
+            queue.close()
+        deadline = time.monotonic() + _PATIENCE
+        for thread in self._threads:
+            # Garbage may be collected in any thread, in one of these too.
+            if thread.is_alive() and thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def tells_its_place(loader: Any) -> bool:
+    """Whether a loader shows, while it is iterated, which batch it has given last.
+
+    Accelerate's do: `end_of_dataloader` decides when gradients are synchronised and a last, incomplete accumulation
+    is flushed. Read ahead, they would tell the place of the reader instead of that of the training loop.
+    """
+    return hasattr(loader, "end_of_dataloader")
+
+
+class InTurn:
+    """A `Pipeline` to one device that reads a batch when it is asked for one, in the thread that asks."""
+
+    def __init__(self, loader: Iterable[Any], device: Device, upload: Callable[[Any, Device], Any]) -> None:
+        self._device = device
+        self._upload = upload
+        self._batches: Iterator[Any] | None = _begin(loader)
+
+    def next_batch(self, device: Device) -> Any:
+        """The next batch of `device`. Raises `Exhausted` after the last one."""
+        if device is not self._device:
+            raise ValueError(f"{device} is not a device of this loader; it loads for {self._device}")
+        if self._batches is None:
+            raise Exhausted
+        try:
+            return self._upload(next(self._batches), device)
+        except StopIteration:
+            self._batches = None
+            raise Exhausted from None
+
+    def close(self) -> None:
+        """Drops the loader's iterator."""
+        self._batches = None
+
+
+_filters = threading.Lock()
+
+
+def _begin(loader: Iterable[Any]) -> Iterator[Any]:
+    # JAX warns of every fork. The workers that a DataLoader forks here do not use JAX.
+    with _filters, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
+        return iter(loader)
+
+
+def _read(batches: Iterator[Any], queues: Sequence[PerDeviceQueue]) -> None:
+    try:
+        while True:
+            # A whole round or nothing: all devices take the same number of steps.
+            together = [next(batches) for _ in queues]
+            for queue in queues:
+                queue.loader_queue.put((together.pop(0), None))
+    except (StopIteration, QueueClosed):
+        pass
+    except BaseException as error:
+        for queue in queues:
+            with suppress(QueueClosed):
+                queue.loader_queue.put((None, error))
+    finally:
+        for queue in queues:
+            queue.loader_queue.close_write()
+
+
+def _upload(queue: PerDeviceQueue, upload: Callable[[Any, Device], Any]) -> None:
+    with suppress(QueueClosed):
+        while _upload_next(queue, upload):
+            pass
+
+
+def _upload_next(queue: PerDeviceQueue, upload: Callable[[Any, Device], Any]) -> bool:
+    coming: Future[Any] = Future()
+    with queue.turn:
+        source = queue.loader_queue.get()
+        if source is None:
+            queue.queue.close_write()
+            return False
+        queue.queue.put(coming)
+    batch, error = source
+    try:
+        if error is not None:
+            raise error
+        coming.set_result(upload(batch, queue.device))
+    except BaseException as failure:
+        coming.set_exception(failure)
+    return True

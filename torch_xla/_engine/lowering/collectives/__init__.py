@@ -1,0 +1,1 @@
+"""Rules of the collectives: what processes exchange inside a program."""

@@ -1,0 +1,252 @@
+"""Reductions, gathers, exchanges and broadcasts between the processes that run a program.
+
+`groups` lists which processes exchange with which, each process in one group; empty, it is one group of all. XLA
+gathers and scatters in groups of one size only; in others it is done by a sum over words, which is exact.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import replicas
+from ..registry import lowers
+
+ALL_REDUCE = "xla::all_reduce"
+ALL_GATHER = "xla::all_gather"
+REDUCE_SCATTER = "xla::reduce_scatter"
+ALL_TO_ALL = "xla::all_to_all"
+PERMUTE = "xla::collective_permute"
+BROADCAST = "xla::collective_broadcast"
+
+Groups = Sequence[Sequence[int]]
+
+# Arrays of fewer bytes travel together, which costs a copy of each and saves a message.
+_SMALL = 1 << 20
+
+_REDUCERS: dict[str, Callable[..., jax.Array]] = {
+    "mul": jnp.prod,
+    "and": jnp.bitwise_and.reduce,
+    "or": jnp.bitwise_or.reduce,
+    "xor": jnp.bitwise_xor.reduce,
+}
+_OF_XLA: dict[str, Callable[..., Any]] = {"sum": jax.lax.psum, "min": jax.lax.pmin, "max": jax.lax.pmax}
+# Of truth values a sum is whether one is true, and a product whether all are.
+_OF_BOOL = {"sum": "max", "max": "max", "or": "max", "mul": "min", "min": "min", "and": "min", "xor": "xor"}
+
+
+def _index_groups(groups: Groups) -> list[list[int]] | None:
+    return [list(group) for group in groups] or None
+
+
+def _are_equal(groups: Groups) -> bool:
+    return len({len(group) for group in groups}) < 2
+
+
+@lowers(ALL_REDUCE)
+def all_reduce(arrays: list[jax.Array], reduction: str, groups: Groups) -> list[jax.Array]:
+    """Each array reduced over the processes of a group."""
+    results: list[Any] = list(arrays)
+    together: dict[np.dtype, list[int]] = {}
+    for index, array in enumerate(arrays):
+        if array.size * array.dtype.itemsize < _SMALL:
+            together.setdefault(array.dtype, []).append(index)
+        else:
+            results[index] = _reduced(array, reduction, groups)
+    for indices in together.values():
+        flat = jnp.concatenate([arrays[index].reshape(-1) for index in indices])
+        reduced = _reduced(flat, reduction, groups)
+        ends = np.cumsum([arrays[index].size for index in indices])
+        for index, part in zip(indices, jnp.split(reduced, ends[:-1]), strict=True):
+            results[index] = part.reshape(arrays[index].shape)
+    return results
+
+
+def _reduced(array: jax.Array, reduction: str, groups: Groups) -> jax.Array:
+    if not array.size:
+        return array
+    dtype = array.dtype
+    if dtype == np.bool_:
+        return _reduced(array.astype(np.int32), _OF_BOOL[reduction], groups).astype(np.bool_)
+    if reduction == "sum" and jnp.issubdtype(dtype, np.complexfloating):
+        parts = _reduced(jnp.stack([array.real, array.imag]), reduction, groups)
+        return jax.lax.complex(parts[0], parts[1])
+    if reduction not in _OF_XLA:
+        rows = _gathered(array, groups, _largest(groups), fill=_neutral(reduction, dtype))
+        return _REDUCERS[reduction](rows, axis=0).astype(dtype)
+    narrow = dtype.itemsize < 4 and replicas.target_in_use().platform == "cpu"  # type: ignore[union-attr]
+    wide = array.astype(np.float32 if jnp.issubdtype(dtype, np.floating) else np.int32) if narrow else array
+    reduce = partial(_OF_XLA[reduction], axis_name=replicas.axis(), axis_index_groups=_index_groups(groups))
+    reduced = replicas.in_order(reduce, wide)
+    return reduced.astype(dtype)
+
+
+def _neutral(reduction: str, dtype: np.dtype) -> Any:
+    if reduction == "mul":
+        return np.ones((), dtype)
+    return np.array(-1 if reduction == "and" else 0).astype(dtype)
+
+
+def _largest(groups: Groups) -> int:
+    return max(map(len, groups)) if groups else _count()
+
+
+def _count() -> int:
+    target = replicas.target_in_use()
+    assert target is not None
+    return target.replicas
+
+
+def _position(groups: Groups) -> jax.Array:
+    """The place of this process in its group."""
+    index = jax.lax.axis_index(replicas.axis())
+    if not groups:
+        return index
+    table = np.zeros(_count(), np.int32)
+    for group in groups:
+        table[list(group)] = range(len(group))
+    return jnp.asarray(table)[index]
+
+
+def _words(array: jax.Array) -> jax.Array:
+    """The bits of an array, as unsigned words that can be added and sent on every platform."""
+    if array.dtype == np.bool_:
+        return array.astype(np.uint32)
+    if jnp.issubdtype(array.dtype, np.complexfloating):
+        return _words(jnp.stack([array.real, array.imag]))
+    bits = jax.lax.bitcast_convert_type(array, np.dtype(f"uint{8 * array.dtype.itemsize}"))
+    return bits.astype(np.uint32) if bits.dtype.itemsize < 4 else bits
+
+
+def _from_words(words: jax.Array, dtype: np.dtype) -> jax.Array:
+    if dtype == np.bool_:
+        return words.astype(np.bool_)
+    if jnp.issubdtype(dtype, np.complexfloating):
+        part = np.dtype(f"float{4 * dtype.itemsize}")
+        return jax.lax.complex(_from_words(words[0], part), _from_words(words[1], part))
+    bits = np.dtype(f"uint{8 * dtype.itemsize}")
+    return jax.lax.bitcast_convert_type(words.astype(bits), dtype)
+
+
+def _sum_of_words(words: jax.Array, groups: Groups) -> jax.Array:
+    add = partial(jax.lax.psum, axis_name=replicas.axis(), axis_index_groups=_index_groups(groups))
+    return replicas.in_order(add, words)
+
+
+def _gathered(array: jax.Array, groups: Groups, size: int, fill: Any = None) -> jax.Array:
+    """The arrays of a group, one behind the other along a new first dimension of length `size`.
+
+    Groups that are smaller leave rows of `fill`.
+    """
+    words = _words(array)
+    if _are_equal(groups):
+        gather = partial(jax.lax.all_gather, axis_name=replicas.axis(), axis_index_groups=_index_groups(groups))
+        rows = replicas.in_order(gather, words)
+    else:
+        empty = jnp.zeros((size, *words.shape), words.dtype)
+        rows = _sum_of_words(jax.lax.dynamic_update_index_in_dim(empty, words, _position(groups), 0), groups)
+    if jnp.issubdtype(array.dtype, np.complexfloating):
+        rows = jnp.swapaxes(rows, 0, 1)
+    values = _from_words(rows, array.dtype)
+    if fill is None or _are_equal(groups):
+        return values
+    table = np.zeros(_count(), np.int32)
+    for group in groups:
+        table[list(group)] = len(group)
+    own = jnp.asarray(table)[jax.lax.axis_index(replicas.axis())]
+    there = jnp.arange(size).reshape(-1, *(1,) * array.ndim) < own
+    return jnp.where(there, values, jnp.asarray(fill, array.dtype))
+
+
+@lowers(ALL_GATHER)
+def all_gather(arrays: list[jax.Array], dim: int, size: int, groups: Groups) -> list[jax.Array]:
+    """Each array with those of the other processes of a group, `size` in all, along dimension `dim`."""
+    return [_merged(_gathered(array, groups, size), dim) for array in arrays]
+
+
+def _merged(rows: jax.Array, dim: int) -> jax.Array:
+    """The rows one behind the other along `dim` of each."""
+    moved = jnp.moveaxis(rows, 0, dim)
+    shape = moved.shape
+    return moved.reshape(*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :])
+
+
+@lowers(REDUCE_SCATTER)
+def reduce_scatter(arrays: list[jax.Array], reduction: str, dim: int, size: int, groups: Groups) -> list[jax.Array]:
+    """Of each array, reduced over a group of `size`, the part along `dim` that falls to this process."""
+    return [_reduced_part(array, reduction, dim, size, groups) for array in arrays]
+
+
+def _reduced_part(array: jax.Array, reduction: str, dim: int, size: int, groups: Groups) -> jax.Array:
+    dtype = array.dtype
+    plain = reduction == "sum" and dtype != np.bool_ and not jnp.issubdtype(dtype, np.complexfloating)
+    if plain and _are_equal(groups) and array.size:
+        narrow = dtype.itemsize < 4 and replicas.target_in_use().platform == "cpu"  # type: ignore[union-attr]
+        wide = array.astype(np.float32 if jnp.issubdtype(dtype, np.floating) else np.int32) if narrow else array
+        scatter = partial(
+            jax.lax.psum_scatter,
+            axis_name=replicas.axis(),
+            scatter_dimension=dim,
+            axis_index_groups=_index_groups(groups),
+            tiled=True,
+        )
+        scattered = replicas.in_order(scatter, wide)
+        return scattered.astype(dtype)
+    part = array.shape[dim] // size
+    return jax.lax.dynamic_slice_in_dim(_reduced(array, reduction, groups), _position(groups) * part, part, dim)
+
+
+@lowers(ALL_TO_ALL)
+def all_to_all(array: jax.Array, split: int, concat: int, size: int, groups: Groups) -> jax.Array:
+    """Part i along `split` goes to process i of the group of `size`; what comes lies along `concat`."""
+    if not array.size:
+        sizes = list(array.shape)
+        sizes[split] //= size
+        sizes[concat] *= size
+        return array.reshape(sizes)
+    if _are_equal(groups):
+        words = _words(array)
+        extra = words.ndim - array.ndim  # complex numbers have their two parts in front
+        move = partial(
+            jax.lax.all_to_all,
+            axis_name=replicas.axis(),
+            split_axis=split + extra,
+            concat_axis=concat + extra,
+            axis_index_groups=_index_groups(groups),
+            tiled=True,
+        )
+        moved = replicas.in_order(move, words)
+        return _from_words(moved, array.dtype)
+    rows = _gathered(array, groups, size)
+    part = array.shape[split] // size
+    own = jax.lax.dynamic_slice_in_dim(rows, _position(groups) * part, part, split + 1)
+    return _merged(own, concat)
+
+
+@lowers(PERMUTE)
+def collective_permute(array: jax.Array, pairs: Groups) -> jax.Array:
+    """What the source sends that has this process as its target; zeros if none has."""
+    send = partial(jax.lax.ppermute, axis_name=replicas.axis(), perm=[(source, target) for source, target in pairs])
+    return _from_words(replicas.in_order(send, _words(array)), array.dtype)
+
+
+@lowers(BROADCAST)
+def broadcast(arrays: list[jax.Array], root: int, groups: Groups) -> list[jax.Array]:
+    """The arrays of the process at place `root` of each group."""
+    is_root = _position(groups) == root
+    results: list[Any] = list(arrays)
+    together: dict[np.dtype, list[int]] = {}
+    words = [_words(array) for array in arrays]
+    for index, each in enumerate(words):
+        together.setdefault(each.dtype, []).append(index)
+    for indices in together.values():
+        flat = jnp.concatenate([words[index].reshape(-1) for index in indices])
+        sent = _sum_of_words(jnp.where(is_root, flat, jnp.zeros_like(flat)), groups) if flat.size else flat
+        ends = np.cumsum([math.prod(words[index].shape) for index in indices])
+        for index, part in zip(indices, jnp.split(sent, ends[:-1]), strict=True):
+            results[index] = _from_words(part.reshape(words[index].shape), arrays[index].dtype)
+    return results

@@ -1,0 +1,146 @@
+"""PyTorch's loops and branches as JAX's. Their bodies are graphs, interpreted once whatever the number of rounds."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+from torch.fx import GraphModule
+
+from ...private import torch as private
+from .. import fx
+
+
+def body(graph: GraphModule) -> Callable[..., Any]:
+    """The graph as a function of its arrays and of a key, from which each of its draws takes its own; gives a list."""
+
+    def run(arrays: Sequence[Any], key: jax.Array | None) -> list[Any]:
+        count = fx.draws(graph)
+        keys = jax.random.split(key, count) if count and key is not None else ()
+        results = fx.interpret(graph, arrays, keys)
+        return list(results) if isinstance(results, list | tuple) else [results]
+
+    return run
+
+
+def _lowers(operator: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        fx.higher_order[operator] = function
+        return function
+
+    return register
+
+
+def _key_of_round(key: jax.Array | None, number: jax.Array) -> jax.Array | None:
+    return None if key is None else jax.random.fold_in(key, number.astype(np.uint32))
+
+
+def _keeping_dtypes(results: Sequence[Any], before: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+    return tuple(jnp.asarray(new).astype(old.dtype) for new, old in zip(results, before, strict=True))
+
+
+@_lowers(private.while_loop)
+def while_loop(
+    condition: GraphModule,
+    step: GraphModule,
+    carried: Sequence[Any],
+    additional: Sequence[Any],
+    mutated_arg_indices: str = "",
+    key: jax.Array | None = None,
+) -> list[jax.Array]:
+    # Each round draws from keys of its own, as does the condition.
+    def goes_on(state: Any) -> Any:
+        number, values = state
+        return jnp.reshape(body(condition)((*values, *additional), _key_of_round(key, 2 * number))[0], ())
+
+    def once(state: Any) -> Any:
+        number, values = state
+        results = body(step)((*values, *additional), _key_of_round(key, 2 * number + 1))
+        return number + 1, _keeping_dtypes(results, values)
+
+    start = tuple(jnp.asarray(value) for value in carried)
+    return list(lax.while_loop(goes_on, once, (jnp.zeros((), np.int32), start))[1])
+
+
+@_lowers(private.cond)
+def cond(
+    predicate: Any, true: GraphModule, false: GraphModule, operands: Sequence[Any], key: jax.Array | None = None
+) -> list[Any]:
+    def branch(graph: GraphModule) -> Callable[..., Any]:
+        return lambda *arrays: body(graph)(arrays, key)
+
+    if isinstance(predicate, bool):
+        return list(branch(true if predicate else false)(*operands))
+    return list(lax.cond(jnp.reshape(predicate, ()).astype(np.bool_), branch(true), branch(false), *operands))
+
+
+@_lowers(private.scan)
+def scan(
+    combine: GraphModule,
+    init: Sequence[jax.Array],
+    xs: Sequence[jax.Array],
+    additional: Sequence[Any],
+    key: jax.Array | None = None,
+) -> list[Any]:
+    def once(state: Any, slices: Sequence[jax.Array]) -> Any:
+        number, carry = state
+        results = body(combine)((*carry, *slices, *additional), _key_of_round(key, number))
+        carried = _keeping_dtypes(results[: len(init)], carry)
+        return (number + 1, carried), results[len(init) :]
+
+    (_, carry), outputs = lax.scan(once, (jnp.zeros((), np.int32), tuple(init)), list(xs))
+    return [*carry, *outputs]
+
+
+@_lowers(private.map_loop)
+def map_loop(
+    function: GraphModule, xs: Sequence[jax.Array], additional: Sequence[Any], key: jax.Array | None = None
+) -> list[Any]:
+    def once(number: jax.Array, slices: Sequence[jax.Array]) -> Any:
+        return number + 1, body(function)((*slices, *additional), _key_of_round(key, number))
+
+    return list(lax.scan(once, jnp.zeros((), np.int32), list(xs))[1])
+
+
+@_lowers(private.associative_scan)
+def associative_scan(
+    combine: GraphModule, xs: Sequence[jax.Array], additional: Sequence[Any], key: jax.Array | None = None
+) -> list[jax.Array]:
+    def pair(left: Sequence[jax.Array], right: Sequence[jax.Array]) -> list[jax.Array]:
+        return body(combine)((*left, *right, *additional), key)
+
+    return list(lax.associative_scan(jax.vmap(pair), list(xs)))
+
+
+class _ReverseScan(torch._ops.HigherOrderOperator):
+    """A scan from the last round to the first, as gradients are computed."""
+
+    def __init__(self) -> None:
+        super().__init__("xla_reverse_scan")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(*args, **kwargs)
+
+
+reverse_scan = _ReverseScan()
+
+
+@_lowers(reverse_scan)
+def _reverse_scan(
+    combine: GraphModule,
+    init: Sequence[jax.Array],
+    xs: Sequence[jax.Array],
+    additional: Sequence[Any],
+    length: int,
+    key: jax.Array | None = None,
+) -> list[Any]:
+    def once(state: Any, slices: Sequence[jax.Array]) -> Any:
+        number, carry = state
+        results = body(combine)((*carry, *slices, *additional), _key_of_round(key, number))
+        return (number + 1, _keeping_dtypes(results[: len(init)], carry)), results[len(init) :]
+
+    (_, carry), outputs = lax.scan(once, (jnp.zeros((), np.int32), tuple(init)), list(xs), length, reverse=True)
+    return [*carry, *outputs]

@@ -1,0 +1,330 @@
+"""Pooling over windows, forward and backward. Windows are walked element by element: XLA fuses the steps."""
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from ..opmath import widened
+from ..registry import lowers
+
+aten = torch.ops.aten
+
+_Ints = tuple[int, ...]
+
+
+class _Windows:
+    """Where the windows of a pool lie, one number per spatial dimension in each field."""
+
+    def __init__(
+        self, size: _Ints, kernel: list[int], stride: list[int], padding: Any, dilation: Any, ceil_mode: bool
+    ) -> None:
+        dims = len(size)
+        self.size = size
+        self.kernel = _each(kernel, dims)
+        self.stride = _each(stride, dims) if stride else self.kernel
+        self.padding = _each(padding, dims)
+        self.dilation = _each(dilation, dims)
+        self.outputs = tuple(self._count(dim, ceil_mode) for dim in range(dims))
+
+    def _count(self, dim: int, ceil_mode: bool) -> int:
+        span = self.size[dim] + 2 * self.padding[dim] - self.dilation[dim] * (self.kernel[dim] - 1) - 1
+        count = (-(-span // self.stride[dim]) if ceil_mode else span // self.stride[dim]) + 1
+        # A last window that starts beyond the image and its left margin would show nothing.
+        if ceil_mode and (count - 1) * self.stride[dim] >= self.size[dim] + self.padding[dim]:
+            count -= 1
+        return count
+
+    def reach(self, dim: int) -> int:
+        """How many elements the windows span, from the left margin on."""
+        return (self.outputs[dim] - 1) * self.stride[dim] + self.dilation[dim] * (self.kernel[dim] - 1) + 1
+
+    def margins(self) -> list[tuple[int, int, int]]:
+        """What to pad (or crop) so that the windows fill the image exactly."""
+        return [
+            (self.padding[dim], self.reach(dim) - self.size[dim] - self.padding[dim], 0)
+            for dim in range(len(self.size))
+        ]
+
+    def elements(self) -> Iterator[_Ints]:
+        """The elements of a window, in the order in which the first maximum counts."""
+        return product(*(range(n) for n in self.kernel))
+
+    def shown(self, padded: jax.Array, element: _Ints) -> jax.Array:
+        """What all windows show at one of their elements."""
+        lead = padded.ndim - len(self.size)
+        starts = [0] * lead + [e * d for e, d in zip(element, self.dilation, strict=True)]
+        limits = list(padded.shape[:lead]) + [
+            start + (count - 1) * step + 1
+            for start, count, step in zip(starts[lead:], self.outputs, self.stride, strict=True)
+        ]
+        return lax.slice(padded, starts, limits, [1] * lead + list(self.stride))
+
+    def spread(self, values: jax.Array, element: _Ints) -> jax.Array:
+        """The inverse of `shown`: an image with zeros elsewhere."""
+        zero = jnp.zeros((), values.dtype)
+        lead = values.ndim - len(self.size)
+        margins = [(0, 0, 0)] * lead
+        for dim, e in enumerate(element):
+            low = e * self.dilation[dim]
+            last = low + (self.outputs[dim] - 1) * self.stride[dim]
+            margins.append(
+                (low - self.padding[dim], self.size[dim] + self.padding[dim] - 1 - last, self.stride[dim] - 1)
+            )
+        return lax.pad(values, zero, margins)
+
+    def places(self, element: _Ints) -> jax.Array:
+        """The flat index into the image plane of one element of every window."""
+        flat = jnp.zeros(self.outputs, np.int64)
+        for dim, e in enumerate(element):
+            at = lax.broadcasted_iota(np.int64, self.outputs, dim)
+            flat = flat * self.size[dim] + at * self.stride[dim] + (e * self.dilation[dim] - self.padding[dim])
+        return flat
+
+
+def _each(value: Any, dims: int) -> _Ints:
+    values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    return values * dims if len(values) == 1 else values
+
+
+def _lowest(dtype: np.dtype) -> Any:
+    return -np.inf if jnp.issubdtype(dtype, jnp.floating) else np.iinfo(dtype).min
+
+
+def _max_pool(dims: int) -> Callable[..., tuple[jax.Array, jax.Array]]:
+    def lower(
+        self: jax.Array,
+        kernel_size: list[int],
+        stride: list[int] | None = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+    ) -> tuple[jax.Array, jax.Array]:
+        windows = _Windows(self.shape[-dims:], kernel_size, stride or [], padding, dilation, ceil_mode)
+        lead = [(0, 0, 0)] * (self.ndim - dims)
+        padded = lax.pad(self, jnp.array(_lowest(self.dtype), self.dtype), lead + windows.margins())
+        first, *others = windows.elements()
+        best = windows.shown(padded, first)
+        place = jnp.broadcast_to(windows.places(first), best.shape)
+        for element in others:
+            shown = windows.shown(padded, element)
+            here = jnp.broadcast_to(windows.places(element), shown.shape)
+            # The first maximum wins, and NaN counts as larger than everything.
+            larger = (shown > best) | (shown != shown)
+            best, place = jnp.where(larger, shown, best), jnp.where(larger, here, place)
+        # A first element in the margin is never right; PyTorch starts with the first element inside.
+        return best, jnp.maximum(place, 0)
+
+    return lower
+
+
+def _max_pool_backward(dims: int) -> Callable[..., jax.Array]:
+    def lower(
+        grad_output: jax.Array,
+        self: jax.Array,
+        kernel_size: list[int],
+        stride: list[int],
+        padding: Any,
+        dilation: Any,
+        ceil_mode: bool,
+        indices: jax.Array,
+    ) -> jax.Array:
+        windows = _Windows(self.shape[-dims:], kernel_size, stride, padding, dilation, ceil_mode)
+
+        def by_elements(gradient: jax.Array, indices: jax.Array) -> jax.Array:
+            zero = jnp.zeros((), gradient.dtype)
+            total = jnp.zeros(self.shape, gradient.dtype)
+            for element in windows.elements():
+                taken = jnp.where(indices == windows.places(element), gradient, zero)
+                total = total + windows.spread(taken, element)
+            return total
+
+        def by_index(gradient: jax.Array, indices: jax.Array) -> jax.Array:
+            return scatter_by_index(gradient, self.shape, dims, indices)
+
+        # The CPU adds one element after the other anyway. There the other form is also fused with the forward pool,
+        # which it then computes anew for every element of every window.
+        return lax.platform_dependent(widened(grad_output), indices, cpu=by_index, default=by_elements)
+
+    return lower
+
+
+def _divisor(windows: _Windows, count_include_pad: bool, divisor_override: int | None) -> np.ndarray:
+    if divisor_override:
+        return np.array(divisor_override)
+    counts = []
+    for dim, size in enumerate(windows.size):
+        starts = np.arange(windows.outputs[dim]) * windows.stride[dim] - windows.padding[dim]
+        ends = np.minimum(starts + windows.kernel[dim], size + windows.padding[dim])
+        if not count_include_pad:
+            starts, ends = np.maximum(starts, 0), np.minimum(ends, size)
+        counts.append(ends - starts)
+    total = np.ones((), np.int64)
+    for dim, count in enumerate(counts):
+        total = total * count.reshape([-1 if i == dim else 1 for i in range(len(counts))])
+    return total
+
+
+def _avg_pool(dims: int) -> Callable[..., jax.Array]:
+    def lower(
+        self: jax.Array,
+        kernel_size: list[int],
+        stride: list[int] | None = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> jax.Array:
+        windows = _Windows(self.shape[-dims:], kernel_size, stride or [], padding, 1, ceil_mode)
+        x = widened(self)
+        lead = self.ndim - dims
+        padded = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0)] * lead + windows.margins())
+        sums = lax.reduce_window(
+            padded, np.zeros((), x.dtype), lax.add, (1,) * lead + windows.kernel, (1,) * lead + windows.stride, "VALID"
+        )
+        divisor = _divisor(windows, count_include_pad, divisor_override)
+        if jnp.issubdtype(x.dtype, jnp.integer):
+            return lax.div(sums, jnp.broadcast_to(jnp.asarray(divisor, x.dtype), sums.shape))
+        return sums / jnp.asarray(divisor, x.dtype)
+
+    return lower
+
+
+def _avg_pool_backward(dims: int) -> Callable[..., jax.Array]:
+    def lower(
+        grad_output: jax.Array,
+        self: jax.Array,
+        kernel_size: list[int],
+        stride: list[int],
+        padding: Any,
+        ceil_mode: bool,
+        count_include_pad: bool,
+        divisor_override: int | None,
+    ) -> jax.Array:
+        windows = _Windows(self.shape[-dims:], kernel_size, stride, padding, 1, ceil_mode)
+        gradient = widened(grad_output)
+        share = gradient / jnp.asarray(_divisor(windows, count_include_pad, divisor_override), gradient.dtype)
+        total = jnp.zeros(self.shape, gradient.dtype)
+        for element in windows.elements():
+            total = total + windows.spread(share, element)
+        return total
+
+    return lower
+
+
+def _shares(inputs: int, outputs: int) -> np.ndarray:
+    """The matrix that averages `inputs` elements down to `outputs`, in windows that divide them as evenly as can be."""
+    matrix = np.zeros((outputs, inputs))
+    for i in range(outputs):
+        start, end = i * inputs // outputs, -(-(i + 1) * inputs // outputs)
+        matrix[i, start:end] = 1 / (end - start)
+    return matrix
+
+
+def _along(x: jax.Array, matrix: np.ndarray, dim: int) -> jax.Array:
+    moved = lax.dot_general(
+        x, jnp.asarray(matrix, x.dtype), (((dim,), (1,)), ((), ())), precision=lax.Precision.HIGHEST
+    )
+    return jnp.moveaxis(moved, -1, dim)
+
+
+def _adaptive_avg_pool(self: jax.Array, output_size: list[int]) -> jax.Array:
+    x = widened(self)
+    if len(output_size) == 3 and 0 in x.shape[1:]:
+        raise ValueError(f"volumes of the size {x.shape[1:]} have no mean")  # PyTorch refuses them, but not images
+    dims = range(x.ndim - len(output_size), x.ndim)
+    for dim, outputs in zip(dims, output_size, strict=True):
+        inputs = x.shape[dim]
+        if outputs and inputs % outputs == 0:
+            x = jnp.mean(x.reshape(*x.shape[:dim], outputs, inputs // outputs, *x.shape[dim + 1 :]), dim + 1)
+        else:
+            x = _along(x, _shares(inputs, outputs), dim)
+    return x
+
+
+def _adaptive_avg_pool_backward(dims: int) -> Callable[..., jax.Array]:
+    def lower(grad_output: jax.Array, self: jax.Array) -> jax.Array:
+        x = widened(grad_output)
+        for dim in range(self.ndim - dims, self.ndim):
+            inputs, outputs = self.shape[dim], x.shape[dim]
+            if inputs % outputs == 0:
+                x = jnp.repeat(x / (inputs // outputs), inputs // outputs, dim)
+            else:
+                x = _along(x, _shares(inputs, outputs).T, dim)
+        return x
+
+    return lower
+
+
+def _adaptive_max_pool(dims: int) -> Callable[..., tuple[jax.Array, jax.Array]]:
+    def lower(self: jax.Array, output_size: list[int]) -> tuple[jax.Array, jax.Array]:
+        size = self.shape[-dims:]
+        lead = self.ndim - dims
+        gathered = self
+        place = jnp.arange(prod(size), dtype=np.int64).reshape(size)
+        inside: Any = np.ones((), bool)
+        for dim, outputs in enumerate(output_size):
+            starts = np.arange(outputs) * size[dim] // max(outputs, 1)
+            ends = -(-(np.arange(outputs) + 1) * size[dim] // max(outputs, 1))
+            length = int((ends - starts).max(initial=1))
+            index = starts[:, None] + np.arange(length)
+            # Each dimension becomes (outputs, length); the lengths are brought to the end below.
+            gathered = jnp.take(gathered, np.minimum(index, size[dim] - 1), lead + 2 * dim)
+            place = jnp.take(place, np.minimum(index, size[dim] - 1), 2 * dim)
+            shape = [1] * (2 * dims)
+            shape[2 * dim], shape[2 * dim + 1] = index.shape
+            inside = inside & (index < ends[:, None]).reshape(shape)
+        order = [*range(0, 2 * dims, 2), *range(1, 2 * dims, 2)]
+        gathered = gathered.transpose([*range(lead), *(lead + i for i in order)])
+        most = prod(place.shape[1::2])  # so many elements a window has
+        flat = gathered.reshape(*self.shape[:lead], *output_size, most)
+        places = jnp.broadcast_to(place.transpose(order).reshape(*output_size, most), flat.shape)
+        counted = np.broadcast_to(inside, place.shape).transpose(order).reshape(*output_size, most)
+        flat = jnp.where(counted, flat, jnp.array(_lowest(self.dtype), self.dtype))
+        is_nan = flat != flat
+        chosen = jnp.where(jnp.any(is_nan, -1), jnp.argmax(is_nan, -1), jnp.argmax(flat, -1))[..., None]
+        return (
+            jnp.take_along_axis(flat, chosen, -1)[..., 0],
+            jnp.take_along_axis(places, chosen, -1)[..., 0],
+        )
+
+    return lower
+
+
+def scatter_by_index(grad_output: jax.Array, size: _Ints, dims: int, indices: jax.Array) -> jax.Array:
+    """An image of `size` with each element of the gradient added at its flat index into the image plane."""
+    planes = prod(size[:-dims])
+    flat = (planes, prod(indices.shape[-dims:]))
+    gradient = widened(grad_output).reshape(flat)
+    total = jnp.zeros((planes, prod(size[-dims:])), gradient.dtype)
+    return total.at[jnp.arange(planes)[:, None], indices.reshape(flat)].add(gradient).reshape(size)
+
+
+def _adaptive_max_pool_backward(dims: int) -> Callable[..., jax.Array]:
+    def lower(grad_output: jax.Array, self: jax.Array, indices: jax.Array) -> jax.Array:
+        return scatter_by_index(grad_output, self.shape, dims, indices)
+
+    return lower
+
+
+lowers(aten.max_pool2d_with_indices.default)(_max_pool(2))
+lowers(aten.max_pool3d_with_indices.default)(_max_pool(3))
+lowers(aten.max_pool2d_with_indices_backward.default)(_max_pool_backward(2))
+lowers(aten.max_pool3d_with_indices_backward.default)(_max_pool_backward(3))
+lowers(aten.avg_pool2d.default)(_avg_pool(2))
+lowers(aten.avg_pool3d.default)(_avg_pool(3))
+lowers(aten.avg_pool2d_backward.default)(_avg_pool_backward(2))
+lowers(aten.avg_pool3d_backward.default)(_avg_pool_backward(3))
+lowers(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)(_adaptive_avg_pool)
+lowers(aten._adaptive_avg_pool2d_backward.default)(_adaptive_avg_pool_backward(2))
+lowers(aten._adaptive_avg_pool3d_backward.default)(_adaptive_avg_pool_backward(3))
+lowers(aten.adaptive_max_pool2d.default)(_adaptive_max_pool(2))
+lowers(aten.adaptive_max_pool3d.default)(_adaptive_max_pool(3))
+lowers(aten.adaptive_max_pool2d_backward.default)(_adaptive_max_pool_backward(2))
+lowers(aten.adaptive_max_pool3d_backward.default)(_adaptive_max_pool_backward(3))

@@ -1,0 +1,1 @@
+"""Rules of operators that compute each element alone: arithmetic, comparison, activations, special functions, casts."""

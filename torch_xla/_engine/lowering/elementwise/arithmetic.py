@@ -1,0 +1,189 @@
+"""Sums, products, quotients, remainders and powers."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from ... import dtypes
+from ..opmath import is_complex, is_float, is_integer, is_number, number_as, on_operands, quotient, same_dtype, widened
+from ..promotion import float_dtype
+from ..registry import Promotion, lowers
+
+aten = torch.ops.aten
+
+
+def _factors(self: Any, other: Any) -> list[Any]:
+    """The operands of a product or quotient: beside a narrow float, all digits of a number count, in float32.
+
+    Two arrays stay as they are, as a single operation on narrow floats is rounded the same by way of float32.
+    """
+    if is_number(self) or is_number(other):
+        return same_dtype(widened(self), widened(other))
+    return [self, other]
+
+
+def _summands(self: Any, other: Any, alpha: Any) -> list[Any]:
+    """The operands of a sum: numbers are rounded to a narrow float first, as PyTorch does here and not there."""
+    if isinstance(alpha, int) and alpha == 1:
+        return same_dtype(self, other)
+    self, other, alpha = map(widened, same_dtype(self, other, alpha))
+    return [self, other * alpha]
+
+
+@lowers(aten.add.Tensor, aten.add.Scalar, promotion=Promotion.COMMON)
+def add(self: Any, other: Any, alpha: Any = 1) -> jax.Array:
+    self, other = _summands(self, other, alpha)
+    return self + other
+
+
+@lowers(aten.sub.Tensor, aten.sub.Scalar, promotion=Promotion.COMMON)
+def sub(self: Any, other: Any, alpha: Any = 1) -> jax.Array:
+    self, other = _summands(self, other, alpha)
+    return self - other
+
+
+@lowers(aten.rsub.Tensor, aten.rsub.Scalar, promotion=Promotion.COMMON)
+def rsub(self: Any, other: Any, alpha: Any = 1) -> jax.Array:
+    return sub(other, self, alpha)
+
+
+@lowers(aten.mul.Tensor, aten.mul.Scalar, promotion=Promotion.COMMON)
+def mul(self: Any, other: Any) -> jax.Array:
+    self, other = _factors(self, other)
+    return self * other
+
+
+@lowers(aten.div.Tensor, aten.div.Scalar, promotion=Promotion.FLOAT)
+def div(self: Any, other: Any) -> jax.Array:
+    self, other = _factors(self, other)
+    return quotient(self, other)
+
+
+@lowers(aten.div.Tensor_mode, aten.div.Scalar_mode, promotion=Promotion.COMMON)
+def div_rounded(self: Any, other: Any, *, rounding_mode: str | None) -> jax.Array:
+    if rounding_mode == "floor":
+        return floor_divide(self, other)
+    if rounding_mode == "trunc":
+        return _divide_toward_zero(self, other)
+    self, other = _factors(self, other)
+    dtype = dtypes.to_jax(float_dtype(dtypes.to_torch(self.dtype)))
+    return quotient(self.astype(dtype), other.astype(dtype))
+
+
+def _divide_toward_zero(self: Any, other: Any) -> jax.Array:
+    dividend, divisor = same_dtype(widened(self), widened(other))
+    if not is_float(dividend):
+        return lax.div(*jnp.broadcast_arrays(dividend, divisor))
+    exact = quotient(dividend, divisor)
+    if not is_number(other) and other.dtype != exact.dtype:
+        # Of two tensors, PyTorch rounds the quotient to the narrow dtype before it cuts off the fraction.
+        exact = lax.reduce_precision(exact, jnp.finfo(other.dtype).nexp, jnp.finfo(other.dtype).nmant)
+    return jnp.where(exact < 0, lax.ceil(exact), lax.floor(exact))
+
+
+@lowers(aten.floor_divide.default, aten.floor_divide.Scalar, promotion=Promotion.COMMON)
+def floor_divide(self: Any, other: Any) -> jax.Array:
+    self, other = same_dtype(widened(self), widened(other))
+    if not is_float(self):
+        return jnp.floor_divide(self, other)
+    # As Python's `//`, from the exact remainder: floor(a / b) is wrong where a / b rounds up to a whole number.
+    remainder = jnp.fmod(self, other)
+    near = (self - remainder) / other
+    near = jnp.where((remainder != 0) & ((remainder < 0) != (other < 0)), near - 1, near)
+    whole = lax.floor(near)
+    whole = jnp.where(near - whole > 0.5, whole + 1, whole)
+    signed_zero = jnp.copysign(jnp.zeros_like(near), self / other)
+    return jnp.where(other == 0, self / other, jnp.where(near == 0, signed_zero, whole))
+
+
+@lowers(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor, promotion=Promotion.COMMON)
+@on_operands
+def remainder(self: jax.Array, other: jax.Array) -> jax.Array:
+    """The sign is the divisor's."""
+    return jnp.remainder(self, other)
+
+
+@lowers(aten.fmod.Tensor, aten.fmod.Scalar, promotion=Promotion.COMMON)
+@on_operands
+def fmod(self: jax.Array, other: jax.Array) -> jax.Array:
+    """The sign is the dividend's."""
+    return jnp.fmod(self, other)
+
+
+# The powers for which PyTorch does not call pow(): at infinities and zeros some of them differ from it.
+_EXACT_POWERS = {
+    0: jnp.ones_like,
+    1: lambda self: self,
+    2: lambda self: self * self,
+    3: lambda self: self * self * self,
+    0.5: lax.sqrt,
+    -0.5: lax.rsqrt,
+    -1: lambda self: 1 / self,
+    -2: lambda self: 1 / (self * self),
+}
+
+
+@lowers(aten.pow.Tensor_Scalar, promotion=Promotion.COMMON)
+def pow_to_number(self: jax.Array, exponent: Any) -> jax.Array:
+    if self.dtype == jnp.bool_:
+        return self | ~number_as(exponent, self.dtype)
+    is_half = self.dtype == np.float16  # the one dtype whose roots PyTorch leaves to pow()
+    if isinstance(exponent, jax.Array):
+        power: jax.Array = pow_to_array(self, exponent)
+        if is_float(self) and not is_half:
+            for root in (0.5, -0.5):
+                power = jnp.where(exponent == root, _EXACT_POWERS[root](widened(self)), power)
+        return power
+    if exponent in _EXACT_POWERS and (is_float(self) or is_complex(self)) and not (is_half and abs(exponent) == 0.5):
+        return _EXACT_POWERS[exponent](widened(self))
+    return lax.integer_pow(self, exponent) if is_integer(self) else pow_to_array(self, exponent)
+
+
+@lowers(aten.pow.Tensor_Tensor, aten.pow.Scalar, promotion=Promotion.COMMON)
+@on_operands
+def pow_to_array(self: jax.Array, exponent: jax.Array) -> jax.Array:
+    self, exponent = jnp.broadcast_arrays(self, exponent)
+    if is_integer(self):
+        return _whole_power(self, exponent)
+    return lax.pow(self, exponent)
+
+
+def _whole_power(base: jax.Array, exponent: jax.Array) -> jax.Array:
+    """By squaring, modulo the range of the dtype; a negative power is 0, unless the base is 1 or -1."""
+
+    def unfinished(state: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+        return jnp.any(state[2] > 0)
+
+    def square(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        power, factor, rest = state
+        return jnp.where(rest & 1 == 1, power * factor, power), factor * factor, rest >> 1
+
+    power, _, _ = lax.while_loop(unfinished, square, (jnp.ones_like(base), base, jnp.maximum(exponent, 0)))
+    if not jnp.issubdtype(base.dtype, jnp.signedinteger):
+        return power
+    inverse = jnp.where(base == 1, 1, jnp.where(base == -1, 1 - 2 * (exponent & 1), 0))
+    return jnp.where(exponent < 0, inverse, power)
+
+
+@lowers(aten.addcmul.default, promotion=Promotion.COMMON)
+def addcmul(self: jax.Array, tensor1: jax.Array, tensor2: jax.Array, *, value: Any = 1) -> jax.Array:
+    self, tensor1, tensor2 = widened(self), widened(tensor1), widened(tensor2)
+    return self + number_as(value, self.dtype) * tensor1 * tensor2
+
+
+@lowers(aten.addcdiv.default, promotion=Promotion.COMMON)
+def addcdiv(self: jax.Array, tensor1: jax.Array, tensor2: jax.Array, *, value: Any = 1) -> jax.Array:
+    self, tensor1, tensor2 = widened(self), widened(tensor1), widened(tensor2)
+    return self + number_as(value, self.dtype) * tensor1 / tensor2
+
+
+@lowers(aten.lerp.Tensor, aten.lerp.Scalar, promotion=Promotion.COMMON)
+def lerp(self: jax.Array, end: jax.Array, weight: Any) -> jax.Array:
+    self, end, weight = same_dtype(widened(self), widened(end), widened(weight))
+    # From the nearer end, so that a weight of 1 gives `end` exactly.
+    difference = end - self
+    return jnp.where(jnp.abs(weight) < 0.5, self + weight * difference, end - difference * (1 - weight))

@@ -1,0 +1,69 @@
+"""Conversions between dtypes, and the ops that are a copy with a conversion."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from ... import dtypes
+from ..opmath import is_complex, is_float, one_or_zero
+from ..registry import lowers
+
+aten = torch.ops.aten
+
+_E4M3FN = dtypes.to_jax(torch.float8_e4m3fn)
+_E8M0FNU = dtypes.to_jax(torch.float8_e8m0fnu)
+# A C compiler makes these from a wider signed integer, so that -1.0 becomes the greatest unsigned number.
+_BY_WAY_OF: dict[np.dtype, np.dtype] = {
+    np.dtype(np.int8): np.dtype(np.int32),
+    np.dtype(np.int16): np.dtype(np.int32),
+    np.dtype(np.uint8): np.dtype(np.int32),
+    np.dtype(np.uint16): np.dtype(np.int32),
+    np.dtype(np.uint32): np.dtype(np.int64),
+}
+
+
+def cast(array: jax.Array, dtype: np.dtype) -> jax.Array:
+    """`array` in `dtype`, as PyTorch converts on the CPU; what fits no integer saturates first, NaN becomes 0."""
+    if array.dtype == dtype:
+        return array
+    if array.dtype == np.bool_ and jnp.issubdtype(dtype, np.inexact):
+        return one_or_zero(array, dtype)
+    if is_complex(array) and not jnp.issubdtype(dtype, jnp.complexfloating):
+        # Only bool looks at the imaginary part.
+        return array != 0 if dtype == np.bool_ else cast(lax.real(array), dtype)
+    if dtype == _E4M3FN:
+        # There is no infinity: it saturates, where XLA gives NaN.
+        return lax.convert_element_type(jnp.clip(lax.convert_element_type(array, np.float32), -448, 448), dtype)
+    if is_float(array):
+        if dtype in _BY_WAY_OF:
+            array = lax.convert_element_type(array, _BY_WAY_OF[dtype])
+        elif dtype == np.uint64:
+            negative = lax.convert_element_type(lax.convert_element_type(array, np.int64), dtype)
+            return jnp.where(array < 0, negative, lax.convert_element_type(array, dtype))
+        elif dtype == _E8M0FNU:
+            return _power_of_two(array)
+    return lax.convert_element_type(array, dtype)
+
+
+def _power_of_two(array: jax.Array) -> jax.Array:
+    # This dtype has neither sign nor zero: 0 becomes the least power.
+    magnitude = lax.abs(array)
+    least = lax.bitcast_convert_type(jnp.zeros((), np.uint8), _E8M0FNU)
+    return jnp.where(magnitude == 0, least, lax.convert_element_type(magnitude, _E8M0FNU))
+
+
+@lowers(aten._to_copy.default)
+def to_copy(self: jax.Array, *, dtype: torch.dtype | None = None) -> jax.Array:
+    return self if dtype is None else cast(self, dtypes.to_jax(dtype))
+
+
+@lowers(aten.clone.default, aten.lift.default, aten.lift_fresh_copy.default)
+def clone(self: jax.Array) -> jax.Array:
+    return self
+
+
+@lowers(aten.copy.default)
+def copy(self: jax.Array, src: jax.Array) -> jax.Array:
+    return jnp.broadcast_to(cast(src, self.dtype), self.shape)

@@ -1,0 +1,65 @@
+"""Comparisons, extremes of two operands, and tests for infinities and NaN."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from ..opmath import is_complex, is_float, same_dtype
+from ..registry import Promotion, lowers
+
+aten = torch.ops.aten
+
+
+def _of_one_dtype(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    # Not widened: PyTorch rounds the number to the dtype of the tensor before it compares.
+    return lambda self, other: function(*same_dtype(self, other))
+
+
+COMMON: dict[Any, Callable[..., jax.Array]] = {
+    (aten.eq.Tensor, aten.eq.Scalar): jnp.equal,
+    (aten.ne.Tensor, aten.ne.Scalar): jnp.not_equal,
+    (aten.lt.Tensor, aten.lt.Scalar): jnp.less,
+    (aten.le.Tensor, aten.le.Scalar): jnp.less_equal,
+    (aten.gt.Tensor, aten.gt.Scalar): jnp.greater,
+    (aten.ge.Tensor, aten.ge.Scalar): jnp.greater_equal,
+    (aten.maximum.default,): jnp.maximum,
+    (aten.minimum.default,): jnp.minimum,
+    (aten.fmax.default,): jnp.fmax,
+    (aten.fmin.default,): jnp.fmin,
+    (aten.clamp_min.default, aten.clamp_min.Tensor): jnp.maximum,
+    (aten.clamp_max.default, aten.clamp_max.Tensor): jnp.minimum,
+}
+for ops, function in COMMON.items():
+    lowers(*ops, promotion=Promotion.COMMON)(_of_one_dtype(function))
+
+
+@lowers(aten.clamp.default, aten.clamp.Tensor, promotion=Promotion.COMMON)
+def clamp(self: jax.Array, min: Any = None, max: Any = None) -> jax.Array:
+    """`max` wins over a greater `min`, and NaN over all."""
+    if min is not None:
+        self = jnp.maximum(*same_dtype(self, min))
+    return self if max is None else jnp.minimum(*same_dtype(self, max))
+
+
+def _of_floats(function: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+    """A test that no integer passes."""
+    return lambda self: function(self) if is_float(self) or is_complex(self) else jnp.zeros(self.shape, np.bool_)
+
+
+def _signbit(self: jax.Array) -> jax.Array:
+    return jnp.signbit(self) if is_float(self) else self < jnp.zeros((), self.dtype)
+
+
+TESTS = {
+    aten.isinf.default: _of_floats(jnp.isinf),
+    aten.isnan.default: _of_floats(jnp.isnan),
+    aten.isneginf.default: _of_floats(lambda self: self == -np.inf),
+    aten.isposinf.default: _of_floats(lambda self: self == np.inf),
+    aten.signbit.default: _signbit,
+}
+for op, function in TESTS.items():
+    lowers(op)(function)

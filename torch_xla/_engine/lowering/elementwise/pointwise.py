@@ -1,0 +1,336 @@
+"""Element-wise functions of one operand, and the ones of two that are not arithmetic."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from ..opmath import in_opmath, is_complex, is_float, number_as, on_operands, quotient, widened
+from ..registry import Promotion, lowers
+
+aten = torch.ops.aten
+
+
+def _imaginary_follows(function: Callable[[jax.Array], jax.Array], sign: int) -> Callable[[jax.Array], jax.Array]:
+    """`function`, whose imaginary part has the sign of its argument's, times `sign`: on a branch cut, too.
+
+    XLA takes +0 and -0 for the same side of a cut.
+    """
+
+    def lower(self: jax.Array) -> jax.Array:
+        result = function(self)
+        if not is_complex(self):
+            return result
+        return lax.complex(lax.real(result), jnp.copysign(lax.imag(result), sign * lax.imag(self)))
+
+    return lower
+
+
+def _real_follows(function: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+    """The same for a function whose real part has the sign of its argument's."""
+
+    def lower(self: jax.Array) -> jax.Array:
+        result = function(self)
+        if not is_complex(self):
+            return result
+        return lax.complex(jnp.copysign(lax.real(result), lax.real(self)), lax.imag(result))
+
+    return lower
+
+
+def _exp2(self: jax.Array) -> jax.Array:
+    # A power of 2 is exact for whole exponents; exp(x · log 2), which `lax.exp2` is on a CPU, is not.
+    return lax.exp(self * np.log(2.0)) if is_complex(self) else lax.pow(lax.full_like(self, 2), self)
+
+
+def _log_to_base(base: float) -> Callable[[jax.Array], jax.Array]:
+    def lower(self: jax.Array) -> jax.Array:
+        scale = float(np.log(base))
+        if is_complex(self):
+            # By parts, as a quotient of complex numbers makes NaN of the infinite logarithm of 0.
+            result = lax.log(self)
+            return lax.complex(lax.real(result) / scale, lax.imag(result) / scale)
+        result = lax.log(self) / scale
+        # The quotient misses by a rounding for some powers of the base, and floor(log2(8192)) would be 12.
+        whole = lax.round(result, lax.RoundingMethod.TO_NEAREST_EVEN)
+        return jnp.where(lax.pow(lax.full_like(self, base), whole) == self, whole, result)
+
+    return lower
+
+
+def _cosh(self: jax.Array) -> jax.Array:
+    if is_complex(self):
+        return lax.cosh(self)
+    # The root of exp(|x|) is squared, as exp(|x|) itself overflows before cosh(x) does.
+    root = lax.exp(lax.abs(self) * 0.5)
+    return (root * 0.5) * root + (0.5 / root) / root
+
+
+def _sinh(self: jax.Array) -> jax.Array:
+    if is_complex(self):
+        return lax.sinh(self)
+    magnitude = lax.abs(self)
+    root = lax.exp(magnitude * 0.5)
+    small = lax.expm1(jnp.minimum(magnitude, 20))
+    result = jnp.where(magnitude > 20, (root * 0.5) * root, 0.5 * (small + small / (small + 1)))
+    return jnp.copysign(result, self)
+
+
+def _sinc(self: jax.Array) -> jax.Array:
+    # XLA's sine of a complex number needs a finite argument, hence the 1 where the quotient is not used.
+    zero = self == 0
+    angle = jnp.where(zero, 1, self * np.pi)
+    return jnp.where(zero, 1, lax.sin(angle) / angle)
+
+
+def log1p(self: jax.Array) -> jax.Array:
+    """log(1 + x), to two roundings."""
+    if self.dtype != np.float64:
+        return lax.log1p(self)
+    # XLA's own misses by a hundred roundings on the CPU. What the sum loses, the quotient puts right (W. Kahan).
+    # The barrier keeps XLA from taking the change for `self`.
+    one_more = lax.optimization_barrier(1 + self)
+    change = one_more - 1
+    exact = (change == 0) | (self == np.inf)
+    return jnp.where(exact, self, lax.log(one_more) * (self / jnp.where(exact, 1, change)))
+
+
+def _atanh(self: jax.Array) -> jax.Array:
+    if self.dtype != np.float64:
+        return _imaginary_follows(lax.atanh, 1)(self)
+    # XLA's own is off by 14 roundings.
+    magnitude = lax.abs(self)
+    return jnp.copysign(0.5 * log1p(2 * magnitude / (1 - magnitude)), self)
+
+
+TO_FLOAT: dict[Any, Callable[..., jax.Array]] = {
+    aten.acos.default: _imaginary_follows(lax.acos, -1),
+    aten.acosh.default: _imaginary_follows(lax.acosh, 1),
+    aten.asin.default: _imaginary_follows(lax.asin, 1),
+    aten.asinh.default: _real_follows(lax.asinh),
+    aten.atan.default: _real_follows(lax.atan),
+    aten.atanh.default: _atanh,
+    aten.cos.default: lax.cos,
+    aten.cosh.default: _cosh,
+    aten.deg2rad.default: lambda self: self * (np.pi / 180),
+    aten.exp.default: lax.exp,
+    aten.exp2.default: _exp2,
+    aten.expm1.default: lax.expm1,
+    aten.log.default: lax.log,
+    aten.log10.default: _log_to_base(10),
+    aten.log1p.default: log1p,
+    aten.log2.default: _log_to_base(2),
+    aten.rad2deg.default: lambda self: self * (180 / np.pi),
+    aten.reciprocal.default: lambda self: 1 / self,
+    aten.rsqrt.default: lax.rsqrt,
+    aten.sigmoid.default: lax.logistic,
+    aten.sin.default: lax.sin,
+    aten.sinc.default: _sinc,
+    aten.sinh.default: _sinh,
+    aten.sqrt.default: _imaginary_follows(lax.sqrt, 1),
+    aten.tan.default: lax.tan,
+}
+for op, function in TO_FLOAT.items():
+    lowers(op, promotion=Promotion.FLOAT)(in_opmath(function))
+
+
+@lowers(aten.tanh.default, promotion=Promotion.FLOAT)
+def tanh(self: jax.Array) -> jax.Array:
+    if self.dtype != np.float32:
+        return lax.tanh(widened(self))
+    # XLA's own is off by up to five roundings near 1, and its distance from 1 is what the gradient is made of.
+    magnitude = lax.abs(self)
+    power = lax.exp(-2 * magnitude)
+    far = 1 - 2 * power / (1 + power)
+    return jnp.where(magnitude < 0.625, lax.tanh(self), jnp.copysign(far, self))
+
+
+def _of_floats(function: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+    """A rounding: integers are whole already."""
+    return lambda self: function(self) if is_float(self) else self
+
+
+def _nearest(self: jax.Array) -> jax.Array:
+    return lax.round(self, lax.RoundingMethod.TO_NEAREST_EVEN)
+
+
+def _trunc(self: jax.Array) -> jax.Array:
+    return jnp.where(self < 0, lax.ceil(self), lax.floor(self))
+
+
+def _sign(self: jax.Array) -> jax.Array:
+    # NaN has the sign 0, unlike `lax.sign`; so has -0, without its sign.
+    if is_float(self):
+        return jnp.where(self > 0, 1, jnp.where(self < 0, -1, 0)).astype(self.dtype)
+    return self if self.dtype == np.bool_ else lax.sign(self)
+
+
+def magnitude(self: jax.Array) -> jax.Array:
+    """The absolute value; of complex64 the nearest to the truth: gradients ask whose equals a norm in float64."""
+    if self.dtype != np.complex64:
+        return jnp.abs(self)
+    real, imaginary = lax.real(self).astype(np.float64), lax.imag(self).astype(np.float64)
+    result = lax.sqrt(real * real + imaginary * imaginary).astype(np.float32)
+    return jnp.where(jnp.isinf(real) | jnp.isinf(imaginary), np.float32(np.inf), result)
+
+
+SAME_DTYPE: dict[Any, Callable[..., jax.Array]] = {
+    aten.abs.default: magnitude,
+    aten.ceil.default: _of_floats(lax.ceil),
+    aten.floor.default: _of_floats(lax.floor),
+    aten.frac.default: lambda self: self - _trunc(self),
+    aten.neg.default: lax.neg,
+    aten.round.default: _of_floats(_nearest),
+    aten.sgn.default: _sign,
+    aten.sign.default: _sign,
+    aten.trunc.default: _of_floats(_trunc),
+}
+for op, function in SAME_DTYPE.items():
+    lowers(op)(function)
+
+
+@lowers(aten.round.decimals)
+@in_opmath
+def round_to_decimals(self: jax.Array, *, decimals: int) -> jax.Array:
+    power = number_as(10.0 ** abs(decimals), self.dtype)
+    return quotient(_nearest(self * power), power) if decimals > 0 else _nearest(quotient(self, power)) * power
+
+
+@lowers(aten.nan_to_num.default)
+def nan_to_num(self: jax.Array, nan: Any = None, posinf: Any = None, neginf: Any = None) -> jax.Array:
+    if is_complex(self):
+        return lax.complex(*(nan_to_num(part, nan, posinf, neginf) for part in (lax.real(self), lax.imag(self))))
+    if not is_float(self):
+        return self
+    largest = jnp.finfo(self.dtype).max
+    result = jnp.where(jnp.isnan(self), number_as(0.0 if nan is None else nan, self.dtype), self)
+    result = jnp.where(self == np.inf, largest if posinf is None else number_as(posinf, self.dtype), result)
+    return jnp.where(self == -np.inf, -largest if neginf is None else number_as(neginf, self.dtype), result)
+
+
+@lowers(aten.logit.default, promotion=Promotion.FLOAT)
+@in_opmath
+def logit(self: jax.Array, eps: Any = None) -> jax.Array:
+    # A negative `eps` means none: it clamps only what has no logit anyway.
+    inside = self if eps is None else jnp.clip(self, eps, 1 - eps)
+    return lax.log(inside / (1 - inside))
+
+
+@lowers(aten.logit_backward.default, promotion=Promotion.FLOAT)
+@in_opmath
+def logit_backward(grad_output: jax.Array, self: jax.Array, eps: Any = None) -> jax.Array:
+    low = 0 if eps is None else jnp.maximum(eps, 0)
+    # Outside of [0, 1] there is no logit; what `eps` clamps has no slope.
+    outside = np.nan if eps is None else jnp.where(jnp.asarray(eps) < 0, np.nan, 0)
+    gradient = grad_output / (self * (1 - self))
+    return jnp.where((self < low) | (self > 1 - low), jnp.asarray(outside, self.dtype), gradient)
+
+
+@lowers(aten.sigmoid_backward.default, promotion=Promotion.COMMON)
+@in_opmath
+def sigmoid_backward(grad_output: jax.Array, output: jax.Array) -> jax.Array:
+    return grad_output * jnp.conj((1 - output) * output)
+
+
+@lowers(aten.tanh_backward.default, promotion=Promotion.COMMON)
+@in_opmath
+def tanh_backward(grad_output: jax.Array, output: jax.Array) -> jax.Array:
+    return grad_output * jnp.conj(1 - output * output)
+
+
+@lowers(aten.frexp.Tensor)
+def frexp(self: jax.Array) -> tuple[jax.Array, jax.Array]:
+    # Zero, infinities and NaN have the exponent 0 and are their own mantissa.
+    mantissa, exponent = jnp.frexp(self)
+    ordinary = jnp.isfinite(self) & (self != 0)
+    return jnp.where(ordinary, mantissa, self), jnp.where(ordinary, exponent, 0)
+
+
+@lowers(aten.where.self)
+def where(condition: jax.Array, self: Any, other: Any) -> jax.Array:
+    return jnp.where(condition if condition.dtype == np.bool_ else condition != 0, self, other)
+
+
+def _heaviside(self: jax.Array, values: jax.Array) -> jax.Array:
+    return jnp.where(self == 0, values, (self > 0).astype(self.dtype))
+
+
+def _gcd(self: jax.Array, other: jax.Array) -> jax.Array:
+    self, other = jnp.broadcast_arrays(self, other)
+
+    # Euclid's algorithm on signed numbers, as the least of a dtype has no absolute value.
+    def unfinished(state: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return jnp.any(state[1] != 0)
+
+    def step(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        number, divisor = state
+        done = divisor == 0
+        remainder = lax.rem(number, jnp.where(done, 1, divisor))
+        return jnp.where(done, number, divisor), jnp.where(done, 0, remainder)
+
+    number, _ = lax.while_loop(unfinished, step, (self, other))
+    return jnp.abs(number)
+
+
+def _lcm(self: jax.Array, other: jax.Array) -> jax.Array:
+    if self.dtype.itemsize < 4:
+        # As C does: only the result is brought back into the range of the dtype.
+        self, other = self.astype(np.int32), other.astype(np.int32)
+    divisor = _gcd(self, other)
+    return jnp.abs(jnp.where(divisor == 0, 0, self // jnp.where(divisor == 0, 1, divisor) * other))
+
+
+COMMON: dict[Any, Callable[..., jax.Array]] = {
+    aten.gcd.default: _gcd,
+    aten.heaviside.default: _heaviside,
+    aten.lcm.default: _lcm,
+    aten.nextafter.default: jnp.nextafter,
+}
+for op, function in COMMON.items():
+    lowers(op, promotion=Promotion.COMMON)(function)
+
+
+def _hypot(self: jax.Array, other: jax.Array) -> jax.Array:
+    # An infinite side makes the other one irrelevant, even if it is NaN.
+    infinite = jnp.isinf(self) | jnp.isinf(other)
+    return jnp.where(infinite, np.inf, lax.abs(lax.complex(*jnp.broadcast_arrays(self, other))))
+
+
+def _log_of_sum(self: jax.Array, other: jax.Array) -> jax.Array:
+    first = lax.real(self) >= lax.real(other) if is_complex(self) else (self >= other) | jnp.isnan(self)
+    greater, lesser = jnp.where(first, self, other), jnp.where(first, other, self)
+    # Equal infinities have no difference.
+    return greater + log1p(lax.exp(jnp.where(self == other, 0, lesser - greater)))
+
+
+def _log2_of_sum(self: jax.Array, other: jax.Array) -> jax.Array:
+    greater, lesser = jnp.maximum(self, other), jnp.minimum(self, other)
+    difference = jnp.where(self == other, 0, lesser - greater)
+    return greater + log1p(_exp2(difference)) * float(1 / np.log(2.0))
+
+
+def _xlogy(self: jax.Array, other: jax.Array) -> jax.Array:
+    return jnp.where((self == 0) & ~jnp.isnan(other), 0, self * lax.log(other))
+
+
+TWO_TO_FLOAT: dict[Any, Callable[..., jax.Array]] = {
+    (aten.atan2.default,): jnp.arctan2,
+    (aten.copysign.Tensor, aten.copysign.Scalar): jnp.copysign,
+    (aten.hypot.default,): _hypot,
+    (aten.logaddexp.default,): _log_of_sum,
+    (aten.logaddexp2.default,): _log2_of_sum,
+    (aten.xlogy.Tensor, aten.xlogy.Scalar_Other, aten.xlogy.Scalar_Self): _xlogy,
+}
+for ops, function in TWO_TO_FLOAT.items():
+    lowers(*ops, promotion=Promotion.FLOAT)(on_operands(function))
+
+
+@lowers(aten.ldexp.Tensor)
+def ldexp(self: jax.Array, other: jax.Array) -> jax.Array:
+    # By a power of 2 that is itself a float32 for an integer exponent: 2^200 is infinite even if the product is not.
+    inexact = is_float(other) or is_complex(other)
+    return widened(self) * _exp2(widened(other) if inexact else other.astype(np.float32))

@@ -1,0 +1,1 @@
+"""Rules of operators on images: resampling up, down and by a grid."""

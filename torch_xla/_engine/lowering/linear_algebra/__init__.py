@@ -1,0 +1,1 @@
+"""Rules of products of matrices, factorisations and Fourier transforms."""

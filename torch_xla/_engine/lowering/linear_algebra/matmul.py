@@ -1,0 +1,319 @@
+"""Matrix products and what PyTorch builds on them: linear layers, sums of products, integer and scaled products.
+
+Narrow floats accumulate in float32 and are rounded once, at the end, as PyTorch's kernels do.
+"""
+
+from functools import partial
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from ... import dtypes
+from ..barrier import once_on_cpu
+from ..opmath import FLOAT32, number_as, widened
+from ..promotion import common_dtype
+from ..registry import lowers
+
+aten = torch.ops.aten
+
+# Some dimensions of the left operand, and those of the right one that go with them.
+Dims = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def accumulation_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype in which products of `dtype` are summed up."""
+    return FLOAT32 if jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4 else np.dtype(dtype)
+
+
+def contract(
+    left: jax.Array,
+    right: jax.Array,
+    dims: Dims,
+    batch: Dims = ((), ()),
+) -> jax.Array:
+    """The sum of products over `dims` of each operand, in the accumulation dtype; `batch` dimensions come first."""
+    if not batch[0] and dims[0] == dims[1] and len(dims[0]) > 1 and _are_neighbours(dims[0]):
+        left, right = (_merged(operand, dims[0]) for operand in (left, right))
+        dims = dims[0][:1], dims[1][:1]
+    if left.dtype == right.dtype == jnp.bfloat16 and not batch[0]:
+        return _of_bfloat16(dims, left, right)
+    return lax.dot_general(left, right, (dims, batch), preferred_element_type=accumulation_dtype(left.dtype))
+
+
+def _are_neighbours(dims: tuple[int, ...]) -> bool:
+    return dims == tuple(range(dims[0], dims[0] + len(dims)))
+
+
+def _merged(array: jax.Array, dims: tuple[int, ...]) -> jax.Array:
+    # XLA:CPU can read a matrix transposed, but first transposes an array of more dimensions in memory, together with
+    # all that was to be computed on the way. (It transposes batches of matrices in any case.)
+    first, last = dims[0], dims[-1] + 1
+    return array.reshape(*array.shape[:first], prod(array.shape[first:last]), *array.shape[last:])
+
+
+def _of_bfloat16(dims: Dims, left: jax.Array, right: jax.Array) -> jax.Array:
+    # XLA:CPU multiplies bfloat16 by instructions of the processor, at twice the speed of float32: but not one row, and
+    # not a matrix that is to be read transposed. There it first converts both operands to float32, in memory.
+    if right.ndim == len(dims[1]):
+        left, right, dims = right, left, dims[::-1]
+    if prod(left.shape) == prod(left.shape[dim] for dim in dims[0]) and right.ndim > len(dims[1]):
+        on_cpu = _of_two_rows
+    elif dims == ((0,), (0,)) and left.ndim == right.ndim == 2:
+        on_cpu = _transposed_first
+    else:
+        return _summed_in_float32(dims, left, right)
+    return lax.platform_dependent(left, right, cpu=partial(on_cpu, dims), default=partial(_summed_in_float32, dims))
+
+
+def _summed_in_float32(dims: Dims, left: jax.Array, right: jax.Array) -> jax.Array:
+    return lax.dot_general(left, right, (dims, ((), ())), preferred_element_type=FLOAT32)
+
+
+def _of_two_rows(dims: Dims, left: jax.Array, right: jax.Array) -> jax.Array:
+    rows = jnp.broadcast_to(left, (2, *left.shape))
+    return _summed_in_float32((tuple(dim + 1 for dim in dims[0]), dims[1]), rows, right)[0]
+
+
+def _transposed_first(dims: Dims, left: jax.Array, right: jax.Array) -> jax.Array:
+    # XLA sees through a barrier behind a transposition, but not through one behind a vector.
+    transposed = lax.optimization_barrier(left.T.reshape(-1)).reshape(left.shape[::-1])
+    return _summed_in_float32(((1,), (0,)), transposed, right)
+
+
+@lowers(aten.mm.default, aten.mv.default, aten.dot.default)
+def product(self: jax.Array, other: jax.Array) -> jax.Array:
+    return contract(self, other, ((self.ndim - 1,), (0,)))
+
+
+@lowers(aten.bmm.default)
+def bmm(self: jax.Array, mat2: jax.Array) -> jax.Array:
+    return contract(self, mat2, ((2,), (1,)), ((0,), (0,)))
+
+
+@lowers(aten.vdot.default)
+def vdot(self: jax.Array, other: jax.Array) -> jax.Array:
+    return contract(self.conj(), other, ((0,), (0,)))
+
+
+@lowers(aten.matmul.default)
+def matmul(self: jax.Array, other: jax.Array) -> jax.Array:
+    return jnp.matmul(self, other, preferred_element_type=accumulation_dtype(self.dtype))
+
+
+@lowers(aten.matmul_backward.default)
+def matmul_backward(
+    grad: jax.Array, self: jax.Array, other: jax.Array, mask: list[bool]
+) -> tuple[jax.Array | None, jax.Array | None]:
+    # A vector is a matrix with one row (or column); then every product is one of matrices.
+    row, column = self.ndim == 1, other.ndim == 1
+    left = self[None, :] if row else self
+    right = other[:, None] if column else other
+    if row:
+        grad = jnp.expand_dims(grad, -1 if column else -2)
+    if column:
+        grad = jnp.expand_dims(grad, -1)
+    grad_left = summed_to(matmul(grad, right.conj().mT), left.shape).reshape(self.shape) if mask[0] else None
+    grad_right = summed_to(matmul(left.conj().mT, grad), right.shape).reshape(other.shape) if mask[1] else None
+    return grad_left, grad_right
+
+
+def summed_to(value: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """`value` summed over the dimensions along which an operand of `shape` was broadcast."""
+    added = value.ndim - len(shape)
+    dims = tuple(range(added)) + tuple(
+        added + dim for dim, size in enumerate(shape) if size == 1 and value.shape[added + dim] != 1
+    )
+    return jnp.sum(value, dims, dtype=value.dtype).reshape(shape) if dims else value
+
+
+@lowers(aten.linear.default)
+def linear(input: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
+    result = contract(input, weight, ((input.ndim - 1,), (weight.ndim - 1,)))
+    return result if bias is None else result + widened(bias)
+
+
+@lowers(aten.linear_backward.default)
+def linear_backward(
+    self: jax.Array, grad_output: jax.Array, weight: jax.Array, output_mask: list[bool]
+) -> tuple[jax.Array | None, jax.Array | None, jax.Array | None]:
+    rows = tuple(range(self.ndim - 1))
+    # It is read three times; the sum over a part of what it was computed from can take as long as a product.
+    grad_output = once_on_cpu(grad_output)
+    grad_input = grad_weight = grad_bias = None
+    if output_mask[0]:
+        if weight.ndim == 1:
+            grad_input = grad_output[..., None] * weight.conj()
+        else:
+            grad_input = contract(grad_output, weight.conj(), ((grad_output.ndim - 1,), (0,)))
+    if output_mask[1]:
+        grad_weight = contract(grad_output, self.conj(), (rows, rows))
+    if output_mask[2]:
+        grad_bias = jnp.sum(widened(grad_output), rows, dtype=accumulation_dtype(grad_output.dtype))
+    return grad_input, grad_weight, grad_bias
+
+
+def _plus(self: jax.Array, beta: Any, products: jax.Array, alpha: Any) -> jax.Array:
+    """beta · self + alpha · products. A beta of 0 drops `self`, even where it is NaN."""
+    self = jnp.broadcast_to(self, products.shape)  # which may not enlarge the products, and raises if it does
+    scaled = products if _is(alpha, 1) else products * number_as(alpha, products.dtype)
+    if _is(beta, 0):
+        return scaled
+    self = self.astype(products.dtype)
+    if _is(beta, 1):
+        return self + scaled
+    kept = self * number_as(beta, products.dtype)
+    if not isinstance(beta, (bool, int, float, complex)):
+        kept = jnp.where(beta == 0, jnp.zeros_like(kept), kept)
+    return kept + scaled
+
+
+def _is(number: Any, value: int) -> bool:
+    """Whether a number is known to be `value`: false for one that changes between steps."""
+    return isinstance(number, (bool, int, float, complex)) and number == value
+
+
+@lowers(aten.addmm.default, aten.addmv.default)
+def addmm(self: jax.Array, mat1: jax.Array, mat2: jax.Array, *, beta: Any = 1, alpha: Any = 1) -> jax.Array:
+    return _plus(self, beta, product(mat1, mat2), alpha)
+
+
+@lowers(aten.baddbmm.default)
+def baddbmm(self: jax.Array, batch1: jax.Array, batch2: jax.Array, *, beta: Any = 1, alpha: Any = 1) -> jax.Array:
+    return _plus(self, beta, bmm(batch1, batch2), alpha)
+
+
+@lowers(aten.addbmm.default)
+def addbmm(self: jax.Array, batch1: jax.Array, batch2: jax.Array, *, beta: Any = 1, alpha: Any = 1) -> jax.Array:
+    return _plus(self, beta, contract(batch1, batch2, ((0, 2), (0, 1))), alpha)
+
+
+@lowers(aten.addr.default)
+def addr(self: jax.Array, vec1: jax.Array, vec2: jax.Array, *, beta: Any = 1, alpha: Any = 1) -> jax.Array:
+    # Unlike its siblings it promotes the tensors (but not the numbers), and takes bools: there it means "or" and "and".
+    tensors = [(dtypes.to_torch(operand.dtype), operand.ndim) for operand in (self, vec1, vec2)]
+    dtype = dtypes.to_jax(common_dtype(tensors, []))
+    self, vec1, vec2 = (widened(operand.astype(dtype)) for operand in (self, vec1, vec2))
+    if dtype != np.bool_:
+        return _plus(self, beta, vec1[:, None] * vec2, alpha)
+    products = vec1[:, None] & vec2 & jnp.asarray(alpha != 0)
+    return (self & jnp.asarray(beta != 0)) | products
+
+
+@lowers(aten._addmm_activation.default)
+def addmm_activation(
+    self: jax.Array, mat1: jax.Array, mat2: jax.Array, *, beta: Any = 1, alpha: Any = 1, use_gelu: bool = False
+) -> jax.Array:
+    result = addmm(self, mat1, mat2, beta=beta, alpha=alpha)
+    return jax.nn.gelu(result, approximate=False) if use_gelu else jnp.maximum(result, jnp.zeros((), result.dtype))
+
+
+@lowers(aten.mm.dtype)
+def mm_dtype(self: jax.Array, mat2: jax.Array, out_dtype: torch.dtype) -> jax.Array:
+    # If its result is transposed, XLA:CPU transposes the product itself, and cannot run that of bfloat16.
+    return once_on_cpu(product(self, mat2).astype(dtypes.to_jax(out_dtype)))
+
+
+@lowers(aten.bmm.dtype)
+def bmm_dtype(self: jax.Array, mat2: jax.Array, out_dtype: torch.dtype) -> jax.Array:
+    return bmm(self, mat2).astype(dtypes.to_jax(out_dtype))
+
+
+@lowers(aten.addmm.dtype)
+def addmm_dtype(
+    self: jax.Array, mat1: jax.Array, mat2: jax.Array, out_dtype: torch.dtype, *, beta: Any = 1, alpha: Any = 1
+) -> jax.Array:
+    return once_on_cpu(addmm(self, mat1, mat2, beta=beta, alpha=alpha).astype(dtypes.to_jax(out_dtype)))
+
+
+@lowers(aten.baddbmm.dtype)
+def baddbmm_dtype(
+    self: jax.Array, batch1: jax.Array, batch2: jax.Array, out_dtype: torch.dtype, *, beta: Any = 1, alpha: Any = 1
+) -> jax.Array:
+    return baddbmm(self, batch1, batch2, beta=beta, alpha=alpha).astype(dtypes.to_jax(out_dtype))
+
+
+@lowers(aten._trilinear.default)
+def trilinear(
+    i1: jax.Array,
+    i2: jax.Array,
+    i3: jax.Array,
+    expand1: list[int],
+    expand2: list[int],
+    expand3: list[int],
+    sumdim: list[int],
+    unroll_dim: int = 1,
+) -> jax.Array:
+    # A sum of products over named dimensions; an operand lacks the dimensions it is expanded along.
+    total = i1.ndim + len(expand1)
+    names = [
+        [dim for dim in range(total) if dim not in {e % total for e in expand}]
+        for expand in (expand1, expand2, expand3)
+    ]
+    kept = [dim for dim in range(total) if dim not in {s % total for s in sumdim}]
+    accumulated = accumulation_dtype(i1.dtype)
+    return jnp.einsum(i1, names[0], i2, names[1], i3, names[2], kept, preferred_element_type=accumulated)
+
+
+@lowers(aten._int_mm.default)
+def int_mm(self: jax.Array, mat2: jax.Array) -> jax.Array:
+    return lax.dot_general(self, mat2, (((1,), (0,)), ((), ())), preferred_element_type=np.dtype(np.int32))
+
+
+@lowers(aten._weight_int8pack_mm.default)
+def weight_int8pack_mm(self: jax.Array, mat2: jax.Array, scales: jax.Array) -> jax.Array:
+    # The weight is stored by output feature, as a linear layer's.
+    return contract(self, mat2.astype(self.dtype), ((1,), (1,))) * widened(scales)
+
+
+@lowers(aten._scaled_mm.default)
+def scaled_mm(
+    self: jax.Array,
+    mat2: jax.Array,
+    scale_a: jax.Array,
+    scale_b: jax.Array,
+    bias: jax.Array | None = None,
+    scale_result: jax.Array | None = None,
+    out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False,
+) -> jax.Array:
+    # One scale for a matrix, or one for each row of `self` and column of `mat2`: factors that leave the sum. The scale
+    # of the result is a divisor, and counts only for a float8 dtype that was asked for.
+    result = lax.dot_general(self, mat2, (((1,), (0,)), ((), ())), preferred_element_type=FLOAT32)
+    result = result * scale_a * scale_b
+    if bias is not None:
+        result = result + widened(bias)
+    if scale_result is None or out_dtype is None or out_dtype.itemsize > 1:
+        return result
+    return result / scale_result
+
+
+@lowers(aten._grouped_mm.default)
+def grouped_mm(
+    self: jax.Array,
+    mat2: jax.Array,
+    offs: jax.Array | None = None,
+    bias: jax.Array | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> jax.Array:
+    # `offs` holds the ends of the groups along the dimension that they share.
+    if bias is not None:
+        raise NotImplementedError("_grouped_mm() with a bias")
+    if offs is None:
+        return bmm(self, mat2)
+    sizes = jnp.diff(offs, prepend=np.int32(0)).astype(np.int32)
+
+    def ragged(left: jax.Array, right: jax.Array, dims: tuple[int, int], shared: int, group: list[int]) -> jax.Array:
+        numbers = lax.RaggedDotDimensionNumbers((((dims[0],), (dims[1],)), ((), ())), [shared], group)
+        accumulated = accumulation_dtype(left.dtype)
+        return lax.ragged_dot_general(left, right, sizes, numbers, preferred_element_type=accumulated)
+
+    if mat2.ndim == 3:
+        return ragged(self, mat2, (1, 1), 0, [0])
+    if self.ndim == 3:
+        return ragged(mat2.T, self, (1, 2), 0, [0]).T
+    return ragged(self, mat2, (1, 0), 1, [])

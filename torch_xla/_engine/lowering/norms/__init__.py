@@ -1,0 +1,1 @@
+"""Rules of batch, layer, group and weight normalisation."""

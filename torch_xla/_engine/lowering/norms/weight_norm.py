@@ -1,0 +1,29 @@
+"""Weight normalization: a direction and a length for every slice of a weight; and its gradients."""
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from ..dims import without
+from ..opmath import widened
+from ..registry import lowers
+
+aten = torch.ops.aten
+
+
+@lowers(aten._weight_norm_interface.default)
+def weight_norm_interface(v: jax.Array, g: jax.Array, dim: int = 0) -> tuple[jax.Array, jax.Array]:
+    """`dim` is the first dimension or the last: its slices have a length each."""
+    direction = widened(v)
+    norms = jnp.sqrt(jnp.sum(jnp.square(direction), without(dim % v.ndim, v.ndim), keepdims=True))
+    return direction * (widened(g) / norms), norms
+
+
+@lowers(aten._weight_norm_interface_backward.default)
+def weight_norm_interface_backward(
+    grad_w: jax.Array, saved_v: jax.Array, saved_g: jax.Array, saved_norms: jax.Array, dim: int
+) -> tuple[jax.Array, jax.Array]:
+    gradient, direction, length, norms = map(widened, (grad_w, saved_v, saved_g, saved_norms))
+    others = without(dim % saved_v.ndim, saved_v.ndim)
+    along = jnp.sum(gradient * direction, others, keepdims=True) / norms
+    return (length / norms) * (gradient - direction * (along / norms)), along

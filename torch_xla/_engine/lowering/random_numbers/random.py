@@ -1,0 +1,268 @@
+"""Random numbers: where their bits come from, dropout, and the distributions that are a function of uniform numbers.
+
+All bits are drawn as 64-bit words and cut afterwards: on a CPU, XLA draws narrower ones at a fifth of the speed.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from ... import dtypes
+from ..opmath import is_number, number_as, widened
+from ..registry import lowers
+
+aten = torch.ops.aten
+
+FLOAT32 = np.dtype(np.float32)
+FLOAT64 = np.dtype(np.float64)
+
+# How many bits of a number in [0, 1) PyTorch draws for a dtype: as many as make every value exact, and none of them 1.
+MANTISSA_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
+
+
+def random_bits(key: jax.Array, shape: tuple[int, ...], dtype: type[np.unsignedinteger[Any]]) -> jax.Array:
+    """Independent random bits in an unsigned integer dtype."""
+    count = int(np.prod(shape))
+    if count == 0:
+        return jnp.zeros(shape, dtype)
+    each = 8 // np.dtype(dtype).itemsize
+    words = lax.rng_bit_generator(jax.random.key_data(key), (-(-count // each),), np.dtype(np.uint64))[1]
+    if each > 1:
+        words = lax.bitcast_convert_type(words, dtype).reshape(-1)
+    return lax.slice_in_dim(words, 0, count).reshape(shape)
+
+
+def working_dtype(dtype: np.dtype) -> np.dtype:
+    """The real dtype in which numbers for `dtype` are computed: float64 for integers, which float32 cannot all hold."""
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return FLOAT64 if dtype in (np.float64, np.complex128) else FLOAT32
+    return FLOAT64
+
+
+def uniform_numbers(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
+    """Uniform in [0, 1), with the resolution of `dtype`, in its working dtype."""
+    bits = MANTISSA_BITS.get(dtype.name, 53 if working_dtype(dtype) == FLOAT64 else 24)
+    if bits == 53:
+        return (random_bits(key, shape, np.uint64) >> 11).astype(np.int64).astype(FLOAT64) * 2.0**-53
+    return (random_bits(key, shape, np.uint32) >> (32 - bits)).astype(np.int32).astype(FLOAT32) * 2.0**-bits
+
+
+def inner_uniform_numbers(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
+    """Uniform in (0, 1), never an end, in the working dtype: the odd multiples of a power of two."""
+    if working_dtype(dtype) == FLOAT64:
+        return ((random_bits(key, shape, np.uint64) >> 11) | 1).astype(np.int64).astype(FLOAT64) * 2.0**-53
+    return ((random_bits(key, shape, np.uint32) >> 8) | 1).astype(np.int32).astype(FLOAT32) * 2.0**-24
+
+
+def _signed_odd(bits: jax.Array) -> jax.Array:
+    """Uniform in (-1, 1), never 0 or an end: the odd multiples of a power of two."""
+    if bits.dtype == np.uint64:
+        return ((lax.bitcast_convert_type(bits, np.int64) >> 10) | 1).astype(FLOAT64) * 2.0**-53
+    return ((lax.bitcast_convert_type(bits, np.int32) >> 7) | 1).astype(FLOAT32) * 2.0**-24
+
+
+def _bits_for(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
+    return random_bits(key, shape, np.uint64 if working_dtype(dtype) == FLOAT64 else np.uint32)
+
+
+def normal_numbers(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
+    """Standard normal, in the working dtype."""
+    return lax.erf_inv(_signed_odd(_bits_for(key, shape, dtype))) * math.sqrt(2)
+
+
+def exponential_numbers(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
+    """Exponential with rate 1, always positive, in the working dtype."""
+    return -jnp.log(inner_uniform_numbers(key, shape, dtype))
+
+
+def chance(key: jax.Array, shape: tuple[int, ...], p: Any) -> jax.Array:
+    """True with probability `p`."""
+    if not isinstance(p, (int, float)):
+        return uniform_numbers(key, shape, FLOAT32) < number_as(p, FLOAT32)
+    if p <= 0 or p >= 1:
+        return jnp.full(shape, p >= 1, np.bool_)
+    # Half the bits do where rounding p to 1/65536 changes the rarer outcome by less than a thousandth.
+    threshold = round(p * 2**16)
+    if abs(threshold - p * 2**16) < 1e-3 * min(p, 1 - p) * 2**16:
+        return random_bits(key, shape, np.uint16) < np.uint16(threshold)
+    return random_bits(key, shape, np.uint32) < np.uint32(min(round(p * 2**32), 2**32 - 1))
+
+
+@lowers(aten.bernoulli.default, random=True)
+def bernoulli(self: jax.Array, *, key: jax.Array) -> jax.Array:
+    return uniform_numbers(key, self.shape, working_dtype(self.dtype)) < widened(self)
+
+
+@lowers(aten.bernoulli.Tensor, random=True)
+def bernoulli_tensor(self: jax.Array, p: jax.Array, *, key: jax.Array) -> jax.Array:
+    return uniform_numbers(key, self.shape, working_dtype(p.dtype)) < widened(p)
+
+
+@lowers(aten.bernoulli.p, random=True)
+def bernoulli_p(self: jax.Array, p: Any, *, key: jax.Array) -> jax.Array:
+    return chance(key, self.shape, p)
+
+
+@lowers(aten.native_dropout.default, random=True)
+def native_dropout(
+    input: jax.Array, p: Any, train: bool | None = None, *, key: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    if train is False:
+        return input, jnp.ones(input.shape, np.bool_)
+    mask = chance(key, input.shape, 1 - p)
+    return native_dropout_backward(input, mask, dropout_scale(p)), mask
+
+
+def dropout_scale(p: Any) -> Any:
+    """The factor of what a dropout with probability `p` keeps."""
+    if isinstance(p, (int, float)):
+        return 0.0 if p == 1 else 1 / (1 - p)
+    return jnp.where(p == 1, 0.0, 1 / (1 - p))
+
+
+@lowers(aten.native_dropout_backward.default)
+def native_dropout_backward(grad_output: jax.Array, mask: jax.Array, scale: Any) -> jax.Array:
+    # A product, not a choice: a dropped infinity becomes NaN in PyTorch.
+    grad = widened(grad_output) if jnp.issubdtype(grad_output.dtype, jnp.inexact) else grad_output.astype(FLOAT32)
+    dtype = grad.dtype
+    return grad * jnp.where(mask, jnp.asarray(number_as(scale, dtype)), jnp.zeros((), dtype))
+
+
+def _of_parts(self: jax.Array, key: jax.Array, draw: Any) -> jax.Array:
+    """Numbers of the shape and dtype of `self`; a complex one has two parts, drawn alike."""
+    if not jnp.issubdtype(self.dtype, jnp.complexfloating):
+        return draw(key, self.shape, self.dtype)
+    parts = draw(key, (2, *self.shape), self.dtype)
+    return lax.complex(parts[0], parts[1])
+
+
+@lowers(aten.uniform.default, random=True)
+def uniform(self: jax.Array, low: Any = 0.0, high: Any = 1.0, *, key: jax.Array) -> jax.Array:
+    def draw(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
+        numbers = uniform_numbers(key, shape, dtype)
+        return numbers * number_as(high - low, numbers.dtype) + number_as(low, numbers.dtype)
+
+    return _of_parts(self, key, draw)
+
+
+@lowers(aten.normal_functional.default, random=True)
+def normal_functional(self: jax.Array, mean: Any = 0.0, std: Any = 1.0, *, key: jax.Array) -> jax.Array:
+    numbers = _of_parts(self, key, normal_numbers)
+    if jnp.issubdtype(self.dtype, jnp.complexfloating):
+        std = std * 0.5**0.5
+    return numbers * number_as(std, numbers.dtype) + number_as(mean, numbers.dtype)
+
+
+@lowers(aten.normal.Tensor_float, aten.normal.float_Tensor, aten.normal.Tensor_Tensor, random=True)
+def normal_of_tensors(mean: Any, std: Any = 1.0, *, key: jax.Array) -> jax.Array:
+    tensors = [operand for operand in (mean, std) if not is_number(operand)]
+    dtype = tensors[0].dtype
+    standard = jnp.zeros(jnp.broadcast_shapes(*(tensor.shape for tensor in tensors)), dtype)
+    numbers = normal_functional(standard, key=key)
+    return numbers * number_as(std, numbers.dtype) + number_as(mean, numbers.dtype)
+
+
+@lowers(aten.normal.float_float, random=True)
+def normal_float_float(
+    mean: Any, std: Any, size: list[int], *, dtype: torch.dtype | None = None, key: jax.Array
+) -> jax.Array:
+    like = jnp.zeros(tuple(size), dtypes.to_jax(dtype or torch.get_default_dtype()))
+    return normal_functional(like, mean, std, key=key)
+
+
+@lowers(aten.log_normal.default, random=True)
+def log_normal(self: jax.Array, mean: Any = 1.0, std: Any = 2.0, *, key: jax.Array) -> jax.Array:
+    return jnp.exp(normal_functional(self, mean, std, key=key))
+
+
+@lowers(aten.exponential.default, random=True)
+def exponential(self: jax.Array, lambd: Any = 1.0, *, key: jax.Array) -> jax.Array:
+    numbers = exponential_numbers(key, self.shape, self.dtype)
+    return numbers / number_as(lambd, numbers.dtype)
+
+
+@lowers(aten.geometric.default, random=True)
+def geometric(self: jax.Array, p: Any, *, key: jax.Array) -> jax.Array:
+    # The number of trials up to the first success.
+    numbers = exponential_numbers(key, self.shape, self.dtype)
+    return jnp.ceil(numbers / number_as(-jnp.log1p(-jnp.asarray(p, FLOAT64)), numbers.dtype))
+
+
+@lowers(aten.cauchy.default, random=True)
+def cauchy(self: jax.Array, median: Any = 0.0, sigma: Any = 1.0, *, key: jax.Array) -> jax.Array:
+    # The tangent of an angle within 45°, or its reciprocal: near 90° the tangent of a rounded angle is wrong. The bit
+    # that chooses is one that the angle does not use.
+    bits = _bits_for(key, self.shape, self.dtype)
+    tangent = jnp.tan(_signed_odd(bits) * (math.pi / 4))
+    numbers = jnp.where((bits & 1).astype(np.bool_), tangent, 1 / tangent)
+    return numbers * number_as(sigma, numbers.dtype) + number_as(median, numbers.dtype)
+
+
+@lowers(aten.rrelu_with_noise_functional.default, random=True)
+def rrelu_with_noise(
+    self: jax.Array,
+    noise: jax.Array,
+    lower: Any = 0.125,
+    upper: Any = 1 / 3,
+    training: bool = False,
+    *,
+    key: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    wide = widened(self)
+    negative = wide <= 0
+    if not training:
+        return jnp.where(negative, wide * number_as((lower + upper) / 2, wide.dtype), wide), noise
+    slopes = jnp.where(negative, uniform(self, lower, upper, key=key), jnp.ones((), wide.dtype))
+    return wide * slopes, slopes
+
+
+def _integers(key: jax.Array, shape: tuple[int, ...], start: int, count: int) -> jax.Array:
+    """Integers from `start`, each of `count` as likely as the others, as int64."""
+    words = random_bits(key, shape, np.uint64)
+    if count & (count - 1) == 0:
+        offsets = words & np.uint64(count - 1)
+    else:
+        # The upper half of the 128 bits of words · count.
+        half = np.uint64(2**32 - 1)
+        high, low = words >> 32, words & half
+        count_high, count_low = np.uint64(count >> 32), np.uint64(count & (2**32 - 1))
+        middle = high * count_low + ((low * count_low) >> 32)
+        offsets = high * count_high + (middle >> 32) + ((low * count_high + (middle & half)) >> 32)
+    return lax.bitcast_convert_type(offsets, np.int64) + np.int64(start)
+
+
+def _largest(dtype: np.dtype) -> int:
+    """The largest integer that PyTorch draws for a dtype when no bound is given."""
+    if dtype == np.bool_:
+        return 1
+    if jnp.issubdtype(dtype, jnp.integer):
+        return min(int(jnp.iinfo(dtype).max), 2**63 - 1)
+    return int(2 ** MANTISSA_BITS[dtype.name])
+
+
+@lowers(aten.random.default, random=True)
+def random_default(self: jax.Array, *, key: jax.Array) -> jax.Array:
+    return _integers(key, self.shape, 0, _largest(self.dtype) + 1)
+
+
+@lowers(getattr(aten.random, "from"), random=True)
+def random_from(self: jax.Array, start: int, to: int | None, *, key: jax.Array) -> jax.Array:
+    stop = _largest(self.dtype) + 1 if to is None else to
+    return _integers(key, self.shape, start, stop - start)
+
+
+@lowers(aten.random.to, random=True)
+def random_to(self: jax.Array, to: int, *, key: jax.Array) -> jax.Array:
+    return _integers(key, self.shape, 0, to)
+
+
+@lowers(aten.randperm.default, aten.randperm.generator, random=True)
+def randperm(n: int, *, dtype: torch.dtype | None = None, key: jax.Array) -> jax.Array:
+    # 64 bits make a tie, which would favour one order, as good as impossible.
+    order = lax.sort((random_bits(key, (n,), np.uint64), lax.iota(np.int64, n)), num_keys=1)
+    return order[1]

@@ -1,0 +1,1 @@
+"""Rules of operators that make one number of many: sums, cumulative sums, softmax, distances, segments."""

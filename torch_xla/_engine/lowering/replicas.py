@@ -1,0 +1,63 @@
+"""What a rule may ask about the program it lowers for: along which axis of a mesh processes exchange values."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import jax
+
+from ..client.target import Target
+from .barrier import behind, zero_of
+
+_lowering = threading.local()
+
+
+@contextmanager
+def lowering_for(target: Target) -> Iterator[None]:
+    """In this block rules lower for `target`."""
+    before = getattr(_lowering, "target", None), getattr(_lowering, "latest", None)
+    _lowering.target, _lowering.latest = target, None
+    try:
+        yield
+    finally:
+        _lowering.target, _lowering.latest = before
+
+
+def target_in_use() -> Target | None:
+    """What the program that is being lowered runs on; `None` outside of a lowering."""
+    target: Target | None = getattr(_lowering, "target", None)
+    return target
+
+
+def axis() -> str:
+    """The name of the axis for `jax.lax.psum` and its like; raises where a program has none."""
+    target = target_in_use()
+    if target is None or target.axis is None:
+        raise RuntimeError("a collective was lowered for a program that runs in one process; please report it")
+    return target.axis
+
+
+def begin(unknown: jax.Array) -> None:
+    """Lets the first collective depend on `unknown`, an argument of the program that differs from process to process.
+
+    A constant may differ too: a number that the process wrote into its program. XLA takes constants for equal in all
+    processes, and leaves out collectives of them.
+    """
+    _lowering.latest = unknown
+
+
+def end() -> jax.Array:
+    """A zero that is there when all collectives are done: as a result of the program, it keeps those nobody reads."""
+    return zero_of(_lowering.latest).reshape(1)
+
+
+def in_order(exchange: Callable[[jax.Array], jax.Array], array: jax.Array) -> jax.Array:
+    """`exchange(array)`, a collective, behind the one that was lowered before it.
+
+    Processes whose programs differ in what nobody else sees must still meet in the same order, and XLA orders what
+    does not depend on each other as it likes. So the array depends on the last result, by its numbers.
+    """
+    before = getattr(_lowering, "latest", None)
+    result = exchange(array if before is None else behind(array, before))
+    _lowering.latest = result
+    return result

@@ -1,0 +1,1 @@
+"""Rules of attention, transformer layers and recurrent layers."""

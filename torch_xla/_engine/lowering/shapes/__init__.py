@@ -1,0 +1,1 @@
+"""Rules of operators that make, cut, join, pad or reshape."""

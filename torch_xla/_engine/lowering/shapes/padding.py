@@ -1,0 +1,65 @@
+"""Padding with what the image shows: mirrored or repeated. `constant_pad_nd` is among the shapes."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from ..opmath import widened
+from ..registry import lowers
+
+aten = torch.ops.aten
+
+
+def _margins(ndim: int, padding: list[int]) -> list[tuple[int, int]]:
+    """Low and high margins of every dimension; PyTorch lists them from the last dimension on."""
+    margins = [(0, 0)] * ndim
+    for i in range(len(padding) // 2):
+        margins[ndim - 1 - i] = (padding[2 * i], padding[2 * i + 1])
+    return margins
+
+
+def _padded(x: jax.Array, padding: list[int], mode: str) -> jax.Array:
+    for dim, (low, high) in enumerate(_margins(x.ndim, padding)):
+        if low < 0 or high < 0:
+            # Negative margins crop, but what is cropped away on one side may show in the margin of the other.
+            x = jnp.take(x, _sources(x.shape[dim], low, high, mode), dim)
+        elif low or high:
+            margins = [(0, 0)] * x.ndim
+            margins[dim] = (low, high)
+            x = jnp.pad(x, margins, mode=mode)
+    return x
+
+
+def _sources(size: int, low: int, high: int, mode: str) -> np.ndarray:
+    """The elements that a padded row shows, in order."""
+    places = np.arange(size + low + high) - low
+    if mode == "edge":
+        return places.clip(0, size - 1)
+    return size - 1 - abs(size - 1 - abs(places))
+
+
+def _forward(mode: str) -> Callable[[jax.Array, list[int]], jax.Array]:
+    def lower(self: jax.Array, padding: list[int]) -> jax.Array:
+        return _padded(self, padding, mode)
+
+    return lower
+
+
+def _backward(mode: str) -> Callable[[jax.Array, jax.Array, list[int]], jax.Array]:
+    def lower(grad_output: jax.Array, self: jax.Array, padding: list[int]) -> jax.Array:
+        gradient = widened(grad_output)
+        like = jax.ShapeDtypeStruct(self.shape, np.dtype(gradient.dtype))
+        (result,) = jax.linear_transpose(lambda x: _padded(x, padding, mode), like)(gradient)
+        return result
+
+    return lower
+
+
+for _dims in (1, 2, 3):
+    lowers(getattr(aten, f"reflection_pad{_dims}d").default)(_forward("reflect"))
+    lowers(getattr(aten, f"replication_pad{_dims}d").default)(_forward("edge"))
+    lowers(getattr(aten, f"reflection_pad{_dims}d_backward").default)(_backward("reflect"))
+    lowers(getattr(aten, f"replication_pad{_dims}d_backward").default)(_backward("edge"))

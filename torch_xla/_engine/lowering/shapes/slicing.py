@@ -1,0 +1,121 @@
+"""Writing to part of a tensor, functionally: slices, selections, diagonals, and the gradients of reading them."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from ..dims import one_dim
+from ..registry import lowers
+
+aten = torch.ops.aten
+
+
+def slice_bounds(size: int, start: int | None, end: int | None, step: int) -> range:
+    """The places that a slice selects; bounds as Python reads them."""
+    return range(size)[start:end:step]
+
+
+def _spread_slice(value: jax.Array, shape: Sequence[int], dim: int, places: range, fill: jax.Array) -> jax.Array:
+    """A tensor of `shape` with `value` at `places` along `dim` and `fill` elsewhere."""
+    padding = [(0, 0, 0)] * len(shape)
+    if places:
+        padding[dim] = (places.start, shape[dim] - places[-1] - 1, places.step - 1)
+    else:
+        padding[dim] = (0, shape[dim], 0)
+    return lax.pad(value, fill, padding)
+
+
+def _check_source(src: jax.Array, expected: tuple[int, ...]) -> None:
+    if src.shape != expected:
+        raise RuntimeError(
+            "expected src to have a size equal to the slice of self. "
+            f"src size = {list(src.shape)}, slice size = {list(expected)}"
+        )
+
+
+@lowers(aten.slice_scatter.default)
+def slice_scatter(
+    self: jax.Array, src: jax.Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> jax.Array:
+    dim = one_dim(dim, self.ndim)
+    places = slice_bounds(self.shape[dim], start, end, step)
+    _check_source(src, self.shape[:dim] + (len(places),) + self.shape[dim + 1 :])
+    if not places:
+        return self
+    src = src.astype(self.dtype)
+    if step == 1:
+        return lax.dynamic_update_slice_in_dim(self, src, places.start, dim)
+    along = lax.broadcasted_iota(np.int32, self.shape, dim) - places.start
+    written = (along >= 0) & (along % step == 0) & (along <= places[-1] - places.start)
+    return jnp.where(written, _spread_slice(src, self.shape, dim, places, jnp.zeros((), self.dtype)), self)
+
+
+@lowers(aten.slice_backward.default)
+def slice_backward(
+    grad_output: jax.Array, input_sizes: Sequence[int], dim: int, start: int, end: int, step: int
+) -> jax.Array:
+    dim = one_dim(dim, len(input_sizes))
+    places = slice_bounds(input_sizes[dim], start, end, step)
+    return _spread_slice(grad_output, input_sizes, dim, places, jnp.zeros((), grad_output.dtype))
+
+
+@lowers(aten.select_scatter.default)
+def select_scatter(self: jax.Array, src: jax.Array, dim: int, index: int) -> jax.Array:
+    dim = one_dim(dim, self.ndim)
+    _check_source(src, self.shape[:dim] + self.shape[dim + 1 :])
+    src = jnp.expand_dims(src.astype(self.dtype), dim)
+    return lax.dynamic_update_slice_in_dim(self, src, index % self.shape[dim], dim)
+
+
+@lowers(aten.select_backward.default)
+def select_backward(grad_output: jax.Array, input_sizes: Sequence[int], dim: int, index: int) -> jax.Array:
+    dim = one_dim(dim, len(input_sizes))
+    index = index % input_sizes[dim]
+    # Not padded: gradients of several selections are added up, which XLA fuses only if each can be computed anywhere.
+    here = lax.broadcasted_iota(np.int32, tuple(input_sizes), dim) == index
+    return jnp.where(here, jnp.expand_dims(grad_output, dim), jnp.zeros((), grad_output.dtype))
+
+
+def _on_diagonal(diagonal: jax.Array, rows: int, columns: int, offset: int) -> tuple[jax.Array, jax.Array]:
+    """The last dimension spread along diagonals of matrices (arbitrary elsewhere), and where these diagonals are."""
+    along = rows if offset >= 0 else columns
+    padded = lax.pad(
+        diagonal,
+        jnp.zeros((), diagonal.dtype),
+        [(0, 0, 0)] * (diagonal.ndim - 1) + [(0, along - diagonal.shape[-1], 0)],
+    )
+    row = lax.broadcasted_iota(np.int32, (rows, columns), 0)
+    column = lax.broadcasted_iota(np.int32, (rows, columns), 1)
+    return jnp.expand_dims(padded, -1 if offset >= 0 else -2), column - row == offset
+
+
+def _written_diagonal(base: jax.Array, diagonal: jax.Array, offset: int, dim1: int, dim2: int) -> jax.Array:
+    """`base` with the diagonals of its matrices, which span `dim1` and `dim2`, replaced."""
+    dims = (one_dim(dim1, base.ndim), one_dim(dim2, base.ndim))
+    matrices = jnp.moveaxis(base, dims, (-2, -1))
+    values, written = _on_diagonal(diagonal.astype(base.dtype), matrices.shape[-2], matrices.shape[-1], offset)
+    return jnp.moveaxis(jnp.where(written, values, matrices), (-2, -1), dims)
+
+
+@lowers(aten.diagonal_scatter.default)
+def diagonal_scatter(self: jax.Array, src: jax.Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> jax.Array:
+    return _written_diagonal(self, src, offset, dim1, dim2)
+
+
+@lowers(aten.diagonal_backward.default)
+def diagonal_backward(
+    grad_output: jax.Array, input_sizes: Sequence[int], offset: int, dim1: int, dim2: int
+) -> jax.Array:
+    return _written_diagonal(jnp.zeros(tuple(input_sizes), grad_output.dtype), grad_output, offset, dim1, dim2)
+
+
+@lowers(aten.diag_embed.default)
+def diag_embed(self: jax.Array, offset: int = 0, dim1: int = -2, dim2: int = -1) -> jax.Array:
+    dims = (dim1 % (self.ndim + 1), dim2 % (self.ndim + 1))
+    size = self.shape[-1] + abs(offset)
+    values, written = _on_diagonal(self, size, size, offset)
+    return jnp.moveaxis(jnp.where(written, values, jnp.zeros((), self.dtype)), (-2, -1), dims)

@@ -1,0 +1,68 @@
+"""How values are divided among the devices of a target, as JAX says it; and the operation that says it in a program.
+
+The devices of a target lie in a grid whose sides are primes, so that whatever mesh a program thinks of, of the same
+devices in the same order, its axes are axes of the grid or several of them: a mesh of 2 × 4 is a grid of 2 × 2 × 2.
+"""
+
+import functools
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ..client.target import Target
+from ..graph.sharding import Sharding, sharding_by
+from .registry import lowers
+from .replicas import target_in_use
+
+CONSTRAINT = "xla::sharding_constraint"
+
+
+@functools.lru_cache(maxsize=4096)
+def to_jax(sharding: Sharding | None, target: Target) -> Any:
+    """JAX's sharding over the devices of `target`."""
+    if sharding is None:
+        return target.everywhere
+    assert target.mesh is not None
+    names = target.mesh.axis_names
+    return NamedSharding(target.mesh, PartitionSpec(*[tuple(names[axis] for axis in axes) for axes in sharding.dims]))
+
+
+def of_array(array: jax.Array, target: Target) -> Sharding | None:
+    """How an array is divided among the devices of `target`; `None`: each has all of it."""
+    return from_jax(array.sharding, array.shape, target)
+
+
+@functools.lru_cache(maxsize=4096)
+def from_jax(sharding: Any, size: tuple[int, ...], target: Target) -> Sharding | None:
+    """How JAX's sharding, over whatever mesh, divides a value of this size among the devices of `target`."""
+    if sharding.is_fully_replicated or target.mesh is None:
+        return None
+    parts = sharding.devices_indices_map(size)
+    grid = target.mesh.devices
+    dims: list[tuple[int, ...]] = []
+    for dim, length in enumerate(size):
+        whole = sharding.shard_shape(size)[dim]
+        step = {}  # how far in parts of this dimension one step along each axis of the grid leads
+        for axis in range(grid.ndim):
+            next_one = tuple(int(other == axis) for other in range(grid.ndim))
+            begin = parts[grid[next_one]][dim].start or 0
+            if begin and whole < length:
+                step[axis] = begin
+        dims.append(tuple(sorted(step, key=lambda axis: -step[axis])))  # noqa: B023
+    found = sharding_by(tuple(dims))
+    if to_jax(found, target).devices_indices_map(size) != parts:
+        raise NotImplementedError(
+            f"{sharding} divides a value of size {list(size)} in a way that does not fit the grid of {grid.shape} "
+            f"devices of {target}. Give the mesh its devices in the order of their ordinals."
+        )
+    return found
+
+
+@lowers(CONSTRAINT)
+def constrain(array: jax.Array, sharding: Sharding | None) -> jax.Array:
+    """`array`, divided so where the program runs on several devices; on one there is nothing to divide."""
+    target = target_in_use()
+    if target is None or not target.is_spread:
+        return array
+    return jax.lax.with_sharding_constraint(array, to_jax(sharding, target))

@@ -1,0 +1,1 @@
+"""Rules of optimizers and of operators on lists of tensors."""

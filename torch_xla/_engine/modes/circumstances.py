@@ -1,0 +1,45 @@
+"""What of the state of PyTorch and of this thread a recorded program depends on."""
+
+import threading
+from typing import Any
+
+import torch
+from torch.utils._device import DeviceContext
+
+from .. import dtypes
+from ..dispatch import value_checks
+from ..private import torch as private
+from ..record.device import Device
+
+
+def circumstances(device: Device) -> tuple[Any, ...]:
+    """All of it, to be compared. It holds what it names, so that nothing else can take its place."""
+    return (
+        device.index,
+        threading.get_ident(),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("xla"),
+        torch.get_autocast_dtype("xla"),
+        torch.is_autocast_cache_enabled(),
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_anomaly_enabled(),
+        torch.autograd.forward_ad._current_level,
+        private.modes_of_calls(),
+        dtypes.device_mode(),
+        value_checks.are_on(),
+    )
+
+
+def hindrance() -> str:
+    """Why nothing can be replayed where we are, or nothing."""
+    if private.transforms_are_active():
+        return "a transform of `torch.func` is active"
+    if torch.is_anomaly_enabled():
+        return "autograd looks for anomalies"
+    for mode in private.modes_of_calls():
+        if type(mode) is not DeviceContext:
+            name = "hooks of saved tensors" if isinstance(mode, tuple) else f"`{type(mode).__qualname__}`"
+            return f"{name} may do something at every operation"
+    return ""

@@ -1,0 +1,44 @@
+"""How often each tensor was written: autograd looks at it to know whether what it has saved is still what it was."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ..private import torch as private
+from .recording import Facts, Step
+
+
+class Steps:
+    """How far a call steps the version counters of what it writes."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._alone: list[torch.Tensor] = []
+        self._arguments: list[int] = []
+        self._leaves: list[torch.Tensor] = []  # whose gradients
+        self._together: list[tuple[Step, torch.Tensor | None]] = []  # one may count for the other
+        memory = Counter(id(step.tensor.untyped_storage()) for step in facts.written)
+        for step in facts.written:
+            if step.leaf >= 0:
+                self._leaves += [facts.leaves[step.leaf]] * step.count
+            elif memory[id(step.tensor.untyped_storage())] > 1:
+                kept = step.tensor if step.argument < 0 else None
+                self._together.append((Step(torch.empty(0), step.argument, count=step.count), kept))
+            elif step.argument >= 0:
+                self._arguments += [step.argument] * step.count
+            else:
+                self._alone += [step.tensor] * step.count
+
+    def of(self, arguments: list[torch.Tensor]) -> tuple[list[torch.Tensor], Iterator[Any]]:
+        """What a call with these arguments steps: tensors, as often as they are there, and what steps the others."""
+        stepped = [*self._alone, *[arguments[index] for index in self._arguments]]
+        stepped += [leaf.grad for leaf in self._leaves if leaf.grad is not None]
+        return stepped, map(self._count_together, (arguments,)) if self._together else iter(())
+
+    def _count_together(self, arguments: list[torch.Tensor]) -> None:
+        tensors = [arguments[step.argument] if kept is None else kept for step, kept in self._together]
+        wanted = [tensor._version + step.count for tensor, (step, _) in zip(tensors, self._together, strict=True)]
+        for tensor, version in zip(tensors, wanted, strict=True):
+            if tensor._version < version:
+                private.increment_version([tensor] * (version - tensor._version))

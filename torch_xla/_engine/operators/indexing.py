@@ -1,0 +1,146 @@
+"""Operators that take indices: those whose numbers the host knows are checked at once, with the error of the CPU."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..dispatch import refusals
+from ..dispatch.forms import operator_of
+from ..dispatch.kernels import recorder
+from ..record.device import device_for
+from ..record.storage import value_of
+
+# Position of the index and of the dimension it counts in.
+_BY_DIMENSION = (
+    "gather", "index_select", "scatter.src", "scatter.value", "scatter.reduce", "scatter.value_reduce", "scatter_add",
+    "scatter_reduce.two", "scatter_.src", "scatter_.value", "scatter_.reduce", "scatter_.value_reduce", "scatter_add_",
+    "scatter_reduce_.two", "index_add", "index_add_", "index_copy", "index_copy_", "index_fill.int_Scalar",
+    "index_fill.int_Tensor", "index_fill_.int_Scalar", "index_fill_.int_Tensor", "index_reduce", "index_reduce_",
+)  # fmt: skip
+_FLAT = ("take", "put", "put_")
+_BY_TENSORS = (
+    "index.Tensor", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index.Tensor", "_unsafe_index_put",
+)  # fmt: skip
+
+
+def known_numbers(tensor: Any) -> np.ndarray | None:
+    """The few numbers in the memory of a tensor, if they came from the host; `None` if the device alone knows them."""
+    if not isinstance(tensor, Tensor) or tensor.device.type != "xla":
+        return None
+    contents: np.ndarray | None = getattr(value_of(tensor), "contents", None)
+    return contents
+
+
+def _is_outside(index: Any, size: int, from_end: bool = True) -> bool:
+    known = known_numbers(index)
+    least = -size if from_end else 0
+    return known is not None and bool(known.size) and (int(known.min()) < least or int(known.max()) >= size)
+
+
+def by_dimension(name: str) -> Callable[..., Any]:
+    """The kernel of an operator with (self, dim, index, …)."""
+    record = recorder(f"aten::{name}")
+    from_end = name.startswith("index_fill")
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > 2 and isinstance(args[2], Tensor):
+            tensor, dim, index = args[:3]
+            if -tensor.dim() <= dim < tensor.dim() and _is_outside(index, tensor.shape[dim], from_end):
+                refusals.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), args, kwargs)
+        return record(*args, **kwargs)
+
+    return kernel
+
+
+def flat(name: str) -> Callable[..., Any]:
+    """The kernel of an operator with (self, index, …), where the index counts all elements."""
+    record = recorder(f"aten::{name}")
+
+    def kernel(self: Tensor, index: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if _is_outside(index, self.numel()):
+            refusals.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), (self, index, *args), kwargs)
+        return record(self, index, *args, **kwargs)
+
+    return kernel
+
+
+def by_tensors(name: str) -> Callable[..., Any]:
+    """The kernel of an operator with (self, indices, …), such as `x[i, :, mask]`. Indices may lie on the CPU."""
+    record = recorder(f"aten::{name}")
+
+    def kernel(self: Tensor, indices: Sequence[Tensor | None], *args: Any, **kwargs: Any) -> Any:
+        if self.device.type == "xla":
+            indices = _resolved(self, indices)
+        if args and isinstance(args[0], Tensor) and args[0].dtype is not self.dtype:
+            refusals.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), (self, indices, *args), kwargs)
+        dim = 0
+        for index in indices:
+            if index is not None and dim < self.dim() and (not self.shape[dim] or _is_outside(index, self.shape[dim])):
+                refusals.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), (self, indices, *args), kwargs)
+            if index is None or not _is_mask(index):
+                dim += 1
+                continue
+            if self.shape[dim : dim + index.dim()] != index.shape:
+                refusals.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), (self, indices, *args), kwargs)
+            dim += index.dim()
+        return record(self, indices, *args, **kwargs)
+
+    return kernel
+
+
+def _is_mask(index: Tensor) -> bool:
+    return index.dtype in (torch.bool, torch.uint8)
+
+
+def without_masks(
+    tensor: Tensor, indices: Sequence[Tensor | None], places_of: Callable[[Tensor], Sequence[Tensor]]
+) -> Sequence[Tensor | None]:
+    """The indices of `tensor`, with each mask on the device that fits replaced by `places_of` it."""
+    if not any(index is not None and _is_mask(index) for index in indices):
+        return indices
+    result: list[Tensor | None] = []
+    for index in indices:
+        fits = index is not None and tensor.shape[len(result) : len(result) + index.dim()] == index.shape
+        if index is not None and index.device.type == "xla" and _is_mask(index) and fits:
+            result += places_of(index)
+        else:
+            result.append(index)
+    return result
+
+
+def _resolved(tensor: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The indices on the device of `tensor`; a mask on the CPU becomes the places where it is true."""
+    if all(index is None or index.device.type == "xla" for index in indices):
+        return list(indices)
+    result: list[Tensor | None] = []
+    device = device_for(tensor.device).torch_device
+    for index in indices:
+        if index is None or index.device.type != "cpu":
+            result.append(index)
+        elif _is_mask(index) and tensor.shape[len(result) : len(result) + index.dim()] == index.shape:
+            result += [places.to(device) for places in index.nonzero().unbind(1)]
+        else:
+            result.append(index.to(device))
+    return result
+
+
+def embedding(weight: Tensor, indices: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """`aten::embedding`: indices count the rows of `weight`, and none from the end."""
+    known = known_numbers(indices)
+    rows = weight.shape[0] if weight.dim() else 0
+    if known is not None and known.size and (int(known.min()) < 0 or int(known.max()) >= rows):
+        refusals.refuse_if_the_cpu_does(operator_of("aten::embedding"), (weight, indices, *args), kwargs)
+    return _embedding(weight, indices, *args, **kwargs)
+
+
+_embedding = recorder("aten::embedding")
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    **{name: by_dimension(name) for name in _BY_DIMENSION},
+    **{name: flat(name) for name in _FLAT},
+    **{name: by_tensors(name) for name in _BY_TENSORS},
+    "embedding": embedding,
+}

@@ -1,0 +1,62 @@
+"""The callbacks in a traced JAX function: found, put in order, or taken out. JAX offers no public way to either."""
+
+from collections.abc import Callable
+from typing import Any
+
+from jax._src import callback as _callback
+from jax._src import debugging as _debugging
+from jax._src.core import ClosedJaxpr, Jaxpr
+
+_UNORDERED: dict[Any, Any] = {
+    _debugging.debug_effect: _debugging.ordered_debug_effect,
+    _callback._IOEffect: _callback._OrderedIOEffect,
+}
+_CALLBACKS = frozenset((*_UNORDERED, *_UNORDERED.values()))
+
+# What a function calls back to stands in its text as this, whatever it is.
+HIDDEN = "0xXXXXXXXXXXXX"
+
+
+def calls_back(closed: Any) -> bool:
+    """Whether a traced function calls Python on the host, for what that does."""
+    return not _CALLBACKS.isdisjoint(closed.effects)
+
+
+def in_order(closed: Any) -> Any:
+    """The same function, all of whose callbacks are made in the order in which they were traced."""
+
+    def change(equation: Any) -> Any:
+        params = dict(equation.params)
+        if equation.primitive is _debugging.debug_callback_p:
+            params["effect"] = _debugging.ordered_debug_effect
+        elif "ordered" in params and not _CALLBACKS.isdisjoint(equation.effects):
+            params["ordered"] = True
+        return equation.replace(params=params)
+
+    return _changed(closed, change, lambda effects: frozenset(_UNORDERED.get(each, each) for each in effects))
+
+
+def without_callbacks(closed: Any) -> Any:
+    """The same function, which makes no callback whose result is not used."""
+
+    def change(equation: Any) -> Any:
+        is_for_its_effect = not equation.outvars and not _CALLBACKS.isdisjoint(equation.effects)
+        return None if is_for_its_effect else equation
+
+    return _changed(closed, change, lambda effects: frozenset(effects) - _CALLBACKS)
+
+
+def _changed(part: Any, change: Callable[[Any], Any], effects: Callable[[Any], frozenset[Any]]) -> Any:
+    if isinstance(part, ClosedJaxpr):
+        return part.replace(jaxpr=_changed(part.jaxpr, change, effects))
+    if part.__class__ is tuple:  # not those with names, which are settings
+        return tuple(_changed(each, change, effects) for each in part)
+    if not isinstance(part, Jaxpr):
+        return part
+    equations = []
+    for equation in part.eqns:
+        found = change(equation)
+        if found is not None:
+            inside = {name: _changed(value, change, effects) for name, value in found.params.items()}
+            equations.append(found.replace(params=inside, effects=effects(found.effects)))
+    return part.replace(eqns=equations, effects=effects(part.effects))

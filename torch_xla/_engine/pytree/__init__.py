@@ -1,0 +1,1 @@
+"""Pytree: tensors and other objects inside nested Python structures: find them, or replace them."""

@@ -1,0 +1,205 @@
+"""What the engine keeps per device: the tape in progress, the random state, how to make a tensor."""
+
+import functools
+import operator
+import os
+import threading
+from collections.abc import Callable
+from itertools import repeat, starmap
+from typing import Any
+
+import torch
+
+from ..client import platform
+from ..client import target as targets
+from ..client.target import Target
+from ..compile import disk
+from ..graph.graph import Graph
+from ..graph.interned import table_of_plans
+from ..graph.plan import Plan
+from ..graph.spec import Spec, sharded, spec_of
+from ..graph.tape import Tape, Value
+from ..lowering.sharding import of_array
+from ..private import torch as private
+from ..private.guard import device_word
+from .extension import tensor_on_ordinal
+from .generator import Generator
+
+# Backward runs in PyTorch's own threads and loaders upload from theirs: whoever touches a tape holds this. Reentrant,
+# because collecting garbage may run anything.
+LOCK = threading.RLock()
+
+# Releases it in a handler of exceptions around its `acquire`, if it was acquired at all: waiting may be interrupted. In
+# one call of C's, because the handler may be interrupted, too.
+let_go: Callable[[], Any] = map(
+    operator.call,
+    map((bool, LOCK.release).__getitem__, starmap(LOCK._is_owned, repeat(()))),  # type: ignore[attr-defined]
+).__next__
+
+
+class Device:
+    """One `xla` ordinal."""
+
+    __slots__ = ("__weakref__", "generator", "index", "last_schedule", "new_tensor", "spread", "tape", "torch_device")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.spread: Target | None = None  # the devices that stand behind this ordinal together, if there are several
+        self.torch_device = torch.device("xla", index)
+        self.tape = Tape()
+        self.generator = Generator()
+        self.generator.seed(_seed_of(index))
+        self.last_schedule: Any = None
+        self.new_tensor: Callable[[tuple[int, ...], torch.dtype], torch.Tensor] = (
+            private.create_empty_tensor if index == 0 else functools.partial(tensor_on_ordinal, index)
+        )
+
+    @property
+    def target(self) -> Target:
+        """Where its programs run; starts the client."""
+        if self.spread is not None:
+            return self.spread
+        target = targets.of_device(platform.local_devices()[self.index])
+        disk.foresee(target)
+        return target
+
+    def new_tape(self, expected: list[Any] | None = None, expected_lines: dict[int, Any] | None = None) -> Tape:
+        """An empty tape for what is recorded next."""
+        return Tape(expected, expected_lines, None if self.spread is None else self.placed)
+
+    def placed(self, value: Value) -> Spec:
+        """The spec of a computed value, with its sharding."""
+        return sharded(value.spec, of_array(value.buffer, self.target))
+
+    def target_of(self, graph: Graph) -> Target:
+        """Where `graph` runs: here alone, or in all processes if it is collective."""
+        return targets.of_replicas(platform.counterparts(self.index)) if graph.is_collective else self.target
+
+    def __repr__(self) -> str:
+        return f"<xla:{self.index}>"
+
+
+_devices: list[Device] = []
+_seed = 0  # of the process: ordinals that come into use later begin with it too
+
+
+def _seed_of(index: int) -> int:
+    # Ordinals draw from sequences of their own; ordinal 0 from the seed itself.
+    return _seed + index * 0x9E3779B97F4A7C15
+
+
+def seed_all(seed: int) -> None:
+    """Seeds every ordinal, also those that were not used yet; brings none into use."""
+    global _seed
+    with LOCK:
+        _seed = seed
+        for device in _devices:
+            device.generator.seed(_seed_of(device.index))
+
+
+class _Current(threading.local):
+    """The ordinal that a bare "xla" means in a thread, also as C++ takes it."""
+
+    index = 0
+    word = device_word(0)
+
+
+current = _Current()
+
+
+class _TapeOfAFork:
+    """What a device records on in a fork of a process that used it: nothing. Whoever tries is told so."""
+
+    def __init__(self) -> None:
+        self.started = 0  # a value that was computed before can still be read where the memory is the host's
+
+    def __getattr__(self, name: str) -> Any:
+        platform.refuse_fork()
+        raise AttributeError(name)
+
+
+def _after_fork() -> None:
+    LOCK._at_fork_reinit()  # type: ignore[attr-defined]  # whoever held it is not here
+    if platform.is_forked():
+        for device in _devices:
+            device.tape = _TapeOfAFork()  # type: ignore[assignment]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+# Called once, when the first ordinal is used; when the first above 0 is.
+before_first_use: list[Callable[[], None]] = []
+before_second_ordinal: list[Callable[[], None]] = []
+
+
+def device_count() -> int:
+    """How many ordinals this process addresses."""
+    return len(platform.local_devices())
+
+
+def device_at(index: int) -> Device:
+    """The device with this ordinal."""
+    if index >= len(_devices):
+        if not _devices:
+            platform.prepare_host()
+        # Ordinal 0 always exists: tensors can be described on it before the client starts.
+        if index > 0 and index >= device_count():
+            raise RuntimeError(
+                f"xla:{index} does not exist: this process has {device_count()} device(s), "
+                f"xla:0 to xla:{device_count() - 1}. On the CPU, CPU_NUM_DEVICES sets how many there are."
+            )
+        with LOCK:
+            while before_first_use:
+                before_first_use.pop()()
+            while index > 0 and before_second_ordinal:
+                before_second_ordinal.pop()()
+            while len(_devices) <= index:
+                _devices.append(Device(len(_devices)))
+    return _devices[index]
+
+
+def existing_devices() -> list[Device]:
+    """The devices something was done on so far."""
+    return _devices
+
+
+def current_index() -> int:
+    """The ordinal a bare "xla" means in this thread."""
+    return current.index
+
+
+def set_current_index(index: int) -> None:
+    """Makes `index` the ordinal that a bare "xla" means in this thread."""
+    device_at(index)
+    word = device_word(index)
+    current.index, current.word = index, word
+
+
+def device_for(device: Any) -> Device:
+    """The device that a factory's `device` argument names."""
+    if device is None:
+        return device_at(current_index())
+    index = device.index if isinstance(device, torch.device) else torch.device(device).index
+    return device_at(current_index() if index is None else index)
+
+
+def uninitialised(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device: Device) -> Value:
+    """A value nobody has written yet."""
+    return Value(spec_of(size, stride, dtype), device, None, -1)
+
+
+_EMPTY_PLANS: dict[Any, Plan] = {}
+table_of_plans(_EMPTY_PLANS)
+
+
+def empty_plan(value: Value) -> Plan:
+    """The plan that gives uninitialised memory a value when it is read after all: zeros."""
+    plan = _EMPTY_PLANS.get(value.spec)
+    if plan is None:
+        size, dtype = list(value.spec.size), value.spec.dtype
+        plan = _EMPTY_PLANS[value.spec] = Plan(
+            torch.ops.aten.zeros.default, ((size,), {"dtype": dtype}), (), (), (value.spec,)
+        )
+    return plan

@@ -1,0 +1,169 @@
+"""An operation that runs when it is called: by the schedule of a tape that held nothing else, found the first time.
+
+From the second time on there is no tape: the operands' buffers go into the program, and what comes out into values.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from operator import le
+from sys import getrefcount
+from typing import Any, NamedTuple
+
+from .. import config, dtypes, metrics
+from ..compile.program import Program
+from ..execute import executor
+from ..execute.executor import ALONE, Around
+from ..graph.spec import spec_of
+from ..graph.tape import Value
+from ..metrics import events
+from ..metrics.events import Cause
+from ..uninterrupted import stores
+from . import live_counters, recency, sync
+from .device import Device
+from .launcher import launch
+from .sync import Schedule, lines_of
+
+_graph_size = metrics.metric("TensorsGraphSize", metrics.Unit.SCALAR)
+
+# What a value counts besides the lists that hold it, when it is counted as `Taken` does.
+_UNLISTED = next(map(getrefcount, [Value(spec_of((), (), None), None, None, 0)])) - 1
+
+
+@dataclass(eq=False, slots=True)
+class Shortcut:
+    """How an operation runs without a tape."""
+
+    schedule: Schedule
+    program: Program
+    inputs: tuple[int, ...]  # of the values that the operation reads, the one for each input of the program
+    results: tuple[int, ...]  # of the program's outputs, the one for each tensor that the operation makes or writes to
+    gives: tuple[int, ...]  # of the values that the operation reads, those whose buffers the program takes
+    used: int = field(default_factory=recency.now)  # when it last ran
+
+    def results_on(self, device: Device) -> tuple[list[Value], list[Value]]:
+        """Values for the program's outputs, and those of them for each tensor that the operation makes or writes to."""
+        graph = self.program.graph
+        made = [Value(graph.specs[slot], device, None, -1) for slot in graph.outputs]
+        return made, [made[place] for place in self.results]
+
+
+class Call(NamedTuple):
+    """A call that needs no tape, if its shortcut is known."""
+
+    key: Any
+    values: list[Value]  # what it reads, each once
+    shortcut: Shortcut | None
+
+
+def look_up(operation: Any, operands: Sequence[Any], device: Device) -> Call | None:
+    """A call of `operation`, which knows the operands' geometry, on `operands`: each a value or (value, view).
+
+    `None` if it needs a tape: something is recorded or not computed yet, or somebody wants to see each step. The caller
+    holds the lock until the call has run.
+    """
+    if device.tape.code or device.spread is not None or events.closely or events.guarded or sync.inspect is not None:
+        return None
+    key = [operation, dtypes.device_mode()]
+    places: dict[Value, int] = {}
+    for operand in operands:
+        if operand.__class__ is tuple:
+            value: Value = operand[0]
+            key.append(value.spec)  # the memory around the view
+        else:
+            value = operand
+        if value.buffer is None or value.device is not device:
+            return None
+        key.append(places.setdefault(value, len(places)))
+    found = tuple(key)
+    return Call(found, list(places), sync.shortcuts.get(found))
+
+
+def if_held(call: Call) -> Call:
+    """The same call where somebody holds memory that its program would otherwise take."""
+    key = call.key, "held"
+    return Call(key, call.values, sync.shortcuts.get(key))
+
+
+class Held(Exception):
+    """Somebody holds what a program was about to take."""
+
+
+class _Refusing(dict[bool, None]):
+    def __missing__(self, key: bool) -> None:
+        raise Held
+
+
+_agree: Callable[[bool], None] = _Refusing({True: None}).__getitem__
+
+
+class Taken(NamedTuple):
+    """What a program takes: values, and how often each may be held when it does."""
+
+    values: list[Value]
+    most: list[int]
+
+    def are_free(self, besides: int = 0) -> bool:
+        """Whether nobody holds more of them than is known, and the `besides` that will let go of them."""
+        return all(map(le, map(getrefcount, self.values), map(besides.__add__, self.most)))
+
+    def refusal(self) -> Iterator[None]:
+        """Raises `Held`, when it is run through, if they are not free."""
+        return map(_agree, map(le, map(getrefcount, self.values), self.most))
+
+
+NOTHING = Taken([], [])
+
+
+def taken(call: Call, *known: Sequence[Any]) -> Taken | None:
+    """What the program of `call` takes if nobody else holds it; `known` are lists of values or of (value, view) that
+    hold them. `None` if it may not take them."""
+    shortcut, values = call.shortcut, call.values
+    assert shortcut is not None
+    given = [values[place] for place in shortcut.gives]
+    if any(value.shared for value in given):
+        return None
+    inputs = [values[place] for place in shortcut.inputs]  # as `run` lists them
+    holders = [each[0] if each.__class__ is tuple else each for each in chain(*known, values, given, inputs)]
+    return Taken(given, [_UNLISTED + holders.count(value) for value in given])
+
+
+def run(
+    call: Call, made: list[Value], numbers: Sequence[float | int], draws: list[int], around: Around = ALONE
+) -> None:
+    """Starts the program; `made` are the values that get its outputs."""
+    shortcut, values = call.shortcut, call.values
+    assert shortcut is not None
+    shortcut.used = recency.now()
+    schedule, program = shortcut.schedule, shortcut.program
+    launch(
+        program,
+        [values[place] for place in shortcut.inputs],
+        made,
+        numbers,
+        draws,
+        Cause.SYNC,
+        lambda: lines_of(schedule.cut, schedule.lines),
+        Around(around.before, chain(stores(made, "line", schedule.output_lines), around.after), around.undo),
+        schedule.counts,
+    )
+    _graph_size.add(len(program.graph.operations))
+    live_counters.values.value += len(made)
+    if config.sync_wait():
+        executor.wait(shortcut.program.target.devices)
+
+
+def learn(key: Any, slots: list[int], results: Sequence[int], schedule: Schedule) -> None:
+    """Keeps the `schedule` of a tape that held one call alone, whose values had these `slots` and whose results those.
+
+    Not if it needs more than the call's operands, or leaves a tensor what it had.
+    """
+    program, part = schedule.program, schedule.cut
+    if program is None or key in sync.shortcuts:
+        return
+    if not set(part.inputs) <= set(slots) or not set(results) <= set(part.outputs):
+        return
+    inputs, outputs = [slots.index(slot) for slot in part.inputs], map(part.outputs.index, results)
+    gives = tuple(inputs[index] for index in program.donated)
+    sync.shortcuts[key] = Shortcut(schedule, program, tuple(inputs), tuple(outputs), gives)
+    recency.trim(sync.shortcuts, 4 * config.compilation_cache_size())

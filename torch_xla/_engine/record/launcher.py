@@ -1,0 +1,38 @@
+"""Values in, a program, values out: the one way in which programs are started.
+
+A tape, an operation that runs at once, a replay, a pack and a cached graph all come here.
+"""
+
+from collections.abc import Sequence
+
+from ..compile.program import Program
+from ..execute import executor
+from ..execute.executor import ALONE, Around, SourceLines
+from ..graph.tape import Value
+from ..metrics.counters import Counter
+from ..metrics.events import Cause
+from . import live_counters
+from .generator import keys_of
+
+
+def launch(
+    program: Program,
+    inputs: Sequence[Value],
+    outputs: Sequence[Value],
+    numbers: Sequence[float | int] = (),
+    draws: list[int] | None = None,
+    cause: Cause = Cause.SYNC,
+    source_lines: SourceLines = lambda: (),
+    around: Around = ALONE,
+    counts: Sequence[tuple[Counter, int]] = (),
+) -> None:
+    """Starts `program` on the buffers of `inputs`, and gives the buffers of its results to `outputs`.
+
+    `draws` are the states of its random numbers; `counts` is added to counters. The caller holds the lock. An interrupt
+    finds the run as not begun, or all of it done, with what is to happen `around` it.
+    """
+    keys = keys_of(draws) if draws else None
+    executor.run(program, [value.buffer for value in inputs], numbers, keys, outputs, cause, source_lines, around)
+    live_counters.buffers.value += len(outputs)
+    for counter, count in counts:
+        counter.value += count

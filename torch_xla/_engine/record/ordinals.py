@@ -1,0 +1,40 @@
+"""Devices by the names people give them: "xla", "xla:1", 1, a `torch.device`, and the real name, "CPU:1"."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..client import platform
+from . import device as devices
+from .device import Device
+
+
+def device_named(device: Any = None) -> Device:
+    """The device called `device`; without a name, the current one of this thread."""
+    return devices.device_at(index_of(device))
+
+
+def index_of(device: Any = None) -> int:
+    """The ordinal of the device called `device`; without a name or a number, the current one of this thread."""
+    if device is None:
+        return devices.current_index()
+    if isinstance(device, int):
+        if device < 0:
+            raise RuntimeError(f"xla:{device} does not exist: ordinals count from 0")
+        return device
+    if isinstance(device, str) and not device.startswith("xla"):
+        for index, real in enumerate(map(platform.real_name, platform.local_devices())):
+            if device == real:
+                return index
+    named = torch.device(device)
+    if named.type != "xla":
+        raise RuntimeError(f"{device} is not an xla device: expected a name such as 'xla', 'xla:0' or 'CPU:0'")
+    return devices.current_index() if named.index is None else named.index
+
+
+def real_names(names: Sequence[Any] | None = None) -> list[str]:
+    """The names of the hardware behind these devices, or behind all of this process, "CPU:0"."""
+    local = platform.local_devices()
+    chosen = range(len(local)) if names is None else [device_named(name).index for name in names]
+    return [platform.real_name(local[index]) for index in chosen]

@@ -1,0 +1,87 @@
+"""What is recorded and not yet run, as a graph that can be looked at. Looking runs nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..compile.program import Program
+from ..compile.source_metadata import Origins, Scope, scopes_at
+from ..graph.graph import Cut, Graph, cut, decode, effective, needed, needed_in_order
+from ..graph.tape import Tape
+from ..graph.text import Line
+from .device import LOCK, Device, current_index, device_at
+from .storage import operand_slot, snapshot
+from .sync import held, lines_of
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A graph with the numbers, the source lines and the scopes it was recorded with."""
+
+    graph: Graph
+    numbers: tuple[Any, ...]
+    lines: tuple[Line | None, ...]
+    scopes: Sequence[Scope]
+    device: Device
+    slots: tuple[int, ...]  # of the inputs, on the device's tape
+
+    def lowered(self) -> Any:
+        """The graph after the rules were applied to it: JAX's `Lowered`, from which StableHLO and HLO can be had."""
+        program = Program(self.graph, (), self.device.target_of(self.graph))
+        program.origins = Origins(self.lines, self.scopes)
+        return program.lowered(self.numbers)
+
+
+def graph_of(tensors: Sequence[torch.Tensor]) -> Pending:
+    """The graph whose outputs are `tensors`, in their order. One that is computed already is an input."""
+    if not tensors:
+        return live_graph(device_at(current_index()))
+    with LOCK:
+        values = [snapshot(on_xla(tensor)) for tensor in tensors]
+        device: Device = values[0].device
+        if any(value.device is not device for value in values):
+            names = ", ".join(sorted({str(tensor.device) for tensor in tensors}))
+            raise RuntimeError(f"a graph belongs to one device; these tensors are on {names}")
+        tape = device.tape
+        slots = [operand_slot(tape, value) for value in values]
+        _, operations, producer = decode(tape.code)
+        return _cut(device, slots, needed_in_order(operations, producer, slots))
+
+
+def live_graph(device: Device) -> Pending:
+    """The graph that the next sync of `device` would run."""
+    with LOCK:
+        somebody_holds = held(device.tape.values)
+        _, operations, producer = decode(device.tape.code)
+        slots = [slot for slot, made_by in enumerate(producer) if made_by >= 0 and somebody_holds[slot]]
+        return _cut(device, slots, needed(operations, producer, slots, effects=effective(operations)))
+
+
+def _cut(device: Device, slots: list[int], chosen: list[int]) -> Pending:
+    tape: Tape = device.tape
+    inputs, operations, _ = decode(tape.code)
+    part: Cut = cut(inputs, operations, chosen, slots)
+    lines = tape.all_lines()
+    return Pending(
+        part.graph,
+        tuple(tape.numbers[index] for index in part.numbers),
+        lines_of(part, lines),
+        scopes_at(part.positions, tape.scopes),
+        device,
+        part.inputs,
+    )
+
+
+def is_pending(tensor: torch.Tensor) -> bool:
+    """Whether what `tensor` shows is yet to be computed."""
+    value = getattr(tensor.untyped_storage(), "value", None)
+    return value is None or value.buffer is None
+
+
+def on_xla(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor` itself; raises for one of another device."""
+    if tensor.device.type != "xla":
+        raise RuntimeError(f"Expected XLA tensor. Got: {tensor.type()}")
+    return tensor

@@ -1,0 +1,204 @@
+"""The lazy value lives on the storage: every alias of a storage reads and writes the same one.
+
+A tensor is PyTorch's: size, stride and offset over a storage. `storage.value` says what the storage holds now. A tensor
+that shows the whole of it in its own order reads it for nothing; any other tensor records a read through its view.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..graph.interned import drop_unheld, look_through, note_new, table_of_plans
+from ..graph.plan import Operand, Plan
+from ..graph.spec import Spec, contiguous_stride, spec_of
+from ..graph.tape import Tape, Value
+from ..lowering.storage import READ, WRITE
+from ..private import torch as private
+from ..uninterrupted import run_through, stores
+from ..view.geometry import Geometry
+from .device import LOCK, Device, device_for, empty_plan
+from .upload import upload
+
+as_strided = torch.ops.aten.as_strided.default._handle.redispatch_boxed
+_set = torch.ops.aten.set_.source_Storage_storage_offset._handle.redispatch_boxed
+META_KEYS = private.META_KEYS
+
+
+class View:
+    """How a tensor looks at its storage. Interned, so `is` compares two views."""
+
+    __slots__ = ("conj", "dtype", "geometry", "neg", "shown")
+
+    def __init__(self, geometry: Geometry, dtype: torch.dtype, conj: bool, neg: bool) -> None:
+        self.geometry = geometry
+        self.dtype = dtype
+        self.conj = conj  # it shows the complex conjugates
+        self.neg = neg  # it shows the negatives
+        self.shown = spec_of(geometry.size, contiguous_stride(geometry.size), dtype)
+
+
+_views: dict[Any, View] = {}
+
+_read_plans: dict[tuple[Spec, View], Plan] = {}
+_write_plans: dict[tuple[Spec, View], Plan] = {}
+
+table_of_plans(_read_plans)
+table_of_plans(_write_plans)
+look_through(lambda: drop_unheld(_views), 0)
+
+
+def value_of(tensor: torch.Tensor) -> Value:
+    """What the storage of `tensor` holds; memory nobody described yet is uninitialised."""
+    storage = tensor.untyped_storage()
+    value: Value | None = getattr(storage, "value", None)
+    if value is None:
+        value = _adopt(tensor, storage)
+    return value
+
+
+def _adopt(tensor: torch.Tensor, storage: torch.UntypedStorage) -> Value:
+    # The storage holds bytes from the host, for instance those of a file, or PyTorch made it without us. The first
+    # tensor that looks at it tells the dtype and the order of memory.
+    geometry = Geometry(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
+    device = device_for(tensor.device)
+    host: torch.UntypedStorage | None = getattr(storage, "host", None)
+    if host is None:
+        spec = spec_of((geometry.extent,), (1,), tensor.dtype)
+        value = Value(spec, device, None, -1)
+    else:
+        value = upload(_as_first_seen(host, geometry, tensor.dtype), device)
+        storage.host = None  # type: ignore[attr-defined]
+    storage.value = value  # type: ignore[attr-defined]
+    return value
+
+
+def _as_first_seen(host: torch.UntypedStorage, geometry: Geometry, dtype: torch.dtype) -> torch.Tensor:
+    count, rest = divmod(host.nbytes(), dtype.itemsize)
+    if rest:
+        return torch.empty(0, dtype=torch.uint8).set_(host)  # type: ignore[call-overload, no-any-return]
+    whole = torch.empty(0, dtype=dtype)
+    if geometry.numel == count and geometry.offset == 0 and geometry.is_dense():
+        return whole.set_(host, 0, geometry.size, geometry.stride)  # type: ignore[call-overload, no-any-return]
+    return whole.set_(host, 0, (count,), (1,))  # type: ignore[call-overload, no-any-return]
+
+
+def shows_all(tensor: torch.Tensor, spec: Spec) -> bool:
+    """Whether `tensor` shows the storage's value as it is."""
+    return (
+        tensor.shape == spec.size
+        and tensor.stride() == spec.stride
+        and tensor.dtype is spec.dtype
+        and not (spec.is_complex and (tensor.is_conj() or tensor.is_neg()))
+    )
+
+
+def view_of(tensor: torch.Tensor) -> View:
+    """How `tensor` looks at its storage."""
+    dtype = tensor.dtype
+    conj = dtype.is_complex and tensor.is_conj()
+    key = (tensor.shape, tensor.stride(), tensor.storage_offset(), dtype, conj, tensor.is_neg())
+    view = _views.get(key)
+    if view is None:
+        geometry = Geometry(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
+        view = _views.setdefault(key, View(geometry, dtype, conj, tensor.is_neg()))
+        note_new()
+    return view
+
+
+def operand_slot(tape: Tape, value: Value) -> int:
+    """The slot of a storage's value on `tape`."""
+    if value.tape is tape:
+        return value.slot
+    return tape.enter(value, empty_plan(value) if value.buffer is None else None)
+
+
+def read_slot(tape: Tape, value: Value, view: View) -> int:
+    """The slot of what a view shows of `value`; recorded once per tape."""
+    base = operand_slot(tape, value)
+    slot = tape.reads.get((base, view))
+    if slot is None:
+        plan = _read_plans.get((value.spec, view))
+        if plan is None:
+            plan = _read_plans[value.spec, view] = _read_plan(value.spec, view)
+        (shown,) = tape.append(plan, (base,), value.device)
+        slot = tape.reads[base, view] = shown.slot
+    return slot
+
+
+def _view_arguments(spec: Spec, view: View) -> tuple[Any, ...]:
+    return Geometry(spec.size, spec.stride), view.geometry, spec.dtype, view.dtype, view.conj, view.neg
+
+
+def _read_plan(spec: Spec, view: View) -> Plan:
+    return Plan(READ, ((Operand(0), *_view_arguments(spec, view)), {}), (spec,), (), (view.shown,))
+
+
+def _write_plan(spec: Spec, view: View) -> Plan:
+    arguments = (Operand(0), Operand(1), *_view_arguments(spec, view))
+    return Plan(WRITE, (arguments, {}), (spec, view.shown), (), (spec,))
+
+
+def hold(tensor: torch.Tensor, value: Value) -> None:
+    """Makes `value`, of the shape and dtype of `tensor`, what `tensor` shows from now on."""
+    tensor.untyped_storage().value = _written(tensor, value_of(tensor), value)  # type: ignore[attr-defined]
+
+
+def hold_together(tensors: Sequence[torch.Tensor], values: Sequence[Value]) -> None:
+    """`hold` for each of the `tensors` and its value: an interrupt finds all of them written, or none."""
+    storages: dict[int, Any] = {}
+    held: dict[int, Value] = {}
+    for tensor, value in zip(tensors, values, strict=True):
+        storage = tensor.untyped_storage()
+        place = storage._cdata
+        # Several may show parts of one storage.
+        held[place] = _written(tensor, held.get(place) or value_of(tensor), value)
+        storages[place] = storage
+    run_through(stores(storages.values(), "value", held.values()))
+
+
+def _written(tensor: torch.Tensor, base: Value, value: Value) -> Value:
+    """What the storage of `tensor` holds in the place of `base` when `tensor` shows `value`."""
+    if shows_all(tensor, base.spec):
+        return value
+    view = view_of(tensor)
+    with LOCK:
+        tape = base.device.tape
+        plan = _write_plans.get((base.spec, view))
+        if plan is None:
+            plan = _write_plans[base.spec, view] = _write_plan(base.spec, view)
+        (written,) = tape.append(plan, (operand_slot(tape, base), operand_slot(tape, value)), base.device)
+    return written
+
+
+def wrap(value: Value) -> torch.Tensor:
+    """A new tensor whose storage holds `value`."""
+    spec = value.spec
+    device: Device = value.device
+    tensor = device.new_tensor(spec.size, spec.dtype)
+    tensor.untyped_storage().value = value  # type: ignore[attr-defined]
+    if not spec.is_contiguous:
+        tensor = as_strided(META_KEYS, tensor, spec.size, spec.stride, 0)
+    return tensor
+
+
+def point_at(
+    tensor: torch.Tensor, storage: Any, offset: int, size: Sequence[int], stride: Sequence[int]
+) -> torch.Tensor:
+    """Makes `tensor` itself a view of `storage`."""
+    if storage.resizable():
+        return _set(META_KEYS, tensor, storage, offset, size, stride)  # type: ignore[no-any-return]
+    # On ordinals above 0 storages are not resizable. The Meta kernel insists on that, unless nothing is shown.
+    _set(META_KEYS, tensor, storage, 0, [0], [1])
+    tensor.data = as_strided(META_KEYS, tensor, size, stride, offset)
+    return tensor
+
+
+def snapshot(tensor: torch.Tensor) -> Value:
+    """What `tensor` shows now, as a value of its own: the storage's, or a recorded read of it."""
+    value = value_of(tensor)
+    if shows_all(tensor, value.spec):
+        return value
+    with LOCK:
+        tape = value.device.tape
+        return tape.values[read_slot(tape, value, view_of(tensor))]

@@ -1,0 +1,100 @@
+"""From host tensors to device values."""
+
+import time
+
+import numpy as np
+import torch
+
+from .. import dtypes, metrics
+from ..client import buffers
+from ..graph.spec import Spec, spec_of
+from ..graph.tape import Value
+from ..metrics import Unit, events
+from ..metrics.events import Direction, Transfer
+from ..metrics.lines import line_above, user_lines
+from ..view.geometry import Geometry
+from . import live_counters
+from .device import Device
+
+_transferring = metrics.metric("TransferToDeviceTime")
+_transforming = metrics.metric("TransferToDeviceTransformTime")
+_sent = metrics.metric("OutboundData", Unit.BYTES)
+
+# NumPy has no such dtypes: their bits travel as integers.
+_BITS = {1: torch.uint8, 2: torch.int16}
+
+# Up to so many numbers are remembered on the host: what a program writes as a list, of indices or of weights.
+_FEW = 64
+
+# NumPy, by way of which the elements travel, has no more.
+_MOST_DIMS = 64
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """The memory of a CPU tensor as a NumPy array of the matching dtype; shared where PyTorch can."""
+    dtype = dtypes.to_jax(tensor.dtype)
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    if dtype.isbuiltin != 1:
+        tensor = tensor.contiguous()
+        return tensor.view(_BITS[tensor.element_size()]).numpy().view(dtype)
+    return tensor.numpy()
+
+
+def from_numpy(array: np.ndarray) -> torch.Tensor:
+    """A CPU tensor on the memory of `array`."""
+    dtype = dtypes.to_torch(array.dtype)
+    if array.dtype.isbuiltin != 1:
+        width = _BITS[array.dtype.itemsize]
+        plain = np.ascontiguousarray(array).view({torch.uint8: np.uint8, torch.int16: np.int16}[width])
+        return torch.from_numpy(plain.reshape(array.shape)).view(dtype)
+    return torch.from_numpy(array)
+
+
+def upload(tensor: torch.Tensor, device: Device) -> Value:
+    """A value on `device` with the contents of a CPU tensor, which may change afterwards."""
+    if tensor.dim() > _MOST_DIMS:
+        raise RuntimeError(
+            f"only tensors with up to {_MOST_DIMS} dims are supported on an xla device; this one has {tensor.dim()}. "
+            "Merge some with `.flatten()` or `.reshape(...)` before you move it."
+        )
+    spec = dense_spec(tensor)
+    if events.guarded:
+        events.ask(_transfer(tensor, device, time.perf_counter(), 0.0))
+    start = time.perf_counter_ns()
+    host = to_numpy(tensor)
+    wanted = dtypes.to_jax(dtypes.on_device(tensor.dtype))
+    if host.dtype != wanted:
+        host = host.astype(wanted)
+    elif np.may_share_memory(host, host):
+        host = buffers.owned_copy(host, device.target)
+    transformed = time.perf_counter_ns()
+    value = Value(spec, device, None, -1)
+    value.buffer = buffers.put(host, device.target)
+    ended = time.perf_counter_ns()
+    _transforming.add(transformed - start)
+    _transferring.add(ended - start)
+    _sent.add(host.nbytes)
+    live_counters.values.value += 1
+    live_counters.buffers.value += 1
+    if 0 < host.size <= _FEW and host.dtype.kind in "fiu":
+        value.contents = host.copy()
+    if events.closely:
+        transfer = _transfer(tensor, device, start * 1e-9, (ended - start) * 1e-9)
+        value.line = transfer.frames[0]
+        events.emit(transfer)
+    elif events.watched:
+        value.line = line_above(3)  # between this and the user are two functions of ours at least
+    return value
+
+
+def _transfer(tensor: torch.Tensor, device: Device, start: float, seconds: float) -> Transfer:
+    frames = user_lines(events.depth)
+    return Transfer(Direction.TO_DEVICE, device.index, tensor.nbytes, frames, start, seconds, False)
+
+
+def dense_spec(tensor: torch.Tensor) -> Spec:
+    """The spec of a value with the order of memory of `tensor`, or with the plain one if that has gaps."""
+    size = tuple(tensor.shape)
+    if Geometry(size, tuple(tensor.stride())).is_dense():
+        return spec_of(size, tuple(tensor.stride()), tensor.dtype)
+    return spec_of(size, Geometry.contiguous(size).stride, tensor.dtype)

@@ -1,0 +1,71 @@
+"""Names of PyTorch/XLA 2 that this package does not have, each with the reason and what to write instead."""
+
+from collections.abc import Callable
+from typing import Any
+
+_BRIDGE = (
+    "it belongs to the steps in which PyTorch/XLA 2 turned an FX graph into one with a hash; here the graph becomes "
+    "one operation. Use extract_compiled_graph, or torch.compile(backend='openxla')"
+)
+_DONATION = (
+    "the memory of inputs that nobody holds any more is given away by itself at each step. Drop the last reference to "
+    "a tensor (`del x`, or assign to it) before the step ends"
+)
+_PREEMPTION = (
+    "PJRT tells of no preemption through JAX. Handle the signal that your machine sends (signal.signal(SIGTERM, …)) "
+    "and save a checkpoint there"
+)
+
+REASONS: dict[str, dict[str, str]] = {
+    "torch_xla._XLAC": {
+        "_set_buffer_donation": _DONATION,
+        "_get_buffer_donation": _DONATION,
+        "_xla_set_enable_alias_with_buffer_donor_config": _DONATION,
+        "_xla_get_enable_alias_with_buffer_donor_config": _DONATION,
+        "_activate_preemption_sync_manager": _PREEMPTION,
+        "_deactivate_preemption_sync_manager": _PREEMPTION,
+        "_sync_point_reached": _PREEMPTION,
+        "_xla_mark_dynamic": (
+            "sizes of recorded tensors are fixed numbers. Pad what varies to a few sizes, or export the program with "
+            "dynamic dimensions (torch.export, torch_xla.stablehlo)"
+        ),
+        "_set_xla_custom_op_name_prefix": (
+            "operations are named by blocks, not tensor by tensor. Write `with torch_xla.debug.profiler.Trace(name):`, "
+            "or trace_modules(model), around them"
+        ),
+        "_get_seed_info_id": (
+            "a seed is no input of a recorded computation: each run draws new numbers. Set the state by "
+            "_xla_set_rng_seed, and leave the inputs as _get_tensors_xla_device_data_node gives them"
+        ),
+    },
+    "torch_xla._dynamo.dynamo_bridge": dict.fromkeys(
+        (
+            "GraphInputMatcher", "Deduper", "SpecialReturnHandler", "NoneRemover", "extract_graph_helper",
+            "extract_internal", "UnsupportedNodesCollector", "InputCollector", "XLAConstructorMoverPass",
+            "partition_fx_graph_for_cpu_fallback",
+        ),
+        _BRIDGE,
+    ),
+    "torch_xla.core.xla_model": {
+        "DeviceContext": "closures of a step are kept by the engine. Use add_step_closure",
+    },
+    "torch_xla.utils.buffer_donor_context": {"alias_with_buffer_donor_config": _DONATION},
+    "torch_xla.utils.checkpoint": dict.fromkeys(
+        ("CheckpointStatus", "chkpt_status"),
+        "the state of a checkpoint is kept by PyTorch's own. Use torch_xla.utils.checkpoint.checkpoint, or "
+        "torch.utils.checkpoint.checkpoint",
+    ),
+}  # fmt: skip
+
+
+def asked_of(module: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a module: an `AttributeError` that says why a name is not there, and what to use."""
+    reasons = REASONS[module]
+
+    def __getattr__(name: str) -> Any:
+        reason = reasons.get(name)
+        if reason is None:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        raise AttributeError(f"{module}.{name} is not in this version of torch_xla: {reason}.", name=name)
+
+    return __getattr__

@@ -1,0 +1,63 @@
+"""Loops on the device: one program, whatever the number of rounds, and no read on the host."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .._engine.dynamo import loops
+
+
+def while_loop(
+    cond_fn: Callable[..., Any],
+    body_fn: Callable[..., Any],
+    carried_inputs: Sequence[Any],
+    additional_inputs: Sequence[Any] | None = None,
+) -> Any:
+    """Runs `carried = body_fn(*carried, *additional)` on the device while `cond_fn(*carried, *additional)` holds.
+
+    `carried_inputs` is a tuple of tensors and numbers, nested as you like; `body_fn` returns the same with the same
+    sizes and dtypes, and `cond_fn` a tensor of one element. Both may close over tensors and draw random numbers. They
+    are traced at every call, once each; equal ones share a program. The result has no gradient, as it is not known how
+    many rounds there will be: use `torch_xla.experimental.scan` where it is.
+
+    Raises `ValueError` where `body_fn` returns something else than it carries, `TypeError` for a condition that is no
+    tensor of one element, `RuntimeError` where the body writes to a tensor it closes over.
+
+    >>> import torch
+    >>> from torch_xla.experimental.fori_loop import while_loop
+    >>> x = torch.tensor(2.0, device="xla")
+    >>> def improve(count, guess):
+    ...     return count + 1, (guess + 2.0 / guess) / 2
+    >>> rounds, root = while_loop(lambda count, guess: (guess * guess - 2).abs() > 1e-6, improve, (0, x))
+    >>> rounds.item(), round(root.item(), 5)
+    (4, 1.41421)
+    """
+    additional = tuple(additional_inputs or ())
+    return loops.while_loop(
+        lambda *carried: cond_fn(*carried, *additional), lambda *carried: body_fn(*carried, *additional), carried_inputs
+    )
+
+
+def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], *input_value: Any) -> Any:
+    """Runs `value = body_fun(i, *value)` on the device for `i` from `lower` to `upper` - 1: numbers or tensors.
+
+    `body_fun` returns the next value: one tensor for one, a tuple for several, of the same sizes and dtypes. The result
+    is the last value in the same form. As `while_loop`, it has no gradient.
+
+    >>> import torch
+    >>> from torch_xla.experimental.fori_loop import fori_loop
+    >>> fori_loop(0, 5, lambda i, x: x + i, torch.zeros(2, device="xla"))
+    tensor([10., 10.], device='xla:0')
+    """
+    if not input_value:
+        raise TypeError("fori_loop() needs at least one value that the body changes")
+    limit = loops.as_tensor(upper).to(torch.int64)
+
+    def once(i: torch.Tensor, *value: Any) -> tuple[Any, ...]:
+        result = body_fun(i, *value)
+        return (i + 1, *(result if isinstance(result, tuple | list) else (result,)))
+
+    start = loops.as_tensor(lower).to(torch.int64)
+    _, *results = loops.while_loop(lambda i, *_: i < limit, once, (start, *input_value))
+    return results[0] if len(results) == 1 else tuple(results)

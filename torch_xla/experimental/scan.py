@@ -1,0 +1,92 @@
+"""Loops over the slices of tensors: the body is traced and compiled once, however many rounds there are."""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._higher_order_ops.associative_scan import associative_scan as _associative_scan
+from torch.utils import _pytree as pytree
+
+from .._engine.dynamo import scanning
+from .._engine.dynamo.scanning import default_partition as default_partition
+
+_recipes: "weakref.WeakKeyDictionary[Any, dict[Any, scanning.Recipe]]" = weakref.WeakKeyDictionary()
+
+
+def scan(
+    fn: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any,
+    partition_fn: Callable[..., Any] = default_partition,
+    is_fn_pure: bool = False,
+) -> tuple[Any, Any]:
+    """Applies `carry, y = fn(carry, x)` to the slices `x` of `xs` along their first dimension, as one operation.
+
+    `init`, `xs` and what `fn` returns are tensors or nested structures of them; the carry keeps its structure, sizes
+    and dtypes. Gives the last carry and the `y`s, stacked. `fn` may close over tensors, also over parameters, which get
+    gradients, and over buffers, which it may write to; it may draw random numbers, in each round others, and write in
+    place to its arguments without their changing outside.
+
+    `partition_fn` tells what the backward pass reads and what it computes again: `default_partition` keeps what the
+    forward pass computed, `functorch.compile.min_cut_rematerialization_partition` the least that the rest follows from.
+    With `is_fn_pure`, `fn` is traced once for each kind of arguments, else at every call. Gradients of gradients are
+    not available.
+
+    Raises `ValueError` for a body that returns something else than it carries, and for `xs` that are empty or of
+    unequal lengths.
+
+    >>> import torch
+    >>> from torch_xla.experimental.scan import scan
+    >>> weight = torch.tensor(2.0, device="xla", requires_grad=True)
+    >>> def step(total, x):
+    ...     total = total + weight * x
+    ...     return total, total.square()
+    >>> total, squares = scan(step, torch.zeros((), device="xla"), torch.arange(1.0, 4.0, device="xla"))
+    >>> squares
+    tensor([  4.,  36., 144.], device='xla:0', grad_fn=...)
+    >>> total.backward()
+    >>> weight.grad
+    tensor(6., device='xla:0')
+    """
+    if not callable(fn):
+        raise ValueError(f"scan() takes a function of carry and slice; got a {type(fn).__name__}")
+    _length(xs)
+    known = _recipes.setdefault(fn, {}) if is_fn_pure else {}
+    leaves, tree = pytree.tree_flatten((init, xs))
+    key = (tree, partition_fn, torch.is_grad_enabled(), *map(_kind, leaves))
+    recipe = known.get(key)
+    if recipe is None:
+        recipe = known[key] = scanning.trace(fn, init, xs)
+    return scanning.run(recipe, init, xs, partition_fn)
+
+
+def associative_scan(fn: Callable[[Any, Any], Any], xs: Any, reverse: bool = False, dim: int = 0) -> Any:
+    """All partial results of `fn`, an associative function of two elements, along dimension `dim` of `xs`.
+
+    The elements are slices of `xs`, a tensor or a nested structure; `fn` is applied to many at once, in a number of
+    steps that grows with the logarithm of their number. With `reverse` it starts from the end. It has gradients.
+
+    >>> import torch
+    >>> from torch_xla.experimental.scan import associative_scan
+    >>> associative_scan(torch.maximum, torch.tensor([1.0, 3.0, 2.0], device="xla"))
+    tensor([1., 3., 3.], device='xla:0')
+    """
+    return _associative_scan(fn, xs, dim, reverse, combine_mode="generic")
+
+
+def _length(xs: Any) -> int:
+    tensors = scanning.tensors_in(xs)
+    if not tensors:
+        raise ValueError("scan() needs at least one tensor in `xs`, which tells how many rounds there are")
+    lengths = {tensor.shape[0] if tensor.dim() else None for tensor in tensors}
+    if len(lengths) != 1 or None in lengths or 0 in lengths:
+        shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
+        raise ValueError(f"scan() needs `xs` of one length, and not 0, along their first dimension; got {shapes}")
+    return int(next(iter(lengths)) or 0)
+
+
+def _kind(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad
+    return type(leaf), repr(leaf)

@@ -1,0 +1,59 @@
+"""Marks that make a part of an exported model one composite of StableHLO; `mark_pattern_utils` sets them."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from .._engine.lowering import library
+
+
+@dataclass
+class BoundaryMetadata:
+    """One mark: the composite's name and identity, and which of its inputs or outputs the tensor is."""
+
+    name: str
+    pos: int
+    id: str
+    is_input: bool = True
+    attr: dict[str, Any] | None = None
+
+
+class BoundaryMetadataSerializer(json.JSONEncoder):
+    """Writes marks as JSON.
+
+    >>> import json
+    >>> from torch_xla.experimental.xla_marker import BoundaryMetadata, BoundaryMetadataSerializer
+    >>> json.dumps(BoundaryMetadata("gelu", 0, "a"), cls=BoundaryMetadataSerializer)
+    '{"name": "gelu", "pos": 0, "id": "a", "is_input": true, "attr": null}'
+    """
+
+    def default(self, o: Any) -> Any:
+        """A mark as a dictionary of its fields."""
+        return asdict(o) if isinstance(o, BoundaryMetadata) else super().default(o)
+
+
+def serialize_composite_attr(attr: dict[str, Any] | None) -> str | None:
+    """Attributes of a composite (strings to numbers and strings) as the text that a mark carries.
+
+    >>> from torch_xla.experimental.xla_marker import serialize_composite_attr
+    >>> serialize_composite_attr({"scale": 0.5})
+    '{"scale": 0.5}'
+    """
+    if not attr:
+        return None
+    for name, value in attr.items():
+        if not isinstance(name, str) or not isinstance(value, str | int | float | bool):
+            raise TypeError(f"attributes of a composite are numbers and strings by name; got {name!r}: {value!r}")
+    return json.dumps(attr)
+
+
+def deserialize_composite_attr(attr: str | None) -> dict[str, Any]:
+    """The attributes that `serialize_composite_attr` wrote."""
+    return json.loads(attr) if attr else {}
+
+
+def mark_tensor(x: torch.Tensor, name: str, pos: int, id: str, is_input: bool, attr: str | None = None) -> torch.Tensor:
+    """A copy of `x`, marked as input or output number `pos` of the composite `name` with the identity `id`."""
+    return library.mark_tensor(x, name, pos, id, is_input, attr)

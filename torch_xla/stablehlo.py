@@ -1,0 +1,172 @@
+"""Models as StableHLO: exported, saved, loaded and called, in other processes and other languages too.
+
+A model exported by `torch.export` becomes functions in StableHLO with the weights beside them. A saved one needs
+neither the model's source nor PyTorch: each `functions/*.bytecode` is a portable artifact for any reader of StableHLO,
+`data/` holds the weights as NumPy files, and `load.py` calls it with JAX alone.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from ._engine.export import bundle as bundles
+from ._engine.export import calls, program
+from ._engine.export.bundle import InputLocation as InputLocation
+from ._engine.export.bundle import StableHLOFunc as StableHLOFunc
+from ._engine.export.bundle import StableHLOFunctionMeta as StableHLOFunctionMeta
+from ._engine.export.bundle import StableHLOJSONSerializer as StableHLOJSONSerializer
+from ._engine.export.bundle import StableHLOModelBundle as StableHLOModelBundle
+from ._engine.export.bundle import VariableSignature as VariableSignature
+from ._engine.export.bundle import VariableType as VariableType
+from ._engine.export.bundle import stablehlo_obj_hook as stablehlo_obj_hook
+
+
+@dataclass
+class StableHLOExportOptions:
+    """How a model is exported.
+
+    `include_human_readable_text` saves the text of each function too. `override_tracing_arguments` and
+    `override_tracing_kwargs` are examples of arguments for `save_torch_model_as_stablehlo`; a program that
+    `torch.export` has traced already keeps its own, dynamic dimensions included. `save_weights=False` leaves the
+    weights out of what is saved, `export_weights=False` out of the bundle too. With `inline_all_constant` constants of
+    the model are part of the program, else arguments. Operators or namespaces in `custom_ops_allowed_in_graph` that no
+    rule lowers become custom calls by their name. `export_node_metadata` writes lines of the model's source into the
+    text. `platforms` (such as `("cpu", "cuda", "tpu")`) tells where the program may run; as it stands, the platform of
+    this process.
+    """
+
+    include_human_readable_text: bool = True
+    override_tracing_arguments: tuple[Any, ...] | None = None
+    override_tracing_kwargs: dict[str, Any] | None = None
+    save_weights: bool = True
+    inline_all_constant: bool = True
+    export_weights: bool = True
+    custom_ops_allowed_in_graph: set[str] = field(default_factory=set)
+    export_node_metadata: bool = False
+    platforms: tuple[str, ...] = ()
+
+
+class StableHLOGraphModule:
+    """An exported model that can be called: with tensors, nested as the model takes them; the results are on `xla`.
+
+    Buffers that the model writes to are kept from call to call, and saved.
+
+    >>> import torch
+    >>> from torch_xla.stablehlo import exported_program_to_stablehlo
+    >>> model = torch.nn.Softplus()
+    >>> program = exported_program_to_stablehlo(torch.export.export(model, (torch.ones(2),)))
+    >>> program(torch.zeros(2))
+    tensor([0.6931, 0.6931], device='xla:0')
+    >>> "stablehlo" in program.get_stablehlo_text()
+    True
+    """
+
+    def __init__(self, bundle: StableHLOModelBundle) -> None:
+        self._bundle = bundle
+        self._model = calls.Model(bundle)
+
+    def evaluate(self, method_name: str, args: Any) -> Any:
+        """The result of the function `method_name` for the positional arguments `args`."""
+        return self._model.call(method_name, args, {})
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The result of the only function. Raises `ValueError` for arguments of another structure, size or dtype."""
+        return self._model.call(None, args, kwargs)
+
+    def get_stablehlo_bytecode(self, method_name: str | None = None) -> bytes:
+        """The portable artifact of a function: StableHLO of a version that readers of later ones still take."""
+        return self._model.function(method_name).bytecode
+
+    def get_stablehlo_text(self, method_name: str | None = None) -> str:
+        """The text of a function."""
+        return self._model.function(method_name).text or ""
+
+    def save(self, directory_path: str | os.PathLike[str], options: StableHLOExportOptions | None = None) -> None:
+        """Writes functions, constants and weights below the directory `directory_path`, which is made."""
+        options = options or StableHLOExportOptions()
+        bundles.save(self._model.settled(), directory_path, options.save_weights, options.include_human_readable_text)
+
+    @classmethod
+    def load(cls, directory_path: str | os.PathLike[str]) -> "StableHLOGraphModule":
+        """What `save` wrote. Raises `FileNotFoundError` if the directory holds no exported model."""
+        return cls(bundles.load(directory_path))
+
+
+def exported_program_to_stablehlo(
+    exported_model: ExportedProgram, options: StableHLOExportOptions | None = None
+) -> StableHLOGraphModule:
+    """An exported program as StableHLO. Dynamic dimensions (`torch.export.Dim`) stay dynamic, from size 1 on.
+
+    Raises `NotImplementedError` for operators that no rule lowers, naming them.
+
+    >>> import torch
+    >>> from torch_xla.stablehlo import exported_program_to_stablehlo
+    >>> batch = torch.export.Dim("batch")
+    >>> exported = torch.export.export(torch.nn.Linear(4, 2), (torch.ones(3, 4),), dynamic_shapes=({0: batch},))
+    >>> program = exported_program_to_stablehlo(exported)
+    >>> program(torch.ones(5, 4)).shape
+    torch.Size([5, 2])
+    """
+    options = options or StableHLOExportOptions()
+    chosen = program.Options(
+        inline_constants=options.inline_all_constant,
+        export_weights=options.export_weights,
+        foreign_operators=frozenset(options.custom_ops_allowed_in_graph),
+        with_lines=options.export_node_metadata,
+        platforms=tuple(options.platforms),
+    )
+    return StableHLOGraphModule(program.convert(exported_model, chosen))
+
+
+def save_as_stablehlo(
+    exported_model: ExportedProgram,
+    stablehlo_dir: str | os.PathLike[str],
+    options: StableHLOExportOptions | None = None,
+) -> None:
+    """Exports a program and saves it below `stablehlo_dir`; see `StableHLOGraphModule.save`."""
+    exported_program_to_stablehlo(exported_model, options).save(stablehlo_dir, options)
+
+
+def save_torch_model_as_stablehlo(
+    torchmodel: torch.nn.Module,
+    args: tuple[Any, ...],
+    path: str | os.PathLike[str],
+    options: StableHLOExportOptions | None = None,
+) -> None:
+    """Exports a module as it runs for the arguments `args`, and saves it below `path`.
+
+    >>> import tempfile, torch
+    >>> from torch_xla.stablehlo import StableHLOGraphModule, save_torch_model_as_stablehlo
+    >>> directory = tempfile.mkdtemp()
+    >>> save_torch_model_as_stablehlo(torch.nn.ReLU(), (torch.ones(2),), directory)
+    >>> StableHLOGraphModule.load(directory)(torch.tensor([-1.0, 2.0]))
+    tensor([0., 2.], device='xla:0')
+    """
+    options = options or StableHLOExportOptions()
+    args = options.override_tracing_arguments or args
+    exported = torch.export.export(torchmodel, tuple(args), dict(options.override_tracing_kwargs or {}))
+    save_as_stablehlo(exported, path, options)
+
+
+def stablehlo_function(module: str | bytes) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """A module of StableHLO, as text, bytecode or portable artifact, as a function of tensors.
+
+    Its function `main`, of static shapes, takes one tensor for each argument and gives a tuple of tensors on `xla`.
+    Raises `ValueError` for what is no such module; the function raises `ValueError` for tensors of other sizes or
+    dtypes.
+
+    >>> import torch
+    >>> from torch_xla.stablehlo import stablehlo_function
+    >>> double = stablehlo_function('''
+    ...     func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
+    ...       %y = stablehlo.add %x, %x : tensor<2xf32>
+    ...       return %y : tensor<2xf32>
+    ...     }''')
+    >>> double(torch.ones(2))
+    (tensor([2., 2.], device='xla:0'),)
+    """
+    return calls.function_of(module)

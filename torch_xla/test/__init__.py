@@ -1,0 +1,1 @@
+"""What example programs and tests of PyTorch/XLA import."""
