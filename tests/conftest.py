@@ -12,6 +12,7 @@ import torch
 from torch_xla._engine.compile import disk
 from torch_xla._engine.diagnostics.report import history
 from torch_xla._engine.metrics import counters, samples
+from torch_xla.experimental import eager_mode, is_eager_mode
 
 # The platform is the choice of whoever runs the tests; XLA_FLAGS counts only before the first device exists.
 KEPT = {"PJRT_DEVICE", "XLA_FLAGS"}
@@ -46,6 +47,15 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_PATH", "")  # what an earlier run compiled must not decide what a test sees
 
     disk.choose(None)
+
+
+@pytest.fixture(autouse=True)
+def recorded() -> Iterator[None]:
+    """What a test leaves on is its own failure, not that of those which follow in its process."""
+    yield
+    left_on = is_eager_mode()
+    eager_mode(False)
+    assert not left_on, "the test leaves eager mode on"
 
 
 @pytest.fixture(autouse=True)

@@ -1,14 +1,23 @@
 """A slice of `python -m tests.interrupts`."""
 
 import random
+from collections.abc import Iterator
 
 import pytest
 
 from tests.interrupts.check import interrupted
 from tests.interrupts.programs import PROGRAMS
+from torch_xla.experimental import eager_mode
 
 # These are compiled at each step, by XLA or by Dynamo.
 SLOW = {"compiling", "torch.compile"}
+
+
+@pytest.fixture(autouse=True)
+def recorded_again() -> Iterator[None]:
+    """An interrupt at the first instruction of `__exit__` leaves any mode of Python's on."""
+    yield
+    eager_mode(False)
 
 
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in SLOW])

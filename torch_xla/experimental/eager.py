@@ -45,8 +45,8 @@ def eager_mode_context(enable: bool) -> Iterator[None]:
     True
     """
     before = eager.is_on()
-    eager.switch(enable)
     try:
+        eager.switch(enable)
         yield
     finally:
         eager.switch(before)
