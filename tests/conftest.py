@@ -21,6 +21,12 @@ KEPT = {"PJRT_DEVICE", "XLA_FLAGS"}
 os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""
 
 
+@pytest.fixture(scope="session")
+def cache_key(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A key for executables on disk that is none of the user's."""
+    return str(tmp_path_factory.mktemp("key") / "cache.key")
+
+
 # What passes here passes there too; `python -m tests.fuzz` looks for what no run has tried.
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("same")
@@ -40,12 +46,12 @@ def same_random_numbers() -> None:
 
 
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def clean_environment(monkeypatch: pytest.MonkeyPatch, cache_key: str) -> None:
     for name in list(os.environ):
         if name.startswith(("XLA_", "PT_XLA_", "PJRT_")) and name not in KEPT:
             monkeypatch.delenv(name)
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_PATH", "")  # what an earlier run compiled must not decide what a test sees
-
+    monkeypatch.setenv("XLA_PERSISTENT_CACHE_KEY", cache_key)
     disk.choose(None)
 
 

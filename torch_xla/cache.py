@@ -3,8 +3,9 @@
 Programs that took a while to compile are kept in a folder, by default below the user's cache folder, and later
 processes that record the same program load it instead of lowering and compiling it. They are found by what they
 compute and by everything that compiling depends on: versions, platform, device, flags. Files are checked and never
-unpickled, but an executable is code: a folder or file that another user may write to is refused with a warning. From
-the command line:
+unpickled, but an executable is code: a folder or file that another user may write to is refused with a warning, and so
+is a file that is not signed with this user's key (`XLA_PERSISTENT_CACHE_KEY`, made at the first use). From the command
+line:
 
     python -m torch_xla.cache                        # what the folder holds
     python -m torch_xla.cache export programs.tar
@@ -77,7 +78,7 @@ def export(path: str | Path) -> int:
 
 
 def load(path: str | Path) -> int:
-    """Puts the executables of a tar file made by `export` into the folder; returns how many.
+    """Puts the executables of a tar file made by `export` into the folder, signed as your own; returns how many.
 
     Take such files only from somebody you trust: an executable is code. Damaged ones raise `ValueError` after the
     others were put there.

@@ -315,6 +315,13 @@ def persistent_cache_path() -> str:
     return "" if expanded.startswith("~") else expanded  # a user without a home has no such folder
 
 
+def persistent_cache_key() -> str:
+    """XLA_PERSISTENT_CACHE_KEY: the file with which executables on disk are signed; empty where a user has no home."""
+    default = os.path.join(os.environ.get("XDG_CONFIG_HOME") or os.path.join("~", ".config"), "torch_xla", "cache.key")
+    path = os.path.expanduser(os.environ.get("XLA_PERSISTENT_CACHE_KEY") or default)
+    return "" if path.startswith("~") else path
+
+
 def persistent_cache_read_only() -> bool:
     """XLA_PERSISTENT_CACHE_READ_ONLY: executables are read from that folder and not written to it."""
     return _flag("XLA_PERSISTENT_CACHE_READ_ONLY")

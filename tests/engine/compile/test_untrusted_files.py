@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import torch_xla.cache
 from torch_xla._engine.client import target as targets
-from torch_xla._engine.compile import disk, executable_file
+from torch_xla._engine.compile import disk, executable_file, key
 from torch_xla._engine.metrics import counters
 from torch_xla._engine.record.sync import clear_schedules
 
@@ -56,14 +56,20 @@ def only_file(folder: Path) -> Path:
     return path
 
 
-def rewritten(data: bytes, change: Callable[[dict[str, object]], object], body: bytes | None = None) -> bytes:
-    """A file with another header or body, and a checksum that fits."""
-    _, _, rest = data.split(b"\n", 2)
+def rewritten(
+    data: bytes,
+    change: Callable[[dict[str, object]], object],
+    body: bytes | None = None,
+    sign: Callable[[bytes], bytes] = key.signature,
+) -> bytes:
+    """A file with another header or body, a checksum that fits, and a signature."""
+    _, _, _, rest = data.split(b"\n", 3)
     text, _, own = rest.partition(b"\n")
     header = json.loads(text)
     change(header)
     rest = json.dumps(header).encode() + b"\n" + (own if body is None else body)
-    return executable_file.MAGIC + hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
+    checksum = hashlib.sha256(rest).hexdigest().encode()
+    return executable_file.MAGIC + checksum + b"\n" + sign(checksum) + b"\n" + rest
 
 
 damage = st.one_of(
@@ -260,12 +266,12 @@ def test_the_limit_holds_at_every_moment(folder: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_SIZE", str(10_000 / 2**20))
     sizes = [3000, 9000, 500, 10_000, 10_001, *[700] * 60]
     for index, size in enumerate(sizes):
-        disk.adopt(folder, f"{index}.xla", bytes(size))
+        disk.adopt(folder, f"{index}.numbers", bytes(size))
         assert disk.size_of(folder) <= 10_000
-        assert (folder / f"{index}.xla").exists() == (size <= 10_000)
+        assert (folder / f"{index}.numbers").exists() == (size <= 10_000)
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_SIZE", "0")
-    disk.adopt(folder, "none.xla", b"x")
-    assert not (folder / "none.xla").exists()
+    disk.adopt(folder, "none.numbers", b"x")
+    assert not (folder / "none.numbers").exists()
 
 
 def test_a_limit_that_is_no_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,9 +290,9 @@ def test_a_home_that_is_not_there_is_told(folder: Path, monkeypatch: pytest.Monk
 WRITER = """
 import sys
 from pathlib import Path
-from torch_xla._engine.compile import disk, executable_file
+from torch_xla._engine.compile import disk, executable_file, key
 header = executable_file.Header("0" * 32, {"a": "b"}, 1.0, 3_000_000, "f", (), (), (), ())
-data = executable_file.joined(header, bytes(range(250)) * 12_000)
+data = executable_file.joined(header, bytes(range(250)) * 12_000, key.signature)
 while True:
     disk.adopt(Path(sys.argv[1]), "one.xla", data)
     Path(sys.argv[2]).touch()
@@ -321,6 +327,78 @@ def test_a_header_is_the_same_after_it_was_written() -> None:
     header = executable_file.Header(
         "p", {"jax": "1"}, 0.5, 3, "f", (((2, 3), "float32"),), (((), "bool"),), (0,), (0, 1)
     )
-    assert executable_file.split(executable_file.joined(header, b"abc")) == (header, b"abc")
+    assert executable_file.split(executable_file.joined(header, b"abc", key.signature)) == (header, b"abc")
     with pytest.raises(executable_file.Unreadable):
-        executable_file.split(executable_file.joined(replace(header, bytes=2), b"abc"))
+        executable_file.split(executable_file.joined(replace(header, bytes=2), b"abc", key.signature))
+
+
+UNSIGNED: dict[str, Callable[[bytes], bytes]] = {
+    "without a signature": lambda checksum: b"",
+    "signed with another key": lambda checksum: hashlib.sha256(checksum).hexdigest().encode(),
+    "signed with no letters": lambda checksum: bytes(range(128, 192)),
+}
+
+
+@pytest.mark.parametrize("name", UNSIGNED)
+def test_what_is_not_signed_never_reaches_xla(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = result()
+    path = only_file(folder)
+    sound = path.read_bytes()
+    path.write_bytes(rewritten(sound, lambda header: None, sign=UNSIGNED[name]))
+    with monkeypatch.context() as patched:
+        patched.setattr(disk.private, "load", lambda *_: pytest.fail("XLA was given it"))
+        with pytest.warns(UserWarning, match="is not signed with the key .*cache.key, and an executable is code"):
+            assert result() == expected
+    assert "is not signed with the key" in torch_xla.cache.misses()[-1]
+    before = hits()
+    assert result() == expected and hits() == before + 1  # it was replaced
+
+
+def test_a_bundle_of_another_user_is_signed_by_who_takes_it_over(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = result()
+    torch_xla.cache.export(tmp_path / "programs.tar")
+    monkeypatch.setenv("XLA_PERSISTENT_CACHE_KEY", str(tmp_path / "another.key"))
+    before = hits()
+    with pytest.warns(UserWarning, match="cache import"):
+        assert result() == expected and hits() == before
+    torch_xla.cache.clear()
+    assert torch_xla.cache.load(tmp_path / "programs.tar") == 1
+    assert result() == expected and hits() == before + 1
+
+
+def test_a_key_is_made_once_for_its_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XLA_PERSISTENT_CACHE_KEY")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    signed = key.signature(b"1")
+    assert key.path() == tmp_path / "torch_xla" / "cache.key"
+    assert key.path().stat().st_mode & 0o777 == 0o600 and len(key.path().read_bytes()) == 32
+    key._key.cache_clear()
+    assert key.signature(b"1") == signed != key.signature(b"2")
+    key._make(key.path())  # another process that saw none either
+    key._key.cache_clear()
+    assert key.signature(b"1") == signed
+    assert list(key.path().parent.iterdir()) == [key.path()]
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert key.path() == tmp_path / "home" / ".config" / "torch_xla" / "cache.key"
+
+
+def test_a_key_that_others_know_or_nobody_has_is_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = result()
+    place = tmp_path / "a.key"
+    monkeypatch.setenv("XLA_PERSISTENT_CACHE_KEY", str(place))
+    cases = [(b"k" * 32, 0o604, "may read"), (b"k" * 32, 0o620, "may write"), (b"k" * 31, 0o600, "holds 31 bytes")]
+    for content, mode, told in cases:
+        place.write_bytes(content)
+        place.chmod(mode)
+        disk._warned.clear()
+        with pytest.warns(UserWarning, match=told):
+            assert result() == expected
+    disk._warned.clear()
+    monkeypatch.setenv("XLA_PERSISTENT_CACHE_KEY", str(place / "below a file"))
+    with pytest.warns(UserWarning, match="no key to sign with: .* .XLA_PERSISTENT_CACHE_KEY names another file"):
+        assert result() == expected

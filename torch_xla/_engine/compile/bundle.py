@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from . import disk
+from .executable_file import Unreadable
 
 _SUFFIXES = (disk.SUFFIX, f"{disk.SUFFIX}.numbers")
 
@@ -26,11 +27,11 @@ def read(bundle: Path, place: Path) -> tuple[int, list[str]]:
     damaged: list[str] = []
     with tarfile.open(bundle, "r") as archive:
         for name, data in _files(archive):
-            if name.endswith(disk.SUFFIX) and not disk.is_sound(data):
+            try:
+                disk.adopt(place, name, data)
+                count += name.endswith(disk.SUFFIX)
+            except Unreadable:
                 damaged.append(name)
-                continue
-            disk.adopt(place, name, data)
-            count += name.endswith(disk.SUFFIX)
     return count, damaged
 
 

@@ -25,8 +25,8 @@ import jax
 from .. import config, metrics
 from ..client.target import Target
 from ..private import jax as private
-from . import executable_file, fingerprint, prefetch
-from .executable_file import Described, Header, Refused, Unreadable
+from . import executable_file, fingerprint, key, prefetch
+from .executable_file import Described, Foreign, Header, Refused, Unreadable
 from .function import Signature
 
 SUFFIX = ".xla"
@@ -38,6 +38,13 @@ _LOOKS_EVERY = 32
 _ABANDONED = 3600.0
 # A note beside an executable is a list of so many bytes at the most.
 _LONGEST_NOTE = 1 << 20
+
+# What to do, for a warning.
+_NOT_KEPT = "They are compiled in every process. XLA_PERSISTENT_CACHE_PATH= (empty) ends this."
+_FOREIGN = (
+    "Such programs are compiled again. `python -m torch_xla.cache import` signs those of somebody you trust; users and "
+    "machines that share a folder share a key (XLA_PERSISTENT_CACHE_KEY)."
+)
 
 _lock = threading.Lock()
 _warned: set[str] = set()
@@ -121,6 +128,10 @@ def find(program: str, target: Target, signature: Signature) -> Stored | None:
     except OSError as error:
         _miss(program, f"{path} cannot be read: {error}")
         return None
+    except Foreign as error:
+        _miss(program, f"{error}, and an executable is code")
+        _warn("foreign", f"{error}, and an executable is code", _FOREIGN)
+        return None
     except Refused as error:
         _miss(program, f"{error}, and an executable is code")
         _warn("refused", f"Compiled programs in {place} are not used: {error}, and an executable is code")
@@ -147,7 +158,7 @@ def foresee(target: Target) -> None:
 
 
 def _load(path: Path, target: Target) -> _Loaded:
-    header, executable = executable_file.split(executable_file.contents(path))
+    header, executable = executable_file.split(executable_file.contents(path), functools.partial(key.verify, path))
     if b"lapack_" in executable:
         private.prepare_linear_algebra()
     return _Loaded(header, private.load(executable, target.device))
@@ -209,7 +220,7 @@ def keep(
     )
     path = place / _name(program, environment)
     try:
-        is_there = _write(path, executable_file.joined(header, found.data))
+        is_there = _write(path, executable_file.joined(header, found.data, key.signature))
     except (OSError, Refused) as error:
         _warn("write", f"Compiled programs cannot be kept in {place}: {error}")
         return
@@ -255,7 +266,7 @@ def headers(place: Path) -> Iterator[tuple[Path, Header]]:
 
 
 def is_sound(data: bytes) -> bool:
-    """Whether `data` is a whole file of ours."""
+    """Whether `data` is a whole file, whoever signed it."""
     try:
         executable_file.split(data)
     except Unreadable:
@@ -264,7 +275,13 @@ def is_sound(data: bytes) -> bool:
 
 
 def adopt(place: Path, name: str, data: bytes) -> None:
-    """Puts a file that came from elsewhere into a folder."""
+    """Puts a file that came from elsewhere into a folder; an executable is signed as this user's own.
+
+    Raises `Unreadable` if an executable is damaged.
+    """
+    if name.endswith(SUFFIX):
+        executable_file.split(data)
+        data = executable_file.signed_anew(data, key.signature)
     _write(place / name, data)
 
 
@@ -369,9 +386,8 @@ def _delete(path: Path) -> None:
         path.unlink()
 
 
-def _warn(kind: str, text: str) -> None:
+def _warn(kind: str, text: str, advice: str = _NOT_KEPT) -> None:
     metrics.count("PersistentCacheFailure")
     if kind not in _warned:
         _warned.add(kind)
-        advice = "They are compiled in every process. XLA_PERSISTENT_CACHE_PATH= (empty) ends this."
         warnings.warn(f"{text}. {advice}", stacklevel=2)

@@ -1,8 +1,8 @@
 """The format of an executable on disk, and who may have written one: every such file is checked before it is believed.
 
-A file is a line that names the format, a checksum of the rest, a header in JSON, and XLA's serialised executable,
-compressed. The header says what was compiled for what, in plain data. Nothing in it is executed by reading it; but an
-executable is machine code, so a file or folder that another user may write to is refused.
+A file is a line that names the format, a checksum of the rest, a signature of that checksum (`key`), a header in JSON,
+and XLA's serialised executable, compressed. The header says what was compiled for what, in plain data. Reading it
+executes nothing; but an executable is machine code, so a file or folder that others may write to is refused.
 """
 
 import hashlib
@@ -10,11 +10,12 @@ import json
 import os
 import stat
 import zlib
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-MAGIC = b"torch_xla executable 2\n"
+MAGIC = b"torch_xla executable 3\n"
 # A header is a line; one that is longer belongs to no file of ours.
 _LONGEST_HEADER = 64 << 20
 # Bytes of an executable before compression, beyond which a file is not believed: what deflates to it is small.
@@ -29,7 +30,11 @@ class Unreadable(Exception):
 
 
 class Refused(Exception):
-    """A file or folder that somebody else may have written to."""
+    """A file or folder that somebody else may have written."""
+
+
+class Foreign(Refused):
+    """A whole file that was signed with another key than this user's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +52,25 @@ class Header:
     donated: tuple[int, ...]
 
 
-def joined(header: Header, executable: bytes) -> bytes:
-    """A whole file."""
-    rest = json.dumps(asdict(header)).encode() + b"\n" + zlib.compress(executable, 1)
-    return MAGIC + hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
+def joined(header: Header, executable: bytes, sign: Callable[[bytes], bytes]) -> bytes:
+    """A whole file; `sign` gives the signature of its checksum."""
+    return _signed(json.dumps(asdict(header)).encode() + b"\n" + zlib.compress(executable, 1), sign)
 
 
-def split(data: bytes) -> tuple[Header, bytes]:
-    """The header and the executable of a whole file. Raises `Unreadable` if it is damaged."""
-    magic, _, rest = data.partition(b"\n")
-    checksum, _, rest = rest.partition(b"\n")
-    if magic + b"\n" != MAGIC:
-        raise Unreadable("it does not begin as such a file does")
-    if hashlib.sha256(rest).hexdigest().encode() != checksum:
-        raise Unreadable("the checksum does not fit")
+def signed_anew(data: bytes, sign: Callable[[bytes], bytes]) -> bytes:
+    """The same file with another signature. Raises `Unreadable` if it is damaged."""
+    _, rest, _ = _intact(data)
+    return _signed(rest, sign)
+
+
+def split(data: bytes, verify: Callable[[bytes, bytes], None] | None = None) -> tuple[Header, bytes]:
+    """The header and the executable of a whole file. Raises `Unreadable` if it is damaged.
+
+    Where it is given, `verify` is called with the checksum and its signature, and raises if that does not fit.
+    """
+    checksum, rest, signature = _intact(data)
+    if verify is not None:
+        verify(checksum, signature)
     text, _, body = rest.partition(b"\n")
     header = _header(text)
     inflate = zlib.decompressobj()
@@ -73,10 +83,27 @@ def split(data: bytes) -> tuple[Header, bytes]:
     return header, executable
 
 
+def _signed(rest: bytes, sign: Callable[[bytes], bytes]) -> bytes:
+    checksum = hashlib.sha256(rest).hexdigest().encode()
+    return MAGIC + checksum + b"\n" + sign(checksum) + b"\n" + rest
+
+
+def _intact(data: bytes) -> tuple[bytes, bytes, bytes]:
+    """The checksum, what it is of, and its signature."""
+    magic, _, rest = data.partition(b"\n")
+    checksum, _, rest = rest.partition(b"\n")
+    signature, _, rest = rest.partition(b"\n")
+    if magic + b"\n" != MAGIC:
+        raise Unreadable("it does not begin as such a file does")
+    if hashlib.sha256(rest).hexdigest().encode() != checksum:
+        raise Unreadable("the checksum does not fit")
+    return checksum, rest, signature
+
+
 def header_of(path: Path) -> Header:
     """The header of a file. Raises `OSError`, `Refused` or `Unreadable`; the rest of the file is not looked at."""
     with _opened(path) as file:
-        magic, _, text = file.readline(len(MAGIC)), file.readline(80), file.readline(_LONGEST_HEADER)
+        magic, _, _, text = (file.readline(most) for most in (len(MAGIC), 80, 80, _LONGEST_HEADER))
     if magic != MAGIC:
         raise Unreadable("it does not begin as such a file does")
     return _header(text)
