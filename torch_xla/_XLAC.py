@@ -22,7 +22,7 @@ from ._engine.diagnostics.report import pending_graphs
 from ._engine.host import evaluate
 from ._engine.interop import functions
 from ._engine.metrics import counters, report, samples
-from ._engine.record import cached_graphs, export, ordinals, pending, random, step
+from ._engine.record import cached_graphs, export, ordinals, pending, placeholders, random, step
 from ._engine.record import device as devices
 
 sys.modules.setdefault("_XLAC", sys.modules[__name__])
@@ -410,3 +410,27 @@ def _xla_set_mat_mul_precision(precision: str) -> None:
 def _xla_get_mat_mul_precision() -> str:
     """How exactly products of float32 are computed now."""
     return _precision.chosen()
+
+
+def _xla_user_computation(name: str, tensors: Tensors, computation: Any) -> list[torch.Tensor]:
+    """Records a computation of `core.xla_builder` as one operation called `name`; gives all of its results.
+
+    >>> import torch, torch_xla, torch_xla.core.xla_builder as xb
+    >>> shape = xb.Shape.create(xb.Type.F32, (2,))
+    >>> twice = xb.create_computation("twice", lambda x: x + x, (shape,))
+    >>> torch_xla._XLAC._xla_user_computation("xla::twice", [torch.ones(2, device="xla")], twice)
+    [tensor([2., 2.], device='xla:0')]
+    """
+    found = functions.call(computation, [pending.on_xla(each) for each in tensors], {}, name.removeprefix("xla::"))
+    return list(jax.tree.leaves(found))
+
+
+def _xla_create_placeholder_tensor(shape: Any) -> torch.Tensor:
+    """A tensor of this shape (`core.xla_builder.Shape`) that holds no memory."""
+    described = getattr(shape, "shape", shape)
+    return placeholders.placeholder(described.shape, dtypes.to_torch(described.dtype))
+
+
+def _is_placecholder(tensor: torch.Tensor) -> bool:
+    """Whether a tensor holds no memory: what `core.xla_builder.create_placeholder_tensor` makes."""
+    return placeholders.is_placeholder(pending.on_xla(tensor))

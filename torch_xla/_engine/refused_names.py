@@ -46,6 +46,11 @@ REASONS: dict[str, dict[str, str]] = {
         ),
         _BRIDGE,
     ),
+    "torch_xla.core.xla_builder": dict.fromkeys(
+        ("FlattenedInputFunc", "CompiledCallableWithCache", "JaxFlattenedInputFunc"),
+        "nested arguments are taken apart, and what was built is kept, by whoever calls a computation. Use call_jax "
+        "for a function of JAX and XlaCallable for one of builder operations",
+    ),
     "torch_xla.core.xla_model": {
         "DeviceContext": "closures of a step are kept by the engine. Use add_step_closure",
     },

@@ -1,9 +1,114 @@
-"""Functions of JAX as operations of a PyTorch program, under their documented name."""
+"""Computations written by hand: with XLA's builder, operation by operation, or as functions of JAX.
 
-from collections.abc import Callable
+A computation of either kind is one operation of the PyTorch program that calls it, compiled with what surrounds it.
+"""
+
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._engine.interop import functions
+import torch
+
+from .._engine import refused_names
+from .._engine.export import computations
+from .._engine.interop import building, functions
+from .._engine.record import placeholders
+from .builder_op import Op as Op
+from .builder_op import create_computation as create_computation
+from .builder_op import mkleaf as mkleaf
+from .builder_op import mkop as mkop
+from .builder_op import mkparam as mkparam
+from .builder_shape import Shape as Shape
+from .builder_shape import Type as Type
+from .builder_shape import mkshape as mkshape
+from .builder_shape import tensor_shape as tensor_shape
+
+__getattr__ = refused_names.asked_of(__name__)
+
+
+def create_builder(name: str) -> building.Builder:
+    """A builder: what the operations of one computation have in common.
+
+    >>> import torch_xla.core.xla_builder as xb
+    >>> builder = xb.create_builder("double")
+    >>> x = xb.mkparam(builder, 0, xb.Shape.create(xb.Type.F32, (2,)))
+    >>> computation = (x + x).build("double")
+    >>> xb.xla_computation_as_func(computation)(torch.ones(2, device="xla"))
+    tensor([2., 2.], device='xla:0')
+    """
+    return building.Builder(name)
+
+
+def computation_from_module_proto(name: str, proto: bytes) -> Any:
+    """The computation of a serialised HLO module, as `_XLAC._get_xla_tensors_hlo_proto` gives one.
+
+    Raises `ValueError` for bytes that are none.
+    """
+    return computations.from_hlo(name, proto)
+
+
+def get_computation_hlo(computation: Any) -> str:
+    """A computation as HLO text, before XLA optimises it.
+
+    >>> import torch_xla.core.xla_builder as xb
+    >>> scalar = xb.Shape.create(xb.Type.F32, ())
+    >>> print(xb.get_computation_hlo(xb.create_computation("plus", lambda x, y: x + y, (scalar, scalar))))
+    HloModule jit_plus...
+    """
+    return building.hlo_text(computation, computation.parameters)
+
+
+def xla_computation_as_func(computation: Any, name: str | None = None) -> Callable[..., Any]:
+    """A function of tensors on `xla` that records `computation` as one operation called `name`.
+
+    It gives a tensor, or a tuple of them. Gradients are JAX's; a while loop has none.
+    """
+    called = name or computation.name
+    return lambda *tensors: functions.call(computation, tensors, {}, called)
+
+
+class XlaCallable:
+    """A function of builder operations (`Op`) as a function of tensors; it is built once for each kind of arguments.
+
+    >>> import torch, torch_xla.core.xla_builder as xb
+    >>> half_sum = xb.XlaCallable(lambda x, y: (x + y) * x.scalar_like(0.5))
+    >>> half_sum(torch.ones(2, device="xla"), torch.ones(2, device="xla"))
+    tensor([1., 1.], device='xla:0')
+    """
+
+    def __init__(self, xla_func: Callable[..., Any]) -> None:
+        self.function = xla_func
+        self._built: dict[Any, Callable[..., Any]] = {}
+
+    def specialize(self, shapes: Sequence[Shape], **kwargs: Any) -> Any:
+        """The computation for arguments of these shapes; keywords are passed to the function as they are."""
+        return create_computation(getattr(self.function, "__name__", "computation"), self.function, shapes, **kwargs)
+
+    def __call__(self, *tensors: torch.Tensor, **kwargs: Any) -> Any:
+        key = (*((tuple(each.shape), each.dtype) for each in tensors), *sorted(kwargs.items()))
+        call = self._built.get(key)
+        if call is None:
+            call = xla_computation_as_func(self.specialize([tensor_shape(each) for each in tensors], **kwargs))
+            self._built[key] = call
+        return call(*tensors)
+
+
+class JaxCallable:
+    """A pure function of JAX as a function of tensors, as `call_jax` calls it.
+
+    >>> import jax.numpy as jnp, torch, torch_xla.core.xla_builder as xb
+    >>> xb.JaxCallable(jnp.square)(torch.full((2,), 3.0, device="xla"))
+    tensor([9., 9.], device='xla:0')
+    """
+
+    def __init__(self, jax_func: Callable[..., Any]) -> None:
+        self.function = jax_func
+
+    def specialize(self, *args: Any, **kwargs: Any) -> str:
+        """What the function becomes for these arguments: HLO text, before XLA optimises it."""
+        return functions.hlo_text(self.function, args, kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return functions.call(self.function, args, kwargs)
 
 
 def call_jax(
@@ -25,3 +130,22 @@ def call_jax(
     tensor([2., 2.], device='xla:0')
     """
     return functions.call(jax_func, args, kwargs or {}, name)
+
+
+def _jax_to_xla_computation_cache_elements() -> int:
+    """How many functions of JAX are traced and kept, each for one kind of arguments."""
+    return functions.traced()
+
+
+def create_placeholder_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of this size and dtype on `xla` that holds no memory: programs can be recorded with it, and looked at.
+
+    Computing something from it raises `RuntimeError`.
+
+    >>> import torch, torch_xla
+    >>> from torch_xla.core.xla_builder import create_placeholder_tensor
+    >>> x = create_placeholder_tensor((1 << 20, 1 << 20), torch.bfloat16)
+    >>> "bf16[1048576,1048576]" in torch_xla._XLAC._get_xla_tensors_hlo([x + x])
+    True
+    """
+    return placeholders.placeholder(shape, dtype)

@@ -37,7 +37,7 @@ _traced: dict[Any, "Traced"] = {}
 table_of_plans(_traced, operator.attrgetter("plan"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Flat:
     """A function of arrays alone: where the arrays stand among the arguments, and all that is not an array."""
 
@@ -103,6 +103,27 @@ def call(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, An
         raise TypeError(f"a JAX function takes tensors, arrays and hashable values: {error}") from error
     flat = Flat(function, tree, static, str(name or getattr(function, "__name__", type(function).__name__)))
     return _call(flat, tensors)
+
+
+def traced() -> int:
+    """How many functions are traced and kept, each for one kind of operands."""
+    return len(_traced)
+
+
+def hlo_text(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> str:
+    """What `function` becomes for these arguments, in which tensors stand for arrays of their size and dtype."""
+
+    def described(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        return jax.ShapeDtypeStruct(tuple(leaf.shape), dtypes.to_jax(dtypes.on_device(leaf.dtype)))
+
+    leaves, tree = jax.tree.flatten((tuple(args), kwargs))
+    static = tuple(_ARRAY if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
+    flat = Flat(function, tree, static, str(getattr(function, "__name__", type(function).__name__)))
+    arrays = [described(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    with jax.enable_x64(any(_is_wide(leaf.dtype) for leaf in leaves if isinstance(leaf, torch.Tensor))):
+        return str(jax.jit(flat, keep_unused=True).lower(*arrays).as_text("hlo"))
 
 
 def _call(flat: Flat | Gradient, tensors: Sequence[torch.Tensor]) -> Any:

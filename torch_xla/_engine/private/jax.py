@@ -28,6 +28,15 @@ geqrf: Any = _linalg.geqrf
 module_context: Any = mlir.make_ir_context
 
 
+def stablehlo_of(proto: bytes) -> bytes:
+    """A serialised HLO module as bytecode of StableHLO: JAX shows the other direction alone."""
+    try:
+        found: bytes = _jax.mlir.hlo_to_stablehlo(proto)
+    except Exception as error:
+        raise ValueError(f"this is no serialised HLO module: {error}") from error
+    return found
+
+
 def weakly_typed(scalar: jax.Array, dtype: np.dtype) -> jax.Array:
     """`scalar` as a value that behaves like a Python number in type promotion.
 

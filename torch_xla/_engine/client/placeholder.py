@@ -1,0 +1,43 @@
+"""What stands where a buffer would, of a value that has a size and a dtype and no memory."""
+
+from typing import Any, NoReturn
+
+import numpy as np
+
+
+class Placeholder:
+    """Programs can be recorded, lowered and compiled for it; whoever needs the contents is refused."""
+
+    __slots__ = ("dtype", "shape")
+
+    nbytes = 0
+    is_fully_addressable = True
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self.shape = shape
+        self.dtype = dtype
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions it has."""
+        return len(self.shape)
+
+    def is_deleted(self) -> bool:
+        """False: nobody takes what has no memory."""
+        return False
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
+        refuse(self)
+
+    def block_until_ready(self) -> NoReturn:
+        """Refuses: there is nothing to wait for."""
+        refuse(self)
+
+
+def refuse(placeholder: Placeholder) -> NoReturn:
+    """Raises the error of somebody who wants the contents."""
+    size = ", ".join(map(str, placeholder.shape))
+    raise RuntimeError(
+        f"a placeholder tensor ({placeholder.dtype}[{size}]) holds no memory, so nothing that needs its values can be "
+        f"computed: it is there to record a program and look at it. Make a tensor with torch.empty to run it"
+    )

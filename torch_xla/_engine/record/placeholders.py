@@ -1,0 +1,26 @@
+"""Tensors that hold no memory: a program is recorded with them, and looked at."""
+
+from collections.abc import Sequence
+
+import torch
+
+from .. import dtypes
+from ..client.placeholder import Placeholder
+from ..graph.spec import contiguous_stride, spec_of
+from ..graph.tape import Value
+from .device import current_index, device_at
+from .storage import value_of, wrap
+
+
+def placeholder(size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor on this thread's device without memory."""
+    size = tuple(size)
+    value = Value(spec_of(size, contiguous_stride(size), dtype), device_at(current_index()), None, -1)
+    value.buffer = Placeholder(size, dtypes.to_jax(dtypes.on_device(dtype)))
+    value.shared = True
+    return wrap(value)
+
+
+def is_placeholder(tensor: torch.Tensor) -> bool:
+    """Whether a tensor holds no memory."""
+    return isinstance(value_of(tensor).buffer, Placeholder)

@@ -1,0 +1,133 @@
+"""Shapes and element types of the values that a builder's operations take and give."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import torch
+
+from .._engine import dtypes
+from .._engine.interop import building
+
+
+class Type:
+    """XLA's names of element types."""
+
+    F32 = "f32"
+    F64 = "f64"
+    BF16 = "bf16"
+    F16 = "f16"
+    U8 = "u8"
+    S8 = "s8"
+    U16 = "u16"
+    S16 = "s16"
+    U32 = "u32"
+    S32 = "s32"
+    U64 = "u64"
+    S64 = "s64"
+    C64 = "c64"
+    C128 = "c128"
+    PRED = "pred"
+
+
+class Shape:
+    """Element type and sizes of an array, or those of a tuple's elements.
+
+    >>> from torch_xla.core.xla_builder import Shape, Type
+    >>> Shape.create(Type.F32, (2, 3))
+    f32[2,3]
+    """
+
+    def __init__(self, shape: Any) -> None:
+        if isinstance(shape, Shape):
+            shape = shape.shape
+        self._described: Any = tuple(Shape(each).shape for each in shape) if isinstance(shape, tuple | list) else shape
+
+    @classmethod
+    def create(cls, dtype: str, sizes: Sequence[int], dynamic_dimensions: Sequence[bool] | None = None) -> "Shape":
+        """An array's shape. Raises `NotImplementedError` for a dynamic dimension: sizes of programs are numbers."""
+        if dynamic_dimensions is not None and any(dynamic_dimensions):
+            raise NotImplementedError(
+                "programs here have fixed sizes. Pad what varies to a few sizes, or export the model with "
+                "torch.export.Dim and torch_xla.stablehlo"
+            )
+        return cls(building.array(dtype, sizes))
+
+    @property
+    def shape(self) -> Any:
+        """JAX's description of it: a `jax.ShapeDtypeStruct`, or a tuple of them."""
+        return self._described
+
+    def is_tuple(self) -> bool:
+        """Whether it is a tuple's."""
+        return isinstance(self._described, tuple)
+
+    def tuple_size(self) -> int:
+        """How many elements the tuple has."""
+        return len(self._tuple())
+
+    def tuple_shape(self, index: int) -> "Shape":
+        """The shape of an element of the tuple."""
+        return Shape(self._tuple()[index])
+
+    def is_dynamic(self) -> bool:
+        """False: sizes are numbers."""
+        return False
+
+    def as_scalar(self) -> "Shape":
+        """A scalar of the same element type."""
+        return Shape(jax.ShapeDtypeStruct((), building.array_of(self._described).dtype))
+
+    @property
+    def rank(self) -> int:
+        """How many dimensions the array has."""
+        return len(self.sizes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of the array."""
+        return tuple(building.array_of(self._described).shape)
+
+    @property
+    def dynamic_dimensions(self) -> tuple[bool, ...]:
+        """For each dimension whether its size may vary: none does."""
+        return (False,) * self.rank
+
+    @property
+    def dtype(self) -> str:
+        """XLA's name of the element type."""
+        return building.name_of(building.array_of(self._described).dtype)
+
+    def _tuple(self) -> tuple[Any, ...]:
+        if not isinstance(self._described, tuple):
+            raise TypeError(f"this is no tuple, but {self!r}")
+        return self._described
+
+    def __repr__(self) -> str:
+        return building.text_of(self._described)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Shape) and self._described == other._described
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+
+def mkshape(dtype: str, sizes: Sequence[int], dynamic_dimensions: Sequence[bool] | None = None) -> Shape:
+    """The shape of an array: see `Shape.create`."""
+    return Shape.create(dtype, sizes, dynamic_dimensions)
+
+
+def tensor_shape(tensor: Any, device: str = "") -> Any:
+    """The shape of a tensor as its values lie on the device; a list of shapes for a list of tensors.
+
+    >>> import torch
+    >>> from torch_xla.core.xla_builder import tensor_shape
+    >>> tensor_shape([torch.ones(2, 3, device="xla"), torch.ones(1, dtype=torch.int64, device="xla")])
+    [f32[2,3], s64[1]]
+    """
+    if isinstance(tensor, list | tuple):
+        return [tensor_shape(each, device) for each in tensor]
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"tensor_shape() takes tensors; got a {type(tensor).__name__}")
+    return Shape(jax.ShapeDtypeStruct(tuple(tensor.shape), dtypes.to_jax(dtypes.on_device(tensor.dtype))))

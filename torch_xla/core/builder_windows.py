@@ -1,0 +1,147 @@
+"""The operations of XLA's builder that look at windows: convolutions and poolings."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from .._engine.interop import building
+
+
+class Windowed:
+    """What `Op` has of them."""
+
+    def __init__(self, op: building.Node) -> None:
+        self.op = op
+
+    def operation(self, name: str, others: Sequence[Any], **kwargs: Any) -> Any:
+        """The operation that XLA calls `name` of this one and others."""
+        nodes = [self.op, *(each.op for each in others)]
+        return type(self)(building.operation(name, self.op.builder, nodes, kwargs))
+
+    def conv(
+        self,
+        kernel: Any,
+        window_strides: Sequence[int],
+        feature_group_count: int = 1,
+        batch_group_count: int = 1,
+        padding: str = "valid",
+        precision_config: Any = None,
+    ) -> Any:
+        """A convolution of [batch, features, space…] with [outputs, inputs, space…]; padding "valid" or "same"."""
+        return self.operation(
+            "ConvGeneralDilated", (kernel,), window_strides=window_strides, padding=padding,
+            feature_group_count=feature_group_count, batch_group_count=batch_group_count,
+            precision_config=precision_config,
+        )  # fmt: skip
+
+    def conv_with_general_padding(
+        self, kernel: Any, window_strides: Sequence[int], padding: Any, *groups: Any, **options: Any
+    ) -> Any:
+        """`conv` with a pair of paddings for each dimension of space."""
+        return self.operation(
+            "ConvGeneralDilated", (kernel,), window_strides=window_strides, padding=padding,
+            **_groups(groups, options),
+        )  # fmt: skip
+
+    def conv_with_general_dimensions(
+        self,
+        kernel: Any,
+        window_strides: Sequence[int],
+        input_batch_dimension: int,
+        input_feature_dimension: int,
+        kernel_input_feature_dimension: int,
+        kernel_output_feature_dimension: int,
+        output_batch_dimension: int,
+        output_feature_dimension: int,
+        input_spatial_dimensions: Sequence[int],
+        kernel_spatial_dimensions: Sequence[int],
+        output_spatial_dimensions: Sequence[int],
+        padding: Any = "valid",
+        *groups: Any,
+        **options: Any,
+    ) -> Any:
+        """`conv` whose dimensions lie where the arguments say."""
+        dimensions = (
+            (input_batch_dimension, input_feature_dimension, *input_spatial_dimensions),
+            (kernel_output_feature_dimension, kernel_input_feature_dimension, *kernel_spatial_dimensions),
+            (output_batch_dimension, output_feature_dimension, *output_spatial_dimensions),
+        )
+        return self.operation(
+            "ConvGeneralDilated", (kernel,), window_strides=window_strides, padding=padding,
+            dimensions=dimensions, **_groups(groups, options),
+        )  # fmt: skip
+
+    def conv_general(
+        self, kernel: Any, window_strides: Sequence[int], padding: Any, *dimensions: Any, **options: Any
+    ) -> Any:
+        """`conv_with_general_dimensions` with the padding, pairs, behind the strides."""
+        return self.conv_with_general_dimensions(
+            kernel, window_strides, *dimensions[:9], padding, *dimensions[9:], **options
+        )
+
+    def conv_general_dilated(
+        self,
+        kernel: Any,
+        window_strides: Sequence[int],
+        padding: Any,
+        lhs_dilation: Sequence[int],
+        rhs_dilation: Sequence[int],
+        *dimensions: Any,
+        **options: Any,
+    ) -> Any:
+        """`conv_general` with holes in the input (`lhs_dilation`) and in the kernel."""
+        options.update(lhs_dilation=tuple(lhs_dilation), rhs_dilation=tuple(rhs_dilation))
+        return self.conv_general(kernel, window_strides, padding, *dimensions, **options)
+
+    def select_and_scatter(
+        self,
+        source: Any,
+        init_value: Any,
+        window_dimensions: Sequence[int],
+        window_strides: Sequence[int],
+        select_computation: Any,
+        scatter_computation: Any,
+        padding: Any = "valid",
+    ) -> Any:
+        """The gradient of a pooling: elements of `source` are added where the chosen element of their window lies."""
+        return self.operation(
+            "SelectAndScatter", (source, init_value,), window_dimensions=window_dimensions,
+            window_strides=window_strides, select_computation=select_computation,
+            scatter_computation=scatter_computation, padding=padding,
+        )  # fmt: skip
+
+    # The padding may be pairs there and here.
+    select_and_scatter_with_general_padding = select_and_scatter
+
+    def max_pool(
+        self,
+        kernel_size: Sequence[int],
+        stride: Sequence[int],
+        batch_dimension: int,
+        feature_dimension: int,
+        spatial_dimensions: Sequence[int],
+        padding: Any = "valid",
+    ) -> Any:
+        """The largest element of each window over the spatial dimensions."""
+        return self.operation(
+            "MaxPool", (), kernel_size=kernel_size, stride=stride, batch_dimension=batch_dimension,
+            feature_dimension=feature_dimension, spatial_dimensions=spatial_dimensions, padding=padding,
+        )  # fmt: skip
+
+    def reduce_window(
+        self,
+        init_value: Any,
+        computation: Any,
+        window_dimensions: Sequence[int],
+        window_strides: Sequence[int],
+        padding: Any = "valid",
+    ) -> Any:
+        """Each window reduced."""
+        return self.operation(
+            "ReduceWindow", (init_value,), computation=computation, window_dimensions=window_dimensions,
+            window_strides=window_strides, padding=padding,
+        )  # fmt: skip
+
+
+def _groups(groups: Sequence[Any], options: dict[str, Any]) -> dict[str, Any]:
+    names = ("feature_group_count", "batch_group_count", "precision_config")
+    return {**dict(zip(names, groups, strict=False)), **options}
