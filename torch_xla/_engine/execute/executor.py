@@ -25,6 +25,7 @@ from ..metrics import events, lines
 from ..metrics.events import Cause
 from ..metrics.lines import Line
 from ..uninterrupted import run_through
+from . import progress
 from .offending import tell_hlo
 
 # The user's line of each operation of a program: looked up only where somebody wants to know.
@@ -208,7 +209,8 @@ def _compile(
     )
     events.ask(compilation)
     try:
-        sizes = program.compile_for(numbers)
+        with progress.told(len(program.graph.operations), compilation.frames):
+            sizes = program.compile_for(numbers)
     except jax.errors.JaxRuntimeError as error:
         raise _failure_of(program, numbers, error, f"the compilation of step {_step}", source_lines) from error
     seconds = time.perf_counter() - start

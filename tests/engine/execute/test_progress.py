@@ -1,0 +1,83 @@
+"""Long compilations are told of on a terminal, and nowhere else."""
+
+import io
+import sys
+import time
+
+import pytest
+import torch
+
+import torch_xla
+from torch_xla._engine.execute import progress
+
+HERE = (("train.py", 31, "step"),)
+
+
+class Terminal(io.StringIO):
+    """What a test reads of a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def terminal_of(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """In the test and not in a fixture, after which pytest puts its own stream in the place."""
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setattr(progress, "PATIENCE", 0.05)
+    monkeypatch.setattr(progress, "EVERY", 0.05)
+    return shown
+
+
+def test_a_long_one_is_told_while_it_runs_and_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = terminal_of(monkeypatch)
+    with progress.told(1240, HERE):
+        time.sleep(0.3)
+        shown = terminal.getvalue().split("\r\x1b[2K")
+        assert len(shown) > 2
+        assert set(shown[1:]) == {"torch_xla compiles a program of 1,240 operations (train.py:31 in step): 0 s so far"}
+    assert terminal.getvalue().endswith(
+        "torch_xla compiled a program of 1,240 operations (train.py:31 in step) in 0 s\n"
+    )
+    length = len(terminal.getvalue())
+    time.sleep(0.15)
+    assert len(terminal.getvalue()) == length
+
+
+def test_a_short_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = terminal_of(monkeypatch)
+    monkeypatch.setattr(progress, "PATIENCE", 30.0)
+    with progress.told(3, HERE):
+        pass
+    assert not terminal.getvalue()
+
+
+def test_a_failing_one_ends_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = terminal_of(monkeypatch)
+    with pytest.raises(RuntimeError, match="out of room"), progress.told(3, HERE):
+        time.sleep(0.1)
+        raise RuntimeError("out of room")
+    assert terminal.getvalue().endswith("s\n")
+
+
+def test_nothing_is_written_to_a_file(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    with progress.told(3, HERE):
+        time.sleep(0.05)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_terminal_that_has_gone_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = terminal_of(monkeypatch)
+    terminal.close()
+    with progress.told(3, HERE):
+        time.sleep(0.1)
+
+
+def test_a_program_is_told_with_the_line_that_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = terminal_of(monkeypatch)
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    x = torch.ones(47).to("xla").cos().tanh()
+    torch_xla.sync()
+    assert "operations (" in terminal.getvalue() and "test_progress.py:" in terminal.getvalue()
+    torch.testing.assert_close(x.cpu(), torch.ones(47).cos().tanh())

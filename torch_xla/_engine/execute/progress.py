@@ -1,0 +1,65 @@
+"""A line on the terminal about a compilation that takes long: who waits is told for what.
+
+Elsewhere (files, pipes, notebooks) nothing is written: there the events and the metrics tell.
+"""
+
+import sys
+import threading
+import time
+from _thread import LockType, allocate_lock
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..client import processes
+from ..metrics import lines
+from ..metrics.lines import Line
+
+# Compilations of fewer seconds are not worth a line; the line is written anew so often.
+PATIENCE, EVERY = 4.0, 1.0
+
+_ANEW = "\r\x1b[2K"
+
+
+@contextmanager
+def told(operations: int, frames: tuple[Line, ...]) -> Iterator[None]:
+    """Tells what is compiled, how large it is and how long it takes, while the block runs and takes long."""
+    if processes.place().index or not _is_terminal():
+        yield
+        return
+    what = f"a program of {operations:,} operations ({lines.text(frames[0])})"
+    start = time.perf_counter()
+    # Held while it runs. Not an `Event`: whoever holds that one's inner lock may collect garbage, run a finalizer that
+    # records, and wait for the thread that compiles.
+    running = allocate_lock()
+    running.acquire()
+    teller = threading.Thread(target=_tell, args=(running, what, start), name="torch_xla-progress", daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        running.release()
+        seconds = time.perf_counter() - start
+        if seconds > PATIENCE:
+            _write(f"{_ANEW}torch_xla compiled {what} in {seconds:.0f} s\n")
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # there is none, or it is closed
+        return False
+
+
+def _tell(running: LockType, what: str, start: float) -> None:
+    patience = PATIENCE
+    while not running.acquire(timeout=patience):
+        _write(f"{_ANEW}torch_xla compiles {what}: {time.perf_counter() - start:.0f} s so far")
+        patience = EVERY
+
+
+def _write(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        return  # the terminal has gone: a compilation does not end for that
