@@ -4,6 +4,7 @@ Each operation of a program brings a counter one further, in such a way that the
 operation is done or it is not; so after any interrupt the tensors hold what they can hold between two operations.
 """
 
+import copy
 from collections.abc import Callable
 
 import torch
@@ -172,6 +173,33 @@ class Dynamo(Training):
         return loss
 
 
+class AcrossOrdinals(Training):
+    """A model of which each ordinal has a part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._replicas = [copy.deepcopy(self.model).to(ordinal) for ordinal in torch_xla.devices()]
+        self._optimizers = [torch.optim.SGD(each.parameters(), lr=1.0, foreach=True) for each in self._replicas]
+
+    def step(self) -> Tensor:
+        """A step whose gradients cross from the first ordinal to all others."""
+        total = torch.zeros((), device="xla")
+        for optimizer, replica in zip(self._optimizers, self._replicas, strict=True):
+            optimizer.zero_grad()
+            total = total + sum(parameter.sum() for parameter in replica.parameters()).to("xla")
+        total.backward()
+        for optimizer in self._optimizers:
+            optimizer.step()
+        torch_xla.sync()
+        return total.detach()
+
+    def check(self) -> None:
+        """Raises `Wrong` if an ordinal shows half of an operation."""
+        for replica in self._replicas:
+            self.model = replica
+            super().check()
+
+
 PROGRAMS: dict[str, Callable[[], Counting | Training]] = {
     "recording": Counting,
     "training": Training,
@@ -182,4 +210,5 @@ PROGRAMS: dict[str, Callable[[], Counting | Training]] = {
     "eager": Eager,
     "eager training": EagerTraining,
     "torch.compile": Dynamo,
+    "ordinals": AcrossOrdinals,
 }

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import random
 import threading
 from collections.abc import Callable
 
@@ -10,6 +11,8 @@ from torch import nn
 
 import torch_xla
 import torch_xla.core.xla_model as xm
+from tests.interrupts.check import interrupted
+from tests.interrupts.programs import AcrossOrdinals
 from tests.support import parts
 from torch_xla._engine.execute import executor
 from torch_xla._engine.record.device import device_at
@@ -126,6 +129,31 @@ def gradients_cross_between_ordinals_and_the_host() -> None:
     (((x * 2).to(SECOND) * h.to(SECOND)).cpu() * 3).sum().backward()
     assert x.grad is not None and x.grad.device == FIRST and x.grad.tolist() == [0, 6, 12]
     assert h.grad is not None and h.grad.device.type == "cpu" and h.grad.tolist() == [0, 6, 12]
+
+
+def an_exception_crosses_a_backward_pass_over_ordinals() -> None:
+    x = torch.ones(2, device=FIRST, requires_grad=True)
+    y = x.to(SECOND) * 2
+    y.register_hook(lambda gradient: 1 / 0)
+    for _ in range(2):
+        try:
+            (y.to("xla:2") * y.to("cpu").to("xla:2")).sum().backward()
+        except ZeroDivisionError:
+            y = x.to(SECOND) * 2
+        else:
+            assert x.grad is not None and x.grad.tolist() == [8, 8]
+
+
+def interrupts_lose_nothing_on_any_ordinal() -> None:
+    found = interrupted(AcrossOrdinals, 30, random.Random(0))
+    assert not found.wrong and not found.lost, str(found)
+
+
+def every_ordinal_has_a_stream() -> None:
+    first, second = torch.Stream(device=FIRST), torch.Stream(device=SECOND)
+    assert (first.device, second.device) == (FIRST, SECOND) and first != second
+    assert torch.accelerator.current_stream(SECOND) == second
+    assert first == torch.accelerator.current_stream() and first.query() and second.query()
 
 
 def modules_train_on_every_ordinal() -> None:

@@ -12,7 +12,6 @@ from ..private import torch as private
 from ..private.guard import (
     answer_for_current_device,
     answer_for_device_count,
-    leave_streams_to_python,
     let_exceptions_pass,
 )
 from ..record import device as devices
@@ -62,23 +61,20 @@ def claim_device_name() -> None:
     private.register_device_guard(guard)
     let_exceptions_pass()
     answer_for_current_device(devices.current)
-    devices.before_second_ordinal.append(_answer_for_several_ordinals)
+    answer_for_device_count(_ordinals)
+    devices.before_second_ordinal.append(_count_ordinals)
     if platform.expected_device_count() > 1:
-        _answer_for_several_ordinals()
+        _count_ordinals()
     accelerator.answer()
 
 
-# For how many devices PyTorch's backward engine has queues.
-_queues = types.SimpleNamespace(count=1)
+# How many ordinals PyTorch's C++ is told of.
+_ordinals = types.SimpleNamespace(count=1)
 
 
-def _answer_for_several_ordinals() -> None:
+def _count_ordinals() -> None:
     # PyTorch asks at the first backward pass of the process, be it of CPU tensors: that must not start a client.
-    first = _queues.count == 1
-    _queues.count = device_count() if platform.is_started() else platform.expected_device_count()
-    if first:
-        answer_for_device_count(_queues)
-        leave_streams_to_python()
+    _ordinals.count = device_count() if platform.is_started() else platform.expected_device_count()
 
 
 def _index(device: Any) -> int:
