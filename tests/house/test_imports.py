@@ -17,6 +17,7 @@ LEVEL = {
     "compiler_options": 1,
     "precision": 1,
     "dtypes": 2,
+    "lowering_settings": 3,
     "private": 2,
     "metrics": 3,
     "client": 4,

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from . import compiler_options, config, precision
+from . import config
 
 _PAIRS = {
     torch.bool: np.bool_,
@@ -85,11 +85,6 @@ def on_device(dtype: torch.dtype) -> torch.dtype:
     return dtype
 
 
-def device_mode() -> str:
-    """Names what a compiled program depends on besides its graph: what `on_device` does now, precision and options."""
-    dtypes = "bf16" if config.use_bf16() else "downcast" if config.downcast_bf16() else ""
-    chosen = precision.chosen()
-    options = compiler_options.text()
-    if chosen == "highest" and not options:
-        return dtypes
-    return f"{dtypes} {chosen} precision {options}".strip()
+def mode() -> str:
+    """Names what `on_device` does now: "bf16", "downcast", or nothing where every dtype stays what it is."""
+    return "bf16" if config.use_bf16() else "downcast" if config.downcast_bf16() else ""

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ import torch
 import torch_xla
 import torch_xla.cache
 import torch_xla.runtime as xr
-from torch_xla._engine.compile import disk, fingerprint
+from torch_xla._engine.compile import disk, executable_key, installation
 from torch_xla._engine.metrics import counters
+from torch_xla._engine.record.device import device_at
 from torch_xla._engine.record.sync import clear_schedules
 
 
@@ -115,12 +117,8 @@ def test_a_damaged_file_is_told_and_compiled_again(folder: Path) -> None:
 def test_a_miss_tells_what_is_different(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result()
     assert "never compiled here" in torch_xla.cache.misses()[-1]
-    environment = fingerprint.environment
-
-    def older(device: object) -> dict[str, str]:
-        return {**environment(device), "jax": "0.9.0"}  # type: ignore[arg-type]
-
-    monkeypatch.setattr(fingerprint, "environment", older)
+    older = replace(installation.read(device_at(0).target), jax="0.9.0")
+    monkeypatch.setattr(executable_key, "installed", lambda target: older)
     result()
     assert "another environment: jax " in torch_xla.cache.misses()[-1]
     assert torch_xla.cache.misses()[-1].endswith("→ '0.9.0'")

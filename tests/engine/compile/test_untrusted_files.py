@@ -22,7 +22,9 @@ from hypothesis import strategies as st
 
 import torch_xla.cache
 from torch_xla._engine.client import target as targets
-from torch_xla._engine.compile import disk, executable_file, key
+from torch_xla._engine.compile import disk, executable_file, signing_key
+from torch_xla._engine.compile.executable_key import key_of
+from torch_xla._engine.graph.graph import Graph
 from torch_xla._engine.metrics import counters
 from torch_xla._engine.record.sync import clear_schedules
 
@@ -60,7 +62,7 @@ def rewritten(
     data: bytes,
     change: Callable[[dict[str, object]], object],
     body: bytes | None = None,
-    sign: Callable[[bytes], bytes] = key.signature,
+    sign: Callable[[bytes], bytes] = signing_key.signature,
 ) -> bytes:
     """A file with another header or body, a checksum that fits, and a signature."""
     _, _, _, rest = data.split(b"\n", 3)
@@ -242,13 +244,13 @@ def test_a_full_disk_costs_a_warning(folder: Path, monkeypatch: pytest.MonkeyPat
 @given(text=st.binary(max_size=100) | json_values.map(lambda value: json.dumps(value).encode()))
 @SETTINGS
 def test_a_damaged_note_of_baked_numbers_says_nothing(folder: Path, text: bytes) -> None:
-    device = targets.of_device(jax.devices("cpu")[0])
-    disk.note_baked("0" * 32, device, [0, 2])
-    assert disk.baked("0" * 32, device, 3) == [0, 2]
-    assert disk.baked("0" * 32, device, 2) == []
+    key = key_of(Graph((), (), ()), (), targets.of_device(jax.devices("cpu")[0]))
+    disk.note_baked(key, [0, 2])
+    assert disk.baked(key, 3) == [0, 2]
+    assert disk.baked(key, 2) == []
     (path,) = folder.glob("*.numbers")
     path.write_bytes(text)
-    found = disk.baked("0" * 32, device, 3)
+    found = disk.baked(key, 3)
     assert all(type(index) is int and 0 <= index < 3 for index in found)
 
 
@@ -290,9 +292,9 @@ def test_a_home_that_is_not_there_is_told(folder: Path, monkeypatch: pytest.Monk
 WRITER = """
 import sys
 from pathlib import Path
-from torch_xla._engine.compile import disk, executable_file, key
+from torch_xla._engine.compile import disk, executable_file, signing_key
 header = executable_file.Header("0" * 32, {"a": "b"}, 1.0, 3_000_000, "f", (), (), (), ())
-data = executable_file.joined(header, bytes(range(250)) * 12_000, key.signature)
+data = executable_file.joined(header, bytes(range(250)) * 12_000, signing_key.signature)
 while True:
     disk.adopt(Path(sys.argv[1]), "one.xla", data)
     Path(sys.argv[2]).touch()
@@ -327,9 +329,9 @@ def test_a_header_is_the_same_after_it_was_written() -> None:
     header = executable_file.Header(
         "p", {"jax": "1"}, 0.5, 3, "f", (((2, 3), "float32"),), (((), "bool"),), (0,), (0, 1)
     )
-    assert executable_file.split(executable_file.joined(header, b"abc", key.signature)) == (header, b"abc")
+    assert executable_file.split(executable_file.joined(header, b"abc", signing_key.signature)) == (header, b"abc")
     with pytest.raises(executable_file.Unreadable):
-        executable_file.split(executable_file.joined(replace(header, bytes=2), b"abc", key.signature))
+        executable_file.split(executable_file.joined(replace(header, bytes=2), b"abc", signing_key.signature))
 
 
 UNSIGNED: dict[str, Callable[[bytes], bytes]] = {
@@ -371,18 +373,18 @@ def test_a_bundle_of_another_user_is_signed_by_who_takes_it_over(
 def test_a_key_is_made_once_for_its_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XLA_PERSISTENT_CACHE_KEY")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    signed = key.signature(b"1")
-    assert key.path() == tmp_path / "torch_xla" / "cache.key"
-    assert key.path().stat().st_mode & 0o777 == 0o600 and len(key.path().read_bytes()) == 32
-    key._key.cache_clear()
-    assert key.signature(b"1") == signed != key.signature(b"2")
-    key._make(key.path())  # another process that saw none either
-    key._key.cache_clear()
-    assert key.signature(b"1") == signed
-    assert list(key.path().parent.iterdir()) == [key.path()]
+    signed = signing_key.signature(b"1")
+    assert signing_key.path() == tmp_path / "torch_xla" / "cache.key"
+    assert signing_key.path().stat().st_mode & 0o777 == 0o600 and len(signing_key.path().read_bytes()) == 32
+    signing_key._key.cache_clear()
+    assert signing_key.signature(b"1") == signed != signing_key.signature(b"2")
+    signing_key._make(signing_key.path())  # another process that saw none either
+    signing_key._key.cache_clear()
+    assert signing_key.signature(b"1") == signed
+    assert list(signing_key.path().parent.iterdir()) == [signing_key.path()]
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert key.path() == tmp_path / "home" / ".config" / "torch_xla" / "cache.key"
+    assert signing_key.path() == tmp_path / "home" / ".config" / "torch_xla" / "cache.key"
 
 
 def test_a_key_that_others_know_or_nobody_has_is_refused(

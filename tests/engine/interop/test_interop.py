@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 import torch_xla
 import torch_xla.debug.metrics as met
+from torch_xla._engine.graph.text import to_text
+from torch_xla._engine.record.pending import graph_of
 from torch_xla.core.xla_builder import call_jax
 from torch_xla.experimental.assume_pure import PureModule, assume_pure, j2t_autograd
 from torch_xla.interop import as_torch, from_jax, to_jax
@@ -238,3 +240,18 @@ def test_functions_that_differ_in_an_inner_constant_alone_are_two(within: Any) -
     for start in (0.0, 1.0):
         constant = np.arange(start, start + 4, dtype=np.float32)
         assert call_jax(within(constant), (x,)).tolist() == (constant + 1).tolist()
+
+
+def test_a_function_is_traced_again_under_another_setting_of_jax() -> None:
+    x = torch.ones(2, 2, device="xla")
+
+    def product(y: Any) -> Any:
+        return y @ y
+
+    def recorded() -> str:
+        return to_text(graph_of([call_jax(product, (x,))]).graph)
+
+    plain = recorded()
+    with jax.default_matmul_precision("highest"):
+        exact = recorded()
+    assert plain == recorded() != exact

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from .. import metrics
-from ..client.target import Target
-from . import disk, fingerprint, function
+from . import disk, function
 from .function import MustBake
 from .source_metadata import Origins
 from .staged import Wanted
@@ -17,7 +16,7 @@ from .stages import Stage
 _compiled = metrics.counter("StageCompile")
 
 
-def fill(wanted: Sequence[Wanted], stages: Sequence[Stage], target: Target, origins: Origins, keeps: bool) -> float:
+def fill(wanted: Sequence[Wanted], stages: Sequence[Stage], origins: Origins, keeps: bool) -> float:
     """Gives each of `wanted`, one for each of the `stages`, its executable; returns the seconds spent on compiling.
 
     `keeps` says whether executables come from disk and go there. Raises `MustBake` with numbers of the whole graph if
@@ -27,14 +26,14 @@ def fill(wanted: Sequence[Wanted], stages: Sequence[Stage], target: Target, orig
     if keeps:
         for each in missing:
             with metrics.timed("PersistentCacheLoadTime"):
-                stored = disk.find(_fingerprint(each), target, _signature(each, target))
+                stored = disk.find(each.key, _signature(each))
             if stored is not None:
                 each.fill(stored.executable)
         missing = [each for each in missing if each.executable is None]
     if not missing:
         return 0.0
     started = time.perf_counter()
-    lowered = _lowered(missing, stages, target, origins)
+    lowered = _lowered(missing, stages, origins)
     with ThreadPoolExecutor(_workers(len(missing)), thread_name_prefix="compile") as pool:
         timed = list(pool.map(_compile, lowered))
     seconds = time.perf_counter() - started
@@ -42,7 +41,7 @@ def fill(wanted: Sequence[Wanted], stages: Sequence[Stage], target: Target, orig
         each.fill(compiled)
         _compiled.value += 1
         if keeps:
-            disk.keep(_fingerprint(each), target, compiled, own, _signature(each, target), program_seconds=seconds)
+            disk.keep(each.key, compiled, own, _signature(each), program_seconds=seconds)
     return seconds
 
 
@@ -56,14 +55,14 @@ def _compile(lowered: Any) -> tuple[Any, float]:
     return lowered.compile(), time.perf_counter() - started
 
 
-def _lowered(missing: Sequence[Wanted], stages: Sequence[Stage], target: Target, origins: Origins) -> list[Any]:
+def _lowered(missing: Sequence[Wanted], stages: Sequence[Stage], origins: Origins) -> list[Any]:
     found: list[Any] = []
     baked: set[int] = set()
     for each in missing:
         stage = each.stage
         try:
             own = origins.part(stage.operations)
-            found.append(function.lowered(stage.graph, stage.donated, target, each.numbers, each.arguments, own))
+            found.append(function.lowered(stage.graph, each.key, each.numbers, own))
         except MustBake as error:
             same = [other for other in stages if other.kind == stage.kind]
             baked.update(other.numbers[place] for other in same for place in error.numbers)
@@ -72,10 +71,5 @@ def _lowered(missing: Sequence[Wanted], stages: Sequence[Stage], target: Target,
     return found
 
 
-def _fingerprint(wanted: Wanted) -> str:
-    stage = wanted.stage
-    return fingerprint.of_program(stage.graph, stage.donated, wanted.arguments, wanted.packed)
-
-
-def _signature(wanted: Wanted, target: Target) -> function.Signature:
-    return function.signature(wanted.stage.graph, wanted.stage.donated, wanted.arguments, target)
+def _signature(wanted: Wanted) -> function.Signature:
+    return function.signature(wanted.stage.graph, wanted.key)

@@ -1,24 +1,24 @@
-"""The programs in memory: found by graph, donation, target and dtype mode; the least recently used leave first."""
+"""The programs in memory, found by their keys; the least recently used leave first."""
 
 from collections import OrderedDict
-from typing import Any
 
-from .. import config, dtypes
+from .. import config
 from ..client.target import Target
 from ..graph.graph import Graph
 from ..metrics import events
+from .executable_key import Key, key_of
 from .program import Program
 
-_programs: "OrderedDict[Any, Program]" = OrderedDict()
+_programs: "OrderedDict[Key, Program]" = OrderedDict()
 
 
 def program_of(graph: Graph, donated: tuple[int, ...], target: Target) -> Program:
     """The program of a graph, made at first sight."""
-    key = (graph.code, donated, target, dtypes.device_mode())
+    key = key_of(graph, donated, target)
     program = _programs.get(key)
     if program is None:
         events.before_new_program()
-        program = _programs[key] = Program(graph, donated, target)
+        program = _programs[key] = Program(graph, key)
         while len(_programs) > config.compilation_cache_size():
             _programs.popitem(last=False)
     else:

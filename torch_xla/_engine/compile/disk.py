@@ -25,8 +25,9 @@ import jax
 from .. import config, metrics
 from ..client.target import Target
 from ..private import jax as private
-from . import executable_file, fingerprint, key, prefetch
+from . import executable_file, prefetch, signing_key
 from .executable_file import Described, Foreign, Header, Refused, Unreadable
+from .executable_key import Key, differences
 from .function import Signature
 
 SUFFIX = ".xla"
@@ -111,19 +112,19 @@ def _is_read_only() -> bool:
     return config.persistent_cache_read_only() if _chosen.path is None else _chosen.read_only
 
 
-def find(program: str, target: Target, signature: Signature) -> Stored | None:
-    """The executable of a program (by its fingerprint) for `target`, if one was kept."""
+def find(key: Key, signature: Signature) -> Stored | None:
+    """The executable with this key and signature, if one was kept."""
     place = folder()
     if place is None:
         return None
-    environment = fingerprint.environment(target)
-    path = place / _name(program, environment)
+    program = key.name
+    path = place / _name(key)
     try:
         executable_file.refuse_others(place, place.stat())
-        loaded = prefetch.take(path.name, target) or _load(path, target)
-        executable = _checked(loaded, program, environment, target, signature)
+        loaded = prefetch.take(path.name, key.target) or _load(path, key.target)
+        executable = _checked(loaded, key, signature)
     except FileNotFoundError:
-        _miss(program, _why_missing(place, program, environment))
+        _miss(program, _why_missing(place, key))
         return None
     except OSError as error:
         _miss(program, f"{path} cannot be read: {error}")
@@ -158,16 +159,18 @@ def foresee(target: Target) -> None:
 
 
 def _load(path: Path, target: Target) -> _Loaded:
-    header, executable = executable_file.split(executable_file.contents(path), functools.partial(key.verify, path))
+    header, executable = executable_file.split(
+        executable_file.contents(path), functools.partial(signing_key.verify, path)
+    )
     if b"lapack_" in executable:
         private.prepare_linear_algebra()
     return _Loaded(header, private.load(executable, target.device))
 
 
-def _checked(loaded: _Loaded, program: str, environment: dict[str, str], target: Target, signature: Signature) -> Any:
+def _checked(loaded: _Loaded, key: Key, signature: Signature) -> Any:
     """The executable of a file, if it is what its name says and takes and gives what the program does."""
     header = loaded.header
-    if header.program != program or header.environment != environment:
+    if header.program != key.name or header.environment != key.environment:
         raise Unreadable("it is of another program than its name says")
     wanted = _described(signature.inputs), _described(signature.outputs), signature.donated
     if (header.inputs, header.outputs, header.donated) != wanted:
@@ -178,7 +181,7 @@ def _checked(loaded: _Loaded, program: str, environment: dict[str, str], target:
         for index, each in enumerate(signature.outputs)
     ]
     return private.compiled_from(
-        loaded.executable, header.name, target.device, signature.inputs, outputs, signature.donated
+        loaded.executable, header.name, key.target.device, signature.inputs, outputs, signature.donated
     )
 
 
@@ -186,14 +189,7 @@ def _described(values: tuple[jax.ShapeDtypeStruct, ...]) -> Described:
     return tuple((tuple(each.shape), each.dtype.name) for each in values)
 
 
-def keep(
-    program: str,
-    target: Target,
-    executable: Any,
-    seconds: float,
-    signature: Signature,
-    program_seconds: float = 0.0,
-) -> None:
+def keep(key: Key, executable: Any, seconds: float, signature: Signature, program_seconds: float = 0.0) -> None:
     """Writes an executable that took `seconds` to compile; does nothing if it is not worth it or may not.
 
     It is worth it too if the program of which it is a stage took long enough, `program_seconds`.
@@ -206,10 +202,9 @@ def keep(
     except Exception as error:  # some plugins cannot serialise, some programs hold what cannot be
         _warn("serialise", f"A program of this backend cannot be kept on disk: {type(error).__name__}: {error}")
         return
-    environment = fingerprint.environment(target)
     header = Header(
-        program,
-        environment,
+        key.name,
+        key.environment,
         seconds,
         len(found.data),
         found.name,
@@ -218,9 +213,9 @@ def keep(
         found.weak,
         signature.donated,
     )
-    path = place / _name(program, environment)
+    path = place / _name(key)
     try:
-        is_there = _write(path, executable_file.joined(header, found.data, key.signature))
+        is_there = _write(path, executable_file.joined(header, found.data, signing_key.signature))
     except (OSError, Refused) as error:
         _warn("write", f"Compiled programs cannot be kept in {place}: {error}")
         return
@@ -229,23 +224,22 @@ def keep(
         prefetch.note(place, path.name, _write)
 
 
-def note_baked(program: str, target: Target, indices: list[int]) -> None:
+def note_baked(key: Key, indices: list[int]) -> None:
     """Keeps which numbers of a program must be baked in: known only once it was lowered, needed to find it again."""
     place = folder()
     if place is not None and not _is_read_only():
         with contextlib.suppress(OSError, Refused):
-            _write(place / (_name(program, fingerprint.environment(target)) + ".numbers"), json.dumps(indices).encode())
+            _write(place / f"{_name(key)}.numbers", json.dumps(indices).encode())
 
 
-def baked(program: str, target: Target, count: int) -> list[int]:
+def baked(key: Key, count: int) -> list[int]:
     """The numbers noted by `note_baked`, of a program that has `count`."""
     place = folder()
     if place is None:
         return []
     try:
         executable_file.refuse_others(place, place.stat())
-        path = place / (_name(program, fingerprint.environment(target)) + ".numbers")
-        found = json.loads(executable_file.contents(path, _LONGEST_NOTE))
+        found = json.loads(executable_file.contents(place / f"{_name(key)}.numbers", _LONGEST_NOTE))
     except (OSError, ValueError, RecursionError, Refused, Unreadable):
         return []
     if not (isinstance(found, list) and all(type(index) is int and 0 <= index < count for index in found)):
@@ -281,7 +275,7 @@ def adopt(place: Path, name: str, data: bytes) -> None:
     """
     if name.endswith(SUFFIX):
         executable_file.split(data)
-        data = executable_file.signed_anew(data, key.signature)
+        data = executable_file.signed_anew(data, signing_key.signature)
     _write(place / name, data)
 
 
@@ -290,9 +284,9 @@ def size_of(place: Path) -> int:
     return sum(size for _, size, _ in _files(place))
 
 
-def _name(program: str, environment: dict[str, str]) -> str:
-    text = json.dumps(environment, sort_keys=True)
-    return f"{program}-{hashlib.sha256(text.encode()).hexdigest()[:16]}{SUFFIX}"
+def _name(key: Key) -> str:
+    text = json.dumps(key.environment, sort_keys=True)
+    return f"{key.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}{SUFFIX}"
 
 
 def _write(path: Path, data: bytes) -> bool:
@@ -317,16 +311,11 @@ def _miss(program: str, reason: str) -> None:
     _misses.append((program, reason))
 
 
-def _why_missing(place: Path, program: str, environment: dict[str, str]) -> str:
+def _why_missing(place: Path, key: Key) -> str:
     best: list[str] | None = None
-    for path in place.glob(f"{program}-*{SUFFIX}"):
+    for path in place.glob(f"{key.name}-*{SUFFIX}"):
         with contextlib.suppress(OSError, Refused, Unreadable):
-            kept = executable_file.header_of(path).environment
-            differs = [
-                f"{name} {kept.get(name)!r} → {environment.get(name)!r}"
-                for name in sorted(kept.keys() | environment.keys())
-                if kept.get(name) != environment.get(name)
-            ]
+            differs = differences(executable_file.header_of(path).environment, key.environment)
             if best is None or len(differs) < len(best):
                 best = differs
     return "never compiled here" if best is None else f"compiled under another environment: {'; '.join(best)}"

@@ -1,31 +1,24 @@
-"""What a program is, in words that another process would use too: the key of programs kept on disk.
+"""The text of a graph's code, in words that another process would use too.
 
-In memory a program is found by the identity of its plans; on disk by a hash of their text, and of everything outside
-the program that what XLA makes of it depends on.
+In memory a graph is found by the identity of its plans; on disk, and by other processes, by their text.
 """
 
-import functools
-import hashlib
-import os
-import platform
+import re
+from collections.abc import Sequence
 from dataclasses import fields
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import jax
 import torch
 
-from .. import config, dtypes
-from ..client.target import Target
 from ..graph.graph import Graph
 from ..graph.plan import Plan
 from ..graph.spec import Spec
-from . import function, sources
 
-# What stands in the text of an object that has none of its own, and in names that hold in one process alone.
+# What stands in the text of an object that has none of its own, and in names that hold in one process alone; there is a
+# serial number in front of it then.
 _ADDRESS = " at 0x"
+_OWN = re.compile(r"(_\d+)?( object)? at 0x[0-9a-f]+")
 
 _texts: WeakKeyDictionary[Plan, str] = WeakKeyDictionary()
 
@@ -38,44 +31,41 @@ def is_named(graph: Graph) -> bool:
     """Whether another process would call all that `graph` does by the same names."""
     try:
         for operation in graph.operations:
-            _text(operation.plan)
+            _named(operation.plan)
     except Nameless:
         return False
     return True
 
 
-def of_program(graph: Graph, donated: tuple[int, ...], promoted: tuple[int, ...], numbers: bytes) -> str:
-    """A hash of what a program computes: operations, wiring, sizes, donation, and the numbers baked into it.
+def text_of(code: Sequence[Any], strict: bool = True) -> str:
+    """The code of a graph as text, equal in all processes for what computes the same.
 
-    `promoted` are the numbers that are arguments; `numbers` are all of them, packed, those zeroed. Raises `Nameless`
-    for a graph that is not named.
+    What has no such text raises `Nameless`; if not `strict`, it goes by what its name has in common in all processes,
+    which other things may be called too.
     """
-    words: list[str] = []
-    for element in graph.code:
-        if element.__class__ is Plan:
-            words.append(_text(element))
-        else:
-            words.append(repr(element))
-    words.append(f"{donated} {promoted}")
-    digest = hashlib.sha256("\n".join(words).encode())
-    digest.update(numbers)
-    return digest.hexdigest()[:32]
+    text = _named if strict else _alike
+    return "\n".join(text(element) if element.__class__ is Plan else repr(element) for element in code)
 
 
-def _text(plan: Plan) -> str:
+def _named(plan: Plan) -> str:
     text = _texts.get(plan)
     if text is None:
-        text = _texts[plan] = _plan(plan)
+        text = _text(plan)
+        if _ADDRESS in text:
+            raise Nameless(f"{plan.op} has a name, or an argument with a name, of this process alone")
+        _texts[plan] = text
     return text
 
 
-def _plan(plan: Plan) -> str:
+def _alike(plan: Plan) -> str:
+    return _OWN.sub("", _texts.get(plan) or _text(plan))
+
+
+def _text(plan: Plan) -> str:
     # A decomposition has a serial number of this process beside its operator; sizes and arguments tell it in full.
     op = plan.op[0] if isinstance(plan.op, tuple) else plan.op
-    if _ADDRESS in str(op):
-        raise Nameless(f"{op} is a name of this process alone")
     parts = [getattr(plan, field.name) for field in fields(plan) if field.name not in ("op", "inside")]
-    return " ".join(_words(part) for part in (op, *parts))
+    return " ".join(map(_words, (op, *parts)))
 
 
 def _words(value: Any) -> str:
@@ -87,44 +77,4 @@ def _words(value: Any) -> str:
         return value.__name__
     if isinstance(value, str | int | float | complex | Spec | torch.dtype | torch.Size) or value is None:
         return repr(value)
-    text = str(value)
-    if _ADDRESS in text:
-        raise Nameless(f"{value!r} has no text that another process would give it")
-    return text
-
-
-def environment(target: Target) -> dict[str, str]:
-    """Everything outside a program that an executable depends on, by name."""
-    settings: Any = jax.config  # as they are in this thread
-    found = {
-        "torch": torch.__version__,
-        "jax": jax.__version__,
-        "jaxlib": version("jaxlib"),
-        "rules": sources.digest(),
-        "platform": target.platform,
-        "device": target.kind,
-        "runtime": str(getattr(target.device.client, "platform_version", "")),
-        "XLA_FLAGS": config.variable("XLA_FLAGS") or "",
-        "LIBTPU_INIT_ARGS": config.variable("LIBTPU_INIT_ARGS") or "",
-        "matmul precision": str(settings.jax_default_matmul_precision),
-        "dtypes": dtypes.device_mode(),
-        "options": repr(function.options_for(target)),
-        "devices": f"{len(target.devices)} of {len(target.processes)} processes",
-        "mesh": f"{target.mesh.axis_names} {target.mesh.devices.shape}, along {target.axis}" if target.mesh else "",
-    }
-    if target.is_host:
-        found["processor"] = _processor()
-        # XLA cuts loops by the number of threads when it compiles for the CPU.
-        found["cores"] = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
-    return found
-
-
-@functools.cache
-def _processor() -> str:
-    """The instruction set the host compiler may have used."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    chosen = sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))})
-    return hashlib.sha256("\n".join(chosen).encode()).hexdigest()[:16]
+    return str(value)

@@ -10,14 +10,15 @@ import numpy as np
 
 from .. import compiler_options, dtypes
 from ..client.target import Target
-from ..graph.aliasing import successors
 from ..graph.graph import Graph
+from ..graph.sharding import ANY, Placed
 from ..graph.spec import Spec
 from ..lowering import replicas
 from ..lowering.call import NeedsStaticNumber, lower
 from ..lowering.sharding import to_jax
 from ..private import jax as private
 from . import replicated
+from .executable_key import Key
 from .source_metadata import UNKNOWN, Origins
 
 # XLA may leave out roundings to a narrow float between operations that it fuses, and then what a program gives depends
@@ -50,71 +51,56 @@ class Signature:
     """What an executable takes and gives, and which inputs it gives away (by their places)."""
 
     inputs: tuple[jax.ShapeDtypeStruct, ...]
-    outputs: tuple[jax.ShapeDtypeStruct, ...]
+    outputs: tuple[jax.ShapeDtypeStruct, ...]  # without a sharding where XLA chooses it
     donated: tuple[int, ...]
 
 
-def signature(graph: Graph, donated: tuple[int, ...], arguments: Sequence[int], target: Target) -> Signature:
-    """That of a graph's executable: its inputs, then vectors of the float and int `arguments`, then random keys.
+def signature(graph: Graph, key: Key) -> Signature:
+    """That of a graph's executable: its inputs, then vectors of the float and int arguments, then random keys.
 
     Where each process runs the graph by itself it is what each takes and gives.
     """
+    target = key.target
     everywhere = target.everywhere
-    floats, ints = by_type(graph, arguments)
+    floats, ints = by_type(graph, key.arguments)
 
     def describe(size: tuple[int, ...], dtype: np.dtype, placed: Any = everywhere) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(size, dtype, sharding=placed)
 
-    def value(spec: Spec) -> jax.ShapeDtypeStruct:
-        placed = everywhere if spec.sharding is None else to_jax(spec.sharding, target)
-        return describe(spec.size, dtypes.to_jax(dtypes.on_device(spec.dtype)), placed)
+    def value(spec: Spec, placed: Placed) -> jax.ShapeDtypeStruct:
+        dtype = dtypes.to_jax(dtypes.on_device(spec.dtype))
+        return describe(spec.size, dtype, None if placed is ANY else to_jax(placed, target))
 
     with jax.enable_x64(True):
-        inputs = list(map(value, graph.inputs))
+        inputs = [value(spec, spec.sharding) for spec in graph.inputs]
         if floats:
             inputs.append(describe((len(floats),), np.dtype(np.float64)))
         if ints:
             inputs.append(describe((len(ints),), np.dtype(np.int64)))
         if graph.draws:
             inputs.append(describe((graph.draws, 4), np.dtype(np.uint32)))
-        outputs = [value(graph.specs[slot].plain) for slot in graph.outputs]
-    return Signature(tuple(inputs), tuple(outputs), donated)
+        results = key.results or (None,) * len(graph.outputs)
+        outputs = [value(graph.specs[slot], placed) for slot, placed in zip(graph.outputs, results, strict=True)]
+    return Signature(tuple(inputs), tuple(outputs), key.donated)
 
 
-def lowered(
-    graph: Graph,
-    donated: tuple[int, ...],
-    target: Target,
-    numbers: Sequence[float | int],
-    arguments: Sequence[int],
-    origins: Origins,
-) -> Any:
-    """The graph lowered for `target`: its executable has its `signature`."""
-    floats, ints = by_type(graph, arguments)
+def lowered(graph: Graph, key: Key, numbers: Sequence[float | int], origins: Origins) -> Any:
+    """The graph lowered as its `key` says, with those of the `numbers` baked in that are no arguments: its executable
+    has its `signature`."""
+    target = key.target
+    floats, ints = by_type(graph, key.arguments)
     with jax.enable_x64(True), private.located(None, ()), replicas.lowering_for(target):
         function = as_function(graph, list(numbers), floats, ints, origins)
-        found = signature(graph, donated, arguments, target)
+        found = signature(graph, key)
         described: Sequence[Any] = found.inputs
         if target.axis is not None:
             function, described = replicated.of_each(function, found.inputs, found.outputs, target)
         options: Any = options_for(target)
-        given = _given(graph, found) if target.is_spread else None
+        given = tuple(each.sharding for each in found.outputs) if target.is_spread else None
         jitted = jax.jit(
-            function, donate_argnums=donated, keep_unused=True, compiler_options=options, out_shardings=given
+            function, donate_argnums=key.donated, keep_unused=True, compiler_options=options, out_shardings=given
         )
         return jitted.trace(*described).lower()
-
-
-def _given(graph: Graph, found: Signature) -> tuple[Any, ...]:
-    """How the outputs are divided: as the donated input that each takes the place of, else as XLA sees fit (`None`).
-
-    So what is written in place stays where it is, and the next step finds its program.
-    """
-    given: list[Any] = [None] * len(graph.outputs)
-    for index, output in successors(graph).items():
-        if index in found.donated:
-            given[output] = found.inputs[index].sharding
-    return tuple(given)
 
 
 def as_function(

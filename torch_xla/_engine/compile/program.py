@@ -12,6 +12,7 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -28,6 +29,7 @@ from ..graph.plan import Plan
 from ..metrics.events import Sizes
 from ..private import jax as private
 from . import build, disk, fingerprint, function, replicated, staged, stages
+from .executable_key import Key
 from .function import MustBake
 from .inlining import Inlined, inlined
 from .source_metadata import UNKNOWN
@@ -45,12 +47,13 @@ class Ready(NamedTuple):
 
 
 class Program:
-    """What one graph compiles to on one target."""
+    """What one graph compiles to: the executables of one key with all numbers that it is run with."""
 
-    def __init__(self, graph: Graph, donated: tuple[int, ...], target: Target) -> None:
+    def __init__(self, graph: Graph, key: Key) -> None:
         self.graph = graph
-        self.donated = donated
-        self.target = target
+        self.key = key
+        self.donated = key.donated
+        self.target = key.target
         self.origins = UNKNOWN
         self.ends = self._smallest([range(len(graph.outputs))])
         self.bytes = sum(spec.numel * spec.dtype.itemsize for spec in graph.specs)  # of everything that it names
@@ -129,13 +132,20 @@ class Program:
 
     def lowered(self, numbers: Sequence[float | int]) -> Any:
         """The program before XLA compiles it: `as_text()` is its StableHLO."""
-        return self._lower(numbers, self.donated)
+        return self._lower(numbers, self._executable_key(self._packer.pack(*numbers)))
 
     def optimized(self, numbers: Sequence[float | int]) -> str:
         """What XLA made of the program, as HLO text."""
         packed = self._packer.pack(*numbers)
         ready = self._executables.get(self._key(packed)) or self._compile(packed, numbers)
         return str(ready.executable.as_text())
+
+    def key_for(self, numbers: Sequence[float | int]) -> Key:
+        """The key of the executable of a run with these numbers, which was compiled."""
+        return self._executable_key(self._packer.pack(*numbers))
+
+    def _executable_key(self, packed: bytes) -> Key:
+        return self.key.of_numbers(self._promoted, self._key(packed))
 
     def _key(self, packed: bytes) -> bytes:
         if not self._promoted:
@@ -171,29 +181,31 @@ class Program:
     def _from_disk(self, packed: bytes) -> Any:
         if not self._may_be_kept():
             return None
-        noted = self._noted(self._fingerprint(packed)) if self._promoted else []
+        noted = self._noted(packed) if self._promoted else []
         if noted:
             self._must_bake.update(noted)
             self._set_promoted(self._promoted)
         with metrics.timed("PersistentCacheLoadTime"):
-            stored = disk.find(self._fingerprint(packed), self.target, self._signature())
+            key = self._executable_key(packed)
+            stored = disk.find(key, function.signature(self.graph, key))
         return stored.executable if stored is not None else None
 
     def _from_xla(self, packed: bytes, numbers: Sequence[float | int]) -> Any:
-        before = self._fingerprint(packed) if self._may_be_kept() else ""
+        before = self._executable_key(packed) if self._may_be_kept() else None
         baked = len(self._must_bake)
         started = time.perf_counter()
         with metrics.timed("CompileTime"):
-            executable = self._lowered_with_fewest_arguments(numbers).compile()
+            executable = self._lowered_with_fewest_arguments(packed, numbers).compile()
             if self.donated and self.target.axis is None and private.starter(executable) is None:
                 # Started by JAX, between whose own steps somebody may be interrupted: then nothing is given away.
-                executable = self._lower(numbers, ()).compile()
+                executable = self._lower(numbers, replace(self._executable_key(packed), donated=())).compile()
         seconds = time.perf_counter() - started
         self._count_compile()
-        if before:
+        if before is not None:
             if len(self._must_bake) > baked:
-                disk.note_baked(before, self.target, sorted(self._must_bake))
-            disk.keep(self._fingerprint(packed), self.target, executable, seconds, self._signature())
+                disk.note_baked(before, sorted(self._must_bake))
+            key = self._executable_key(packed)
+            disk.keep(key, executable, seconds, function.signature(self.graph, key))
         return executable
 
     def _look_for_stages(self) -> None:
@@ -210,17 +222,17 @@ class Program:
 
     def _in_stages(self, packed: bytes, numbers: Sequence[float | int]) -> Any:
         assert self.stages
-        before = self._fingerprint(packed) if self._may_be_kept() else ""
-        if before:
-            self._must_bake.update(self._noted(before))
+        before = self._executable_key(packed) if self._may_be_kept() else None
+        if before is not None:
+            self._must_bake.update(self._noted(packed))
             self._set_promoted(self._promoted)
         baked = len(self._must_bake)
-        wanted, seconds = self._filled(numbers, bool(before))
+        wanted, seconds = self._filled(numbers, before is not None)
         if seconds:
             metrics.metric("CompileTime").add(int(seconds * 1e9))
             self._count_compile()
-        if before and len(self._must_bake) > baked:
-            disk.note_baked(before, self.target, sorted(self._must_bake))
+        if before is not None and len(self._must_bake) > baked:
+            disk.note_baked(before, sorted(self._must_bake))
         metrics.count("StagedProgram")
         metrics.count("SharedOperations", stages.spared_by(self.stages))
         return staged.Staged(self._inlined.graph, self.stages, wanted, numbers, self._promoted, self.target)
@@ -229,9 +241,9 @@ class Program:
         assert self.stages
         origins = self._inlined.origins(self.origins)
         while True:
-            wanted = staged.wanted(self.stages, self.target, numbers, frozenset(self._promoted), self._must_bake)
+            wanted = staged.wanted(self.stages, self.key, numbers, frozenset(self._promoted), self._must_bake)
             try:
-                return wanted, build.fill(wanted, self.stages, self.target, origins, keeps)
+                return wanted, build.fill(wanted, self.stages, origins, keeps)
             except MustBake as error:
                 self._must_bake.update(error.numbers)
                 self._set_promoted(self._promoted)
@@ -256,19 +268,13 @@ class Program:
         # Nor one whose name another process could give to something else.
         return fingerprint.is_named(self.graph) and fingerprint.is_named(self._inlined.graph)
 
-    def _fingerprint(self, packed: bytes) -> str:
-        return fingerprint.of_program(self.graph, self.donated, self._promoted, self._key(packed))
+    def _noted(self, packed: bytes) -> list[int]:
+        return disk.baked(self._executable_key(packed), len(self.graph.number_types))
 
-    def _signature(self) -> function.Signature:
-        return function.signature(self.graph, self.donated, self._promoted, self.target)
-
-    def _noted(self, program: str) -> list[int]:
-        return disk.baked(program, self.target, len(self.graph.number_types))
-
-    def _lowered_with_fewest_arguments(self, numbers: Sequence[float | int]) -> Any:
+    def _lowered_with_fewest_arguments(self, packed: bytes, numbers: Sequence[float | int]) -> Any:
         while True:
             try:
-                return self._lower(numbers, self.donated)
+                return self._lower(numbers, self._executable_key(packed))
             except MustBake as error:
                 self._must_bake.update(error.numbers)
                 self._set_promoted(self._promoted)
@@ -293,8 +299,8 @@ class Program:
         floats, ints = function.by_type(self.graph, arguments)
         self._promoted, self._floats, self._ints = arguments, floats, ints
 
-    def _lower(self, numbers: Sequence[float | int], donated: tuple[int, ...]) -> Any:
-        return function.lowered(self.graph, donated, self.target, numbers, self._promoted, self.origins)
+    def _lower(self, numbers: Sequence[float | int], key: Key) -> Any:
+        return function.lowered(self.graph, key, numbers, self.origins)
 
 
 def whole(executable: Any, target: Target) -> Callable[..., Iterator[Sequence[jax.Array]]]:

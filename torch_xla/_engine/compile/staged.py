@@ -8,6 +8,7 @@ that are none of the program are constants that wait here.
 import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, repeat
 from typing import Any
 from weakref import WeakValueDictionary
@@ -23,6 +24,7 @@ from ..graph.spec import Spec
 from ..metrics.events import Sizes
 from ..private.jax import Starter
 from . import function, replicated
+from .executable_key import Key
 from .stages import Stage
 
 
@@ -36,30 +38,29 @@ class Executable:
 
 
 # Programs share what they have in common: the second step of a training often differs in its optimizer alone.
-_executables: "WeakValueDictionary[Any, Executable]" = WeakValueDictionary()
+_executables: "WeakValueDictionary[Key, Executable]" = WeakValueDictionary()
 
 
 class Wanted:
     """One executable of a program: a kind of stages with the numbers that are baked into it."""
 
-    def __init__(self, stage: Stage, target: Target, numbers: Sequence[Any], arguments: tuple[int, ...]) -> None:
+    def __init__(self, stage: Stage, program: Key, numbers: Sequence[Any], arguments: tuple[int, ...]) -> None:
         self.stage = stage
-        self.target = target
         self.numbers = numbers
-        self.arguments = arguments
-        self.packed = packed(stage.graph, [0 if i in arguments else number for i, number in enumerate(numbers)])
-        self._key = (*stage.kind, arguments, self.packed, target, dtypes.device_mode())
-        self.executable = _executables.get(self._key)
+        baked = packed(stage.graph, [0 if i in arguments else number for i, number in enumerate(numbers)])
+        whole = replace(program, code=stage.graph.code, donated=stage.donated)
+        self.key = whole.of_numbers(arguments, baked)
+        self.executable = _executables.get(self.key)
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return hash(self.key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Wanted) and self._key == other._key
+        return isinstance(other, Wanted) and self.key == other.key
 
     def fill(self, compiled: Any) -> None:
         """Has it from now on, and so have other programs."""
-        self.executable = _executables[self._key] = Executable(compiled)
+        self.executable = _executables[self.key] = Executable(compiled)
 
 
 def packed(graph: Graph, numbers: Sequence[float | int]) -> bytes:
@@ -69,12 +70,12 @@ def packed(graph: Graph, numbers: Sequence[float | int]) -> bytes:
 
 def wanted(
     stages: Sequence[Stage],
-    target: Target,
+    program: Key,
     numbers: Sequence[float | int],
     arguments: frozenset[int],
     baked: set[int],
 ) -> list[Wanted]:
-    """For each stage the executable it needs; equal ones are one object.
+    """For each stage of a program the executable it needs; equal ones are one object.
 
     Of the whole graph's `numbers`, `arguments` are arguments of the program, and those `baked` must be baked in.
     """
@@ -93,7 +94,7 @@ def wanted(
     found = []
     for stage in stages:
         own_numbers = [numbers[i] for i in stage.numbers]
-        each = Wanted(stage, target, own_numbers, tuple(sorted(differing[stage.kind])))
+        each = Wanted(stage, program, own_numbers, tuple(sorted(differing[stage.kind])))
         found.append(known.setdefault(each, each))
     return found
 
@@ -143,7 +144,7 @@ class Staged:
         self._steps = []
         for stage, each in zip(stages, executables, strict=True):
             assert each.executable is not None
-            own = function.by_type(stage.graph, each.arguments)
+            own = function.by_type(stage.graph, each.key.arguments)
             vectors = [pool.places([stage.numbers[i] for i in places]) for pool, places in zip(pools, own, strict=True)]
             self._steps.append(_Step(stage, replicated.starter(target, each.executable.compiled), *vectors))
         self._float_constants, self._int_constants = (pool.constants() for pool in pools)

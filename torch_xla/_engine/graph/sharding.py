@@ -1,6 +1,7 @@
 """How a value is divided among the devices of a target: plain, compared by what it says, the same in every process."""
 
 from dataclasses import dataclass
+from enum import Enum
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,21 @@ class Sharding:
 
     def __str__(self) -> str:
         return f"[{', '.join('.'.join(map(str, axes)) or '-' for axes in self.dims)}]"
+
+
+class Free(Enum):
+    """What is said of a value whose sharding the compiler chooses."""
+
+    ANY = "any"
+
+    def __repr__(self) -> str:
+        return self.value
+
+
+ANY = Free.ANY
+
+# What is asked for of a result: a sharding, a copy on each device (`None`), or any.
+Placed = Sharding | None | Free
 
 
 def sharding_by(dims: tuple[tuple[int, ...], ...]) -> Sharding | None:

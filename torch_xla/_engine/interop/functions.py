@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from .. import dtypes
+from .. import dtypes, lowering_settings
 from ..dispatch.kernels import append
 from ..graph.effect import CALLBACK
 from ..graph.interned import note_new, table_of_plans
@@ -180,7 +180,7 @@ def _record(traced: Traced, values: list[Value]) -> list[torch.Tensor]:
 def _trace(flat: Flat | Gradient, values: Sequence[Value]) -> Traced:
     specs = tuple(value.spec for value in values)
     wide = bool(jax.config.values["jax_enable_x64"]) or any(_is_wide(spec.dtype) for spec in specs)
-    key = (flat, specs, wide, dtypes.device_mode())
+    key = (flat, specs, wide, lowering_settings.now())
     traced = _traced.get(key)
     if traced is None:
         traced = _traced[key] = _trace_anew(flat, specs, wide)

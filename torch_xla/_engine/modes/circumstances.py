@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.utils._device import DeviceContext
 
-from .. import dtypes
+from .. import lowering_settings
 from ..dispatch import value_checks
 from ..private import torch as private
 from ..record.device import Device
@@ -27,7 +27,7 @@ def circumstances(device: Device) -> tuple[Any, ...]:
         torch.is_anomaly_enabled(),
         torch.autograd.forward_ad._current_level,
         private.modes_of_calls(),
-        dtypes.device_mode(),
+        lowering_settings.now(),
         value_checks.are_on(),
     )
 

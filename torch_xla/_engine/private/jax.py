@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax._src import compiler, source_info_util, stages
+from jax._src import compiler, config, source_info_util, stages
 from jax._src.core import ShapedArray
 from jax._src.interpreters import mlir, pxla
 from jax._src.lax import lax as _lax
@@ -35,6 +35,22 @@ def stablehlo_of(proto: bytes) -> bytes:
     except Exception as error:
         raise ValueError(f"this is no serialised HLO module: {error}") from error
     return found
+
+
+# The settings of this thread by which JAX finds what it has traced before, in the order of their names.
+trace_context: Callable[[], tuple[Any, ...]] = config.trace_context
+# Of 64-bit types whoever traces decides anew, and the last names no setting.
+_SETTINGS = [
+    (place, name)
+    for place, name in enumerate(config.trace_context_names())
+    if name not in ("jax_enable_x64", "axis_env_state")
+]
+
+
+def trace_settings(context: tuple[Any, ...]) -> tuple[tuple[str, Any], ...]:
+    """The settings in a `trace_context` that have a value, by their names."""
+    found = [(name, context[place]) for place, name in _SETTINGS]
+    return tuple((name, value) for name, value in found if value is not None and value is not False and value != ())
 
 
 def weakly_typed(scalar: jax.Array, dtype: np.dtype) -> jax.Array:

@@ -10,7 +10,7 @@ from operator import le
 from sys import getrefcount
 from typing import Any, NamedTuple
 
-from .. import config, dtypes, metrics
+from .. import config, lowering_settings, metrics
 from ..compile.program import Program
 from ..execute import executor
 from ..execute.executor import ALONE, Around
@@ -64,7 +64,7 @@ def look_up(operation: Any, operands: Sequence[Any], device: Device) -> Call | N
     """
     if device.tape.code or device.spread is not None or events.closely or events.guarded or sync.inspect is not None:
         return None
-    key = [operation, dtypes.device_mode()]
+    key = [operation, lowering_settings.now()]
     places: dict[Value, int] = {}
     for operand in operands:
         if operand.__class__ is tuple:

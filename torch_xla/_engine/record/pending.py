@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..compile.executable_key import key_of
 from ..compile.program import Program
 from ..compile.source_metadata import Origins, Scope, scopes_at
 from ..graph.graph import Cut, Graph, cut, decode, effective, needed, needed_in_order
@@ -29,7 +30,7 @@ class Pending:
 
     def lowered(self) -> Any:
         """The graph after the rules were applied to it: JAX's `Lowered`, from which StableHLO and HLO can be had."""
-        program = Program(self.graph, (), self.device.target_of(self.graph))
+        program = Program(self.graph, key_of(self.graph, (), self.device.target_of(self.graph)))
         program.origins = Origins(self.lines, self.scopes)
         return program.lowered(self.numbers)
 

@@ -7,7 +7,7 @@ from itertools import chain, repeat
 from sys import getrefcount
 from typing import Any
 
-from .. import config, dtypes, metrics
+from .. import config, lowering_settings, metrics
 from ..client import platform
 from ..compile import cache
 from ..compile.program import Program
@@ -209,7 +209,7 @@ def _find(device: Device, live: bytes, roots: tuple[int, ...] | None) -> Schedul
     shared = tuple(tape.shared)
     if not roots and roots is not None:
         return _schedule(device, live, roots, shared)
-    known = _schedules.setdefault((tuple(tape.code), roots, shared, device.index, dtypes.device_mode()), _Known())
+    known = _schedules.setdefault((tuple(tape.code), roots, shared, device.index, lowering_settings.now()), _Known())
     known.used = recency.now()
     for schedule in known:
         if schedule.live == live:

@@ -8,6 +8,8 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
+from ...compile.executable_key import Key
+from ...compile.executable_key import differences as environments
 from ...graph.graph import Graph, Operation
 from ...graph.plan import Number, Operand, Plan
 from ...graph.spec import Spec
@@ -32,6 +34,7 @@ class Kind(Enum):
 
     NEW = "a program unlike any before"
     DEVICE = "another device"
+    SETTING = "another setting"
     CUT = "a part of a step, since a value was read before its end"
     INPUT = "an input of another shape or dtype"
     OPERATIONS = "other operations"
@@ -39,6 +42,7 @@ class Kind(Enum):
     OPERANDS = "other operands"
     OUTPUTS = "other results are still held"
     DONATION = "other inputs can be given away"
+    RESULTS = "results are divided among the devices otherwise"
     NUMBER = "another number"
     FORGOTTEN = "a program that is no longer in memory"
 
@@ -61,8 +65,7 @@ class Known:
     """What is kept of a compiled program, to compare others with it. It holds neither executables nor values."""
 
     graph: Graph
-    donated: tuple[int, ...]
-    device: str
+    key: Key
     numbers: tuple[Any, ...]
     lines: tuple[Line | None, ...]
     names: tuple[str, ...]
@@ -74,11 +77,9 @@ class Known:
     def of(cls, compilation: Compilation) -> "Known":
         """What to keep of a compilation."""
         program = compilation.program
-        device = program.target.name
         return cls(
             program.graph,
-            program.donated,
-            device,
+            program.key,
             compilation.numbers,
             compilation.lines,
             compilation.names,
@@ -148,8 +149,14 @@ def is_part(part: Known, whole: Known) -> bool:
 
 def differences(old: Known, new: Known, read: Known | None = None) -> list[Difference]:
     """How `new` differs from `old`, what explains the rest first. `read` is the last part of a step that was read."""
-    if old.device != new.device:
-        return [Difference(Kind.DEVICE, f"device {old.device} → {new.device}", new.line(0))]
+    if old.key.target is not new.key.target:
+        text = f"device {old.key.target.name} → {new.key.target.name}"
+        return [Difference(Kind.DEVICE, text, new.line(0))]
+    settings = [
+        Difference(Kind.SETTING, text, new.line(0)) for text in environments(old.key.environment, new.key.environment)
+    ]
+    if settings:
+        return settings
     if old.cause is not Cause.READ:
         cut = list(_cut(old, new, read))
         if cut:
@@ -168,7 +175,8 @@ def differences(old: Known, new: Known, read: Known | None = None) -> list[Diffe
         if [old.source(slot) for slot in one.operands] != [new.source(slot) for slot in other.operands]:
             text = f"{_name(other)} reads other values than before"
             return [Difference(Kind.OPERANDS, text, new.line(index))]
-    found = list(_outputs(old, new)) or list(_donation(old, new)) or list(_numbers(old, new))
+    found = list(_outputs(old, new)) or list(_donation(old, new)) or list(_results(old, new))
+    found = found or list(_numbers(old, new))
     forgotten = "this program was compiled before, and had to leave memory since (XLA_COMPILATION_CACHE_SIZE)"
     return found or [Difference(Kind.FORGOTTEN, forgotten, new.line(0))]
 
@@ -222,6 +230,8 @@ def _change(was: Spec, now: Spec, name: str) -> str:
     if len(was.size) != len(now.size):
         return f"shape of {name} {list(was.size)} → {list(now.size)}"
     changed = [(dim, a, b) for dim, (a, b) in enumerate(zip(was.size, now.size, strict=True)) if a != b]
+    if not changed and was.stride == now.stride:
+        return f"division of {name} among the devices {was.sharding or 'none'} → {now.sharding or 'none'}"
     if not changed:
         return f"strides of {name} {was.stride} → {now.stride}"
     return f"{', '.join(f'dim {dim} of {name} {a} → {b}' for dim, a, b in changed)}"
@@ -318,7 +328,7 @@ def _outputs(old: Known, new: Known) -> Iterator[Difference]:
 
 
 def _donation(old: Known, new: Known) -> Iterator[Difference]:
-    was, now = set(old.donated), set(new.donated)
+    was, now = set(old.key.donated), set(new.key.donated)
     for slots, text in (
         (was - now, "is held elsewhere now, so its memory cannot be reused"),
         (now - was, "can be reused"),
@@ -328,6 +338,12 @@ def _donation(old: Known, new: Known) -> Iterator[Difference]:
             at = new.first_use(slot)
             subject = new.input_name(slot) if text.startswith("is") else f"the memory of {new.input_name(slot)}"
             yield Difference(Kind.DONATION, f"donation: {subject}{more} {text}", new.line(at))
+
+
+def _results(old: Known, new: Known) -> Iterator[Difference]:
+    was, now = old.key.results, new.key.results
+    if was != now:
+        yield Difference(Kind.RESULTS, f"results are divided among the devices otherwise: {was} → {now}", new.line(0))
 
 
 def _numbers(old: Known, new: Known) -> Iterator[Difference]:

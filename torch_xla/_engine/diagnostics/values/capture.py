@@ -77,7 +77,7 @@ def _made_with() -> dict[str, str]:
         "torch": str(torch.__version__),
         "jax": jax.__version__,
         "device": f"{target.platform} ({target.kind})",
-        "dtypes": dtypes.device_mode() or "as PyTorch's",
+        "dtypes": dtypes.mode() or "as PyTorch's",
         "time": time.strftime("%Y-%m-%d %H:%M:%S"),
     }
 

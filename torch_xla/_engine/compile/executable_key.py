@@ -1,0 +1,102 @@
+"""The key of an executable: all that it depends on. Whatever finds, keeps, compares or explains one goes by it."""
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from .. import lowering_settings
+from ..client.target import Target
+from ..graph.aliasing import successors
+from ..graph.graph import Graph
+from ..graph.sharding import ANY, Placed
+from ..lowering_settings import Settings
+from . import fingerprint
+from .installation import Installation, installed
+
+
+@dataclass(frozen=True)
+class Key:
+    """All that an executable depends on.
+
+    Equal keys are one executable: in memory, among the stages of programs, and on disk, where `name` and `environment`
+    stand for it. The key of a program, which has executables for several numbers, has neither `arguments` nor
+    `numbers`.
+    """
+
+    code: tuple[Any, ...]  # of the graph: its operations and wiring, and size, order, dtype and sharding of each input
+    donated: tuple[int, ...]  # the inputs that it may write over
+    results: tuple[Placed, ...]  # how its outputs are to be divided among the devices
+    target: Target
+    arguments: tuple[int, ...]  # the numbers that are arguments
+    numbers: bytes  # all numbers, packed; zeros in the place of those that are arguments
+    settings: Settings
+    installation: Installation
+
+    def of_numbers(self, arguments: tuple[int, ...], numbers: bytes) -> "Key":
+        """The key of the executable of this program that has these numbers baked in, the `arguments` left out."""
+        return replace(self, arguments=arguments, numbers=numbers)
+
+    @cached_property
+    def name(self) -> str:
+        """32 letters for what the executable computes, equal in all processes. Raises `Nameless` if there is no such
+        name: `fingerprint.is_named` tells."""
+        return self._hash(fingerprint.text_of(self.code))
+
+    @cached_property
+    def digest(self) -> str:
+        """32 letters that equal keys have in common in all processes, whatever is installed where they run.
+
+        Unlike `name` there is one for every key. Those of two keys that call different Python may be equal.
+        """
+        code, around = fingerprint.text_of(self.code, strict=False), self._of_target() | self.settings.texts()
+        return self._hash(f"{code}\n{around}")
+
+    @cached_property
+    def environment(self) -> dict[str, str]:
+        """All that is not in the `name`, by what a user calls it and in words that another process would use too."""
+        return self._of_target() | self.settings.texts() | self.installation.texts()
+
+    def _hash(self, text: str) -> str:
+        found = hashlib.sha256(f"{text}\n{self.donated} {self.arguments} {self.results}".encode())
+        found.update(self.numbers)
+        return found.hexdigest()[:32]
+
+    def _of_target(self) -> dict[str, str]:
+        target = self.target
+        mesh = target.mesh
+        return {
+            "platform": target.platform,
+            "device": target.kind,
+            "devices": f"{len(target.devices)} of {len(target.processes)} processes",
+            "mesh": f"{mesh.axis_names} {mesh.devices.shape}, along {target.axis}" if mesh is not None else "",
+        }
+
+
+def key_of(graph: Graph, donated: tuple[int, ...], target: Target) -> Key:
+    """The key of the program of `graph` under the settings in force."""
+    results = _results(graph, donated, target)
+    return Key(graph.code, donated, results, target, (), b"", lowering_settings.now(), installed(target))
+
+
+def _results(graph: Graph, donated: tuple[int, ...], target: Target) -> tuple[Placed, ...]:
+    """Each output is divided as the donated input that it takes the place of, else as XLA sees fit.
+
+    So what is written in place stays where it is, and the next step finds its program.
+    """
+    if not target.is_spread:
+        return ()
+    found: list[Placed] = [ANY] * len(graph.outputs)
+    for index, output in successors(graph).items():
+        if index in donated:
+            found[output] = graph.inputs[index].sharding
+    return tuple(found)
+
+
+def differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
+    """What differs between two environments: `["torch '2.12' → '2.13'"]`."""
+    return [
+        f"{name} {before.get(name)!r} → {now.get(name)!r}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    ]
