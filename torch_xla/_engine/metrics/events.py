@@ -189,7 +189,7 @@ def guard(guard: Listener) -> None:
 
 def unguard(guard: Listener) -> None:
     """Ends one `guard`."""
-    _guards.remove(guard)
+    _guards[:] = [each for each in _guards if each != guard]
     _settle()
 
 

@@ -6,7 +6,6 @@ has written to.
 """
 
 import time
-from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -141,11 +140,3 @@ def _run_tape(
 def _is_nothing_yet(operands: list[Any]) -> bool:
     values: list[Value] = [operand[0] if operand.__class__ is tuple else operand for operand in operands]
     return all(value.buffer is None and value.tape is None for value in values)
-
-
-def suspended() -> Callable[[], None] | None:
-    """Records again, until what this returns is called; `None` if eager mode is off."""
-    if not _is_on:
-        return None
-    switch(False)
-    return lambda: switch(True)

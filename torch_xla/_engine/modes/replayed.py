@@ -1,6 +1,7 @@
 """A step function that is recorded a few times and replayed from then on, as long as nothing differs."""
 
 import functools
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -127,7 +128,7 @@ class Replayed:
             self._drop(kind, kind.replay, reason)
         if kind.given_up:
             self._why = kind.given_up
-            with self._region:
+            with self._region.call(sys._getframe()):
                 return self._function(*args, **kwargs)
         return self._watched(arguments, kind, call, args, kwargs, reason)
 
@@ -170,11 +171,11 @@ class Replayed:
         reason = hindrance()
         if reason:
             self._why = reason
-            with self._region:
+            with self._region.call(sys._getframe()):
                 return self._function(*args, **kwargs)
         device = devices.device_at(devices.current_index())
         kind.watched += 1
-        with self._region:
+        with self._region.call(sys._getframe()):
             result, facts = record(
                 self._function, args, kwargs, call, device, kind.reads, kind.suspects, self._region.end
             )

@@ -34,7 +34,7 @@ _DYNAMO_COMPILES = "dynamo is compiling a FX graph to HLO"
 
 # Why a step ended: the first of these files and functions on the stack, from the inside out.
 _REASONS = (
-    ("_engine/modes/region.py", "_begin", _BEFORE_REGION),
+    ("_engine/modes/region.py", "begin", _BEFORE_REGION),
     ("_engine/modes/region.py", "end", _REGION),
     ("_engine/modes/replay.py", "", _REGION),
     ("_engine/modes/replayed.py", "__call__", _BEFORE_REGION),
