@@ -154,6 +154,60 @@ def all_gather(
     return replicas.into(output, gathered[0] if one else gathered)
 
 
+class CoalescingBuckets:
+    """Hands tensors to `func(tensors, outputs)` in lists of at most `bucket_cap_mb` MiB, and collects what it returns.
+
+    `outputs` is the part of `output_list` that belongs to the tensors, or `None` without one. Calling the object goes
+    through `input_list`, a list of tensors; `add` and `flush` do the same one by one.
+
+    >>> import torch
+    >>> CoalescingBuckets(lambda tensors, outputs: [len(tensors)] * len(tensors), [torch.ones(2)] * 3)()
+    [3, 3, 3]
+    """
+
+    def __init__(
+        self,
+        func: Callable[[list[torch.Tensor], list[torch.Tensor] | None], Any],
+        input_list: Sequence[torch.Tensor],
+        output_list: Sequence[torch.Tensor] | None = None,
+        bucket_cap_mb: int = 160,
+    ) -> None:
+        if not isinstance(input_list, (list, tuple)) or not all(isinstance(each, torch.Tensor) for each in input_list):
+            raise TypeError("CoalescingBuckets: input_list must be a list of tensors")
+        if output_list is not None and len(output_list) != len(input_list):
+            raise ValueError(
+                f"CoalescingBuckets: {len(input_list)} tensors and {len(output_list)} outputs; expected as many"
+            )
+        self._func, self._inputs, self._outputs = func, list(input_list), output_list
+        self._cap = bucket_cap_mb * 2**20
+        self._bucket: list[int] = []
+        self._size = 0
+        self.results: list[Any] = [None] * len(input_list)
+
+    def add(self, tensor: torch.Tensor, idx: int) -> None:
+        """Puts `tensor`, number `idx` of the list, into the bucket; hands over what is in it if this would not fit."""
+        size = tensor.numel() * tensor.element_size()
+        if self._bucket and self._size + size > self._cap:
+            self.flush()
+        self._inputs[idx] = tensor
+        self._bucket.append(idx)
+        self._size += size
+
+    def flush(self) -> None:
+        """Hands over what is in the bucket."""
+        bucket, self._bucket, self._size = self._bucket, [], 0
+        if bucket:
+            outputs = None if self._outputs is None else [self._outputs[index] for index in bucket]
+            for index, result in zip(bucket, self._func([self._inputs[i] for i in bucket], outputs), strict=True):
+                self.results[index] = result
+
+    def __call__(self) -> list[Any]:
+        for index, tensor in enumerate(self._inputs):
+            self.add(tensor, index)
+        self.flush()
+        return self.results
+
+
 def all_gather_bucketized(
     input_list: Sequence[torch.Tensor],
     dim: int = 0,

@@ -7,6 +7,22 @@ import torch
 from . import collectives
 
 
+class AllReduceSumLayer(torch.autograd.Function):
+    """The sum over the replicas, whose gradient is the sum of the gradients of all replicas."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        """The sum of `x`, a new tensor."""
+        result = collectives.all_reduce(collectives.REDUCE_SUM, x)
+        assert isinstance(result, torch.Tensor)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        """The gradient of `x`."""
+        return collectives.all_reduce(collectives.REDUCE_SUM, grads[0])
+
+
 class AllReduce(torch.autograd.Function):
     """`all_reduce` with the gradient of a sum: the sum over the replicas of the gradients of what each received."""
 
@@ -70,3 +86,81 @@ def all_gather(value: torch.Tensor, dim: int = 0) -> torch.Tensor:
     """
     result: torch.Tensor = AllGather.apply(value, dim)
     return result
+
+
+def distributed_mm(w: torch.Tensor, x: torch.Tensor, split: int = 1) -> torch.Tensor:
+    """The product `W @ x` of a matrix whose columns are divided among the replicas, with the `x` of this replica.
+
+    `w` of shape (n, k) are the columns of this replica, in the order of the ordinals; `x` has shape (k * replicas, m),
+    the result (n, m). Each replica computes its columns' share for all; with `split` in so many parts of m, one after
+    the other, which takes less memory. Gradients flow to both. Raises `ValueError` for sizes that do not fit.
+
+    >>> import torch, torch_xla.core.functions as xf
+    >>> xf.distributed_mm(torch.ones(2, 3, device="xla"), torch.ones(3, 4, device="xla"), split=2).shape
+    torch.Size([2, 4])
+    """
+    count = collectives.xrt_world_size()
+    if w.dim() != 2 or x.dim() != 2 or x.shape[0] != w.shape[1] * count:
+        raise ValueError(
+            f"distributed_mm(): w has shape {list(w.shape)} and x {list(x.shape)}; with {count} replicas w of "
+            f"(n, k) needs x of (k * {count}, m)"
+        )
+    if split < 1 or x.shape[1] % split:
+        raise ValueError(f"distributed_mm(): split is {split}; it must divide m, the {x.shape[1]} columns of x")
+    products = []
+    for part in x.split(x.shape[1] // split, 1):
+        rows = collectives.all_to_all(part, 0, 1, count)
+        products.append(collectives.reduce_scatter(collectives.REDUCE_SUM, w @ rows, 1.0, 1, count))
+    return torch.cat(products, 1)
+
+
+class SyncBatchNorm(torch.nn.Module):
+    """Batch normalization over the batches of all replicas, of inputs (n, c), (n, c, l) up to five dimensions.
+
+    Mean and variance in training are those of the elements of all replicas, which may be unequally many; the running
+    ones move by `momentum` and are used in evaluation. Gradients flow through the statistics as in one process.
+
+    >>> import torch, torch_xla.core.functions as xf
+    >>> norm = xf.SyncBatchNorm(3).to("xla")
+    >>> norm(torch.arange(6.0, device="xla").view(2, 3)).tolist()[0][0] < 0
+    True
+    """
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.weight = torch.nn.Parameter(torch.ones(num_features))
+        self.bias = torch.nn.Parameter(torch.zeros(num_features))
+        self.register_buffer("running_mean", torch.zeros(num_features))
+        self.register_buffer("running_var", torch.ones(num_features))
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        """The normalized batch, of the same shape and dtype."""
+        if not 2 <= batch.dim() <= 5 or batch.shape[1] != self.num_features:
+            raise ValueError(
+                f"SyncBatchNorm: expected 2 to 5 dimensions, the second of {self.num_features}, got {list(batch.shape)}"
+            )
+        shape = (1, -1, *(1,) * (batch.dim() - 2))
+        x = batch.to(self.weight.dtype)
+        if self.training:
+            mean, variance, count = self._moments(x, shape)
+            with torch.no_grad():
+                self.running_mean.lerp_(mean, self.momentum)
+                self.running_var.lerp_(variance * count / (count - 1).clamp(min=1), self.momentum)
+        else:
+            mean, variance = self.running_mean, self.running_var
+        scale = (variance + self.eps).rsqrt() * self.weight
+        return ((x - mean.view(shape)) * scale.view(shape) + self.bias.view(shape)).to(batch.dtype)
+
+    def _moments(self, x: torch.Tensor, shape: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+        dims = [dim for dim in range(x.dim()) if dim != 1]
+        own = torch.cat([x.sum(dims), x.new_full((1,), x.numel() // self.num_features)])
+        total = all_reduce(collectives.REDUCE_SUM, own)
+        mean, count = total[:-1] / total[-1], total[-1]
+        # Of differences to the mean of all: a difference of two large sums would lose what is small.
+        squares = all_reduce(collectives.REDUCE_SUM, (x - mean.view(shape)).square().sum(dims))
+        return mean, squares / count, count.detach()
+
+    def extra_repr(self) -> str:
+        """The arguments."""
+        return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"

@@ -27,6 +27,7 @@ from .collectives import REDUCE_MIN as REDUCE_MIN
 from .collectives import REDUCE_MUL as REDUCE_MUL
 from .collectives import REDUCE_OR as REDUCE_OR
 from .collectives import REDUCE_SUM as REDUCE_SUM
+from .collectives import CoalescingBuckets as CoalescingBuckets
 from .collectives import _fetch_gradients as _fetch_gradients
 from .collectives import all_gather as all_gather
 from .collectives import all_gather_bucketized as all_gather_bucketized

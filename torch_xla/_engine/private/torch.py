@@ -290,3 +290,15 @@ def wrap_generator_class(make: Callable[[Any], Any]) -> None:
 
 
 _keep: list[Any] = []
+
+
+def saved_tensors_hooks_in_force() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+    """What packs and unpacks the tensors that autograd saves now. In public hooks can be added and not asked for."""
+    found: tuple[Callable[..., Any], Callable[..., Any]] | None
+    found = torch._C._autograd._top_saved_tensors_default_hooks(True)  # type: ignore[attr-defined]
+    return found
+
+
+def at_end_of_backward(function: Callable[[], None]) -> None:
+    """Calls `function` when the backward pass that runs now has ended; `RuntimeError` if none runs."""
+    torch.autograd.Variable._execution_engine.queue_callback(function)

@@ -1,0 +1,22 @@
+"""Exchanges of a unit that do not communicate: for `_debug_dummy_…` of `XlaFullyShardedDataParallel`."""
+
+from collections.abc import Sequence
+
+import torch
+
+from ..._engine.distributed.collectives import Groups
+from .utils import dummy_all_reduce as dummy_all_reduce
+
+
+def gather(
+    shards: Sequence[torch.Tensor], count: int, groups: Groups, bucket_mebibytes: float = 0
+) -> list[torch.Tensor]:
+    """Of each shard a matrix in which every row is its own."""
+    return [shard.reshape(1, -1).repeat(count, 1) for shard in shards]
+
+
+def reduce_scatter(
+    matrices: Sequence[torch.Tensor], count: int, groups: Groups, bucket_mebibytes: float = 0
+) -> list[torch.Tensor]:
+    """Of each matrix the first row."""
+    return [matrix[:1] for matrix in matrices]

@@ -1,0 +1,116 @@
+"""Which submodules become units of their own: policies for `auto_wrap_policy`.
+
+A policy is asked twice about a module: with `recurse=True` whether to look into it, and with `recurse=False`, when its
+children are done, whether to wrap it. `unwrapped_params` is the number of its parameters' elements that no unit holds.
+"""
+
+from collections.abc import Callable, Iterable, Set
+from typing import Any
+
+from torch import nn
+
+
+def always_wrap_policy(*args: Any, **kwargs: Any) -> bool:
+    """Wraps every submodule.
+
+    >>> always_wrap_policy()
+    True
+    """
+    return True
+
+
+def lambda_auto_wrap_policy(
+    module: nn.Module, recurse: bool, unwrapped_params: int, lambda_fn: Callable[[nn.Module], bool]
+) -> bool:
+    """Wraps the submodules for which `lambda_fn(module)` is true.
+
+    >>> from functools import partial
+    >>> policy = partial(lambda_auto_wrap_policy, lambda_fn=lambda module: isinstance(module, nn.Linear))
+    >>> policy(nn.Linear(2, 2), recurse=False, unwrapped_params=6)
+    True
+    """
+    return recurse or lambda_fn(module)
+
+
+def transformer_auto_wrap_policy(
+    module: nn.Module, recurse: bool, unwrapped_params: int, transformer_layer_cls: Set[type[nn.Module]]
+) -> bool:
+    """Wraps the submodules of the given classes: the layers of a transformer.
+
+    >>> from functools import partial
+    >>> policy = partial(transformer_auto_wrap_policy, transformer_layer_cls={nn.TransformerEncoderLayer})
+    >>> policy(nn.Linear(2, 2), recurse=False, unwrapped_params=6)
+    False
+    """
+    return recurse or isinstance(module, tuple(transformer_layer_cls))
+
+
+def size_based_auto_wrap_policy(
+    module: nn.Module,
+    recurse: bool,
+    unwrapped_params: int,
+    min_num_params: int = int(1e8),
+    force_leaf_modules: Set[type[nn.Module]] | None = None,
+    exclude_wrap_modules: Set[type[nn.Module]] | None = None,
+) -> bool:
+    """Wraps what holds at least `min_num_params` elements that no unit below holds.
+
+    `force_leaf_modules` are classes that are not looked into, by default `nn.MultiheadAttention`; of those in
+    `exclude_wrap_modules`, by default `nn.ModuleList` and `nn.ModuleDict`, the children may be wrapped but not they.
+
+    >>> from functools import partial
+    >>> policy = partial(size_based_auto_wrap_policy, min_num_params=6)
+    >>> policy(nn.Linear(2, 2), recurse=False, unwrapped_params=6)
+    True
+    """
+    leaves = {nn.MultiheadAttention} if force_leaf_modules is None else force_leaf_modules
+    excluded = {nn.ModuleList, nn.ModuleDict} if exclude_wrap_modules is None else exclude_wrap_modules
+    if unwrapped_params < min_num_params:
+        return False
+    return not isinstance(module, tuple(leaves if recurse else excluded))
+
+
+def recursive_wrap(
+    module: nn.Module,
+    auto_wrap_policy: Callable[..., bool],
+    wrapper_cls: Callable[..., nn.Module],
+    ignored_modules: Iterable[nn.Module],
+    ignored_params: Iterable[nn.Parameter],
+    only_wrap_children: bool = False,
+    **kwargs: Any,
+) -> tuple[nn.Module, int]:
+    """Replaces submodules of `module` that a policy chooses by `wrapper_cls(submodule, **kwargs)`, innermost first.
+
+    Returns the module, or with `only_wrap_children=False` possibly its wrapper, and how many elements of parameters
+    were wrapped. `ignored_modules` are left alone with all that is in them; `ignored_params` are not counted.
+
+    >>> class Unit(nn.Module):
+    ...     def __init__(self, module): super().__init__(); self.module = module
+    >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    >>> policy = lambda module, recurse, unwrapped_params: recurse or isinstance(module, nn.Linear)
+    >>> _, count = recursive_wrap(model, policy, Unit, (), (), only_wrap_children=True)
+    >>> type(model[0]).__name__, count
+    ('Unit', 6)
+    """
+    left_alone, uncounted = set(ignored_modules), {id(parameter) for parameter in ignored_params}
+    total = sum(parameter.numel() for parameter in module.parameters() if id(parameter) not in uncounted)
+    if not auto_wrap_policy(module=module, recurse=True, unwrapped_params=total):
+        return module, 0
+    wrapped = 0
+    done: dict[nn.Module, nn.Module] = {}  # a module that stands in two places has one wrapper
+    for name, child in module.named_children():
+        if child in left_alone:
+            continue
+        replacement, count = recursive_wrap(
+            child, auto_wrap_policy, wrapper_cls, left_alone, ignored_params, False, **kwargs
+        )
+        done[child] = replacement
+        setattr(module, name, replacement)
+        wrapped += count
+    for name, child in list(module._modules.items()):
+        if child in done and done[child] is not child:
+            module._modules[name] = done[child]
+    rest = total - wrapped
+    if not only_wrap_children and auto_wrap_policy(module=module, recurse=False, unwrapped_params=rest):
+        return wrapper_cls(module, **kwargs), total
+    return module, wrapped

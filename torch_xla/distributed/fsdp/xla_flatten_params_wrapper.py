@@ -1,0 +1,59 @@
+"""The module inside a `XlaFullyShardedDataParallel`, with what is known of its flat parameters."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..._engine.distributed.units import Handle
+
+
+class XlaFlattenParamsWrapper(nn.Module):
+    """Holds a module whose parameters a `XlaFullyShardedDataParallel` divides; calls go to it.
+
+    With `flatten_parameters=True` its parameters lie in flat ones, which `flat_params` lists.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._fpw_module = module
+        self._handles: Sequence[Handle] = ()
+
+    @property
+    def module(self) -> nn.Module:
+        """The user's module."""
+        return self._fpw_module
+
+    @property
+    def flat_params(self) -> list[nn.Parameter]:
+        """The flat parameters, of which this process has a shard each; none without `flatten_parameters`."""
+        return [handle.shard for handle in self._handles]
+
+    @property
+    def flat_param(self) -> nn.Parameter:
+        """The only flat parameter. Raises `IndexError` if there is none."""
+        return self.flat_params[0]
+
+    def metadata(self, flat_param_idx: int) -> tuple[list[str], list[torch.Size], list[int]]:
+        """Names, sizes and numbers of elements of the parameters that a flat one holds, in order."""
+        pieces = self._handles[flat_param_idx].pieces
+        return (
+            [piece.names[0] for piece in pieces],
+            [piece.size for piece in pieces],
+            [piece.size.numel() for piece in pieces],
+        )
+
+    def forward(self, *inputs: Any, **kwinputs: Any) -> Any:
+        """Calls the module."""
+        return self._fpw_module(*inputs, **kwinputs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("_fpw_module"), name)
+
+    def __getitem__(self, key: Any) -> Any:
+        module: Any = self._fpw_module
+        return module[key]

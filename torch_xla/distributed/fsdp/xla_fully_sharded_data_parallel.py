@@ -1,0 +1,416 @@
+"""`XlaFullyShardedDataParallel`: parameters, gradients and optimizer states divided among processes."""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum, auto
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+import torch_xla
+
+from ..._engine.distributed import collectives as exchange
+from ..._engine.distributed.division import divide, materialize
+from ..._engine.distributed.shards import Layout
+from ..._engine.distributed.units import Exchange, Manner, Unit
+from ..._engine.pytree.nested import collected, replaced
+from ...core import collectives
+from . import dummies
+from .wrap import recursive_wrap
+from .xla_flatten_params_wrapper import XlaFlattenParamsWrapper
+
+# Views are exact always: there is nothing to disable.
+XLA_DISABLE_FUNCTIONALIZATION = False
+FLOAT_DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+Groups = Sequence[Sequence[int]] | None
+
+
+class TrainingState(Enum):
+    """Where in a step a `XlaFullyShardedDataParallel` is."""
+
+    IDLE = auto()
+    FORWARD = auto()
+    BACKWARD_PRE = auto()
+    BACKWARD_POST = auto()
+
+
+class XlaFullyShardedDataParallel(nn.Module):
+    """Divides the parameters of a module among the processes, and gathers them while the module needs them.
+
+    Each process keeps one part of every parameter, of its gradient and of what the optimizer keeps for it. A forward
+    pass gathers the parameters and gives them up again, the backward pass gathers them once more and sums the
+    gradients, divided by the number of processes, into the parts. All of that is in the step's program. Wrap submodules
+    as well, by hand or by `auto_wrap_policy`: only so are never all parameters whole at once.
+
+    Make the optimizer after wrapping, and call `optimizer.step()`, not `xm.optimizer_step`: gradients are reduced
+    already. Saving: `get_shard_metadata`.
+
+    Args:
+        module: on the CPU, on `xla`, or on the meta device. Only parts of its parameters are moved to the device, so
+            that a model may be larger than it. Processes may start from different values; then each gives its parts.
+        reshard_after_forward: gather again for the backward pass, instead of keeping the whole parameters for it.
+        flatten_parameters: make one flat parameter of all of a dtype: fewer messages, one tensor for the optimizer.
+        execute_sharding_on_init: sync here, so that whole parameters are given up at once.
+        optimization_barrier_in_forward, optimization_barrier_in_backward: gather only when what comes before in the
+            pass is computed; without, the compiler may gather everything at the beginning.
+        sync_on_finalization: sync at the end of each backward pass of the outermost unit.
+        disable_reshard_on_root: the outermost unit keeps its parameters for the backward pass.
+        compute_dtype: the dtype of gathered parameters and of floating point inputs; `None`: as they are.
+        buffer_dtype: the dtype of floating point buffers; `None`: `compute_dtype`.
+        fp32_reduce_scatter: sum gradients in float32, whatever `compute_dtype` is.
+        sharding_groups: which processes divide parameters among each other, as `groups` of `xm.all_gather`; needs
+            `sharding_rank`, the place in the own group, and `sharding_world_size`, its size.
+        shard_param_on_dim_0: parts are rows of the parameter instead of pieces of its flat form.
+        pin_layout_in_collective_ops: accepted and not used: arrays of a program have one order of memory.
+        reduce_scatter_bucket_size_mb: sum gradients in messages of up to so many MiB; 0: one message for each.
+        coalesce_all_gather_ops: gather all parameters of a unit in one message for each dtype.
+        auto_wrap_policy: which submodules to wrap as units of their own (`torch_xla.distributed.fsdp.wrap`).
+        auto_wrapper_callable: what wraps them, called like this class; by default this class.
+        param_init_fn: gives a module on the meta device memory and values; by default `reset_parameters()` does.
+
+    `_shard_size_multiple` is what the number of elements of a part of a flat parameter is a multiple of. Of the other
+    private arguments, `_use_xla_patched_linear` is not needed: what any operation saves of a parameter is recognised;
+    those that begin with `_debug` leave out the messages, or the forward pass, to see what they cost.
+
+    Raises `ValueError` for a group without its rank and size, and for parameters shared between units.
+
+    >>> import torch, torch_xla
+    >>> from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP
+    >>> model = FSDP(torch.nn.Sequential(FSDP(torch.nn.Linear(4, 8)), torch.nn.Linear(8, 2)))
+    >>> optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    >>> model(torch.ones(3, 4, device="xla")).sum().backward()
+    >>> optimizer.step()
+    >>> len(list(model.parameters()))
+    4
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        reshard_after_forward: bool = True,
+        flatten_parameters: bool = False,
+        execute_sharding_on_init: bool = True,
+        optimization_barrier_in_forward: bool = True,
+        optimization_barrier_in_backward: bool = True,
+        sync_on_finalization: bool = False,
+        disable_reshard_on_root: bool = True,
+        compute_dtype: torch.dtype | None = None,
+        buffer_dtype: torch.dtype | None = None,
+        fp32_reduce_scatter: bool = False,
+        sharding_groups: Groups = None,
+        sharding_rank: int | None = None,
+        sharding_world_size: int | None = None,
+        shard_param_on_dim_0: bool = False,
+        pin_layout_in_collective_ops: bool = True,
+        reduce_scatter_bucket_size_mb: int | None = 0,
+        coalesce_all_gather_ops: bool = False,
+        auto_wrap_policy: Callable[..., bool] | None = None,
+        auto_wrapper_callable: Callable[..., nn.Module] | None = None,
+        param_init_fn: Callable[[nn.Module], None] | None = None,
+        _shard_size_multiple: int = 128,
+        _use_xla_patched_linear: bool = True,
+        _debug_dummy_forward_pass: bool = False,
+        _debug_msg: str = "xla_fsdp",
+        _debug_print: bool = False,
+        _debug_dummy_all_gather_op: bool = False,
+        _debug_dummy_all_reduce_op: bool = False,
+        _debug_dummy_reduce_scatter_op: bool = False,
+        _debug_dummy_optimization_barrier_op: bool = False,
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name not in ("self", "module", "__class__")}
+        super().__init__()
+        self.reshard_after_forward, self.flatten_parameters = reshard_after_forward, flatten_parameters
+        self.disable_reshard_on_root, self.sync_on_finalization = disable_reshard_on_root, sync_on_finalization
+        self.compute_dtype, self.buffer_dtype = compute_dtype, buffer_dtype or compute_dtype
+        self.fp32_reduce_scatter, self.shard_param_on_dim_0 = fp32_reduce_scatter, shard_param_on_dim_0
+        self.xla_device = torch_xla.device()
+        self.sharding_groups = sharding_groups
+        self.rank, self.world_size = _place(sharding_groups, sharding_rank, sharding_world_size)
+        self.training_state = TrainingState.IDLE
+        self._is_root = True
+        self._dummy_forward, self._debug_msg, self._debug_print = _debug_dummy_forward_pass, _debug_msg, _debug_print
+        self._all_reduce = dummies.dummy_all_reduce if _debug_dummy_all_reduce_op else collectives.all_reduce
+        if auto_wrap_policy is not None:
+            _wrap_inside(module, auto_wrap_policy, auto_wrapper_callable, given)
+        materialize(module, self.xla_device, param_init_fn)  # what no unit inside has made and divided already
+        for each in module.modules():
+            if isinstance(each, XlaFullyShardedDataParallel):
+                each._is_root = False
+        self._fsdp_wrapped_module = XlaFlattenParamsWrapper(module)
+        self._unit = self._divided(module, _shard_size_multiple)
+        self._move_buffers(module)
+        self._order_and_exchange(**given)
+        if execute_sharding_on_init:
+            torch_xla.sync()
+
+    def _order_and_exchange(self, **given: Any) -> None:
+        barriers = not given["_debug_dummy_optimization_barrier_op"]
+        manner, talk = self._unit.manner, self._unit.exchange
+        manner.ordered_forward = barriers and given["optimization_barrier_in_forward"]
+        manner.ordered_backward = barriers and given["optimization_barrier_in_backward"]
+        talk.gather_mebibytes = math.inf if given["coalesce_all_gather_ops"] else 0
+        talk.reduce_mebibytes = given["reduce_scatter_bucket_size_mb"] or 0
+        if given["_debug_dummy_all_gather_op"]:
+            talk.gather = dummies.gather
+        if given["_debug_dummy_reduce_scatter_op"]:
+            talk.reduce_scatter = dummies.reduce_scatter
+
+    def _divided(self, module: nn.Module, multiple: int) -> Unit:
+        layout_of = partial(
+            Layout, count=self.world_size, on_dim_0=self.shard_param_on_dim_0 and not self.flatten_parameters,
+            multiple=multiple,
+        )  # fmt: skip
+        handles = divide(module, self._fsdp_wrapped_module, self.xla_device, layout_of, self.rank,
+                         self.flatten_parameters)  # fmt: skip
+        self._fsdp_wrapped_module._handles = handles if self.flatten_parameters else ()
+        manner = Manner(self.compute_dtype, self.fp32_reduce_scatter)
+        manner.before, manner.after = _divisors(self.world_size)
+        talk = Exchange(exchange.groups_of(self.sharding_groups), self.world_size, self.rank)
+        return Unit(handles, talk, manner, at_end=self._finalize)
+
+    def _move_buffers(self, module: nn.Module) -> None:
+        for each in module.modules():
+            for name, buffer in each._buffers.items():
+                if buffer is not None:
+                    dtype = self.buffer_dtype if buffer.is_floating_point() else None
+                    each._buffers[name] = buffer.to(self.xla_device, dtype)
+
+    @property
+    def module(self) -> XlaFlattenParamsWrapper:
+        """The wrapped module, in a wrapper whose own `module` is the user's."""
+        return self._fsdp_wrapped_module
+
+    @property
+    def sharded_params(self) -> list[nn.Parameter]:
+        """The parts of parameters that this unit holds, without those of units inside it."""
+        return [handle.shard for handle in self._unit.handles]
+
+    @property
+    def params_with_grad(self) -> list[nn.Parameter]:
+        """The parameters, of units inside as well, that have a gradient."""
+        return [parameter for parameter in self.parameters() if parameter.grad is not None]
+
+    def set_gradient_divide_factors(self, pre: float, post: float, recursive: bool) -> None:
+        """Divides gradients by `pre` before they are summed over the processes, and the sum by `post`.
+
+        By default their product is the number of processes. `recursive`: in the units inside as well.
+        """
+        for unit in self._units() if recursive else [self]:
+            unit._unit.manner.before, unit._unit.manner.after = pre, post
+
+    @torch.no_grad()
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0, groups: Groups = None) -> torch.Tensor:
+        """Scales all gradients so that their norm, over all processes of a group, is at most `max_norm`.
+
+        Returns the norm before, a tensor without dimensions on the device: nothing is waited for. Call it on the
+        outermost unit; `torch.nn.utils.clip_grad_norm_` would see the parts of this process only.
+        """
+        if not self._is_root:
+            raise RuntimeError("clip_grad_norm_() must be called on the outermost XlaFullyShardedDataParallel")
+        gradients = [parameter.grad for parameter in self.params_with_grad]
+        norm_type = float(norm_type)
+        is_highest = math.isinf(norm_type)
+        zero = torch.zeros((), device=self.xla_device)
+        norms = [torch.linalg.vector_norm(gradient.float(), norm_type) for gradient in gradients]
+        own = torch.stack([zero, *norms])
+        total = own.max() if is_highest else own.pow(norm_type).sum()
+        reduction = collectives.REDUCE_MAX if is_highest else collectives.REDUCE_SUM
+        total = self._all_reduce(reduction, total, groups=groups)
+        norm = total if is_highest else total.pow(1.0 / norm_type)
+        factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+        for gradient in gradients:
+            gradient.mul_(factor.to(gradient.dtype))
+        return norm
+
+    def extra_repr(self) -> str:
+        """The arguments that matter most."""
+        return (
+            f"world_size={self.world_size}, rank={self.rank}, reshard_after_forward={self.reshard_after_forward}, "
+            f"flatten_parameters={self.flatten_parameters}, compute_dtype={self.compute_dtype}"
+        )
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """In this block gradients are summed on each process, and not over them; the next pass outside sums both.
+
+        Whole gradients are kept for that, so it takes the memory of a replica's. Call it on the outermost unit.
+        """
+        if not self._is_root:
+            raise RuntimeError("no_sync() must be called on the outermost XlaFullyShardedDataParallel")
+        units = list(self._units())
+        before = [each._unit.reduces for each in units]
+        for each in units:
+            each._unit.reduces = False
+        try:
+            yield
+        finally:
+            for each, reduces in zip(units, before, strict=True):
+                each._unit.reduces = reduces
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the module with whole parameters."""
+        self.training_state = TrainingState.FORWARD
+        if self._debug_print:
+            collectives.master_print(f"{self._debug_msg}: forward")
+        dtype = self.compute_dtype
+        if dtype is not None:
+            args, kwargs = apply_to_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, (args, kwargs))
+        reshards = self.reshard_after_forward and not (self._is_root and self.disable_reshard_on_root)
+        with self._unit.in_forward(reshards) as whole:
+            outputs = self._sum_of_means(whole) if self._dummy_forward else self._fsdp_wrapped_module(*args, **kwargs)
+        if torch.is_grad_enabled():
+            for tensor in collected(outputs, lambda tensor: tensor.requires_grad):
+                tensor.register_hook(self._begin_backward)
+        self.training_state = TrainingState.IDLE
+        return outputs
+
+    def _sum_of_means(self, whole: Sequence[torch.Tensor]) -> torch.Tensor:
+        return torch.stack([tensor.mean() for tensor in whole if tensor.is_floating_point()]).sum()
+
+    def _begin_backward(self, gradient: torch.Tensor) -> None:
+        self.training_state = TrainingState.BACKWARD_PRE
+        if self._debug_print:
+            collectives.master_print(f"{self._debug_msg}: backward")
+        self._unit.begin_backward()
+        self.training_state = TrainingState.BACKWARD_POST
+
+    def _finalize(self) -> None:
+        self.training_state = TrainingState.IDLE
+        if self._is_root and self.sync_on_finalization:
+            torch_xla.sync()
+
+    def assert_state(self, state: TrainingState | list[TrainingState]) -> None:
+        """Raises `ValueError` unless this unit is in one of the states."""
+        allowed = state if isinstance(state, list) else [state]
+        if self.training_state not in allowed:
+            raise ValueError(f"expected to be in one of the states {allowed}, and is in {self.training_state}")
+
+    def get_original_names_and_sharded_parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """The parts of all parameters, each with the name that the parameter has in the module without wrappers.
+
+        A flat parameter has the names of those in it, joined by commas.
+        """
+        return [
+            (",".join(clean_name(_joined(prefix, piece.names[0])) for piece in handle.pieces), handle.shard)
+            for prefix, unit in self._named_units()
+            for handle in unit._unit.handles
+        ]
+
+    def get_shard_metadata(self) -> dict[str, Any]:
+        """What must be saved beside `state_dict()` for `consolidate_sharded_model_checkpoints`: plain Python data.
+
+        Each process saves its own:
+
+            checkpoint = {"model": model.state_dict(), "shard_metadata": model.get_shard_metadata()}
+            xm.save(checkpoint, f"model_rank-{xr.global_ordinal()}-of-{xr.world_size()}.pth", master_only=False)
+        """
+        keys = {id(parameter): key for key, parameter in self.named_parameters(remove_duplicate=False)}
+        shards = {
+            keys[id(handle.shard)]: {
+                "shape": list(handle.layout.size),
+                "parameters": [
+                    {
+                        "names": [clean_name(_joined(prefix, name)) for name in piece.names],
+                        "shape": list(piece.size),
+                        "offset": piece.offset,
+                    }
+                    for piece in handle.pieces
+                ],
+            }
+            for prefix, unit in self._named_units()
+            for handle in unit._unit.handles
+        }
+        return {"world_size": self.world_size, "rank": self.rank, "shards": shards}
+
+    def _named_units(self) -> Iterator[tuple[str, "XlaFullyShardedDataParallel"]]:
+        for name, each in self.named_modules():
+            if isinstance(each, XlaFullyShardedDataParallel):
+                yield name, each
+
+    def _units(self) -> Iterator["XlaFullyShardedDataParallel"]:
+        return (unit for _, unit in self._named_units())
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("_fsdp_wrapped_module"), name)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._fsdp_wrapped_module[key]
+
+
+def apply_to_tensors(fn: Callable[[torch.Tensor], torch.Tensor], container: Any) -> Any:
+    """`container` with each tensor in it, however deep, replaced by `fn` of it.
+
+    >>> apply_to_tensors(lambda tensor: tensor * 2, {"a": [torch.tensor(1)], "b": 3})
+    {'a': [tensor(2)], 'b': 3}
+    """
+    return replaced(container, lambda tensor: True, lambda tensors: [fn(tensor) for tensor in tensors])
+
+
+def collect_tensors(container: Any) -> list[torch.Tensor]:
+    """The tensors in `container`, however deep, each once.
+
+    >>> collect_tensors({"a": [torch.tensor(1)], "b": 3})
+    [tensor(1)]
+    """
+    return collected(container, lambda tensor: True)
+
+
+def clean_name(name: str) -> str:
+    """A name in a wrapped module, without the wrappers.
+
+    >>> clean_name("_fsdp_wrapped_module._fpw_module.0.weight")
+    '0.weight'
+    """
+    return name.replace("_fsdp_wrapped_module.", "").replace("_fpw_module.", "")
+
+
+def _joined(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
+
+
+def _place(groups: Groups, rank: int | None, size: int | None) -> tuple[int, int]:
+    if groups is not None and (rank is None or size is None):
+        raise ValueError(
+            "XlaFullyShardedDataParallel: sharding_groups needs sharding_rank, the place of this process in its group, "
+            "and sharding_world_size, the size of the group"
+        )
+    own_rank = collectives.get_ordinal() if rank is None else rank
+    own_size = collectives.xrt_world_size() if size is None else size
+    among = exchange.groups_of(groups)
+    if (exchange.place_in(among), exchange.size_of(among)) != (own_rank, own_size):
+        raise ValueError(
+            f"XlaFullyShardedDataParallel: sharding_rank {own_rank} of sharding_world_size {own_size} is not the place "
+            f"of this process: that is {exchange.place_in(among)} of {exchange.size_of(among)} in groups {groups}"
+        )
+    return own_rank, own_size
+
+
+def _divisors(count: int) -> tuple[float, float]:
+    """Two factors of `count`, the first near its root: neither a gradient nor a sum of them leaves a small dtype."""
+    before = 1
+    while count % (2 * before) == 0 and count > 2 * before * before:
+        before *= 2
+    return float(before), count / before
+
+
+def _wrap_inside(
+    module: nn.Module,
+    policy: Callable[..., bool],
+    wrapper: Callable[..., nn.Module] | None,
+    given: dict[str, Any],
+) -> None:
+    if any(isinstance(each, XlaFullyShardedDataParallel) for each in module.modules()):
+        raise ValueError(
+            "XlaFullyShardedDataParallel: auto_wrap_policy wraps a module in which nothing is wrapped yet; this one "
+            "has units. Leave the policy out, or let it wrap all of them"
+        )
+    passed = {name: value for name, value in given.items() if name not in ("auto_wrap_policy", "auto_wrapper_callable")}
+    make = partial(wrapper or XlaFullyShardedDataParallel, **passed)
+    recursive_wrap(module, policy, make, (), (), only_wrap_children=True)

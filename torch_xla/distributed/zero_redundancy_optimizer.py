@@ -1,0 +1,233 @@
+"""`ZeroRedundancyOptimizer`: each process steps a part of the parameters, and keeps the states of that part only."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from .._engine.distributed import collectives as exchange
+from .._engine.distributed import shards
+from .._engine.distributed.shards import Layout
+from ..core import collectives
+
+Groups = Sequence[Sequence[int]] | None
+
+
+class ZeroRedundancyOptimizer(Optimizer):
+    """Divides the states of an optimizer among processes that hold the same model (ZeRO-1).
+
+    A step sums the gradients into a part for each process, divided by their number, lets an optimizer of
+    `optimizer_class` step this part, and gathers the new parameters. All of it is in the step's program. Parts are rows
+    of a parameter, padded to an equal number.
+
+    Args:
+        params: parameters or groups of them, on an `xla` device, equal on all processes.
+        optimizer_class: the optimizer; it gets the parts and `**defaults`, such as `lr`.
+        optimizer_dtype: the dtype of the parts and of the states; by default float32.
+        grad_clipping: scale the gradients so that their norm over all processes is at most `max_norm`, by default 1.
+        pin_layout: accepted and not used: arrays of a program have one order of memory.
+        sharding_groups: which processes divide the states among each other, as `groups` of `xm.all_reduce`.
+        grad_norm_groups: over which processes the squares of the norm are summed; by default as `sharding_groups`.
+        lazy_init: divide the parameters at the first step, or when `init_zero()` is called.
+        bucket_cap_mb_all_gather, bucket_cap_mb_reduce_scatter: let tensors travel together, up to so many MiB.
+        use_grad_acc_hook: sum gradients of several backward passes in `optimizer_dtype`, outside of `.grad`.
+        save_master_weights: the parts themselves are in `state_dict()`, too.
+        higher_cc_precision: exchange in `optimizer_dtype` instead of the dtype of the parameters.
+
+    >>> import torch, torch_xla
+    >>> model = torch.nn.Linear(2, 2).to("xla")
+    >>> optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.1)
+    >>> model(torch.ones(1, 2, device="xla")).sum().backward()
+    >>> optimizer.step()
+    >>> round(optimizer.grad_norm.item(), 3)
+    2.449
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        optimizer_class: Callable[..., Optimizer],
+        optimizer_dtype: torch.dtype | None = None,
+        grad_clipping: bool = True,
+        max_norm: float | None = None,
+        pin_layout: bool = True,
+        sharding_groups: Groups = None,
+        grad_norm_groups: Groups = None,
+        lazy_init: bool = False,
+        bucket_cap_mb_all_gather: int = 0,
+        bucket_cap_mb_reduce_scatter: int = 0,
+        use_grad_acc_hook: bool = False,
+        save_master_weights: bool = False,
+        higher_cc_precision: bool = False,
+        **defaults: Any,
+    ) -> None:
+        super().__init__(params, defaults)
+        self.optimizer_class, self.optimizer_dtype = optimizer_class, optimizer_dtype or torch.float32
+        self.grad_clipping, self.max_norm = grad_clipping, 1.0 if max_norm is None else max_norm
+        self.pin_layout, self.grad_norm_groups = pin_layout, grad_norm_groups
+        self.bucket_cap_mb_all_gather = bucket_cap_mb_all_gather
+        self.bucket_cap_mb_reduce_scatter = bucket_cap_mb_reduce_scatter
+        self.save_master_weights, self.higher_cc_precision = save_master_weights, higher_cc_precision
+        self.use_grad_acc_hook = use_grad_acc_hook
+        self.base_optimizer: Optimizer | None = None
+        self._groups = sharding_groups
+        self._grad_norm: torch.Tensor | None = None
+        self._sums: dict[torch.Tensor, torch.Tensor] = {}
+        self._hooks: list[Any] = []
+        if use_grad_acc_hook:
+            for parameter in self._parameters():
+                self._hooks.append(parameter.register_post_accumulate_grad_hook(self._sum_up))
+        if not lazy_init:
+            self.init_zero()
+
+    def init_zero(self) -> None:
+        """Divides the parameters and makes the optimizer of the parts."""
+        among = exchange.groups_of(self._groups)
+        self._among, self._count, self._place = among, exchange.size_of(among), exchange.place_in(among)
+        self._parts: dict[torch.Tensor, torch.nn.Parameter] = {}
+        self._layouts: dict[torch.Tensor, Layout] = {}
+        for parameter in self._parameters():
+            layout = self._layouts[parameter] = Layout(parameter.shape, self._count, on_dim_0=True)
+            part = layout.shard(parameter.data, self._place).to(self.optimizer_dtype)
+            self._parts[parameter] = torch.nn.Parameter(part, requires_grad=parameter.requires_grad)
+        groups = [{**group, "params": [self._parts[p] for p in group["params"]]} for group in self.param_groups]
+        self.base_optimizer = self.optimizer_class(groups, **self.defaults)
+        for group, base in zip(self.param_groups, self.base_optimizer.param_groups, strict=True):
+            for name, value in base.items():
+                group.setdefault(name, value)
+
+    @property
+    def grad_norm(self) -> torch.Tensor | None:
+        """The norm of the gradients of the last step, before they were scaled, over all processes."""
+        return self._grad_norm
+
+    @property
+    def sharding_groups(self) -> Groups:
+        """Which processes divide the states among each other."""
+        return self._groups
+
+    @sharding_groups.setter
+    def sharding_groups(self, new_sharding_groups: Groups) -> None:
+        """Other groups, as long as nothing is divided."""
+        if self.base_optimizer is not None:
+            raise RuntimeError(
+                "sharding_groups cannot change after init_zero(); pass lazy_init=True and set them before"
+            )
+        self._groups = new_sharding_groups
+
+    def remove_hooks(self) -> None:
+        """Stops summing gradients outside of `.grad`."""
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
+        """One step of all parameters. Returns what `closure`, called before with gradients enabled, returned."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        base = self._base()
+        self._divide_gradients()
+        if self.grad_clipping:
+            self._clip()
+        for group, of_parts in zip(self.param_groups, base.param_groups, strict=True):
+            of_parts.update({name: value for name, value in group.items() if name != "params"})
+        base.step(**kwargs)
+        for part in self._parts.values():
+            part.grad = None
+        self.allgather_weights_and_update_full_parameter()
+        return loss
+
+    @torch.no_grad()
+    def allgather_weights_and_update_full_parameter(self, sharding_scheme: Any = None) -> None:
+        """Gathers the parts of all processes and writes the parameters.
+
+        `sharding_scheme` is accepted and not used: there is one scheme.
+        """
+        self._base()
+        parameters = list(self._parts)
+        own = [self._parts[p].data if self.higher_cc_precision else self._parts[p].data.to(p.dtype) for p in parameters]
+        rows = shards.gather(own, self._count, self._among, self.bucket_cap_mb_all_gather)
+        for parameter, each in zip(parameters, rows, strict=True):
+            parameter.data.copy_(self._layouts[parameter].whole(each))
+
+    def zero_grad(self, set_to_none: bool = False) -> None:
+        """Forgets the gradients of all parameters, those that are summed outside of `.grad` as well."""
+        self._sums.clear()
+        super().zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` of the same process, of as many, takes: groups, this part's states, and the shapes."""
+        base = self._base()
+        state = super().state_dict()
+        state["base_state"] = base.state_dict()["state"]
+        state["shape_info"] = self.get_shape_info()
+        if self.save_master_weights:
+            state["sharded_master_weights"] = dict(enumerate(part.data for part in self._parts.values()))
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes the states of `state_dict()`. Raises `ValueError` if those are of parameters of other shapes."""
+        base = self._base()
+        given = dict(state_dict)
+        states, shapes = given.pop("base_state"), given.pop("shape_info", None)
+        master = given.pop("sharded_master_weights", {})
+        if shapes is not None and {int(k): tuple(v) for k, v in shapes.items()} != self.get_shape_info():
+            raise ValueError(
+                f"ZeroRedundancyOptimizer.load_state_dict(): the states are of parameters of shapes {shapes}; this "
+                f"optimizer has {self.get_shape_info()}"
+            )
+        super().load_state_dict(given)
+        base.load_state_dict({"state": states, "param_groups": base.state_dict()["param_groups"]})
+        for (parameter, part), index in zip(self._parts.items(), range(len(self._parts)), strict=True):
+            if index in master:
+                part.data.copy_(master[index])
+            else:
+                # The parameters were loaded before; the parts follow them.
+                part.data.copy_(self._layouts[parameter].shard(parameter.data, self._place))
+
+    def get_shape_info(self) -> dict[int, tuple[int, ...]]:
+        """The shapes of the whole parameters, by their place in `state_dict()`."""
+        return {index: tuple(parameter.shape) for index, parameter in enumerate(self._parameters())}
+
+    def _parameters(self) -> list[torch.Tensor]:
+        return [parameter for group in self.param_groups for parameter in group["params"]]
+
+    def _base(self) -> Optimizer:
+        if self.base_optimizer is None:
+            self.init_zero()
+        assert self.base_optimizer is not None
+        return self.base_optimizer
+
+    def _sum_up(self, parameter: torch.Tensor) -> None:
+        gradient = parameter.grad.to(self.optimizer_dtype)
+        before = self._sums.get(parameter)
+        self._sums[parameter] = gradient if before is None else before + gradient
+        parameter.grad = None
+
+    def _divide_gradients(self) -> None:
+        rows, parts = [], []
+        for parameter, part in self._parts.items():
+            gradient = self._sums.get(parameter, parameter.grad)
+            if gradient is not None:
+                exchanged = gradient.to(self.optimizer_dtype if self.higher_cc_precision else parameter.dtype)
+                rows.append(self._layouts[parameter].rows(exchanged))
+                parts.append(part)
+        own = shards.reduce_scatter(rows, self._count, self._among, self.bucket_cap_mb_reduce_scatter)
+        for part, row in zip(parts, own, strict=True):
+            part.grad = row.reshape(part.shape).to(self.optimizer_dtype) / self._count
+
+    def _clip(self) -> None:
+        gradients = [part.grad for part in self._parts.values() if part.grad is not None]
+        if not gradients:
+            return
+        own = torch.stack([gradient.float().square().sum() for gradient in gradients]).sum()
+        groups = self.grad_norm_groups or self._groups
+        total = collectives.all_reduce(collectives.REDUCE_SUM, own, groups=groups)
+        assert isinstance(total, torch.Tensor)
+        self._grad_norm = total.sqrt()
+        factor = (self.max_norm / (self._grad_norm + 1e-6)).clamp(max=1.0)
+        for gradient in gradients:
+            gradient.mul_(factor.to(gradient.dtype))
