@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from torch_xla._engine.client import virtual
 from torch_xla._engine.compile import disk
 from torch_xla._engine.diagnostics.report import history
 from torch_xla._engine.metrics import counters, samples
@@ -53,6 +54,12 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, cache_key: str) -> None:
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_PATH", "")  # what an earlier run compiled must not decide what a test sees
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_KEY", cache_key)
     disk.choose(None)
+
+
+@pytest.fixture(autouse=True)
+def spmd_is_off_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs cannot turn it off; with the one device that tests have it changes nothing else."""
+    monkeypatch.setattr(virtual, "_asked", False)
 
 
 @pytest.fixture(autouse=True)

@@ -5,9 +5,11 @@ is one replica, with one device. Alone, `world_size()` is 1 and every ordinal is
 start the client.
 """
 
-from ._engine.client import attributes, choice, platform, processes
+from ._engine.client import attributes, choice, platform, processes, virtual
 from ._engine.compile import cache, disk
 from ._engine.private.torch import constant_in_graphs
+from ._engine.record import device as devices
+from ._engine.record import placement
 
 
 @constant_in_graphs
@@ -104,25 +106,25 @@ def host_index() -> int:
 
 @constant_in_graphs
 def addressable_device_count() -> int:
-    """How many devices this process can put tensors on. Starts the client.
+    """How many devices this process can put tensors on; 1 under SPMD. Starts the client.
 
     >>> import torch_xla, torch_xla.runtime as xr
     >>> xr.addressable_device_count() == len(torch_xla.devices())
     True
     """
-    return len(platform.local_devices())
+    return devices.device_count()
 
 
 @constant_in_graphs
 def local_device_count() -> int:
     """How many devices the processes on this machine have together. Starts the client."""
-    return len(platform.local_devices()) * processes.local_process_count()
+    return devices.device_count() * processes.local_process_count()
 
 
 @constant_in_graphs
 def global_device_count() -> int:
-    """How many devices all processes have together. Starts the client."""
-    return len(platform.local_devices()) * processes.process_count()
+    """How many devices all processes have together; 1 under SPMD, where they are one. Starts the client."""
+    return 1 if virtual.is_on() else len(platform.all_devices())
 
 
 def addressable_runtime_device_count() -> int:
@@ -137,7 +139,7 @@ def global_runtime_device_count() -> int:
     >>> xr.global_runtime_device_count() == len(xr.global_runtime_device_attributes())
     True
     """
-    return len(platform.local_devices()) * processes.process_count()
+    return len(platform.all_devices())
 
 
 def runtime_device_attributes(device: str) -> dict[str, object]:
@@ -155,28 +157,42 @@ def runtime_device_attributes(device: str) -> dict[str, object]:
 
 def global_runtime_device_attributes() -> list[dict[str, object]]:
     """`runtime_device_attributes` of all devices, in the order in which a mesh counts them. Starts the client."""
-    return [attributes.attributes_of(device) for device in platform.local_devices()]
+    return [attributes.attributes_of(device) for device in platform.all_devices()]
 
 
 def use_spmd(auto: bool | None = False) -> None:
-    """Would make one device of all devices of this process; this version does not have it.
+    """Turns on SPMD: `xla:0` stands for all devices of the program, and there is no other ordinal.
 
-    Raises `NotImplementedError`, so that no program believes that it is sharded.
-    """
-    raise NotImplementedError(
-        f"use_spmd(auto={auto}): sharding over several devices is not in this version of torch_xla. Each `xla:N` is a "
-        f"device of its own."
-    )
+    A tensor is one value; each device has all of it, or its part where `torch_xla.distributed.spmd.mark_sharding` says
+    how it is divided. Call it before tensors are made on `xla`: those that exist are copied to every device, with a
+    warning. `XLA_USE_SPMD=1` does it from the start. There is no way back in a process.
 
-
-def is_spmd() -> bool:
-    """Whether all devices act as one.
+    Raises `RuntimeError` if another ordinal than `xla:0` is in use, and `NotImplementedError` for `auto=True`: mark the
+    tensors yourself.
 
     >>> import torch_xla.runtime as xr
-    >>> xr.is_spmd()
-    False
+    >>> xr.use_spmd()
+    >>> xr.is_spmd(), xr.global_device_count()
+    (True, 1)
     """
-    return False
+    if auto:
+        raise NotImplementedError(
+            "use_spmd(auto=True): layouts are not found automatically in this version of torch_xla. Call use_spmd() "
+            "and mark the parameters with torch_xla.distributed.spmd.mark_sharding, or wrap the model in "
+            "SpmdFullyShardedDataParallel."
+        )
+    placement.use_all_devices()
+
+
+@constant_in_graphs
+def is_spmd() -> bool:
+    """Whether `xla:0` stands for all devices.
+
+    >>> import torch_xla.runtime as xr
+    >>> isinstance(xr.is_spmd(), bool)
+    True
+    """
+    return virtual.is_on()
 
 
 def get_master_ip() -> str:

@@ -40,10 +40,16 @@ def test_the_platform_does_not_change_once_it_is_used() -> None:
     assert torch_xla.real_devices()[0].partition(":")[0] == xr.device_type() == before
 
 
-def test_sharding_is_refused_and_not_pretended() -> None:
+def test_spmd_is_on_when_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not xr.is_spmd()
-    with pytest.raises(NotImplementedError, match="^use_spmd.auto=False.: sharding over several devices is not in"):
-        xr.use_spmd()
+    with pytest.raises(NotImplementedError, match="^use_spmd.auto=True.: layouts are not found automatically"):
+        xr.use_spmd(auto=True)
+    assert not xr.is_spmd()
+    xr.use_spmd()
+    assert xr.is_spmd() and xr.global_device_count() == 1
+    monkeypatch.undo()
+    monkeypatch.setenv("XLA_USE_SPMD", "1")
+    assert xr.is_spmd()
 
 
 def test_the_old_paths_have_what_they_had() -> None:

@@ -59,6 +59,11 @@ def cpu_num_devices() -> int:
     return _integer("CPU_NUM_DEVICES", "0")
 
 
+def use_spmd() -> bool:
+    """XLA_USE_SPMD: all devices stand behind xla:0, as after `torch_xla.runtime.use_spmd()`."""
+    return _flag("XLA_USE_SPMD")
+
+
 def forced_host_devices() -> int:
     """XLA_FLAGS: how many virtual CPU devices `--xla_force_host_platform_device_count` asks for; 0 if it does not."""
     found = re.findall(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))

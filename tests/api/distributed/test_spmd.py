@@ -1,4 +1,4 @@
-"""Meshes, and sharding over a mesh of one device; what needs several devices is refused."""
+"""Meshes, and sharding over a mesh of one device."""
 
 from collections import OrderedDict
 from typing import Any
@@ -11,6 +11,7 @@ from torch.distributed import tensor as distributed_tensor
 import torch_xla
 import torch_xla.distributed.parallel_loader as pl
 import torch_xla.distributed.spmd as xs
+from torch_xla.distributed.spmd import mesh
 
 ONE = xs.Mesh([0], (1, 1), ("data", "model"))
 TWO = xs.Mesh([0, 1], (2, 1), ("data", "model"))
@@ -41,13 +42,33 @@ def test_a_mesh_that_does_not_fit_together_is_refused(arguments: Any, what: str)
         xs.Mesh(*arguments)
 
 
-def test_several_slices_are_refused() -> None:
-    with pytest.raises(NotImplementedError, match="several slices"):
+def test_a_mesh_over_slices_has_neighbours_within_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="asks for 2 slices of 4 devices; there are 1 of 1"):
         xs.HybridMesh(ici_mesh_shape=(2, 2), dcn_mesh_shape=(2, 1))
+    with pytest.raises(ValueError, match="must have an entry for each axis"):
+        xs.HybridMesh(ici_mesh_shape=(2, 2), dcn_mesh_shape=(2,))
+    # As the devices of two slices are listed that take turns.
+    monkeypatch.setattr(mesh.attributes, "slices_of", lambda devices: [[0, 2, 4, 6], [1, 3, 5, 7]])
+    found = xs.HybridMesh(ici_mesh_shape=(1, 2, 2), dcn_mesh_shape=(2, 1, 1), axis_names=("data", "fsdp", "tensor"))
+    assert found.shape() == OrderedDict(data=2, fsdp=2, tensor=2)
+    assert found.get_logical_mesh().tolist() == [[[0, 2], [4, 6]], [[1, 3], [5, 7]]]
+    assert xs.HybridMesh(ici_mesh_shape=(2, 2), dcn_mesh_shape=(1, 2)).get_logical_mesh().tolist() == [
+        [0, 2, 1, 3],
+        [4, 6, 5, 7],
+    ]
+
+
+def test_a_mesh_is_written_and_read() -> None:
+    square = xs.Mesh([3, 2, 1, 0], (2, 2), ("data", "model"))
+    assert xs.Mesh.from_str(str(square)) == square and hash(xs.Mesh.from_str(str(square))) == hash(square)
+    assert xs.Mesh.from_str("") is None
+    for text in ("nonsense", "[1]", "{'device_ids': [0]}"):
+        with pytest.raises(ValueError, match="is not what str"):
+            xs.Mesh.from_str(text)
 
 
 def test_the_global_mesh_is_the_one_that_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_xla.distributed.spmd.xla_sharding._global_mesh", None)
+    monkeypatch.setattr("torch_xla.distributed.spmd.mesh._global_mesh", None)
     assert xs.get_global_mesh() is None
     xs.set_global_mesh(TWO)
     assert xs.get_global_mesh() is TWO
@@ -59,7 +80,9 @@ def test_the_global_mesh_is_the_one_that_was_set(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("spec", [(None, None), ("data", "model"), (0, None), (("data", "model"), None)])
 def test_sharding_over_one_device_keeps_the_tensor(spec: xs.PartitionSpec) -> None:
     t = torch.ones(2, 3, device="xla")
-    assert xs.mark_sharding(t, ONE, spec) is t
+    marked = xs.mark_sharding(t, ONE, spec)
+    assert marked.global_tensor is t and marked.sharding_spec == "{replicated}"
+    assert [shard.data.shape for shard in marked.local_shards] == [(2, 3)]
     assert xs.clear_sharding(t) is t
 
 
@@ -75,7 +98,7 @@ def test_gradients_flow_through_a_marked_intermediate() -> None:
 @pytest.mark.parametrize(
     "device, mesh, spec, error, what",
     [
-        ("xla", TWO, ("data", None), NotImplementedError, "the mesh has 2 devices"),
+        ("xla", TWO, ("data", None), ValueError, r"the mesh \(2, 1\) has 2 devices, and this program has 1"),
         ("xla", ONE, ("data",), ValueError, r"has 1 entries, but the tensor of shape \[2, 3\] has 2 dimensions"),
         ("xla", ONE, ("fsdp", None), ValueError, "the mesh has no axis 'fsdp'; it has"),
         ("xla", ONE, (2, None), ValueError, "the mesh has no axis 2"),
@@ -96,7 +119,7 @@ def test_a_loader_takes_a_sharding_spec() -> None:
     batches = [torch.ones(2, 3), torch.ones(2, 3) * 2]
     loader = pl.MpDeviceLoader(batches, torch_xla.device(), input_sharding=spec)
     assert [batch.sum().item() for batch in loader] == [6, 12]
-    with pytest.raises(NotImplementedError, match="the mesh has 2 devices"):
+    with pytest.raises(ValueError, match="has 2 devices, and this program has 1"):
         list(pl.MpDeviceLoader(batches, torch_xla.device(), input_sharding=xs.ShardingSpec(TWO, ("data", None))))
 
 

@@ -20,6 +20,7 @@ from ..operators import (
 )
 from ..operators.attention import register_attention
 from ..operators.composites import register_whole
+from ..operators.marking import register_marking
 from ..operators.recurrent import register_recurrent
 from ..private import torch as private
 from .autocast import register_autocast
@@ -81,6 +82,7 @@ def register_kernels() -> None:
     register_whole()
     _libraries.extend(register_attention())
     _libraries.extend(register_recurrent())
+    register_marking()
     _libraries.extend(layouts.register_refusals())
     _libraries.extend(data_dependent.register_splits())
     register_autocast()

@@ -1,5 +1,7 @@
 """What a device tells about itself."""
 
+from collections.abc import Sequence
+
 import jax
 
 from .platform import local_devices, real_name
@@ -16,6 +18,15 @@ def attributes_of(device: jax.Device) -> dict[str, object]:
         if value is not None:
             found[name] = list(value) if isinstance(value, tuple) else value
     return found
+
+
+def slices_of(devices: Sequence[jax.Device]) -> list[list[int]]:
+    """The places of the devices of each slice in `devices`; where none tells its slice, those of each process."""
+    tells = all(getattr(device, "slice_index", None) is not None for device in devices)
+    found: dict[int, list[int]] = {}
+    for place, device in enumerate(devices):
+        found.setdefault(device.slice_index if tells else device.process_index, []).append(place)
+    return [found[key] for key in sorted(found)]
 
 
 def device_with_name(name: str) -> jax.Device:

@@ -9,15 +9,34 @@ from ..private import jax as private
 from .target import Target
 
 
-def put(host: np.ndarray, target: Target) -> jax.Array:
-    """A buffer with the contents of `host`, which the caller gives away: on a CPU device it may become the buffer."""
-    return private.put(host, target.device) if not target.is_spread else _everywhere(host, target)
+def put(host: np.ndarray, target: Target, sharding: Any = None) -> jax.Array:
+    """A buffer with the contents of `host`, which the caller gives away: on a CPU device it may become the buffer.
+
+    On several devices it is divided so, or each has a copy. Every process of the target brings the same contents.
+    """
+    if not target.is_spread:
+        return private.put(host, target.device)
+    return _spread(host, target.everywhere if sharding is None else sharding)
 
 
-def _everywhere(host: np.ndarray, target: Target) -> jax.Array:
-    """A copy on each device of this process."""
+def _spread(host: np.ndarray, sharding: Any) -> jax.Array:
     with jax.enable_x64(True):
-        return jax.device_put(host, target.everywhere)
+        if sharding.is_fully_addressable:
+            return jax.device_put(host, sharding)
+        return jax.make_array_from_callback(host.shape, sharding, host.__getitem__)
+
+
+def of_parts(size: tuple[int, ...], sharding: Any, parts: dict[jax.Device, np.ndarray]) -> jax.Array:
+    """A buffer of this size of what each device of this process is to have of it."""
+    with jax.enable_x64(True):
+        arrays = [jax.device_put(part, device) for device, part in parts.items()]
+        return jax.make_array_from_single_device_arrays(size, sharding, arrays)
+
+
+def of_processes(host: np.ndarray, sharding: Any) -> jax.Array:
+    """A buffer of what each process of the program has of it: the parts of all lie one behind the other."""
+    with jax.enable_x64(True):
+        return jax.make_array_from_process_local_data(sharding, host)
 
 
 def place(buffer: jax.Array, sharding: Any) -> jax.Array:

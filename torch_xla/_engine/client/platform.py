@@ -8,7 +8,7 @@ import threading
 import jax
 
 from .. import config
-from . import coordination, host_heap, processes
+from . import coordination, host_heap, processes, virtual
 
 # What the documents call a platform → what JAX calls it.
 _JAX_NAMES = {"CPU": "cpu", "CUDA": "cuda", "GPU": "gpu", "ROCM": "rocm", "TPU": "tpu"}
@@ -25,6 +25,7 @@ def _after_fork() -> None:
         _forked = True
         local_devices.cache_clear()
         counterparts.cache_clear()
+        all_devices.cache_clear()
 
 
 def is_forked() -> bool:
@@ -49,11 +50,13 @@ def local_devices() -> tuple[jax.Device, ...]:
     with _lock:
         wanted = config.pjrt_device()
         joined = processes.process_count() > 1
+        shares = processes.local_process_count() > 1 and wanted not in ("", "CPU")
         if joined:
             coordination.connect()
+        if joined and (shares or not virtual.is_on()):
             _take_one_device()
         count = config.cpu_num_devices()
-        if not joined and count > 1 and not _started and wanted in ("", "CPU"):
+        if (not joined or virtual.is_on()) and count > 1 and not _started and wanted in ("", "CPU"):
             # The user asked for virtual devices by name; JAX takes the number only before its CPU client starts.
             jax.config.update("jax_num_cpu_devices", count)
         try:
@@ -70,9 +73,18 @@ def local_devices() -> tuple[jax.Device, ...]:
 def _take_one_device() -> None:
     """Of the devices of this machine each process of the program gets one, the one with its number."""
     jax.config.update("jax_num_cpu_devices", 1)
-    own = str(processes.local_replica_index())
+    own = str(processes.place().local_index)
     jax.config.update("jax_cuda_visible_devices", own)
     jax.config.update("jax_rocm_visible_devices", own)
+
+
+@functools.cache
+def all_devices() -> tuple[jax.Device, ...]:
+    """The devices of all processes of the program, process by process. Starts the client."""
+    local = local_devices()
+    if processes.process_count() == 1:
+        return local
+    return tuple(sorted(jax.devices(local[0].platform), key=lambda device: (device.process_index, device.id)))
 
 
 @functools.cache
@@ -91,7 +103,7 @@ if hasattr(os, "register_at_fork"):
 
 def expected_device_count() -> int:
     """How many devices there will be, as far as settings and device files tell; does not start the client."""
-    if processes.process_count() > 1:
+    if processes.process_count() > 1 or virtual.is_on():
         return 1
     chosen = int(getattr(jax.config, "jax_num_cpu_devices", 0) or 0)
     return max(1, config.cpu_num_devices(), config.forced_host_devices(), chosen, _accelerator_files())
@@ -139,6 +151,8 @@ def real_name(device: jax.Device) -> str:
 
 def ordinal_of(device: jax.Device) -> int:
     """Its number among the devices of the program. JAX counts the CPU's in steps from process to process."""
+    if virtual.is_on():
+        return all_devices().index(device)
     return device.process_index if processes.process_count() > 1 else int(device.id)
 
 

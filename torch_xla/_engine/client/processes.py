@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import config
+from . import virtual
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +77,18 @@ def host_index() -> int:
 
 
 def replica_count() -> int:
-    """How many devices run the same program on different data."""
-    return place().count
+    """How many devices run the same program on different data. Under SPMD all of them are one."""
+    return 1 if virtual.is_on() else place().count
 
 
 def replica_index() -> int:
     """Which of them this thread's device is."""
-    return place().index
+    return 0 if virtual.is_on() else place().index
 
 
 def local_replica_index() -> int:
     """Which of them this thread's device is, counted on this machine."""
-    return place().local_index
+    return 0 if virtual.is_on() else place().local_index
 
 
 def coordinator_address() -> str:

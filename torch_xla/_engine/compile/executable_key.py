@@ -7,11 +7,10 @@ from typing import Any
 
 from .. import lowering_settings
 from ..client.target import Target
-from ..graph.aliasing import successors
 from ..graph.graph import Graph
-from ..graph.sharding import ANY, Placed
+from ..graph.sharding import Placed
 from ..lowering_settings import Settings
-from . import fingerprint
+from . import fingerprint, placing
 from .installation import Installation, installed
 
 
@@ -75,22 +74,8 @@ class Key:
 
 def key_of(graph: Graph, donated: tuple[int, ...], target: Target) -> Key:
     """The key of the program of `graph` under the settings in force."""
-    results = _results(graph, donated, target)
+    results = tuple(placing.of_outputs(graph, donated)) if target.is_spread else ()
     return Key(graph.code, donated, results, target, (), b"", lowering_settings.now(), installed(target))
-
-
-def _results(graph: Graph, donated: tuple[int, ...], target: Target) -> tuple[Placed, ...]:
-    """Each output is divided as the donated input that it takes the place of, else as XLA sees fit.
-
-    So what is written in place stays where it is, and the next step finds its program.
-    """
-    if not target.is_spread:
-        return ()
-    found: list[Placed] = [ANY] * len(graph.outputs)
-    for index, output in successors(graph).items():
-        if index in donated:
-            found[output] = graph.inputs[index].sharding
-    return tuple(found)
 
 
 def differences(before: dict[str, str], now: dict[str, str]) -> list[str]:

@@ -5,9 +5,11 @@ devices in the same order, its axes are axes of the grid or several of them: a m
 """
 
 import functools
+import math
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..client.target import Target
@@ -31,6 +33,47 @@ def to_jax(sharding: Sharding | None, target: Target) -> Any:
 def of_array(array: jax.Array, target: Target) -> Sharding | None:
     """How an array is divided among the devices of `target`; `None`: each has all of it."""
     return from_jax(array.sharding, array.shape, target)
+
+
+@functools.lru_cache(maxsize=4096)
+def over_mesh(
+    devices: tuple[jax.Device, ...], shape: tuple[int, ...], dims: tuple[tuple[int, ...], ...], target: Target
+) -> Sharding | None:
+    """The sharding that divides dimensions along these axes of a mesh of `devices`, which are those of `target`."""
+    names = [str(axis) for axis in range(len(shape))]
+    mesh = jax.sharding.Mesh(np.array(devices, dtype=object).reshape(shape), names)
+    spec = PartitionSpec(*[tuple(names[axis] for axis in axes) for axes in dims])
+    size = tuple(math.prod(shape[axis] for axis in axes) for axes in dims)
+    return from_jax(NamedSharding(mesh, spec), size, target)
+
+
+def parts_of(sharding: Sharding | None, rank: int, target: Target) -> tuple[int, ...]:
+    """Into how many parts each of `rank` dimensions is divided."""
+    if sharding is None or target.mesh is None:
+        return (1,) * rank
+    sides = target.mesh.devices.shape
+    counts = [math.prod(sides[axis] for axis in axes) for axes in sharding.dims]
+    return tuple(counts + [1] * (rank - len(counts)))
+
+
+def tiles_of(sharding: Sharding | None, rank: int, target: Target) -> np.ndarray:
+    """For each part of a value the places in `target.devices` of those that have it: along the last axis."""
+    parts = parts_of(sharding, rank, target)
+    if target.mesh is None:
+        return np.zeros((*parts, 1), np.int64)
+    grid = np.arange(len(target.devices)).reshape(target.mesh.devices.shape)
+    taken = [axis for axes in (sharding.dims if sharding else ()) for axis in axes]
+    rest = [axis for axis in range(grid.ndim) if axis not in taken]
+    return grid.transpose(taken + rest).reshape(*parts, -1)
+
+
+@functools.lru_cache(maxsize=4096)
+def lies_on(sharding: Any, target: Target) -> bool:
+    """Whether an array that is divided so lies on the devices of `target`, and on no others, in their order."""
+    mesh = getattr(sharding, "mesh", None)
+    if mesh is not None:
+        return tuple(mesh.devices.flat) == target.devices
+    return len(target.devices) == 1 and sharding.device_set == set(target.devices)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..client import platform
+from ..client import buffers, platform, virtual
 from ..client import target as targets
 from ..client.target import Target
 from ..compile import disk
@@ -19,7 +19,7 @@ from ..graph.interned import table_of_plans
 from ..graph.plan import Plan
 from ..graph.spec import Spec, sharded, spec_of
 from ..graph.tape import Tape, Value
-from ..lowering.sharding import of_array
+from ..lowering.sharding import lies_on, of_array
 from ..private import torch as private
 from ..private.guard import device_word
 from .extension import tensor_on_ordinal
@@ -40,12 +40,23 @@ let_go: Callable[[], Any] = map(
 class Device:
     """One `xla` ordinal."""
 
-    __slots__ = ("__weakref__", "generator", "index", "last_schedule", "new_tensor", "spread", "tape", "torch_device")
+    __slots__ = (
+        "__weakref__",
+        "generator",
+        "index",
+        "last_schedule",
+        "marks",
+        "new_tensor",
+        "spread",
+        "tape",
+        "torch_device",
+    )
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.spread: Target | None = None  # the devices that stand behind this ordinal together, if there are several
         self.torch_device = torch.device("xla", index)
+        self.marks: dict[int, Any] = {}  # how storages are to be divided, where somebody has said so (`marks`)
         self.tape = Tape()
         self.generator = Generator()
         self.generator.seed(_seed_of(index))
@@ -67,9 +78,17 @@ class Device:
         """An empty tape for what is recorded next."""
         return Tape(expected, expected_lines, None if self.spread is None else self.placed)
 
+    def spread_over(self, devices: tuple[Any, ...]) -> None:
+        """Has these devices stand behind this ordinal together, in this order. Nothing may be recorded on it."""
+        self.spread = targets.of_mesh(devices) if len(devices) > 1 else None
+        self.tape = self.new_tape()
+
     def placed(self, value: Value) -> Spec:
         """The spec of a computed value, with its sharding."""
-        return sharded(value.spec, of_array(value.buffer, self.target))
+        buffer, target = value.buffer, self.target
+        if not lies_on(buffer.sharding, target):  # it was computed before these devices stood behind the ordinal
+            value.buffer = buffer = buffers.place(buffer, target.everywhere)
+        return sharded(value.spec, of_array(buffer, target))
 
     def target_of(self, graph: Graph) -> Target:
         """Where `graph` runs: here alone, or in all processes if it is collective."""
@@ -136,7 +155,7 @@ before_second_ordinal: list[Callable[[], None]] = []
 
 def device_count() -> int:
     """How many ordinals this process addresses."""
-    return len(platform.local_devices())
+    return 1 if virtual.is_on() else len(platform.local_devices())
 
 
 def device_at(index: int) -> Device:
@@ -147,7 +166,9 @@ def device_at(index: int) -> Device:
         # Ordinal 0 always exists: tensors can be described on it before the client starts.
         if index > 0 and index >= device_count():
             raise RuntimeError(
-                f"xla:{index} does not exist: this process has {device_count()} device(s), "
+                f"xla:{index} does not exist: under SPMD xla:0 stands for all devices."
+                if virtual.is_on()
+                else f"xla:{index} does not exist: this process has {device_count()} device(s), "
                 f"xla:0 to xla:{device_count() - 1}. On the CPU, CPU_NUM_DEVICES sets how many there are."
             )
         with LOCK:
@@ -156,7 +177,10 @@ def device_at(index: int) -> Device:
             while index > 0 and before_second_ordinal:
                 before_second_ordinal.pop()()
             while len(_devices) <= index:
-                _devices.append(Device(len(_devices)))
+                device = Device(len(_devices))
+                if virtual.is_on():
+                    device.spread_over(platform.all_devices())
+                _devices.append(device)
     return _devices[index]
 
 

@@ -1,61 +1,119 @@
 """How the values of tensors are divided among the devices behind one ordinal."""
 
+import warnings
+
 import torch
 
-from ..client import buffers, platform
-from ..client import target as targets
-from ..graph.plan import Operand, Plan, interned
+from ..client import platform, virtual
 from ..graph.sharding import Sharding
 from ..graph.tape import Value
-from ..lowering.sharding import CONSTRAINT, of_array, to_jax
-from .device import LOCK, Device
-from .storage import hold, operand_slot, snapshot, value_of, wrap
-from .sync import materialise
+from ..lowering.sharding import of_array, over_mesh
+from . import marks
+from .device import LOCK, Device, existing_devices
+from .storage import hold, snapshot, value_of, wrap
+from .sync import clear_schedules, materialise, sync_device
 
 
 def spread(device: Device, devices: tuple[int, ...] | None = None) -> None:
-    """Has all devices of this process, or those with these ordinals in this order, stand behind `device` together.
+    """Has all devices of the program, or those with these ordinals in this order, stand behind `device` together.
 
     What is made on it from now on lies on all of them: a copy on each, until something says how it is divided.
     """
-    local = platform.local_devices()
-    chosen = tuple(local) if devices is None else tuple(local[index] for index in devices)
+    there = platform.all_devices()
+    chosen = there if devices is None else tuple(there[index] for index in devices)
     with LOCK:
         if device.tape.code:
             raise RuntimeError(
                 f"{device.torch_device} has recorded operations for one device: call torch_xla.sync() before several "
                 "devices are put behind it."
             )
-        device.spread = targets.of_mesh(chosen)
-        device.tape = device.new_tape()
+        clear_schedules()
+        device.spread_over(chosen)
+
+
+def use_all_devices() -> None:
+    """Has `xla:0` stand for all devices of the program. What lies on it already is copied to each when it is used."""
+    with LOCK:
+        used = existing_devices()
+        if virtual.is_on():
+            virtual.turn_on()
+            return
+        if len(used) > 1:
+            raise RuntimeError(
+                f"use_spmd(): {used[-1].torch_device} is in use, and under SPMD xla:0 stands for all devices. Call "
+                "use_spmd() before anything is put on another ordinal than xla:0."
+            )
+        for device in used:
+            sync_device(device)
+        virtual.turn_on()
+        for device in used:
+            spread(device)
+    if used and used[0].spread is not None:
+        warnings.warn(
+            "use_spmd(): tensors were made on xla:0 before. They are copied to every device when they are used next; "
+            "call torch_xla.runtime.use_spmd() first to spare that.",
+            stacklevel=3,
+        )
+
+
+def sharding_over(
+    device: Device, ids: tuple[int, ...], shape: tuple[int, ...], dims: tuple[tuple[int, ...], ...]
+) -> Sharding | None:
+    """The sharding of values of `device` that divides dimensions along these axes of a mesh.
+
+    The mesh has the devices with these `ids` in a grid of `shape`. The first mesh whose order the devices' own does not
+    fit decides in which order they stand behind the ordinal, as long as nothing was marked before.
+    """
+    there = platform.all_devices()
+    chosen = tuple(there[index] for index in ids)
+    try:
+        return over_mesh(chosen, shape, dims, device.target)
+    except NotImplementedError as error:
+        if device.marks:
+            raise ValueError(
+                f"the mesh has its devices in the order {list(ids)}, and tensors were marked over a mesh of another "
+                "order before. Give all meshes of a program their devices in the same order."
+            ) from error
+    with LOCK:
+        sync_device(device)
+        spread(device, ids)
+    return over_mesh(chosen, shape, dims, device.target)
 
 
 def place(tensor: torch.Tensor, sharding: Sharding | None) -> None:
     """Divides what `tensor` shows now, and keeps it so where it is written in place."""
-    value = value_of(tensor)
-    if value.buffer is not None and value.spec is snapshot(tensor).spec:
-        moved = Value(value.spec, value.device, None, -1)
-        moved.buffer = buffers.place(value.buffer, to_jax(sharding, value.device.target))
-        tensor.untyped_storage().value = moved  # type: ignore[attr-defined]
-    else:
-        hold(tensor, value_of(constrained(tensor, sharding)))
+    with LOCK:
+        value = value_of(tensor)
+        shown = snapshot(tensor)
+        if shown is value and value.buffer is not None:
+            tensor.untyped_storage().value = marks.moved(value, sharding)  # type: ignore[attr-defined]
+        else:
+            hold(tensor, marks.constrained(shown, sharding))
+
+
+def mark(tensor: torch.Tensor, sharding: Sharding | None) -> None:
+    """`place`; and what is written to the memory of `tensor` later, by whatever operation, is divided so too."""
+    with LOCK:
+        place(tensor, sharding)
+        marks.remember(tensor, sharding)
 
 
 def constrained(tensor: torch.Tensor, sharding: Sharding | None) -> torch.Tensor:
     """A copy of `tensor` that is divided so, wherever it stands in a program."""
     with LOCK:
-        value = snapshot(tensor)
-        device: Device = value.device
-        arguments = (Operand(0), sharding)
-        plan = interned(Plan(CONSTRAINT, (arguments, {}), (value.spec,), (), (value.spec,)))
-        tape = device.tape
-        tape.code += (plan, operand_slot(tape, value))
-        made = Value(value.spec, device, tape, len(tape.values))
-        tape.values.append(made)
-    return wrap(made)
+        return wrap(marks.constrained(snapshot(tensor), sharding))
 
 
 def sharding_of(tensor: torch.Tensor) -> Sharding | None:
     """How the value of a tensor is divided, computing it first; `None`: each device has all of it."""
-    value = value_of(tensor)
+    value: Value = value_of(tensor)
     return of_array(materialise(value), value.device.target)
+
+
+def planned(tensor: torch.Tensor) -> Sharding | None:
+    """How a tensor was marked, or how its computed value is divided; `None` too where XLA is yet to decide."""
+    found = marks.mark_of(tensor)
+    if found is not None:
+        return found.sharding
+    value = value_of(tensor)
+    return None if value.buffer is None else of_array(value.buffer, value.device.target)

@@ -34,7 +34,7 @@ def end_step(wait: bool = False) -> None:
     if not devices.existing_devices():
         return  # nobody uses `xla`, and this does not begin to
     device = devices.device_at(devices.current_index())
-    if wait or device.tape.code or events.closely or _closures or _background or _worker.busy:
+    if wait or device.tape.code or device.marks or events.closely or _closures or _background or _worker.busy:
         _end_step(device, wait)
 
 

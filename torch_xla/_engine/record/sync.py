@@ -24,7 +24,7 @@ from ..metrics import events
 from ..metrics.events import Cause
 from ..metrics.lines import Line, user_lines
 from ..uninterrupted import run_through, stores
-from . import live_counters, recency
+from . import live_counters, marks, recency
 from .device import LOCK, Device, empty_plan
 from .launcher import launch
 
@@ -95,9 +95,11 @@ TAPE_LIMIT = 100_000
 
 def sync_device(device: Device, wait: bool = False) -> None:
     """Starts the computation of everything recorded on `device` that somebody still holds, and begins a new tape."""
-    if device.tape.code:
+    if device.tape.code or device.marks:
         with LOCK:
-            while not _evaluate(device, None, Cause.SYNC):
+            if device.marks:
+                marks.keep(device)
+            while device.tape.code and not _evaluate(device, None, Cause.SYNC):
                 pass
     if wait or config.sync_wait():
         executor.wait([device.target.device])

@@ -1,18 +1,32 @@
 """Sharding over a mesh of devices: `import torch_xla.distributed.spmd as xs`.
 
-In this version a mesh has one device, on which every sharding is the whole tensor: programs written for a mesh run,
-unsharded. A mesh of several devices can be described; to shard over it raises `NotImplementedError`.
+After `torch_xla.runtime.use_spmd()` one process drives all devices, and a tensor is one value whose parts lie on many
+of them. Tensors are marked; XLA divides the program.
 """
 
 from .api import xla_distribute_module as xla_distribute_module
 from .api import xla_distribute_tensor as xla_distribute_tensor
-from .xla_sharding import HybridMesh as HybridMesh
-from .xla_sharding import Mesh as Mesh
-from .xla_sharding import PartitionSpec as PartitionSpec
+from .linear import EinsumLinear as EinsumLinear
+from .linear import XLAPatchedLinear as XLAPatchedLinear
+from .linear import apply_backward_optimization_barrier as apply_backward_optimization_barrier
+from .linear import apply_xla_patch_to_nn_linear as apply_xla_patch_to_nn_linear
+from .linear import xla_patched_nn_linear_forward as xla_patched_nn_linear_forward
+from .mesh import HybridMesh as HybridMesh
+from .mesh import Mesh as Mesh
+from .mesh import PartitionSpec as PartitionSpec
+from .mesh import get_1d_mesh as get_1d_mesh
+from .mesh import get_global_mesh as get_global_mesh
+from .mesh import set_global_mesh as set_global_mesh
+from .op_sharding import ShardingType as ShardingType
+from .xla_sharded_tensor import XLAShard as XLAShard
+from .xla_sharded_tensor import XLAShardedTensor as XLAShardedTensor
+from .xla_sharding import MarkShardingFunction as MarkShardingFunction
 from .xla_sharding import ShardingSpec as ShardingSpec
+from .xla_sharding import annotate_custom_sharding as annotate_custom_sharding
 from .xla_sharding import clear_sharding as clear_sharding
-from .xla_sharding import get_1d_mesh as get_1d_mesh
-from .xla_sharding import get_global_mesh as get_global_mesh
 from .xla_sharding import mark_sharding as mark_sharding
 from .xla_sharding import mark_sharding_with_gradients as mark_sharding_with_gradients
-from .xla_sharding import set_global_mesh as set_global_mesh
+from .xla_sharding import shard_as as shard_as
+from .xla_sharding import unwrap_sharded_tensor as unwrap_sharded_tensor
+from .xla_sharding import wrap_as_sharded_tensor as wrap_as_sharded_tensor
+from .xla_sharding import wrap_if_sharded as wrap_if_sharded

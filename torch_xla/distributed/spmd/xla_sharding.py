@@ -1,143 +1,205 @@
-"""Meshes, and which dimension of a tensor is divided along which axis of a mesh."""
+"""Which dimension of a tensor is divided along which axis of a mesh."""
 
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
-import numpy as np
 import torch
 
-from ..._engine.client import platform
+from ..._engine.graph.sharding import Sharding
+from ..._engine.lowering.marking import aot_mark_sharding_fake as aot_mark_sharding_fake
+from ..._engine.record import marks, placement
+from ..._engine.record.storage import value_of
+from . import tensor_sharding
+from .linear import EinsumLinear as EinsumLinear
+from .linear import XLAPatchedLinear as XLAPatchedLinear
+from .linear import apply_backward_optimization_barrier as apply_backward_optimization_barrier
+from .linear import apply_xla_patch_to_nn_linear as apply_xla_patch_to_nn_linear
+from .linear import xla_patched_nn_linear_forward as xla_patched_nn_linear_forward
+from .mesh import HybridMesh as HybridMesh
+from .mesh import Mesh as Mesh
+from .mesh import PartitionSpec as PartitionSpec
+from .mesh import axes_of
+from .mesh import get_1d_mesh as get_1d_mesh
+from .mesh import get_global_mesh as get_global_mesh
+from .mesh import set_global_mesh as set_global_mesh
+from .op_sharding import ShardingType as ShardingType
+from .xla_sharded_tensor import XLAShardedTensor, is_divided
 
-# For each dimension of a tensor: None (not divided), an axis of the mesh by name or index, or a tuple of axes.
-PartitionSpec = tuple[tuple[int | str, ...] | int | str | None, ...]
+
+def mark_sharding(
+    t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec, dynamo_custom_op: bool = False
+) -> XLAShardedTensor:
+    """Divides `t`, a tensor on `xla`, over `mesh`; returns an `XLAShardedTensor` that shows the same memory.
+
+    `partition_spec` has an entry for each dimension of `t`: `None` leaves it whole, the name or index of an axis
+    divides it along that axis, a tuple of them along all, the first one outermost. Along axes that divide nothing lie
+    copies. A parameter stays divided so when it is written; an intermediate value is divided so where it stands, and
+    XLA moves what it needs between the devices. Gradients and optimizer states lie as XLA sees fit: beside what they
+    belong to. `dynamo_custom_op` is accepted for programs of PyTorch/XLA 2; graphs of `torch.compile` take both.
+
+    Raises `ValueError` where tensor, mesh and partition spec do not fit together, or a dimension is not divided evenly,
+    and `RuntimeError` for several devices before `torch_xla.runtime.use_spmd()`.
+
+    >>> import torch, torch_xla.distributed.spmd as xs
+    >>> mesh = xs.Mesh([0], (1, 1), ("data", "model"))
+    >>> xs.mark_sharding(torch.ones(2, 2, device="xla"), mesh, ("data", None)).tolist()
+    [[1.0, 1.0], [1.0, 1.0]]
+    """
+    if torch.compiler.is_compiling():
+        ids, names = mesh.device_ids.tolist(), str(mesh.axis_names)
+        marked: Any = torch.ops.xla.dynamo_mark_sharding(t, ids, list(mesh.mesh_shape), names, str(partition_spec))
+        return marked  # type: ignore[no-any-return]
+    whole = unwrap_sharded_tensor(t)
+    sharded = _sharding("mark_sharding", whole, mesh, partition_spec)
+    if sharded is not _ALONE:
+        placement.mark(whole, sharded)
+    return XLAShardedTensor(whole, mesh.mesh_shape, partition_spec)
 
 
-class Mesh:
-    """Devices in a grid whose axes may have names.
+_ALONE: Any = object()
 
-    `device_ids` are the numbers from 0 to `n - 1` in any order, as an array or a list; `mesh_shape` is the shape of the
-    grid, of `n` elements; `axis_names` has one distinct name for each axis. Raises `ValueError` where they do not fit.
 
-    >>> import numpy as np
-    >>> from torch_xla.distributed.spmd import Mesh
-    >>> mesh = Mesh(np.arange(8), (4, 2), ("data", "model"))
-    >>> mesh.size(), dict(mesh.shape())
-    (8, {'data': 4, 'model': 2})
+def _sharding(name: str, t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> Sharding | None:
+    dims = tensor_sharding.dims_over(name, t, mesh, partition_spec)
+    return _ALONE if dims is None else tensor_sharding.sharding_over(t, mesh, dims)  # type: ignore[no-any-return]
+
+
+def annotate_custom_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> XLAShardedTensor:
+    """Divides what `t` shows now, without keeping it so when it is written later; else as `mark_sharding`.
+
+    >>> import torch, torch_xla.distributed.spmd as xs
+    >>> xs.annotate_custom_sharding(torch.ones(2, device="xla"), xs.get_1d_mesh("data"), ("data",)).tolist()
+    [1.0, 1.0]
+    """
+    whole = unwrap_sharded_tensor(t)
+    sharded = _sharding("annotate_custom_sharding", whole, mesh, partition_spec)
+    if sharded is not _ALONE:
+        placement.place(whole, sharded)
+    return XLAShardedTensor(whole, mesh.mesh_shape, partition_spec)
+
+
+class MarkShardingFunction(torch.autograd.Function):
+    """`mark_sharding_with_gradients` as a function of autograd: `apply(t, mesh, partition_spec)`.
+
+    >>> import torch, torch_xla.distributed.spmd as xs
+    >>> x = torch.ones(2, device="xla", requires_grad=True)
+    >>> xs.MarkShardingFunction.apply(x, xs.get_1d_mesh("data"), ("data",)).tolist()
+    [1.0, 1.0]
     """
 
-    def __init__(
-        self,
-        device_ids: np.ndarray | Sequence[int],
-        mesh_shape: tuple[int, ...],
-        axis_names: tuple[str, ...] | None = None,
-    ) -> None:
-        ids = np.array(device_ids)
-        if ids.size != prod(mesh_shape):
-            raise ValueError(f"Mesh(): {ids.size} device ids do not fill a mesh of shape {tuple(mesh_shape)}")
-        if sorted(ids.ravel().tolist()) != list(range(ids.size)):
-            raise ValueError(f"Mesh(): device ids are {ids.ravel().tolist()}; expected 0 to {ids.size - 1}, each once")
-        if axis_names is not None and len(axis_names) != len(mesh_shape):
-            raise ValueError(f"Mesh(): {len(axis_names)} axis names for {len(mesh_shape)} axes: {axis_names}")
-        if axis_names is not None and len(set(axis_names)) != len(axis_names):
-            raise ValueError(f"Mesh(): an axis name stands twice in {axis_names}")
-        self.device_ids = ids.ravel()
-        self.mesh_shape = tuple(mesh_shape)
-        self.axis_names = None if axis_names is None else tuple(axis_names)
+    @staticmethod
+    def forward(ctx: Any, t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
+        """A copy of `t`, divided so."""
+        ctx.mesh, ctx.partition_spec = mesh, partition_spec
+        return _constrained(t, mesh, partition_spec)
 
-    def size(self) -> int:
-        """How many devices the mesh has."""
-        return prod(self.mesh_shape)
-
-    def shape(self) -> "OrderedDict[str | int, int]":
-        """The size of each axis by its name, or by its index if the axes have no names."""
-        return OrderedDict(zip(self.axis_names or range(len(self.mesh_shape)), self.mesh_shape, strict=True))
-
-    def get_logical_mesh(self) -> np.ndarray:
-        """The device ids in the shape of the mesh.
-
-        >>> from torch_xla.distributed.spmd import Mesh
-        >>> Mesh([0, 1], (2, 1)).get_logical_mesh().tolist()
-        [[0], [1]]
-        """
-        return self.device_ids.reshape(self.mesh_shape)
-
-    def get_axis_name_idx(self, name: str) -> int | None:
-        """The index of the axis called `name`; `None` if there is none."""
-        return self.axis_names.index(name) if self.axis_names and name in self.axis_names else None
-
-    def __repr__(self) -> str:
-        return f"Mesh({self.device_ids.tolist()}, {self.mesh_shape}, {self.axis_names})"
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
+        """The gradient, divided so too."""
+        return _constrained(grad_output, ctx.mesh, ctx.partition_spec), None, None
 
 
-class HybridMesh(Mesh):
-    """A mesh over several slices of a TPU: axis by axis the devices of a slice times the slices.
+def _constrained(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
+    sharded = _sharding("mark_sharding_with_gradients", t, mesh, partition_spec)
+    return t.view_as(t) if sharded is _ALONE else placement.constrained(t, sharded)
 
-    `ici_mesh_shape` is the mesh within a slice, `dcn_mesh_shape` that of the slices, by default one slice. Raises
-    `NotImplementedError` for several slices.
 
-    >>> from torch_xla.distributed.spmd import HybridMesh
-    >>> dict(HybridMesh(ici_mesh_shape=(1, 1), axis_names=("data", "model")).shape())
-    {'data': 1, 'model': 1}
+def mark_sharding_with_gradients(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
+    """As `mark_sharding`, of a new tensor with the value of `t`, and of its gradient.
+
+    >>> import torch, torch_xla.distributed.spmd as xs
+    >>> x = torch.ones(2, device="xla", requires_grad=True)
+    >>> xs.mark_sharding_with_gradients(x * 2, xs.Mesh([0], (1,)), (0,)).sum().backward()
+    >>> x.grad.tolist()
+    [2.0, 2.0]
     """
-
-    def __init__(
-        self,
-        *,
-        ici_mesh_shape: tuple[int, ...],
-        dcn_mesh_shape: tuple[int, ...] | None = None,
-        axis_names: tuple[str, ...] | None = None,
-    ) -> None:
-        if prod(dcn_mesh_shape or ()) > 1:
-            raise NotImplementedError(
-                f"HybridMesh(dcn_mesh_shape={dcn_mesh_shape}): meshes over several slices are not in this version of "
-                f"torch_xla. Describe one slice with Mesh, or with dcn_mesh_shape=None."
-            )
-        self.ici_mesh_shape = tuple(ici_mesh_shape)
-        self.dcn_mesh_shape = tuple(dcn_mesh_shape or (1,) * len(ici_mesh_shape))
-        super().__init__(np.arange(prod(ici_mesh_shape)), self.ici_mesh_shape, axis_names)
+    if torch.compiler.is_compiling():
+        made: torch.Tensor = torch.ops.xla.aot_mark_sharding(t, str(mesh), str(partition_spec))
+        return made
+    applied: torch.Tensor = MarkShardingFunction.apply(unwrap_sharded_tensor(t), mesh, partition_spec)
+    return applied
 
 
-_global_mesh: Mesh | None = None
+def clear_sharding(t: torch.Tensor) -> torch.Tensor:
+    """Makes `t` whole again on each device, and returns it.
 
-
-def set_global_mesh(mesh: Mesh) -> None:
-    """Makes `mesh` the one that is meant where none is given.
-
-    >>> import torch_xla.distributed.spmd as xs
-    >>> xs.set_global_mesh(xs.Mesh([0], (1,), ("data",)))
-    >>> xs.get_global_mesh()
-    Mesh([0], (1,), ('data',))
+    >>> import torch, torch_xla.distributed.spmd as xs
+    >>> t = torch.ones(2, device="xla")
+    >>> xs.clear_sharding(xs.mark_sharding(t, xs.get_1d_mesh("data"), ("data",))) is t
+    True
     """
-    global _global_mesh
-    if not isinstance(mesh, Mesh):
-        raise TypeError(f"set_global_mesh(): expected a Mesh, not {type(mesh).__name__}")
-    _global_mesh = mesh
+    whole = unwrap_sharded_tensor(t)
+    if whole.device.type == "xla" and value_of(whole).device.spread is not None:
+        marks.forget(whole)
+        placement.place(whole, None)
+    return whole
 
 
-def get_global_mesh() -> Mesh | None:
-    """The mesh of `set_global_mesh`; `None` if there is none."""
-    return _global_mesh
+def wrap_as_sharded_tensor(
+    t: torch.Tensor, mesh_shape: tuple[int, ...] | None = None, partition_spec: PartitionSpec | None = None
+) -> XLAShardedTensor:
+    """`t` as an `XLAShardedTensor`, which shows the same memory; one that is one already with these two, if given.
 
-
-def get_1d_mesh(axis_name: str | None = None) -> Mesh:
-    """A mesh of all devices along one axis. Starts the client.
-
-    >>> import torch_xla.distributed.spmd as xs
-    >>> xs.get_1d_mesh("data").axis_names
-    ('data',)
+    >>> import torch, torch_xla.distributed.spmd as xs
+    >>> type(xs.wrap_as_sharded_tensor(torch.ones(2, device="xla"))).__name__
+    'XLAShardedTensor'
     """
-    count = len(platform.local_devices())
-    return Mesh(np.arange(count), (count,), None if axis_name is None else (axis_name,))
+    if isinstance(t, XLAShardedTensor):
+        t.mesh_shape = mesh_shape or t.mesh_shape
+        t.partition_spec = partition_spec or t.partition_spec
+        return t
+    return XLAShardedTensor(t, mesh_shape, partition_spec)
+
+
+def unwrap_sharded_tensor(t: torch.Tensor) -> torch.Tensor:
+    """The plain tensor behind an `XLAShardedTensor`; any other tensor as it is.
+
+    >>> import torch, torch_xla.distributed.spmd as xs
+    >>> t = torch.ones(2, device="xla")
+    >>> xs.unwrap_sharded_tensor(xs.wrap_as_sharded_tensor(t)) is t
+    True
+    """
+    return t.global_tensor if isinstance(t, XLAShardedTensor) else t
+
+
+def wrap_if_sharded(x: Any) -> Any:
+    """A tensor whose parts lie on different devices as an `XLAShardedTensor`; anything else as it is.
+
+    >>> import torch, torch_xla.distributed.spmd as xs
+    >>> xs.wrap_if_sharded("text")
+    'text'
+    """
+    is_plain = isinstance(x, torch.Tensor) and not isinstance(x, XLAShardedTensor)
+    return wrap_as_sharded_tensor(x) if is_plain and x.device.type == "xla" and is_divided(x) else x
+
+
+def shard_as(a: Any, b: Any) -> tuple[Any, Any]:
+    """Two structures of tensors, of one form, with each tensor of the second divided as its partner in the first.
+
+    Where the partner's layout is not decided yet, both are left to XLA, which sees that they meet in an operation.
+
+    >>> import torch, torch_xla.distributed.spmd as xs
+    >>> x, y = xs.shard_as(torch.ones(2, device="xla"), torch.zeros(2, device="xla"))
+    >>> y.tolist()
+    [0.0, 0.0]
+    """
+    first, form = torch.utils._pytree.tree_flatten(a)
+    second, other = torch.utils._pytree.tree_flatten(b)
+    if form != other:
+        raise ValueError(f"shard_as(): the two structures differ: {form} and {other}")
+    made = []
+    for one, two in zip(first, second, strict=True):
+        known = placement.planned(unwrap_sharded_tensor(one))
+        made.append(two if known is None else placement.constrained(unwrap_sharded_tensor(two), known))
+    return a, torch.utils._pytree.tree_unflatten(made, other)
 
 
 @dataclass
 class ShardingSpec:
     """How the batches of a loader are divided: `input_sharding=` of `MpDeviceLoader`.
 
-    `partition_spec` is that of `mark_sharding`. `minibatch`: each process loads its own part of the batch.
+    `partition_spec` is that of `mark_sharding`. `minibatch`: each process loads its own part of the batch, along the
+    first dimension; else each loads all of it.
 
     >>> import torch, torch_xla.distributed.spmd as xs
     >>> spec = xs.ShardingSpec(xs.Mesh([0], (1,), ("data",)), ("data", None))
@@ -150,7 +212,12 @@ class ShardingSpec:
     minibatch: bool | None = False
 
     def __post_init__(self) -> None:
-        _check_axes("ShardingSpec", self.mesh, self.partition_spec)
+        axes_of("ShardingSpec", self.mesh, tensor_sharding.hashable(self.partition_spec))
+        if self.minibatch and (not self.partition_spec or self.partition_spec[0] is None):
+            raise ValueError(
+                f"ShardingSpec(minibatch=True): the first dimension is the batch, of which each process loads a part; "
+                f"the partition spec {self.partition_spec} does not divide it"
+            )
 
     def can_apply(self, t: torch.Tensor) -> bool:
         """Whether `t` has as many dimensions as the spec."""
@@ -159,76 +226,3 @@ class ShardingSpec:
     def apply(self, t: torch.Tensor) -> None:
         """Marks `t`, a tensor on `xla` with as many dimensions as the spec."""
         mark_sharding(t, self.mesh, self.partition_spec)
-
-
-def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
-    """Divides `t`, a tensor on `xla`, over `mesh`, and returns it. On a mesh of one device it stays as it is.
-
-    `partition_spec` has an entry for each dimension of `t`: `None` leaves it whole, the name or index of an axis
-    divides it along that axis, a tuple of them along all. Raises `ValueError` where it does not fit the tensor or the
-    mesh, and `NotImplementedError` for a mesh of several devices.
-
-    >>> import torch, torch_xla.distributed.spmd as xs
-    >>> mesh = xs.Mesh([0], (1, 1), ("data", "model"))
-    >>> xs.mark_sharding(torch.ones(2, 2, device="xla"), mesh, ("data", None)).tolist()
-    [[1.0, 1.0], [1.0, 1.0]]
-    """
-    _check("mark_sharding", t, mesh, partition_spec)
-    return t
-
-
-def mark_sharding_with_gradients(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
-    """As `mark_sharding`, of a new tensor with the value of `t` and of its gradient.
-
-    >>> import torch, torch_xla.distributed.spmd as xs
-    >>> x = torch.ones(2, device="xla", requires_grad=True)
-    >>> xs.mark_sharding_with_gradients(x * 2, xs.Mesh([0], (1,)), (0,)).sum().backward()
-    >>> x.grad.tolist()
-    [2.0, 2.0]
-    """
-    _check("mark_sharding_with_gradients", t, mesh, partition_spec)
-    return t.view_as(t)
-
-
-def clear_sharding(t: torch.Tensor) -> torch.Tensor:
-    """Makes `t` whole again, and returns it. On one device it always is."""
-    return t
-
-
-def _check(name: str, t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> None:
-    if t.device.type != "xla":
-        raise ValueError(f"{name}(): expected a tensor on xla, not on {t.device}; move it there first")
-    if t.dim() != len(partition_spec):
-        raise ValueError(
-            f"{name}(): the partition spec {partition_spec} has {len(partition_spec)} entries, but the tensor of shape "
-            f"{list(t.shape)} has {t.dim()} dimensions; write None for those that stay whole"
-        )
-    _check_axes(name, mesh, partition_spec)
-    if mesh.size() > 1:
-        raise NotImplementedError(
-            f"{name}(): the mesh has {mesh.size()} devices, and sharding over several devices is not in this version "
-            f"of torch_xla. Each `xla:N` is a device of its own; use a mesh of one."
-        )
-
-
-def _check_axes(name: str, mesh: Mesh, partition_spec: PartitionSpec) -> None:
-    axes = list(_axes_of(partition_spec))
-    for axis in axes:
-        known = (
-            mesh.get_axis_name_idx(axis) is not None
-            if isinstance(axis, str)
-            else isinstance(axis, int) and 0 <= axis < len(mesh.mesh_shape)
-        )
-        if not known:
-            raise ValueError(f"{name}(): the mesh has no axis {axis!r}; it has {list(mesh.shape())}")
-    indices = [mesh.get_axis_name_idx(axis) if isinstance(axis, str) else axis for axis in axes]
-    if len(set(indices)) != len(indices):
-        raise ValueError(f"{name}(): an axis of the mesh stands twice in the partition spec {partition_spec}")
-
-
-def _axes_of(partition_spec: PartitionSpec) -> Iterator[Any]:
-    for entry in partition_spec:
-        if isinstance(entry, tuple | list):
-            yield from entry
-        elif entry is not None:
-            yield entry

@@ -1,0 +1,37 @@
+"""Partition specs: which axes of a mesh divide each dimension of a value, by name or number."""
+
+import ast
+from collections.abc import Sequence
+from typing import Any
+
+Dims = tuple[tuple[int, ...], ...]
+
+
+def dims_of(who: str, shape: Sequence[int], names: Sequence[str] | None, partition_spec: Sequence[Any]) -> Dims:
+    """For each entry of a partition spec the indices of its axes in a mesh of this shape, whose axes have these names.
+
+    Raises `ValueError` for what is no axis, or stands twice; `who` is whose argument it was.
+    """
+    entries = [each if isinstance(each, tuple | list) else () if each is None else (each,) for each in partition_spec]
+    found = tuple(tuple(_index_of(who, shape, names, axis) for axis in entry) for entry in entries)
+    indices = [axis for axes in found for axis in axes]
+    if len(set(indices)) != len(indices):
+        raise ValueError(f"{who}(): an axis of the mesh stands twice in the partition spec {tuple(partition_spec)}")
+    return found
+
+
+def _index_of(who: str, shape: Sequence[int], names: Sequence[str] | None, axis: Any) -> int:
+    if isinstance(axis, str):
+        if names and axis in names:
+            return list(names).index(axis)
+    elif isinstance(axis, int) and 0 <= axis < len(shape):
+        return axis
+    raise ValueError(f"{who}(): the mesh has no axis {axis!r}; it has {list(names or range(len(shape)))}")
+
+
+def literal(who: str, text: str) -> Any:
+    """What a mesh or a partition spec was, of which `text` is the `str`; raises `ValueError` for another text."""
+    try:
+        return ast.literal_eval(text) if text else None
+    except (ValueError, SyntaxError) as error:
+        raise ValueError(f"{who}(): {text!r} is not what str() gives for a mesh or a partition spec") from error

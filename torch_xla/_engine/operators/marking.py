@@ -1,0 +1,44 @@
+"""`torch.ops.xla.aot_mark_sharding` and `dynamo_mark_sharding` called outside of a graph."""
+
+from typing import Any
+
+from torch import Tensor
+
+from ..graph.partition import Dims, dims_of, literal
+from ..graph.sharding import Sharding
+from ..lowering.library import LIBRARY
+from ..lowering.marking import described
+from ..record import placement
+from ..record.storage import value_of
+
+
+def aot_mark_sharding(t: Tensor, mesh: str, partition_spec: str) -> Tensor:
+    """A copy of `t`, divided so."""
+    ids, shape, names = described(mesh)
+    dims = dims_of("aot_mark_sharding", shape, names, literal("aot_mark_sharding", partition_spec))
+    return placement.constrained(t, _over(t, ids, shape, dims)) if _is_spread(t) else t.clone()
+
+
+def dynamo_mark_sharding(
+    input: Tensor, device_ids: list[int], mesh_shape: list[int], axis_names: str, partition_spec: str
+) -> Tensor:
+    """Marks `input`, and gives a copy of it."""
+    who = "dynamo_mark_sharding"
+    dims = dims_of(who, mesh_shape, literal(who, axis_names), literal(who, partition_spec))
+    if _is_spread(input):
+        placement.mark(input, _over(input, tuple(device_ids), tuple(mesh_shape), dims))
+    return input.clone()
+
+
+def _is_spread(tensor: Tensor) -> bool:
+    return tensor.device.type == "xla" and value_of(tensor).device.spread is not None
+
+
+def _over(tensor: Any, ids: tuple[int, ...], shape: tuple[int, ...], dims: Dims) -> Sharding | None:
+    return placement.sharding_over(value_of(tensor).device, ids, shape, dims)
+
+
+def register_marking() -> None:
+    """Makes these the operators' kernels, on every device: where there is nothing to divide they copy."""
+    LIBRARY.impl("aot_mark_sharding", aot_mark_sharding, "CompositeExplicitAutograd")
+    LIBRARY.impl("dynamo_mark_sharding", dynamo_mark_sharding, "CompositeExplicitAutograd")

@@ -1,0 +1,225 @@
+"""Meshes: devices in a grid whose axes have names."""
+
+import functools
+from collections import OrderedDict
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..._engine.client import attributes, platform
+from ..._engine.graph.partition import Dims, dims_of, literal
+from .op_sharding import OpSharding, tiling
+
+# For each dimension of a tensor: None (not divided), an axis of the mesh by name or index, or a tuple of axes.
+PartitionSpec = tuple[tuple[int | str, ...] | int | str | None, ...]
+
+
+class Mesh:
+    """Devices in a grid whose axes may have names.
+
+    `device_ids` are the numbers from 0 to `n - 1` in any order, as an array or a list; `mesh_shape` is the shape of the
+    grid, of `n` elements; `axis_names` has one distinct name for each axis. Raises `ValueError` where they do not fit.
+
+    >>> import numpy as np
+    >>> from torch_xla.distributed.spmd import Mesh
+    >>> mesh = Mesh(np.arange(8), (4, 2), ("data", "model"))
+    >>> mesh.size(), dict(mesh.shape())
+    (8, {'data': 4, 'model': 2})
+    """
+
+    def __init__(
+        self,
+        device_ids: np.ndarray | Sequence[int],
+        mesh_shape: tuple[int, ...],
+        axis_names: tuple[str, ...] | None = None,
+    ) -> None:
+        ids = np.array(device_ids)
+        if ids.size != prod(mesh_shape):
+            raise ValueError(f"Mesh(): {ids.size} device ids do not fill a mesh of shape {tuple(mesh_shape)}")
+        if sorted(ids.ravel().tolist()) != list(range(ids.size)):
+            raise ValueError(f"Mesh(): device ids are {ids.ravel().tolist()}; expected 0 to {ids.size - 1}, each once")
+        if axis_names is not None and len(axis_names) != len(mesh_shape):
+            raise ValueError(f"Mesh(): {len(axis_names)} axis names for {len(mesh_shape)} axes: {axis_names}")
+        if axis_names is not None and len(set(axis_names)) != len(axis_names):
+            raise ValueError(f"Mesh(): an axis name stands twice in {axis_names}")
+        self.device_ids = ids.ravel()
+        self.mesh_shape = tuple(int(side) for side in mesh_shape)
+        self.axis_names = None if axis_names is None else tuple(axis_names)
+
+    def size(self) -> int:
+        """How many devices the mesh has."""
+        return prod(self.mesh_shape)
+
+    def shape(self) -> "OrderedDict[str | int, int]":
+        """The size of each axis by its name, or by its index if the axes have no names."""
+        return OrderedDict(zip(self.axis_names or range(len(self.mesh_shape)), self.mesh_shape, strict=True))
+
+    def get_logical_mesh(self) -> np.ndarray:
+        """The device ids in the shape of the mesh.
+
+        >>> from torch_xla.distributed.spmd import Mesh
+        >>> Mesh([0, 1], (2, 1)).get_logical_mesh().tolist()
+        [[0], [1]]
+        """
+        return self.device_ids.reshape(self.mesh_shape)
+
+    def get_axis_name_idx(self, name: str) -> int | None:
+        """The index of the axis called `name`; `None` if there is none."""
+        return self.axis_names.index(name) if self.axis_names and name in self.axis_names else None
+
+    def get_op_sharding(self, partition_spec: PartitionSpec) -> OpSharding:
+        """Which devices have which part of a tensor that is divided so, as XLA says it.
+
+        >>> from torch_xla.distributed.spmd import Mesh
+        >>> print(Mesh([0, 1, 2, 3], (2, 2), ("data", "model")).get_op_sharding(("model", None)))
+        {devices=[2,1,2]0,2,1,3 last_tile_dim_replicate}
+        """
+        return tiling(self.get_logical_mesh(), axes_of("Mesh.get_op_sharding", self, partition_spec))
+
+    def get_op_sharding_v2(self, partition_spec: PartitionSpec) -> OpSharding:
+        """`get_op_sharding`: of its two forms of writing, this one too is the list of devices."""
+        return self.get_op_sharding(partition_spec)
+
+    @classmethod
+    def from_str(cls, mesh_str: str) -> "Mesh | None":
+        """The mesh that `str(mesh)` describes; `None` for an empty text. Raises `ValueError` for another one.
+
+        >>> from torch_xla.distributed.spmd import Mesh
+        >>> Mesh.from_str(str(Mesh([0, 1], (2, 1), ("data", "model"))))
+        Mesh([0, 1], (2, 1), ('data', 'model'))
+        """
+        if not mesh_str:
+            return None
+        described = literal("Mesh.from_str", mesh_str)
+        if not isinstance(described, dict) or set(described) != {"device_ids", "mesh_shape", "axis_names"}:
+            raise ValueError(f"Mesh.from_str(): {mesh_str!r} is not what str() gives for a mesh")
+        return cls(**described)
+
+    def get_jax_mesh(self) -> jax.sharding.Mesh:
+        """The same as a mesh of JAX, over the devices of this program. Axes without names get their index for one.
+
+        >>> from torch_xla.distributed.spmd import Mesh
+        >>> Mesh([0], (1,), ("data",)).get_jax_mesh().axis_names
+        ('data',)
+        """
+        there = devices_of_program("Mesh.get_jax_mesh", self)
+        devices = np.array([there[index] for index in self.device_ids], dtype=object).reshape(self.mesh_shape)
+        return jax.sharding.Mesh(devices, self.axis_names or [str(axis) for axis in range(len(self.mesh_shape))])
+
+    def __str__(self) -> str:
+        ids = [int(index) for index in self.device_ids]
+        return str({"device_ids": ids, "mesh_shape": self.mesh_shape, "axis_names": self.axis_names})
+
+    def __repr__(self) -> str:
+        return f"Mesh({self.device_ids.tolist()}, {self.mesh_shape}, {self.axis_names})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mesh) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @functools.cached_property
+    def _key(self) -> tuple[Any, ...]:
+        return tuple(self.device_ids.tolist()), self.mesh_shape, self.axis_names
+
+
+class HybridMesh(Mesh):
+    """A mesh over several slices of TPUs, or several machines: axis by axis the slices times the devices of a slice.
+
+    `ici_mesh_shape` is the mesh within a slice, `dcn_mesh_shape` that of the slices, by default one slice. Axes come in
+    the order of what they send: data first, the axis that sends most last. Neighbours along an axis of the slice are in
+    one slice; where devices tell no slice, the devices of one process are one. Raises `ValueError` where the shapes do
+    not fit the slices that there are.
+
+    >>> from torch_xla.distributed.spmd import HybridMesh
+    >>> dict(HybridMesh(ici_mesh_shape=(1, 1), axis_names=("data", "model")).shape())
+    {'data': 1, 'model': 1}
+    """
+
+    def __init__(
+        self,
+        *,
+        ici_mesh_shape: tuple[int, ...],
+        dcn_mesh_shape: tuple[int, ...] | None = None,
+        axis_names: tuple[str, ...] | None = None,
+    ) -> None:
+        self.ici_mesh_shape = tuple(ici_mesh_shape)
+        self.dcn_mesh_shape = tuple(dcn_mesh_shape or (1,) * len(self.ici_mesh_shape))
+        if len(self.ici_mesh_shape) != len(self.dcn_mesh_shape):
+            raise ValueError(
+                f"HybridMesh(): ici_mesh_shape {self.ici_mesh_shape} and dcn_mesh_shape {self.dcn_mesh_shape} must "
+                "have an entry for each axis"
+            )
+        whole = tuple(inner * outer for inner, outer in zip(self.ici_mesh_shape, self.dcn_mesh_shape, strict=True))
+        slices = prod(self.dcn_mesh_shape)
+        ids = np.arange(prod(whole)).reshape(slices, -1) if slices == 1 else np.array(self._slices(slices))
+        # One axis of slices in front of each axis within them, then both as one.
+        grid = ids.reshape(*self.dcn_mesh_shape, *self.ici_mesh_shape)
+        rank = len(whole)
+        order = [axis for pair in zip(range(rank), range(rank, 2 * rank), strict=True) for axis in pair]
+        super().__init__(grid.transpose(order).reshape(-1), whole, axis_names)
+
+    def _slices(self, count: int) -> list[list[int]]:
+        found = attributes.slices_of(platform.all_devices())
+        size = prod(self.ici_mesh_shape)
+        if len(found) != count or any(len(each) != size for each in found):
+            raise ValueError(
+                f"HybridMesh(): dcn_mesh_shape {self.dcn_mesh_shape} asks for {count} slices of {size} devices; there "
+                f"are {len(found)} of {', '.join(str(len(each)) for each in found)}"
+            )
+        return found
+
+
+_global_mesh: Mesh | None = None
+
+
+def set_global_mesh(mesh: Mesh) -> None:
+    """Makes `mesh` the one that is meant where none is given.
+
+    >>> import torch_xla.distributed.spmd as xs
+    >>> xs.set_global_mesh(xs.Mesh([0], (1,), ("data",)))
+    >>> xs.get_global_mesh()
+    Mesh([0], (1,), ('data',))
+    """
+    global _global_mesh
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"set_global_mesh(): expected a Mesh, not {type(mesh).__name__}")
+    _global_mesh = mesh
+
+
+def get_global_mesh() -> Mesh | None:
+    """The mesh of `set_global_mesh`; `None` if there is none."""
+    return _global_mesh
+
+
+def get_1d_mesh(axis_name: str | None = None) -> Mesh:
+    """A mesh of all devices of the program along one axis. Starts the client.
+
+    >>> import torch_xla.distributed.spmd as xs
+    >>> xs.get_1d_mesh("data").axis_names
+    ('data',)
+    """
+    count = len(platform.all_devices())
+    return Mesh(np.arange(count), (count,), None if axis_name is None else (axis_name,))
+
+
+def devices_of_program(name: str, mesh: Mesh) -> tuple[jax.Device, ...]:
+    """The devices of the program, which must be as many as the mesh has; else `name` raises `ValueError`."""
+    there = platform.all_devices()
+    if mesh.size() != len(there):
+        raise ValueError(
+            f"{name}(): the mesh {mesh.mesh_shape} has {mesh.size()} devices, and this program has {len(there)}. "
+            f"A mesh has all of them (xr.global_runtime_device_count()); along an axis that divides nothing lie "
+            f"copies. On the CPU, CPU_NUM_DEVICES sets how many there are."
+        )
+    return there
+
+
+@functools.lru_cache(maxsize=4096)
+def axes_of(name: str, mesh: Mesh, partition_spec: PartitionSpec) -> Dims:
+    """For each entry of a partition spec the indices of its axes. `name` raises `ValueError` for what is no axis."""
+    return dims_of(name, mesh.mesh_shape, mesh.axis_names, partition_spec)

@@ -1,0 +1,91 @@
+"""How tensors lie on devices: between the engine's shardings and those of XLA."""
+
+import torch
+
+from ..._engine.client import platform
+from ..._engine.graph.partition import Dims
+from ..._engine.graph.sharding import Sharding
+from ..._engine.lowering.sharding import tiles_of
+from ..._engine.record import placement
+from ..._engine.record.storage import value_of
+from .mesh import Mesh, PartitionSpec, axes_of, devices_of_program
+from .op_sharding import OpSharding, of_tiles
+
+
+def op_sharding_of(t: torch.Tensor) -> OpSharding:
+    """How `t` was marked, or how its computed value lies."""
+    target = value_of(t).device.target
+    tiles = tiles_of(placement.planned(t), t.dim(), target)
+    there = platform.all_devices()
+    place = {device: index for index, device in enumerate(there)}
+    for index in range(tiles.size):
+        tiles.flat[index] = place[target.devices[tiles.flat[index]]]
+    return of_tiles(tiles)
+
+
+def dims_over(name: str, t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> Dims | None:
+    """The axes of the mesh that divide each dimension of `t`; `None` for a mesh of the one device that there is.
+
+    `name` raises `ValueError` where tensor, mesh and partition spec do not fit together.
+    """
+    if t.device.type != "xla":
+        raise ValueError(f"{name}(): expected a tensor on xla, not on {t.device}; move it there first")
+    spec = hashable(partition_spec)
+    if t.dim() != len(spec):
+        raise ValueError(
+            f"{name}(): the partition spec {partition_spec} has {len(spec)} entries, but the tensor of shape "
+            f"{list(t.shape)} has {t.dim()} dimensions; write None for those that stay whole"
+        )
+    dims = axes_of(name, mesh, spec)
+    if mesh.size() == 1 and value_of(t).device.spread is None:
+        return None
+    if value_of(t).device.spread is None and len(platform.all_devices()) == mesh.size():
+        raise RuntimeError(
+            f"{name}(): the mesh has {mesh.size()} devices, and each of them is an ordinal of its own now. Call "
+            f"torch_xla.runtime.use_spmd() first."
+        )
+    devices_of_program(name, mesh)
+    refuse_uneven(name, tuple(t.shape), mesh, dims, partition_spec)
+    return dims
+
+
+def parts_along(mesh: Mesh, axes: tuple[int, ...]) -> int:
+    """How many parts these axes of a mesh make of a dimension."""
+    count = 1
+    for axis in axes:
+        count *= mesh.mesh_shape[axis]
+    return count
+
+
+def refuse_uneven(name: str, shape: tuple[int, ...], mesh: Mesh, dims: Dims, partition_spec: PartitionSpec) -> None:
+    """Raises `ValueError` for a dimension that the mesh does not divide."""
+    for dim, axes in enumerate(dims):
+        parts = parts_along(mesh, axes)
+        if shape[dim] % parts:
+            padded = -(-shape[dim] // parts) * parts
+            raise ValueError(
+                f"{name}(): dimension {dim} of the tensor of shape {list(shape)} has {shape[dim]} elements, which the "
+                f"{parts} parts of {partition_spec[dim]!r} do not divide. Divide another dimension, make this one "
+                f"{padded} long (padding), or write None for it."
+            )
+
+
+def sharding_over(t: torch.Tensor, mesh: Mesh, dims: Dims) -> Sharding | None:
+    """The engine's sharding for that."""
+    device = value_of(t).device
+    return placement.sharding_over(device, tuple(mesh.device_ids.tolist()), mesh.mesh_shape, dims)
+
+
+def sharding_as(t: torch.Tensor, op_sharding: OpSharding) -> Sharding | None:
+    """The engine's sharding of `t` that an `OpSharding` describes."""
+    if not op_sharding.tile_assignment:
+        return None
+    tiles = op_sharding.tiles
+    ids = tuple(int(index) for index in tiles.ravel())
+    dims = tuple((axis,) for axis in range(tiles.ndim - 1))
+    return placement.sharding_over(value_of(t).device, ids, tiles.shape, dims)
+
+
+def hashable(partition_spec: PartitionSpec) -> PartitionSpec:
+    """The same with tuples for lists."""
+    return tuple(tuple(entry) if isinstance(entry, list) else entry for entry in partition_spec)
