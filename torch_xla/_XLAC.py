@@ -19,11 +19,22 @@ from ._engine.client import memory, platform
 from ._engine.compile import cache
 from ._engine.diagnostics.logs import permission
 from ._engine.diagnostics.report import pending_graphs
+from ._engine.graph.op_sharding import OpSharding as OpSharding
 from ._engine.host import evaluate
 from ._engine.interop import functions
 from ._engine.metrics import counters, report, samples
 from ._engine.record import cached_graphs, export, ordinals, pending, placeholders, random, step
 from ._engine.record import device as devices
+from ._extension_sharding import _get_local_shard_replica_and_indices as _get_local_shard_replica_and_indices
+from ._extension_sharding import _get_local_shards as _get_local_shards
+from ._extension_sharding import _get_xla_op_sharding as _get_xla_op_sharding
+from ._extension_sharding import _get_xla_sharding_spec as _get_xla_sharding_spec
+from ._extension_sharding import _get_xla_sharding_specs as _get_xla_sharding_specs
+from ._extension_sharding import _get_xla_sharding_type as _get_xla_sharding_type
+from ._extension_sharding import _load_local_shards as _load_local_shards
+from ._extension_sharding import _xla_annotate_custom_sharding as _xla_annotate_custom_sharding
+from ._extension_sharding import _xla_clear_sharding as _xla_clear_sharding
+from ._extension_sharding import _xla_mark_sharding as _xla_mark_sharding
 
 sys.modules.setdefault("_XLAC", sys.modules[__name__])
 

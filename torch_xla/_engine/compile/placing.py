@@ -20,8 +20,8 @@ from .lists import Lists, length_of_lists
 def of_outputs(graph: Graph, donated: tuple[int, ...]) -> list[Placed]:
     """For each output of a graph its sharding, or that XLA shall find one.
 
-    What takes the place of a donated input lies as that. What is computed element by element together with values that are
-    divided in one way, of the same size, as an optimizer's state is with its parameter, is divided in that way.
+    What takes the place of a donated input lies as that. What is computed element by element together with values of
+    its size that are divided in one way, as an optimizer's state is with its parameter, is divided in that way.
     """
     groups = _Groups(graph)
     found = [groups.sharding_of(slot) for slot in graph.outputs]

@@ -4,6 +4,7 @@ After `torch_xla.runtime.use_spmd()` one process drives all devices, and a tenso
 of them. Tensors are marked; XLA divides the program.
 """
 
+from ..._engine.graph.op_sharding import ShardingType as ShardingType
 from .api import xla_distribute_module as xla_distribute_module
 from .api import xla_distribute_tensor as xla_distribute_tensor
 from .linear import EinsumLinear as EinsumLinear
@@ -17,7 +18,6 @@ from .mesh import PartitionSpec as PartitionSpec
 from .mesh import get_1d_mesh as get_1d_mesh
 from .mesh import get_global_mesh as get_global_mesh
 from .mesh import set_global_mesh as set_global_mesh
-from .op_sharding import ShardingType as ShardingType
 from .xla_sharded_tensor import XLAShard as XLAShard
 from .xla_sharded_tensor import XLAShardedTensor as XLAShardedTensor
 from .xla_sharding import MarkShardingFunction as MarkShardingFunction

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 from ..._engine.client import attributes, platform
+from ..._engine.graph.op_sharding import OpSharding, tiling
 from ..._engine.graph.partition import Dims, dims_of, literal
-from .op_sharding import OpSharding, tiling
 
 # For each dimension of a tensor: None (not divided), an axis of the mesh by name or index, or a tuple of axes.
 PartitionSpec = tuple[tuple[int | str, ...] | int | str | None, ...]

@@ -1,26 +1,13 @@
-"""How tensors lie on devices: between the engine's shardings and those of XLA."""
+"""Whether tensor, mesh and partition spec fit together, and the engine's sharding for them."""
 
 import torch
 
 from ..._engine.client import platform
 from ..._engine.graph.partition import Dims
 from ..._engine.graph.sharding import Sharding
-from ..._engine.lowering.sharding import tiles_of
 from ..._engine.record import placement
 from ..._engine.record.storage import value_of
 from .mesh import Mesh, PartitionSpec, axes_of, devices_of_program
-from .op_sharding import OpSharding, of_tiles
-
-
-def op_sharding_of(t: torch.Tensor) -> OpSharding:
-    """How `t` was marked, or how its computed value lies."""
-    target = value_of(t).device.target
-    tiles = tiles_of(placement.planned(t), t.dim(), target)
-    there = platform.all_devices()
-    place = {device: index for index, device in enumerate(there)}
-    for index in range(tiles.size):
-        tiles.flat[index] = place[target.devices[tiles.flat[index]]]
-    return of_tiles(tiles)
 
 
 def dims_over(name: str, t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> Dims | None:
@@ -74,16 +61,6 @@ def sharding_over(t: torch.Tensor, mesh: Mesh, dims: Dims) -> Sharding | None:
     """The engine's sharding for that."""
     device = value_of(t).device
     return placement.sharding_over(device, tuple(mesh.device_ids.tolist()), mesh.mesh_shape, dims)
-
-
-def sharding_as(t: torch.Tensor, op_sharding: OpSharding) -> Sharding | None:
-    """The engine's sharding of `t` that an `OpSharding` describes."""
-    if not op_sharding.tile_assignment:
-        return None
-    tiles = op_sharding.tiles
-    ids = tuple(int(index) for index in tiles.ravel())
-    dims = tuple((axis,) for axis in range(tiles.ndim - 1))
-    return placement.sharding_over(value_of(t).device, ids, tiles.shape, dims)
 
 
 def hashable(partition_spec: PartitionSpec) -> PartitionSpec:

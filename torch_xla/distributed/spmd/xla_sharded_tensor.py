@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from ..._engine.graph.op_sharding import ShardingType
 from ..._engine.host import shards
 from ..._engine.record import placement
-from .op_sharding import ShardingType
-from .tensor_sharding import op_sharding_of
+from ..._engine.record.tiles import op_sharding_of
 
 
 @dataclass
@@ -35,6 +35,7 @@ class XLAShard:
 
     @unpadded_data.setter
     def unpadded_data(self, t: torch.Tensor) -> None:
+        """Replaces the part."""
         self.data = t
 
 

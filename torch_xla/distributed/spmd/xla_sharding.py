@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from ..._engine.graph.op_sharding import ShardingType as ShardingType
 from ..._engine.graph.sharding import Sharding
 from ..._engine.lowering.marking import aot_mark_sharding_fake as aot_mark_sharding_fake
 from ..._engine.record import marks, placement
@@ -22,7 +23,6 @@ from .mesh import axes_of
 from .mesh import get_1d_mesh as get_1d_mesh
 from .mesh import get_global_mesh as get_global_mesh
 from .mesh import set_global_mesh as set_global_mesh
-from .op_sharding import ShardingType as ShardingType
 from .xla_sharded_tensor import XLAShardedTensor, is_divided
 
 
