@@ -6,6 +6,7 @@
       DonatedError        a tensor whose memory was given away was read
       CompilationRefused  a program would be compiled within `torch_xla.debug.no_recompile()`
       TransferRefused     a value would travel within `torch_xla.debug.no_transfer()`
+      NotComputed         the elements of a tensor were asked for that was only planned
       NotFinite           a step computed NaN or inf while somebody looked for them
     NotImplementedError
       NoLowering          an operator has neither a rule nor a CPU kernel
@@ -24,6 +25,10 @@ class OutOfMemory(ExecutionError):
 
 class DonatedError(RuntimeError):
     """A tensor was read whose buffer had been given to a program."""
+
+
+class NotComputed(RuntimeError):
+    """The elements of a tensor were asked for that `torch_xla.debug.plan()` has only planned."""
 
 
 class NotFinite(RuntimeError):

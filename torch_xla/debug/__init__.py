@@ -18,6 +18,11 @@ from .answers import no_transfer as no_transfer
 from .answers import report as report
 from .answers import sync_costs as sync_costs
 from .answers import sync_tax as sync_tax
+from .plans import DeviceSpec as DeviceSpec
+from .plans import NotComputed as NotComputed
+from .plans import Plan as Plan
+from .plans import device_specs as device_specs
+from .plans import plan as plan
 from .steps import NotFinite as NotFinite
 from .steps import capture_step as capture_step
 from .steps import check_values as check_values

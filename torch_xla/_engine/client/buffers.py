@@ -6,6 +6,8 @@ import jax
 import numpy as np
 
 from ..private import jax as private
+from . import planned
+from .planned import PlannedBuffer
 from .target import Target
 
 
@@ -14,6 +16,8 @@ def put(host: np.ndarray, target: Target, sharding: Any = None) -> jax.Array:
 
     On several devices it is divided so, or each has a copy. Every process of the target brings the same contents.
     """
+    if planned.active:
+        return planned.of_host(host, target.everywhere if sharding is None else sharding)  # type: ignore[return-value]
     if not target.is_spread:
         return private.put(host, target.device)
     return _spread(host, target.everywhere if sharding is None else sharding)
@@ -28,6 +32,9 @@ def _spread(host: np.ndarray, sharding: Any) -> jax.Array:
 
 def of_parts(size: tuple[int, ...], sharding: Any, parts: dict[jax.Device, np.ndarray]) -> jax.Array:
     """A buffer of this size of what each device of this process is to have of it."""
+    if planned.active:
+        dtype = next(iter(parts.values())).dtype
+        return PlannedBuffer(size, dtype, sharding)  # type: ignore[return-value]
     with jax.enable_x64(True):
         arrays = [jax.device_put(part, device) for device, part in parts.items()]
         return jax.make_array_from_single_device_arrays(size, sharding, arrays)
@@ -35,6 +42,8 @@ def of_parts(size: tuple[int, ...], sharding: Any, parts: dict[jax.Device, np.nd
 
 def of_processes(host: np.ndarray, sharding: Any) -> jax.Array:
     """A buffer of what each process of the program has of it: the parts of all lie one behind the other."""
+    if planned.active:
+        return planned.of_host(host, sharding)  # type: ignore[return-value]
     with jax.enable_x64(True):
         return jax.make_array_from_process_local_data(sharding, host)
 
@@ -43,6 +52,8 @@ def place(buffer: jax.Array, sharding: Any) -> jax.Array:
     """The same contents, divided among devices in another way; the buffer itself if it is divided so."""
     if buffer.sharding.is_equivalent_to(sharding, buffer.ndim):
         return buffer
+    if planned.active:
+        return PlannedBuffer(buffer.shape, buffer.dtype, sharding)  # type: ignore[return-value]
     with jax.enable_x64(True):
         return jax.device_put(buffer, sharding)
 
@@ -54,6 +65,8 @@ def get(buffer: jax.Array) -> np.ndarray:
 
 def move(buffer: jax.Array, target: Target) -> jax.Array:
     """A copy on another target."""
+    if planned.active:
+        return PlannedBuffer(buffer.shape, buffer.dtype, target.everywhere)  # type: ignore[return-value]
     with jax.enable_x64(True):
         return jax.device_put(buffer, target.everywhere)
 

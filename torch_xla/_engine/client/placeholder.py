@@ -27,17 +27,16 @@ class Placeholder:
         return False
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
-        refuse(self)
+        self.refuse()
 
     def block_until_ready(self) -> NoReturn:
         """Refuses: there is nothing to wait for."""
-        refuse(self)
+        self.refuse()
 
-
-def refuse(placeholder: Placeholder) -> NoReturn:
-    """Raises the error of somebody who wants the contents."""
-    size = ", ".join(map(str, placeholder.shape))
-    raise RuntimeError(
-        f"a placeholder tensor ({placeholder.dtype}[{size}]) holds no memory, so nothing that needs its values can be "
-        f"computed: it is there to record a program and look at it. Make a tensor with torch.empty to run it"
-    )
+    def refuse(self) -> NoReturn:
+        """Raises the error of somebody who wants the contents."""
+        size = ", ".join(map(str, self.shape))
+        raise RuntimeError(
+            f"a placeholder tensor ({self.dtype}[{size}]) holds no memory, so nothing that needs its values can be "
+            f"computed: it is there to record a program and look at it. Make a tensor with torch.empty to run it"
+        )

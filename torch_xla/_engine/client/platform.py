@@ -4,6 +4,8 @@ import functools
 import glob
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import jax
 
@@ -23,9 +25,9 @@ def _after_fork() -> None:
     global _forked
     if _started:
         _forked = True
-        local_devices.cache_clear()
+        _devices_of_client.cache_clear()
         counterparts.cache_clear()
-        all_devices.cache_clear()
+        _devices_of_program.cache_clear()
 
 
 def is_forked() -> bool:
@@ -42,9 +44,29 @@ def refuse_fork() -> None:
         )
 
 
-@functools.cache
+# Devices that programs are compiled for in the place of those of this process, while a step is planned.
+_standing_in: tuple[jax.Device, ...] | None = None
+
+
 def local_devices() -> tuple[jax.Device, ...]:
     """The devices this process can address, in the order of their ordinals. Starts the client."""
+    return _devices_of_client() if _standing_in is None else _standing_in
+
+
+@contextmanager
+def standing_in(devices: tuple[jax.Device, ...] | None) -> Iterator[None]:
+    """A block in which these are the devices of this process; `None`: its own."""
+    global _standing_in
+    before = _standing_in
+    try:
+        _standing_in = devices
+        yield
+    finally:
+        _standing_in = before
+
+
+@functools.cache
+def _devices_of_client() -> tuple[jax.Device, ...]:
     global _started
     refuse_fork()
     with _lock:
@@ -78,9 +100,13 @@ def _take_one_device() -> None:
     jax.config.update("jax_rocm_visible_devices", own)
 
 
-@functools.cache
 def all_devices() -> tuple[jax.Device, ...]:
     """The devices of all processes of the program, process by process. Starts the client."""
+    return _devices_of_program() if _standing_in is None else _standing_in
+
+
+@functools.cache
+def _devices_of_program() -> tuple[jax.Device, ...]:
     local = local_devices()
     if processes.process_count() == 1:
         return local

@@ -1,5 +1,8 @@
 """Whether all devices stand behind one ordinal, a virtual device, as SPMD has it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from .. import config
 
 _asked = False
@@ -14,3 +17,15 @@ def turn_on() -> None:
     """Makes `xla:0` mean all devices from now on."""
     global _asked
     _asked = True
+
+
+@contextmanager
+def turned_on() -> Iterator[None]:
+    """A block in which `xla:0` means all devices."""
+    global _asked
+    before = _asked
+    try:
+        _asked = True
+        yield
+    finally:
+        _asked = before

@@ -136,9 +136,12 @@ class Program:
 
     def optimized(self, numbers: Sequence[float | int]) -> str:
         """What XLA made of the program, as HLO text."""
+        return str(self.executable(numbers).as_text())
+
+    def executable(self, numbers: Sequence[float | int]) -> Any:
+        """What a run with these numbers starts: of XLA's, or of stages; compiled if it was not."""
         packed = self._packer.pack(*numbers)
-        ready = self._executables.get(self._key(packed)) or self._compile(packed, numbers)
-        return str(ready.executable.as_text())
+        return (self._executables.get(self._key(packed)) or self._compile(packed, numbers)).executable
 
     def key_for(self, numbers: Sequence[float | int]) -> Key:
         """The key of the executable of a run with these numbers, which was compiled."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import dtypes, metrics
 from ..client import host_heap
-from ..client.placeholder import Placeholder, refuse
+from ..client.placeholder import Placeholder
 from ..client.platform import refuse_fork
 from ..client.target import Target
 from ..compile.program import Program
@@ -354,7 +354,7 @@ def failure(error: Exception, where: str, origin: str) -> ExecutionError:
 def _converted(program: Program, buffers: Sequence[jax.Array]) -> list[jax.Array]:
     for buffer in buffers:
         if isinstance(buffer, Placeholder):
-            refuse(buffer)
+            buffer.refuse()
     wanted = [dtypes.to_jax(dtypes.on_device(spec.dtype)) for spec in program.graph.inputs]
     if all(b.dtype == dtype for b, dtype in zip(buffers, wanted, strict=True)):
         raise

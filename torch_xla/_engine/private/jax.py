@@ -19,10 +19,11 @@ from jax._src.interpreters import mlir, pxla
 from jax._src.lax import lax as _lax
 from jax._src.lax import linalg as _linalg
 from jax._src.layout import Layout
-from jaxlib import _jax
+from jaxlib import _jax, xla_client
 
 # QR by Householder reflectors, left as they are: `jax.lax.linalg` offers what multiplies them, but not this.
 geqrf: Any = _linalg.geqrf
+
 
 # A context in which every dialect is registered that JAX's own modules are written in.
 module_context: Any = mlir.make_ir_context
@@ -290,6 +291,12 @@ def located(line: tuple[str, int, str] | None, names: Sequence[str]) -> Iterator
         yield
     finally:
         place.context = before
+
+
+def virtual_cpu_devices(number: int) -> tuple[jax.Device, ...]:
+    """The devices of a CPU client of its own, as many as asked for: JAX lets a process choose the number once."""
+    client: Any = xla_client.make_cpu_client(num_devices=number)
+    return tuple(client.devices())
 
 
 def prepare_linear_algebra() -> None:

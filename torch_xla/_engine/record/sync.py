@@ -211,7 +211,9 @@ def _find(device: Device, live: bytes, roots: tuple[int, ...] | None) -> Schedul
     shared = tuple(tape.shared)
     if not roots and roots is not None:
         return _schedule(device, live, roots, shared)
-    known = _schedules.setdefault((tuple(tape.code), roots, shared, device.index, lowering_settings.now()), _Known())
+    known = _schedules.setdefault(
+        (tuple(tape.code), roots, shared, device.index, device.spread, lowering_settings.now()), _Known()
+    )
     known.used = recency.now()
     for schedule in known:
         if schedule.live == live:

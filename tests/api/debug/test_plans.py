@@ -1,0 +1,76 @@
+import pytest
+import torch
+
+import torch_xla
+from torch_xla._engine.graph.sharding import Sharding
+from torch_xla._engine.record import placement
+from torch_xla.debug import DeviceSpec, device_specs, plan
+
+ROWS = Sharding(((0, 1),))
+
+
+def _step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: int, sharding: Sharding | None) -> None:
+    x = torch.randn(batch, 256, device="xla")
+    placement.place(x, sharding)
+    model(x).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def test_memory_products_and_time_are_told_by_what_they_are_for() -> None:
+    with torch.device("xla"):
+        model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.GELU(), torch.nn.Linear(256, 256))
+    optimizer = torch.optim.Adam(model.parameters())
+    tiny = DeviceSpec("tiny", memory=10**6, flops={"f32": 1e9}, bandwidth=1e9, link_bandwidth=1e8)
+    found = plan(_step, model, optimizer, 64, None, device=tiny)
+    first, second = found.programs
+    weights = 2 * (256 * 256 + 256) * 4
+    assert first.held.parameters == second.held.parameters == weights and first.held.state == second.held.state
+    assert 2 * weights <= first.held.state <= 2 * weights + 64 and not first.held.gradients
+    assert found.peak > 3 * weights and found.fits is False
+    # Forward, and the gradients of both weights and of what lies between them.
+    assert first.work.flops == {"f32": 2 * 64 * 256 * 256 * (2 + 2 + 1)}
+    seconds = found.seconds(second)
+    assert seconds is not None and seconds.least >= second.work.all_flops / 1e9 and seconds.sending == 0
+    text = str(found)
+    assert "DOES NOT FIT" in text and "advice: parameters, gradients and optimizer state take" in text
+    assert "2 × float32[256, 256] model.*.weight" in text and "test_plans.py" in text
+    assert not optimizer.state and model[0].weight.grad is None
+
+
+def test_devices_that_do_not_exist_share_the_work() -> None:
+    def train() -> None:
+        with torch.device("xla"):
+            model = torch.nn.Linear(256, 256, bias=False)
+        placement.place(model.weight, ROWS)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        torch_xla.sync()
+        for _ in range(2):
+            _step(model, optimizer, 64, ROWS)
+            torch_xla.sync()
+
+    found = plan(train, steps=1, devices=4, device="TPU v5e")
+    assert found.devices == 4 and found.memory == 16 * 2**30 and found.fits
+    build, step = found.programs
+    assert (build.runs, step.runs) == (1, 2) and step.held.parameters == 256 * 256 * 4 // 4
+    # Each device computes a quarter. The batch comes together for it, which is smaller than the weight.
+    assert step.work.all_flops == 2 * (2 * 64 * 256 * 256) / 4
+    kinds = {each.kind: each for each in step.work.collectives}
+    assert kinds["all-gather"].largest == "f32[64,256]" and kinds["all-gather"].devices == 4
+    assert found.collectives["all-gather"] == 2 * sum(
+        each.bytes for each in step.work.collectives if each.kind == "all-gather"
+    )
+    assert all(each.line and each.line[0].endswith("test_plans.py") for each in step.work.collectives)
+    assert torch.ones(2, device="xla").tolist() == [1, 1]
+
+
+def test_a_device_that_is_not_known_is_named() -> None:
+    with pytest.raises(ValueError, match=r"device='Abacus'\): no such device is known. Known are 'TPU v4'"):
+        plan(lambda: None, device="Abacus")
+    with pytest.raises(ValueError, match="at least one device, not 0"):
+        plan(lambda: None, devices=0)
+    device_specs["Abacus"] = DeviceSpec("Abacus", 10, {"f32": 1.0}, 1.0, 1.0)
+    try:
+        assert plan(lambda: None, device="Abacus").programs == ()
+    finally:
+        del device_specs["Abacus"]

@@ -1,0 +1,227 @@
+"""The plan of a step: what its programs need on each device, how long they take, and what would help."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...client import memory
+from ...client.target import Target
+from ...metrics import lines
+from .device_specs import DeviceSpec, spec_named, spec_of_kind
+from .planner import Large, PlannedProgram, planning
+from .work import Collective
+
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """How long a program takes, estimated: computing, sending, and both if they overlap wholly or not at all."""
+
+    computing: float
+    sending: float
+
+    @property
+    def least(self) -> float:
+        """If all that is sent is sent while something is computed."""
+        return max(self.computing, self.sending)
+
+    @property
+    def most(self) -> float:
+        """If nothing is."""
+        return self.computing + self.sending
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a step needs. Printed, it is a report.
+
+    `programs` are those that it would run, in the order of their first run; `devices` is how many run each together.
+    `memory` is what each of them has, in bytes, and `device` its rates; `None` where that is not known.
+    """
+
+    programs: tuple[PlannedProgram, ...]
+    devices: int
+    memory: int | None
+    device: DeviceSpec | None
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that one device has at any time."""
+        return max((program.peak for program in self.programs), default=0)
+
+    @property
+    def largest(self) -> PlannedProgram:
+        """The program with the highest peak."""
+        return max(self.programs, key=lambda program: program.peak)
+
+    @property
+    def flops(self) -> float:
+        """Of products and convolutions, of one device, in all that runs."""
+        return sum(program.work.all_flops * program.runs for program in self.programs)
+
+    @property
+    def collectives(self) -> dict[str, int]:
+        """The bytes that each device handles in collectives of each kind, in all that runs."""
+        found: dict[str, int] = {}
+        for program in self.programs:
+            for each in program.work.collectives:
+                found[each.kind] = found.get(each.kind, 0) + each.bytes * program.runs
+        return found
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether a device has room for it; `None` where its memory is not known."""
+        return None if self.memory is None else self.peak <= self.memory
+
+    def seconds(self, program: PlannedProgram) -> Seconds | None:
+        """How long one run of a program takes at least; `None` without the rates of a device."""
+        spec = self.device
+        if spec is None:
+            return None
+        computing = sum(
+            max(flops / spec.rate(dtype) if flops else 0.0, moved / spec.bandwidth)
+            for flops, dtype, moved in program.work.steps
+        )
+        return Seconds(computing, sum(each.sent for each in program.work.collectives) / spec.link_bandwidth)
+
+    @property
+    def advice(self) -> list[str]:
+        """What would help, the most helpful first; empty where all is well."""
+        return _advice(self) if self.programs else []
+
+    def __str__(self) -> str:
+        return "\n".join(_report(self))
+
+
+def plan_of(call: Callable[[], object], steps: int, devices: int | None, device: str | DeviceSpec | None) -> Plan:
+    """The plan of so many calls; each ends with a sync."""
+    spec = spec_named(device) if isinstance(device, str) else device
+    with planning(devices) as found:
+        for _ in range(steps):
+            found.step(call)
+    target = found.target
+    if spec is None and devices is None and target is not None:
+        spec = spec_of_kind(target.kind)
+    room = spec.memory if spec is not None else None
+    if room is None and devices is None and target is not None:
+        room = memory.usage(target.device).limit or None
+    return Plan(tuple(found.programs), _count(target), room, spec)
+
+
+def _count(target: Target | None) -> int:
+    return len(target.devices) if target is not None else 1
+
+
+def _report(plan: Plan) -> list[str]:
+    on = f"{plan.devices} devices" if plan.devices > 1 else "1 device"
+    named = f" ({plan.device.name})" if plan.device is not None else ""
+    rows = [f"Plan of {sum(program.runs for program in plan.programs)} programs on {on}{named}"]
+    room = "" if plan.memory is None else f" of {size(plan.memory)}"
+    verdict = {None: "", True: ": fits", False: ": DOES NOT FIT"}[plan.fits]
+    rows.append(f"  peak of each device {size(plan.peak)}{room}{verdict}")
+    for number, program in enumerate(plan.programs, 1):
+        rows += [f"  {row}" for row in _report_of(plan, number, program)]
+    rows += [f"  advice: {row}" for row in plan.advice]
+    return rows
+
+
+def _report_of(plan: Plan, number: int, program: PlannedProgram) -> list[str]:
+    held = program.held
+    end = f", ends at {lines.text(program.line)}" if program.line is not None else ""
+    times = f", {program.runs} times" if program.runs > 1 else ""
+    rows = [
+        f"program {number}: {program.operations} operations{times}{end}; compiled in {program.compile_seconds:.1f} s"
+    ]
+    kinds = (
+        ("parameters", held.parameters),
+        ("optimizer state", held.state),
+        ("gradients", held.gradients),
+        ("other tensors", held.others),
+        ("passed in", program.passing),
+        ("intermediates", program.sizes.intermediate),
+    )
+    rows.append(f"  memory {size(program.peak)}: " + ", ".join(f"{name} {size(n)}" for name, n in kinds if n))
+    rows += [f"    {size(each.bytes):>8}  {_describe(each)}" for each in program.largest[:8]]
+    rows.append(f"  computes {program.work.all_flops:.3g} FLOP, moves {size(program.work.bytes)}")
+    rows += [f"    {_collective(each)}" for each in program.work.collectives[:8]]
+    seconds = plan.seconds(program)
+    if seconds is not None:
+        rows.append(
+            f"  takes {duration(seconds.least)} to {duration(seconds.most)}: computing {duration(seconds.computing)}, "
+            f"sending {duration(seconds.sending)}"
+        )
+    return rows
+
+
+def _describe(value: Large) -> str:
+    times = f"{value.count} × " if value.count > 1 else ""
+    where = f" at {lines.text(value.line)}" if value.line is not None else ""
+    return f"{times}{value.shape} {value.name or value.what}{where}"
+
+
+def _collective(each: Collective) -> str:
+    where = f" at {lines.text(each.line)}" if each.line is not None else ""
+    return f"{size(each.bytes):>8}  {each.count} × {each.kind} among {each.devices}, up to {each.largest}{where}"
+
+
+def _advice(plan: Plan) -> list[str]:
+    program = plan.largest
+    held, most = program.held, program.sizes.intermediate
+    owned = held.parameters + held.state + held.gradients
+    found: list[tuple[int, str]] = []
+    if plan.fits is False:
+        if plan.devices > 1:
+            spare = owned - owned // plan.devices
+            whole = sum(each.bytes for each in program.largest if each.what == "held" and "full" in each.shape)
+            if whole:
+                found.append((whole, f"shard what every device has a copy of: up to {size(min(spare, whole))} less"))
+        else:
+            found.append((owned, _over_devices(plan, owned, most)))
+        if most:
+            found.append(
+                (
+                    most,
+                    f"intermediates take {size(most)}: torch.utils.checkpoint computes those of a layer again in its "
+                    "backward pass; half the batch needs about half of them",
+                )
+            )
+        if held.state:
+            found.append(
+                (held.state, f"the optimizer's state takes {size(held.state)}: offload it to the host, or shard it")
+            )
+    seconds = plan.seconds(program)
+    if seconds is not None and seconds.sending > seconds.computing and program.work.collectives:
+        first = program.work.collectives[0]
+        found.append((0, f"sending takes longer than computing, most of it for {_collective(first).strip()}"))
+    return [text for _, text in sorted(found, key=lambda each: -each[0])]
+
+
+def _over_devices(plan: Plan, owned: int, rest: int) -> str:
+    assert plan.memory is not None
+    room = plan.memory - rest
+    if room <= 0:
+        return f"parameters, gradients and optimizer state take {size(owned)}: shard them over several devices (FSDP)"
+    return (
+        f"parameters, gradients and optimizer state take {size(owned)}: sharded over {-(-owned // room)} or more "
+        "devices (FSDP) they would fit beside the intermediates"
+    )
+
+
+def size(number: float) -> str:
+    """Bytes for people: "1.50 GB" is 1.5 × 10⁹."""
+    unit = 0
+    while abs(number) >= 1000 and unit < len(_UNITS) - 1:
+        number /= 1000
+        unit += 1
+    return f"{number:.2f} {_UNITS[unit]}" if unit else f"{number:.0f} B"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people."""
+    return (
+        f"{seconds:.2f} s"
+        if seconds >= 1
+        else f"{seconds * 1e3:.2f} ms"
+        if seconds >= 1e-3
+        else f"{seconds * 1e6:.1f} µs"
+    )

@@ -1,0 +1,246 @@
+"""A planned step: its programs as they are compiled, and what is held between them."""
+
+import gc
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ... import compiler_options, dtypes
+from ...client import planned
+from ...client.target import Target
+from ...compile.program import Program
+from ...graph.spec import Spec
+from ...graph.tape import Value
+from ...metrics.events import Sizes
+from ...metrics.lines import Line
+from ...modes.planning import planned_step
+from ...record.device import existing_devices
+from ...record.sync import sync_device
+from ..recompiles.names import name_buffers, value_of
+from . import alive, hlo, work
+from .work import Work
+
+# Where a program only has to be known and not to run, its machine code need not be good.
+_FAST = {"xla_backend_optimization_level": 0}
+
+
+@dataclass(slots=True)
+class Large:
+    """Values of one shape that one line made, or that have one name: what they take on each device together."""
+
+    what: str  # "held" by the user's program, or "intermediate"
+    name: str  # of the first, as far as known
+    shape: str  # of each, on one device
+    line: Line | None
+    count: int
+    bytes: int
+
+
+@dataclass(slots=True)
+class Held:
+    """Bytes of each device by what they hold."""
+
+    parameters: int = 0
+    state: int = 0
+    gradients: int = 0
+    others: int = 0
+
+    def add(self, kind: str | None, size: int) -> None:
+        """So many bytes of a kind: the name of a field; `None`: of the others."""
+        kind = kind or "others"
+        setattr(self, kind, getattr(self, kind) + size)
+
+    @property
+    def all(self) -> int:
+        """Of everything."""
+        return self.parameters + self.state + self.gradients + self.others
+
+
+@dataclass(slots=True)
+class PlannedProgram:
+    """One program of a planned step."""
+
+    operations: int
+    line: Line | None  # the last that it was recorded from
+    sizes: Sizes
+    work: Work
+    compile_seconds: float
+    runs: int = 0
+    held: Held = field(default_factory=Held)  # when it ends
+    passing: int = 0  # bytes of inputs that nobody holds any more, whose memory no result takes
+    largest: list[Large] = field(default_factory=list)
+    text: str = ""
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that one device has while it runs."""
+        return self.held.all + self.passing + self.sizes.intermediate
+
+
+@dataclass(slots=True)
+class _Compiled:
+    program: PlannedProgram
+    intermediates: list[Large]
+    placed: list[Any]
+
+
+@dataclass(slots=True)
+class Planning:
+    """The planner of a block: gathers programs in the order of their first run."""
+
+    programs: list[PlannedProgram] = field(default_factory=list)
+    target: Target | None = None
+    _known: dict[Program, _Compiled] = field(default_factory=dict)
+
+    def see(
+        self,
+        program: Program,
+        inputs: Sequence[Value],
+        outputs: Sequence[Value],
+        numbers: Sequence[float | int],
+        lines: Sequence[Line | None],
+    ) -> Sequence[Any]:
+        """Compiles a program in the place of its run, and tells where its results would lie."""
+        self.target = program.target
+        compiled = self._known.get(program)
+        if compiled is None:
+            compiled = self._known[program] = _compiled(program, numbers, lines)
+            self.programs.append(compiled.program)
+        found = compiled.program
+        found.runs += 1
+        if found.runs == 1:
+            found.largest = _largest([*_taken(program, inputs), *compiled.intermediates])
+        held, passing = _held(program, inputs, outputs, compiled.placed)
+        passing = max(0, passing - found.sizes.aliased)
+        if held.all + passing > found.held.all + found.passing:
+            found.held, found.passing = held, passing
+        return compiled.placed
+
+    def step(self, call: Callable[[], object]) -> None:
+        """One call, and the sync at its end."""
+        result = call()
+        for device in existing_devices():
+            sync_device(device)
+        del result
+
+
+@contextmanager
+def planning(devices: int | None) -> Iterator[Planning]:
+    """A block that is planned for so many virtual devices, or for those of this process."""
+    found = Planning()
+    undo = compiler_options.choose({**compiler_options.chosen(), **(_FAST if devices is not None else {})})
+    try:
+        with planned_step(found.see, devices):
+            yield found
+    finally:
+        undo()
+
+
+def _compiled(program: Program, numbers: Sequence[float | int], lines: Sequence[Line | None]) -> _Compiled:
+    start = time.perf_counter()
+    sizes = program.compile_for(numbers)
+    executable = program.executable(numbers)
+    seconds = time.perf_counter() - start
+    text = program.optimized(numbers)
+    modules = hlo.modules(text)
+    if sizes is None:
+        raise NotImplementedError(f"plan(): {program.target.platform} does not tell the memory that a program needs.")
+    target = program.target
+    outputs = program.graph.outputs
+    placed = list(executable.output_shardings) if target.is_spread else [target.everywhere] * len(outputs)
+    line = next((line for line in reversed(lines) if line is not None), None)
+    found = PlannedProgram(len(program.graph.operations), line, sizes, work.work_of(modules), seconds, text=text)
+    return _Compiled(found, _intermediates(modules), placed)
+
+
+def _intermediates(modules: Sequence[hlo.Module]) -> list[Large]:
+    """The intermediate values alive at the peak: of a program in stages, at that of the stage with the highest."""
+    peaks = [alive.at_peak(module) for module in modules]
+    found = max(peaks, key=lambda each: sum(value.leaf.bytes for value in each), default=[])
+    return [
+        Large("intermediate", _operator(each), str(each.leaf), each.maker.line, 1, each.leaf.bytes) for each in found
+    ]
+
+
+def _operator(value: alive.Alive) -> str:
+    """ "jit(program)/forward/aten::relu/max" → "aten::relu"; XLA's own word where it is XLA's own."""
+    found = re.search(r'op_name="([^"]*)"', value.maker.attributes)
+    named = [part for part in (found[1].split("/") if found else ()) if "::" in part]
+    return named[-1] if named else value.maker.opcode
+
+
+def _taken(program: Program, inputs: Sequence[Value]) -> list[Large]:
+    """The inputs of a program, as the user calls them."""
+    buffers = [value.buffer for value in inputs]
+    found = []
+    for name, buffer, spec in zip(name_buffers(buffers), buffers, program.graph.inputs, strict=True):
+        part = list(buffer.sharding.shard_shape(buffer.shape))
+        shape = f"{str(spec.dtype).removeprefix('torch.')}{part}"
+        found.append(Large("held", name, shape, None, 1, buffer.device_bytes))
+    return found
+
+
+def _largest(values: Sequence[Large], most: int = 24) -> list[Large]:
+    """Equal ones together, the largest first."""
+    found: dict[Any, Large] = {}
+    for value in values:
+        generic = re.sub(r"\d+", "*", value.name) if value.what == "held" else value.name
+        key = value.what, generic, value.shape, value.line
+        known = found.get(key)
+        if known is None:
+            found[key] = Large(value.what, value.name, value.shape, value.line, value.count, value.bytes)
+        else:
+            known.count += value.count
+            known.bytes += value.bytes
+            known.name = generic
+    return sorted(found.values(), key=lambda each: -each.bytes)[:most]
+
+
+def _held(
+    program: Program, inputs: Sequence[Value], outputs: Sequence[Value], placed: Sequence[Any]
+) -> tuple[Held, int]:
+    """The bytes of a device when a program has run, by what holds them; and the bytes that it was given away."""
+    gc.collect()
+    kinds = _kinds()
+    given_away = {id(inputs[index].buffer) for index in program.donated}
+    held, passing = Held(), 0
+    for buffer in planned.living:
+        if id(buffer) in given_away:
+            passing += buffer.device_bytes
+        else:
+            held.add(kinds.get(id(buffer)), buffer.device_bytes)
+    for value, spec, sharding in zip(outputs, _specs(program), placed, strict=True):
+        dtype = dtypes.to_jax(dtypes.on_device(spec.dtype))
+        held.add(kinds.get(id(value)), math.prod(sharding.shard_shape(spec.size)) * dtype.itemsize)
+    return held, passing
+
+
+def _specs(program: Program) -> list[Spec]:
+    return [program.graph.specs[slot] for slot in program.graph.outputs]
+
+
+def _kinds() -> dict[int, str]:
+    """For each value and each buffer, by identity, whether it is a parameter, a gradient or state of an optimizer."""
+    kinds: dict[int, str] = {}
+
+    def note(tensor: Any, kind: str) -> None:
+        value = value_of(tensor) if isinstance(tensor, torch.Tensor) else None
+        if value is not None:
+            kinds.setdefault(id(value if value.buffer is None else value.buffer), kind)
+
+    for thing in gc.get_objects():
+        kind = type(thing)  # not `isinstance`: a proxy would begin to work for us
+        if issubclass(kind, torch.nn.Parameter):
+            note(thing, "parameters")
+            note(thing.grad, "gradients")
+        elif issubclass(kind, torch.optim.Optimizer):
+            for state in thing.state.values():
+                for entry in state.values() if isinstance(state, dict) else ():
+                    note(entry, "state")
+    return kinds

@@ -1,0 +1,243 @@
+"""Steps that are recorded and compiled and never run: their programs are described, and nothing is left behind.
+
+For the time of a plan each storage on the device holds a stand-in of its value, of the same size and placement and
+without memory. What a sync would run is compiled and shown to the planner instead, and its results are stand-ins, too.
+Afterwards the storages hold what they held, and so do gradients, optimizers and the generators of random numbers.
+"""
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import dtypes
+from ..client import planned, virtual
+from ..client import target as targets
+from ..client.buffers import put
+from ..client.planned import PlannedBuffer
+from ..client.target import Target
+from ..compile.cache import program_of
+from ..compile.program import Program
+from ..execute.executor import SourceLines
+from ..graph.graph import Operation, decode
+from ..graph.sharding import Sharding
+from ..graph.tape import Value
+from ..lowering.sharding import CONSTRAINT, to_jax
+from ..metrics.events import Cause
+from ..metrics.lines import Line
+from ..record import launcher
+from ..record.device import LOCK, Device, device_at, existing_devices
+from ..record.marks import Mark
+from ..record.sync import shortcuts, sync_device
+
+# Takes a program that would run with its inputs, its outputs, its Python numbers and the lines that it was recorded
+# from, and returns how its results are divided, as JAX says it.
+Planner = Callable[
+    [Program, Sequence[Value], Sequence[Value], Sequence[float | int], Sequence[Line | None]], Sequence[Any]
+]
+
+
+@contextmanager
+def planned_step(planner: Planner, devices: int | None) -> Iterator[None]:
+    """A block whose programs are shown to `planner` and not run, for so many virtual devices or for those here."""
+    if launcher.describe is not None:
+        raise RuntimeError("plan() was called within a planned step: plans cannot be nested.")
+    device_at(0)
+    elsewhere = None if devices is None else planned.virtual_devices(devices)
+    if devices == 1:
+        elsewhere = None  # one that is here does as well
+    gc.collect()  # what only the garbage collector holds would count as held by the program
+    with LOCK:
+        before = _Before.now()
+    try:
+        with planned.in_place_of_buffers(elsewhere), virtual.turned_on() if elsewhere else nullcontext():
+            shortcuts.clear()  # of single operations on other devices
+            for device in existing_devices():
+                _begin(device, elsewhere)
+            before.stand_in()
+            launcher.describe = _described(planner)
+            yield
+            for device in existing_devices():
+                sync_device(device)
+    finally:
+        launcher.describe = None
+        shortcuts.clear()
+        before.restore()
+
+
+def _begin(device: Device, elsewhere: tuple[Any, ...] | None) -> None:
+    # Marks are said of these devices' grid.
+    device.marks = dict(device.marks) if elsewhere is None else {}
+    device.last_schedule = None
+    if elsewhere is None:
+        device.tape = device.new_tape()
+    else:
+        device.spread_over(elsewhere)
+
+
+def _described(planner: Planner) -> Callable[..., Sequence[Any]]:
+    def describe(
+        program: Program,
+        inputs: Sequence[Value],
+        outputs: Sequence[Value],
+        numbers: Sequence[float | int],
+        keys: np.ndarray | None,
+        cause: Cause,
+        source_lines: SourceLines,
+    ) -> Sequence[Any]:
+        buffers = [value.buffer for value in inputs]
+        if cause is Cause.READ and _is_known(program, buffers):
+            return _computed(program, buffers, numbers, keys)
+        placed = planner(program, inputs, outputs, numbers, source_lines())
+        specs = [program.graph.specs[slot] for slot in program.graph.outputs]
+        return [
+            PlannedBuffer(spec.size, dtypes.to_jax(dtypes.on_device(spec.dtype)), sharding)
+            for spec, sharding in zip(specs, placed, strict=True)
+        ]
+
+    return describe
+
+
+# What is known is computed while it takes so many bytes, all intermediate values together.
+_MOST_COMPUTED = 1 << 28
+
+
+def _is_known(program: Program, buffers: Sequence[PlannedBuffer]) -> bool:
+    """Whether what a program gives follows from the user's program alone, and is soon computed."""
+    graph = program.graph
+    if program.bytes > _MOST_COMPUTED or graph.effects or any(spec.sharding is not None for spec in graph.inputs):
+        return False
+    return all(buffer.contents is not None for buffer in buffers)
+
+
+def _computed(
+    program: Program, buffers: Sequence[PlannedBuffer], numbers: Sequence[float | int], keys: np.ndarray | None
+) -> list[PlannedBuffer]:
+    """What a program gives, really computed on one device, for whoever decides by it what to do next."""
+    everywhere = program.target.everywhere
+    with planned.suspended() as device:
+        alone = program_of(program.graph, (), targets.of_device(device))
+        given = [put(np.array(buffer.contents), alone.target) for buffer in buffers]
+        results = [np.asarray(array) for array in next(alone.start(given, numbers, keys))]
+    return [PlannedBuffer(array.shape, array.dtype, everywhere, array) for array in results]
+
+
+@dataclass(slots=True)
+class _Before:
+    """What a planned step may change, as it was."""
+
+    storages: list[tuple[Any, Value]] = field(default_factory=list)
+    gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = field(default_factory=list)
+    optimizers: list[tuple[torch.optim.Optimizer, dict[Any, Any], list[dict[str, Any]]]] = field(default_factory=list)
+    devices: list[tuple[Device, dict[str, Any], int]] = field(default_factory=list)
+    marks: list[tuple[Mark, Any, Any]] = field(default_factory=list)
+    host_generator: torch.Tensor | None = None
+
+    @classmethod
+    def now(cls) -> "_Before":
+        """All that is alive."""
+        found = cls(host_generator=torch.get_rng_state())
+        for thing in gc.get_objects():
+            kind = type(thing)  # not `isinstance`: a proxy would begin to work for us
+            if issubclass(kind, torch.UntypedStorage):
+                value = getattr(thing, "value", None)
+                if value is not None:
+                    found.storages.append((thing, value))
+            elif issubclass(kind, torch.Tensor):
+                if thing.is_leaf and thing.requires_grad and thing.device.type == "xla":
+                    found.gradients.append((thing, thing.grad))
+            elif issubclass(kind, torch.optim.Optimizer):
+                state = {parameter: _copied(own) for parameter, own in thing.state.items()}
+                found.optimizers.append((thing, state, [dict(group) for group in thing.param_groups]))
+        for device in existing_devices():
+            kept = {name: getattr(device, name) for name in ("tape", "spread", "last_schedule", "marks")}
+            found.devices.append((device, kept, device.generator.state))
+            found.marks += [(mark, mark.settled, mark.seen) for mark in device.marks.values()]
+        return found
+
+    def stand_in(self) -> None:
+        """Puts a stand-in in the place of each value: one for all storages that share it."""
+        known: dict[int, Value] = {}
+        markings = _Markings()
+        for storage, value in self.storages:
+            if id(value) not in known:
+                known[id(value)] = _stand_in(value, markings)
+            storage.value = known[id(value)]
+
+    def restore(self) -> None:
+        """Puts everything back."""
+        for device, kept, state in self.devices:
+            for name, value in kept.items():
+                setattr(device, name, value)
+            device.generator.state = state
+        for mark, settled, seen in self.marks:
+            mark.settled, mark.seen = settled, seen
+        for storage, held in self.storages:
+            storage.value = held
+        for tensor, gradient in self.gradients:
+            tensor.grad = gradient
+        for optimizer, states, groups in self.optimizers:
+            optimizer.state.clear()
+            optimizer.state.update(states)
+            for group, values in zip(optimizer.param_groups, groups, strict=False):
+                group.update(values)
+        assert self.host_generator is not None
+        torch.set_rng_state(self.host_generator)
+
+
+def _copied(state: Any) -> Any:
+    """The state of a parameter, with copies of what lies on the host and is counted up in place."""
+    if not isinstance(state, dict):
+        return state
+    return {
+        name: entry.clone() if isinstance(entry, torch.Tensor) and entry.device.type == "cpu" else entry
+        for name, entry in state.items()
+    }
+
+
+class _Markings:
+    """How pending values were said to be divided."""
+
+    def __init__(self) -> None:
+        self._tapes: dict[int, tuple[list[Operation], list[int]]] = {}
+
+    def of(self, value: Value) -> Sharding | None:
+        """What was said of `value` last, if it was that."""
+        tape = value.tape
+        if tape is None:
+            return None
+        if id(tape) not in self._tapes:
+            self._tapes[id(tape)] = decode(tape.code)[1:]
+        operations, producer = self._tapes[id(tape)]
+        if producer[value.slot] < 0:
+            return None
+        plan = operations[producer[value.slot]].plan
+        sharding: Sharding | None = plan.arguments[0][1] if plan.op == CONSTRAINT else None
+        return sharding
+
+
+def _stand_in(value: Value, markings: _Markings) -> Value:
+    made = Value(value.spec, value.device, None, -1)
+    if value.buffer is None and value.tape is None:
+        return made  # memory that nobody has written to
+    target: Target = value.device.target
+    dtype = dtypes.to_jax(dtypes.on_device(value.spec.dtype))
+    made.buffer = PlannedBuffer(value.spec.size, dtype, _placed(value, target, markings))
+    contents = getattr(value, "contents", None)
+    if contents is not None:
+        made.contents = contents
+    return made
+
+
+def _placed(value: Value, target: Target, markings: _Markings) -> Any:
+    """How a value is divided among the devices of the plan: as it is now, if it lies on these devices."""
+    if value.buffer is not None:
+        sharding = getattr(value.buffer, "sharding", None)  # that of a placeholder is not known
+        is_here = sharding is not None and sharding.device_set == set(target.devices)
+        return sharding if is_here else target.everywhere
+    marked = markings.of(value)
+    return to_jax(marked, target) if marked is not None and target.is_spread else target.everywhere

@@ -1,0 +1,49 @@
+"""What a step needs, told before it runs."""
+
+from collections.abc import Callable
+from typing import Any
+
+from .._engine.diagnostics.plans import plan as _plan
+from .._engine.diagnostics.plans.device_specs import DeviceSpec as DeviceSpec
+from .._engine.diagnostics.plans.device_specs import device_specs as device_specs
+from .._engine.diagnostics.plans.plan import Plan as Plan
+from .._engine.errors import NotComputed as NotComputed
+
+
+def plan(
+    step: Callable[..., Any],
+    *args: Any,
+    steps: int = 2,
+    devices: int | None = None,
+    device: str | DeviceSpec | None = None,
+) -> Plan:
+    """Records `steps` calls of `step(*args)`, compiles what they would run, and tells what that needs. Nothing runs.
+
+    The result tells for each program the bytes of each device by what they hold (parameters, gradients, optimizer
+    state, intermediates) with the largest tensors and your lines, the FLOPs, the bytes of each kind of collective, and
+    `advice`; `print(plan)` shows all of it. Two calls by default, because an optimizer makes its state in the first.
+    Each call ends with a sync.
+
+    `devices` virtual devices run it together, however many this machine has: compiled as for the CPU. Without it the
+    plan is for the devices of this process, and the programs it compiles are those a run finds compiled. `device` names
+    one of `torch_xla.debug.device_specs`, or is a `DeviceSpec`: with it, or on a device that is known, times are
+    estimated from its rates.
+
+    No tensor has memory in a plan. A model may be made inside of `step`, or outside under `torch.device("xla")`, where
+    it is only recorded. Afterwards tensors, gradients, optimizers and random numbers are as they were; what else `step`
+    changes in Python stays changed. To read a value in `step` raises `torch_xla.debug.NotComputed` (a `RuntimeError`);
+    so does reading a tensor afterwards that was made in it. `ValueError` for a device that is not known.
+
+    >>> import torch, torch_xla
+    >>> model = torch.nn.Linear(1000, 1000).to("xla")
+    >>> def step():
+    ...     model(torch.ones(8, 1000, device="xla")).sum().backward()
+    >>> plan = torch_xla.debug.plan(step, steps=1)
+    >>> plan.programs[0].held.parameters, plan.programs[0].held.gradients
+    (4004000, 4004000)
+    >>> plan.flops
+    16000000.0
+    >>> model.weight.grad is None
+    True
+    """
+    return _plan.plan_of(lambda: step(*args), steps, devices, device)
