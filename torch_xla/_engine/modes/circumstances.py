@@ -9,6 +9,7 @@ from torch.utils._device import DeviceContext
 from .. import lowering_settings
 from ..dispatch import value_checks
 from ..private import torch as private
+from ..private.watching import hooks_of_nodes
 from ..record.device import Device
 
 
@@ -27,6 +28,7 @@ def circumstances(device: Device) -> tuple[Any, ...]:
         torch.is_anomaly_enabled(),
         torch.autograd.forward_ad._current_level,
         private.modes_of_calls(),
+        hooks_of_nodes(),
         lowering_settings.now(),
         value_checks.are_on(),
     )

@@ -20,7 +20,8 @@ _storage = torch.Tensor.untyped_storage
 _offset = torch.Tensor.storage_offset
 _uses = private.tensor_use_count
 
-_NOTHING = torch.empty(0)
+# In the place of a tensor that is not to be held.
+NOTHING = torch.empty(0)
 
 
 def _counts(gradients: list[Any]) -> list[int]:
@@ -87,7 +88,7 @@ class Gradients:
         self._if_ours = {True: [[each] * count for each in _AS_GRADIENT], False: [[each] * count for each in _ALONE]}
         for index, place in enumerate(facts.places):
             if place.leaf >= 0:
-                facts.places[index] = Place(_NOTHING, GRADIENT, leaf=place.leaf)
+                facts.places[index] = Place(NOTHING, GRADIENT, leaf=place.leaf)
 
     def are_there(self) -> bool:
         """Whether there are gradients where there were some, and none where there were none."""

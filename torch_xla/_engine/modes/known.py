@@ -277,9 +277,6 @@ CONSTANT_TYPES = frozenset(CONSTANT)
 # Of these the program only sees what it names: whatever they do, functions do that are watched.
 SEEN_BY_NAME = (logging.Logger,)
 
-# What tells more of a tensor than is compared from call to call.
-NOT_COMPARED = frozenset(("_version", "_base", "_cdata"))
-
 # What holds its contents below Python, and how they are read: see `walk`.
 CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)
 

@@ -17,7 +17,6 @@ from ..record.generator import Generator
 from ..record.storage import value_of
 from ..record.sync import Schedule, held
 from .circumstances import circumstances
-from .known import NOT_COMPARED
 from .reach import Difference, Reached
 from .reads import Reads
 from .results import Returned, Unreturnable
@@ -119,7 +118,6 @@ def record(
         facts.reasons.append("it changes a list or dictionary that it was given")
     if known is not None:
         facts.reasons += [*watch.unknown, *facts.reached.unknown, *not_found(facts.reached, facts.reads)]
-    facts.reasons += [f"it looks at `{name}`, perhaps of a tensor" for name in sorted(facts.reads.names & NOT_COMPARED)]
     if around != circumstances(device):
         facts.reasons.append("it switches autocast, gradients, the default dtype or the like, and leaves them so")
     facts.only_learned = not facts.reasons and (known is None or not known.covers(facts.reads))

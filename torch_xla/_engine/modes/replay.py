@@ -6,6 +6,7 @@ its memory holds now, and the results go where they went. Nothing is recorded, a
 
 import functools
 from collections import Counter
+from dataclasses import replace
 from itertools import chain, repeat
 from operator import attrgetter, is_
 from typing import Any
@@ -29,7 +30,7 @@ from ..record.launcher import launch
 from ..record.storage import wrap
 from ..uninterrupted import stores
 from .circumstances import circumstances
-from .gradients import Gradients
+from .gradients import NOTHING, Gradients
 from .layout import Layout
 from .packing import Packing
 from .recording import Facts, inputs_of
@@ -108,6 +109,9 @@ class Replay:
         # Whether an argument is that very tensor: the function may ask.
         self._positions = {id(tensor): index for index, tensor in enumerate(self._tensors)}
         self._identical = self._identities(call)
+        for index, place in enumerate(places):
+            if place.argument >= 0:  # those of the call it was recorded from belong to who gave them
+                places[index] = replace(place, tensor=NOTHING)
 
     def _identities(self, call: Call) -> list[int | None]:
         return list(map(self._positions.get, map(id, call.tensors)))
@@ -174,7 +178,10 @@ class Replay:
         if sync.inspect is not None:
             return "a debugging tool looks at the operations of every step"
         if self._circumstances != circumstances(self._device):
-            return "autocast, gradients, the default dtype, checks of values, the device or the thread were switched"
+            return (
+                "autocast, gradients, the default dtype, checks of values, the device or the thread were switched, or "
+                "a node of a graph got a hook"
+            )
         if not all(map(is_, map(_storage, self._tensors), self._tensor_storages)):
             return "a tensor that it sees was given other memory"
         if list(map(_offset, self._parts)) != self._offsets:

@@ -19,6 +19,7 @@ from ..dispatch import kernels
 from ..metrics import events, lines
 from ..metrics.events import Direction
 from ..metrics.lines import Line
+from ..private import watching
 from . import known, reads
 from .known import Domain
 from .reach import Difference
@@ -49,6 +50,7 @@ class Watch:
         gc.disable()
         self._states = _random_states()
         events.guard(self._heard)
+        watching.listen(self._asked)
         self._traces = sys.gettrace() is None
         self.complete = sys.getprofile() is None and (self._traces or not self._suspects)
         self._last: Line | None = None
@@ -65,6 +67,7 @@ class Watch:
             if self._traces:
                 sys.settrace(None)
             self._look(None)
+        watching.unlisten(self._asked)
         events.unguard(self._heard)
         if self._collects:
             gc.enable()
@@ -92,6 +95,10 @@ class Watch:
                 self.uploads.append(event.frames[0])
             else:
                 self.reasons.append(_at("it reads a value on the host", event.frames[0]))
+
+    def _asked(self, name: str, frame: FrameType) -> None:
+        if threading.get_ident() == self._thread and _asked_by(frame) is Domain.PROGRAM:
+            self._tell(f"it looks at `{name}` of a tensor", frame)
 
     def _profile(self, frame: FrameType, kind: str, called: Any) -> None:
         if self._importing is not None:

@@ -1,0 +1,73 @@
+"""What PyTorch tells of tensors and graphs beside their values, and who asks for it.
+
+A version counter, a base and an address differ between tensors that are alike in all that is compared from call to
+call; so while somebody listens, the class of tensors tells who reads one. And the nodes of autograd tell nobody which
+hooks they have; but all registrations go through one function of Python.
+"""
+
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import torch
+from torch.autograd.function import _HookMixin
+
+# What tells more of a tensor than is compared.
+ATTRIBUTES = ("_version", "_base", "_cdata")
+
+Listener = Callable[[str, FrameType], None]
+
+_listeners: list[Listener] = []
+_lock = threading.Lock()
+
+
+def listen(listener: Listener) -> None:
+    """Calls `listener(name, frame)` whenever Python code reads one of the `ATTRIBUTES` of any tensor."""
+    with _lock:
+        if not _listeners:
+            for name in ATTRIBUTES:
+                setattr(torch.Tensor, name, _told(name))
+        _listeners.append(listener)
+
+
+def unlisten(listener: Listener) -> None:
+    """Ends `listen`."""
+    with _lock:
+        _listeners[:] = [each for each in _listeners if each != listener]
+        if not _listeners:
+            for name in ATTRIBUTES:
+                if name in vars(torch.Tensor):
+                    delattr(torch.Tensor, name)
+
+
+def _told(name: str) -> property:
+    descriptor = getattr(torch._C.TensorBase, name)
+
+    def read(tensor: torch.Tensor) -> Any:
+        for listener in tuple(_listeners):
+            listener(name, sys._getframe(1))
+        return descriptor.__get__(tensor)
+
+    return property(read)
+
+
+# How many hooks of nodes were registered in this process.
+_hooks = SimpleNamespace(count=0)
+
+
+def _counted(original: Any) -> Any:
+    def register_hook(backward_hooks: Any, hook: Any) -> Any:
+        _hooks.count += 1
+        return original(backward_hooks, hook)
+
+    return staticmethod(register_hook)
+
+
+_HookMixin._register_hook = _counted(_HookMixin._register_hook)  # type: ignore[method-assign]
+
+
+def hooks_of_nodes() -> int:
+    """How many hooks of nodes of autograd this process has registered: each may do something at every backward pass."""
+    return int(_hooks.count)
