@@ -21,7 +21,7 @@ from ._engine.diagnostics.logs import permission
 from ._engine.diagnostics.report import pending_graphs
 from ._engine.graph.op_sharding import OpSharding as OpSharding
 from ._engine.host import evaluate
-from ._engine.interop import functions
+from ._engine.interop import custom_calls, functions
 from ._engine.metrics import counters, report, samples
 from ._engine.record import cached_graphs, export, ordinals, pending, placeholders, random, step
 from ._engine.record import device as devices
@@ -445,3 +445,28 @@ def _xla_create_placeholder_tensor(shape: Any) -> torch.Tensor:
 def _is_placecholder(tensor: torch.Tensor) -> bool:
     """Whether a tensor holds no memory: what `core.xla_builder.create_placeholder_tensor` makes."""
     return placeholders.is_placeholder(pending.on_xla(tensor))
+
+
+def _xla_custom_call(
+    tensors: Tensors,
+    target: str,
+    output_shapes: Sequence[Sequence[int]],
+    output_dtypes: Sequence[torch.dtype],
+    has_side_effect: bool,
+    backend_config: str,
+    api_version: int,
+    frontend_attributes: dict[str, str],
+) -> list[torch.Tensor]:
+    """Records StableHLO's `custom_call`; see `torch_xla.experimental.stablehlo_custom_call`."""
+    return custom_calls.custom_call(
+        [pending.on_xla(each) for each in tensors], target, output_shapes, output_dtypes, has_side_effect,
+        backend_config, api_version, frontend_attributes,
+    )  # fmt: skip
+
+
+def _xla_tpu_custom_call(
+    tensors: Tensors, payload: str, output_shapes: Sequence[Sequence[int]], output_dtypes: Sequence[torch.dtype]
+) -> list[torch.Tensor]:
+    """Records the kernel that `custom_kernel.trace_pallas` lowered; a TPU alone knows such a call."""
+    taken = [pending.on_xla(each) for each in tensors]
+    return custom_calls.custom_call(taken, "tpu_custom_call", output_shapes, output_dtypes, config=payload)

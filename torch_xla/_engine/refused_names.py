@@ -54,6 +54,11 @@ REASONS: dict[str, dict[str, str]] = {
     "torch_xla.core.xla_model": {
         "DeviceContext": "closures of a step are kept by the engine. Use add_step_closure",
     },
+    "torch_xla.experimental.custom_kernel": dict.fromkeys(
+        ("non_xla_attetion", "non_xla_ragged_paged_attention"),
+        "it warned, and gave a result without values, for tensors on other devices. The operators of torch.ops.xla "
+        "compute the same on the CPU",
+    ),
     "torch_xla.utils.buffer_donor_context": {"alias_with_buffer_donor_config": _DONATION},
     "torch_xla.utils.checkpoint": dict.fromkeys(
         ("CheckpointStatus", "chkpt_status"),

@@ -13,11 +13,40 @@ import jax
 import torch
 from torch import Tensor
 
-from .._engine import dtypes
+from .._engine import dtypes, refused_names
 from .._engine.client import platform
-from .._engine.interop import functions, kernels
+from .._engine.interop import custom_calls, functions, pallas
+from .._engine.lowering.kernels import attention, grouped
+from .._engine.metrics import counters
+from .flash_attention import FlashAttention as FlashAttention
+from .flash_attention import fa_custom_backward as fa_custom_backward
+from .flash_attention import fa_custom_backward_fake as fa_custom_backward_fake
+from .flash_attention import fa_custom_forward as fa_custom_forward
+from .flash_attention import fa_custom_forward_fake as fa_custom_forward_fake
+from .flash_attention import flash_attention as flash_attention
+from .flash_attention import flash_attention_non_xla as flash_attention_non_xla
+from .flash_attention import flash_attention_xla as flash_attention_xla
+from .flash_attention import generate_ctx_need_grad as generate_ctx_need_grad
+from .paged_attention import multi_queries_paged_attention as multi_queries_paged_attention
+from .paged_attention import multi_queries_paged_attention_non_xla as multi_queries_paged_attention_non_xla
+from .paged_attention import multi_queries_paged_attention_xla as multi_queries_paged_attention_xla
+from .paged_attention import paged_attention as paged_attention
+from .paged_attention import paged_attention_non_xla as paged_attention_non_xla
+from .paged_attention import paged_attention_xla as paged_attention_xla
+from .paged_attention import ragged_paged_attention as ragged_paged_attention
+from .paged_attention import ragged_paged_attention_non_xla as ragged_paged_attention_non_xla
+from .paged_attention import ragged_paged_attention_xla as ragged_paged_attention_xla
 
-DEFAULT_MASK_VALUE = -0.7 * float(torch.finfo(torch.float32).max)
+__getattr__ = refused_names.asked_of(__name__)
+
+DEFAULT_MASK_VALUE = attention.MASK_VALUE
+
+# The kernels that `trace_pallas(use_cache=True)` lowered, by kernel, arguments and their shapes.
+trace_pallas_arg_to_payload: dict[Any, Any] = {}
+
+# The operators compute the same on both devices.
+gmm_xla = gmm_non_xla = torch.ops.xla.gmm
+quantized_matmul_int8_xla = quantized_matmul_int8_non_xla = torch.ops.xla.quantized_matmul_int8
 
 
 def jax_import_guard() -> None:
@@ -62,7 +91,7 @@ def make_kernel_from_pallas(
     >>> add_tensors(torch.ones(8, device="xla"), torch.ones(8, device="xla")).sum().item()
     16.0
     """
-    slow = kernels.interpreted(kernel)
+    slow = pallas.interpreted(kernel)
     name = getattr(kernel, "__name__", "pallas")
 
     @functools.wraps(kernel)
@@ -81,76 +110,6 @@ def make_kernel_from_pallas(
     return call
 
 
-def flash_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    causal: bool = False,
-    q_segment_ids: Tensor | None = None,
-    kv_segment_ids: Tensor | None = None,
-    sm_scale: float = 1.0,
-    *,
-    ab: Tensor | None = None,
-    partition_spec: Any = None,
-    mesh: Any = None,
-) -> Tensor:
-    """softmax((q kᵀ + ab) · sm_scale) v, with few rows of scores in memory at once.
-
-    Sizes: q [batch, heads, queries, width], k and v [batch, heads, keys, width], `ab` [batch, heads, queries, keys].
-    A query attends to keys of its own segment ([batch, queries] and [batch, keys], both or none), and if `causal` to
-    none behind its own position. Note that `sm_scale` is 1 unless given. Where tensors are divided among devices, XLA
-    divides this too; `partition_spec` and `mesh` are not needed and decide nothing.
-
-    Raises `ValueError` for sizes that do not fit, or one kind of segments alone.
-
-    >>> import torch
-    >>> from torch_xla.experimental.custom_kernel import flash_attention
-    >>> q = k = v = torch.ones(1, 2, 8, 4, device="xla")
-    >>> flash_attention(q, k, v, causal=True, sm_scale=0.5).shape
-    torch.Size([1, 2, 8, 4])
-    """
-    if q.dim() != 4 or k.shape != v.shape or q.shape[:2] != k.shape[:2] or q.shape[3] != k.shape[3]:
-        sizes = f"{list(q.shape)}, {list(k.shape)} and {list(v.shape)}"
-        raise ValueError(f"flash_attention() takes q, k and v of sizes [batch, heads, length, width]; got {sizes}")
-    if (q_segment_ids is None) is not (kv_segment_ids is None):
-        raise ValueError("flash_attention() takes segment ids of both queries and keys, or of none")
-    if ab is not None:
-        ab = ab.expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-    arguments = (q, k, v, ab, q_segment_ids, kv_segment_ids, bool(causal), float(sm_scale))
-    result: Tensor = functions.call(kernels.attention, arguments, {}, "flash_attention")
-    return result
-
-
-def paged_attention(
-    q: Tensor,
-    k_pages: Tensor,
-    v_pages: Tensor,
-    lengths: Tensor,
-    page_indices: Tensor,
-    pages_per_compute_block: int,
-    megacore_mode: str | None = None,
-    attn_logits_soft_cap: float | None = None,
-) -> Tensor:
-    """The attention of one query of each sequence to keys and values that lie on pages, as a server keeps them.
-
-    Sizes: q [batch, heads, width], pages [key heads, pages, page size, width], `lengths` [batch] (keys of each
-    sequence), `page_indices` [batch, pages of a sequence]. `q` is scaled by the caller. `pages_per_compute_block` and
-    `megacore_mode` are hints for TPUs and decide nothing here.
-
-    >>> import torch
-    >>> from torch_xla.experimental.custom_kernel import paged_attention
-    >>> pages = torch.ones(1, 4, 2, 8, device="xla")
-    >>> indices = torch.tensor([[0, 1], [3, 2]], device="xla")
-    >>> lengths = torch.tensor([3, 4], device="xla")
-    >>> paged_attention(torch.ones(2, 2, 8, device="xla"), pages, pages, lengths, indices, 1).shape
-    torch.Size([2, 2, 8])
-    """
-    cap = None if attn_logits_soft_cap is None else float(attn_logits_soft_cap)
-    arguments = (q, k_pages, v_pages, lengths, page_indices, cap)
-    result: Tensor = functions.call(kernels.paged_attention, arguments, {}, "paged_attention")
-    return result
-
-
 def gmm(
     lhs: Tensor,
     rhs: Tensor,
@@ -161,8 +120,9 @@ def gmm(
 ) -> Tensor:
     """The rows of `lhs` [m, k], in groups of `group_sizes` rows, times the matrix of their group.
 
-    `rhs` is [groups, k, n], with `transpose_rhs` [groups, n, k]; rows behind the last group give zeros. `tiling` is a
-    hint for TPUs and decides nothing here.
+    `rhs` is [groups, k, n], with `transpose_rhs` [groups, n, k]; rows behind the last group give zeros. Where groups
+    are divided by hand among devices, `rhs` holds those from `group_offset` (a tensor of one integer) on, and rows of
+    other groups give zeros. `tiling` is a hint for TPUs and decides nothing here.
 
     >>> import torch
     >>> from torch_xla.experimental.custom_kernel import gmm
@@ -170,9 +130,8 @@ def gmm(
     >>> gmm(lhs, rhs, torch.tensor([2, 3], dtype=torch.int32, device="xla")).shape
     torch.Size([5, 4])
     """
-    _refuse_offset(group_offset)
-    arguments = (lhs, rhs, group_sizes, bool(transpose_rhs))
-    result: Tensor = functions.call(kernels.grouped_product, arguments, {}, "gmm")
+    arguments = (lhs, rhs, group_sizes, bool(transpose_rhs), group_offset)
+    result: Tensor = functions.call(grouped.grouped_product, arguments, {}, "gmm")
     return result
 
 
@@ -186,7 +145,8 @@ def tgmm(
 ) -> Tensor:
     """The columns of `lhs` [k, m] times the rows of `rhs` [m, n], group by group: [groups, k, n].
 
-    `num_actual_groups` keeps so many of the groups. `tiling` is a hint for TPUs and decides nothing here.
+    `num_actual_groups` takes so many groups, from `group_offset` (a tensor of one integer) on.
+    `tiling` is a hint for TPUs and decides nothing here.
 
     >>> import torch
     >>> from torch_xla.experimental.custom_kernel import tgmm
@@ -194,9 +154,9 @@ def tgmm(
     >>> tgmm(lhs, rhs, torch.tensor([2, 3], dtype=torch.int32, device="xla"))[1, 0, 0].item()
     3.0
     """
-    _refuse_offset(group_offset)
-    result: Tensor = functions.call(kernels.grouped_outer_product, (lhs, rhs, group_sizes), {}, "tgmm")
-    return result if num_actual_groups is None else result[:num_actual_groups]
+    arguments = (lhs, rhs, group_sizes, group_offset, num_actual_groups)
+    result: Tensor = functions.call(grouped.grouped_outer_product, arguments, {}, "tgmm")
+    return result
 
 
 def gmm_backward(
@@ -220,8 +180,89 @@ def repeat_with_fixed_output_size(input: Tensor, repeats: Tensor, total_repeat_l
     return input[found.clamp(max=input.shape[0] - 1)]
 
 
-def _refuse_offset(group_offset: Tensor | None) -> None:
-    if group_offset is not None:
-        raise NotImplementedError(
-            "group_offset is for groups divided by hand among devices; pass the groups of this one"
-        )
+class GMM(torch.autograd.Function):
+    """`gmm` as an autograd function: `GMM.apply(lhs, rhs, group_sizes, tiling)`."""
+
+    @staticmethod
+    def forward(ctx: Any, lhs: Tensor, rhs: Tensor, group_sizes: Tensor, tiling: Any = None) -> Tensor:
+        """The products."""
+        ctx.save_for_backward(lhs, rhs, group_sizes)
+        return gmm(lhs, rhs, group_sizes, tiling)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        """The gradients by `lhs` and `rhs`."""
+        return (*gmm_backward(grads[0], *ctx.saved_tensors), None, None)
+
+
+def quantized_matmul_int8(
+    x: Tensor,
+    w: Tensor,
+    scalar: Tensor,
+    zero_point: Tensor | None = None,
+    quant_block_size: Tensor | None = None,
+    quantize_activation: bool = False,
+    batch_block_size: int | None = None,
+    out_block_size: int | None = None,
+    in_block_size: int | None = None,
+) -> Tensor:
+    """x · (w · scalar - zero_point)ᵀ for a matrix of int8 [out, in] and a scale of each output, `scalar` [out].
+
+    With `quantize_activation` each row of `x` is rounded to int8 too, and the product is one of integers. Sizes of
+    blocks are hints for TPUs. Raises `ValueError` for sizes that do not fit, and for `quant_block_size`: blocks of
+    inputs with scales of their own are for `torch.ops.xla.quantized_matmul`.
+
+    >>> import torch
+    >>> from torch_xla.experimental.custom_kernel import quantized_matmul_int8
+    >>> w = torch.tensor([[2, 4]], dtype=torch.int8, device="xla")
+    >>> quantized_matmul_int8(torch.ones(1, 2, device="xla"), w, torch.tensor([0.5], device="xla"))
+    tensor([[3.]], device='xla:0')
+    """
+    result: Tensor = torch.ops.xla.quantized_matmul_int8(
+        x, w, scalar, zero_point, quant_block_size, quantize_activation, batch_block_size, out_block_size, in_block_size
+    )
+    return result
+
+
+def safe_empty_like(tensor: Tensor | None) -> Tensor | None:
+    """A tensor like `tensor` whose values are not set; `None` for `None`."""
+    return None if tensor is None else torch.empty_like(tensor)
+
+
+def trace_pallas(
+    kernel: Callable[..., Any],
+    *args: Any,
+    static_argnums: Sequence[int] | None = None,
+    static_argnames: Sequence[str] | None = None,
+    use_cache: bool = False,
+    **kwargs: Any,
+) -> tuple[str | None, list[Tensor]]:
+    """What `kernel`, a function of JAX that calls Pallas, is for a TPU, and the tensors among the arguments.
+
+    The first is the configuration of a `tpu_custom_call`, which `_XLAC._xla_tpu_custom_call` takes; it is made without
+    a TPU. To run a kernel, use `make_kernel_from_pallas`, on every platform. With `use_cache` it is made once for each
+    kernel, sizes, dtypes and other arguments (counter `trace_pallas_cache_hit`).
+    """
+    fixed = set(static_argnums or ())
+    tensors = [each for place, each in enumerate(args) if isinstance(each, Tensor) and place not in fixed]
+    kinds = tuple((tuple(each.shape), each.dtype) if isinstance(each, Tensor) else each for each in args)
+    key = (kernel, kinds, tuple(sorted(kwargs.items()))) if use_cache else None
+    if key is not None and key in trace_pallas_arg_to_payload:
+        counters.count("trace_pallas_cache_hit", 1)
+        return trace_pallas_arg_to_payload[key], tensors
+    described = [to_jax_shape_dtype_struct(each) for each in tensors]
+
+    def of_arrays(*arrays: Any) -> Any:
+        rest = iter(arrays)
+        filled = [next(rest) if isinstance(a, Tensor) and place not in fixed else a for place, a in enumerate(args)]
+        return kernel(*filled, **kwargs)
+
+    payload = custom_calls.configuration(custom_calls.mosaic(of_arrays, described))
+    if key is not None:
+        trace_pallas_arg_to_payload[key] = payload
+    return payload, tensors
+
+
+def _extract_backend_config(module: Any) -> str | None:
+    """The configuration of the first `tpu_custom_call` in a module of StableHLO, as JAX's `compiler_ir` gives one."""
+    return custom_calls.configuration(module)

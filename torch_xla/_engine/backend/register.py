@@ -7,7 +7,7 @@ import torch
 from .. import metrics
 from ..dispatch import layouts, memory, views
 from ..dispatch.kernels import out_variant, recorder, recorder_of_two
-from ..lowering.registry import all_rules
+from ..lowering.registry import all_rules, names_to_come
 from ..operators import (
     assertions,
     batch_norm,
@@ -77,6 +77,7 @@ def register_kernels() -> None:
         short = name.removeprefix("aten::")
         if short not in special and _is_ours(name, ruled):
             private.register_kernel(library, short, _kernel_for(name))
+    _register_elsewhere(ruled)
     for short in _COMPUTED_APART:
         private.register_kernel(library, short, out_variant(f"aten::{short}"))
     register_whole()
@@ -87,6 +88,20 @@ def register_kernels() -> None:
     _libraries.extend(data_dependent.register_splits())
     register_autocast()
     metrics.count("RegisterXLAFunctions")
+
+
+def _register_elsewhere(ruled: set[str]) -> None:
+    """Kernels of operators outside `aten` that have a rule, in front of PyTorch's composition."""
+    outside: dict[str, list[str]] = {}
+    for name in {*ruled, *names_to_come()}:
+        space, _, short = name.partition("::")
+        if space != "aten":
+            outside.setdefault(space, []).append(short)
+    for space, names in outside.items():
+        library = private.raw_library(space)
+        _libraries.append(library)
+        for short in names:
+            private.register_kernel(library, short, recorder(f"{space}::{short}"))
 
 
 def _is_ours(name: str, ruled: set[str]) -> bool:

@@ -1,16 +1,68 @@
 """The operators of `torch.ops.xla`: what they are called with. Their rules stand with their families."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
 
-from .registry import lowers
+from .registry import lowers, rule_of
 
 # Held as long as the process lives: dropping it would take the operators back.
 LIBRARY = torch.library.Library("xla", "DEF")
+
+
+def define(schema: str, like: Callable[..., Any]) -> OpOverload:
+    """The operator `torch.ops.xla.<name>` of this schema; `like` makes its results from tensors without values.
+
+    With a rule it runs on `xla`; on the CPU the same rule computes it.
+    """
+    LIBRARY.define(schema)
+    name = schema.partition("(")[0]
+    op: OpOverload = getattr(torch.ops.xla, name).default
+    LIBRARY.impl(name, like, "Meta")
+    LIBRARY.impl(name, lambda *args, **kwargs: _on_cpu(op, args, kwargs), "CPU")
+    return op
+
+
+def differentiate(op: OpOverload, backward: Callable[..., Any]) -> None:
+    """Has `backward(inputs, *grads)` tell the gradients of `op`: both by the names of its arguments."""
+    names = [argument.name for argument in op._schema.arguments]
+
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        tensors = [each if isinstance(each, Tensor) else None for each in inputs]
+        ctx.save_for_backward(*tensors)
+        ctx.others = [None if isinstance(each, Tensor) else each for each in inputs]
+
+    def gradients(ctx: Any, *grads: Any) -> Any:
+        inputs = [
+            other if tensor is None else tensor for tensor, other in zip(ctx.saved_tensors, ctx.others, strict=True)
+        ]
+        found = backward(dict(zip(names, inputs, strict=True)), *grads)
+        return tuple(found.get(name) for name in names)
+
+    torch.library.register_autograd(op.name(), gradients, setup_context=keep, lib=LIBRARY)
+
+
+def _on_cpu(op: OpOverload, args: Any, kwargs: Any) -> Any:
+    rule = rule_of(op)
+    assert rule is not None, op
+
+    def array_of(leaf: Any) -> Any:
+        return jax.dlpack.from_dlpack(leaf.detach().contiguous()) if isinstance(leaf, Tensor) else leaf
+
+    filled = {argument.name: argument.default_value for argument in op._schema.arguments[len(args) :]}
+    filled.update(kwargs)
+    with jax.enable_x64(True):
+        args, filled = pytree.tree_map(array_of, (args, filled))
+        result = rule.lower(*args, **filled)
+    found = jax.tree.map(lambda array: torch.utils.dlpack.from_dlpack(array).clone(), result)
+    return tuple(found) if isinstance(found, list) else found
+
 
 LIBRARY.define("mark_tensor(Tensor x, str name, int pos, str id, bool is_input, Any? attr=None) -> Tensor")
 
@@ -18,13 +70,18 @@ LIBRARY.define("mark_tensor(Tensor x, str name, int pos, str id, bool is_input, 
 @torch.library.impl(LIBRARY, "mark_tensor", "CompositeExplicitAutograd")
 def mark_tensor(x: Tensor, name: str, pos: int, id: str, is_input: bool, attr: Any = None) -> Tensor:
     """A copy of `x`; in an exported program it marks an input or output of the composite `name`, number `pos`."""
-    if attr is not None and not isinstance(json.loads(attr), dict):
-        raise ValueError(f"mark_tensor() takes the attributes of {name!r} as a JSON object; got {attr!r}")
+    _check_attributes(name, attr)
     return x.clone()
 
 
+def _check_attributes(name: str, attr: Any) -> None:
+    if attr is not None and not isinstance(json.loads(attr), dict):
+        raise ValueError(f"mark_tensor() takes the attributes of {name!r} as a JSON object; got {attr!r}")
+
+
 @torch.library.impl(LIBRARY, "mark_tensor", "Meta")
-def _mark_tensor_meta(x: Tensor, name: str, pos: int, id: str, is_input: bool, attr: Any = None) -> Tensor:
+def mark_tensor_meta(x: Tensor, name: str, pos: int, id: str, is_input: bool, attr: Any = None) -> Tensor:
+    """A tensor like `x`, without values."""
     return torch.empty_like(x)
 
 
@@ -37,4 +94,5 @@ torch.library.register_autograd("xla::mark_tensor", _identity_gradient, lib=LIBR
 
 @lowers(torch.ops.xla.mark_tensor.default)
 def mark_tensor_rule(x: jax.Array, name: str, pos: int, id: str, is_input: bool, attr: Any = None) -> jax.Array:
+    _check_attributes(name, attr)
     return x

@@ -7,7 +7,7 @@ dtype that PyTorch's meta kernel reports: a rule computes at the right precision
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
@@ -55,6 +55,30 @@ def lowers(
     return register
 
 
+# Rules of operators that PyTorch defines when a module of its own is imported, which we leave to its users.
+_later: dict[str, Rule] = {}
+
+
+def lowers_named(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers the decorated function as the rule of operators that may not be there yet: "space::name.overload"."""
+
+    def register(lower: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            if name in _later:
+                raise ValueError(f"{name} has two rules: {_later[name].lower} and {lower}")
+            _later[name] = Rule(name, lower, Promotion.NONE, False)
+        return lower
+
+    return register
+
+
+def _arrived(op: Any) -> Rule | None:
+    found = _later.get(op.name()) if isinstance(op, OpOverload) else None
+    if found is not None:
+        found = _rules[op] = replace(found, op=op)
+    return found
+
+
 def add_rule(rule: Rule) -> Rule:
     """Enters a rule made while the program runs, such as a decomposition at certain sizes.
 
@@ -65,7 +89,12 @@ def add_rule(rule: Rule) -> Rule:
 
 def rule_of(op: Any) -> Rule | None:
     """The rule of exactly this overload; never a sibling's."""
-    return _rules.get(op) or _made.get(op)
+    return _rules.get(op) or _made.get(op) or _arrived(op)
+
+
+def names_to_come() -> list[str]:
+    """The operators with a rule that PyTorch may define later, by name."""
+    return list(_later)
 
 
 def is_separable(op: Any) -> bool:

@@ -1,0 +1,101 @@
+"""Products of rows with the matrix of their group, as mixtures of experts need them."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+from torch import Tensor
+
+from ..library import define, differentiate
+from ..registry import lowers
+
+
+def grouped_product(
+    lhs: jax.Array, rhs: jax.Array, group_sizes: jax.Array, transpose_rhs: bool, group_offset: jax.Array | None = None
+) -> jax.Array:
+    """Rows of `lhs` [m, k] times the matrix of their group in `rhs` [groups, k, n]; rows of no group give zeros.
+
+    With `group_offset` the matrices are those of the groups from there on; rows of others give zeros.
+    """
+    if transpose_rhs:
+        rhs = jnp.swapaxes(rhs, 1, 2)
+    sizes = group_sizes.astype(np.int32)
+    if group_offset is None:
+        return lax.ragged_dot(lhs, rhs, sizes)
+    first = group_offset.reshape(()).astype(np.int32)
+    own = lax.dynamic_slice(sizes, (first,), (rhs.shape[0],))
+    start = jnp.where(jnp.arange(sizes.shape[0]) < first, sizes, 0).sum()
+    found = lax.ragged_dot(jnp.roll(lhs, -start, 0), rhs, own)
+    return jnp.roll(found, start, 0)
+
+
+def grouped_outer_product(
+    lhs: jax.Array, rhs: jax.Array, group_sizes: jax.Array, group_offset: jax.Array | None = None,
+    groups: int | None = None,
+) -> jax.Array:  # fmt: skip
+    """The products of the columns of `lhs` [k, m] with the rows of `rhs` [m, n], summed by group: [groups, k, n].
+
+    So many `groups` from `group_offset` on; all of them unless given.
+    """
+    ends = jnp.cumsum(group_sizes)
+    group = jnp.searchsorted(ends, jnp.arange(rhs.shape[0]), side="right")
+    first = 0 if group_offset is None else group_offset.reshape(()).astype(np.int32)
+
+    def once(_: None, number: jax.Array) -> Any:
+        own = jnp.where((group == number)[:, None], rhs, jnp.zeros((), rhs.dtype))
+        return None, lhs @ own
+
+    count = group_sizes.shape[0] if groups is None else groups
+    return lax.scan(once, None, jnp.arange(count) + first)[1]
+
+
+def _product_like(
+    lhs: Tensor, rhs: Tensor, sizes: Tensor, tiling: Any = None, offset: Any = None, transpose_rhs: bool = False
+) -> Tensor:
+    return lhs.new_empty(lhs.shape[0], rhs.shape[1 if transpose_rhs else 2])
+
+
+GMM = define(
+    "gmm(Tensor lhs, Tensor rhs, Tensor group_sizes, int[]? tiling=None, Tensor? group_offset=None, "
+    "bool transpose_rhs=False) -> Tensor",
+    _product_like,
+)
+TGMM = define(
+    "tgmm(Tensor lhs, Tensor rhs, Tensor group_sizes, int[]? tiling=None, Tensor? group_offset=None, "
+    "int? num_actual_groups=None) -> Tensor",
+    lambda lhs, rhs, sizes, tiling=None, offset=None, groups=None: lhs.new_empty(
+        sizes.shape[0] if groups is None else groups, lhs.shape[0], rhs.shape[1]
+    ),
+)
+
+
+@lowers(GMM)
+def gmm(
+    lhs: Any, rhs: Any, group_sizes: Any, tiling: Any = None, group_offset: Any = None, transpose_rhs: bool = False
+) -> jax.Array:
+    """Rows times matrices; the tiling is a hint for TPUs."""
+    return grouped_product(lhs, rhs, group_sizes, transpose_rhs, group_offset)
+
+
+@lowers(TGMM)
+def tgmm(
+    lhs: Any, rhs: Any, group_sizes: Any, tiling: Any = None, group_offset: Any = None, num_actual_groups: Any = None
+) -> jax.Array:
+    """Columns times rows; the tiling is a hint for TPUs."""
+    return grouped_outer_product(lhs, rhs, group_sizes, group_offset, num_actual_groups)
+
+
+def _gradients(inputs: dict[str, Any], grad: Tensor) -> dict[str, Any]:
+    lhs, rhs, sizes, offset = (inputs[name] for name in ("lhs", "rhs", "group_sizes", "group_offset"))
+    transposed, count = inputs["transpose_rhs"], rhs.shape[0]
+    of_rhs = torch.ops.xla.tgmm(lhs.t(), grad, sizes, None, offset, count)
+    return {
+        "lhs": torch.ops.xla.gmm(grad, rhs, sizes, None, offset, not transposed),
+        "rhs": of_rhs.mT if transposed else of_rhs,
+    }
+
+
+differentiate(GMM, _gradients)

@@ -1,0 +1,126 @@
+"""Affine quantisation: `round(x / scale) + zero_point`, and back.
+
+PyTorch defines these operators when `torch.ao.quantization` is imported, as compositions that read scales on the host;
+here each is one operation.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from ... import dtypes
+from ..registry import lowers_named
+
+_SPACE = "quantized_decomposed"
+
+
+def _along(axis: int, array: jax.Array, ndim: int) -> jax.Array:
+    shape = [1] * ndim
+    shape[axis] = array.shape[0]
+    return array.reshape(shape)
+
+
+def _rounded(x: jax.Array, inverse: Any, zero_point: Any, low: Any, high: Any, dtype: torch.dtype) -> jax.Array:
+    found = jnp.round(x.astype(np.float32) * inverse) + zero_point
+    return jnp.clip(found, low, high).astype(dtypes.to_jax(dtype))
+
+
+@lowers_named(f"{_SPACE}::quantize_per_tensor")
+def quantize_per_tensor(x: Any, scale: Any, zero_point: Any, low: Any, high: Any, dtype: torch.dtype) -> jax.Array:
+    """One scale for all."""
+    inverse = jnp.asarray(1.0 / jnp.asarray(scale, np.float64)).astype(np.float32)
+    return _rounded(x, inverse, zero_point, low, high, dtype)
+
+
+@lowers_named(f"{_SPACE}::quantize_per_tensor.tensor", f"{_SPACE}::quantize_per_tensor.tensor2")
+def quantize_by_tensors(x: Any, scale: Any, zero_point: Any, low: Any, high: Any, dtype: torch.dtype) -> jax.Array:
+    """One scale for all, which the device knows."""
+    low, high = (each.reshape(()) if isinstance(each, jax.Array) else each for each in (low, high))
+    return quantize_per_tensor(x, scale.reshape(()), zero_point.reshape(()).astype(np.float32), low, high, dtype)
+
+
+@lowers_named(f"{_SPACE}::dequantize_per_tensor")
+def dequantize_per_tensor(
+    x: Any, scale: Any, zero_point: Any, low: Any, high: Any, dtype: torch.dtype, *,
+    out_dtype: torch.dtype | None = None,
+) -> jax.Array:  # fmt: skip
+    """One scale for all."""
+    wide = dtypes.to_jax(out_dtype or torch.float32)
+    return (x.astype(wide) - jnp.asarray(zero_point, wide)) * jnp.asarray(scale).astype(wide)
+
+
+@lowers_named(f"{_SPACE}::dequantize_per_tensor.tensor", f"{_SPACE}::dequantize_per_tensor.tensor2")
+def dequantize_by_tensors(
+    x: Any, scale: Any, zero_point: Any, low: Any, high: Any, dtype: torch.dtype, *,
+    out_dtype: torch.dtype | None = None,
+) -> jax.Array:  # fmt: skip
+    """One scale for all, which the device knows."""
+    return dequantize_per_tensor(x, scale.reshape(()), zero_point.reshape(()), low, high, dtype, out_dtype=out_dtype)
+
+
+@lowers_named(f"{_SPACE}::quantize_per_channel")
+def quantize_per_channel(
+    x: Any, scales: Any, zero_points: Any, axis: int, low: int, high: int, dtype: torch.dtype
+) -> jax.Array:
+    """A scale for each slice along a dimension."""
+    inverse, zero = (_along(axis, each, x.ndim) for each in (1.0 / scales, zero_points))
+    return _rounded(x, inverse, zero, low, high, dtype)
+
+
+@lowers_named(f"{_SPACE}::dequantize_per_channel")
+def dequantize_per_channel(
+    x: Any, scales: Any, zero_points: Any, axis: int, low: int, high: int, dtype: torch.dtype, *,
+    out_dtype: torch.dtype | None = None,
+) -> jax.Array:  # fmt: skip
+    """A scale for each slice along a dimension."""
+    by = _along(axis, scales, x.ndim)
+    moved = x if zero_points is None else x - _along(axis, zero_points, x.ndim)
+    return (moved.astype(by.dtype) * by).astype(dtypes.to_jax(out_dtype or torch.float32))
+
+
+@lowers_named(f"{_SPACE}::quantize_per_token")
+def quantize_per_token(x: Any, scales: Any, zero_points: Any, low: int, high: int, dtype: torch.dtype) -> jax.Array:
+    """A scale for each row."""
+    found = jnp.round(x * (1.0 / scales) + zero_points)
+    return jnp.clip(found, low, high).astype(dtypes.to_jax(dtype))
+
+
+@lowers_named(f"{_SPACE}::dequantize_per_token")
+def dequantize_per_token(
+    x: Any, scales: Any, zero_points: Any, low: int, high: int, dtype: torch.dtype,
+    output_dtype: torch.dtype = torch.float32,
+) -> jax.Array:  # fmt: skip
+    """A scale for each row."""
+    moved = (x - zero_points).astype(jnp.promote_types(scales.dtype, np.float32))
+    return (moved * scales).astype(dtypes.to_jax(output_dtype))
+
+
+def _groups(x: Any, scales: Any, group_size: int) -> jax.Array:
+    """Rows of one group each; a group that is larger than a row is the row."""
+    return x.reshape(-1, x.shape[-1] if group_size > x.shape[-1] and scales.shape[-1] == 1 else group_size)
+
+
+@lowers_named(f"{_SPACE}::quantize_per_channel_group")
+def quantize_per_channel_group(
+    x: Any, scales: Any, zero_points: Any, low: int, high: int, dtype: torch.dtype, group_size: int = 128
+) -> jax.Array:
+    """A scale for each group of neighbours in a row."""
+    rows = _groups(x, scales, group_size)
+    by, zero = (each.reshape(-1, 1) for each in (scales, zero_points))
+    found = jnp.clip(jnp.round(rows * (1.0 / by) + zero), low, high)
+    return found.astype(dtypes.to_jax(dtype)).reshape(x.shape)
+
+
+@lowers_named(f"{_SPACE}::dequantize_per_channel_group")
+def dequantize_per_channel_group(
+    x: Any, scales: Any, zero_points: Any, low: int, high: int, dtype: torch.dtype, group_size: int = 128,
+    output_dtype: torch.dtype = torch.float32,
+) -> jax.Array:  # fmt: skip
+    """A scale for each group of neighbours in a row."""
+    rows = _groups(x, scales, group_size)
+    moved = rows if zero_points is None else rows - zero_points.reshape(-1, 1)
+    found = moved.astype(scales.dtype) * scales.reshape(-1, 1)
+    return found.astype(dtypes.to_jax(output_dtype)).reshape(x.shape)

@@ -1,0 +1,48 @@
+"""PyTorch's `quantized_decomposed` operators on `xla`, one operation each: importing `torch_xla` is enough for them."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.ao.quantization.fx import _decomposed
+
+assert _decomposed is not None  # PyTorch defines its operators there
+
+_operators = torch.ops.quantized_decomposed
+
+
+def xla_quantize_per_tensor(
+    input: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: torch.dtype
+) -> Tensor:
+    """`round(input / scale) + zero_point`, no smaller and no larger than the bounds, as `dtype`.
+
+    >>> import torch, torch_xla
+    >>> from torch_xla.experimental.quantized import xla_quantize_per_tensor
+    >>> xla_quantize_per_tensor(torch.tensor([0.5, 9.0], device="xla"), 0.25, 0, -8, 7, torch.int8)
+    tensor([2, 7], device='xla:0', dtype=torch.int8)
+    """
+    result: Tensor = _operators.quantize_per_tensor(input, scale, zero_point, quant_min, quant_max, dtype)
+    return result
+
+
+def xla_quantize_per_channel(
+    input: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int, dtype: torch.dtype
+) -> Tensor:
+    """The same with a scale and a zero point for each slice along `axis`."""
+    result: Tensor = _operators.quantize_per_channel(input, scale, zero_point, axis, quant_min, quant_max, dtype)
+    return result
+
+
+def xla_dequantize_per_tensor(input: Tensor, scale: Any, zero_point: Any, *bounds: Any, **kwargs: Any) -> Tensor:
+    """The way back, `(input - zero_point) · scale`: with the bounds and dtype of `quantize_per_tensor` behind, or,
+    where scale and zero point are tensors, with axis, bounds and dtype of `quantize_per_channel`.
+
+    >>> import torch, torch_xla
+    >>> from torch_xla.experimental.quantized import xla_dequantize_per_tensor
+    >>> x = torch.tensor([2, 7], dtype=torch.int8, device="xla")
+    >>> xla_dequantize_per_tensor(x, 0.25, 0, -8, 7, torch.int8)
+    tensor([0.5000, 1.7500], device='xla:0')
+    """
+    operator = _operators.dequantize_per_channel if isinstance(scale, Tensor) else _operators.dequantize_per_tensor
+    result: Tensor = operator(input, scale, zero_point, *bounds, **kwargs)
+    return result

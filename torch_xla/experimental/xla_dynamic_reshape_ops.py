@@ -1,0 +1,48 @@
+"""Views one size of which is that of another tensor: `torch.ops.xla.dynamic_expand` and `dynamic_view`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def dynamic_expand(input: Tensor, size: Sequence[Any], src_tensor: Tensor, src_dim: int, target_dim: int) -> Tensor:
+    """`input` repeated to `size`, in which size `target_dim` is that of dimension `src_dim` of `src_tensor`.
+
+    >>> import torch, torch_xla
+    >>> from torch_xla.experimental.xla_dynamic_reshape_ops import dynamic_expand
+    >>> dynamic_expand(torch.ones(1, device="xla"), (1,), torch.ones(3, device="xla"), 0, 0)
+    tensor([1., 1., 1.], device='xla:0')
+    """
+    result: Tensor = torch.ops.xla.dynamic_expand(input, size, src_tensor, src_dim, target_dim)
+    return result
+
+
+def dynamic_view(
+    input: Tensor, size: Sequence[Any], src_tensor: Tensor, src_dim: int, target_dim: int, mul_scaler: float
+) -> Tensor:
+    """The elements of `input` in `size`, in which one size is `mul_scaler` times that of another tensor.
+
+    >>> import torch, torch_xla
+    >>> from torch_xla.experimental.xla_dynamic_reshape_ops import dynamic_view
+    >>> x = torch.ones(2, 3, device="xla")
+    >>> dynamic_view(x, (1,), x, 0, 0, 3.0).shape
+    torch.Size([6])
+    """
+    result: Tensor = torch.ops.xla.dynamic_view(input, size, src_tensor, src_dim, target_dim, float(mul_scaler))
+    return result
+
+
+# The operators are the same on the CPU.
+dynamic_expand_xla, dynamic_view_xla = dynamic_expand, dynamic_view
+
+
+def dynamic_expand_meta(*args: Any) -> Tensor:
+    """What `dynamic_expand` gives, without values."""
+    return dynamic_expand(*(each.to("meta") if isinstance(each, Tensor) else each for each in args))
+
+
+def dynamic_view_meta(*args: Any) -> Tensor:
+    """What `dynamic_view` gives, without values."""
+    return dynamic_view(*(each.to("meta") if isinstance(each, Tensor) else each for each in args))

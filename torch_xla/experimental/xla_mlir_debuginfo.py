@@ -1,0 +1,26 @@
+"""Notes in the locations of the StableHLO that is exported."""
+
+import torch
+
+
+def write_mlir_debuginfo(x: torch.Tensor, data: str) -> torch.Tensor:
+    """A copy of `x`; the text `data` stands in the location of an operation there, in StableHLO.
+
+    The compiler takes that operation out again. The same as `torch.ops.xla.write_mlir_debuginfo`.
+
+    >>> import torch, torch_xla
+    >>> from torch_xla.experimental.xla_mlir_debuginfo import write_mlir_debuginfo
+    >>> write_mlir_debuginfo(torch.ones(2, device="xla") + 1, "sum of ones")
+    tensor([2., 2.], device='xla:0')
+    """
+    result: torch.Tensor = torch.ops.xla.write_mlir_debuginfo(x, data)
+    return result
+
+
+# The operator is the same on the CPU.
+write_mlir_debuginfo_tensor = write_mlir_debuginfo
+
+
+def write_mlir_debuginfo_meta(x: torch.Tensor, data: str) -> torch.Tensor:
+    """What the operator gives, without values."""
+    return torch.empty_like(x)
