@@ -116,14 +116,14 @@ def distributed_start_seconds() -> int:
     return max(1, _integer("DIST_SERVICE_START_TIMEOUT_IN_SEC", "300"))
 
 
-def shutdown_minutes() -> float:
-    """DIST_SERVICE_SHUTDOWN_TIMEOUT_IN_MIN: how long a process that has ended waits for the others to end."""
-    return _integer("DIST_SERVICE_SHUTDOWN_TIMEOUT_IN_MIN", "5")
-
-
 def rendezvous_seconds() -> int:
     """XLA_RENDEZVOUS_TIMEOUT: how long a process waits for the others at a rendezvous, in seconds."""
     return max(1, _integer("XLA_RENDEZVOUS_TIMEOUT", "600"))
+
+
+def collective_seconds() -> int:
+    """XLA_COLLECTIVE_TIMEOUT: how long a process waits in a collective for one that does not come, in seconds."""
+    return max(1, _integer("XLA_COLLECTIVE_TIMEOUT", "600"))
 
 
 def gradient_bucket_mebibytes() -> int:

@@ -8,6 +8,7 @@
       TransferRefused     a value would travel within `torch_xla.debug.no_transfer()`
       NotComputed         the elements of a tensor were asked for that was only planned
       NotFinite           a step computed NaN or inf while somebody looked for them
+      PeerError           another process of the program is lost, late, or does something else
     NotImplementedError
       NoLowering          an operator has neither a rule nor a CPU kernel
 
@@ -33,6 +34,10 @@ class NotComputed(RuntimeError):
 
 class NotFinite(RuntimeError):
     """A step computed NaN or inf while somebody looked for them."""
+
+
+class PeerError(RuntimeError):
+    """Another process of the program is lost, late, or does something else than this one."""
 
 
 class CompilationRefused(RuntimeError):

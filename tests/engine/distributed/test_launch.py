@@ -15,7 +15,7 @@ import torch_xla.core.xla_model as xm
 import torch_xla.distributed.xla_multiprocessing as xmp
 import torch_xla.runtime as xr
 from tests.support.fleet import fleet_of
-from torch_xla._engine.client import coordination
+from torch_xla._engine import errors
 
 ROOT = Path(__file__).parents[3]
 
@@ -79,7 +79,7 @@ def test_one_process_saves_or_each(tmp_path: Path) -> None:
 def come_to_different_places() -> str:
     try:
         xm.rendezvous("here" if xr.global_ordinal() else "there")
-    except coordination.PeerError as error:
+    except errors.PeerError as error:
         return str(error)
     return ""
 

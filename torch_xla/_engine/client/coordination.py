@@ -3,33 +3,34 @@
 import atexit
 import datetime
 import importlib.metadata
+import json
 import logging
+import os
 import socket
 import sys
 import threading
 import time
+import traceback
 from typing import Any
 
 from .. import config
+from ..errors import PeerError
+from ..metrics import lines
 from ..private import coordination as private
 from ..private.c10d import rendezvous
-from . import processes
+from . import peers, processes
 
 logger = logging.getLogger(__name__)
 
 _PREFIX = "torch_xla"
-# A port is chosen and then bound: another program may take it in between.
-_ATTEMPTS = 8
+# So many seconds at a time a process waits for another, and then looks whether one has failed.
+_SLICE = 0.5
 
 _lock = threading.RLock()
 _client: Any = None
 _round = 0
-_failed = False
-_service: Any = None  # if the processes speak through this one
-
-
-class PeerError(RuntimeError):
-    """Another process of the program is lost, late, or does something else."""
+_failed: BaseException | None = None
+_service: private.Service | None = None  # if this process has started it
 
 
 def connect() -> None:
@@ -45,16 +46,14 @@ def connect() -> None:
             )
         place, store = processes.place(), _meeting_place()
         seconds = config.distributed_start_seconds()
-        _arrive(store, place, seconds)
+        everyone = _arrive(store, place, seconds)
         if place.index == 0 and not processes.is_served:
             serve(store, place.address, place.count)
-        address, versions = store.get(f"{_PREFIX}/coordinator").decode().split("\n")
-        if versions != _versions():
-            raise RuntimeError(
-                f"Process {place.index} runs {_versions()}, and others run {versions}: install the same versions."
-            )
+        address = store.get(f"{_PREFIX}/coordinator").decode()
         _client = private.connect(address, place.index, place.count, config.heartbeat_seconds(), seconds)
         private.listen_on("127.0.0.1" if place.is_on_one_machine else _own_address(place.address))
+        started_by_us = processes.is_served or config.torchrun() is not None
+        peers.begin(_client, place, [peers.Here(*each["here"]) for each in everyone], started_by_us)
         atexit.register(disconnect)
 
 
@@ -66,9 +65,17 @@ def _meeting_place() -> Any:
     return store
 
 
-def _arrive(store: Any, place: processes.Place, seconds: int) -> None:
+def _arrive(store: Any, place: processes.Place, seconds: int) -> list[dict[str, Any]]:
+    """Says that this process is here, and returns what all have said; refuses those that do not belong together."""
     keys = [f"{_PREFIX}/here/{index}" for index in range(place.count)]
-    store.set(keys[place.index], socket.gethostname())
+    own = {"here": peers.here(), "count": place.count, "versions": _versions(), "host": socket.gethostname()}
+    if store.add(f"{_PREFIX}/times/{place.index}", 1) > 1:
+        other = json.loads(store.get(keys[place.index]))
+        raise PeerError(
+            f"Process {place.index} of {place.count} is there already (process {other['here'][1]} on {other['host']}), "
+            f"and process {os.getpid()} on {own['host']} says that it is the same. Each needs a RANK of its own."
+        )
+    store.set(keys[place.index], json.dumps(own))
     try:
         store.wait(keys, datetime.timedelta(seconds=seconds))
     except RuntimeError as error:
@@ -78,32 +85,34 @@ def _arrive(store: Any, place: processes.Place, seconds: int) -> None:
             f"{', '.join(late)} to start. Did it fail, or is the number of processes (WORLD_SIZE) wrong? "
             f"DIST_SERVICE_START_TIMEOUT_IN_SEC sets how long to wait."
         ) from error
+    everyone: list[dict[str, Any]] = [json.loads(store.get(key)) for key in keys]
+    for index, other in enumerate(everyone):
+        if other["count"] != place.count:
+            raise PeerError(
+                f"Process {place.index} is one of {place.count}, and process {index} one of {other['count']}: give all "
+                f"the same WORLD_SIZE."
+            )
+        if other["versions"] != own["versions"]:
+            raise PeerError(
+                f"Process {place.index} runs {own['versions']}, and process {index} on {other['host']} runs "
+                f"{other['versions']}: install the same versions."
+            )
+    return everyone
 
 
-def serve(store: Any, host: str, count: int) -> Any:
+def serve(store: Any, host: str, count: int) -> private.Service:
     """Starts the service by which `count` processes speak, at the address `host`, and tells them by `store` where."""
     global _service
-    wanted, seconds = config.coordinator_port(), config.distributed_start_seconds()
-    address = ""
-    for attempt in range(_ATTEMPTS):
-        address = f"{host}:{wanted or _free_port(host)}"
-        try:
-            _service = private.serve(address, count, config.heartbeat_seconds(), seconds)
-            break
-        except RuntimeError as error:
-            if wanted or attempt == _ATTEMPTS - 1:
-                raise RuntimeError(
-                    f"Cannot listen on {address} ({error}). Another program may use the port: XLA_COORDINATOR_PORT "
-                    f"chooses one; unset, a free one is taken."
-                ) from error
-    store.set(f"{_PREFIX}/coordinator", f"{address}\n{_versions()}")
+    wanted = config.coordinator_port()
+    try:
+        _service = private.Service(host, wanted, count, config.heartbeat_seconds(), config.distributed_start_seconds())
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"Cannot listen on {error}. Another program may use the port, one that was left behind perhaps: "
+            f"XLA_COORDINATOR_PORT chooses one; unset, a free one is taken."
+        ) from error
+    store.set(f"{_PREFIX}/coordinator", _service.address)
     return _service
-
-
-def _free_port(host: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
 
 
 def _own_address(towards: str) -> str:
@@ -119,46 +128,41 @@ def _versions() -> str:
 
 
 def disconnect() -> None:
-    """Leaves the other processes. If they speak through this one it waits for them, unless it failed."""
+    """Leaves the other processes; says why, if this one has failed."""
     global _client, _service
     with _lock:
         connection, _client = _client, None
         service, _service = _service, None
-        if connection is None or _failed or getattr(sys, "last_value", None) is not None:
+        watch = peers.watch()
+        if connection is None or watch is None:
             return
-        place = processes.place()
-        try:
-            connection.key_value_set(f"{_PREFIX}/ended/{place.index}", "")
-            if service is not None:
-                _wait_for_the_others(connection, place)
-            private.disconnect()
-            if service is not None:
-                service.shutdown()
-        except RuntimeError as error:
-            logger.warning("Process %d could not take leave of the others: %s", place.index, error)
+        error = _failed or getattr(sys, "last_value", None)
+        watch.end(_farewell(watch, error) if error is not None else "")
+        if error is None:
+            try:
+                private.disconnect()
+            except RuntimeError as refused:
+                logger.warning("Process %d could not take leave of the others: %s", watch.place.index, refused)
+        if service is not None:
+            service.shutdown()
 
 
-def _wait_for_the_others(connection: Any, place: processes.Place) -> None:
-    seconds = 60 * config.shutdown_minutes()
-    end = time.monotonic() + seconds
-    for index in range(place.count):
-        left = max(0.001, end - time.monotonic())
-        try:
-            connection.blocking_key_value_get(f"{_PREFIX}/ended/{index}", int(1000 * left))
-        except RuntimeError:
-            logger.warning(
-                "Process %d ends, and process %d has not ended within %d s: it can no longer speak with the others.",
-                place.index,
-                index,
-                seconds,
-            )
-            return
+def _farewell(watch: peers.Watch, error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    users = [frame for frame in frames if lines.belongs_to_user(frame.filename)]
+    where = f" at {users[-1].filename}:{users[-1].lineno} in {users[-1].name}" if users else ""
+    said = "".join(traceback.format_exception_only(error)).strip()
+    return (
+        f"Process {watch.place.index} of {watch.place.count} ended by an exception{where}, after step {watch.step}:\n"
+        f"{said}"
+    )
 
 
-def note_exception() -> None:
-    """Says that this process ends by an exception: it then leaves without waiting, which the others notice."""
+def note_exception(error: BaseException) -> None:
+    """Says that this process ends by `error`, so that the others do not wait for it."""
     global _failed
-    _failed = True
+    _failed = error
+    disconnect()
 
 
 def client() -> Any:
@@ -179,10 +183,10 @@ def exchange(tag: str, payload: bytes) -> list[bytes]:
     connection = client()
     with _lock:
         _round += 1
-        here = f"{_PREFIX}/exchange/{_round}"
+        here = f"exchange/{_round}"
         seconds = config.rendezvous_seconds()
-        connection.key_value_set_bytes(f"{here}/{place.index}", tag.encode() + b"\0" + payload)
-        brought = _collect(connection, here, place, tag, seconds)
+        connection.key_value_set_bytes(f"{_PREFIX}/{here}/{place.index}", tag.encode() + b"\0" + payload)
+        brought = _collect(here, place, tag, seconds)
         # When all have come to this round, all have read the last.
         connection.key_value_delete(f"{_PREFIX}/exchange/{_round - 1}/{place.index}")
     for index, (other, _) in enumerate(brought):
@@ -194,26 +198,35 @@ def exchange(tag: str, payload: bytes) -> list[bytes]:
     return [data for _, data in brought]
 
 
-def _collect(connection: Any, here: str, place: processes.Place, tag: str, seconds: float) -> list[tuple[str, bytes]]:
+def _collect(here: str, place: processes.Place, tag: str, seconds: float) -> list[tuple[str, bytes]]:
     brought: list[tuple[str, bytes]] = []
     end = time.monotonic() + seconds
     for index in range(place.count):
-        left = max(0.0, end - time.monotonic())
         try:
-            found = connection.blocking_key_value_get_bytes(f"{here}/{index}", max(1, int(1000 * left)))
-        except Exception as error:
-            raise PeerError(_absence(index, place, tag, seconds, error)) from error
-        name, _, data = found.partition(b"\0")
+            name, _, data = awaited(f"{here}/{index}", end - time.monotonic()).partition(b"\0")
+        except TimeoutError as error:
+            raise PeerError(
+                f"Process {place.index} of {place.count} waited {seconds:.0f} s for process {index} at {tag!r}, which "
+                f"did not come. XLA_RENDEZVOUS_TIMEOUT sets how long to wait."
+            ) from error
         brought.append((name.decode(), data))
     return brought
 
 
-def _absence(index: int, place: processes.Place, tag: str, seconds: float, error: Exception) -> str:
-    if "DEADLINE" not in str(error):
-        return (
-            f"Process {place.index} waited for process {index} at {tag!r}, and can no longer reach the others: {error}"
-        )
-    return (
-        f"Process {place.index} of {place.count} waited {seconds:.0f} s for process {index} at {tag!r}, which did not "
-        f"come. XLA_RENDEZVOUS_TIMEOUT sets how long to wait."
-    )
+def awaited(key: str, seconds: float) -> bytes:
+    """What another process puts under `key`. Raises a fault that one declares, and `TimeoutError` after so long."""
+    connection = client()
+    end = time.monotonic() + seconds
+    while True:
+        left = max(0.001, end - time.monotonic())
+        try:
+            found: bytes = connection.blocking_key_value_get_bytes(
+                f"{_PREFIX}/{key}", int(1000 * min(left, _SLICE)) or 1
+            )
+            return found
+        except RuntimeError as error:
+            peers.check()
+            if "DEADLINE" not in str(error):
+                raise PeerError(f"The other processes can no longer be reached: {error}") from error
+            if left <= _SLICE:
+                raise TimeoutError(f"nothing came within {seconds:.0f} s") from error

@@ -24,6 +24,8 @@ from ..private import jax as private
 # What a program gives but for the last, which is there when its collectives are done.
 _RESULTS = operator.itemgetter(slice(-1))
 
+_WORK = 1024
+
 
 def of_each(
     function: Callable[..., Any],
@@ -46,7 +48,7 @@ def of_each(
         differ = [
             jnp.where(rank[0] < 0, jnp.zeros_like(x), x) if s else x for x, s in zip(arrays, scalars, strict=True)
         ]
-        replicas.begin(rank)
+        replicas.begin(_worth_a_thread(rank) if target.is_host else rank)
         return (*function(*differ), replicas.end())
 
     each = [*taken, jax.ShapeDtypeStruct((1,), np.int32)]
@@ -58,6 +60,15 @@ def of_each(
         for one, spec in zip(each, into, strict=True)
     ]
     return spread, described
+
+
+def _worth_a_thread(rank: jax.Array) -> jax.Array:
+    """What `rank` is, after some work.
+
+    XLA's CPU client runs programs of less than 1000 operations in the thread that starts them. One that waits for other
+    processes there could not be interrupted, and would not hear that one of them is lost.
+    """
+    return rank + jnp.minimum(jnp.sum(jnp.arange(_WORK, dtype=rank.dtype) * rank), 0)
 
 
 def _of_all(size: tuple[int, ...], count: int) -> tuple[int, ...]:

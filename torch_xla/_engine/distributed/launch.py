@@ -1,6 +1,7 @@
 """Starts the processes of a program on this machine, one for each device."""
 
 import os
+import pickle
 import shutil
 import tempfile
 import weakref
@@ -9,12 +10,18 @@ from functools import partial
 from typing import Any
 
 from torch.distributed import FileStore  # type: ignore[attr-defined]
-from torch.multiprocessing.spawn import ProcessContext, start_processes
+from torch.multiprocessing.spawn import ProcessContext, ProcessExitedException, ProcessRaisedException, start_processes
 
 from .. import config
 from ..client import choice, coordination, platform, processes
 from ..client.processes import Place
+from ..errors import PeerError
 from . import collectives
+
+# So long, in seconds, the others may take to raise that one of them is gone.
+_GRACE = 10.0
+# What the last line of a traceback begins with if it tells of another process.
+_SECOND_HAND = f"{PeerError.__module__}.{PeerError.__qualname__}: "
 
 
 def start(
@@ -29,15 +36,15 @@ def start(
         )
     folder = tempfile.mkdtemp(prefix="torch_xla-")
     meeting = os.path.join(folder, "store")
+    service = None
     try:
-        context: ProcessContext = start_processes(
-            _run, (count, meeting, fn, tuple(args)), count, False, daemon, start_method
-        )
+        if count > 1:
+            service = coordination.serve(FileStore(meeting, count + 1), "127.0.0.1", count)
+        started = start_processes(_run, (count, meeting, fn, tuple(args)), count, False, daemon, start_method)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        _clean_up(folder, service)
         raise
-    # They speak through this process: who of them fails can be told by the others. Not before they are forked.
-    service = coordination.serve(FileStore(meeting, count + 1), "127.0.0.1", count) if count > 1 else None
+    context = Context(started.processes, started.error_files)
     weakref.finalize(context, _clean_up, folder, service)
     if not join:
         return context
@@ -48,6 +55,43 @@ def start(
         _end(context)
         raise
     return None
+
+
+class Context(ProcessContext):
+    """The processes that were started, which `join()` waits for."""
+
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
+        """Waits for processes to end; whether all have.
+
+        Raises what the first that failed raised, as `torch.multiprocessing` does, when the others have had the time to
+        say which it was (10 s, or `grace_period`), and have been ended.
+        """
+        try:
+            return bool(super().join(timeout, _GRACE if grace_period is None else grace_period))
+        except ProcessRaisedException as error:
+            # Several fail when one does. What it raised itself says more than what the others did for it.
+            first = next((index for index, text in self._raised().items() if _SECOND_HAND not in text), None)
+            if first is None or _SECOND_HAND not in str(error):
+                raise
+            said = f"\n\n-- Process {first} terminated with the following error:\n{self._raised()[first]}"
+            raise ProcessRaisedException(said, first, self.processes[first].pid) from None
+        except ProcessExitedException as error:
+            told = next((text for text in self._raised().values() if _SECOND_HAND in text), "")
+            if told:
+                said = f"{error}\n{told.rpartition(_SECOND_HAND)[2].strip()}"
+                raise ProcessExitedException(
+                    said, error.error_index, error.error_pid, error.exit_code, error.signal_name
+                ) from None
+            raise
+
+    def _raised(self) -> dict[int, str]:
+        """The traceback of each process that raised something."""
+        found = {}
+        for index, path in enumerate(self.error_files):
+            if os.path.exists(path):
+                with open(path, "rb") as file:  # written by our own child, and nobody else may write there
+                    found[index] = str(pickle.load(file))
+        return found
 
 
 def _clean_up(folder: str, service: Any) -> None:
@@ -78,8 +122,8 @@ def _run(index: int, count: int, meeting: str, fn: Callable[..., Any], args: tup
         fn(index, *args)
         if count > 1:
             collectives.start()  # others may wait for what this process has recorded
-    except BaseException:
-        coordination.note_exception()
+    except BaseException as error:
+        coordination.note_exception(error)
         raise
     coordination.disconnect()  # a forked process does not come to its exit functions
 

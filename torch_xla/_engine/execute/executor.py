@@ -25,7 +25,7 @@ from ..metrics import events, lines
 from ..metrics.events import Cause
 from ..metrics.lines import Line
 from ..uninterrupted import run_through
-from . import progress
+from . import agreement, progress, waiting
 from .offending import tell_hlo
 
 # The user's line of each operation of a program: looked up only where somebody wants to know.
@@ -105,14 +105,15 @@ def run(
     """
     global _step, _latest
     refuse_fork()
+    is_exchange = program.target.axis is not None
+    if is_exchange:
+        agreement.before(program, _step, source_lines)
     runs_again = program.compiled_for(numbers)
     if runs_again:
         _cached.value += 1
     else:
         _compile(program, buffers, numbers, cause, source_lines())
-    flight = _flights.get(program.target)
-    if flight is None:
-        flight = _flights.setdefault(program.target, _Flight())
+    flight = _flights.get(program.target) or _flights.setdefault(program.target, _Flight())
     is_counted = program.bytes >= _COUNTED and program.target.is_host
     begins = time.perf_counter_ns()
     if is_counted:
@@ -143,14 +144,20 @@ def run(
         if isinstance(error, jax.errors.JaxRuntimeError):
             raise _failure_of(program, numbers, error, f"step {_step}", source_lines()) from error
         raise
+    if is_exchange:
+        agreement.after(program, source_lines)
     _executing.add(time.perf_counter_ns() - start)
     _step += 1
     if len(flight.reports) > _MOST_REPORTS:
         _raise_failed(flight)
     if events.closely:
-        seconds = (time.perf_counter_ns() - start) * 1e-9
-        frames = lines.user_lines(events.depth)
-        events.emit(events.Execution(program, tuple(numbers), cause, frames, start * 1e-9, seconds))
+        _tell_run(program, numbers, cause, start)
+
+
+def _tell_run(program: Program, numbers: Sequence[float | int], cause: Cause, start: int) -> None:
+    seconds = (time.perf_counter_ns() - start) * 1e-9
+    frames = lines.user_lines(events.depth)
+    events.emit(events.Execution(program, tuple(numbers), cause, frames, start * 1e-9, seconds))
 
 
 def _run(
@@ -230,7 +237,7 @@ def _make_room(running: "deque[tuple[int, list[Any]]]", needed: int) -> None:
         if all([end.is_ready() for end in ends]):
             continue
         start = time.perf_counter()
-        jax.block_until_ready(ends)
+        waiting.until_ready(ends)
         waited = time.perf_counter() - start
         if waited > _LONG:
             # XLA tells that a program has ended and frees its memory then, in a thread that this one was just woken in
@@ -270,7 +277,7 @@ def _wait(flight: _Flight) -> None:
             return
         step, ends, program, numbers, source_lines = first
         try:
-            jax.block_until_ready(_still_there(ends))
+            waiting.until_ready(_still_there(ends))
             if program.graph.effects:
                 jax.effects_barrier()
         except jax.errors.JaxRuntimeError as error:
@@ -304,6 +311,7 @@ def _raise_failed(flight: _Flight) -> None:
         except IndexError:
             return  # another thread looks at the last
         array, plan, line = first
+        waiting.until_ready([array])
         found = np.asarray(array)
         if plan.effect is not None and plan.effect.kind is Kind.CHECK:
             error = value_checks.complaint(plan, found, None if line is None else lines.text(line))
@@ -331,8 +339,8 @@ def _failure_of(
     error: Exception,
     where: str,
     source_lines: Sequence[Line | None],
-) -> ExecutionError:
-    return failure(error, where, lines.summary(source_lines) + tell_hlo(program, numbers))
+) -> RuntimeError:
+    return waiting.failure_of(error) or failure(error, where, lines.summary(source_lines) + tell_hlo(program, numbers))
 
 
 def failure(error: Exception, where: str, origin: str) -> ExecutionError:

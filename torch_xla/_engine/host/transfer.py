@@ -9,7 +9,7 @@ import torch
 
 from .. import dtypes, metrics
 from ..client import buffers
-from ..execute import executor
+from ..execute import executor, waiting
 from ..graph.tape import Value
 from ..metrics import Unit, events
 from ..metrics.events import Direction, Transfer
@@ -72,6 +72,7 @@ def fetch(value: Value, callers: int = 0) -> np.ndarray:
         compute((value,), of_transfer=True)
     buffer, start = value.buffer, time.perf_counter()
     try:
+        waiting.until_ready((buffer,))
         array = buffers.get(buffer)
     except jax.errors.JaxRuntimeError as error:
         raise executor.failure(error, "an earlier step", "") from error

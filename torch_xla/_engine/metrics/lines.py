@@ -41,6 +41,11 @@ def belongs_to_user(filename: str) -> bool:
     return not filename.startswith(_STANDARD_LIBRARY) or any(folder in filename for folder in _INSTALLED)
 
 
+def is_ours(filename: str) -> bool:
+    """Whether a file belongs to this package."""
+    return filename.startswith(_PACKAGE + os.sep)
+
+
 def user_frame(start: FrameType | None = None) -> FrameType | None:
     """The innermost frame of the user's program, from `start` outwards; `None` in threads of PyTorch and of loaders."""
     frame: FrameType | None = start or sys._getframe(1)

@@ -1,25 +1,54 @@
 """The service by which the processes of a JAX program find each other, started by hand.
 
 `jax.distributed.initialize` makes a client that ends its process by SIGABRT when another process is lost, and a service
-that listens on every address of the machine.
+that listens on every address of the machine and ends with the process that started it: then all others end by SIGABRT.
 """
 
+import json
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from jax._src import distributed, xla_bridge
 from jax._src.lib import _jax  # type: ignore[attr-defined]
 
+# What the service imports is what this process would; its own folder is not on the path, where `jax.py` would be found.
+_START = """
+import json, runpy, sys
+sys.path[:] = json.loads(sys.argv.pop(1))
+runpy.run_path(sys.argv.pop(1), {}, "__main__")
+"""
 
-def serve(address: str, count: int, heartbeat: int, start: int) -> Any:
-    """Starts the service for `count` processes at `address` and returns it: `shutdown()` ends it. Times in seconds.
 
-    Its tasks are recoverable: else a lost one would end all others by SIGABRT. The function that a client can call
-    instead takes a status that Python has no type for.
-    """
-    return _jax.get_distributed_runtime_service(
-        address, count, heartbeat_timeout=heartbeat, cluster_register_timeout=start, recoverable=True
-    )
+class Service:
+    """The service, in a process of its own: that ends when this one has, and nobody is connected any more."""
+
+    def __init__(self, host: str, port: int, count: int, heartbeat: int, start: int) -> None:
+        arguments = [host, *map(str, (port, count, heartbeat, start))]
+        program = str(Path(__file__).with_name("coordination_service.py"))
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-c", _START, json.dumps(sys.path), program, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # who ends this one and its group leaves it to the others
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.address = self._process.stdout.readline().strip()
+        """Where it listens."""
+        if not self.address or self.address.startswith("error "):
+            self.shutdown()
+            raise RuntimeError(self.address.removeprefix("error ") or "the process of the service did not start")
+
+    def shutdown(self) -> None:
+        """Lets it end, when the others have left it."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.returncode = self._process.poll() or 0  # nobody waits for it, and that is no leak
 
 
 def connect(address: str, index: int, count: int, heartbeat: int, start: int) -> Any:

@@ -1,0 +1,125 @@
+"""Waiting for the device, where other processes may keep it waiting for ever.
+
+A collective waits, in C++, for processes that may be gone or never come, and nothing interrupts that. So in a program
+of several processes a thread of its own waits for the device, and the one that asked waits for that thread: it hears
+when a process declares a fault, and Ctrl-C reaches it. Who has waited for long asks the others where they are.
+"""
+
+import atexit
+import logging
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+
+from .. import config
+from ..client import peers
+from ..errors import PeerError
+from . import agreement
+
+logger = logging.getLogger(__name__)
+
+# How long a process waits before it looks at the clock.
+_SECOND = 1.0
+
+
+class _Request:
+    """Arrays that somebody waits for."""
+
+    def __init__(self, arrays: list[Any]) -> None:
+        self.arrays = arrays
+        self.done = threading.Event()
+        self.has_ended = False
+        self.error: Exception | None = None
+
+
+class _Waiter:
+    """A thread that waits for one request after the other."""
+
+    def __init__(self) -> None:
+        self.requests: queue.SimpleQueue[_Request] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="torch_xla-waiter", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            request = self.requests.get()
+            try:
+                jax.block_until_ready(request.arrays)
+            except Exception as error:
+                request.error = error
+            request.has_ended = True
+            request.done.set()
+            _idle.append(self)
+            del request
+
+
+_idle: list[_Waiter] = []
+# Those that somebody has given up waiting for.
+_stuck: list[_Request] = []
+
+
+def until_ready(arrays: Iterable[Any]) -> None:
+    """Waits until the arrays are there. Raises what computing them raised.
+
+    In a program of several processes it raises `PeerError` if one of them declares a fault, as soon as it does.
+    """
+    watch = peers.watch()
+    if watch is None:
+        jax.block_until_ready(arrays)
+        return
+    wanted = [array for array in arrays if not array.is_ready()]
+    if not wanted:
+        jax.block_until_ready(arrays)  # which raises, if it failed
+        return
+    request = _Request(wanted)
+    try:
+        waiter = _idle.pop()
+    except IndexError:
+        waiter = _Waiter()
+    watch.woken.add(request.done)
+    try:
+        waiter.requests.put(request)
+        _wait_for(request, watch)
+    finally:
+        watch.woken.discard(request.done)
+
+
+def _wait_for(request: _Request, watch: peers.Watch) -> None:
+    begin = time.monotonic()
+    patience = seconds = config.collective_seconds()
+    while not request.has_ended:
+        request.done.wait(_SECOND)
+        if watch.fault and not request.has_ended:
+            _stuck.append(request)
+            raise watch.error()
+        if not request.has_ended and time.monotonic() - begin > patience:
+            patience += seconds
+            agreement.look_for_the_missing(watch, seconds)
+    if request.error is not None:
+        raise failure_of(request.error) or request.error from request.error
+
+
+def failure_of(error: Exception) -> PeerError | None:
+    """What stands behind an error of the device, if it was another process."""
+    watch = peers.watch()
+    return watch.failure_of(str(error)) if watch is not None else None
+
+
+def _leave() -> None:
+    """Ends this process at once, after all else, if something runs that nobody waits for any more.
+
+    The client of the device would wait for it when Python closes it, and what it waits for may never come.
+    """
+    if any(not request.has_ended for request in _stuck):
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(1)
+
+
+# Before anything of the user's is registered, and so after all of that has been called.
+atexit.register(_leave)
