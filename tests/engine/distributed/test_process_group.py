@@ -241,3 +241,60 @@ def test_distributed_tensors_on_a_mesh_of_two_dimensions() -> None:
         assert coordinates == ((row, column), column, 2)
         assert part == whole[4 * row : 4 * row + 4, 2 * column : 2 * column + 2].tolist()
         assert product == (whole @ whole.t()).tolist()
+
+
+class Branches(torch.nn.Module):
+    """Rank 0 uses `left`, others `right`; nobody uses `nobody`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.left, self.right, self.nobody, self.all = (torch.nn.Linear(3, 3) for _ in range(4))
+
+    def forward(self, x: torch.Tensor, goes_left: bool) -> torch.Tensor:
+        return self.all((self.left if goes_left else self.right)(x))
+
+
+def train_branches() -> Any:
+    rank = join()
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for options in ({"find_unused_parameters": True}, {"static_graph": True}):
+            model = DistributedDataParallel(Branches().to("xla"), gradient_as_bucket_view=True, **options)
+            executions = []
+            for step in range(3):
+                model.zero_grad()
+                before = met.counter_value("ExecuteComputation") or 0
+                with model.no_sync():
+                    model(branch_input(rank, 2 * step).to("xla"), rank == 0).square().sum().backward()
+                model(branch_input(rank, 2 * step + 1).to("xla"), rank == 0).square().sum().backward()
+                torch_xla.sync()
+                executions.append((met.counter_value("ExecuteComputation") or 0) - before)
+            gradients = {n: None if p.grad is None else p.grad.cpu() for n, p in model.module.named_parameters()}
+            found.append((gradients, executions[-1]))
+        try:
+            model.register_comm_hook(None, lambda state, bucket: None)
+        except NotImplementedError as error:
+            found.append(str(error))
+    return found
+
+
+def branch_input(rank: int, step: int) -> torch.Tensor:
+    return torch.randn(2, 3, generator=torch.Generator().manual_seed(10 * rank + step))
+
+
+@pytest.mark.slow
+def test_parameters_that_some_or_none_use_are_found() -> None:
+    model = Branches()
+    for rank in range(COUNT):
+        for step in (4, 5):
+            (model(branch_input(rank, step), rank == 0).square().sum() / COUNT).backward()
+    for *ways, refused in fleet_of(COUNT).run(train_branches, seconds=300):
+        for gradients, executions in ways:
+            assert executions == 1
+            assert gradients["nobody.weight"] is None
+            for name, parameter in model.named_parameters():
+                if parameter.grad is not None:
+                    torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-4, atol=1e-5)
+        assert "a communication hook is called for buckets" in refused

@@ -11,6 +11,7 @@ from .. import config
 from ..client import platform, processes
 from ..client.processes import Place
 from ..private import c10d
+from . import reducer
 from .process_group import XlaGroup
 
 _registered = False
@@ -25,6 +26,7 @@ def register(group: Callable[..., XlaGroup] = XlaGroup) -> None:
     c10d.Backend.register_backend("xla", partial(_create, group), extended_api=True, devices=["xla"])
     for scheme in ("xla", "pjrt"):
         c10d.register_rendezvous_handler(scheme, _meet)
+    reducer.install()
     # In a program of several processes a mesh means them; alone, devices that SPMD divides tensors over.
     c10d.give_meshes_groups(lambda: processes.process_count() > 1)
 

@@ -1,0 +1,147 @@
+"""PyTorch's own ways to divide a model: by tensors, in a pipeline; checkpoints for another number of processes."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+import torch_xla
+import torch_xla.distributed.xla_backend  # noqa: F401  (registers the backend)
+import torch_xla.runtime as xr
+from tests.support.fleet import fleet_of
+
+
+def join() -> int:
+    """The rank of this process; the first test that runs makes the group."""
+    if not dist.is_initialized():
+        dist.init_process_group("xla", init_method="xla://")
+    return dist.get_rank()
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
+
+
+def data(step: int, size: int = 4) -> torch.Tensor:
+    return torch.randn(size, 6, generator=torch.Generator().manual_seed(step))
+
+
+def trained(model: nn.Module, steps: range, device: str, max_norm: float | None = None) -> list[Any]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    return [*losses(model, optimizer, steps, device, max_norm), optimizer]
+
+
+def losses(
+    model: nn.Module, optimizer: torch.optim.Optimizer, steps: range, device: str, max_norm: float | None = None
+) -> list[Any]:
+    found = []
+    for step in steps:
+        loss = model(data(step).to(device)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        if max_norm is not None:
+            norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+            found.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+        optimizer.step()
+        if device == "xla":
+            torch_xla.sync()
+        found.append(loss.detach())
+    return [each.item() for each in found]
+
+
+def by_tensors() -> Any:
+    join()
+    mesh = init_device_mesh("xla", (2,), mesh_dim_names=("tp",))
+    model = network().to("xla")
+    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    held = model[0].weight.to_local().shape
+    return trained(model, range(3), "xla", max_norm=0.1)[:-1], list(held)
+
+
+def in_a_pipeline() -> Any:
+    rank = join()
+    whole = network()
+    stage = PipelineStage(
+        (whole[:2] if rank == 0 else whole[2:]).to("xla"), rank, 2, torch.device("xla"), group=dist.group.WORLD
+    )
+    schedule = ScheduleGPipe(stage, 2, loss_fn=lambda y, target: (y - target).square().mean())
+    x, target = data(0).to("xla"), torch.ones(4, 4, device="xla")
+    found: list[torch.Tensor] = []
+    if rank == 0:
+        schedule.step(x)
+    else:
+        schedule.step(target=target, losses=found)
+    torch_xla.sync()
+    return [loss.item() for loss in found], {n: p.grad.cpu() for n, p in stage.submod.named_parameters()}
+
+
+def sharded(processes: int) -> nn.Module:
+    model = network().to("xla")
+    return fully_shard(model, mesh=init_device_mesh("xla", (processes,)))
+
+
+def save(folder: str) -> Any:
+    join()
+    model = sharded(xr.world_size())
+    *found, optimizer = trained(model, range(2), "xla", max_norm=0.1)
+    weights, states = get_state_dict(model, optimizer)
+    dcp.save({"model": weights, "optimizer": states}, checkpoint_id=folder)
+    return found + losses(model, optimizer, range(2, 4), "xla")
+
+
+def resume(folder: str) -> Any:
+    join()
+    model = sharded(xr.world_size())
+    nn.init.zeros_(model[0].weight)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    weights, states = get_state_dict(model, optimizer)
+    dcp.load({"model": weights, "optimizer": states}, checkpoint_id=folder)
+    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=states)
+    return losses(model, optimizer, range(2, 4), "xla")
+
+
+def divided_by_tensors_and_stages() -> Any:
+    return by_tensors(), in_a_pipeline()
+
+
+@pytest.mark.slow
+def test_tensors_and_stages_are_divided() -> None:
+    expected = trained(network(), range(3), "cpu", max_norm=0.1)[:-1]
+    answers = fleet_of(2).run(divided_by_tensors_and_stages, seconds=300)
+    for (found, held), _ in answers:
+        assert found == pytest.approx(expected, rel=1e-4)
+        assert held == [4, 6]
+
+    alone = network()
+    parts = [(alone(x) - 1).square().mean() for x in data(0).chunk(2)]
+    (sum(parts) / 2).backward()
+    assert answers[1][1][0] == pytest.approx([part.item() for part in parts], rel=1e-5)
+    for rank, prefix in ((0, 0), (1, 2)):
+        for name, gradient in answers[rank][1][1].items():
+            whole = dict(alone.named_parameters())
+            position, _, rest = name.partition(".")
+            torch.testing.assert_close(gradient, whole[f"{int(position) + prefix}.{rest}"].grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
+    expected = trained(copy.deepcopy(network()), range(2), "cpu", max_norm=0.1)
+    *before, optimizer = expected
+    first = fleet_of(3).run(save, str(tmp_path), seconds=300)
+    second = fleet_of(2).run(resume, str(tmp_path), seconds=300)
+    for found in first:
+        assert found[: len(before)] == pytest.approx(before, rel=1e-4)
+    for found in second:
+        assert found == pytest.approx(first[0][-2:], rel=1e-4)
