@@ -1,5 +1,10 @@
 """Values divided among four virtual CPU devices: each function is a part of tests/engine/record/test_placement.py."""
 
+import json
+import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 
 import numpy as np
@@ -9,12 +14,16 @@ from jax.sharding import PartitionSpec as P
 
 import torch_xla
 import torch_xla.debug.metrics as met
+import torch_xla.runtime
 from tests.support import parts
+from torch_xla._engine.compile import disk, stages
 from torch_xla._engine.graph.sharding import Sharding
 from torch_xla._engine.graph.text import to_text
 from torch_xla._engine.lowering.sharding import from_jax
+from torch_xla._engine.metrics import counters
 from torch_xla._engine.record import pending, placement
 from torch_xla._engine.record.device import device_at
+from torch_xla._engine.record.sync import clear_schedules
 
 # Four devices are a grid of 2 × 2.
 ROWS = Sharding(((0,),))
@@ -188,6 +197,85 @@ def random_numbers_are_drawn() -> None:
     assert 0 < x.mean().item() < 1 and len(set(x.flatten().tolist())) == 32
 
 
+def _counted() -> list[int]:
+    return [counters.value_of(name) or 0 for name in ("UncachedCompile", "PersistentCacheHit", "StagedProgram")]
+
+
+def _deep_model() -> torch.nn.Sequential:
+    def layer() -> torch.nn.Module:
+        wide, narrow = torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)
+        return torch.nn.Sequential(wide, torch.nn.Tanh(), narrow, torch.nn.LayerNorm(8), torch.nn.GELU())
+
+    return torch.nn.Sequential(*[layer() for _ in range(6)])
+
+
+def _of_a_deep_model() -> tuple[list[float], list[int], list[object]]:
+    """Losses of some steps, what they added to the counters, and how the parameters are divided at the end."""
+    clear_schedules()
+    before = _counted()
+    torch.manual_seed(0)
+    model = _deep_model().to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for layer in model:
+        placement.place(layer[0].weight, COLUMNS)
+    x = torch.linspace(-1, 1, 64).view(8, 8).to("xla")
+    placement.place(x, ROWS)
+    losses = []
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        torch_xla.sync()
+        losses.append(loss.item())
+    added = [now - old for now, old in zip(_counted(), before, strict=True)]
+    return losses, added, [placement.sharding_of(p) for p in model.parameters()]
+
+
+def _with_a_cache(place: str) -> None:
+    """Prints what the deep model gives whole and in stages, with executables kept at `place`."""
+    torch_xla.runtime.initialize_cache(place)
+    disk.WORTH_KEEPING_SECONDS = 0.0
+    stages.LEAST_BYTES_ON_HOST = 1
+    found = []
+    for spared in ("0", "1"):
+        os.environ["XLA_STAGE_OPERATIONS"] = spared
+        losses, added, shardings = _of_a_deep_model()
+        found.append([losses, added, list(map(str, shardings))])
+    print(json.dumps(found))
+
+
+def what_is_divided_is_found_on_disk_by_another_process_whole_and_in_stages() -> None:
+    with tempfile.TemporaryDirectory() as place:
+        command = [sys.executable, "-W", "error", "-m", "tests.support.spread", place]
+        done = [subprocess.run(command, capture_output=True, text=True) for _ in range(2)]
+    assert not any(each.returncode for each in done), done[0].stderr + done[1].stderr
+    runs = zip(*(json.loads(each.stdout) for each in done), strict=True)
+    for staged, ((losses, first, placed), (again, second, placed_again)) in enumerate(runs):
+        assert losses == again and placed == placed_again
+        assert (first[2] > 0) == bool(staged) and first[0] > 0 and first[1] == 0, first
+        assert second[0] == 0 and second[1] > 0 and second[2] == first[2], second
+        torch.testing.assert_close(losses, _expected_of_a_deep_model(), rtol=1e-4, atol=1e-6)
+        assert placed[0] == str(COLUMNS)
+
+
+def _expected_of_a_deep_model() -> list[float]:
+    torch.manual_seed(0)
+    model = _deep_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    x, losses = torch.linspace(-1, 1, 64).view(8, 8), []
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
 if __name__ == "__main__":
     placement.spread(device_at(0))
-    parts.run_all(globals())
+    if len(sys.argv) > 1:
+        _with_a_cache(sys.argv[1])
+    else:
+        parts.run_all(globals())

@@ -113,7 +113,19 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-FIELDS = ("program", "environment", "seconds", "bytes", "name", "inputs", "outputs", "weak", "donated", "more")
+FIELDS = (
+    "program",
+    "environment",
+    "seconds",
+    "bytes",
+    "name",
+    "inputs",
+    "outputs",
+    "divided",
+    "weak",
+    "donated",
+    "more",
+)
 
 
 @given(field=st.sampled_from(FIELDS), value=json_values)
@@ -293,7 +305,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from torch_xla._engine.compile import disk, executable_file, signing_key
-header = executable_file.Header("0" * 32, {"a": "b"}, 1.0, 3_000_000, "f", (), (), (), ())
+header = executable_file.Header("0" * 32, {"a": "b"}, 1.0, 3_000_000, "f", (), (), (), (), ())
 data = executable_file.joined(header, bytes(range(250)) * 12_000, signing_key.signature)
 while True:
     disk.adopt(Path(sys.argv[1]), "one.xla", data)
@@ -327,7 +339,7 @@ def test_a_writer_that_is_killed_never_leaves_half_a_file(tmp_path: Path) -> Non
 
 def test_a_header_is_the_same_after_it_was_written() -> None:
     header = executable_file.Header(
-        "p", {"jax": "1"}, 0.5, 3, "f", (((2, 3), "float32"),), (((), "bool"),), (0,), (0, 1)
+        "p", {"jax": "1"}, 0.5, 3, "f", (((2, 3), "float32"),), (((), "bool"),), (((0, 1), ()),), (0,), (0, 1)
     )
     assert executable_file.split(executable_file.joined(header, b"abc", signing_key.signature)) == (header, b"abc")
     with pytest.raises(executable_file.Unreadable):

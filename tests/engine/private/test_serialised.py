@@ -13,23 +13,25 @@ import pytest
 from torch_xla._engine.private import jax as private
 
 DEVICE = jax.devices("cpu")[0]
+PLACED = jax.sharding.SingleDeviceSharding(DEVICE)
 
 
 def compiled(function: Callable[..., Any], *arguments: Any, **options: Any) -> jax.stages.Compiled:
-    placed = jax.sharding.SingleDeviceSharding(DEVICE)
-    described = [jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=placed) for each in arguments]
+    described = [jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=PLACED) for each in arguments]
     return jax.jit(function, keep_unused=True, **options).trace(*described).lower().compile()
 
 
 def again(executable: jax.stages.Compiled, donated: tuple[int, ...] = ()) -> jax.stages.Compiled:
     found = private.serialised(executable)
     weak = set(found.weak)
-    inputs = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in jax.tree.leaves(executable.args_info)]
+    inputs = [
+        jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=PLACED) for each in jax.tree.leaves(executable.args_info)
+    ]
     outputs = [
-        jax.ShapeDtypeStruct(each.shape, each.dtype, weak_type=place in weak)
+        jax.ShapeDtypeStruct(each.shape, each.dtype, weak_type=place in weak, sharding=PLACED)
         for place, each in enumerate(jax.tree.leaves(executable.out_info))
     ]
-    return private.compiled_from(private.load(found.data, DEVICE), found.name, DEVICE, inputs, outputs, donated)
+    return private.compiled_from(private.load(found.data, [DEVICE]), found.name, [DEVICE], inputs, outputs, donated)
 
 
 def instructions(executable: jax.stages.Compiled) -> list[str]:
@@ -89,4 +91,4 @@ def test_an_interrupt_is_not_taken_for_an_answer() -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        private.compiled_from(Interrupted(), "name", DEVICE, [], [], [])
+        private.compiled_from(Interrupted(), "name", [DEVICE], [], [], [])

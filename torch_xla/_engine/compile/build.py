@@ -2,11 +2,13 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from .. import metrics
+from ..graph.sharding import ANY, Placed, Sharding
+from ..graph.spec import sharded
 from . import disk, function
 from .function import MustBake
 from .source_metadata import Origins
@@ -42,6 +44,34 @@ def fill(wanted: Sequence[Wanted], stages: Sequence[Stage], origins: Origins, ke
         _compiled.value += 1
         if keeps:
             disk.keep(each.key, compiled, own, _signature(each), program_seconds=seconds)
+    return seconds
+
+
+def filled_in_order(
+    wanted: Sequence[Wanted],
+    stages: Sequence[Stage],
+    results: Mapping[int, Placed],
+    origins: Origins,
+    keeps: bool,
+    found: list[Wanted],
+) -> float:
+    """`fill` where values are divided among devices: how a stage reads a value is how an earlier one gives it.
+
+    So they are built one after the other, and equal stages share an executable where they read values that are divided
+    alike. `results` say how those slots of the whole graph are to be divided. What is built is put behind `found`.
+    """
+    placed: dict[int, Sharding | None] = {}
+    seconds = 0.0
+    for stage, plain in zip(stages, wanted, strict=True):
+        specs = zip(stage.inputs, stage.graph.inputs, strict=True)
+        inputs = tuple(sharded(spec, placed.get(slot, spec.sharding)) for slot, spec in specs)
+        each = plain.divided(inputs, tuple(results.get(slot, ANY) for slot in stage.outputs))
+        seconds += fill([each], [each.stage], origins, keeps)
+        assert each.executable is not None
+        signature = _signature(each)
+        divided = function.results_of(each.executable.compiled, signature, each.key.target)
+        placed.update(zip(stage.outputs, divided, strict=True))
+        found.append(each)
     return seconds
 
 

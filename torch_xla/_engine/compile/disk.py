@@ -15,7 +15,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,13 @@ import jax
 
 from .. import config, metrics
 from ..client.target import Target
+from ..graph.sharding import sharding_by
+from ..lowering.sharding import to_jax
 from ..private import jax as private
 from . import executable_file, prefetch, signing_key
 from .executable_file import Described, Foreign, Header, Refused, Unreadable
-from .executable_key import Key, differences
-from .function import Signature
+from .executable_key import Key, described, differences
+from .function import Signature, results_of
 
 SUFFIX = ".xla"
 # Reading a file costs about as much as compiling what compiles in less.
@@ -162,9 +164,15 @@ def _load(path: Path, target: Target) -> _Loaded:
     header, executable = executable_file.split(
         executable_file.contents(path), functools.partial(signing_key.verify, path)
     )
+    if {name: header.environment.get(name) for name in described(target)} != described(target):
+        raise Unreadable("it is of other devices")
     if b"lapack_" in executable:
         private.prepare_linear_algebra()
-    return _Loaded(header, private.load(executable, target.device))
+    return _Loaded(header, private.load(executable, _devices(target)))
+
+
+def _devices(target: Target) -> Sequence[jax.Device]:
+    return target.devices if target.is_spread else (target.device,)
 
 
 def _checked(loaded: _Loaded, key: Key, signature: Signature) -> Any:
@@ -176,12 +184,17 @@ def _checked(loaded: _Loaded, key: Key, signature: Signature) -> Any:
     if (header.inputs, header.outputs, header.donated) != wanted:
         raise Unreadable("its executable takes or gives other values than the program")
     weak = frozenset(header.weak)
+    target = key.target
+    divided = [sharding_by(dims) for dims in header.divided] if target.is_spread else [None] * len(signature.outputs)
     outputs = [
-        jax.ShapeDtypeStruct(each.shape, each.dtype, weak_type=index in weak)
-        for index, each in enumerate(signature.outputs)
+        jax.ShapeDtypeStruct(each.shape, each.dtype, weak_type=index in weak, sharding=to_jax(sharding, target))
+        for index, (each, sharding) in enumerate(zip(signature.outputs, divided, strict=True))
     ]
+    for wanted_one, found_one in zip(signature.outputs, outputs, strict=True):
+        if wanted_one.sharding is not None and wanted_one.sharding != found_one.sharding:
+            raise Unreadable("its executable divides what it gives otherwise than the program")
     return private.compiled_from(
-        loaded.executable, header.name, key.target.device, signature.inputs, outputs, signature.donated
+        loaded.executable, header.name, _devices(target), signature.inputs, outputs, signature.donated
     )
 
 
@@ -199,6 +212,7 @@ def keep(key: Key, executable: Any, seconds: float, signature: Signature, progra
         return
     try:
         found = private.serialised(executable)
+        divided = results_of(executable, signature, key.target)
     except Exception as error:  # some plugins cannot serialise, some programs hold what cannot be
         _warn("serialise", f"A program of this backend cannot be kept on disk: {type(error).__name__}: {error}")
         return
@@ -210,6 +224,7 @@ def keep(key: Key, executable: Any, seconds: float, signature: Signature, progra
         found.name,
         _described(signature.inputs),
         _described(signature.outputs),
+        tuple(each.dims if each is not None else () for each in divided),
         found.weak,
         signature.donated,
     )

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-MAGIC = b"torch_xla executable 3\n"
+MAGIC = b"torch_xla executable 4\n"
 # A header is a line; one that is longer belongs to no file of ours.
 _LONGEST_HEADER = 64 << 20
 # Bytes of an executable before compression, beyond which a file is not believed: what deflates to it is small.
@@ -48,6 +48,9 @@ class Header:
     name: str
     inputs: Described
     outputs: Described
+    divided: tuple[
+        tuple[tuple[int, ...], ...], ...
+    ]  # the axes that divide each output, by dimension; of one device: ()
     weak: tuple[int, ...]  # which of the outputs have a weak type
     donated: tuple[int, ...]
 
@@ -171,6 +174,7 @@ def _header(text: bytes) -> Header:
         found["name"],
         _described(found["inputs"]),
         _described(found["outputs"]),
+        _divided(found["divided"]),
         _integers(found["weak"]),
         _integers(found["donated"]),
     )
@@ -185,6 +189,12 @@ def _described(found: Any) -> Described:
             raise Unreadable("the header does not say what the executable takes and gives")
         values.append((_integers(each[0]), each[1]))
     return tuple(values)
+
+
+def _divided(found: Any) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    if not (isinstance(found, list) and all(isinstance(each, list) for each in found)):
+        raise Unreadable("the header does not say how the executable divides what it gives")
+    return tuple(tuple(map(_integers, each)) for each in found)
 
 
 def _integers(found: Any) -> tuple[int, ...]:

@@ -48,34 +48,40 @@ class Key:
 
         Unlike `name` there is one for every key. Those of two keys that call different Python may be equal.
         """
-        code, around = fingerprint.text_of(self.code, strict=False), self._of_target() | self.settings.texts()
+        code, around = fingerprint.text_of(self.code, strict=False), described(self.target) | self.settings.texts()
         return self._hash(f"{code}\n{around}")
 
     @cached_property
     def environment(self) -> dict[str, str]:
         """All that is not in the `name`, by what a user calls it and in words that another process would use too."""
-        return self._of_target() | self.settings.texts() | self.installation.texts()
+        return described(self.target) | self.settings.texts() | self.installation.texts()
 
     def _hash(self, text: str) -> str:
         found = hashlib.sha256(f"{text}\n{self.donated} {self.arguments} {self.results}".encode())
         found.update(self.numbers)
         return found.hexdigest()[:32]
 
-    def _of_target(self) -> dict[str, str]:
-        target = self.target
-        mesh = target.mesh
-        return {
-            "platform": target.platform,
-            "device": target.kind,
-            "devices": f"{len(target.devices)} of {len(target.processes)} processes",
-            "mesh": f"{mesh.axis_names} {mesh.devices.shape}, along {target.axis}" if mesh is not None else "",
-        }
+
+def described(target: Target) -> dict[str, str]:
+    """What a target is, by name: the same for other devices of the kind, in other processes."""
+    mesh = target.mesh
+    return {
+        "platform": target.platform,
+        "device": target.kind,
+        "devices": f"{len(target.devices)} of {len(target.processes)} processes",
+        "mesh": f"{mesh.axis_names} {mesh.devices.shape}, along {target.axis}" if mesh is not None else "",
+    }
 
 
 def key_of(graph: Graph, donated: tuple[int, ...], target: Target) -> Key:
     """The key of the program of `graph` under the settings in force."""
-    results = tuple(placing.of_outputs(graph, donated)) if target.is_spread else ()
+    results = results_of(graph, donated, target)
     return Key(graph.code, donated, results, target, (), b"", lowering_settings.now(), installed(target))
+
+
+def results_of(graph: Graph, donated: tuple[int, ...], target: Target) -> tuple[Placed, ...]:
+    """How the outputs of a graph that runs on `target` are to be divided; nothing where none can be."""
+    return tuple(placing.of_outputs(graph, donated)) if target.is_spread else ()
 
 
 def differences(before: dict[str, str], now: dict[str, str]) -> list[str]:

@@ -11,11 +11,11 @@ import numpy as np
 from .. import compiler_options, dtypes
 from ..client.target import Target
 from ..graph.graph import Graph
-from ..graph.sharding import ANY, Placed
+from ..graph.sharding import ANY, Placed, Sharding
 from ..graph.spec import Spec
 from ..lowering import replicas
 from ..lowering.call import NeedsStaticNumber, lower
-from ..lowering.sharding import to_jax
+from ..lowering.sharding import from_jax, to_jax
 from ..private import jax as private
 from . import replicated
 from .executable_key import Key
@@ -82,6 +82,14 @@ def signature(graph: Graph, key: Key) -> Signature:
         results = key.results or (None,) * len(graph.outputs)
         outputs = [value(graph.specs[slot], placed) for slot, placed in zip(graph.outputs, results, strict=True)]
     return Signature(tuple(inputs), tuple(outputs), key.donated)
+
+
+def results_of(executable: Any, signature: Signature, target: Target) -> list[Sharding | None]:
+    """How an executable of several devices divides each output; nothing for one of one device."""
+    if not target.is_spread:
+        return []
+    placed = jax.tree.leaves(executable.output_shardings)
+    return [from_jax(each, given.shape, target) for each, given in zip(placed, signature.outputs, strict=True)]
 
 
 def lowered(graph: Graph, key: Key, numbers: Sequence[float | int], origins: Origins) -> Any:

@@ -214,9 +214,7 @@ class Program:
     def _look_for_stages(self) -> None:
         least = stages.LEAST_BYTES_ON_HOST if self.target.is_host else stages.LEAST_BYTES
         opened = inlined(self.graph)
-        # Where values are divided each stage would have to know how XLA divided what it reads.
-        spared = 0 if self.target.is_spread else config.stage_operations()
-        found = stages.of(opened.graph, self.donated, spared, least)
+        found = stages.of(opened.graph, self.donated, config.stage_operations(), least)
         ends = self.ends
         if found:
             place = {slot: index for index, slot in enumerate(opened.graph.outputs)}
@@ -237,15 +235,20 @@ class Program:
         if before is not None and len(self._must_bake) > baked:
             disk.note_baked(before, sorted(self._must_bake))
         metrics.count("StagedProgram")
-        metrics.count("SharedOperations", stages.spared_by(self.stages))
+        metrics.count("SharedOperations", stages.spared_by([each.stage for each in wanted]))
         return staged.Staged(self._inlined.graph, self.stages, wanted, numbers, self._promoted, self.target)
 
     def _filled(self, numbers: Sequence[float | int], keeps: bool) -> tuple[list[staged.Wanted], float]:
         assert self.stages
         origins = self._inlined.origins(self.origins)
+        built: list[staged.Wanted] = []  # alive, so that another attempt shares it
         while True:
             wanted = staged.wanted(self.stages, self.key, numbers, frozenset(self._promoted), self._must_bake)
             try:
+                if self.target.is_spread:
+                    results = dict(zip(self._inlined.graph.outputs, self.key.results, strict=True))
+                    seconds = build.filled_in_order(wanted, self.stages, results, origins, keeps, built)
+                    return built[-len(wanted) :], seconds
                 return wanted, build.fill(wanted, self.stages, origins, keeps)
             except MustBake as error:
                 self._must_bake.update(error.numbers)
@@ -265,7 +268,7 @@ class Program:
         # An executable from disk shows the lines and names of the program that first compiled it.
         # One that calls Python holds the address of what it calls. One of several processes is compiled by each of
         # them: none must depend on what another has on its disk.
-        is_plain = self.target.mesh is None and not self._calls_back
+        is_plain = len(self.target.processes) == 1 and not self._calls_back
         if not is_plain or disk.folder() is None or config.hlo_debug():
             return False
         # Nor one whose name another process could give to something else.

@@ -8,6 +8,7 @@ that are none of the program are constants that wait here.
 import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from itertools import chain, repeat
 from typing import Any
@@ -20,11 +21,12 @@ from .. import dtypes
 from ..client.buffers import put
 from ..client.target import Target
 from ..graph.graph import Graph
+from ..graph.sharding import ANY, Placed
 from ..graph.spec import Spec
 from ..metrics.events import Sizes
 from ..private.jax import Starter
 from . import function, replicated
-from .executable_key import Key
+from .executable_key import Key, results_of
 from .stages import Stage
 
 
@@ -48,7 +50,8 @@ class Wanted:
         self.stage = stage
         self.numbers = numbers
         baked = packed(stage.graph, [0 if i in arguments else number for i, number in enumerate(numbers)])
-        whole = replace(program, code=stage.graph.code, donated=stage.donated)
+        results = results_of(stage.graph, stage.donated, program.target)
+        whole = replace(program, code=stage.graph.code, donated=stage.donated, results=results)
         self.key = whole.of_numbers(arguments, baked)
         self.executable = _executables.get(self.key)
 
@@ -57,6 +60,18 @@ class Wanted:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Wanted) and self.key == other.key
+
+    def divided(self, inputs: tuple[Spec, ...], results: tuple[Placed, ...]) -> "Wanted":
+        """The same of values that are divided so: `results` say it of those for which it is asked."""
+        graph = replace(self.stage.graph, inputs=inputs)
+        stage = replace(self.stage, graph=graph)
+        own = results_of(graph, stage.donated, self.key.target)
+        chosen = tuple(mine if given is ANY else given for mine, given in zip(own, results, strict=True))
+        found = copy(self)
+        found.stage = stage
+        found.key = replace(self.key, code=graph.code, results=chosen)
+        found.executable = _executables.get(found.key)
+        return found
 
     def fill(self, compiled: Any) -> None:
         """Has it from now on, and so have other programs."""

@@ -130,12 +130,16 @@ def serialised(compiled: jax.stages.Compiled) -> Serialised:
     return Serialised(unloaded.xla_executable.serialize(), unloaded.name, weak)
 
 
-def load(data: bytes, device: jax.Device) -> Any:
-    """XLA's executable from what `serialised` gave; other bytes raise what XLA makes of them, or end the process."""
-    client: Any = device.client
-    # The bytes name the device they were compiled for, be it another one.
-    options = compiler.get_compile_options(1, 1, device_assignment=np.array([[device.id]]))
-    return client.deserialize_executable(data, _jax.DeviceList((device,)), options)
+def load(data: bytes, devices: Sequence[jax.Device]) -> Any:
+    """XLA's executable from what `serialised` gave, for these devices, among which it divides its program.
+
+    Other bytes raise what XLA makes of them, or end the process.
+    """
+    client: Any = devices[0].client
+    # The bytes name the devices they were compiled for, be they others.
+    assignment = np.array([[device.id for device in devices]])
+    options = compiler.get_compile_options(1, len(devices), device_assignment=assignment)
+    return client.deserialize_executable(data, _jax.DeviceList(tuple(devices)), options)
 
 
 def _layouts(ask: Callable[[], Sequence[Any]]) -> list[Any] | None:
@@ -149,26 +153,25 @@ def _layouts(ask: Callable[[], Sequence[Any]]) -> list[Any] | None:
 def compiled_from(
     executable: Any,
     name: str,
-    device: jax.Device,
+    devices: Sequence[jax.Device],
     inputs: Sequence[jax.ShapeDtypeStruct],
     outputs: Sequence[jax.ShapeDtypeStruct],
     donated: Sequence[int],
 ) -> jax.stages.Compiled:
     """What JAX would have made of XLA's `executable`, from plain descriptions of what it takes and gives.
 
-    The outputs' `weak_type` is kept. All of them lie on `device`.
+    All inputs and outputs have a sharding over `devices`. The outputs' `weak_type` is kept.
     """
-    placed = jax.sharding.SingleDeviceSharding(device)
     with jax.enable_x64(True):
         arguments = [ShapedArray(each.shape, each.dtype) for each in inputs]
         results = [ShapedArray(each.shape, each.dtype, weak_type=each.weak_type) for each in outputs]
     takes = _layouts(executable.get_parameter_layouts) or [None] * len(arguments)
     gives = _layouts(executable.get_output_layouts) or [None] * len(results)
-    shardings = [placed] * len(arguments), [placed] * len(results)
+    shardings = [each.sharding for each in inputs], [each.sharding for each in outputs]
     unloaded = pxla.UnloadedMeshExecutable(
         xla_executable=executable,
-        device_list=_jax.DeviceList((device,)),
-        backend=device.client,
+        device_list=_jax.DeviceList(tuple(devices)),
+        backend=devices[0].client,
         input_avals=arguments,
         input_shardings=shardings[0],
         output_avals=results,

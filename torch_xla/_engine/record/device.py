@@ -68,9 +68,7 @@ class Device:
     @property
     def target(self) -> Target:
         """Where its programs run; starts the client."""
-        if self.spread is not None:
-            return self.spread
-        target = targets.of_device(platform.local_devices()[self.index])
+        target = self.spread or targets.of_device(platform.local_devices()[self.index])
         disk.foresee(target)
         return target
 
