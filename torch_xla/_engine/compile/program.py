@@ -24,8 +24,10 @@ from .. import config, dtypes, metrics
 from ..client.buffers import put
 from ..client.target import Target
 from ..graph.effect import Kind
-from ..graph.graph import Graph
+from ..graph.graph import Graph, Operation, walk
 from ..graph.plan import Plan
+from ..graph.spec import Spec
+from ..graph.text import Line
 from ..metrics.events import Sizes
 from ..private import jax as private
 from . import build, disk, fingerprint, function, replicated, staged, stages
@@ -101,12 +103,33 @@ class Program:
 
     def compile_for(self, numbers: Sequence[float | int]) -> Sizes | None:
         """Makes the executable of a run with these numbers, and tells the memory it needs if XLA does."""
-        found = self._compile(self._packer.pack(*numbers), numbers).executable.memory_analysis()
-        if found is None:
-            return None
-        sizes = found if isinstance(found, Sizes) else _sizes(found)
-        self.allocates = sizes.outputs - sizes.aliased + sizes.intermediate
+        self._compile(self._packer.pack(*numbers), numbers)
+        sizes = self.sizes_for(numbers)
+        if sizes is not None:
+            self.allocates = sizes.outputs - sizes.aliased + sizes.intermediate
         return sizes
+
+    def sizes_for(self, numbers: Sequence[float | int]) -> Sizes | None:
+        """The memory that a run with these numbers needs of each device, if XLA tells."""
+        found = self.executable(numbers).memory_analysis()
+        return found if found is None or isinstance(found, Sizes) else _sizes(found)
+
+    def parts(self, numbers: Sequence[float | int]) -> list[tuple[Any, int]]:
+        """What XLA made of a run with these numbers: an executable, or those of its stages; and how often each runs."""
+        executable = self.executable(numbers)
+        return executable.parts() if isinstance(executable, staged.Staged) else [(executable, 1)]
+
+    def waiting(self, numbers: Sequence[float | int]) -> list[tuple[Spec, Operation, Line | None]]:
+        """What waits between stages for later ones when most memory is taken, with what made it; nothing if whole."""
+        executable = self.executable(numbers)
+        if not isinstance(executable, staged.Staged):
+            return []
+        graph, lines = self._inlined.graph, self._inlined.origins(self.origins).lines
+        made_by = {slot: index for index, (_, slots) in enumerate(walk(graph)) for slot in slots}
+        return [
+            (graph.specs[slot], graph.operations[made_by[slot]], lines[made_by[slot]] if lines else None)
+            for slot in executable.waiting_at_peak()
+        ]
 
     def start(
         self, buffers: Sequence[jax.Array], numbers: Sequence[float | int], keys: np.ndarray | None

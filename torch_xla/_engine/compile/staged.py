@@ -197,27 +197,50 @@ class Staged:
 
     def memory_analysis(self) -> Sizes | None:
         """The memory that a run needs, if XLA tells: at any time what one stage needs, and what waits for others."""
-        found = {each: each.compiled.memory_analysis() for each in set(self._executables) if each is not None}
-        if None in found.values():
+        found = [each.compiled.memory_analysis() for each in self._compiled()]
+        if None in found:
             return None
         graph = self._graph
         bytes_of = [_bytes(spec) for spec in graph.specs]
-        results = frozenset(graph.outputs)
-        between = peak = aliased = 0
-        for stage, executable in zip(self._stages, self._executables, strict=True):
-            assert executable is not None
-            made = sum(bytes_of[slot] for slot in stage.outputs if slot not in results)
-            taken = sum(bytes_of[stage.inputs[i]] for i in stage.donated if stage.inputs[i] >= len(graph.inputs))
-            aliased += sum(bytes_of[stage.inputs[i]] for i in stage.donated if stage.inputs[i] < len(graph.inputs))
-            peak = max(peak, between + made - taken + found[executable].temp_size_in_bytes)
-            between += made - sum(bytes_of[slot] for slot in stage.done_with if slot >= len(graph.inputs))
+        peak, _ = self._peak()
         return Sizes(
             sum(bytes_of[: len(graph.inputs)]),
             sum(bytes_of[slot] for slot in graph.outputs),
-            aliased,
+            sum(bytes_of[slot] for stage in self._stages for slot in _given(stage) if slot < len(graph.inputs)),
             peak,
-            sum(each.generated_code_size_in_bytes for each in found.values()),
+            sum(each.generated_code_size_in_bytes for each in found),
         )
+
+    def parts(self) -> list[tuple[Any, int]]:
+        """What XLA compiled for the stages, and how many of these each is for."""
+        return [(each.compiled, self._executables.count(each)) for each in self._compiled()]
+
+    def waiting_at_peak(self) -> list[int]:
+        """The slots of what was computed and waits for a later stage when most memory is taken."""
+        return self._peak()[1]
+
+    def _compiled(self) -> list[Executable]:
+        return [each for each in dict.fromkeys(self._executables) if each is not None]
+
+    def _peak(self) -> tuple[int, list[int]]:
+        inputs, results = len(self._graph.inputs), frozenset(self._graph.outputs)
+        bytes_of = [_bytes(spec) for spec in self._graph.specs]
+        needs = {each: each.compiled.memory_analysis().temp_size_in_bytes for each in self._compiled()}
+        waiting: dict[int, None] = {}
+        between = peak = 0
+        found: list[int] = []
+        for stage, executable in zip(self._stages, self._executables, strict=True):
+            assert executable is not None
+            made = [slot for slot in stage.outputs if slot not in results]
+            added = sum(bytes_of[slot] for slot in made)
+            taken = sum(bytes_of[slot] for slot in _given(stage) if slot >= inputs)
+            waiting.update(dict.fromkeys(made))
+            if between + added - taken + needs[executable] > peak:
+                peak, found = between + added - taken + needs[executable], list(waiting)
+            between += added - sum(bytes_of[slot] for slot in stage.done_with if slot >= inputs)
+            for slot in stage.done_with:
+                waiting.pop(slot, None)
+        return peak, found
 
     def as_text(self) -> str:
         """The HLO of each executable, with the numbers of its stages."""
@@ -252,3 +275,8 @@ class _Pool:
 
 def _bytes(spec: Spec) -> int:
     return spec.numel * int(dtypes.to_jax(dtypes.on_device(spec.dtype)).itemsize)
+
+
+def _given(stage: Stage) -> list[int]:
+    """The slots whose memory a stage is given."""
+    return [stage.inputs[index] for index in stage.donated]

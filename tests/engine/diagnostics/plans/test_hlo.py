@@ -52,7 +52,7 @@ LINE = ("train.py", 7, "step")
 
 
 def test_a_module_is_taken_apart() -> None:
-    (module,) = hlo.modules(TEXT)
+    module = hlo.module(TEXT)
     assert (
         module.partitions == 4
         and module.times == 1
@@ -66,13 +66,11 @@ def test_a_module_is_taken_apart() -> None:
 
 
 def test_stages_run_as_often_as_they_say() -> None:
-    found = hlo.modules(f"// stage 0, 2, 4 of 6\n{TEXT}\n// stage 1 of 6\n{TEXT}")
-    assert [module.times for module in found] == [3, 1]
-    assert work.work_of(found).all_flops == 4 * 2 * 8 * 32 * 16
+    assert work.work_of([hlo.module(TEXT, 3), hlo.module(TEXT)]).all_flops == 4 * 2 * 8 * 32 * 16
 
 
 def test_work_counts_products_and_what_is_sent() -> None:
-    found = work.work_of(hlo.modules(TEXT))
+    found = work.work_of([hlo.module(TEXT)])
     assert found.flops == {"f32": 2 * 8 * 32 * 16}
     gathered, reduced = sorted(found.collectives, key=lambda each: each.kind)
     assert (gathered.kind, gathered.devices, gathered.count, gathered.bytes) == ("all-gather", 4, 1, 2048)
@@ -88,9 +86,10 @@ def test_work_counts_products_and_what_is_sent() -> None:
 
 
 def test_a_value_lives_from_its_maker_to_its_last_reader() -> None:
-    (module,) = hlo.modules(TEXT)
+    module = hlo.module(TEXT)
     # The gathered weight and the product; then the loop's state and what is sent in it.
     assert sorted(each.maker.name for each in alive.at_peak(module)) == ["all", "fused"]
+    assert [each.maker.name for each in alive.at_peak(module, {"all"})] == ["all"]
 
 
 def test_sizes_of_elements() -> None:

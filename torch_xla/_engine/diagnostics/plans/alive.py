@@ -1,12 +1,13 @@
 """Which intermediate values of a program are alive when they take most memory.
 
-XLA tells the size of the memory that it sets aside for them; what lies in it follows from the order of the
-instructions. A value lives from the instruction that makes it to the last that reads it.
+XLA tells the size of the memory that it sets aside for them, and which values lie in it. When each does follows from
+the order of the instructions: a value lives from the instruction that makes it to the last that reads it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
+from ..protobuf import number_of, parsed, text_of
 from .hlo import Computation, Instruction, Leaf, Module
 
 # Give what they are given.
@@ -30,7 +31,7 @@ Buffers = frozenset[int]
 class _Lives:
     """The buffers of one computation: who makes them and who reads them last."""
 
-    def __init__(self, computation: Computation) -> None:
+    def __init__(self, computation: Computation, set_aside: Container[str] | None) -> None:
         self.made: list[tuple[Instruction, Leaf]] = []
         self.makes: dict[str, list[int]] = {}
         self.last: dict[int, int] = {}
@@ -43,6 +44,8 @@ class _Lives:
             self._shown[instruction.name] = self._shows(instruction)
         # What a computation gives lies in memory of whoever runs it.
         self.kept.update(_all(self._shown[computation.root.name]))
+        if set_aside is not None:
+            self.kept.update(buffer for name, own in self.makes.items() if name not in set_aside for buffer in own)
 
     def _shows(self, instruction: Instruction) -> list[Buffers]:
         opcode, operands = instruction.opcode, instruction.operands
@@ -70,13 +73,38 @@ def _all(parts: Iterable[Buffers]) -> list[int]:
     return [buffer for part in parts for buffer in part]
 
 
-def at_peak(module: Module) -> list[Alive]:
-    """The intermediate values alive when they take most memory, those of loops included."""
-    return _at_peak(module, module.entry)[1]
+def at_peak(module: Module, set_aside: Container[str] | None = None) -> list[Alive]:
+    """The intermediate values alive when they take most memory, those of loops included.
+
+    `set_aside` has the names of those that lie in memory of the program's own; `None`: XLA has not told.
+    """
+    return _at_peak(module, module.entry, set_aside)[1]
 
 
-def _at_peak(module: Module, computation: Computation) -> tuple[int, list[Alive]]:
-    lives = _Lives(computation)
+def set_aside(assignment: bytes, module: bytes) -> frozenset[str] | None:
+    """The names of the instructions whose results XLA has put in memory of the program's own.
+
+    From its `BufferAssignmentProto` and `HloModuleProto`; `None` where it tells nothing.
+    """
+    assigned = parsed(assignment)
+    names = {
+        number_of(instruction, 35): text_of(instruction, 1)
+        for computation in parsed(module).get(3, ())
+        for instruction in map(parsed, parsed(computation).get(2, ()))
+    }
+    maker = {}
+    for buffer in map(parsed, assigned.get(1, ())):
+        maker[number_of(buffer, 1)] = names.get(number_of(parsed(buffer[3][0]), 4), "")
+    found = set()
+    for allocation in map(parsed, assigned.get(3, ())):
+        # Of threads, of the entry's parameters, of results, of constants.
+        if not any(number_of(allocation, field) for field in (3, 5, 7, 12)):
+            found.update(maker.get(number_of(parsed(each), 1), "") for each in allocation.get(9, ()))
+    return frozenset(found) if maker else None
+
+
+def _at_peak(module: Module, computation: Computation, set_aside: Container[str] | None) -> tuple[int, list[Alive]]:
+    lives = _Lives(computation, set_aside)
     alive: dict[int, int] = {}
     ends: dict[int, list[int]] = {}
     for buffer, last in lives.last.items():
@@ -94,7 +122,9 @@ def _at_peak(module: Module, computation: Computation) -> tuple[int, list[Alive]
         inner: tuple[int, list[Alive]] = (0, [])
         if instruction.opcode in ("while", "call", "conditional"):
             bodies = [name for kind, name in instruction.called() if kind != "condition"]
-            inner = max((_at_peak(module, module.computations[name]) for name in bodies), key=lambda each: each[0])
+            inner = max(
+                (_at_peak(module, module.computations[name], set_aside) for name in bodies), key=lambda each: each[0]
+            )
         if now + inner[0] > most:
             most = now + inner[0]
             found = [Alive(lives.made[buffer][1], lives.made[buffer][0]) for buffer in alive] + inner[1]

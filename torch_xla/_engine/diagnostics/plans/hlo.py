@@ -14,7 +14,6 @@ _NAME = re.compile(r"^\s+(ROOT )?%?([^\s=]+) = ")
 _OPERAND = re.compile(r"%([^\s,()]+)")
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
 _SOURCE = re.compile(r'source_file="([^"]*)" source_line=(\d+)')
-_STAGES = re.compile(r"^// stage ([\d, ]+) of \d+$")
 _TABLE = re.compile(r"^(\d+) (.*)$")
 _FIELD = re.compile(r"(\w+)=(\d+)")
 
@@ -132,24 +131,9 @@ def trips(loop: Instruction) -> int:
     return int(found[1]) if found else 1
 
 
-def modules(text: str) -> list[Module]:
-    """The modules in a text: one, or one for each kind of stages of a program in stages."""
-    found, times, lines = [], 1, list[str]()
-    for line in text.splitlines():
-        stage = _STAGES.match(line)
-        if stage or (line.startswith("HloModule ") and lines):
-            if lines:
-                found.append(_module(lines, times))
-            lines = []
-            times = len(stage[1].split(",")) if stage else 1
-        if not stage:
-            lines.append(line)
-    if any(line.startswith("HloModule") for line in lines):
-        found.append(_module(lines, times))
-    return found
-
-
-def _module(lines: list[str], times: int) -> Module:
+def module(text: str, times: int = 1) -> Module:
+    """A module as XLA prints it, of an executable that runs `times` times."""
+    lines = text.splitlines()
     places = _Places()
     computations: dict[str, Computation] = {}
     entry = current = None

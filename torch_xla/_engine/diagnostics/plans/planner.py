@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import torch
 
 from ... import compiler_options, dtypes
@@ -17,6 +18,7 @@ from ...client.target import Target
 from ...compile.program import Program
 from ...graph.spec import Spec
 from ...graph.tape import Value
+from ...graph.text import name_of
 from ...metrics.events import Sizes
 from ...metrics.lines import Line
 from ...modes.planning import planned_step
@@ -75,7 +77,6 @@ class PlannedProgram:
     held: Held = field(default_factory=Held)  # when it ends
     passing: int = 0  # bytes of inputs that nobody holds any more, whose memory no result takes
     largest: list[Large] = field(default_factory=list)
-    text: str = ""
 
     @property
     def peak(self) -> int:
@@ -144,27 +145,53 @@ def planning(devices: int | None) -> Iterator[Planning]:
 
 def _compiled(program: Program, numbers: Sequence[float | int], lines: Sequence[Line | None]) -> _Compiled:
     start = time.perf_counter()
-    sizes = program.compile_for(numbers)
-    executable = program.executable(numbers)
+    sizes = program.sizes_for(numbers)
     seconds = time.perf_counter() - start
-    text = program.optimized(numbers)
-    modules = hlo.modules(text)
     if sizes is None:
         raise NotImplementedError(f"plan(): {program.target.platform} does not tell the memory that a program needs.")
+    parts = program.parts(numbers)
+    modules = [hlo.module(executable.as_text(), times) for executable, times in parts]
     target = program.target
     outputs = program.graph.outputs
-    placed = list(executable.output_shardings) if target.is_spread else [target.everywhere] * len(outputs)
+    placed = list(parts[0][0].output_shardings) if target.is_spread else [target.everywhere] * len(outputs)
     line = next((line for line in reversed(lines) if line is not None), None)
-    found = PlannedProgram(len(program.graph.operations), line, sizes, work.work_of(modules), seconds, text=text)
-    return _Compiled(found, _intermediates(modules), placed)
+    found = PlannedProgram(len(program.graph.operations), line, sizes, work.work_of(modules), seconds)
+    executables = [executable for executable, _ in parts]
+    return _Compiled(found, [*_waiting(program, numbers), *_intermediates(executables, modules)], placed)
 
 
-def _intermediates(modules: Sequence[hlo.Module]) -> list[Large]:
+def _intermediates(executables: Sequence[Any], modules: Sequence[hlo.Module]) -> list[Large]:
     """The intermediate values alive at the peak: of a program in stages, at that of the stage with the highest."""
-    peaks = [alive.at_peak(module) for module in modules]
+    peaks = [
+        alive.at_peak(module, _set_aside(executable)) for executable, module in zip(executables, modules, strict=True)
+    ]
     found = max(peaks, key=lambda each: sum(value.leaf.bytes for value in each), default=[])
     return [
         Large("intermediate", _operator(each), str(each.leaf), each.maker.line, 1, each.leaf.bytes) for each in found
+    ]
+
+
+def _set_aside(executable: Any) -> frozenset[str] | None:
+    assignment = getattr(executable.memory_analysis(), "serialized_buffer_assignment_proto", b"")
+    try:
+        (module,) = executable.runtime_executable().hlo_modules()
+    except (AttributeError, ValueError, NotImplementedError, jax.errors.JaxRuntimeError):
+        return None
+    return alive.set_aside(assignment, module.as_serialized_hlo_module_proto()) if assignment else None
+
+
+def _waiting(program: Program, numbers: Sequence[float | int]) -> list[Large]:
+    """What waits between the stages of a program."""
+    return [
+        Large(
+            "intermediate",
+            name_of(operation),
+            f"{str(spec.dtype).removeprefix('torch.')}{list(spec.size)}",
+            line,
+            1,
+            spec.numel * int(dtypes.to_jax(dtypes.on_device(spec.dtype)).itemsize),
+        )
+        for spec, operation, line in program.waiting(numbers)
     ]
 
 
