@@ -12,6 +12,7 @@ from torch import nn
 
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
+import torch_xla.distributed.spmd as xs
 
 
 def saved(data: Any, **kwargs: Any) -> Any:
@@ -106,9 +107,10 @@ def test_cpu_tensors_are_sent_and_the_containers_given_stay_as_they_are() -> Non
     assert data["batch"][0] is x
 
 
-def test_dividing_inputs_over_devices_is_refused() -> None:
-    with pytest.raises(NotImplementedError, match="^send_cpu_data_to_device..: this version cannot divide inputs"):
-        xm.send_cpu_data_to_device([torch.ones(1)], "xla", input_sharding=object())
+def test_inputs_are_divided_over_a_mesh() -> None:
+    spec = xs.ShardingSpec(xs.Mesh([0], (1,), ("data",)), ("data",))
+    x, y = xm.send_cpu_data_to_device([torch.ones(2), torch.ones(2, 2)], "xla", input_sharding=spec)
+    assert x.tolist() == [1, 1] and y.device.type == "xla"
 
 
 def test_tensors_that_share_memory_differently_are_found() -> None:

@@ -13,6 +13,7 @@ import torch
 from .._engine import refused_names
 from .._engine.client import choice, memory
 from .._engine.host import evaluate, sharing
+from .._engine.input import loading
 from .._engine.lowering import library
 from .._engine.metrics.rate import RateTracker as RateTracker
 from .._engine.private.torch import constant_in_graphs
@@ -250,14 +251,14 @@ def send_cpu_data_to_device(datas: Any, device: DeviceLike, input_sharding: Any 
     """`datas`, any nested combination of Python objects, with its CPU tensors on `device`.
 
     The containers of `datas` are left as they are: what comes back are new ones where a tensor moved. `input_sharding`
-    must be `None`: this version does not divide tensors over devices, and raises `NotImplementedError`.
+    is a `ShardingSpec`, or a structure of them, as in `MpDeviceLoader`.
 
     >>> import torch, torch_xla.core.xla_model as xm
     >>> xm.send_cpu_data_to_device({"images": [torch.ones(2)]}, "xla:0")
     {'images': [tensor([1., 1.], device='xla:0')]}
     """
     if input_sharding is not None:
-        raise NotImplementedError("send_cpu_data_to_device(): this version cannot divide inputs over devices")
+        return loading.place_batch(datas, ordinals.device_named(device), input_sharding)
     return evaluate.moved(datas, ordinals.device_named(device).torch_device)
 
 

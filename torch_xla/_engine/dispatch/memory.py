@@ -16,7 +16,18 @@ from ..host import transfer
 from ..metrics.report import READS
 from ..private import torch as private
 from ..record.device import Device, device_for, uninitialised
-from ..record.storage import META_KEYS, as_strided, hold, point_at, shows_all, snapshot, value_of, view_of, wrap
+from ..record.storage import (
+    META_KEYS,
+    as_strided,
+    hold,
+    kept_on_host,
+    point_at,
+    shows_all,
+    snapshot,
+    value_of,
+    view_of,
+    wrap,
+)
 from ..record.sync import materialise
 from ..view.geometry import Geometry
 from . import refusals
@@ -132,7 +143,17 @@ def to_copy(
 def _upload(tensor: Tensor, device: Device, memory_format: torch.memory_format | None) -> Tensor:
     if memory_format not in (None, torch.preserve_format):
         tensor = tensor.contiguous(memory_format=memory_format)
+    if device.spread is not None and tensor.nbytes >= _WORTH_WAITING and _is_plain(tensor):
+        return kept_on_host(tensor, device)
     return wrap(transfer.upload(tensor, device))
+
+
+# On several devices so many bytes stay on the host until they are used: each device would get all of them.
+_WORTH_WAITING = 1 << 14
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized) and tensor.layout is torch.strided
 
 
 def _move(tensor: Tensor, target: Device) -> Tensor:

@@ -4,6 +4,7 @@ For each device: reader → `loader_queue` → uploaders → `queue` → whoever
 bounded, so the reader stops when the device is behind. Only data moves here: nothing is recorded and nothing is run.
 """
 
+import copy
 import os
 import threading
 import time
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 from ..host import transfer
-from ..pytree.instances import contains, rewrite, visit
+from ..pytree.instances import contains, rewrite
 from ..record.device import Device
 from ..record.storage import wrap
 from .queues import Queue, QueueClosed
@@ -74,23 +75,53 @@ def _is_plain(value: Any) -> bool:
 
 
 def place_batch(batch: Any, device: Device, sharding: Any) -> Any:
-    """`upload_batch`; then applies the sharding, if there is one, to each tensor that it fits."""
-    uploaded = upload_batch(batch, device)
-    if sharding is not None:
-        _shard(uploaded, sharding)
-    return uploaded
+    """`upload_batch`, with each tensor that the sharding fits brought from the host straight to its parts.
 
-
-def _shard(batch: Any, sharding: Any) -> None:
+    `sharding` is one for all tensors, or a structure of them for the parts of the batch: by name, or by place.
+    """
+    if sharding is None:
+        return upload_batch(batch, device)
     if isinstance(sharding, Mapping):
-        if not isinstance(batch, Mapping):
-            raise TypeError(f"input_sharding names parts of the batch, but the batch is a {type(batch).__name__}")
-        for name, part in sharding.items():
-            if name not in batch:
-                raise KeyError(f"input_sharding names {name!r}; the batch has {list(batch)}")
-            _shard(batch[name], part)
-        return
-    visit(batch, lambda value: isinstance(value, torch.Tensor) and sharding.can_apply(value), sharding.apply)
+        return _by_name(batch, device, sharding)
+    if isinstance(sharding, list | tuple):
+        return _by_place(batch, device, sharding)
+
+    def fits(value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and bool(sharding.can_apply(value))
+
+    def placed(value: torch.Tensor) -> torch.Tensor:
+        upload = getattr(sharding, "upload", None)
+        if upload is not None and _is_plain(value):
+            made: torch.Tensor = upload(value, device)
+            return made
+        moved: torch.Tensor = _uploaded(device, value) if _is_elsewhere(value) else value
+        sharding.apply(moved)
+        return moved
+
+    return upload_batch(rewrite(batch, fits, placed), device)
+
+
+def _by_name(batch: Any, device: Device, sharding: Mapping[Any, Any]) -> Any:
+    if not isinstance(batch, Mapping):
+        raise TypeError(f"input_sharding names parts of the batch, but the batch is a {type(batch).__name__}")
+    for name in sharding:
+        if name not in batch:
+            raise KeyError(f"input_sharding names {name!r}; the batch has {list(batch)}")
+    made: Any = upload_batch({name: part for name, part in batch.items() if name not in sharding}, device)
+    parts = {name: place_batch(batch[name], device, each) for name, each in sharding.items()}
+    whole = copy.copy(batch)
+    whole.update({**made, **parts})  # type: ignore[attr-defined]
+    return whole
+
+
+def _by_place(batch: Any, device: Device, sharding: Sequence[Any]) -> Any:
+    if not isinstance(batch, list | tuple) or len(batch) != len(sharding):
+        told = f"{len(batch)} parts" if isinstance(batch, list | tuple) else f"a {type(batch).__name__}"
+        raise TypeError(f"input_sharding has {len(sharding)} entries, but the batch is {told}")
+    parts = [place_batch(part, device, each) for part, each in zip(batch, sharding, strict=True)]
+    if hasattr(batch, "_fields"):
+        return type(batch)(*parts)
+    return type(batch)(parts)
 
 
 class PerDeviceQueue:

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from ..graph.spec import Spec
 from ..graph.tape import Tape
 from ..metrics import lines
+from ..record import marks
 from ..record.device import Device
 from ..record.generator import Generator
 from ..record.storage import value_of
@@ -123,6 +124,7 @@ def record(
     facts.only_learned = not facts.reasons and (known is None or not known.covers(facts.reads))
     if facts.reasons or facts.only_learned:
         return result, facts
+    marks.keep(device)  # the sync would; what is written is what it leaves
     detached = _detached(result)
     before.compare(detached, watch)
     before.buffers.clear()  # what is held by nobody else may be given away

@@ -10,7 +10,7 @@ from ..graph.tape import Value
 from ..lowering.sharding import of_array, over_mesh
 from . import marks
 from .device import LOCK, Device, existing_devices
-from .storage import hold, snapshot, value_of, wrap
+from .storage import bring, hold, snapshot, value_of, wrap
 from .sync import clear_schedules, materialise, sync_device
 
 
@@ -83,6 +83,7 @@ def sharding_over(
 def place(tensor: torch.Tensor, sharding: Sharding | None) -> None:
     """Divides what `tensor` shows now, and keeps it so where it is written in place."""
     with LOCK:
+        bring(tensor, sharding)
         value = value_of(tensor)
         shown = snapshot(tensor)
         if shown is value and value.buffer is not None:

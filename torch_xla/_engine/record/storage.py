@@ -11,6 +11,7 @@ import torch
 
 from ..graph.interned import drop_unheld, look_through, note_new, table_of_plans
 from ..graph.plan import Operand, Plan
+from ..graph.sharding import Sharding
 from ..graph.spec import Spec, contiguous_stride, spec_of
 from ..graph.tape import Tape, Value
 from ..lowering.storage import READ, WRITE
@@ -18,7 +19,7 @@ from ..private import torch as private
 from ..uninterrupted import run_through, stores
 from ..view.geometry import Geometry
 from .device import LOCK, Device, device_for, empty_plan
-from .upload import upload
+from .upload import dense_spec, upload
 
 as_strided = torch.ops.aten.as_strided.default._handle.redispatch_boxed
 _set = torch.ops.aten.set_.source_Storage_storage_offset._handle.redispatch_boxed
@@ -57,7 +58,7 @@ def value_of(tensor: torch.Tensor) -> Value:
     return value
 
 
-def _adopt(tensor: torch.Tensor, storage: torch.UntypedStorage) -> Value:
+def _adopt(tensor: torch.Tensor, storage: torch.UntypedStorage, sharding: Sharding | None = None) -> Value:
     # The storage holds bytes from the host, for instance those of a file, or PyTorch made it without us. The first
     # tensor that looks at it tells the dtype and the order of memory.
     geometry = Geometry(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
@@ -67,10 +68,33 @@ def _adopt(tensor: torch.Tensor, storage: torch.UntypedStorage) -> Value:
         spec = spec_of((geometry.extent,), (1,), tensor.dtype)
         value = Value(spec, device, None, -1)
     else:
-        value = upload(_as_first_seen(host, geometry, tensor.dtype), device)
+        value = upload(_as_first_seen(host, geometry, tensor.dtype), device, sharding)
         storage.host = None  # type: ignore[attr-defined]
     storage.value = value  # type: ignore[attr-defined]
     return value
+
+
+def bring(tensor: torch.Tensor, sharding: Sharding | None) -> None:
+    """Divides so what the storage of `tensor` holds on the host, on its way to the devices; does nothing else."""
+    storage = tensor.untyped_storage()
+    host: torch.UntypedStorage | None = getattr(storage, "host", None)
+    is_here = host is not None and getattr(storage, "value", None) is None
+    if is_here and host is not None and host.nbytes() == tensor.nbytes and tensor.is_contiguous():
+        _adopt(tensor, storage, sharding)
+
+
+def kept_on_host(tensor: torch.Tensor, device: Device) -> torch.Tensor:
+    """A tensor on `device` with the contents of a CPU tensor, that go there when it is used first.
+
+    Where there are several devices, somebody may say by then how they are divided.
+    """
+    spec = dense_spec(tensor)
+    made = wrap(Value(spec, device, None, -1))
+    host = torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype).copy_(tensor.detach())
+    storage: Any = made.untyped_storage()
+    storage.host = host.untyped_storage()
+    del storage.value
+    return made
 
 
 def _as_first_seen(host: torch.UntypedStorage, geometry: Geometry, dtype: torch.dtype) -> torch.Tensor:

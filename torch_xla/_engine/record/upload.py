@@ -7,8 +7,10 @@ import torch
 
 from .. import dtypes, metrics
 from ..client import buffers
+from ..graph.sharding import Sharding
 from ..graph.spec import Spec, spec_of
 from ..graph.tape import Value
+from ..lowering.sharding import to_jax
 from ..metrics import Unit, events
 from ..metrics.events import Direction, Transfer
 from ..metrics.lines import line_above, user_lines
@@ -50,14 +52,21 @@ def from_numpy(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-def upload(tensor: torch.Tensor, device: Device) -> Value:
-    """A value on `device` with the contents of a CPU tensor, which may change afterwards."""
+def upload(tensor: torch.Tensor, device: Device, sharding: Sharding | None = None, minibatch: bool = False) -> Value:
+    """A value on `device` with the contents of a CPU tensor, which may change afterwards.
+
+    On several devices it is divided as `sharding` says: from the host straight to its parts. With `minibatch` each
+    process brings its own part of the first dimension.
+    """
     if tensor.dim() > _MOST_DIMS:
         raise RuntimeError(
             f"only tensors with up to {_MOST_DIMS} dims are supported on an xla device; this one has {tensor.dim()}. "
             "Merge some with `.flatten()` or `.reshape(...)` before you move it."
         )
     spec = dense_spec(tensor)
+    if minibatch and len(device.target.processes) > 1:
+        size = (len(device.target.processes) * spec.size[0], *spec.size[1:])
+        spec = spec_of(size, Geometry.contiguous(size).stride, spec.dtype)
     if events.guarded:
         events.ask(_transfer(tensor, device, time.perf_counter(), 0.0))
     start = time.perf_counter_ns()
@@ -69,7 +78,9 @@ def upload(tensor: torch.Tensor, device: Device) -> Value:
         host = buffers.owned_copy(host, device.target)
     transformed = time.perf_counter_ns()
     value = Value(spec, device, None, -1)
-    value.buffer = buffers.put(host, device.target)
+    placed = None if sharding is None else to_jax(sharding, device.target)
+    is_part = spec.size != host.shape
+    value.buffer = buffers.of_processes(host, placed) if is_part else buffers.put(host, device.target, placed)
     ended = time.perf_counter_ns()
     _transforming.add(transformed - start)
     _transferring.add(ended - start)

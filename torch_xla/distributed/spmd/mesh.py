@@ -48,6 +48,8 @@ class Mesh:
         self.device_ids = ids.ravel()
         self.mesh_shape = tuple(int(side) for side in mesh_shape)
         self.axis_names = None if axis_names is None else tuple(axis_names)
+        numbers, names = self.device_ids.tolist(), self.axis_names
+        self._text = str({"device_ids": numbers, "mesh_shape": self.mesh_shape, "axis_names": names})
 
     def size(self) -> int:
         """How many devices the mesh has."""
@@ -110,8 +112,7 @@ class Mesh:
         return jax.sharding.Mesh(devices, self.axis_names or [str(axis) for axis in range(len(self.mesh_shape))])
 
     def __str__(self) -> str:
-        ids = [int(index) for index in self.device_ids]
-        return str({"device_ids": ids, "mesh_shape": self.mesh_shape, "axis_names": self.axis_names})
+        return self._text
 
     def __repr__(self) -> str:
         return f"Mesh({self.device_ids.tolist()}, {self.mesh_shape}, {self.axis_names})"

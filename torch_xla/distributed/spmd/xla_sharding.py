@@ -5,12 +5,14 @@ from typing import Any
 
 import torch
 
+from ..._engine.graph.op_sharding import OpSharding
 from ..._engine.graph.op_sharding import ShardingType as ShardingType
 from ..._engine.graph.sharding import Sharding
 from ..._engine.lowering.marking import aot_mark_sharding_fake as aot_mark_sharding_fake
 from ..._engine.record import marks, placement
+from ..._engine.record.device import Device, device_for
 from ..._engine.record.storage import value_of
-from . import tensor_sharding
+from . import inputs, tensor_sharding
 from .linear import EinsumLinear as EinsumLinear
 from .linear import XLAPatchedLinear as XLAPatchedLinear
 from .linear import apply_backward_optimization_barrier as apply_backward_optimization_barrier
@@ -46,8 +48,7 @@ def mark_sharding(
     [[1.0, 1.0], [1.0, 1.0]]
     """
     if torch.compiler.is_compiling():
-        ids, names = mesh.device_ids.tolist(), str(mesh.axis_names)
-        marked: Any = torch.ops.xla.dynamo_mark_sharding(t, ids, list(mesh.mesh_shape), names, str(partition_spec))
+        marked: Any = torch.ops.xla.aot_mark_sharding(t, mesh._text, str(partition_spec))
         return marked  # type: ignore[no-any-return]
     whole = unwrap_sharded_tensor(t)
     sharded = _sharding("mark_sharding", whole, mesh, partition_spec)
@@ -114,7 +115,7 @@ def mark_sharding_with_gradients(t: torch.Tensor, mesh: Mesh, partition_spec: Pa
     [2.0, 2.0]
     """
     if torch.compiler.is_compiling():
-        made: torch.Tensor = torch.ops.xla.aot_mark_sharding(t, str(mesh), str(partition_spec))
+        made: torch.Tensor = torch.ops.xla.aot_mark_sharding(t, mesh._text, str(partition_spec))
         return made
     applied: torch.Tensor = MarkShardingFunction.apply(unwrap_sharded_tensor(t), mesh, partition_spec)
     return applied
@@ -226,3 +227,31 @@ class ShardingSpec:
     def apply(self, t: torch.Tensor) -> None:
         """Marks `t`, a tensor on `xla` with as many dimensions as the spec."""
         mark_sharding(t, self.mesh, self.partition_spec)
+
+    def xla_spec(self, t: torch.Tensor) -> OpSharding | None:
+        """How `t` would be divided, as XLA says it; `None` if it has other dimensions.
+
+        >>> import torch, torch_xla.distributed.spmd as xs
+        >>> print(xs.ShardingSpec(xs.Mesh([0, 1], (2,), ("data",)), ("data", None)).xla_spec(torch.ones(4, 2)))
+        {devices=[2,1]0,1}
+        """
+        return self.mesh.get_op_sharding(self.partition_spec) if self.can_apply(t) else None
+
+    def upload(self, t: torch.Tensor, device: Any = None) -> torch.Tensor:
+        """A tensor on `xla` with the contents of `t`, a tensor on the CPU: each device gets its part and no more.
+
+        With `minibatch` `t` is this process's part of the batch. A batch that the mesh does not divide evenly, such as
+        the last one of a loader without `drop_last`, is copied to every device, with a warning once and the counter
+        `UnevenInput`.
+
+        >>> import torch, torch_xla.distributed.spmd as xs
+        >>> xs.ShardingSpec(xs.get_1d_mesh("data"), ("data",)).upload(torch.ones(2)).device
+        device(type='xla', index=0)
+        """
+        return inputs.upload(
+            t,
+            device if isinstance(device, Device) else device_for(device),
+            self.mesh,
+            self.partition_spec,
+            bool(self.minibatch),
+        )

@@ -14,6 +14,7 @@ from ...graph.graph import Graph, Operation
 from ...graph.plan import Number, Operand, Plan
 from ...graph.spec import Spec
 from ...graph.text import name_of
+from ...lowering.sharding import CONSTRAINT
 from ...lowering.storage import READ, WRITE
 from ...metrics.events import Cause, Compilation
 from ...metrics.lines import Line
@@ -295,6 +296,8 @@ def _argument(old: Operation, new: Operation) -> str:
 def _arguments(plan: Plan) -> dict[str, Any]:
     args, kwargs = plan.arguments
     schema = getattr(plan.op, "_schema", None)
+    if plan.op == CONSTRAINT:
+        return {"the division": "none" if args[1] is None else str(args[1])}
     if schema is None:
         geometries = [argument for argument in args if isinstance(argument, Geometry)]
         return {"geometry": (geometries[-1].size, geometries[-1].stride, geometries[-1].offset)} if geometries else {}

@@ -15,6 +15,7 @@ from jax import lax
 from ... import dtypes
 from ..opmath import is_number, number_as, widened
 from ..registry import lowers
+from ..replicas import target_in_use
 
 aten = torch.ops.aten
 
@@ -30,11 +31,26 @@ def random_bits(key: jax.Array, shape: tuple[int, ...], dtype: type[np.unsignedi
     count = int(np.prod(shape))
     if count == 0:
         return jnp.zeros(shape, dtype)
+    target = target_in_use()
+    if target is not None and target.is_spread:
+        return _bits_of_places(key, shape, dtype)
     each = 8 // np.dtype(dtype).itemsize
     words = lax.rng_bit_generator(jax.random.key_data(key), (-(-count // each),), np.dtype(np.uint64))[1]
     if each > 1:
         words = lax.bitcast_convert_type(words, dtype).reshape(-1)
     return lax.slice_in_dim(words, 0, count).reshape(shape)
+
+
+def _bits_of_places(key: jax.Array, shape: tuple[int, ...], dtype: type[np.unsignedinteger[Any]]) -> jax.Array:
+    """The same where XLA divides a program among devices: each bit depends on the key and its place alone.
+
+    So each device makes those of its part, and they do not depend on how the value is divided. What the other generator
+    draws would be drawn whole by every device.
+    """
+    words = jax.random.key_data(key)
+    mixed = jax.random.wrap_key_data(words[:2] ^ words[2:], impl="threefry2x32")
+    with jax.threefry_partitionable(True):
+        return jax.random.bits(mixed, shape, dtype)
 
 
 def working_dtype(dtype: np.dtype) -> np.dtype:

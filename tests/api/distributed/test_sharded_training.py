@@ -1,0 +1,10 @@
+"""Training over four virtual devices."""
+
+import pytest
+
+from tests.support import parts
+
+
+@pytest.mark.parametrize("name", parts.names("sharded_training"))
+def test_training_over_a_mesh(name: str) -> None:
+    parts.check("sharded_training", name)
