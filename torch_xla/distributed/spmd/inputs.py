@@ -1,19 +1,15 @@
 """Batches from the host to the devices of a mesh."""
 
-import warnings
-
 import torch
 
-from ..._engine import metrics
 from ..._engine.client.processes import process_count
+from ..._engine.input import uneven
 from ..._engine.record import placement
 from ..._engine.record.device import Device
 from ..._engine.record.storage import wrap
 from ..._engine.record.upload import upload as upload_value
 from .mesh import Mesh, PartitionSpec, axes_of, devices_of_program
 from .tensor_sharding import hashable, parts_along
-
-_uneven = metrics.counter("UnevenInput")
 
 
 def upload(t: torch.Tensor, device: Device, mesh: Mesh, partition_spec: PartitionSpec, minibatch: bool) -> torch.Tensor:
@@ -33,17 +29,7 @@ def upload(t: torch.Tensor, device: Device, mesh: Mesh, partition_spec: Partitio
                     f"ShardingSpec(minibatch=True): dimension {dim} of the whole batch has {size[dim]} elements, which "
                     f"{parts} parts do not divide. Give every process equal batches (drop_last=True)."
                 )
-            _tell_uneven(size, dim, parts)
+            uneven.tell(size, dim, parts)
             return wrap(upload_value(t, device))
     sharding = placement.sharding_over(device, tuple(mesh.device_ids.tolist()), mesh.mesh_shape, dims)
     return wrap(upload_value(t, device, sharding, minibatch))
-
-
-def _tell_uneven(size: list[int], dim: int, parts: int) -> None:
-    if not _uneven.value:
-        warnings.warn(
-            f"ShardingSpec: dimension {dim} of an input of shape {size} is not divided evenly by {parts} parts; each "
-            "device gets all of it, and the program is compiled once more. drop_last=True, or padding, spares that.",
-            stacklevel=2,
-        )
-    _uneven.value += 1
