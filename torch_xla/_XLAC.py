@@ -19,8 +19,10 @@ from ._engine.client import memory, platform
 from ._engine.compile import cache
 from ._engine.diagnostics.logs import permission
 from ._engine.diagnostics.report import pending_graphs
+from ._engine.export import calls
 from ._engine.graph.op_sharding import OpSharding as OpSharding
 from ._engine.host import evaluate
+from ._engine.host.lowering_context import LoweringContext as _LoweringContext
 from ._engine.interop import custom_calls, functions
 from ._engine.metrics import counters, report, samples
 from ._engine.record import cached_graphs, export, ordinals, pending, placeholders, random, step
@@ -470,3 +472,14 @@ def _xla_tpu_custom_call(
     """Records the kernel that `custom_kernel.trace_pallas` lowered; a TPU alone knows such a call."""
     taken = [pending.on_xla(each) for each in tensors]
     return custom_calls.custom_call(taken, "tpu_custom_call", output_shapes, output_dtypes, config=payload)
+
+
+def _run_stablehlo(bytecode: str | bytes, tensors: Tensors) -> list[torch.Tensor]:
+    """The results of a module of StableHLO for these tensors; see `torch_xla.stablehlo.stablehlo_function`."""
+    return list(calls.function_of(bytecode)(*tensors))
+
+
+class lowering:  # noqa: N801
+    """What a program becomes, for those who embed it in another: `lowering.LoweringContext`."""
+
+    LoweringContext = _LoweringContext

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from ._engine import refused_names
 from ._engine.export import bundle as bundles
 from ._engine.export import calls, program
 from ._engine.export.bundle import InputLocation as InputLocation
@@ -23,6 +24,8 @@ from ._engine.export.bundle import StableHLOModelBundle as StableHLOModelBundle
 from ._engine.export.bundle import VariableSignature as VariableSignature
 from ._engine.export.bundle import VariableType as VariableType
 from ._engine.export.bundle import stablehlo_obj_hook as stablehlo_obj_hook
+
+__getattr__ = refused_names.asked_of(__name__)
 
 
 @dataclass
@@ -170,3 +173,8 @@ def stablehlo_function(module: str | bytes) -> Callable[..., tuple[torch.Tensor,
     (tensor([2., 2.], device='xla:0'),)
     """
     return calls.function_of(module)
+
+
+def _run_decompositions(exported_model: ExportedProgram) -> ExportedProgram:
+    """The program in PyTorch's core operators."""
+    return exported_model.run_decompositions()

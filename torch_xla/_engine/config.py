@@ -54,6 +54,11 @@ def pjrt_device() -> str:
     return os.environ.get("PJRT_DEVICE", "").strip().upper()
 
 
+def dynamic_plugins() -> bool:
+    """PJRT_DYNAMIC_PLUGINS: plugins are asked for, as by `torch_xla.experimental.plugins.use_dynamic_plugins()`."""
+    return _flag("PJRT_DYNAMIC_PLUGINS")
+
+
 def cpu_num_devices() -> int:
     """CPU_NUM_DEVICES: how many virtual CPU devices this process has; 0 leaves it to JAX."""
     return _integer("CPU_NUM_DEVICES", "0")

@@ -1,5 +1,7 @@
 """Loss scaling for float16, whose small gradients would become zero."""
 
+from typing import Any
+
 import torch
 
 
@@ -8,7 +10,9 @@ class GradScaler(torch.amp.GradScaler):
 
     The arguments are those of `torch.amp.GradScaler`, and so is the use. Whether a step is skipped is decided on the
     device, without a wait, by every optimizer that can: those of `torch_xla.amp.syncfree`, and those of `torch.optim`
-    made with `fused=True`. Other optimizers make `step` wait for the answer, and the wait is counted.
+    made with `fused=True`. Other optimizers make `step` wait for the answer, and the wait is counted. With
+    `use_zero_grad` none waits: gradients that overflowed become zeros, and the optimizer takes its step with them
+    (momentum and weight decay go on).
 
     >>> import torch, torch_xla
     >>> from torch_xla.amp import GradScaler, autocast, syncfree
@@ -30,5 +34,17 @@ class GradScaler(torch.amp.GradScaler):
         backoff_factor: float = 0.5,
         growth_interval: int = 2000,
         enabled: bool = True,
+        use_zero_grad: bool = False,
     ) -> None:
+        self._use_zero_grad = use_zero_grad
         super().__init__("xla", init_scale, growth_factor, backoff_factor, growth_interval, enabled)
+
+    def _maybe_opt_step(self, optimizer: torch.optim.Optimizer, optimizer_state: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self._use_zero_grad:
+            return super()._maybe_opt_step(optimizer, optimizer_state, *args, **kwargs)
+        overflowed = torch.stack([each.reshape(()) for each in optimizer_state["found_inf_per_device"].values()]).sum()
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad.masked_fill_(overflowed.to(parameter.grad.device) > 0, 0.0)
+        return optimizer.step(*args, **kwargs)

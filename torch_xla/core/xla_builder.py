@@ -75,13 +75,14 @@ class XlaCallable:
     tensor([1., 1.], device='xla:0')
     """
 
-    def __init__(self, xla_func: Callable[..., Any]) -> None:
+    def __init__(self, xla_func: Callable[..., Any], name: str | None = None) -> None:
         self.function = xla_func
+        self.name = name or getattr(xla_func, "__name__", "computation")
         self._built: dict[Any, Callable[..., Any]] = {}
 
     def specialize(self, shapes: Sequence[Shape], **kwargs: Any) -> Any:
         """The computation for arguments of these shapes; keywords are passed to the function as they are."""
-        return create_computation(getattr(self.function, "__name__", "computation"), self.function, shapes, **kwargs)
+        return create_computation(self.name, self.function, shapes, **kwargs)
 
     def __call__(self, *tensors: torch.Tensor, **kwargs: Any) -> Any:
         key = (*((tuple(each.shape), each.dtype) for each in tensors), *sorted(kwargs.items()))

@@ -3,10 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 from torch.func import functional_call
 
+from .._engine import refused_names
+from .._engine.dynamo.captures import Stage
 from .._engine.interop import functions, pure
+
+__getattr__ = refused_names.asked_of(__name__)
 
 
 def assume_pure(fn: Callable[..., Any] | None = None, *, add_rng_seed_argument: bool = False) -> Callable[..., Any]:
@@ -29,6 +34,23 @@ def assume_pure(fn: Callable[..., Any] | None = None, *, add_rng_seed_argument: 
     if fn is None:
         return lambda function: pure.assume_pure(function, add_rng_seed_argument)
     return pure.assume_pure(fn, add_rng_seed_argument)
+
+
+def assume_pure_torch(func: Callable[..., Any], use_cache: bool = False) -> Callable[..., Any]:
+    """The same as `assume_pure(func)`: what was traced is kept in either case, and has gradients."""
+    del use_cache
+    return pure.assume_pure(func, False)
+
+
+def make_fake_inputs(input: Any) -> Any:
+    """A tensor like `input` that has no memory, on the same device; what is no tensor as it is.
+
+    >>> import torch, torch_xla
+    >>> from torch_xla.experimental.assume_pure import make_fake_inputs
+    >>> make_fake_inputs(torch.ones(2, device="xla")).shape, make_fake_inputs(3)
+    (torch.Size([2]), 3)
+    """
+    return Stage().describe(input) if isinstance(input, torch.Tensor) else input
 
 
 def j2t_autograd(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,15 +1,21 @@
 """Loops over the slices of tensors: the body is traced and compiled once, however many rounds there are."""
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch._higher_order_ops.associative_scan import associative_scan as _associative_scan
 from torch.utils import _pytree as pytree
 
+from .._engine import refused_names
 from .._engine.dynamo import scanning
 from .._engine.dynamo.scanning import default_partition as default_partition
+from ..core.builder_parameters import Parameters
+from ..core.builder_slices import dynamic_slice as dynamic_slice
+from ..core.builder_slices import dynamic_update_slice as dynamic_update_slice
+
+__getattr__ = refused_names.asked_of(__name__)
 
 _recipes: "weakref.WeakKeyDictionary[Any, dict[Any, scanning.Recipe]]" = weakref.WeakKeyDictionary()
 
@@ -90,3 +96,43 @@ def _kind(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
         return leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad
     return type(leaf), repr(leaf)
+
+
+class Builder(Parameters):
+    """The parameters of a computation that is being built, with the tensors that they stand for."""
+
+
+def split(seq: Sequence[Any], *part_lengths: int) -> tuple[Sequence[Any], ...]:
+    """A sequence cut into parts of these lengths. Raises `ValueError` if they do not add up to its length.
+
+    >>> from torch_xla.experimental.scan import split
+    >>> split([1, 2, 3], 1, 2)
+    ([1], [2, 3])
+    """
+    if sum(part_lengths) != len(seq):
+        raise ValueError(
+            f"parts of {list(part_lengths)} make {sum(part_lengths)} elements; the sequence has {len(seq)}"
+        )
+    found, start = [], 0
+    for length in part_lengths:
+        found.append(seq[start : start + length])
+        start += length
+    return tuple(found)
+
+
+def tree_flatten_none(tree: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
+    """The leaves of a nested structure that are not `None`, and a function that puts such leaves back.
+
+    >>> from torch_xla.experimental.scan import tree_flatten_none
+    >>> leaves, unflatten = tree_flatten_none({"a": 1, "b": None})
+    >>> leaves, unflatten([2])
+    ([1], {'a': 2, 'b': None})
+    """
+    leaves, spec = pytree.tree_flatten(tree)
+    is_there = [leaf is not None for leaf in leaves]
+
+    def unflatten(given: Sequence[Any]) -> Any:
+        rest = iter(given)
+        return pytree.tree_unflatten([next(rest) if there else None for there in is_there], spec)
+
+    return [leaf for leaf in leaves if leaf is not None], unflatten

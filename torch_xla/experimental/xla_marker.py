@@ -57,3 +57,14 @@ def deserialize_composite_attr(attr: str | None) -> dict[str, Any]:
 def mark_tensor(x: torch.Tensor, name: str, pos: int, id: str, is_input: bool, attr: str | None = None) -> torch.Tensor:
     """A copy of `x`, marked as input or output number `pos` of the composite `name` with the identity `id`."""
     return library.mark_tensor(x, name, pos, id, is_input, attr)
+
+
+# The operator is the same on both devices.
+mark_tensor_xla = mark_tensor
+
+
+def mark_tensor_meta(
+    x: torch.Tensor, name: str, pos: int, id: str, is_input: bool, attr: str | None = None
+) -> torch.Tensor:
+    """What `mark_tensor` gives, without values."""
+    return library.mark_tensor_meta(x, name, pos, id, is_input, attr)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import jax
 
 from .. import config
-from . import coordination, host_heap, processes, virtual
+from . import coordination, host_heap, plugins, processes, virtual
 
 # What the documents call a platform → what JAX calls it.
 _JAX_NAMES = {"CPU": "cpu", "CUDA": "cuda", "GPU": "gpu", "ROCM": "rocm", "TPU": "tpu"}
@@ -77,6 +77,8 @@ def _devices_of_client() -> tuple[jax.Device, ...]:
             coordination.connect()
         if joined and (shares or not virtual.is_on()):
             _take_one_device()
+        if wanted and wanted not in _JAX_NAMES and not plugins.is_known(wanted):
+            plugins.register_installed()
         count = config.cpu_num_devices()
         if (not joined or virtual.is_on()) and count > 1 and not _started and wanted in ("", "CPU"):
             # The user asked for virtual devices by name; JAX takes the number only before its CPU client starts.

@@ -55,11 +55,14 @@ class Recipe:
     captured: list[torch.Tensor]  # those that the body writes to first
     written: int
     roles: Roles
+    graph: Any = None  # the body as a graph, where it computes gradients itself, which no loop traces
     plain: Any = None
     differentiated: Differentiated | None = None
 
     def body(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """One round as a pure function: of what is carried, slices and constants, to what is carried and outputs."""
+        if self.graph is not None:
+            return tuple(self.graph(*tensors))
         roles, carried = self.roles, len(self.init.places)
         own = [tensor.clone() for tensor in tensors[: roles.carried + roles.slices]]
         captured = [*own[carried : roles.carried], *tensors[roles.carried + roles.slices :]]
@@ -91,6 +94,13 @@ def trace(function: Callable[..., Any], init: Any, xs: Any) -> Recipe:
             )
     roles = Roles(len(carry) + len(places), len(slices), len(ordered) - len(places))
     return Recipe(function, nested_init, nested_xs, Nested.of(result[1]), ordered, len(places), roles)
+
+
+def trace_by_itself(recipe: Recipe, init: Any, xs: Any) -> None:
+    """Turns the body of a scan into a graph before the scan is traced, so that it may compute gradients."""
+    written, read = recipe.captured[: recipe.written], recipe.captured[recipe.written :]
+    tensors = [*tensors_in(init), *written, *(each[0] for each in tensors_in(xs)), *read]
+    recipe.graph = pure_graph(recipe.body, [each.detach() for each in tensors])
 
 
 def run(recipe: Recipe, init: Any, xs: Any, partition: Callable[..., Any]) -> tuple[Any, Any]:

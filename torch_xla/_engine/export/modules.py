@@ -39,8 +39,27 @@ def portable(module: str | bytes) -> bytes:
             parsed = ir.Module.parse(module)
         except ir.MLIRError as error:
             raise ValueError(f"this is no module of StableHLO: {error}") from error
+        _drop_trivial_shardings(parsed)
         text = str(parsed.operation.get_asm(enable_debug_info=True))
     return bytes(stablehlo.serialize_portable_artifact_str(text, stablehlo.get_current_version()))
+
+
+def _drop_trivial_shardings(module: Any) -> None:
+    """Takes out what says that values lie on the one device there is: no portable artifact may hold it."""
+    meshes = [op for op in module.body.operations if op.operation.name == "sdy.mesh"]
+    if not meshes or any("axes = []" not in str(op) and "mesh<[]>" not in str(op) for op in meshes):
+        return
+    for mesh in meshes:
+        mesh.operation.erase()
+    for op in module.body.operations:
+        for name in ("arg_attrs", "res_attrs"):
+            if name in op.attributes:
+                described: Any = map(ir.DictAttr, ir.ArrayAttr(op.attributes[name]))
+                kept = [
+                    ir.DictAttr.get({each.name: each.attr for each in one if not each.name.startswith("sdy.")})
+                    for one in described
+                ]
+                op.attributes[name] = ir.ArrayAttr.get(kept)
 
 
 def version_of(artifact: bytes) -> str:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax._src import compiler, config, source_info_util, stages
+from jax._src import compiler, config, source_info_util, stages, xla_bridge
 from jax._src.core import ShapedArray
 from jax._src.interpreters import mlir, pxla
 from jax._src.lax import lax as _lax
@@ -27,6 +27,16 @@ geqrf: Any = _linalg.geqrf
 
 # A context in which every dialect is registered that JAX's own modules are written in.
 module_context: Any = mlir.make_ir_context
+
+
+def add_platform(name: str, make_client: Callable[[], Any]) -> None:
+    """Lets JAX start a client by `make_client`, where somebody asks for the platform `name`."""
+    xla_bridge.register_backend_factory(name, make_client, priority=-100, fail_quietly=False)
+
+
+def add_plugin(name: str, library: str, options: Callable[[], Any]) -> None:
+    """Lets JAX load a PJRT plugin; packages that JAX finds itself do this when it looks for them."""
+    xla_bridge.register_plugin(name, library_path=library, options=options)
 
 
 def stablehlo_of(proto: bytes) -> bytes:

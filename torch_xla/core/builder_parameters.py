@@ -1,0 +1,42 @@
+"""The parameters of a computation that is being built, and the tensors that they stand for."""
+
+import torch
+
+from .._engine.interop import building
+from .builder_op import Op, mkparam
+from .builder_shape import tensor_shape
+
+
+class Parameters:
+    """Collects them, for a builder called `name`.
+
+    >>> import torch, torch_xla
+    >>> from torch_xla.experimental.scan import Builder
+    >>> builder = Builder("mine")
+    >>> number = builder.add_param(torch.ones(2, device="xla"))
+    >>> number, builder.num_params(), builder.params()[0].shape()
+    (0, 1, f32[2])
+    """
+
+    def __init__(self, name: str) -> None:
+        self.builder = building.Builder(name)
+        self._parameters: list[Op] = []
+        self._tensors: list[torch.Tensor] = []
+
+    def add_param(self, tensor: torch.Tensor) -> int:
+        """Adds a parameter of the size and dtype of `tensor`; gives its number."""
+        self._parameters.append(mkparam(self.builder, len(self._parameters), tensor_shape(tensor)))
+        self._tensors.append(tensor)
+        return len(self._parameters) - 1
+
+    def params(self) -> tuple[Op, ...]:
+        """The parameters."""
+        return tuple(self._parameters)
+
+    def param_tensors(self) -> tuple[torch.Tensor, ...]:
+        """The tensors."""
+        return tuple(self._tensors)
+
+    def num_params(self) -> int:
+        """How many there are."""
+        return len(self._parameters)

@@ -1,0 +1,33 @@
+"""Operations that a program brings itself, written with XLA's builder."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from . import xla_builder
+
+
+class Op:
+    """An operation of tensors, called `name`, from `opfn`, a function of builder operations.
+
+    Keywords are passed to `opfn` as they are; it is built once for each kind of arguments. Gradients are JAX's.
+
+    >>> import torch, torch_xla
+    >>> from torch_xla.core import xla_op_registry
+    >>> scale = xla_op_registry.register("mine::scale", lambda x, by: x * by)
+    >>> scale(torch.ones(2, device="xla"), by=3.0)
+    tensor([3., 3.], device='xla:0')
+    """
+
+    def __init__(self, name: str, opfn: Callable[..., Any]) -> None:
+        self.name = name
+        self._call = xla_builder.XlaCallable(opfn, name)
+
+    def __call__(self, *args: torch.Tensor, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+
+def register(name: str, opfn: Callable[..., Any]) -> Op:
+    """The operation `name` of `opfn`, a function of builder operations; see `Op`."""
+    return Op(name, opfn)

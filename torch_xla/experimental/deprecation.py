@@ -1,0 +1,61 @@
+"""Old names for new functions: the first use of one says what to write instead."""
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def deprecated(module: Any, new: F, old_name: str | None = None, extra_msg: str | None = None) -> F:
+    """`new` under the name `old_name` of `module`, which warns once (`DeprecationWarning`) and then calls it.
+
+    >>> import warnings, torch_xla
+    >>> from torch_xla.experimental.deprecation import deprecated
+    >>> old_sync = deprecated(torch_xla, torch_xla.sync, "old_sync")
+    >>> with warnings.catch_warnings(record=True) as told:
+    ...     warnings.simplefilter("always")
+    ...     old_sync()
+    >>> str(told[0].message)
+    'torch_xla.old_sync is deprecated. Use torch_xla.sync instead.'
+    """
+    owner = getattr(module, "__name__", str(module))
+    target = f"{new.__module__}.{new.__name__}"
+    old = f"{owner}.{old_name or new.__name__}"
+    told = False
+
+    @functools.wraps(new)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal told
+        if not told:
+            told = True
+            warnings.warn(
+                f"{old} is deprecated. Use {target} instead.{f' {extra_msg}' if extra_msg else ''}",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+        return new(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def mark_deprecated(new: F, extra_msg: str | None = None) -> F:
+    """Decorator: the function warns once that it will go."""
+    told = False
+
+    @functools.wraps(new)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal told
+        if not told:
+            told = True
+            more = f" {extra_msg}" if extra_msg else ""
+            warnings.warn(f"{new.__module__}.{new.__name__} is deprecated.{more}", DeprecationWarning, stacklevel=2)
+        return new(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def register_deprecated(module: Any, new: F) -> None:
+    """Makes `new` a deprecated name of `module`."""
+    setattr(module, new.__name__, deprecated(module, new))

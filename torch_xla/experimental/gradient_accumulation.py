@@ -1,0 +1,56 @@
+"""Gradients of a batch slice by slice, in a loop on the device: the memory of one slice's activations, one program."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .._engine.dynamo import accumulation
+from ..core.builder_parameters import Parameters
+
+
+@dataclass
+class GradientAccumulationContext:
+    """How many steps a loop takes, how many tensors it slices, and how many it carries."""
+
+    num_gradient_steps: int
+    num_iterable_tensors: int
+    num_carried_tensors: int
+
+
+class XlaBuildHelper(Parameters):
+    """The parameters of a computation that is being built, with the tensors that they stand for."""
+
+
+def gradient_accumulation(
+    train_step: Callable[..., Any],
+    iterable_tensors: Sequence[torch.Tensor],
+    model: torch.nn.Module,
+    *carried_tensors: torch.Tensor,
+) -> Any:
+    """Calls `train_step(*slices, *carried)` for each slice of the tensors along their first dimension, on the device.
+
+    `train_step` returns the loss (a tensor without dimensions, divided by the number of slices where the mean is
+    wanted), and behind it what becomes of each of `carried_tensors`, if there are any. It does not call `backward`:
+    the gradients of each loss by the model's parameters are added up, and then to `parameter.grad`. The result is the
+    sum of the losses, and behind it what the carried tensors became. Dropout differs from slice to slice, and buffers
+    of the model that a step writes to are written.
+
+    Raises `ValueError` for tensors of unequal lengths, or what `train_step` must not return.
+
+    >>> import torch, torch_xla
+    >>> from torch_xla.experimental.gradient_accumulation import gradient_accumulation
+    >>> model = torch.nn.Linear(4, 1).to("xla")
+    >>> batch = torch.ones(3, 8, 4, device="xla")  # three slices of eight rows
+    >>> loss = gradient_accumulation(lambda x: model(x).square().mean() / 3, (batch,), model)
+    >>> loss.shape, model.weight.grad.shape
+    (torch.Size([]), torch.Size([1, 4]))
+    """
+    lengths = {tuple(each.shape[:1]) for each in iterable_tensors}
+    if len(lengths) != 1 or lengths in ({()}, {(0,)}):
+        shapes = ", ".join(str(list(each.shape)) for each in iterable_tensors) or "none"
+        raise ValueError(
+            f"gradient_accumulation() takes tensors of one length along their first dimension; got {shapes}"
+        )
+    return accumulation.accumulate(train_step, list(iterable_tensors), model, carried_tensors)

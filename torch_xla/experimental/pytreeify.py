@@ -1,0 +1,81 @@
+"""Autograd functions of nested structures."""
+
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+
+class _Call:
+    """What the forward pass leaves to the backward pass besides tensors."""
+
+    def __init__(self, function: type, tree: Any, static: list[Any]) -> None:
+        self.function = function
+        self.tree = tree
+        self.static = static
+        self.results: Any = None
+
+
+class _Flat(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, call: _Call, *tensors: Any) -> Any:
+        """The leaves of the result."""
+        ctx.call = call
+        found = call.function.forward(ctx, *_filled(call, tensors))  # type: ignore[attr-defined]
+        leaves, call.results = pytree.tree_flatten(found)
+        return tuple(leaves)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """A gradient, or none, for each leaf of the arguments."""
+        call: _Call = ctx.call
+        given = pytree.tree_unflatten(list(grads), call.results)
+        found = call.function.backward(ctx, *(given if isinstance(given, tuple) else (given,)))  # type: ignore[attr-defined]
+        found = found if isinstance(found, tuple) else (found,)
+        arguments = call.tree.children()
+        if len(found) != len(arguments):
+            raise ValueError(f"backward gives a gradient for each of {len(arguments)} arguments; it gave {len(found)}")
+        leaves: list[Any] = []
+        for grad, tree in zip(found, arguments, strict=True):
+            leaves += [None] * tree.num_leaves if grad is None else tree.flatten_up_to(grad)
+        return (None, *leaves)
+
+
+def _filled(call: _Call, tensors: Any) -> Any:
+    return pytree.tree_unflatten(
+        [given if fixed is _TENSOR else fixed for given, fixed in zip(tensors, call.static, strict=True)], call.tree
+    )
+
+
+_TENSOR = object()
+
+
+def pytreeify(cls: type) -> type:
+    """Class decorator: a `torch.autograd.Function` may take and give nested structures of tensors.
+
+    `forward(ctx, *args)` gets them as they were passed; `backward(ctx, *grads)` gets gradients nested as the result is,
+    and gives one for each argument, nested as that is, or `None`.
+
+    >>> import torch
+    >>> from torch_xla.experimental.pytreeify import pytreeify
+    >>> @pytreeify
+    ... class Double(torch.autograd.Function):
+    ...     @staticmethod
+    ...     def forward(ctx, x):
+    ...         return {name: 2 * value for name, value in x.items()}
+    ...     @staticmethod
+    ...     def backward(ctx, grad):
+    ...         return {name: 2 * value for name, value in grad.items()}
+    >>> a = torch.ones(2, requires_grad=True)
+    >>> Double.apply({"a": a})["a"].sum().backward()
+    >>> a.grad
+    tensor([2., 2.])
+    """
+
+    def apply(*args: Any) -> Any:
+        leaves, tree = pytree.tree_flatten(args)
+        call = _Call(cls, tree, [_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves])
+        results: Any = _Flat.apply(call, *leaves)  # type: ignore[no-untyped-call]
+        return pytree.tree_unflatten(list(results), call.results)
+
+    return type(cls.__name__, (cls,), {"apply": staticmethod(apply), "__doc__": cls.__doc__})
