@@ -249,8 +249,8 @@ def test_checkpoints_save_memory_in_stages_too() -> None:
             x = checkpoint(block, x, use_reentrant=False) if saves else block(x)
         x.square().mean().backward()
         torch_xla.sync()
-        ((executable, _),) = list(cache._programs.values())[-1]._executables.values()
-        sizes.append(executable.memory_analysis().intermediate if staged_programs() else 0)  # type: ignore[attr-defined]
+        (ready,) = list(cache._programs.values())[-1]._executables.values()
+        sizes.append(ready.executable.memory_analysis().intermediate if staged_programs() else 0)
         return [p.grad.cpu() for p in model.parameters() if p.grad is not None]
 
     plain = check(lambda: measured(False))

@@ -40,8 +40,8 @@ def step(way: str) -> tuple[list[Tensor], float]:
     gradients = [p.grad for p in blocks.parameters()] + [x.grad]
     torch_xla.sync()
     program = list(cache._programs.values())[-1]
-    ((executable, _),) = program._executables.values()
-    memory: Any = executable
+    (ready,) = program._executables.values()
+    memory: Any = ready.executable
     return [g.cpu() for g in gradients if g is not None], memory.memory_analysis().temp_size_in_bytes / 2**20
 
 

@@ -1,14 +1,17 @@
 """Several threads: they may record, read, differentiate and sync at the same time."""
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
 import torch_xla
+from torch_xla._engine.compile import function
 from torch_xla._engine.record.device import device_at
 
 
@@ -141,3 +144,47 @@ def test_the_tape_holds_nothing_after_threads_have_gone() -> None:
     together(lambda index: torch.ones(3, device="xla").mul(index).sum().item())
     torch_xla.sync()
     assert device_at(0).tape.code == []
+
+
+def test_others_record_while_a_program_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    lower, waited = function.lowered, []
+
+    def while_another_records(*arguments: Any) -> Any:
+        # As a finalizer may, which runs in the middle of a compilation: it has another thread do something, and waits.
+        if not waited:
+            thread = threading.Thread(target=lambda: made.append((x + 2).mul_(3)))
+            thread.start()
+            thread.join(timeout=60)
+            waited.append(thread.is_alive())
+        return lower(*arguments)
+
+    x = torch.arange(5.0).to("xla")
+    made = [x.sin().cumsum(0)]
+    with monkeypatch.context() as patch:
+        patch.setattr(function, "lowered", while_another_records)
+        torch_xla.sync()
+    assert waited == [False]
+    torch.testing.assert_close(made[0].cpu(), torch.arange(5.0).sin().cumsum(0))
+    assert made[1].tolist() == [6, 9, 12, 15, 18]
+
+
+def test_two_threads_that_need_one_program_compile_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lower, calls, both = function.lowered, [], threading.Barrier(2)
+
+    def slowly(*arguments: Any) -> Any:
+        calls.append(threading.get_ident())
+        time.sleep(0.3)
+        return lower(*arguments)
+
+    x = torch.arange(7.0).to("xla")
+    y = x.cos().cumprod(0) - 4
+    monkeypatch.setattr(function, "lowered", slowly)
+
+    def read() -> list[float]:
+        both.wait()
+        return y.tolist()
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [each.result() for each in [pool.submit(read) for _ in range(2)]]
+    torch.testing.assert_close(found[0], (torch.arange(7.0).cos().cumprod(0) - 4).tolist())
+    assert found[0] == found[1] and len(calls) == 1

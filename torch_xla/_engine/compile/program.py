@@ -9,9 +9,11 @@ it baked, and then each combination of such numbers has its own executable.
 
 import operator
 import struct
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -46,6 +48,34 @@ class Ready(NamedTuple):
 
     executable: Any
     start: Callable[[Sequence[jax.Array], Sequence[np.ndarray]], Iterator[Sequence[jax.Array]]]
+    floats: list[int]  # the numbers in each vector
+    ints: list[int]
+
+
+class _Compiled(NamedTuple):
+    """What was compiled so far: which numbers are arguments, and the executables by the numbers baked in."""
+
+    arguments: tuple[int, ...]
+    executables: dict[bytes, Ready]
+
+    def of(self, packed: bytes) -> Ready | None:
+        """The executable for all numbers of a run."""
+        return self.executables.get(_without(packed, self.arguments))
+
+
+# What a compilation changes of a program.
+_STATE = (
+    "_inlined",
+    "ends",
+    "stages",
+    "_baked",
+    "_promoted",
+    "_floats",
+    "_ints",
+    "_must_bake",
+    "_executables",
+    "_compiled",
+)
 
 
 class Program:
@@ -69,6 +99,8 @@ class Program:
         self._ints: list[int] = []
         self._must_bake: set[int] = set()
         self._executables: dict[bytes, Ready] = {}
+        self._compiled = _Compiled((), {})
+        self.turn = threading.RLock()  # of whoever compiles it while others may run it
         self._dtypes = [dtypes.to_jax(dtypes.on_device(spec.dtype)) for spec in graph.inputs]
         # Values from before narrow dtypes were asked for have theirs.
         self._is_narrowed = any(dtypes.on_device(spec.dtype) is not spec.dtype for spec in graph.inputs)
@@ -99,7 +131,7 @@ class Program:
 
     def compiled_for(self, numbers: Sequence[float | int]) -> bool:
         """Whether a run with these numbers needs no compile."""
-        return self._key(self._packer.pack(*numbers)) in self._executables
+        return self._compiled.of(self._packer.pack(*numbers)) is not None
 
     def compile_for(self, numbers: Sequence[float | int]) -> Sizes | None:
         """Makes the executable of a run with these numbers, and tells the memory it needs if XLA does."""
@@ -139,16 +171,14 @@ class Program:
         The device may still be computing them. `starter` says why it comes in this form.
         """
         packed = self._packer.pack(*numbers)
-        ready = self._executables.get(self._key(packed))
-        if ready is None:
-            ready = self._compile(packed, numbers)
+        ready = self._compiled.of(packed) or self._compile(packed, numbers)
         if self._is_narrowed and any(map(operator.ne, [buffer.dtype for buffer in buffers], self._dtypes)):
             raise TypeError("an input has another dtype than the program was compiled for")
         vectors: list[np.ndarray] = []
-        if self._floats:
-            vectors.append(np.array([numbers[i] for i in self._floats], dtype=np.float64))
-        if self._ints:
-            vectors.append(np.array([numbers[i] for i in self._ints], dtype=np.int64))
+        if ready.floats:
+            vectors.append(np.array([numbers[i] for i in ready.floats], dtype=np.float64))
+        if ready.ints:
+            vectors.append(np.array([numbers[i] for i in ready.ints], dtype=np.int64))
         if keys is not None:
             vectors.append(keys)
         return ready.start(buffers, vectors)
@@ -164,24 +194,27 @@ class Program:
     def executable(self, numbers: Sequence[float | int]) -> Any:
         """What a run with these numbers starts: of XLA's, or of stages; compiled if it was not."""
         packed = self._packer.pack(*numbers)
-        return (self._executables.get(self._key(packed)) or self._compile(packed, numbers)).executable
+        return (self._compiled.of(packed) or self._compile(packed, numbers)).executable
 
     def key_for(self, numbers: Sequence[float | int]) -> Key:
         """The key of the executable of a run with these numbers, which was compiled."""
         return self._executable_key(self._packer.pack(*numbers))
 
     def _executable_key(self, packed: bytes) -> Key:
-        return self.key.of_numbers(self._promoted, self._key(packed))
+        return self.key.of_numbers(self._promoted, _without(packed, self._promoted))
 
-    def _key(self, packed: bytes) -> bytes:
-        if not self._promoted:
-            return packed
-        kept = bytearray(packed)
-        for index in self._promoted:
-            kept[8 * index : 8 * index + 8] = b"\0" * 8
-        return bytes(kept)
+    def _compile(self, packed: bytes, numbers: Sequence[float | int]) -> Ready:
+        # In a copy: others may run the program meanwhile, or compile it too, and see what was or what is, never less.
+        attempt = copy(self)
+        attempt._executables, attempt._must_bake = dict(self._executables), set(self._must_bake)
+        ready = attempt._compile_alone(packed, numbers)
+        attempt._compiled = _Compiled(attempt._promoted, attempt._executables)
+        before = dict(vars(self))  # kept alive for a moment, so that nothing runs in the middle of the update
+        vars(self).update({name: getattr(attempt, name) for name in _STATE})
+        del before
+        return ready
 
-    def _compile(self, packed: bytes, numbers: Sequence[float | int]) -> "Ready":
+    def _compile_alone(self, packed: bytes, numbers: Sequence[float | int]) -> Ready:
         before = list(self._executables.values())  # alive meanwhile, so that a new one can share their stages
         if self._baked is None:
             self._baked = packed
@@ -200,7 +233,8 @@ class Program:
         else:
             executable = self._from_disk(packed) or self._from_xla(packed, numbers)
             start = whole(executable, self.target)
-        ready = self._executables[self._key(packed)] = Ready(executable, start)
+        ready = Ready(executable, start, self._floats, self._ints)
+        self._executables[_without(packed, self._promoted)] = ready
         del before
         return ready
 
@@ -330,6 +364,16 @@ class Program:
 
     def _lower(self, numbers: Sequence[float | int], key: Key) -> Any:
         return function.lowered(self.graph, key, numbers, self.origins)
+
+
+def _without(packed: bytes, arguments: Sequence[int]) -> bytes:
+    """Packed numbers with zeros in the place of the arguments."""
+    if not arguments:
+        return packed
+    kept = bytearray(packed)
+    for index in arguments:
+        kept[8 * index : 8 * index + 8] = b"\0" * 8
+    return bytes(kept)
 
 
 def whole(executable: Any, target: Target) -> Callable[..., Iterator[Sequence[jax.Array]]]:

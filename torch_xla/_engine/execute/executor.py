@@ -189,10 +189,16 @@ def _reported(program: Program, flight: _Flight, outputs: list[jax.Array], sourc
     return map(flight.reports.append, zip(taken, plans, found, strict=True))
 
 
-def prepare(program: Program, numbers: Sequence[float | int], cause: Cause, source_lines: SourceLines) -> None:
-    """Compiles what `run` with these numbers would compile."""
+def prepare(
+    program: Program,
+    numbers: Sequence[float | int],
+    cause: Cause,
+    source_lines: SourceLines,
+    buffers: Sequence[Any] = (),
+) -> None:
+    """Compiles what `run` with these numbers, and these `buffers` if they are known, would compile."""
     if not program.compiled_for(numbers):
-        _compile(program, (), numbers, cause, source_lines())
+        _compile(program, buffers, numbers, cause, source_lines())
 
 
 def _compile(

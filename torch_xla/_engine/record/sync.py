@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, repeat
 from sys import getrefcount
 from typing import Any
@@ -27,6 +28,7 @@ from ..uninterrupted import run_through, stores
 from . import live_counters, marks, recency
 from .device import LOCK, Device, empty_plan
 from .launcher import launch
+from .unlocked import Attempt, NotCompiled, under_lock
 
 
 def _reference_counts(values: Sequence[Value]) -> list[int]:
@@ -89,6 +91,9 @@ shortcuts: dict[Any, Any] = {}
 inspect: Callable[[Schedule, Tape], Callable[[], None]] | None = None
 
 
+# An operation is being recorded: nobody else may record.
+_HOLDING = Attempt(True, 0.0)
+
 # So many values a tape may have before it is looked through.
 TAPE_LIMIT = 100_000
 
@@ -99,10 +104,14 @@ def sync_device(device: Device, wait: bool = False) -> None:
         with LOCK:
             if device.marks:
                 marks.keep(device)
-            while device.tape.code and not _evaluate(device, None, Cause.SYNC):
-                pass
+        under_lock(partial(_run_all, device))
     if wait or config.sync_wait():
         executor.wait([device.target.device])
+
+
+def _run_all(device: Device, attempt: Attempt) -> None:
+    while device.tape.code and not _evaluate(device, None, Cause.SYNC, attempt):
+        pass
 
 
 def materialise(value: Value) -> Any:
@@ -117,11 +126,14 @@ def compute(values: Sequence[Value], of_transfer: bool = False) -> None:
 
     With `of_transfer` a transfer follows, which tells of this evaluation.
     """
-    with LOCK:
-        while roots := _pending(values):
-            for device, slots in roots.items():
-                if not _evaluate(device, tuple(slots), Cause.READ, told=of_transfer):
-                    break  # slots may be others now
+    under_lock(partial(_compute, values, of_transfer))
+
+
+def _compute(values: Sequence[Value], of_transfer: bool, attempt: Attempt) -> None:
+    while roots := _pending(values):
+        for device, slots in roots.items():
+            if not _evaluate(device, tuple(slots), Cause.READ, attempt, told=of_transfer):
+                break  # slots may be others now
 
 
 def _pending(values: Sequence[Value]) -> dict[Device, list[int]]:
@@ -153,18 +165,21 @@ def _unchanged(tape: Tape, length: int) -> Iterator[None]:
     return map(_Refusing({length: None}).__getitem__, map(len, map(getattr, (tape,), ("code",))))
 
 
-def _evaluate(device: Device, roots: tuple[int, ...] | None, cause: Cause, told: bool = False) -> bool:
+def _evaluate(
+    device: Device, roots: tuple[int, ...] | None, cause: Cause, attempt: Attempt, told: bool = False
+) -> bool:
     """Runs the tape of `device`. False if nothing was run because the tape has changed meanwhile.
 
-    Compiling makes much garbage, and Python collects it when it likes, with finalizers that may record or even sync.
+    Raises `NotCompiled` where the attempt may not compile. Looking for a program makes garbage, and Python collects it
+    when it likes, with finalizers that may record or even sync.
     """
     start = 0.0
     if events.closely or (events.watched and not told and roots):
-        start = time.perf_counter()
+        start = time.perf_counter() - attempt.seconds
     if events.guarded:
         events.ask(events.Evaluation(cause, device.index, user_lines(events.depth), time.perf_counter(), 0.0, 0))
     tape = device.tape
-    _tracing.add(time.perf_counter_ns() - tape.started)
+    traced = time.perf_counter_ns() - tape.started
     values = tape.values
     live = held(values)
     length = len(tape.code)
@@ -173,6 +188,9 @@ def _evaluate(device: Device, roots: tuple[int, ...] | None, cause: Cause, told:
     schedule = _find(device, live, roots)
     if len(tape.code) != length:
         return False
+    if not attempt.compiles:
+        _refuse_to_compile(schedule, tape, cause)
+    _tracing.add(traced - int(attempt.seconds * 1e9))
     if device.last_schedule is not None:
         device.last_schedule.followed_by = schedule
     following = schedule.followed_by
@@ -204,6 +222,15 @@ def _evaluate(device: Device, roots: tuple[int, ...] | None, cause: Cause, told:
     if afterwards is not None:
         afterwards()
     return True
+
+
+def _refuse_to_compile(schedule: Schedule, tape: Tape, cause: Cause) -> None:
+    program, part = schedule.program, schedule.cut
+    if program is not None:
+        numbers = [tape.numbers[i] for i in part.numbers]
+        if not program.compiled_for(numbers):
+            buffers = [tape.values[slot].buffer for slot in part.inputs]
+            raise NotCompiled(program, numbers, buffers, cause, lambda: lines_of(part, schedule.lines))
 
 
 def _find(device: Device, live: bytes, roots: tuple[int, ...] | None) -> Schedule:
@@ -356,11 +383,11 @@ def _donated(
 def relieve(device: Device) -> None:
     """Keeps a tape from growing without end: drops what nobody needs any more, and runs it if much is left."""
     with LOCK:
-        while not _evaluate(device, (), Cause.FULL):
+        while not _evaluate(device, (), Cause.FULL, _HOLDING):
             pass
         if len(device.tape.values) > TAPE_LIMIT // 2:
             metrics.count("TapeFull")
-            while not _evaluate(device, None, Cause.FULL):
+            while not _evaluate(device, None, Cause.FULL, _HOLDING):
                 pass
 
 

@@ -93,7 +93,7 @@ def note(compilation: Compilation) -> None:
     explanation = _explain(compilation, new)
     _explanations.append(explanation)
     _known.append(new)
-    while len(_known) > 1 and sum(len(each.graph.operations) for each in _known) > _MOST_OPERATIONS:
+    while len(_known) > 1 and sum(len(each.graph.operations) for each in list(_known)) > _MOST_OPERATIONS:
         _known.popleft()
     _tell(explanation)
 
@@ -127,12 +127,12 @@ def _with_keepers(difference: Difference, compilation: Compilation) -> Differenc
 
 
 def _differences(new: Known) -> list[Difference]:
-    comparable = [old for old in _known if _is_comparable(old, new)]
+    comparable = [old for old in list(_known) if _is_comparable(old, new)]
     related = [old for old in comparable if _shares_lines(old, new)] or [
         old for old in comparable if _shares_operations(old, new)
     ]
     if related:
-        read = next((old for old in reversed(_known) if old.cause is Cause.READ), None)
+        read = next((old for old in reversed(list(_known)) if old.cause is Cause.READ), None)
         _, _, nearest = max((similarity(old, new), index, old) for index, old in enumerate(related))
         return differences(nearest, new, read)
     count = len(new.graph.operations)
