@@ -1,5 +1,7 @@
 """Every test starts with clean settings, fresh counters and the same random numbers."""
 
+import gc
+import itertools
 import os
 import random
 from collections.abc import Iterator
@@ -37,6 +39,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     nameless = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if nameless:
         raise pytest.UsageError(f"each process gives these tests other names; give `parametrize` ids: {nameless}")
+
+
+def stays() -> None:
+    """Leaves what is alive to the end: a collection of garbage that looks through it takes a quarter of a second."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    stays()  # all that was imported
+
+
+_modules = itertools.count(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def earlier_modules() -> None:
+    if next(_modules) % 20 == 0:
+        stays()  # what JAX and we remember of their programs
 
 
 @pytest.fixture(autouse=True)

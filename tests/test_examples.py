@@ -41,6 +41,7 @@ def test_a_transformer_learns_text_with_three_compiles_of_its_step() -> None:
     assert len(written) == len("\n\nThe value of the expression") + 20
 
 
+@pytest.mark.slow
 def test_the_comparison_in_the_attention_is_found_with_its_line_and_count_and_gone_when_repaired() -> None:
     printed = run("early_evaluation.py")
     before, after = printed.split("--- attention compares with `is`")

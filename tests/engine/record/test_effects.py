@@ -183,7 +183,7 @@ def test_a_failing_callback_raises_where_somebody_waits() -> None:
 ACTIONS = st.lists(st.sampled_from(("effect", "held", "read", "read effect", "pure", "drop", "sync", "collect")))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(ACTIONS)
 def test_each_effect_happens_once_and_in_order(actions: list[str]) -> None:
     calls = Calls()
