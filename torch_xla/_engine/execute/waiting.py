@@ -54,6 +54,8 @@ class _Waiter:
                 request.error = error
             request.has_ended = True
             request.done.set()
+            if request in _stuck:
+                _stuck.remove(request)
             _idle.append(self)
             del request
 
@@ -87,6 +89,8 @@ def until_ready(arrays: Iterable[Any]) -> None:
         _wait_for(request, watch)
     finally:
         watch.woken.discard(request.done)
+        if not request.has_ended:  # a fault, or an interrupt
+            _stuck.append(request)
 
 
 def _wait_for(request: _Request, watch: peers.Watch) -> None:
@@ -95,7 +99,6 @@ def _wait_for(request: _Request, watch: peers.Watch) -> None:
     while not request.has_ended:
         request.done.wait(_SECOND)
         if watch.fault and not request.has_ended:
-            _stuck.append(request)
             raise watch.error()
         if not request.has_ended and time.monotonic() - begin > patience:
             patience += seconds
