@@ -59,3 +59,24 @@ def test_processes_train_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "2 processes, CPU" in printed
     difference = re.search(r"first 20 steps ([\d.e+-]+)", printed)
     assert difference is not None and float(difference[1]) < 1e-4
+
+
+@pytest.mark.slow
+def test_a_run_that_loses_a_process_ends_where_one_does_that_was_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PJRT_DEVICE", "CPU")
+    losses = []
+    for name, lost in (("whole", []), ("restarted", ["--lose", "12"])):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        command += ["--max-restarts", "2", str(ROOT / "examples" / "restarts.py"), "--fast"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [*command, "--checkpoint", str(tmp_path / name), *lost],
+            env=environment, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert ("goes on at step 10" in done.stdout) == bool(lost)
+        assert ("Process 1 of 2 is gone" in done.stderr) == bool(lost)
+        losses += re.findall(r"final loss ([\d.e-]+)", done.stdout)
+    assert len(losses) == 2 and losses[0] == losses[1]

@@ -1,11 +1,7 @@
 """Finds the other processes of the program, and exchanges small things with them: addresses, names, barriers."""
 
 import atexit
-import datetime
-import importlib.metadata
-import json
 import logging
-import os
 import socket
 import sys
 import threading
@@ -18,7 +14,7 @@ from ..errors import PeerError
 from ..metrics import lines
 from ..private import coordination as private
 from ..private.c10d import rendezvous
-from . import peers, processes
+from . import meeting, peers, processes
 
 logger = logging.getLogger(__name__)
 
@@ -30,12 +26,13 @@ _lock = threading.RLock()
 _client: Any = None
 _round = 0
 _failed: BaseException | None = None
+_attempt = ""
 _service: private.Service | None = None  # if this process has started it
 
 
 def connect() -> None:
     """Meets the other processes, once. Raises `PeerError` that names those who do not come in time."""
-    global _client
+    global _client, _attempt
     with _lock:
         if _client is not None or processes.process_count() == 1:
             return
@@ -46,14 +43,13 @@ def connect() -> None:
             )
         place, store = processes.place(), _meeting_place()
         seconds = config.distributed_start_seconds()
-        everyone = _arrive(store, place, seconds)
-        if place.index == 0 and not processes.is_served:
-            serve(store, place.address, place.count)
-        address = store.get(f"{_PREFIX}/coordinator").decode()
+        met = meeting.arrive(store, place, seconds, lambda: _address(store, place))
+        _attempt = met.attempt
+        address, everyone = met.address, met.everyone
         _client = private.connect(address, place.index, place.count, config.heartbeat_seconds(), seconds)
         private.listen_on("127.0.0.1" if place.is_on_one_machine else _own_address(place.address))
         started_by_us = processes.is_served or config.torchrun() is not None
-        peers.begin(_client, place, [peers.Here(*each["here"]) for each in everyone], started_by_us)
+        peers.begin(_client, place, everyone, started_by_us)
         atexit.register(disconnect)
 
 
@@ -65,43 +61,21 @@ def _meeting_place() -> Any:
     return store
 
 
-def _arrive(store: Any, place: processes.Place, seconds: int) -> list[dict[str, Any]]:
-    """Says that this process is here, and returns what all have said; refuses those that do not belong together."""
-    keys = [f"{_PREFIX}/here/{index}" for index in range(place.count)]
-    own = {"here": peers.here(), "count": place.count, "versions": _versions(), "host": socket.gethostname()}
-    if store.add(f"{_PREFIX}/times/{place.index}", 1) > 1:
-        other = json.loads(store.get(keys[place.index]))
-        raise PeerError(
-            f"Process {place.index} of {place.count} is there already (process {other['here'][1]} on {other['host']}), "
-            f"and process {os.getpid()} on {own['host']} says that it is the same. Each needs a RANK of its own."
-        )
-    store.set(keys[place.index], json.dumps(own))
-    try:
-        store.wait(keys, datetime.timedelta(seconds=seconds))
-    except RuntimeError as error:
-        late = [str(index) for index, key in enumerate(keys) if not store.check([key])]
-        raise PeerError(
-            f"Process {place.index} of {place.count} waited {seconds} s for process{'es' if len(late) > 1 else ''} "
-            f"{', '.join(late)} to start. Did it fail, or is the number of processes (WORLD_SIZE) wrong? "
-            f"DIST_SERVICE_START_TIMEOUT_IN_SEC sets how long to wait."
-        ) from error
-    everyone: list[dict[str, Any]] = [json.loads(store.get(key)) for key in keys]
-    for index, other in enumerate(everyone):
-        if other["count"] != place.count:
-            raise PeerError(
-                f"Process {place.index} is one of {place.count}, and process {index} one of {other['count']}: give all "
-                f"the same WORLD_SIZE."
-            )
-        if other["versions"] != own["versions"]:
-            raise PeerError(
-                f"Process {place.index} runs {own['versions']}, and process {index} on {other['host']} runs "
-                f"{other['versions']}: install the same versions."
-            )
-    return everyone
+def _address(store: Any, place: processes.Place) -> str:
+    """Where the service listens by which the processes speak; process 0 asks, and starts it if nobody has."""
+    if processes.is_served:
+        return str(store.get(f"{_PREFIX}/coordinator").decode())
+    return serve(place.address, place.count).address
 
 
-def serve(store: Any, host: str, count: int) -> private.Service:
-    """Starts the service by which `count` processes speak, at the address `host`, and tells them by `store` where."""
+def attempt() -> str:
+    """A word for this start of the program: another one for each that finds the same store. Meets the others first."""
+    connect()
+    return _attempt
+
+
+def serve(host: str, count: int) -> private.Service:
+    """Starts the service by which `count` processes speak, at the address `host`."""
     global _service
     wanted = config.coordinator_port()
     try:
@@ -111,8 +85,12 @@ def serve(store: Any, host: str, count: int) -> private.Service:
             f"Cannot listen on {error}. Another program may use the port, one that was left behind perhaps: "
             f"XLA_COORDINATOR_PORT chooses one; unset, a free one is taken."
         ) from error
-    store.set(f"{_PREFIX}/coordinator", _service.address)
     return _service
+
+
+def tell_address(store: Any, service: private.Service) -> None:
+    """Says by `store` where the `service` is that was started for others."""
+    store.set(f"{_PREFIX}/coordinator", service.address)
 
 
 def _own_address(towards: str) -> str:
@@ -120,11 +98,6 @@ def _own_address(towards: str) -> str:
     with socket.socket(type=socket.SOCK_DGRAM) as probe:
         probe.connect((towards, 1))
         return str(probe.getsockname()[0])
-
-
-def _versions() -> str:
-    names = ("torch_xla", "torch", "jax", "jaxlib")
-    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
 
 
 def disconnect() -> None:

@@ -19,6 +19,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -345,9 +346,10 @@ def _exists(pid: int) -> bool:
 def here() -> Here:
     """Where this process is."""
     parts = [os.uname().nodename]
-    for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
-        with suppress(OSError):
-            parts.append(os.readlink(path) if path.endswith("pid") else open(path).read().strip())
+    with suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+    with suppress(OSError):
+        parts.append(os.readlink("/proc/self/ns/pid"))
     return Here("/".join(parts), os.getpid())
 
 

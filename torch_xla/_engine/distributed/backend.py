@@ -8,7 +8,7 @@ from typing import Any
 from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]
 
 from .. import config
-from ..client import platform, processes
+from ..client import coordination, platform, processes
 from ..client.processes import Place
 from ..private import c10d
 from . import reducer
@@ -69,6 +69,8 @@ def _meet(url: str, timeout: Any = None, **kwargs: Any) -> Iterator[tuple[Any, i
         store = PrefixStore("c10d", processes.meet())
     else:
         store, _, _ = next(iter(c10d.rendezvous("env://")))
+        # What lies there of a start before this one is not for this one.
+        store = PrefixStore(coordination.attempt(), store)
     yield store, place.index, place.count
     raise RuntimeError("The processes of a program on xla do not meet a second time.")
 

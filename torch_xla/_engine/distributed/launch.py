@@ -39,7 +39,8 @@ def start(
     service = None
     try:
         if count > 1:
-            service = coordination.serve(FileStore(meeting, count + 1), "127.0.0.1", count)
+            service = coordination.serve("127.0.0.1", count)
+            coordination.tell_address(FileStore(meeting, count + 1), service)
         started = start_processes(_run, (count, meeting, fn, tuple(args)), count, False, daemon, start_method)
     except BaseException:
         _clean_up(folder, service)
