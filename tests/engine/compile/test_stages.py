@@ -442,3 +442,22 @@ def test_many_programs_that_repeat_give_the_same_in_stages(
     layer: list[tuple[str, int, int]], times: int, odd: int, learns: bool, kept: set[int]
 ) -> None:
     check_repeated(layer, times, odd, learns, kept)
+
+
+def test_a_fused_step_of_many_parameters_is_compiled_in_parts() -> None:
+    # One operation, whose elements weigh as much as operations do.
+    def step() -> list[Tensor]:
+        parameters = [torch.full((4 + n % 3,), 0.1 * n, device="xla", requires_grad=True) for n in range(48)]
+        optimizer = torch.optim.AdamW(parameters, fused=True)
+        for each in parameters:
+            each.grad = torch.ones_like(each)
+        torch_xla.sync()
+        optimizer.step()
+        torch_xla.sync()
+        return [each.detach().cpu() for each in parameters]
+
+    expected = run(step, 0)
+    shared = counted("SharedOperations")
+    found = run(step, 20)
+    assert counted("SharedOperations") - shared >= 20
+    torch.testing.assert_close(found, expected)

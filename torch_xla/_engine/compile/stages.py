@@ -67,8 +67,14 @@ def spared_by(stages: Sequence[Stage]) -> int:
 
 
 def _size(graph: Graph) -> int:
-    """How many operations there are to compile. The elements of a list are small ones, which XLA fuses."""
-    return sum(max(1, max(each.plan.structure, default=1) // 4) for each in graph.operations)
+    """How many operations there are to compile."""
+    return sum(map(_weight, graph.operations))
+
+
+def _weight(operation: Operation) -> int:
+    # The elements of a list are small operations, which XLA fuses; those of a fused optimizer's are a dozen each.
+    elements = max(operation.plan.structure, default=1)
+    return max(1, elements if str(operation.plan.op).startswith("aten._fused_") else elements // 4)
 
 
 def _traffic(graph: Graph) -> int:
