@@ -10,6 +10,7 @@ import torch_xla
 from torch_xla import _XLAC
 from torch_xla._engine.compile.source_metadata import scopes_at
 from torch_xla._engine.private import jax as private
+from torch_xla._engine.record import pending
 from torch_xla._engine.record.pending import graph_of
 from torch_xla._engine.record.scopes import close_scope, open_scope, open_scopes
 from torch_xla.debug import metrics as met
@@ -128,3 +129,15 @@ def test_the_text_of_the_extension_shows_names() -> None:
     with scope("here"):
         y = torch.ones(2).to("xla").sin()
     assert "sine" in _XLAC._get_xla_tensors_hlo([y])
+
+
+def test_lines_are_known_behind_a_read_too() -> None:
+    x = torch.ones(3, device="xla")
+    start = test_lines_are_known_behind_a_read_too.__code__.co_firstlineno
+    for _ in range(3):
+        y = x * 2.5
+        x.sum().item()
+        z = (y + 1).exp()
+        found = [line[1] - start for line in pending.graph_of([z]).lines if line is not None]
+        assert found == [4, 6, 6]
+        torch_xla.sync()

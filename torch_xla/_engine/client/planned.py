@@ -53,6 +53,16 @@ class PlannedBuffer(Placeholder):
             return self.contents
         self.refuse()
 
+    def block_until_ready(self) -> "PlannedBuffer":  # type: ignore[override]
+        """Itself, where its elements are known."""
+        if self.contents is not None:
+            return self
+        self.refuse()
+
+    def is_ready(self) -> bool:
+        """Whether its elements are known."""
+        return self.contents is not None
+
     def __repr__(self) -> str:
         return f"<planned {list(self.shape)} {self.dtype}>"
 

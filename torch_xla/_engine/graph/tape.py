@@ -134,6 +134,12 @@ class Tape:
         values += made
         return made
 
+    def expects(self, plan: Plan) -> bool:
+        """Whether the path that is walked has `plan` here, at a line that is known."""
+        position, path = len(self.code), self.expected
+        follows = path is not None and position < len(path) and path[position] is plan
+        return follows and self.expected_lines is not None and position in self.expected_lines
+
     def all_lines(self) -> dict[int, Any]:
         """Source lines by position in the code, those of the known path included."""
         if not self.expected_lines or self.expected_code is None:

@@ -408,7 +408,7 @@ def _carry_over(schedule: Schedule, old: Tape, tape: Tape, device: Device) -> tu
                 value = old.values[slot]
                 slots[slot] = tape.take_over(value)
                 moved.append(value)
-        if operation.position in schedule.lines:
+        if operation.position in schedule.lines and not tape.expects(plan):
             tape.lines[len(tape.code)] = schedule.lines[operation.position]
         if scopes:
             tape.scopes.append((len(tape.code), scopes[index]))
