@@ -233,6 +233,11 @@ def history() -> bool:
     return _flag("XLA_HISTORY", "1")
 
 
+def checks_memory() -> bool:
+    """XLA_CHECK_MEMORY: a program for which the device has no room is refused before its first run, unless off."""
+    return _flag("XLA_CHECK_MEMORY", "1")
+
+
 def debug_level() -> int:
     """PT_XLA_DEBUG_LEVEL: 1 explains compilations, 2 executions too; PT_XLA_DEBUG asks for all there is. 0: off."""
     if _flag("PT_XLA_DEBUG"):

@@ -43,6 +43,10 @@ from .source_metadata import UNKNOWN
 _seen_numbers: WeakKeyDictionary[Plan, dict[int, tuple[float | int, ...]]] = WeakKeyDictionary()
 
 
+# A program that needs fewer bytes is started without asking how many are left.
+_ALWAYS_FITS = 64 << 20
+
+
 class Ready(NamedTuple):
     """An executable and how it is started: with the buffers of the inputs, the vectors of numbers and the keys."""
 
@@ -90,6 +94,7 @@ class Program:
         self.ends = self._smallest([range(len(graph.outputs))])
         self.bytes = sum(spec.numel * spec.dtype.itemsize for spec in graph.specs)  # of everything that it names
         self.allocates = self.bytes  # bytes of a run, beyond what it is given; at the most, until XLA has told
+        self.fits = True  # nobody needs to ask whether the device has room for it
         self.stages: tuple[stages.Stage, ...] | None = None  # none: not looked for, or not worth it
         self._inlined = Inlined(graph, ())  # what the stages are of
         self._packer = struct.Struct("".join("d" if t is float else "q" for t in graph.number_types))
@@ -139,6 +144,7 @@ class Program:
         sizes = self.sizes_for(numbers)
         if sizes is not None:
             self.allocates = sizes.outputs - sizes.aliased + sizes.intermediate
+            self.fits = self.allocates < _ALWAYS_FITS
         return sizes
 
     def sizes_for(self, numbers: Sequence[float | int]) -> Sizes | None:

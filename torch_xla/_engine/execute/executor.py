@@ -1,5 +1,6 @@
 """Runs programs, names the step and the user's lines when one fails, and waits where somebody asks for it."""
 
+import gc
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -25,7 +26,7 @@ from ..metrics import events, lines
 from ..metrics.events import Cause
 from ..metrics.lines import Line
 from ..uninterrupted import run_through
-from . import agreement, progress, waiting
+from . import agreement, progress, room, waiting
 from .offending import tell_hlo
 
 # The user's line of each operation of a program: looked up only where somebody wants to know.
@@ -113,6 +114,8 @@ def run(
         _cached.value += 1
     else:
         _compile(program, buffers, numbers, cause, source_lines())
+    if not program.fits:
+        _look_for_room(program, numbers, source_lines)
     flight = _flights.get(program.target) or _flights.setdefault(program.target, _Flight())
     is_counted = program.bytes >= _COUNTED and program.target.is_host
     begins = time.perf_counter_ns()
@@ -152,6 +155,22 @@ def run(
         _raise_failed(flight)
     if events.closely:
         _tell_run(program, numbers, cause, start)
+
+
+def _look_for_room(program: Program, numbers: Sequence[float | int], source_lines: SourceLines) -> None:
+    """Raises `OutOfMemory` before the first run of a program for which there is no room."""
+    target = program.target
+    if not room.is_left(program.allocates, target):
+        # What is still running may be about to give its memory back, and so may garbage.
+        flight = _flights.get(target)
+        if flight is not None:
+            _wait(flight)
+        gc.collect()
+        host_heap.release_memory()
+        if not room.is_left(program.allocates, target):
+            origin = lines.summary(source_lines()) + tell_hlo(program, numbers)
+            raise room.refusal(program, numbers, _step, origin)
+    program.fits = True
 
 
 def _tell_run(program: Program, numbers: Sequence[float | int], cause: Cause, start: int) -> None:
@@ -346,22 +365,23 @@ def _failure_of(
     where: str,
     source_lines: Sequence[Line | None],
 ) -> RuntimeError:
-    return waiting.failure_of(error) or failure(error, where, lines.summary(source_lines) + tell_hlo(program, numbers))
+    return waiting.failure_of(error) or failure(
+        error, where, lines.summary(source_lines) + tell_hlo(program, numbers), program, numbers
+    )
 
 
-def failure(error: Exception, where: str, origin: str) -> ExecutionError:
-    """What a user sees of an error of the device."""
+def failure(
+    error: Exception, where: str, origin: str, program: Program | None = None, numbers: Sequence[float | int] = ()
+) -> ExecutionError:
+    """What a user sees of an error of the device, in a `program` if it is known."""
     text = str(error)
     kind = OutOfMemory if "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower() else ExecutionError
-    advice = (
-        "Use a smaller batch, checkpoint activations (torch.utils.checkpoint) or drop references to tensors you no "
-        "longer need. "
-        if kind is OutOfMemory
-        else ""
-    )
+    compiled = program if program is not None and program.compiled_for(numbers) else None
+    largest = room.explain(compiled, numbers) if kind is OutOfMemory else ""
+    advice = f"{room.ADVICE}\n" if kind is OutOfMemory else ""
     return kind(
         f"The device failed in {where}: {text.strip()}\n{advice}"
-        f"The tensors of this step are still described, so it can be tried again.\n{origin}"
+        f"The tensors of this step are still described, so it can be tried again.\n{largest}{origin}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from ...metrics import events
 from ...record import live_counters, recorded_counts
+from ..memory import explanation
 from ..values import checking, nan
 from . import analysis, dumps, report_file, step_log, tracker
 
@@ -18,5 +19,6 @@ def start() -> None:
     """Begins to count tensors; turns on what the environment asks for, now and whenever a program is made."""
     live_counters.begin()
     recorded_counts.begin()
+    explanation.begin()
     settle()
     events.before_new_program = settle

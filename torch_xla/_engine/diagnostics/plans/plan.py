@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from ...client import memory
 from ...client.target import Target
 from ...metrics import lines
+from ...metrics.amounts import duration, size
 from .device_specs import DeviceSpec, spec_named, spec_of_kind
 from .planner import Large, PlannedProgram, planning
 from .work import Collective
-
-_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,24 +203,4 @@ def _over_devices(plan: Plan, owned: int, rest: int) -> str:
     return (
         f"parameters, gradients and optimizer state take {size(owned)}: sharded over {-(-owned // room)} or more "
         "devices (FSDP) they would fit beside the intermediates"
-    )
-
-
-def size(number: float) -> str:
-    """Bytes for people: "1.50 GB" is 1.5 × 10⁹."""
-    unit = 0
-    while abs(number) >= 1000 and unit < len(_UNITS) - 1:
-        number /= 1000
-        unit += 1
-    return f"{number:.2f} {_UNITS[unit]}" if unit else f"{number:.0f} B"
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people."""
-    return (
-        f"{seconds:.2f} s"
-        if seconds >= 1
-        else f"{seconds * 1e3:.2f} ms"
-        if seconds >= 1e-3
-        else f"{seconds * 1e6:.1f} µs"
     )

@@ -145,19 +145,27 @@ def planning(devices: int | None) -> Iterator[Planning]:
 
 def _compiled(program: Program, numbers: Sequence[float | int], lines: Sequence[Line | None]) -> _Compiled:
     start = time.perf_counter()
-    sizes = program.sizes_for(numbers)
+    sizes = program.sizes_for(numbers) if program.compiled_for(numbers) else program.compile_for(numbers)
     seconds = time.perf_counter() - start
     if sizes is None:
         raise NotImplementedError(f"plan(): {program.target.platform} does not tell the memory that a program needs.")
-    parts = program.parts(numbers)
-    modules = [hlo.module(executable.as_text(), times) for executable, times in parts]
+    parts, modules = _modules(program, numbers)
     target = program.target
     outputs = program.graph.outputs
-    placed = list(parts[0][0].output_shardings) if target.is_spread else [target.everywhere] * len(outputs)
+    placed = list(parts[0].output_shardings) if target.is_spread else [target.everywhere] * len(outputs)
     line = next((line for line in reversed(lines) if line is not None), None)
     found = PlannedProgram(len(program.graph.operations), line, sizes, work.work_of(modules), seconds)
-    executables = [executable for executable, _ in parts]
-    return _Compiled(found, [*_waiting(program, numbers), *_intermediates(executables, modules)], placed)
+    return _Compiled(found, [*_waiting(program, numbers), *_intermediates(parts, modules)], placed)
+
+
+def _modules(program: Program, numbers: Sequence[float | int]) -> tuple[list[Any], list[hlo.Module]]:
+    parts = program.parts(numbers)
+    return [executable for executable, _ in parts], [hlo.module(each.as_text(), times) for each, times in parts]
+
+
+def intermediates_of(program: Program, numbers: Sequence[float | int]) -> list[Large]:
+    """The intermediate values of a compiled program at its peak, the largest first; equal ones together."""
+    return _largest([*_waiting(program, numbers), *_intermediates(*_modules(program, numbers))])
 
 
 def _intermediates(executables: Sequence[Any], modules: Sequence[hlo.Module]) -> list[Large]:

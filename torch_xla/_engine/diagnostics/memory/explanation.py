@@ -1,0 +1,38 @@
+"""What takes the memory, in the words of an error: the tensors that live, and what a program would compute."""
+
+from collections.abc import Sequence
+
+from ...compile.program import Program
+from ...execute import room
+from ...metrics.amounts import size
+from ...metrics.lines import text
+from ..plans.planner import intermediates_of
+from . import holders
+
+_MOST = 5
+
+
+def begin() -> None:
+    """Has errors tell of it."""
+    room.explain = explained
+
+
+def explained(program: Program | None, numbers: Sequence[float | int]) -> str:
+    """The largest tensors that live, by their lines, and the largest intermediate values of a compiled program."""
+    rows = []
+    living = [holding for holding in holders.holdings(_MOST) if holding.bytes]
+    if living:
+        rows.append("The largest tensors that live:")
+    for holding in living:
+        times = f"{holding.count} × " if holding.count > 1 else ""
+        named = " " + ", ".join(holding.names[:3]) if holding.names else ""
+        where = f" made at {text(holding.line)}" if holding.line is not None else ""
+        rows.append(f"  {size(holding.bytes):>9}  {times}{holding.shape}{named}{where}")
+    large = intermediates_of(program, numbers)[:_MOST] if program is not None else []
+    if large:
+        rows.append("The largest values that the program computes on the way:")
+    for value in large:
+        times = f"{value.count} × " if value.count > 1 else ""
+        where = f" at {text(value.line)}" if value.line is not None else ""
+        rows.append(f"  {size(value.bytes):>9}  {times}{value.shape} {value.name}{where}")
+    return "".join(f"{row}\n" for row in rows)
