@@ -101,8 +101,7 @@ def run(
 ) -> None:
     """Starts `program`, and gives its outputs to `values`. `cause` and `source_lines` are for listeners and errors.
 
-    An interrupt takes effect before the program starts, or when the values have their buffers: the program may have
-    taken those of its inputs.
+    An interrupt takes effect before it starts, or when the values have their buffers: it may have taken its inputs'.
     """
     global _step, _latest
     refuse_fork()
@@ -126,8 +125,7 @@ def run(
     start = time.perf_counter_ns()
     _waiting.add(start - begins)
     _executed.value += 1
-    outputs: list[jax.Array] = []
-    ends: list[jax.Array] = []
+    outputs, ends = list[jax.Array](), list[jax.Array]()
     _latest = flight
     flight.started.append((_step, ends, program, numbers, source_lines))
     if is_counted:
