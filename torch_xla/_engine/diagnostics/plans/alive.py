@@ -95,7 +95,7 @@ def set_aside(assignment: bytes, module: bytes) -> frozenset[str] | None:
     maker = {}
     for buffer in map(parsed, assigned.get(1, ())):
         maker[number_of(buffer, 1)] = names.get(number_of(parsed(buffer[3][0]), 4), "")
-    found = set()
+    found: set[str] = set()
     for allocation in map(parsed, assigned.get(3, ())):
         # Of threads, of the entry's parameters, of results, of constants.
         if not any(number_of(allocation, field) for field in (3, 5, 7, 12)):
