@@ -60,8 +60,8 @@ def _compile(
         # A finalizer that runs in the middle of another compilation waits for nobody: they might wait for this thread.
         executor.prepare(program, numbers, cause, source_lines, buffers)
         return
-    _thread.is_compiling = True
     try:
+        _thread.is_compiling = True
         with program.turn:
             executor.prepare(program, numbers, cause, source_lines, buffers)
     finally:
