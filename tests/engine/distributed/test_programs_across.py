@@ -1,6 +1,7 @@
 """Programs that several processes run together: each on arrays of its own, with collectives between them."""
 
 import gc
+import time
 from typing import Any
 
 import jax
@@ -11,11 +12,13 @@ import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 from tests.support.fleet import fleet_of
 from torch_xla._engine.dispatch.kernels import append
+from torch_xla._engine.execute import executor
 from torch_xla._engine.graph import effect
 from torch_xla._engine.graph.plan import Operand, Plan, interned
 from torch_xla._engine.lowering import replicas
 from torch_xla._engine.lowering.registry import lowers, rule_of
 from torch_xla._engine.record.storage import snapshot, wrap
+from torch_xla._engine.record.sync import clear_schedules
 
 SUM = "test::sum_of_replicas"
 
@@ -104,3 +107,62 @@ def replayed() -> tuple[list[float], bool]:
 def test_a_replay_runs_collectives() -> None:
     expected = [3.0 * sum(2 * k + 1 for k in range(n + 1)) for n in range(6)]
     assert fleet_of(2).run(replayed) == [(expected, True)] * 2
+
+
+class _Cycle:
+    """Holds a tensor until garbage is collected."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor, self.itself = tensor, self
+
+
+def _what_is_this_process_own(differs: bool, step: int) -> None:
+    """Its caches, its history and its time."""
+    if differs and step in (2, 5):
+        clear_schedules()
+    if differs and step % 2:
+        time.sleep(0.05)
+    if differs:
+        (torch.ones(3, device="xla") * (step + 0.25)).sum().item()
+
+
+def keys_of_a_script() -> tuple[list[str], list[list[float]]]:
+    differs = xr.global_ordinal() == 1
+    run, keys = executor.run, []
+
+    def noting(program: Any, buffers: Any, numbers: Any, *rest: Any) -> None:
+        run(program, buffers, numbers, *rest)
+        if program.graph.is_collective:
+            keys.append(program.key_for(numbers).digest)
+
+    found = []
+    weight = torch.linspace(0, 1, 4, device="xla")
+    if differs:  # a history of numbers
+        (torch.ones(4, device="xla") * 0.125).cos().sum().item()
+    executor.run = noting  # type: ignore[assignment]
+    gc.disable()
+    try:
+        for step in range(8):
+            _what_is_this_process_own(differs, step)
+            gradient = weight * (0.5 + step) + torch.rand(4, device="xla") * 0
+            activation = _Cycle(gradient.cos() * 3)  # garbage, once its name is another's
+            if differs:
+                gc.collect()
+            weight = weight - 0.01 * summed(gradient)
+            kept = (
+                activation.tensor if step in (3, 6) else None
+            )  # held by the script in some steps, by garbage in others
+            torch_xla.sync()
+            found.append(weight.tolist())
+            del kept
+    finally:
+        gc.enable()
+        executor.run = run
+    return keys, found
+
+
+def test_what_is_local_decides_about_no_program_of_several_processes() -> None:
+    (keys, found), (theirs, also) = fleet_of(2).run(keys_of_a_script)
+    assert found == also
+    assert keys == theirs and len(keys) == 8
+    assert len(set(keys)) < 8

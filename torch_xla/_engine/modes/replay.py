@@ -78,6 +78,8 @@ class Replay:
         kept = self._gradients.dropped  # whoever holds a gradient in whose stead there is another one keeps it
         donated = tuple(i for i in schedule.program.donated if inputs[i] < len(places) and inputs[i] not in kept)
         program = schedule.program
+        # Other processes may record this call: what several run together must not depend on who replays.
+        self._is_another = donated != program.donated and program.graph.is_collective
         if donated != program.donated:
             program = cache.program_of(schedule.cut.graph, donated, program.target)
         self._numbers = [facts.numbers[i] for i in schedule.cut.numbers]
@@ -177,6 +179,8 @@ class Replay:
         """Why the function must be recorded this time, or nothing."""
         if sync.inspect is not None:
             return "a debugging tool looks at the operations of every step"
+        if self._is_another:
+            return "it exchanges values with other processes by a program that is compiled for recorded calls alone"
         if self._circumstances != circumstances(self._device):
             return (
                 "autocast, gradients, the default dtype, checks of values, the device or the thread were switched, or "

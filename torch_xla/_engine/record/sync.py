@@ -1,5 +1,6 @@
 """From recorded operations to buffers: liveness → cut → program → results. The whole path of a step, top to bottom."""
 
+import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from ..execute import executor
 from ..execute.executor import Around
 from ..graph.aliasing import in_order, successors
 from ..graph.graph import Cut, Operation, cut, decode, effective, needed, needed_in_order, slots_of
+from ..graph.plan import Plan
 from ..graph.spec import spec_of
 from ..graph.tape import Tape, Value
 from ..graph.verify import verify
@@ -25,7 +27,7 @@ from ..metrics import events
 from ..metrics.events import Cause
 from ..metrics.lines import Line, user_lines
 from ..uninterrupted import run_through, stores
-from . import live_counters, marks, recency
+from . import launcher, live_counters, marks, recency
 from .device import LOCK, Device, empty_plan
 from .launcher import launch
 from .unlocked import Attempt, NotCompiled, under_lock
@@ -59,6 +61,7 @@ class Schedule:
     output_lines: list[Line | None] = field(default_factory=list)
     made: int = 0  # how many values the tape made that no later one makes again
     followed_by: "Schedule | None" = None
+    is_collective: bool = False  # whether its tape holds something that several processes do together
 
     def serves(self, live: bytes) -> bool:
         """Whether it computes all that is `live` and gives nothing of it away."""
@@ -186,7 +189,11 @@ def _evaluate(
     if len(live) != len(values):
         return False
     schedule = _find(device, live, roots)
-    if len(tape.code) != length:
+    if schedule is None:
+        gc.collect()
+        live = held(values)
+        schedule = _find(device, live, roots, is_exact=True)
+    if schedule is None or len(tape.code) != length:
         return False
     if not attempt.compiles:
         _refuse_to_compile(schedule, tape, cause)
@@ -226,14 +233,19 @@ def _evaluate(
 
 def _refuse_to_compile(schedule: Schedule, tape: Tape, cause: Cause) -> None:
     program, part = schedule.program, schedule.cut
-    if program is not None:
+    if program is not None and launcher.describe is None:
         numbers = [tape.numbers[i] for i in part.numbers]
         if not program.compiled_for(numbers):
             buffers = [tape.values[slot].buffer for slot in part.inputs]
             raise NotCompiled(program, numbers, buffers, cause, lambda: lines_of(part, schedule.lines))
 
 
-def _find(device: Device, live: bytes, roots: tuple[int, ...] | None) -> Schedule:
+def _find(device: Device, live: bytes, roots: tuple[int, ...] | None, is_exact: bool = False) -> Schedule | None:
+    """The schedule of the tape of `device`, of whose values those are `live` that somebody holds.
+
+    `None` if garbage may hold some that nobody else does, and that must not decide: all processes are to find the same
+    program of a collective. It does not with `is_exact`.
+    """
     tape = device.tape
     shared = tuple(tape.shared)
     if not roots and roots is not None:
@@ -242,10 +254,13 @@ def _find(device: Device, live: bytes, roots: tuple[int, ...] | None) -> Schedul
         (tuple(tape.code), roots, shared, device.index, device.spread, lowering_settings.now()), _Known()
     )
     known.used = recency.now()
+    is_collective = known[0].is_collective if known else _exchanges(tape)
+    if is_collective and not is_exact and [schedule.live for schedule in known] != [live]:
+        return None
     for schedule in known:
         if schedule.live == live:
             return schedule
-    if roots is None:
+    if roots is None and not is_collective:
         # The garbage collector decides when a cycle of references lets go of a value. A program that computes a few
         # values too many is better than another program; from the third difference on we make one that fits all.
         for schedule in known:
@@ -255,9 +270,17 @@ def _find(device: Device, live: bytes, roots: tuple[int, ...] | None) -> Schedul
             for schedule in known:
                 live = bytes(map(max, live, schedule.live))
     schedule = _schedule(device, live, roots, shared)
+    schedule.is_collective = is_collective
     known.append(schedule)
     recency.trim(_schedules, 4 * config.compilation_cache_size())
     return schedule
+
+
+def _exchanges(tape: Tape) -> bool:
+    """Whether something on the tape is done by several processes together."""
+    return any(
+        entry.effect is not None and entry.effect.is_collective for entry in tape.code if entry.__class__ is Plan
+    )
 
 
 def _run(program: Program, schedule: Schedule, tape: Tape, cause: Cause, around: Around) -> None:
