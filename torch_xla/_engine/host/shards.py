@@ -23,20 +23,39 @@ class Shard(NamedTuple):
     indices: tuple[slice, ...]  # which elements of the whole
     replica: int  # 0, or which copy of this part it is
 
+    @property
+    def begin(self) -> tuple[int, ...]:
+        """Where it begins in the whole."""
+        return tuple(int(each.start) for each in self.indices)
 
-def local_shards(tensor: torch.Tensor) -> list[Shard]:
-    """What each device of this process has of `tensor`, in the order of the devices. Waits for them."""
+
+def local_shards(tensor: torch.Tensor, replicas: bool = True) -> list[Shard]:
+    """What each device of this process has of `tensor`, in the order of the devices. Waits for them.
+
+    Without `replicas` each part is that of one device of the program.
+    """
     buffer = materialise(snapshot(tensor))
-    found = sorted(buffer.addressable_shards, key=lambda shard: platform.ordinal_of(shard.device))
+    found = [shard for shard in buffer.addressable_shards if replicas or shard.replica_id == 0]
     return [
         Shard(
-            from_numpy(np.array(shard.data)),
+            from_numpy(np.array(shard.data)).to(tensor.dtype),
             platform.real_name(shard.device),
             tuple(slice(*each.indices(length)) for each, length in zip(shard.index, buffer.shape, strict=True)),
             shard.replica_id,
         )
-        for shard in found
+        for shard in sorted(found, key=lambda shard: platform.ordinal_of(shard.device))
     ]
+
+
+def local_places(tensor: torch.Tensor) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Where the part of each device of this process begins in `tensor`, and its size, in the order of the devices."""
+    target = value_of(tensor).device.target
+    shape = tuple(tensor.shape)
+    sharding = to_jax(placement.planned(tensor), target)
+    index = sharding.addressable_devices_indices_map(shape)
+    local = sorted(target.local, key=platform.ordinal_of)
+    size = sharding.shard_shape(shape)
+    return [(tuple(each.start or 0 for each in index[device]), size) for device in local]
 
 
 def load_local_shards(tensor: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:

@@ -1,0 +1,57 @@
+"""Checkpoints of tensors on a mesh: saved on four devices, loaded on another number and under another layout."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from torch_xla.experimental.distributed_checkpoint import CheckpointManager
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(folder: Path, what: str, devices: int) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PJRT_", "XLA_", "CPU_"))}
+    if devices > 1:
+        environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+    command = [sys.executable, "-W", "ignore", "-m", "tests.support.sharded_checkpoints", str(folder), what]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+
+
+@pytest.mark.slow
+def test_what_four_devices_saved_is_loaded_by_others(tmp_path: Path) -> None:
+    saved = run(tmp_path, "save", 4)
+    assert saved.returncode == 0, saved.stderr
+    for devices in (2, 8, 1):
+        loaded = run(tmp_path, "load", devices)
+        assert loaded.returncode == 0, (devices, loaded.stderr)
+
+
+@pytest.mark.slow
+def test_a_process_killed_while_it_saves_loses_nothing_that_was_complete(tmp_path: Path) -> None:
+    assert run(tmp_path, "die", 4).returncode == -9
+    manager = CheckpointManager(str(tmp_path / "killed"), 1, chkpt_on_preemption=False)
+    assert manager.all_steps() == [0]
+    state = {"0.weight": torch.zeros(8, 16, device="xla")}
+    manager.restore(0, state)
+    assert state["0.weight"].abs().sum().item() > 0
+
+
+def test_a_manager_saves_at_intervals_and_keeps_some(tmp_path: Path) -> None:
+    manager = CheckpointManager(str(tmp_path), 3, max_to_keep=2, chkpt_on_preemption=False)
+    w = torch.zeros(2, device="xla")
+    for step in range(10):
+        w += 1
+        assert manager.save_async(step, {"w": w}) == (step % 3 == 0)
+    manager.join()
+    assert manager.all_steps() == [6, 9]
+    assert manager.save(6, {"w": w}) and manager.all_steps() == [6, 9]
+    manager.restore(9, {"w": w.zero_()})
+    assert w.tolist() == [10, 10]
+    with pytest.raises(ValueError, match="no complete checkpoint of step 3"):
+        manager.restore(3, {"w": w})
+    with pytest.raises(ValueError, match="save_interval must be at least 1"):
+        CheckpointManager(str(tmp_path), 0)

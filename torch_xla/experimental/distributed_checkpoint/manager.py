@@ -1,0 +1,198 @@
+"""Checkpoints step by step: when, where, how many, and beside the training."""
+
+import shutil
+import signal
+import threading
+import warnings
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+
+from ..._engine.client import coordination
+from ..._engine.client.processes import process_count, process_index
+from ._helpers import _sharded_cpu_state_dict
+from .planners import SPMDLoadPlanner, SPMDSavePlanner
+
+# Of a folder that holds a checkpoint which is complete: it is written last.
+_COMPLETE = ".metadata"
+
+
+class CheckpointManager:
+    """Saves state dicts in folders of `path`, one for each step, and loads them on whatever mesh there is then.
+
+    A step is saved if `save_interval` divides its number, or if the machine announces its end by SIGTERM and
+    `chkpt_on_preemption` says so. The latest `max_to_keep` are kept, all of them if it is 0. Up to `max_pending_async`
+    may be on their way to the disk at once; `num_of_threads` threads write each. In a program of several processes
+    every process calls the same methods with the same steps, after `torch.distributed.init_process_group`;
+    `process_group` is one of a backend for the CPU, such as gloo.
+
+    A checkpoint is written aside and moved to its place when it is complete: a process that is killed meanwhile leaves
+    the others whole.
+
+    >>> import tempfile, torch
+    >>> from torch_xla.experimental.distributed_checkpoint import CheckpointManager
+    >>> manager = CheckpointManager(tempfile.mkdtemp(), save_interval=10, chkpt_on_preemption=False)
+    >>> state = {"w": torch.ones(2, device="xla")}
+    >>> [step for step in range(30) if manager.save(step, state)], manager.all_steps()
+    ([0, 10, 20], [0, 10, 20])
+    >>> manager.restore(20, state)
+    """
+
+    def __init__(
+        self,
+        path: str,
+        save_interval: int,
+        max_to_keep: int | None = 0,
+        max_pending_async: int | None = 1,
+        num_of_threads: int | None = 1,
+        process_group: dist.ProcessGroup | None = None,
+        chkpt_on_preemption: bool = True,
+    ) -> None:
+        if save_interval < 1:
+            raise ValueError(f"CheckpointManager(): save_interval must be at least 1; got {save_interval}")
+        if (max_to_keep or 0) < 0 or (max_pending_async or 0) < 0:
+            raise ValueError("CheckpointManager(): max_to_keep and max_pending_async must not be negative")
+        if process_count() > 1 and process_group is None and not dist.is_initialized():
+            raise RuntimeError(
+                "CheckpointManager(): the processes of this program have no process group yet. Call "
+                "torch.distributed.init_process_group('gloo') first, or give process_group=."
+            )
+        self.base_path = Path(path)
+        self.save_interval = save_interval
+        self.max_to_keep = max_to_keep or 0
+        self.chkpt_on_preemption = chkpt_on_preemption
+        self._most_pending = max(1, max_pending_async or 1)
+        self._threads = num_of_threads or 1
+        self._group = process_group
+        self._pending: deque[Future[None]] = deque()
+        self._worker: ThreadPoolExecutor | None = None  # one thread: the processes save in one order
+        self._is_ending = threading.Event()
+        if chkpt_on_preemption:
+            self._listen()
+        self.base_path.mkdir(parents=True, exist_ok=True)
+
+    def should_save(self, step: int) -> bool:
+        """Whether `save` would save this step."""
+        if step < 0:
+            raise ValueError(f"CheckpointManager: steps count from 0; got {step}")
+        return step % self.save_interval == 0 or (self.chkpt_on_preemption and self.reached_preemption(step))
+
+    def save(self, step: int, state_dict: dict[str, Any], force: bool | None = False) -> bool:
+        """Saves a state dict, if `should_save(step)` or by `force`; whether it did. Returns when it is complete."""
+        if not (force or self.should_save(step)):
+            return False
+        self.join()
+        self._write(step, _sharded_cpu_state_dict(state_dict))
+        return True
+
+    def save_async(self, step: int, state_dict: dict[str, Any], force: bool | None = False) -> bool:
+        """As `save`, but returns when the state is copied to the CPU; a thread writes it.
+
+        Waits if too many are on their way. Raises what an earlier one failed with.
+        """
+        if not (force or self.should_save(step)):
+            return False
+        while len(self._pending) >= self._most_pending:
+            self._pending.popleft().result()
+        copied = _sharded_cpu_state_dict(state_dict)
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(1, "checkpoints")
+        self._pending.append(self._worker.submit(self._write, step, copied))
+        return True
+
+    def restore(self, step: int, state_dict: dict[str, Any]) -> None:
+        """Loads the checkpoint of a step into a state dict: tensors in place, as they are divided now.
+
+        What is no tensor is replaced in the dict; call `load_state_dict` of the model or optimizer for it. Raises
+        `ValueError` for a step that was not saved.
+        """
+        self.join()
+        if step not in self.all_steps():
+            raise ValueError(f"CheckpointManager: there is no complete checkpoint of step {step}; {self.all_steps()}")
+        reader = FileSystemReader(self._folder(step))
+        options = {"process_group": self._group, "no_dist": _is_alone()}
+        with _quietly():
+            dcp.load(state_dict, storage_reader=reader, planner=SPMDLoadPlanner(), **options)
+
+    def all_steps(self) -> list[int]:
+        """The steps whose checkpoints are complete, in order."""
+        found = [each for each in self.base_path.iterdir() if each.name.isdigit() and (each / _COMPLETE).exists()]
+        return sorted(int(each.name) for each in found)
+
+    def join(self) -> None:
+        """Waits until everything that `save_async` began is complete; raises what failed."""
+        while self._pending:
+            self._pending.popleft().result()
+
+    def reached_preemption(self, step: int) -> bool:
+        """Whether the machine has announced its end, to this process or another one of the program.
+
+        Every process must ask for the same steps.
+        """
+        told = self._is_ending.is_set()
+        if process_count() == 1:
+            return told
+        return b"1" in coordination.exchange(f"preemption at step {step}", b"1" if told else b"0")
+
+    def _listen(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError(
+                "CheckpointManager(chkpt_on_preemption=True) handles SIGTERM, which only the main thread can arrange: "
+                "make it there, or give chkpt_on_preemption=False."
+            )
+        before = signal.getsignal(signal.SIGTERM)
+
+        def handler(number: int, frame: Any) -> None:
+            self._is_ending.set()
+            if callable(before):
+                before(number, frame)
+
+        signal.signal(signal.SIGTERM, handler)
+
+    def _folder(self, step: int) -> Path:
+        return self.base_path / str(step)
+
+    def _write(self, step: int, state_dict: dict[str, Any]) -> None:
+        aside, place = self.base_path / f"{step}.partial", self._folder(step)
+        if process_index() == 0:
+            shutil.rmtree(aside, ignore_errors=True)
+        self._meet()
+        writer = FileSystemWriter(aside, thread_count=self._threads, sync_files=True)
+        options = {"process_group": self._group, "no_dist": _is_alone()}
+        with _quietly():
+            dcp.save(state_dict, storage_writer=writer, planner=SPMDSavePlanner(), **options)
+        if process_index() == 0:
+            replaced = self.base_path / f"{step}.replaced"
+            if place.exists():
+                place.rename(replaced)
+            aside.rename(place)
+            shutil.rmtree(replaced, ignore_errors=True)
+            for old in self.all_steps()[: -self.max_to_keep] if self.max_to_keep else []:
+                shutil.rmtree(self._folder(old), ignore_errors=True)
+        self._meet()
+
+    def _meet(self) -> None:
+        if not _is_alone():
+            dist.barrier(self._group)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    # PyTorch warns of every checkpoint of a program of one process.
+    with _filters, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
+
+
+_filters = threading.Lock()
+
+
+def _is_alone() -> bool:
+    return process_count() == 1

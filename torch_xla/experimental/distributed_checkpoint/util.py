@@ -1,0 +1,42 @@
+"""What a checkpoint of an optimizer needs before it can be loaded."""
+
+from typing import Any
+
+import torch
+
+from ..._engine.record.storage import value_of
+from ..._engine.record.sync import sync_device
+
+
+def prime_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Makes the state of an optimizer, as its first step would, so that a checkpoint can be loaded into it.
+
+    Parameters, gradients and counts of steps are as before; the state lies as the parameters do. Returns the optimizer.
+
+    >>> import torch
+    >>> from torch_xla.experimental.distributed_checkpoint import prime_optimizer
+    >>> w = torch.nn.Parameter(torch.ones(2, device="xla"))
+    >>> sorted(prime_optimizer(torch.optim.Adam([w])).state[w]), w.tolist()
+    (['exp_avg', 'exp_avg_sq', 'step'], [1.0, 1.0])
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    before = [(p.detach().clone(), p.grad) for p in parameters]
+    for p in parameters:
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    with torch.no_grad():
+        for p, (value, grad) in zip(parameters, before, strict=True):
+            p.copy_(value)
+            p.grad = grad
+            _begin_again(optimizer.state[p])
+    for device in {value_of(p).device for p in parameters if p.device.type == "xla"}:
+        sync_device(device)
+    return optimizer
+
+
+def _begin_again(state: dict[str, Any]) -> None:
+    step = state.get("step")
+    if isinstance(step, torch.Tensor):
+        step.zero_()
+    elif step is not None:
+        state["step"] = 0
