@@ -8,7 +8,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -29,7 +29,10 @@ class Program(Protocol):
 
 
 class Interrupt(KeyboardInterrupt):
-    """The one that is sent here: another is the user's."""
+    """The one that is sent here: another is the user's, or one that was raised inside a callback of a program."""
+
+
+Interrupt.__name__ = KeyboardInterrupt.__name__  # what XLA tells of it
 
 
 @dataclass
@@ -111,8 +114,17 @@ def alarms(found: Found, places: list[Place]) -> Iterator[Callable[[float], None
 
 
 def interrupted(make: Callable[[], Program], count: int, chance: random.Random) -> Found:
-    """Interrupts steps of a program `count` times, and checks its tensors and a whole step after each."""
+    """Interrupts steps of a program `count` times, and checks its tensors and a whole step after each.
+
+    A program may have a context `around` it, in which all this is done.
+    """
     found = Found()
+    with getattr(make, "around", nullcontext)():
+        _interrupt(make, count, chance, found)
+    return found
+
+
+def _interrupt(make: Callable[[], Program], count: int, chance: random.Random, found: Found) -> None:
     program = make()
     for _ in range(5):
         program.step()
@@ -132,8 +144,9 @@ def interrupted(make: Callable[[], Program], count: int, chance: random.Random) 
                     send_after(0)
                 if found.dropped == dropped:
                     found.note_unseen(places)
-            except Interrupt:
-                pass
+            except KeyboardInterrupt as interrupt:
+                if not isinstance(interrupt, Interrupt) and interrupt.__cause__ is None:
+                    raise
             except BaseException:
                 # It came through something that turned it into another exception.
                 found.wrong.append(traceback.format_exc())
@@ -146,4 +159,3 @@ def interrupted(make: Callable[[], Program], count: int, chance: random.Random) 
             except BaseException:
                 found.wrong.append(traceback.format_exc())
                 program = make()
-    return found

@@ -5,13 +5,24 @@ operation is done or it is not; so after any interrupt the tensors hold what the
 """
 
 import copy
-from collections.abc import Callable
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
+import jax
+import pytest
 import torch
 from torch import Tensor, nn
 
 import torch_xla
+import torch_xla.core.xla_model as xm
+from torch_xla._engine.compile import stages
+from torch_xla._engine.metrics import counters
+from torch_xla._engine.modes import packing
 from torch_xla._engine.record.sync import clear_schedules
+from torch_xla.core.xla_builder import call_jax
 from torch_xla.experimental import eager_mode_context
 
 
@@ -200,6 +211,137 @@ class AcrossOrdinals(Training):
             super().check()
 
 
+class Packed(Replayed):
+    """Replay of a model of many small parameters, which lie in packs after every other step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.ModuleList(nn.Linear(1, 1) for _ in range(40)).to("xla")
+        for parameter in self.model.parameters():
+            nn.init.zeros_(parameter)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1.0, foreach=True)
+
+    @staticmethod
+    @contextmanager
+    def around() -> Iterator[None]:
+        """Packs at once and again, however soon somebody reads."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(packing, "_AFTER", 1)
+            patch.setattr(packing, "_WORTH", 0)
+            yield
+        assert counters.value_of("PackedStep"), "nothing was packed"
+
+
+class Staged(Training):
+    """A model of layers whose step is a program of several stages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(6))).to("xla")
+        for parameter in self.model.parameters():
+            nn.init.zeros_(parameter)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1.0, foreach=True)
+
+    def update(self) -> Tensor:
+        """A step through layers that change nothing."""
+        self.optimizer.zero_grad()
+        loss = hidden = torch.zeros(4, device="xla")
+        for layer in self.model:
+            hidden = self.through(torch.tanh(layer(hidden) * 0))
+            loss = loss + hidden
+        total = loss.sum() + sum(parameter.sum() for parameter in self.model.parameters())
+        total.backward()
+        self.optimizer.step()
+        return total.detach()
+
+    def through(self, hidden: Tensor) -> Tensor:
+        """What every layer does besides."""
+        return hidden
+
+    @staticmethod
+    @contextmanager
+    def around() -> Iterator[None]:
+        """Makes stages of small programs."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(stages, "LEAST_BYTES_ON_HOST", 1)
+            patch.setattr(stages, "LEAST_BYTES", 1)
+            patch.setenv("XLA_STAGE_OPERATIONS", "20")
+            clear_schedules()
+            yield
+        assert counters.value_of("StagedProgram"), "nothing was staged"
+        clear_schedules()
+
+
+class StagedWithCallbacks(Staged):
+    """The same; each layer calls a function of the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called = 0
+
+    def through(self, hidden: Tensor) -> Tensor:
+        """Tells the host."""
+        found: Tensor = call_jax(self._told, (hidden,))
+        return found
+
+    def _told(self, hidden: Any) -> Any:
+        jax.debug.callback(self._note, hidden[0])
+        return hidden
+
+    def _note(self, _: Any) -> None:
+        self.called += 1
+
+    @staticmethod
+    def around() -> AbstractContextManager[None]:
+        """A program with callbacks is compiled whole."""
+        return nullcontext()
+
+
+class Together(Counting):
+    """Counters that are summed over all processes, of which there is one: a collective waits for the one before."""
+
+    def step(self) -> None:
+        """The same, with sums that change nothing."""
+        xm.all_reduce(xm.REDUCE_SUM, [self.single])
+        xm.all_reduce(xm.REDUCE_SUM, self.together)
+        super().step()
+
+
+class BesideAThread(Training):
+    """Training while another thread records and runs what is its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = torch.zeros(6).to("xla")
+        self._asked: queue.SimpleQueue[threading.Event | None] = queue.SimpleQueue()
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            answer = self._asked.get()
+            if answer is not None:
+                answer.set()
+                continue
+            for _ in range(3):
+                torch._foreach_add_([self.other[:3], self.other[3:]], 1)
+                torch_xla.sync()
+
+    def step(self) -> Tensor:
+        """A step, while the thread works."""
+        self._asked.put(None)
+        return super().step()
+
+    def check(self) -> None:
+        """Raises `Wrong` if the thread or the training has lost something."""
+        done = threading.Event()
+        self._asked.put(done)
+        done.wait()
+        found = set(self.other.tolist())
+        if len(found) != 1 or (number := found.pop()) != int(number):
+            raise Wrong(f"the other thread's tensor: {self.other}")
+        super().check()
+
+
 PROGRAMS: dict[str, Callable[[], Counting | Training]] = {
     "recording": Counting,
     "training": Training,
@@ -211,4 +353,9 @@ PROGRAMS: dict[str, Callable[[], Counting | Training]] = {
     "eager training": EagerTraining,
     "torch.compile": Dynamo,
     "ordinals": AcrossOrdinals,
+    "packed replay": Packed,
+    "stages": Staged,
+    "callbacks": StagedWithCallbacks,
+    "collectives": Together,
+    "threads": BesideAThread,
 }

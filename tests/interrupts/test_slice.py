@@ -9,8 +9,8 @@ from tests.interrupts.check import interrupted
 from tests.interrupts.programs import PROGRAMS
 from torch_xla.experimental import eager_mode
 
-# These are compiled at each step, by XLA or by Dynamo.
-SLOW = {"compiling", "torch.compile"}
+# These are compiled at each step, by XLA or by Dynamo, or take long to compile.
+SLOW = {"compiling", "torch.compile", "stages", "callbacks", "collectives", "ordinals"}
 
 
 @pytest.fixture(autouse=True)

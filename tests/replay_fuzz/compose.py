@@ -7,9 +7,20 @@ from typing import Any
 import torch
 from torch import nn
 
+from torch_xla._engine.modes import packing
+
 from ..engine.modes.small_functions import EFFECTS, SEEN, as_at_first, told
+from . import around
+from .model import Model
 
 CALLS = 20
+# So often a function is called whose state is packed as in a long training.
+LONG = 1_300
+
+
+def is_long(seed: int) -> bool:
+    """Whether the function of this seed is called long enough for its small values to be packed."""
+    return seed % 100 == 7
 
 
 class Composed:
@@ -31,6 +42,12 @@ class Composed:
         self.state = torch.zeros(2, device=device)
         self.alias = self.state[1:] if chance.random() < 0.5 else self.state.detach()
         self.weight = nn.Parameter(torch.ones(2, device=device))
+        self.model = Model(chance, device) if chance.random() < 0.5 else None
+        self.place = chance.choice(around.NAMES) if chance.random() < 0.3 else ""
+        self.noted: list[int] = []
+        self.is_long = is_long(seed)
+        # How often something happens between two calls: seldom enough for replays, often enough to disturb them.
+        self.rate = 0.005 if self.is_long else chance.choice((0.05, 0.15, 0.3))
 
     def step(self, x: torch.Tensor) -> Any:
         if self.limit < 0:
@@ -47,7 +64,9 @@ class Composed:
             if self.clears:
                 self.weight.grad = None
             (self.weight * x).sum().backward()
-        result = x * factor
+        result = torch.square(x) * factor
+        if self.model is not None:
+            result = result + self.model.train(x)
         return [result, {"a": result, "b": result.t()}, (self.state, result), self.weight.grad][self.returns]
 
     def between(self, index: int) -> None:
@@ -56,9 +75,9 @@ class Composed:
         if index == self.fails_at:
             self.limit = -1
         for thing, (_, _, change) in zip(self.things, self.seen, strict=True):
-            if index > 5 and chance.random() < 0.2:
-                change(thing, index)
-        what = chance.randrange(12) if index > 4 else 12
+            if index > 5 and chance.random() < self.rate:
+                change(thing, index % 200)
+        what = chance.randrange(12) if index > 4 and chance.random() < 2 * self.rate else 12
         with torch.no_grad():
             if what == 0:
                 self.state.fill_(0.25)
@@ -67,25 +86,46 @@ class Composed:
             elif what == 2:
                 self.weight.data = torch.full((2,), 2.0, device=self.device)
             elif what == 3:
-                self.weight.register_hook(lambda gradient: gradient * 2)
+                self.weight.register_hook(lambda gradient: gradient * 0.5)
             elif what == 4:
                 self.alias = self.state
+            elif what == 5:
+                self.noted.append(self.state[1].item())
+        if self.model is not None and index > 4 and chance.random() < self.rate:
+            self.model.disturb()
+
+    def call(self, step: Any, index: int) -> Any:
+        """Makes call number `index` wherever it happens."""
+        x = torch.full((2,), float(index % 3 + 1), device=self.device)
+        elsewhere = self.place if index > 4 and self.chance.random() < self.rate else ""
+        return around.called(elsewhere, self.noted, step, x)
 
 
 def run(seed: int, device: str, compiled: Callable[[Any], Any]) -> list[Any]:
     """What the function of this seed did at each call."""
     composed = Composed(seed, device)
     step = compiled(composed.step)
+    before, packing._AFTER = packing._AFTER, packing._AFTER if composed.is_long else 2
     log: list[Any] = []
     kept: list[Any] = []
-    for index in range(CALLS):
-        composed.between(index)
-        try:
-            result = step(torch.full((2,), float(index % 3 + 1), device=device))
-            kept.append(result)
-            log.append(told(result))
-        except (ValueError, TypeError) as error:
-            log.append((type(error).__name__, str(error)))
-        seen = composed.effect[2](composed.acted_on) if composed.effect is not None else None
-        log.append((told(composed.state), told(composed.weight.grad), composed.state._version, told(seen)))
-    return log + [told(kept)]
+    try:
+        for index in range(LONG if composed.is_long else CALLS):
+            composed.between(index)
+            looks = not composed.is_long or composed.chance.random() < 0.02
+            try:
+                result = composed.call(step, index)
+                kept += [result] if looks else []
+                log.append(told(result) if looks else None)
+            except Exception as error:  # whatever PyTorch or Python raises on the CPU
+                log.append((type(error).__name__, str(error) if isinstance(error, ValueError) else ""))
+            if looks:
+                log.append(_seen_of(composed))
+    finally:
+        packing._AFTER = before
+    return [*log, told(kept)]
+
+
+def _seen_of(composed: Composed) -> Any:
+    seen = composed.effect[2](composed.acted_on) if composed.effect is not None else None
+    model = told(composed.model.state()) if composed.model is not None else None
+    return told(composed.state), told(composed.weight.grad), composed.state._version, told(seen), model

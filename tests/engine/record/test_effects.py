@@ -50,6 +50,23 @@ def test_a_callback_is_called_though_nobody_holds_the_result() -> None:
     assert calls.seen == [2]
 
 
+def test_an_interrupt_in_a_callback_is_an_interrupt_of_the_step_which_can_be_tried_again() -> None:
+    waiting = [KeyboardInterrupt]
+
+    def interrupted(_: jax.Array) -> None:
+        if waiting:
+            raise waiting.pop()
+
+    def told(x: jax.Array) -> jax.Array:
+        jax.debug.callback(interrupted, x.sum())
+        return x + 1
+
+    x = xb.call_jax(told, (torch.ones(2, device="xla"),))
+    with pytest.raises(KeyboardInterrupt):
+        torch_xla.sync(wait=True)
+    assert x.tolist() == [2, 2]
+
+
 def test_callbacks_keep_the_order_of_the_recording_and_those_of_one_function_too() -> None:
     calls = Calls()
 

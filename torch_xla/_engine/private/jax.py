@@ -213,6 +213,12 @@ def call_by_jax(executable: Any, arrays: Sequence[jax.Array]) -> Sequence[jax.Ar
     return outputs
 
 
+def is_interrupt(error: Exception) -> bool:
+    """Whether a program failed because a callback was interrupted: of what that raised, XLA keeps the text alone."""
+    *_, last = str(error).strip().splitlines() or [""]
+    return last.strip().partition(":")[0] == KeyboardInterrupt.__name__
+
+
 def starter_on_each(compiled: Any) -> Starter:
     """What runs a program over a mesh on this process's part of each array, and gives its part of each result.
 
