@@ -65,7 +65,8 @@ def is_master_ordinal(local: bool = True) -> bool:
     >>> xm.is_master_ordinal(local=False)
     True
     """
-    return (processes.local_replica_index() if local else processes.replica_index()) == 0
+    place = processes.place()  # under SPMD every process has ordinal 0
+    return (place.local_index if local else place.index) == 0
 
 
 def master_print(*args: Any, fd: TextIO | None = None, local: bool = False, flush: bool = False) -> None:

@@ -1,9 +1,11 @@
 """Host memory ↔ device buffers. A buffer is a committed `jax.Array`: on one device, or divided among several."""
 
+import functools
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ..private import jax as private
 from . import planned
@@ -59,8 +61,23 @@ def place(buffer: jax.Array, sharding: Any) -> jax.Array:
 
 
 def get(buffer: jax.Array) -> np.ndarray:
-    """The contents of a buffer: read-only, and on a CPU device the buffer's own memory. Waits until it is computed."""
-    return np.asarray(buffer)
+    """The contents of a buffer: read-only, and on a CPU device the buffer's own memory. Waits until it is computed.
+
+    What lies on devices of other processes, too, is gathered first: then every process must ask for it.
+    """
+    return np.asarray(buffer if buffer.is_fully_addressable else _whole(buffer))
+
+
+def _whole(buffer: jax.Array) -> jax.Array:
+    if not buffer.is_fully_replicated:
+        with jax.enable_x64(True):
+            buffer = _gather(buffer.sharding.mesh)(buffer)
+    return buffer.addressable_data(0)
+
+
+@functools.lru_cache(maxsize=16)
+def _gather(mesh: jax.sharding.Mesh) -> Any:
+    return jax.jit(lambda array: array, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
 def move(buffer: jax.Array, target: Target) -> jax.Array:

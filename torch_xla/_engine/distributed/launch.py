@@ -104,7 +104,7 @@ def _clean_up(folder: str, service: Any) -> None:
 def launch(fn: Callable[..., Any], args: Iterable[Any], start_method: str, alone: bool) -> None:
     """Calls `fn(index, *args)` for each device: here under `torchrun` or if `alone`, else in new processes."""
     if config.torchrun() is not None:
-        fn(processes.local_replica_index(), *args)
+        fn(processes.place().local_index, *args)
     elif alone:
         fn(0, *args)
     else:
