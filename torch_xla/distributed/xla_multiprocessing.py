@@ -52,6 +52,16 @@ def spawn(
     return launch.start(fn, args, launch.checked_count(nprocs), join, daemon, start_method)
 
 
+def create_optimized_replica_groups() -> list[list[int]] | None:
+    """`None`: the order of the processes in a collective is XLA's, which knows how its devices are connected.
+
+    >>> import torch_xla.distributed.xla_multiprocessing as xmp
+    >>> xmp.create_optimized_replica_groups() is None
+    True
+    """
+    return None
+
+
 class MpModelWrapper:
     """A model made before the processes start, so that those that are forked share its memory until they write.
 

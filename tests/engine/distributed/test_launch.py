@@ -43,6 +43,20 @@ def test_each_process_knows_its_place_and_has_one_device() -> None:
         }
 
 
+def draw() -> list[list[float]]:
+    found = []
+    for seed in (7, 7 + xr.global_ordinal(), 7):
+        torch_xla.manual_seed(seed)
+        found.append(torch.rand(3, device="xla").tolist())
+    return found
+
+
+def test_seeds_make_the_processes_draw_alike_or_not() -> None:
+    drawn = fleet_of(4).run(draw)
+    assert all(same == drawn[0][0] == again for same, _, again in drawn)
+    assert len({tuple(own) for _, own, _ in drawn}) == 4
+
+
 def meet() -> Any:
     index = xr.global_ordinal()
     return (

@@ -1,17 +1,14 @@
 """Makes `torch.distributed.init_process_group("xla")` work: the backend, and the `xla://` way to find each other."""
 
-import socket
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]
 
-from .. import config
-from ..client import coordination, platform, processes
-from ..client.processes import Place
+from ..client import coordination, processes
 from ..private import c10d
-from . import reducer
+from . import cluster, reducer
 from .process_group import XlaGroup
 
 _registered = False
@@ -34,7 +31,7 @@ def register(group: Callable[..., XlaGroup] = XlaGroup) -> None:
 def _create(group: Callable[..., XlaGroup], options: Any, own: Any = None) -> XlaGroup:
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
     if processes.process_count() == 1 and options.group_size > 1:
-        _join(options.store, options.group_rank, options.group_size)
+        cluster.join(options.store, options.group_rank, options.group_size)
     count = processes.process_count()
     if max(ranks) >= count or ranks[options.group_rank] != processes.process_index():
         raise RuntimeError(
@@ -44,24 +41,9 @@ def _create(group: Callable[..., XlaGroup], options: Any, own: Any = None) -> Xl
     return group(options.group_rank, ranks, options.timeout)
 
 
-def _join(store: Any, rank: int, size: int) -> None:
-    """Makes this process one of `size` that somebody else than us or `torchrun` has started."""
-    if platform.is_started():
-        raise RuntimeError(
-            f"init_process_group('xla'): this process used an xla device before it knew that it is process {rank} of "
-            f"{size}. Call init_process_group first."
-        )
-    host = socket.gethostname()
-    store.set(f"torch_xla/host/{rank}", host)
-    hosts = [store.get(f"torch_xla/host/{index}").decode() for index in range(size)]
-    local = [index for index, each in enumerate(hosts) if each == host]
-    machines = list(dict.fromkeys(hosts))
-    address = "127.0.0.1" if len(machines) == 1 else config.master_address()
-    place = Place(rank, size, local.index(rank), len(local), machines.index(host), address)
-    processes.take(place, partial(PrefixStore, "torch_xla", store), False)
-
-
 def _meet(url: str, timeout: Any = None, **kwargs: Any) -> Iterator[tuple[Any, int, int]]:
+    if processes.process_count() == 1:
+        cluster.join_job()
     place = processes.place()
     if place.count == 1:
         store: Any = HashStore()

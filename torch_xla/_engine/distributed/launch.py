@@ -16,7 +16,7 @@ from .. import config
 from ..client import choice, coordination, platform, processes
 from ..client.processes import Place
 from ..errors import PeerError
-from . import collectives
+from . import cluster, collectives
 
 # So long, in seconds, the others may take to raise that one of them is gone.
 _GRACE = 10.0
@@ -102,13 +102,37 @@ def _clean_up(folder: str, service: Any) -> None:
 
 
 def launch(fn: Callable[..., Any], args: Iterable[Any], start_method: str, alone: bool) -> None:
-    """Calls `fn(index, *args)` for each device: here under `torchrun` or if `alone`, else in new processes."""
+    """Calls `fn(index, *args)` for each device: here if `torchrun`, SLURM or MPI have started this process or if it is
+    to be `alone`, else in new processes.
+    """
     if config.torchrun() is not None:
         fn(processes.place().local_index, *args)
     elif alone:
         fn(0, *args)
+    elif cluster.join_job():
+        fn(processes.local_replica_index(), *args)
     else:
         start(fn, args, checked_count(None), True, False, start_method)
+
+
+def results(fn: Callable[..., Any], args: Any, kwargs: dict[str, Any], start_method: str) -> dict[int, Any]:
+    """What `fn(*args, **kwargs)` returned in each process, by its number."""
+    count = checked_count(None)
+    if count == 1:
+        return {0: fn(*args, **kwargs)}
+    with tempfile.TemporaryDirectory(prefix="torch_xla-") as folder:
+        start(_keep_result, (folder, fn, args, kwargs), count, True, False, start_method)
+        found = {}
+        for index in range(count):
+            with open(os.path.join(folder, str(index)), "rb") as file:  # our own children wrote it, for us alone
+                found[index] = pickle.load(file)
+        return found
+
+
+def _keep_result(index: int, folder: str, fn: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> None:
+    result = fn(*args, **kwargs)
+    with open(os.path.join(folder, str(index)), "wb") as file:
+        pickle.dump(result, file)
 
 
 def _run(index: int, count: int, meeting: str, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:

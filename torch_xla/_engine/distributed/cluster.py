@@ -1,0 +1,62 @@
+"""Processes that somebody else has started: a cluster's scheduler, or a user who gives rank and number."""
+
+import datetime
+import functools
+import socket
+from functools import partial
+from typing import Any
+
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from .. import config
+from ..client import platform, processes
+from ..client.processes import Place
+from ..private import clusters
+
+
+@functools.cache
+def join_job() -> bool:
+    """Makes this process the one that SLURM or Open MPI says that it is, once; whether one of them has started it."""
+    found = clusters.job()
+    if found is None or processes.process_count() > 1:
+        return False
+    address = found.address()
+    host, _, port = address.rpartition(":")
+    if not 0 <= found.rank < found.size:
+        raise RuntimeError(f"{found.cluster} says that this is process {found.rank} of {found.size}: it cannot be.")
+    join(_store(host, int(port), found.rank == 0, address), found.rank, found.size)
+    return True
+
+
+def _store(host: str, port: int, is_first: bool, address: str) -> Any:
+    seconds = datetime.timedelta(seconds=config.distributed_start_seconds())
+    if not is_first:
+        return TCPStore(host, port, is_master=False, timeout=seconds)
+    try:
+        # On the one address by which the others come, not on all of this machine.
+        listener = socket.create_server((host, port))
+    except OSError as error:
+        raise RuntimeError(
+            f"Cannot listen on {address} ({error}), where the other processes of the job look for the first one. Is it "
+            f"left over from an earlier run, or does process 0 run on another machine?"
+        ) from error
+    return TCPStore(
+        host, port, is_master=True, timeout=seconds, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
+
+
+def join(store: Any, rank: int, size: int) -> None:
+    """Makes this process one of `size`, which find each other by `store`."""
+    if platform.is_started():
+        raise RuntimeError(
+            f"This process used an xla device before it knew that it is process {rank} of {size}. Call "
+            f"init_process_group or torch_xla.launch first."
+        )
+    host = socket.gethostname()
+    store.set(f"torch_xla/host/{rank}", host)
+    hosts = [store.get(f"torch_xla/host/{index}").decode() for index in range(size)]
+    local = [index for index, each in enumerate(hosts) if each == host]
+    machines = list(dict.fromkeys(hosts))
+    address = "127.0.0.1" if len(machines) == 1 else socket.gethostbyname(hosts[0])
+    place = Place(rank, size, local.index(rank), len(local), machines.index(host), address)
+    processes.take(place, partial(PrefixStore, "torch_xla", store), False)
