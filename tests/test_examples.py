@@ -80,3 +80,12 @@ def test_a_run_that_loses_a_process_ends_where_one_does_that_was_left_alone(
         assert ("Process 1 of 2 is gone" in done.stderr) == bool(lost)
         losses += re.findall(r"final loss ([\d.e-]+)", done.stdout)
     assert len(losses) == 2 and losses[0] == losses[1]
+
+
+@pytest.mark.slow
+def test_a_decoder_has_equal_losses_in_every_layout_and_less_memory_when_it_is_divided() -> None:
+    printed = run("mesh.py")
+    losses = re.findall(r"losses ([\d.]+) → ([\d.]+)", printed)
+    assert len(losses) == 3
+    data, fsdp, both = (float(size) for size in re.findall(r"([\d.]+) MB on a device", printed))
+    assert fsdp < 0.3 * data and both < 0.3 * data
