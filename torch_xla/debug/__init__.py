@@ -21,7 +21,10 @@ from .answers import sync_tax as sync_tax
 from .plans import DeviceSpec as DeviceSpec
 from .plans import NotComputed as NotComputed
 from .plans import Plan as Plan
+from .plans import Traffic as Traffic
+from .plans import collectives as collectives
 from .plans import device_specs as device_specs
+from .plans import explain_collectives as explain_collectives
 from .plans import plan as plan
 from .steps import NotFinite as NotFinite
 from .steps import capture_step as capture_step

@@ -7,7 +7,40 @@ from .._engine.diagnostics.plans import plan as _plan
 from .._engine.diagnostics.plans.device_specs import DeviceSpec as DeviceSpec
 from .._engine.diagnostics.plans.device_specs import device_specs as device_specs
 from .._engine.diagnostics.plans.plan import Plan as Plan
+from .._engine.diagnostics.sharding import traffic as _traffic
+from .._engine.diagnostics.sharding.traffic import Traffic as Traffic
 from .._engine.errors import NotComputed as NotComputed
+
+
+def collectives() -> list[Traffic]:
+    """What the last programs (128 at most) of several devices send in one run, oldest first.
+
+    Each has its `collectives`: the `kind`, the `line` of your program, the `count`, the `bytes` of the values on each
+    device, the number of `devices` that take part together. `copied` are large values (16 MiB and more) that come
+    together on every device, or are left whole on each, though nobody marked them so; the logger "torch_xla.sharding"
+    warns of them with line and remedy when the program is compiled.
+
+    >>> import torch_xla
+    >>> torch_xla.debug.collectives()
+    []
+    """
+    return _traffic.found()
+
+
+def explain_collectives() -> str:
+    """`collectives()` as a table.
+
+    ```
+    program 1 on 4 devices: 211 operations, 8.39 MB, ends at train.py:31 in step
+        4.19 MB     2 × all-gather among 4, up to f32[1024,1024]  train.py:28 in step
+        4.19 MB     1 × all-reduce among 4, up to f32[1024,1024]  train.py:30 in step
+    ```
+
+    >>> import torch_xla
+    >>> torch_xla.debug.explain_collectives()
+    'no program of several devices was compiled'
+    """
+    return _traffic.report()
 
 
 def plan(

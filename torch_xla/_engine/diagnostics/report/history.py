@@ -16,6 +16,7 @@ from ...metrics.events import Compilation, Evaluation, Execution, Fallback, Step
 from ...metrics.lines import Line
 from ...record import device as devices
 from ..recompiles import causes, names
+from ..sharding import traffic
 from ..waiting import costs
 
 _MOST_EVENTS = 8192
@@ -60,6 +61,7 @@ def keep(yes: bool) -> None:
     events.unlisten(_listen)  # also where it was removed because it failed: asked for again, it begins again
     if yes:
         events.listen(_listen, closely=False)
+    traffic.keep(yes)
     _is_kept = yes
     events.steps = _steps if yes else None
     events.due = 0.0 if yes else math.inf
@@ -88,6 +90,7 @@ def clear() -> None:
         each.clear()
     causes.clear()
     costs.clear()
+    traffic.clear()
     _since = time.perf_counter()
     if _is_kept:
         events.due = 0.0

@@ -1,0 +1,10 @@
+"""What programs of several devices send."""
+
+import pytest
+
+from tests.support import parts
+
+
+@pytest.mark.parametrize("name", parts.names("traffic"))
+def test_what_is_sent(name: str) -> None:
+    parts.check("traffic", name)
