@@ -1,5 +1,7 @@
 """What programs of four virtual CPU devices send: each function is a part of tests/engine/diagnostics/sharding."""
 
+import contextlib
+import io
 import logging
 from typing import Any
 
@@ -77,9 +79,12 @@ def results_left_whole_beside_divided_ones_are_told() -> None:
 def a_tensor_is_drawn_as_it_lies() -> None:
     x = torch.randn(8, 4).to("xla")
     xs.mark_sharding(x, xs.Mesh(np.arange(4), (2, 2), ("a", "b")), ("b", None))
-    assert debugging.visualize_tensor_sharding(x, use_color=False).splitlines()[1].split("│")[1].strip() == "CPU 0,2"
     y = torch.randn(8, 4).to("xla")
-    assert "CPU *" in debugging.visualize_tensor_sharding(y, use_color=False)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        table = debugging.visualize_tensor_sharding(x, use_color=False)
+        whole = debugging.visualize_tensor_sharding(y, use_color=False)
+    assert table.splitlines()[1].split("│")[1].strip() == "CPU 0,2" and "CPU *" in whole
+    assert printed.getvalue() == f"{table}\n{whole}\n"
 
 
 if __name__ == "__main__":
