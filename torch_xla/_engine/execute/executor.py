@@ -25,6 +25,7 @@ from ..lowering import value_checks
 from ..metrics import events, lines
 from ..metrics.events import Cause
 from ..metrics.lines import Line
+from ..private import jax as private
 from ..uninterrupted import run_through
 from . import agreement, progress, room, waiting
 from .offending import tell_hlo
@@ -362,7 +363,9 @@ def _failure_of(
     error: Exception,
     where: str,
     source_lines: Sequence[Line | None],
-) -> RuntimeError:
+) -> RuntimeError | KeyboardInterrupt:
+    if private.is_interrupt(error):
+        return KeyboardInterrupt()
     return waiting.failure_of(error) or failure(
         error, where, lines.summary(source_lines) + tell_hlo(program, numbers), program, numbers
     )

@@ -33,7 +33,7 @@ from .circumstances import circumstances
 from .gradients import NOTHING, Gradients
 from .layout import Layout
 from .packing import Packing
-from .recording import Facts, inputs_of
+from .recording import Facts, Place, inputs_of
 from .references import OWNED, Constant, references
 from .signature import Call
 from .versions import Steps
@@ -111,9 +111,12 @@ class Replay:
         # Whether an argument is that very tensor: the function may ask.
         self._positions = {id(tensor): index for index, tensor in enumerate(self._tensors)}
         self._identical = self._identities(call)
-        for index, place in enumerate(places):
-            if place.argument >= 0:  # those of the call it was recorded from belong to who gave them
-                places[index] = replace(place, tensor=NOTHING)
+        self._release_arguments(places)
+
+    @staticmethod
+    def _release_arguments(places: list[Place]) -> None:
+        """Lets go of the arguments of the call it was recorded from, which belong to who gave them."""
+        places[:] = [replace(place, tensor=NOTHING) if place.argument >= 0 else place for place in places]
 
     def _identities(self, call: Call) -> list[int | None]:
         return list(map(self._positions.get, map(id, call.tensors)))
