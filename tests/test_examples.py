@@ -89,3 +89,23 @@ def test_a_decoder_has_equal_losses_in_every_layout_and_less_memory_when_it_is_d
     assert len(losses) == 3
     data, fsdp, both = (float(size) for size in re.findall(r"([\d.]+) MB on a device", printed))
     assert fsdp < 0.3 * data and both < 0.3 * data
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["ddp", "fsdp", "fsdp2"])
+def test_processes_train_the_text_model_as_one_and_others_go_on(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CPU_NUM_DEVICES", "2")
+    monkeypatch.setenv("PJRT_DEVICE", "CPU")
+    picture, folder = tmp_path / "losses.png", tmp_path / "checkpoint"
+    printed = run("chargpt_processes.py", "--way", way, "--save", str(folder), "--out", str(picture))
+    assert f"{way}, 2 processes: loss" in printed and "in steps 0 to 19" in printed
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    script = str(ROOT / "examples" / "chargpt_processes.py")
+    agent = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", script]
+    command = [*agent, "--fast", "--way", way, "--resume", str(folder), "--steps", "5"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert f"{way}, 4 processes: loss" in done.stdout and "in steps 20 to" in done.stdout

@@ -20,6 +20,8 @@ from torch_xla.distributed.fsdp import (
     XlaFullyShardedDataParallel,
     checkpoint_module,
     consolidate_sharded_model_checkpoints,
+    full_state,
+    load_full_state,
 )
 from torch_xla.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer_auto_wrap_policy
 
@@ -113,7 +115,28 @@ def train_sharded(name: str, folder: str) -> Any:
     checkpoint = {"model": model.state_dict(), "shard_metadata": model.get_shard_metadata()}
     xm.save(checkpoint, f"{folder}/{name}_rank-{xr.global_ordinal()}-of-{xr.world_size()}.pth", master_only=False)
     units = sum(isinstance(each, FSDP) for each in model.modules())
-    return found, held, units
+    return found, held, units, goes_on(model, name)
+
+
+def goes_on(model: nn.Module, name: str) -> bool:
+    """Whether a model divided in another way trains the same from the whole state of this one."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    other = FSDP(Network(), **OPTIONS["flat" if name == "nested" else "nested"])
+    of_other = torch.optim.AdamW(other.parameters(), lr=0.5)
+    losses = []
+    for step in range(3):
+        if step == 1:
+            load_full_state(other, full_state(model, optimizer), of_other)
+        for each, stepped in ((model, optimizer), (other, of_other)):
+            tokens, targets = (part[xr.global_ordinal()].to("xla") for part in batch(step))
+            loss = nn.functional.cross_entropy(each(tokens).flatten(0, 1), targets.flatten())
+            stepped.zero_grad()
+            loss.backward()
+            stepped.step()
+            losses.append(loss.detach())
+            torch_xla.sync()
+    one, two = [each.item() for each in losses[2::2]], [each.item() for each in losses[3::2]]
+    return one == pytest.approx(two, rel=1e-5) and losses[0].item() != pytest.approx(losses[1].item(), rel=1e-2)
 
 
 @pytest.mark.parametrize(
@@ -123,9 +146,10 @@ def test_it_trains_as_one_process_and_its_checkpoints_become_the_model(name: str
     alone = Network()
     expected, _ = train(alone, None)
     found = fleet_of(COUNT).run(train_sharded, name, str(tmp_path), seconds=300)
-    losses = np.mean([[loss for loss, _ in steps] for (steps, _), _, _ in found], axis=0)
+    losses = np.mean([[loss for loss, _ in steps] for (steps, _), *_ in found], axis=0)
     np.testing.assert_allclose(losses, [loss for loss, _ in expected], rtol=1e-5)
-    for (steps, executions), held, units in found:
+    for (steps, executions), held, units, is_same in found:
+        assert is_same
         np.testing.assert_allclose([norm for _, norm in steps], [norm for _, norm in expected], rtol=1e-4)
         assert executions == (2 if OPTIONS[name].get("sync_on_finalization") else 1)
         assert units == (1 if name == "one unit" else 3)
