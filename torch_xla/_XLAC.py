@@ -19,14 +19,27 @@ from ._engine.client import memory, platform
 from ._engine.compile import cache
 from ._engine.diagnostics.logs import permission
 from ._engine.diagnostics.report import pending_graphs
-from ._engine.export import calls
 from ._engine.graph.op_sharding import OpSharding as OpSharding
 from ._engine.host import evaluate
-from ._engine.host.lowering_context import LoweringContext as _LoweringContext
-from ._engine.interop import custom_calls, functions
+from ._engine.interop import functions
 from ._engine.metrics import counters, report, samples
-from ._engine.record import cached_graphs, export, ordinals, pending, placeholders, random, step
+from ._engine.record import cached_graphs, export, ordinals, pending, random, step
 from ._engine.record import device as devices
+from ._extension_computations import _get_buffer_donation as _get_buffer_donation
+from ._extension_computations import _is_placecholder as _is_placecholder
+from ._extension_computations import _run_stablehlo as _run_stablehlo
+from ._extension_computations import _set_buffer_donation as _set_buffer_donation
+from ._extension_computations import _xla_create_placeholder_tensor as _xla_create_placeholder_tensor
+from ._extension_computations import _xla_custom_call as _xla_custom_call
+from ._extension_computations import (
+    _xla_get_enable_alias_with_buffer_donor_config as _xla_get_enable_alias_with_buffer_donor_config,
+)
+from ._extension_computations import (
+    _xla_set_enable_alias_with_buffer_donor_config as _xla_set_enable_alias_with_buffer_donor_config,
+)
+from ._extension_computations import _xla_tpu_custom_call as _xla_tpu_custom_call
+from ._extension_computations import _xla_user_computation as _xla_user_computation
+from ._extension_computations import lowering as lowering
 from ._extension_sharding import _get_local_shard_replica_and_indices as _get_local_shard_replica_and_indices
 from ._extension_sharding import _get_local_shards as _get_local_shards
 from ._extension_sharding import _get_xla_op_sharding as _get_xla_op_sharding
@@ -423,63 +436,3 @@ def _xla_set_mat_mul_precision(precision: str) -> None:
 def _xla_get_mat_mul_precision() -> str:
     """How exactly products of float32 are computed now."""
     return _precision.chosen()
-
-
-def _xla_user_computation(name: str, tensors: Tensors, computation: Any) -> list[torch.Tensor]:
-    """Records a computation of `core.xla_builder` as one operation called `name`; gives all of its results.
-
-    >>> import torch, torch_xla, torch_xla.core.xla_builder as xb
-    >>> shape = xb.Shape.create(xb.Type.F32, (2,))
-    >>> twice = xb.create_computation("twice", lambda x: x + x, (shape,))
-    >>> torch_xla._XLAC._xla_user_computation("xla::twice", [torch.ones(2, device="xla")], twice)
-    [tensor([2., 2.], device='xla:0')]
-    """
-    found = functions.call(computation, [pending.on_xla(each) for each in tensors], {}, name.removeprefix("xla::"))
-    return list(jax.tree.leaves(found))
-
-
-def _xla_create_placeholder_tensor(shape: Any) -> torch.Tensor:
-    """A tensor of this shape (`core.xla_builder.Shape`) that holds no memory."""
-    described = getattr(shape, "shape", shape)
-    return placeholders.placeholder(described.shape, dtypes.to_torch(described.dtype))
-
-
-def _is_placecholder(tensor: torch.Tensor) -> bool:
-    """Whether a tensor holds no memory: what `core.xla_builder.create_placeholder_tensor` makes."""
-    return placeholders.is_placeholder(pending.on_xla(tensor))
-
-
-def _xla_custom_call(
-    tensors: Tensors,
-    target: str,
-    output_shapes: Sequence[Sequence[int]],
-    output_dtypes: Sequence[torch.dtype],
-    has_side_effect: bool,
-    backend_config: str,
-    api_version: int,
-    frontend_attributes: dict[str, str],
-) -> list[torch.Tensor]:
-    """Records StableHLO's `custom_call`; see `torch_xla.experimental.stablehlo_custom_call`."""
-    return custom_calls.custom_call(
-        [pending.on_xla(each) for each in tensors], target, output_shapes, output_dtypes, has_side_effect,
-        backend_config, api_version, frontend_attributes,
-    )  # fmt: skip
-
-
-def _xla_tpu_custom_call(
-    tensors: Tensors, payload: str, output_shapes: Sequence[Sequence[int]], output_dtypes: Sequence[torch.dtype]
-) -> list[torch.Tensor]:
-    """Records the kernel that `custom_kernel.trace_pallas` lowered; a TPU alone knows such a call."""
-    taken = [pending.on_xla(each) for each in tensors]
-    return custom_calls.custom_call(taken, "tpu_custom_call", output_shapes, output_dtypes, config=payload)
-
-
-def _run_stablehlo(bytecode: str | bytes, tensors: Tensors) -> list[torch.Tensor]:
-    """The results of a module of StableHLO for these tensors; see `torch_xla.stablehlo.stablehlo_function`."""
-    return list(calls.function_of(bytecode)(*tensors))
-
-
-class lowering:  # noqa: N801
-    """What a program becomes, for those who embed it in another: `lowering.LoweringContext`."""
-
-    LoweringContext = _LoweringContext

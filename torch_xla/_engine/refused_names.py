@@ -7,10 +7,6 @@ _BRIDGE = (
     "it belongs to the steps in which PyTorch/XLA 2 turned an FX graph into one with a hash; here the graph becomes "
     "one operation. Use extract_compiled_graph, or torch.compile(backend='openxla')"
 )
-_DONATION = (
-    "the memory of inputs that nobody holds any more is given away by itself at each step. Drop the last reference to "
-    "a tensor (`del x`, or assign to it) before the step ends"
-)
 _PREEMPTION = (
     "PJRT tells of no preemption through JAX. Handle the signal that your machine sends (signal.signal(SIGTERM, …)) "
     "and save a checkpoint there"
@@ -18,10 +14,6 @@ _PREEMPTION = (
 
 REASONS: dict[str, dict[str, str]] = {
     "torch_xla._XLAC": {
-        "_set_buffer_donation": _DONATION,
-        "_get_buffer_donation": _DONATION,
-        "_xla_set_enable_alias_with_buffer_donor_config": _DONATION,
-        "_xla_get_enable_alias_with_buffer_donor_config": _DONATION,
         "_activate_preemption_sync_manager": _PREEMPTION,
         "_deactivate_preemption_sync_manager": _PREEMPTION,
         "_sync_point_reached": _PREEMPTION,
@@ -85,7 +77,6 @@ REASONS: dict[str, dict[str, str]] = {
             "it ran a graph on the device to record it. exported_program_to_stablehlo lowers the graph as it stands"
         ),
     },
-    "torch_xla.utils.buffer_donor_context": {"alias_with_buffer_donor_config": _DONATION},
     "torch_xla.utils.checkpoint": dict.fromkeys(
         ("CheckpointStatus", "chkpt_status"),
         "the state of a checkpoint is kept by PyTorch's own. Use torch_xla.utils.checkpoint.checkpoint, or "

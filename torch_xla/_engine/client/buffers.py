@@ -1,7 +1,7 @@
 """Host memory ↔ device buffers. A buffer is a committed `jax.Array`: on one device, or divided among several."""
 
 import functools
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -78,6 +78,14 @@ def _whole(buffer: jax.Array) -> jax.Array:
 @functools.lru_cache(maxsize=16)
 def _gather(mesh: jax.sharding.Mesh) -> Any:
     return jax.jit(lambda array: array, out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+
+def refuse_given_away() -> NoReturn:
+    """Raises the error of somebody who reads memory that a program has taken."""
+    raise RuntimeError(
+        "the memory of this tensor was given to a program that ran since: it had been marked by _set_buffer_donation. "
+        "Do not read it again, or clone() it before"
+    )
 
 
 def move(buffer: jax.Array, target: Target) -> jax.Array:

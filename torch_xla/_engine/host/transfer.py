@@ -75,6 +75,8 @@ def fetch(value: Value, callers: int = 0) -> np.ndarray:
         waiting.until_ready((buffer,))
         array = buffers.get(buffer)
     except jax.errors.JaxRuntimeError as error:
+        if buffer.is_deleted():
+            buffers.refuse_given_away()
         raise executor.failure(error, "an earlier step", "") from error
     if executor.has_reports():
         executor.raise_failed_assertions(value.device.target.device)

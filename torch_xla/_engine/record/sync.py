@@ -27,7 +27,7 @@ from ..metrics import events
 from ..metrics.events import Cause
 from ..metrics.lines import Line, user_lines
 from ..uninterrupted import run_through, stores
-from . import launcher, live_counters, marks, recency
+from . import donors, launcher, live_counters, marks, recency
 from .device import LOCK, Device, empty_plan
 from .launcher import launch
 from .unlocked import Attempt, NotCompiled, under_lock
@@ -185,6 +185,8 @@ def _evaluate(
     traced = time.perf_counter_ns() - tape.started
     values = tape.values
     live = held(values)
+    if donors.marked and len(live) == len(values):
+        live = donors.without_donors(values, live)
     length = len(tape.code)
     if len(live) != len(values):
         return False
@@ -250,9 +252,9 @@ def _find(device: Device, live: bytes, roots: tuple[int, ...] | None, is_exact: 
     shared = tuple(tape.shared)
     if not roots and roots is not None:
         return _schedule(device, live, roots, shared)
-    known = _schedules.setdefault(
-        (tuple(tape.code), roots, shared, device.index, device.spread, lowering_settings.now()), _Known()
-    )
+    given = donors.slots_of(tape.values) if donors.marked else ()
+    key = (tuple(tape.code), roots, shared, given, device.index, device.spread, lowering_settings.now())
+    known = _schedules.setdefault(key, _Known())
     known.used = recency.now()
     is_collective = known[0].is_collective if known else _exchanges(tape)
     if is_collective and not is_exact and [schedule.live for schedule in known] != [live]:
@@ -286,6 +288,8 @@ def _exchanges(tape: Tape) -> bool:
 def _run(program: Program, schedule: Schedule, tape: Tape, cause: Cause, around: Around) -> None:
     values = tape.values
     part = schedule.cut
+    if donors.marked:
+        donors.refuse_taken([values[slot] for slot in part.inputs])
     outputs = [values[slot] for slot in part.outputs]
     # They may outlive the tape, and must not keep all the others alive through it.
     settled = chain(stores(outputs, "line", schedule.output_lines), stores(outputs, "tape", repeat(None)))
