@@ -104,6 +104,36 @@ def a_hook_of_a_node_inside(dev: str, compiled: Compiled) -> list[Any]:
 
 
 @case
+def a_gradient_given_to_what_requires_none(dev: str, compiled: Compiled) -> list[Any]:
+    weight, frozen = nn.Parameter(ones(dev)), nn.Parameter(ones(dev), requires_grad=False)
+    optimizer = torch.optim.SGD([weight, frozen], lr=0.5)
+
+    def function(x: torch.Tensor) -> None:
+        (weight * x + frozen).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step, log = compiled(function), []
+    for index in range(10):
+        if index == 6:
+            frozen.grad = torch.full((2,), 4.0, device=dev)
+        step(ones(dev))
+        log.append(told([weight, frozen]))
+    return log
+
+
+@case
+def a_gradient_of_an_argument(dev: str, compiled: Compiled) -> list[Any]:
+    step, log = compiled(lambda x: x * (2.0 if x.grad is None else 3.0)), []
+    for index in range(10):
+        x = ones(dev)
+        if index > 5:
+            x.grad = ones(dev)
+        log.append(told(step(x)))
+    return log
+
+
+@case
 def hooks_of_what_is_saved(dev: str, compiled: Compiled) -> list[Any]:
     weight, seen = nn.Parameter(ones(dev)), []
 
@@ -217,7 +247,7 @@ REPLAYED = {
     "a_hook_behind_the_node_of_a_leaf", "a_hook_before_the_node_of_a_leaf", "hooks_of_what_is_saved",
     "arguments_die_when_their_caller_lets_go", "results_die_when_nobody_holds_them",
     "arguments_are_the_callers_to_keep", "a_thread_reads_what_another_replays", "two_threads_in_one_function",
-    "two_threads_in_one_pure_function",
+    "two_threads_in_one_pure_function", "a_gradient_given_to_what_requires_none", "a_gradient_of_an_argument",
 }  # fmt: skip
 
 

@@ -52,8 +52,11 @@ class Gradients:
     def __init__(self, facts: Facts, used: set[int], specs: dict[int, Spec], device: Device) -> None:
         """`used` are the places that are read or written, `specs` those of the places that are written."""
         self._device = device
-        self._leaves = facts.leaves
-        self._absent = [not had for had in facts.had_gradient]
+        # A tensor that requires none may be given one, too: an optimizer uses it, and a replay knows of none.
+        leaves, seen = set(map(id, facts.leaves)), facts.reached.tensors if facts.reached is not None else []
+        others = [tensor for tensor in seen if id(tensor) not in leaves]
+        self._looked_at = [*facts.leaves, *others]
+        self._absent = [*(not had for had in facts.had_gradient), *(True for _ in others)]
         places: dict[int, list[int]] = {}
         for index, place in enumerate(facts.places):
             if place.leaf >= 0:
@@ -92,7 +95,7 @@ class Gradients:
 
     def are_there(self) -> bool:
         """Whether there are gradients where there were some, and none where there were none."""
-        return list(map(is_, map(_gradient, self._leaves), repeat(None))) == self._absent
+        return list(map(is_, map(_gradient, self._looked_at), repeat(None))) == self._absent
 
     def fit(self) -> bool:
         """Whether those it reads or adds to have the forms that they had."""
