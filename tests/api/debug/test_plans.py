@@ -1,3 +1,7 @@
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -39,16 +43,22 @@ def test_memory_products_and_time_are_told_by_what_they_are_for() -> None:
 
 
 def test_devices_that_do_not_exist_share_the_work() -> None:
-    def train() -> None:
+    def train_whole() -> None:
+        train(None)
+
+    def train(sharding: Sharding | None = ROWS) -> None:
         with torch.device("xla"):
             model = torch.nn.Linear(256, 256, bias=False)
-        placement.place(model.weight, ROWS)
+        placement.place(model.weight, sharding)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         torch_xla.sync()
         for _ in range(2):
             _step(model, optimizer, 64, ROWS)
             torch_xla.sync()
 
+    tiny = DeviceSpec("tiny", 100_000, {"f32": 1e9}, 1e9, 1e8)
+    text = str(plan(train_whole, steps=1, devices=4, device=tiny))
+    assert "divide what every device has all of, first float32[256, 256]" in text and "196.61 kB less" in text
     found = plan(train, steps=1, devices=4, device="TPU v5e")
     assert found.devices == 4 and found.memory == 16 * 2**30 and found.fits
     build, step = found.programs
@@ -74,3 +84,37 @@ def test_a_device_that_is_not_known_is_named() -> None:
         assert plan(lambda: None, device="Abacus").programs == ()
     finally:
         del device_specs["Abacus"]
+
+
+MEASURED = """
+import sys, torch, torch_xla
+
+def status(name):
+    return next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith(name))
+
+with torch.device("xla"):
+    model = torch.nn.Sequential(*[m for _ in range(6) for m in (torch.nn.Linear(1024, 1024), torch.nn.GELU())])
+optimizer = torch.optim.AdamW(model.parameters())
+
+def step():
+    x = torch.randn(4096, 1024, device="xla")
+    model(x).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    torch_xla.sync(wait=True)
+
+planned = torch_xla.debug.plan(step).peak
+torch_xla.sync(wait=True)
+before = status("VmRSS") - sum(parameter.nbytes for parameter in model.parameters())
+open("/proc/self/clear_refs", "w").write("5")
+for _ in range(3):
+    step()
+print(planned / (status("VmHWM") - before))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs the counters of Linux")
+def test_the_planned_peak_is_what_a_run_takes() -> None:
+    done = subprocess.run([sys.executable, "-c", MEASURED], capture_output=True, text=True, check=True)
+    assert 0.85 < float(done.stdout) < 1.15

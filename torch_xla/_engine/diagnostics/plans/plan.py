@@ -103,7 +103,7 @@ def plan_of(call: Callable[[], object], steps: int, devices: int | None, device:
         spec = spec_of_kind(target.kind)
     room = spec.memory if spec is not None else None
     if room is None and devices is None and target is not None:
-        room = memory.usage(target.device).limit or None
+        room = memory.usage(target.device).limit // (len(target.local) if target.is_host else 1) or None
     return Plan(tuple(found.programs), _count(target), room, spec)
 
 
@@ -170,10 +170,12 @@ def _advice(plan: Plan) -> list[str]:
     found: list[tuple[int, str]] = []
     if plan.fits is False:
         if plan.devices > 1:
-            spare = owned - owned // plan.devices
-            whole = sum(each.bytes for each in program.largest if each.what == "held" and "full" in each.shape)
+            wholes = [[each for each in one.largest if each.is_whole] for one in plan.programs]
+            whole = max(wholes, key=lambda values: sum(each.bytes for each in values))
+            spared = sum(each.bytes for each in whole) * (plan.devices - 1) // plan.devices
             if whole:
-                found.append((whole, f"shard what every device has a copy of: up to {size(min(spare, whole))} less"))
+                first = _describe(whole[0])
+                found.append((spared, f"divide what every device has all of, first {first}: up to {size(spared)} less"))
         else:
             found.append((owned, _over_devices(plan, owned, most)))
         if most:

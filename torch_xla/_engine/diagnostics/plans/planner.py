@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -42,6 +42,7 @@ class Large:
     line: Line | None
     count: int
     bytes: int
+    is_whole: bool = False  # each of several devices has all of it
 
 
 @dataclass(slots=True)
@@ -217,7 +218,8 @@ def _taken(program: Program, inputs: Sequence[Value]) -> list[Large]:
     for name, buffer, spec in zip(name_buffers(buffers), buffers, program.graph.inputs, strict=True):
         part = list(buffer.sharding.shard_shape(buffer.shape))
         shape = f"{str(spec.dtype).removeprefix('torch.')}{part}"
-        found.append(Large("held", name, shape, None, 1, buffer.device_bytes))
+        is_whole = len(program.target.devices) > 1 and buffer.sharding.is_fully_replicated
+        found.append(Large("held", name, shape, None, 1, buffer.device_bytes, is_whole))
     return found
 
 
@@ -226,10 +228,10 @@ def _largest(values: Sequence[Large], most: int = 24) -> list[Large]:
     found: dict[Any, Large] = {}
     for value in values:
         generic = re.sub(r"\d+", "*", value.name) if value.what == "held" else value.name
-        key = value.what, generic, value.shape, value.line
+        key = value.what, generic, value.shape, value.line, value.is_whole
         known = found.get(key)
         if known is None:
-            found[key] = Large(value.what, value.name, value.shape, value.line, value.count, value.bytes)
+            found[key] = replace(value)
         else:
             known.count += value.count
             known.bytes += value.bytes
