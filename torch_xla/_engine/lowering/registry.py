@@ -14,6 +14,7 @@ from typing import Any
 from torch._ops import OpOverload
 
 from ..graph.interned import drop_rules, look_through
+from ..private import jax as private
 
 
 class Promotion(Enum):
@@ -38,6 +39,17 @@ class Rule:
 _rules: dict[Any, Rule] = {}
 _made: dict[Any, Rule] = {}  # while the program runs
 look_through(lambda: drop_rules(_made), 0)
+
+# So many jaxprs JAX may keep of the functions that rules call, when it is looked what is in use.
+_MOST_TRACES = 4096
+
+
+def _drop_traces() -> int:
+    private.drop_traces(_MOST_TRACES)
+    return 0
+
+
+look_through(_drop_traces, 3)
 
 
 def lowers(

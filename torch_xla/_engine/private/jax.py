@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax._src import compiler, config, source_info_util, stages, xla_bridge
 from jax._src.core import ShapedArray
-from jax._src.interpreters import mlir, pxla
+from jax._src.interpreters import mlir, partial_eval, pxla
 from jax._src.lax import lax as _lax
 from jax._src.lax import linalg as _linalg
 from jax._src.layout import Layout
@@ -62,6 +62,17 @@ def trace_settings(context: tuple[Any, ...]) -> tuple[tuple[str, Any], ...]:
     """The settings in a `trace_context` that have a value, by their names."""
     found = [(name, context[place]) for place, name in _SETTINGS]
     return tuple((name, value) for name, value in found if value is not None and value is not False and value != ())
+
+
+def drop_traces(most: int) -> None:
+    """Has JAX forget what it has traced, if that is more than `most` functions for kinds of operands.
+
+    It keeps each for as long as the function lives, which of `jax.numpy`'s own is for ever; its other tables have a
+    bound. What is compiled stays, and what is traced again is traced as it was.
+    """
+    traced: Any = partial_eval.trace_to_jaxpr
+    if traced.cache_info().currsize > most:
+        traced.cache_clear()
 
 
 def weakly_typed(scalar: jax.Array, dtype: np.dtype) -> jax.Array:
