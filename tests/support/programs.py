@@ -257,7 +257,7 @@ def interpreted() -> Iterator[None]:
                 arrays[index].delete()
             return iter([results])
 
-        return compiled.Ready(None, start)
+        return compiled.Ready(None, start, [], [])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled.Program, "_compile", compile_nothing)
