@@ -1,0 +1,25 @@
+"""Kernels written in Triton: `import torch_xla.experimental.triton as xla_triton`."""
+
+from typing import Any, NoReturn
+
+from .._engine.client import choice
+
+
+def triton_call(*args: Any, kernel: Any, grid: Any, **settings: Any) -> NoReturn:
+    """Refuses with what to do instead: JAX calls Triton's kernels on CUDA, and tensors are its arrays.
+
+    >>> from torch_xla.experimental import triton
+    >>> triton.triton_call(kernel=lambda: None, grid=(1,))
+    Traceback (most recent call last):
+    RuntimeError: triton_call(): a kernel in Triton runs on CUDA alone, and the device is CPU. Write it in Pallas ...
+    """
+    device = choice.device_type()
+    if device != "CUDA":
+        raise RuntimeError(
+            f"triton_call(): a kernel in Triton runs on CUDA alone, and the device is {device}. Write it in Pallas "
+            f"(torch_xla.experimental.custom_kernel.make_kernel_from_pallas), which runs everywhere"
+        )
+    raise NotImplementedError(
+        "triton_call(): kernels in Triton are called through JAX. Install jax-triton, and call "
+        "torch_xla.interop.call_jax(lambda *arrays: jax_triton.triton_call(*arrays, kernel=…, grid=…, out_shape=…), …)"
+    )
