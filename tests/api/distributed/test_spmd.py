@@ -123,8 +123,11 @@ def test_a_loader_takes_a_sharding_spec() -> None:
         list(pl.MpDeviceLoader(batches, torch_xla.device(), input_sharding=xs.ShardingSpec(TWO, ("data", None))))
 
 
-def test_distributed_tensors_are_refused_with_the_reason() -> None:
-    with pytest.raises(NotImplementedError, match=r"distribute_tensor\(\): .*not in this version"):
-        xs.xla_distribute_tensor(torch.ones(2), None, [distributed_tensor.Replicate()])
-    with pytest.raises(NotImplementedError, match=r"distribute_module\(\): .*not in this version"):
+def test_distributed_tensors_on_one_device() -> None:
+    mesh = distributed_tensor.DeviceMesh("xla", [0])
+    t = xs.xla_distribute_tensor(torch.ones(2), mesh, [distributed_tensor.Shard(0)])
+    assert t.placements == (distributed_tensor.Shard(0),) and t.full_tensor().tolist() == [1, 1]
+    module = xs.xla_distribute_module(torch.nn.Linear(1, 1), mesh)
+    assert module(torch.ones(1, 1, device="xla")).shape == (1, 1)
+    with pytest.raises(ValueError, match="give the mesh"):
         xs.xla_distribute_module(torch.nn.Linear(1, 1))

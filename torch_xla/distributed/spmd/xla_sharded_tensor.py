@@ -7,10 +7,12 @@ from types import EllipsisType
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
+from ..._engine.client.processes import process_count
 from ..._engine.graph.op_sharding import ShardingType
 from ..._engine.host import shards
+from ..._engine.private import checkpoint as checkpointing
 from ..._engine.record import placement
 from ..._engine.record.tiles import op_sharding_of
 
@@ -51,6 +53,10 @@ def no_dispatch() -> Iterator[None]:
         yield
 
 
+# How one is divided anew (`api`).
+redistribution: list[Any] = []
+
+
 class XLAShardedTensor(DTensor):
     """A tensor on `xla` that knows how it lies on the devices of a mesh: what `mark_sharding` returns.
 
@@ -70,6 +76,7 @@ class XLAShardedTensor(DTensor):
     global_tensor: torch.Tensor
     mesh_shape: tuple[int, ...] | None
     partition_spec: Any
+    _on: tuple[Any, tuple[Placement, ...]]
 
     @staticmethod
     def __new__(
@@ -82,6 +89,7 @@ class XLAShardedTensor(DTensor):
         made.global_tensor = whole
         made.mesh_shape = mesh_shape
         made.partition_spec = partition_spec
+        made._on = None, ()
         return made
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -110,6 +118,91 @@ class XLAShardedTensor(DTensor):
     def sharding_type(self) -> ShardingType:
         """The kind of that."""
         return ShardingType(op_sharding_of(self.global_tensor).sharding_type)
+
+    def on(self, device_mesh: Any, placements: Sequence[Placement]) -> "XLAShardedTensor":
+        """This tensor, which says from now on that it lies so on a `DeviceMesh`."""
+        self._on = device_mesh, tuple(placements)
+        return self
+
+    @property
+    def shown(self) -> torch.Tensor:
+        """A plain tensor of the same value, through which gradients pass to this one."""
+        return self.view_as(self) if self.requires_grad else self.global_tensor
+
+    @property
+    def device_mesh(self) -> Any:
+        """The `DeviceMesh` that it was distributed over; `None` for a tensor that was marked over a `Mesh`."""
+        return self._on[0]
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        """How it lies along each axis of that mesh, or of the mesh that it was marked over.
+
+        Empty where XLA has still to decide.
+        """
+        if self._on[0] is not None:
+            return self._on[1]
+        if self.mesh_shape is None or self.partition_spec is None:
+            return ()
+        found: list[Placement] = [Replicate()] * len(self.mesh_shape)
+        for axis in range(len(found)):
+            for dim, entry in enumerate(self.partition_spec):
+                if axis in (entry if isinstance(entry, tuple | list) else (entry,)):
+                    found[axis] = Shard(dim)
+        return tuple(found)
+
+    def redistribute(
+        self,
+        device_mesh: Any = None,
+        placements: Sequence[Placement] | None = None,
+        *,
+        async_op: bool = False,
+        **_: Any,
+    ) -> "XLAShardedTensor":
+        """The same value, divided in another way: a new tensor, through which gradients pass.
+
+        `device_mesh` is by default the tensor's own. XLA decides what is sent, and when: `async_op` changes nothing.
+        """
+        mesh = device_mesh if device_mesh is not None else self.device_mesh
+        if mesh is None or placements is None:
+            raise RuntimeError("redistribute(): give device_mesh, a DeviceMesh('xla', …), and placements")
+        return redistribution[0](self, mesh, placements)  # type: ignore[no-any-return]
+
+    def to_local(self, **_: Any) -> torch.Tensor:
+        """What this process holds: in one process, all of the value, as a plain tensor. Gradients pass.
+
+        Raises `NotImplementedError` in several processes; `local_shards` are the parts there.
+        """
+        if process_count() > 1:
+            raise NotImplementedError("to_local() in several processes: use local_shards, or full_tensor()")
+        return self.shown
+
+    def full_tensor(self, **_: Any) -> torch.Tensor:
+        """The value with a copy on every device, as a plain tensor. Gradients pass."""
+        if self.device_mesh is None:
+            return self.shown
+        whole = self.redistribute(self.device_mesh, [Replicate()] * self.device_mesh.ndim)
+        return whole.shown
+
+    def invalidate_spec_cache(self) -> None:
+        """Nothing is remembered: how it lies is asked for each time."""
+
+    def detach(self) -> "XLAShardedTensor":
+        """The same without gradients."""
+        made = XLAShardedTensor(self.global_tensor.detach(), self.mesh_shape, self.partition_spec)
+        return made.on(*self._on)
+
+    def __create_write_items__(self, fqn: str, object: Any) -> Any:
+        """What `torch.distributed.checkpoint` writes by its default planner: the whole value."""
+        return checkpointing.write_items(fqn, self.global_tensor)
+
+    def __create_chunk_list__(self) -> Any:
+        """Where that lies in the whole."""
+        return checkpointing.chunks(self.global_tensor)
+
+    def __get_tensor_shard__(self, index: Any) -> torch.Tensor:
+        """The tensor itself."""
+        return self.global_tensor
 
     def __repr__(self) -> str:  # type: ignore[override]
         return f"XLAShardedTensor({self.global_tensor!r})"
