@@ -70,8 +70,9 @@ def get(buffer: jax.Array) -> np.ndarray:
 
 def _whole(buffer: jax.Array) -> jax.Array:
     if not buffer.is_fully_replicated:
+        sharding: Any = buffer.sharding
         with jax.enable_x64(True):
-            buffer = _gather(buffer.sharding.mesh)(buffer)
+            buffer = _gather(sharding.mesh)(buffer)
     return buffer.addressable_data(0)
 
 
