@@ -93,6 +93,27 @@ def test_reading_is_refused_unless_the_value_follows_from_the_program() -> None:
     assert (weight + 1).tolist() == [2, 2, 2]
 
 
+def test_a_function_that_is_replayed_can_be_planned_and_goes_on() -> None:
+    def trained(device: str, planned_after: int) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 4).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        def step() -> None:
+            model(torch.ones(2, 4, device=device)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        call = torch_xla.compile(step) if device == "xla" else step
+        for number in range(8):
+            if number == planned_after:
+                assert plan(call).programs[0].held.state == (4 * 4 + 4) * 4
+            call()
+        return model.weight.detach().cpu()
+
+    torch.testing.assert_close(trained("xla", 5), trained("cpu", -1))
+
+
 def test_a_planned_buffer_has_no_elements() -> None:
     (device,) = planned.virtual_devices(1)
     buffer = PlannedBuffer((2, 3), "float32", torch_xla_sharding(device))

@@ -192,8 +192,8 @@ def _advice(plan: Plan) -> list[str]:
             )
     seconds = plan.seconds(program)
     if seconds is not None and seconds.sending > seconds.computing and program.work.collectives:
-        first = program.work.collectives[0]
-        found.append((0, f"sending takes longer than computing, most of it for {_collective(first).strip()}"))
+        dearest = program.work.collectives[0]
+        found.append((0, f"sending takes longer than computing, most of it for {_collective(dearest).strip()}"))
     return [text for _, text in sorted(found, key=lambda each: -each[0])]
 
 
