@@ -275,6 +275,17 @@ def multilabel_margin_loss(self: jax.Array, target: jax.Array, *_: Any, **__: An
     yield Finding("target", outside(target + 1, classes + 1), target, f"must be from -1 to {classes - 1}")
 
 
+@checks(aten._ctc_loss.default, raises=IndexError)
+def ctc_loss(
+    log_probs: jax.Array, targets: jax.Array, _: Any, target_lengths: Sequence[int], *__: Any, **___: Any
+) -> Iterator[Finding]:
+    classes, lengths = int(log_probs.shape[-1]), np.asarray(target_lengths)
+    # One row for each sample, of which the rest is padding, or all samples one after the other.
+    ends = lengths[:, None] if targets.ndim == 2 else lengths.sum()
+    counts = np.arange(targets.shape[-1]) < ends
+    yield Finding("targets", outside(targets, classes) & counts, targets, _range(classes))
+
+
 def _no_probability(numbers: jax.Array) -> jax.Array:
     return ~((numbers >= 0) & (numbers <= 1))  # of which NaN is none
 
