@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 import torch_xla.runtime as xr
+from benchmarks import sharded_memory
 from tests.support.fleet import fleet_of
 from torch_xla.distributed.fsdp import (
     XlaFullyShardedDataParallel,
@@ -165,3 +167,18 @@ def test_it_trains_as_one_process_and_its_checkpoints_become_the_model(name: str
         said = subprocess.run([*command, "--save_path", f"{tmp_path}/whole.pth"], capture_output=True, text=True)
         assert said.stdout.startswith(f"{tmp_path}/whole.pth: {len(whole)} tensors"), said.stderr
         Network().load_state_dict(torch.load(tmp_path / "whole.pth")["model"])
+
+
+def memory(width: int, layers: int) -> list[tuple[float, float]]:
+    if not dist.is_initialized():
+        dist.init_process_group("xla", init_method="xla://")
+    makers = (sharded_memory.replicated, sharded_memory.divided)
+    return [sharded_memory.measure(make, width, layers) for make in makers]
+
+
+@pytest.mark.slow
+def test_four_processes_hold_a_quarter_each_and_never_all_parameters_at_once() -> None:
+    parameters = sum(each.numel() for each in sharded_memory.network(192, 4).parameters()) * 4 / 2**20
+    for (all_of_it, _), (held, besides) in fleet_of(4).run(memory, 192, 4, seconds=500):
+        assert held <= 0.35 * all_of_it
+        assert besides < 0.8 * parameters
