@@ -1,11 +1,13 @@
 """Memory as the allocator counts it, or as the living buffers add up."""
 
 import gc
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import jax
 import numpy as np
+import pytest
 
 from torch_xla._engine.client import memory, platform
 
@@ -28,3 +30,13 @@ def test_an_allocator_that_counts_is_believed() -> None:
     stats = {"bytes_in_use": 10, "bytes_limit": 100, "peak_bytes_in_use": 50}
     device: Any = SimpleNamespace(memory_stats=lambda: stats)
     assert memory.usage(device) == memory.Usage(10, 100, 50)
+
+
+def test_a_container_may_take_what_files_hold_and_no_swap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "max").write_text("1000000\n")
+    (tmp_path / "used").write_text("900000\n")
+    statistics = "anon 500000\ninactive_file 100000\nactive_file 200000\ntotal_active_file 7\n"
+    (tmp_path / "memory.stat").write_text(statistics)
+    monkeypatch.setattr(memory, "_LIMITS", ((tmp_path, "max", "used"),))
+    assert memory.available() == 1_000_000 - 900_000 + 300_000
+    assert memory.swappable() == 0 and memory.host_memory() == 1_000_000

@@ -87,9 +87,21 @@ def _machine_left() -> int:
 
 
 def _reclaimable(statistics: Path) -> int:
-    """The bytes of files that the kernel would drop before anything else."""
+    """The bytes of files that the kernel would drop before it ends a process."""
+    found: dict[str, int] = {}
     for line in statistics.read_text().splitlines():
         name, _, value = line.partition(" ")
-        if name in ("inactive_file", "total_inactive_file"):
-            return int(value)
-    return 0
+        if name in ("inactive_file", "active_file"):
+            found[name] = int(value)
+    return sum(found.values())
+
+
+def swappable() -> int:
+    """The bytes of this machine's memory that could still be moved to a disk; none in a container with a limit."""
+    try:
+        if host_memory() < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+            return 0
+        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        return int(lines["SwapFree"].split()[0]) << 10
+    except (OSError, ValueError, KeyError):
+        return 0

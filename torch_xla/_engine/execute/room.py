@@ -30,7 +30,7 @@ def is_left(needed: int, target: Target) -> bool:
 def left(target: Target) -> int:
     """The bytes that the fullest device of this process has left; on the host, that all of them have together."""
     if target.is_host:
-        return memory.available()
+        return memory.available() + memory.swappable()
     found = [memory.usage(device) for device in target.local]
     return min((usage.limit - usage.used for usage in found if usage.limit), default=1 << 62)
 
