@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax._src import compiler, config, source_info_util, stages, xla_bridge
+from jax._src import compiler, config, pjit, source_info_util, stages, xla_bridge
 from jax._src.core import ShapedArray
 from jax._src.interpreters import mlir, partial_eval, pxla
 from jax._src.lax import lax as _lax
@@ -73,6 +73,10 @@ def drop_traces(most: int) -> None:
     traced: Any = partial_eval.trace_to_jaxpr
     if traced.cache_info().currsize > most:
         traced.cache_clear()
+        # And which values of mutable objects it has seen: mostly that there were none, which is what not to know means.
+        for seen in list(pjit._seen_qdds.values()):
+            for operands in [operands for operands, cases in list(seen.items()) if not any(cases)]:
+                seen.pop(operands, None)
 
 
 def weakly_typed(scalar: jax.Array, dtype: np.dtype) -> jax.Array:
