@@ -11,7 +11,7 @@ comes later with something else does not start. As expectations follow from the 
 collectives differ do not all expect theirs: one asks.
 
 What else a program does may differ from process to process, and where it ends too: only collectives are compared, their
-order, sizes and dtypes.
+order, sizes and dtypes. Of programs that XLA divides over the mesh of several processes all is.
 """
 
 import functools
@@ -29,6 +29,7 @@ from .. import config, metrics
 from ..client import coordination, peers, processes
 from ..client.peers import Watch
 from ..compile.program import Program
+from ..graph import text
 from ..graph.plan import Operand, Plan
 from ..metrics import lines
 from ..metrics.lines import Line
@@ -196,6 +197,8 @@ def parts_of(program: Program) -> tuple[Part, ...]:
 
 
 def _parts_of(program: Program) -> list[Part]:
+    if program.target.is_spread:
+        return [_of_a_mesh(program)]
     own, everyone = processes.process_index(), tuple(range(processes.process_count()))
     parts: dict[tuple[int, ...], Part] = {}
     for place, operation in enumerate(program.graph.operations):
@@ -208,6 +211,13 @@ def _parts_of(program: Program) -> list[Part]:
             part.collectives.append(_in_words(operation.plan))
             part.places.append(place)
     return [parts[group] for group in sorted(parts)]
+
+
+def _of_a_mesh(program: Program) -> Part:
+    """XLA puts the collectives into a program that it divides: the processes of a mesh must run all of it alike."""
+    group = program.target.processes
+    size, word = len(program.graph.operations), text.digest(program.graph).hex()
+    return Part(group, ",".join(map(str, group)), [f"a divided program of {size} operations ({word})"], [size - 1])
 
 
 def _in_words(plan: Plan) -> str:
@@ -289,9 +299,9 @@ def _describe(watch: Watch, letter: dict[str, Any]) -> None:
         if begin + len(part.places) <= end - _TOLD or begin > end + _TOLD:
             continue
         where = source_lines()
-        for number, (text, place) in enumerate(zip(part.collectives, part.places, strict=True), begin):
+        for number, (words, place) in enumerate(zip(part.collectives, part.places, strict=True), begin):
             line = where[place] if place < len(where) else None
-            told[number] = [text, lines.text(line) if line is not None else ""]
+            told[number] = [words, lines.text(line) if line is not None else ""]
     watch.settle(f"described/{watch.place.index}", json.dumps([watch.step, told]))
 
 
@@ -305,8 +315,8 @@ def _declare_difference(watch: Watch, group: Sequence[int], name: str, end: int)
         return
     watch.send(group, {"kind": "describe", "name": name, "end": end})
     told: dict[int, tuple[int, dict[int, Sequence[str]]]] = {}
-    for index, text in watch.collect("described", group).items():
-        step, found = json.loads(text)
+    for index, answer in watch.collect("described", group).items():
+        step, found = json.loads(answer)
         told[index] = step, {int(number): each for number, each in found.items()}
     watch.declare(difference(told))
 
@@ -326,8 +336,8 @@ def difference(told: dict[int, tuple[int, dict[int, Sequence[str]]]]) -> str:
     first = next((number for number in numbers if len(texts[number]) > 1), -1)
     said = [f"The processes run different collectives from number {first} of the group on:"]
     for index, (step, found) in sorted(told.items()):
-        text, line = found.get(first, ("no other one", ""))
-        said.append(f"  process {index}, at step {step}: {text}" + (f"  ({line})" if line else ""))
+        words, line = found.get(first, ("no other one", ""))
+        said.append(f"  process {index}, at step {step}: {words}" + (f"  ({line})" if line else ""))
     return "\n".join([*said, "All must record the same collectives, of the same sizes and dtypes, in the same order."])
 
 
