@@ -36,8 +36,8 @@ from ..metrics.lines import Line
 
 logger = logging.getLogger(__name__)
 
-# What came before decides what is expected: so many collectives.
-_CONTEXT = 8
+# What came before decides what is expected: so many collectives, if they are known, or fewer.
+_CONTEXTS = (8, 4, 2, 1)
 # Digests are of the last so many collectives, and at most of twice as many.
 _WINDOW = 1 << 14
 # A process may be so many programs ahead of the device and still say what they were.
@@ -104,9 +104,12 @@ class _Sequence:
     def _add(self, collective: str) -> None:
         was_expected = self.expects([collective])
         self.kept.append(collective)
-        context = tuple(self.kept[-_CONTEXT:])
-        self.expected = self.expected + 1 if was_expected else self.places.get(context, -1)
-        self.places[context] = self.end
+        if was_expected:
+            self.expected += 1
+            return
+        contexts = [tuple(self.kept[-length:]) for length in _CONTEXTS if length <= len(self.kept)]
+        self.expected = next((self.places[context] for context in contexts if context in self.places), -1)
+        self.places.update(dict.fromkeys(contexts, self.end))
 
     def _forget(self, before: int) -> None:
         self.kept = self.kept[before - self.begin :]
