@@ -5,6 +5,7 @@ import copy
 import functools
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import torch
 from torch import nn
@@ -17,6 +18,8 @@ import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from tests.support import parts
 from torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel as FSDPv2
+from torch_xla.interop import from_jax
+from torch_xla.utils.dlpack import to_dlpack
 
 SQUARE = xs.Mesh(np.arange(4), (2, 2), ("fsdp", "tensor"))
 LINE = xs.Mesh(np.arange(4), (4,), ("fsdp",))
@@ -213,6 +216,28 @@ def eager_mode_runs_on_shards() -> None:
         xs.mark_sharding(t, LINE, ("fsdp", None))
         t.mul_(2)
         assert _shapes(t + 1) == [[1, 4]] * 4 and t.tolist() == (torch.arange(16.0).view(4, 4) * 2).tolist()
+
+
+def other_libraries_are_given_parts_or_told() -> None:
+    host = torch.arange(32.0).view(8, 4)
+    t = host.to("xla")
+    xs.mark_sharding(t, LINE, ("fsdp", None))
+    for call, words in (
+        (lambda: to_dlpack(t), "lies on 4 devices, and a capsule is of one"),
+        (lambda: torch_xla._XLAC._unsafe_buffer_pointer(t), "its memory has no one address"),
+        (lambda: torch_xla.launch(print), "under SPMD one process drives all devices"),
+    ):
+        try:
+            call()
+            raise AssertionError("not refused")
+        except RuntimeError as error:
+            assert words in str(error)
+    mesh = LINE.get_jax_mesh()
+    array = jax.device_put(host.numpy(), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "fsdp")))
+    back = from_jax(array)
+    assert back.cpu().equal(host) and _shapes(back) == [[8, 1]] * 4 and (back + t).cpu().equal(2 * host)
+    alone = from_jax(jax.device_put(host.numpy(), jax.devices()[2]))
+    assert alone.cpu().equal(host) and _shapes(alone) == [[8, 4]] * 4
 
 
 if __name__ == "__main__":

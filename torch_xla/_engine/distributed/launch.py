@@ -13,7 +13,7 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]
 from torch.multiprocessing.spawn import ProcessContext, ProcessExitedException, ProcessRaisedException, start_processes
 
 from .. import config
-from ..client import choice, coordination, platform, processes
+from ..client import choice, coordination, platform, processes, virtual
 from ..client.processes import Place
 from ..errors import PeerError
 from . import cluster, collectives
@@ -110,7 +110,12 @@ def launch(fn: Callable[..., Any], args: Iterable[Any], start_method: str, alone
     elif alone:
         fn(0, *args)
     elif cluster.join_job():
-        fn(processes.local_replica_index(), *args)
+        fn(processes.place().local_index, *args)
+    elif virtual.is_on():
+        raise NotImplementedError(
+            "launch(): under SPMD one process drives all devices of the machine. Call the function itself, or start "
+            "several processes by torchrun."
+        )
     else:
         start(fn, args, checked_count(None), True, False, start_method)
 

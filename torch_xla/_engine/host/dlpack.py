@@ -27,6 +27,11 @@ def export(tensor: torch.Tensor) -> Any:
         raise TypeError(f"to_dlpack() takes a tensor on an xla device; got {_described(tensor)}")
     with LOCK:
         device: Device = value_of(tensor).device
+        if device.spread is not None:
+            raise RuntimeError(
+                f"to_dlpack(): the tensor lies on {len(device.spread.devices)} devices, and a capsule is of one. Give "
+                "tensor.cpu(), or the parts: torch_xla.distributed.spmd.wrap_as_sharded_tensor(tensor).local_shards."
+            )
         # What was recorded must see the memory as it is now, and the receiver may write to it at once.
         sync_device(device, wait=True)
         value = _of_its_own(tensor)

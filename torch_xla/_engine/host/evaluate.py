@@ -88,5 +88,9 @@ def _to(tensors: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]
 def address(tensor: torch.Tensor) -> int:
     """Where the first element that `tensor` shows lies on the device, if its value has the storage's own order."""
     value = value_of(tensor)
+    if value.device.spread is not None:
+        raise RuntimeError(
+            f"the tensor lies on {len(value.device.spread.devices)} devices: its memory has no one address"
+        )
     start: int = materialise(value).unsafe_buffer_pointer()
     return start + int(tensor.storage_offset()) * tensor.element_size()

@@ -9,7 +9,9 @@ from .. import dtypes
 from ..client import buffers, platform
 from ..graph.spec import contiguous_stride, spec_of
 from ..graph.tape import Value
-from ..record.device import LOCK, current_index, device_at
+from ..lowering.sharding import of_array
+from ..lowering.sharding import to_jax as sharding_of_jax
+from ..record.device import LOCK, Device, current_index, device_at
 from ..record.storage import shows_all, snapshot, value_of, wrap
 from ..record.sync import materialise
 
@@ -43,6 +45,9 @@ def from_jax(array: Any) -> torch.Tensor:
     if isinstance(array, jax.core.Tracer):
         raise TypeError("from_jax() got a value that JAX is tracing; call torch_xla operations outside jax.jit")
     homes = sorted(array.devices(), key=lambda device: device.id)
+    shared = device_at(current_index())
+    if shared.spread is not None and (len(homes) == 1 or set(homes) == set(shared.spread.devices)):
+        return _over_devices(array, shared)
     if len(homes) != 1:
         raise ValueError(f"from_jax() takes an array on one device; this one lies on {len(homes)}: {homes}")
     local = platform.local_devices()
@@ -53,4 +58,15 @@ def from_jax(array: Any) -> torch.Tensor:
     value = Value(spec_of(size, contiguous_stride(size), dtypes.to_torch(array.dtype)), device, None, -1)
     value.buffer = array
     value.shared = True
+    return wrap(value)
+
+
+def _over_devices(array: jax.Array, device: Device) -> torch.Tensor:
+    """A tensor on all devices behind an ordinal: divided as the array is, or a copy on each of what one device has."""
+    target = device.target
+    sharding = of_array(array, target) if len(array.devices()) > 1 else None
+    size = tuple(array.shape)
+    value = Value(spec_of(size, contiguous_stride(size), dtypes.to_torch(array.dtype)), device, None, -1)
+    value.buffer = buffers.place(array, sharding_of_jax(sharding, target))
+    value.shared = value.buffer is array
     return wrap(value)
