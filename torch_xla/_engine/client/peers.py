@@ -141,7 +141,9 @@ class Watch:
     def declare(self, fault: str) -> None:
         """Makes every process raise `fault` when it waits for another, this one too. The first is what counts."""
         if self.next_number("faults") == 1:
-            self.send(range(self.place.count), {"kind": "fault", "text": fault})
+            # This process last: when it hears of the fault it may end, with the thread that tells the others.
+            others = [index for index in range(self.place.count) if index != self.place.index]
+            self.send([*others, self.place.index], {"kind": "fault", "text": fault})
         self.has_fault.wait(ANSWER_SECONDS)
 
     def _take(self, letter: dict[str, Any]) -> None:
