@@ -1,4 +1,4 @@
-"""Measures in one checkout, whose package and benchmarks are the first on the path: one answer for each line that comes.
+"""Measures in one checkout, whose package and benchmarks come first on the path: one answer for each line it is sent.
 
 `benchmarks.before` runs this file, by its path, for each of the two sides.
 """

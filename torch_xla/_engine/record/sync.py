@@ -173,8 +173,8 @@ def _evaluate(
 ) -> bool:
     """Runs the tape of `device`. False if nothing was run because the tape has changed meanwhile.
 
-    Garbage may be collected, with finalizers that may record or even sync. Raises `NotCompiled` where the attempt may not
-    compile.
+    Garbage may be collected, with finalizers that may record or even sync. Raises `NotCompiled` where the attempt may
+    not compile.
     """
     start = 0.0
     if events.closely or (events.watched and not told and roots):
