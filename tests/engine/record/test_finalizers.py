@@ -66,3 +66,41 @@ def test_no_garbage_is_collected_in_a_thread_that_a_compilation_waits_for(monkey
     assert gc.isenabled()
     private.traceback_at(("a_file_of_this_test.py", 7, "anywhere"))
     assert seen == [False] and gc.isenabled()
+
+
+class Recording:
+    """Garbage whose finalizer records one operation more."""
+
+    def __init__(self, counter: torch.Tensor, done: list[int]) -> None:
+        self.counter, self.done, self.itself = counter, done, self
+
+    def __del__(self) -> None:
+        self.done.append(1)
+        self.counter.add_(1)
+
+
+def test_what_a_finalizer_records_in_the_recording_of_another_operation_comes_before_or_after_it() -> None:
+    done: list[int] = []
+    counter = torch.zeros(3).to("xla")
+    x, y = torch.zeros(4).to("xla"), torch.zeros(4).to("xla")
+    parts = [torch.zeros(3).to("xla") for _ in range(3)]
+    before = gc.get_threshold()
+    try:
+        for turn in range(160):
+            gc.set_threshold(10**6)
+            gc.collect(0)
+            Recording(counter, done)
+            gc.set_threshold(gc.get_count()[0] + 1 + turn % 40, 1000, 1000)  # so many allocations later
+            x = x + 1
+            y = (y * 1).add_(x * 0 + 1)
+            torch._foreach_add_(parts, 1)
+            x[1:].add_(0)
+            if turn % 10 == 0:
+                gc.set_threshold(10**6)
+                torch_xla.sync()
+    finally:
+        gc.set_threshold(*before)
+    assert len(done) > 140
+    assert counter.tolist() == [float(len(done))] * 3
+    assert x.tolist() == [160.0] * 4 and y.tolist() == [160.0] * 4
+    assert [part.tolist() for part in parts] == [[160.0] * 3] * 3

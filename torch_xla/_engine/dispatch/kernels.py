@@ -218,9 +218,11 @@ def recorder_of_two(name: str) -> Kernel:
                 code, expected, position = tape.code, tape.expected, len(tape.code)
                 if expected is None or position >= len(expected) or expected[position] is not plan:
                     note_line(tape, position)
-                made = Value(plan.outputs[0], device, tape, len(values))
-                code += (plan, here, there)
-                values += (made,)
+                made = Value(plan.outputs[0], device, tape, -1)
+                kept, recorded = (made,), (plan, here, there)
+                made.slot = len(values)  # after all that may collect garbage, whose finalizers may record
+                code += recorded
+                values += kept
         except BaseException:
             let_go()
             raise
@@ -280,10 +282,12 @@ def recorder(name: str, plans: Plans | None = None) -> Kernel:
                     expected, position = tape.expected, len(tape.code)
                     if expected is None or position >= len(expected) or expected[position] is not plan:
                         note_line(tape, position)
-                    made = Value(plan.outputs[0], device, tape, len(values))
+                    made = Value(plan.outputs[0], device, tape, -1)
+                    kept = (made,)
+                    made.slot = len(values)  # after all that may collect garbage, whose finalizers may record
                     tape.code += recorded
                     tape.numbers += numbers
-                    values += (made,)
+                    values += kept
             except BaseException:
                 let_go()
                 raise

@@ -95,8 +95,7 @@ class Tape:
     def enter(self, value: Value, empty: Plan | None = None) -> int:
         """Gives a value that lies outside this tape a slot in it; `empty` is what uninitialised memory becomes."""
         values = self.values
-        slot = len(values)
-        if not slot:
+        if not values:
             self.started = perf_counter_ns()
         if value.buffer is not None:
             entry: Any = value.spec if self.placed is None else self.placed(value)
@@ -104,12 +103,17 @@ class Tape:
             entry = empty
         else:
             raise RuntimeError("internal error: a value recorded on another tape was used; please report it")
-        if value.shared:
-            self.shared += (slot,)
-        self.code += (entry,)
-        values += (value,)
+        entered, kept = (entry,), (value,)
+        # From here on nothing is allocated that garbage could be collected for: a finalizer may record, too.
+        if value.tape is self:
+            return value.slot
+        slot = len(values)
+        self.code += entered
+        values += kept
         value.tape = self
         value.slot = slot
+        if value.shared:
+            self.shared += (slot,)
         return slot
 
     def take_over(self, value: Value) -> int:
@@ -126,9 +130,13 @@ class Tape:
     ) -> list[Value]:
         """Records one call, whose operands have these slots, and returns the values of its results."""
         values = self.values
-        slot = len(values)
-        made = [Value(spec, device, self, slot + nth) for nth, spec in enumerate(plan.outputs)]
-        self.code += (plan, *operands)
+        while True:
+            slot = len(values)
+            made = [Value(spec, device, self, slot + nth) for nth, spec in enumerate(plan.outputs)]
+            recorded = (plan, *operands)
+            if len(values) == slot:
+                break  # or garbage was collected, and a finalizer has recorded something
+        self.code += recorded
         self.numbers += numbers
         self.draws += draws
         values += made
