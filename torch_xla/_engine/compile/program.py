@@ -94,6 +94,7 @@ class Program:
         self.ends = self._smallest([range(len(graph.outputs))])
         self.bytes = sum(spec.numel * spec.dtype.itemsize for spec in graph.specs)  # of everything that it names
         self.allocates = self.bytes  # bytes of a run, beyond what it is given; at the most, until XLA has told
+        self.is_awaited = False  # compiled for a run that comes next, and is no other run of it
         self.fits = True  # nobody needs to ask whether the device has room for it
         self.stages: tuple[stages.Stage, ...] | None = None  # none: not looked for, or not worth it
         self._inlined = Inlined(graph, ())  # what the stages are of

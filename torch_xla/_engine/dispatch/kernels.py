@@ -249,8 +249,7 @@ def recorder(name: str, plans: Plans | None = None) -> Kernel:
         try:  # as in `take_apart`: a call of a function here costs a tenth of the whole
             for position, argument in enumerate(args):
                 if (kind := argument.__class__) is Tensor or kind is Parameter:
-                    value = argument.untyped_storage().value
-                    spec: Spec = value.spec
+                    spec: Spec = (value := argument.untyped_storage().value).spec
                     fits = argument.shape == spec.size and argument.stride() == spec.stride
                     if fits and argument.dtype is spec.dtype and not spec.is_complex:
                         operands.append(value)
@@ -282,8 +281,7 @@ def recorder(name: str, plans: Plans | None = None) -> Kernel:
                     expected, position = tape.expected, len(tape.code)
                     if expected is None or position >= len(expected) or expected[position] is not plan:
                         note_line(tape, position)
-                    made = Value(plan.outputs[0], device, tape, -1)
-                    kept = (made,)
+                    kept = (made := Value(plan.outputs[0], device, tape, -1),)
                     made.slot = len(values)  # after all that may collect garbage, whose finalizers may record
                     tape.code += recorded
                     tape.numbers += numbers

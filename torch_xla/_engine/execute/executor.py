@@ -110,13 +110,14 @@ def run(
     if is_exchange:
         agreement.before(program, _step, source_lines)
     runs_again = program.compiled_for(numbers)
-    if runs_again:
-        _cached.value += 1
-    else:
+    if not runs_again:
         _compile(program, buffers, numbers, cause, source_lines())
+    elif not program.is_awaited:
+        _cached.value += 1
+    program.is_awaited = False
     if not program.fits:
         _look_for_room(program, numbers, source_lines)
-    flight = _flights.get(program.target) or _flights.setdefault(program.target, _Flight())
+    flight = _latest = _flights.get(program.target) or _flights.setdefault(program.target, _Flight())
     is_counted = program.bytes >= _COUNTED and program.target.is_host
     begins = time.perf_counter_ns()
     if is_counted:
@@ -127,7 +128,6 @@ def run(
     _waiting.add(start - begins)
     _executed.value += 1
     outputs, ends = list[jax.Array](), list[jax.Array]()
-    _latest = flight
     flight.started.append((_step, ends, program, numbers, source_lines))
     if is_counted:
         flight.running.append((program.allocates, ends))
@@ -213,10 +213,12 @@ def prepare(
     cause: Cause,
     source_lines: SourceLines,
     buffers: Sequence[Any] = (),
-) -> None:
-    """Compiles what `run` with these numbers, and these `buffers` if they are known, would compile."""
-    if not program.compiled_for(numbers):
-        _compile(program, buffers, numbers, cause, source_lines())
+) -> bool:
+    """Compiles what `run` with these numbers, and these `buffers` if known, would compile; whether it had to."""
+    if program.compiled_for(numbers):
+        return False
+    _compile(program, buffers, numbers, cause, source_lines())
+    return True
 
 
 def _compile(

@@ -58,12 +58,12 @@ def _compile(
 ) -> None:
     if _thread.is_compiling:
         # A finalizer that runs in the middle of another compilation waits for nobody: they might wait for this thread.
-        executor.prepare(program, numbers, cause, source_lines, buffers)
+        program.is_awaited = executor.prepare(program, numbers, cause, source_lines, buffers)
         return
     try:
         _thread.is_compiling = True
         with program.turn:
-            executor.prepare(program, numbers, cause, source_lines, buffers)
+            program.is_awaited = executor.prepare(program, numbers, cause, source_lines, buffers)
     finally:
         _thread.is_compiling = False
 
