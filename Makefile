@@ -1,13 +1,13 @@
 # `make demo` and `make test` do everything from a fresh clone; each makes .venv first if there is none.
 VENV := .venv
-PYTHON ?= python3
+PYTHON ?= $(if $(shell command -v python3),python3,uv run -q --no-project --python ">=3.11,<3.15" python)
 RUN := $(VENV)/bin/python
 READY := $(VENV)/ready
 # Transformers and the other frameworks lie apart, so that what they bring along is not what `make test` tests.
 FRAMEWORKS := .venv-frameworks
 ARGS ?=
-# How many processes run the tests.
-JOBS ?= 2
+# How many processes run the tests: one more than there are cores, because some wait for others' processes and for clocks.
+JOBS ?= 3
 
 .PHONY: help demo test test-slow test-frameworks check docs
 
@@ -33,7 +33,7 @@ test-slow: $(READY)
 	@$(RUN) -m pytest -n $(JOBS) --dist loadfile -m slow $(ARGS)
 
 test-frameworks: $(FRAMEWORKS)/ready
-	@$(FRAMEWORKS)/bin/python -m pytest tests/test_frameworks.py -m frameworks $(ARGS)
+	@$(FRAMEWORKS)/bin/python -m pytest tests/test_frameworks.py tests/test_notebooks.py -m frameworks $(ARGS)
 
 docs: $(READY)
 	@$(RUN) -m sphinx -q -W -b html docs out/site

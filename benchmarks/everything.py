@@ -63,6 +63,7 @@ def main() -> None:
         if subprocess.run(command).returncode:
             failed.append(name)  # the other parts are worth having without it
         print(f"{name}: {time.perf_counter() - started:.0f} s", file=sys.stderr)
+    subprocess.run([sys.executable, "-m", "benchmarks.readme"], check=True)
     if failed:
         sys.exit(f"these parts failed: {', '.join(failed)}")
 

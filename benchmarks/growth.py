@@ -24,7 +24,7 @@ from benchmarks import machine, page
 from benchmarks.contestants import Eager, Ours, Replay
 from benchmarks.models import WORKLOADS, Encoder, Workload, values
 from benchmarks.run import WARM_UP_STEPS, timed, timed_recording
-from torch_xla._engine.record import sync
+from torch_xla._engine.record import schedule
 from torch_xla._engine.record.device import LOCK, Device, device_for
 
 HEADING = "## Cost as work grows"
@@ -91,9 +91,9 @@ def look_up(device: Device, record: Callable[[], object]) -> float:
     """Microseconds to find the program of what `record` records, which is then dropped."""
     kept = record()
     with LOCK:
-        live = sync.held(device.tape.values)
+        seen = schedule.look(device.tape)
         started = time.perf_counter()
-        sync._find(device, live, None)
+        schedule.find(device, device.tape, seen, None)
         seconds = time.perf_counter() - started
     torch_xla.sync()
     del kept
@@ -126,10 +126,9 @@ def fill(device: Device, number: int) -> None:
         y = torch.ones(8, device="xla")
         for bit in range(14):
             y = y + y if number >> bit & 1 else y * y
-        sync._find(device, sync.held(device.tape.values), None)
         tape = device.tape
-        device.tape = type(tape)()
-        sync._forget(tape)
+        schedule.find(device, tape, schedule.look(tape), None)
+        device.tape, tape.ended = device.new_tape(), True
         del y
 
 

@@ -7,6 +7,7 @@ steps, an evaluation every 500, a checkpoint every 1,000. One row of the table f
 """
 
 import argparse
+import gc
 import os
 import tempfile
 import time
@@ -119,6 +120,7 @@ def run(steps: int, every: Intervals) -> list[Row]:
             if index % every.checkpoint == 0:
                 training.save(Path(folder))
                 compiles = (Compiles.so_far() - before).count
+                gc.collect()  # what only waits for the collector is held by nobody
                 buffers = len(jax.live_arrays())
                 step, host = median(times) * 1e3, median(hosts) * 1e3
                 rows.append(Row(index, step, host, resident("VmRSS"), cache.size(), compiles, buffers, loss))

@@ -1,19 +1,29 @@
 """One program over four virtual CPU devices against the same model by hand in JAX, with the same shardings.
 
     python -m benchmarks.mesh [--models gpt2_like,llama_like] [--layouts data,fsdp,tensor,both] [--rounds 5]
+        [--growth 4,16,64,256] [--write docs/benchmarks.md]
 
-For each model and layout, in turns in one process: a steady training step (AdamW, no dropout), ours over JAX's, and the
-first step, recording and compiling included. Virtual devices share the machine's cores, so only ratios say something.
+For each model and layout, in turns in one process: a training step (AdamW, no dropout) that was run before, and the
+first one, recording and compiling included, ours over JAX's. "alone" is our step over ours on one device with the same
+whole batch, in a process of its own just before, and "recording" the thread's processor time until a step is recorded
+over that without SPMD. "memory" is the peak of a device as XLA tells it for the program of a step, ours over JAX's.
+Virtual devices share the machine's cores, so only ratios say something. Of more devices than there are, the step is
+planned: recorded and compiled, with FSDP, and not run; seconds of the processor.
 """
 
 import argparse
+import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from datetime import date
+from pathlib import Path
 from statistics import median
 from typing import Any
 
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={1 if '--alone' in sys.argv else 4}"
 os.environ.setdefault("XLA_PERSISTENT_CACHE_PATH", "")
 
 import jax
@@ -27,18 +37,19 @@ from torch.nn import functional as F
 import torch_xla
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
-from benchmarks import jax_steps
+from benchmarks import jax_steps, machine, page
 from benchmarks.models import WORKLOADS
 
+HEADING = "## One program over a mesh"
 MESHES = {"data": (4, 1), "fsdp": (4, 1), "tensor": (1, 4), "both": (2, 2)}
 AXES = ("data", "model")
 
 Spec = tuple[str | None, ...]
 
 
-def spec_of(size: tuple[int, ...], layout: str) -> Spec:
+def spec_of(size: tuple[int, ...], layout: str, shape: tuple[int, ...] = ()) -> Spec:
     """How a parameter of this size is divided: the same for both contestants."""
-    sides = dict(zip(AXES, MESHES[layout], strict=True))
+    sides = dict(zip(AXES, shape or MESHES[layout], strict=True))
     found: list[str | None] = [None] * len(size)
     if layout in ("tensor", "both") and len(size) == 2:
         # Layers that widen are divided by what they give, those that narrow by what they take.
@@ -53,33 +64,52 @@ def spec_of(size: tuple[int, ...], layout: str) -> Spec:
 
 
 class Ours:
-    """The model in PyTorch on the xla device."""
+    """The model in PyTorch on the xla device; without a mesh on one device."""
 
-    def __init__(self, name: str, layout: str) -> None:
+    def __init__(self, name: str, layout: str, shape: tuple[int, ...] = ()) -> None:
         torch.manual_seed(0)
         workload = WORKLOADS[name]
-        mesh = xs.Mesh(np.arange(4), MESHES[layout], AXES)
         self.model = workload.build(0.0).to("xla")
-        for parameter in self.model.parameters():
-            xs.mark_sharding(parameter, mesh, spec_of(tuple(parameter.shape), layout))
         self.inputs, self.targets = (tensor.to("xla") for tensor in workload.batch())
-        for tensor in (self.inputs, self.targets):
-            xs.mark_sharding(tensor, mesh, ("data", *[None] * (tensor.dim() - 1)))
+        if layout:
+            mesh = xs.Mesh(np.arange(int(np.prod(shape or MESHES[layout]))), shape or MESHES[layout], AXES)
+            for parameter in self.model.parameters():
+                xs.mark_sharding(parameter, mesh, spec_of(tuple(parameter.shape), layout, shape))
+            for tensor in (self.inputs, self.targets):
+                xs.mark_sharding(tensor, mesh, ("data", *[None] * (tensor.dim() - 1)))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
-        torch_xla.sync(wait=True)
 
-    def step(self) -> None:
-        """Forward, loss, backward and AdamW."""
+    def record(self) -> None:
+        """Forward, loss, backward and AdamW. No gradients are left, as in JAX."""
         loss = F.cross_entropy(self.model(self.inputs), self.targets)
-        self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
+        self.optimizer.zero_grad()
         self.loss = loss.detach()
+
+    def step(self) -> None:
+        """One step is sent off."""
+        self.record()
         torch_xla.sync()
 
     def wait(self) -> float:
         """The loss, when all is done."""
         return self.loss.item()
+
+    def recording(self, count: int) -> float:
+        """Seconds of this thread's processor time until a step is recorded, at best."""
+        times = []
+        for _ in range(count):
+            start = time.thread_time()
+            self.record()
+            times.append(time.thread_time() - start)
+            torch_xla.sync()
+            self.wait()
+        return min(times)
+
+    def peak(self) -> int:
+        """The bytes of a device at the peak of a step."""
+        return torch_xla.debug.plan(self.record, steps=1).programs[0].peak
 
 
 class ByHand:
@@ -99,6 +129,12 @@ class ByHand:
             donate_argnums=0,
             out_shardings=(placed, None),
         )
+
+    def peak(self) -> int:
+        """The bytes of a device at the peak of a step."""
+        sizes: Any = self.train.lower(self.state, self.inputs, self.targets).compile().memory_analysis()
+        held = sizes.argument_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+        return int(held + sizes.temp_size_in_bytes)
 
     def step(self) -> None:
         """Forward, loss, backward and AdamW."""
@@ -121,9 +157,20 @@ def steps(contestant: Ours | ByHand, count: int) -> None:
     contestant.wait()
 
 
-def measured(name: str, layout: str, rounds: int, count: int) -> str:
-    """One row: first steps, steady steps, ours over JAX's."""
-    contestants = {"ours": Ours(name, layout), "jax": ByHand(name, layout)}
+def alone(name: str, rounds: int, count: int) -> dict[str, float]:
+    """Of our step on one device: the median of its seconds, and those of its recording."""
+    ours = Ours(name, "")
+    steps(ours, 3)
+    return {
+        "step": median(seconds(lambda: steps(ours, count)) / count for _ in range(rounds)),
+        "recording": ours.recording(8),
+    }
+
+
+def measured(name: str, layout: str, rounds: int, count: int, one: dict[str, float]) -> list[str]:
+    """One row."""
+    ours, by_hand = Ours(name, layout), ByHand(name, layout)
+    contestants: dict[str, Ours | ByHand] = {"ours": ours, "jax": by_hand}
     first = {key: seconds(lambda c=c: steps(c, 1)) for key, c in contestants.items()}  # type: ignore[misc]
     for contestant in contestants.values():
         steps(contestant, 3)
@@ -131,12 +178,33 @@ def measured(name: str, layout: str, rounds: int, count: int) -> str:
     for _ in range(rounds):
         for key, contestant in contestants.items():
             found[key].append(seconds(lambda c=contestant: steps(c, count)) / count)  # type: ignore[misc]
-    steady = median(a / b for a, b in zip(found["ours"], found["jax"], strict=True))
-    losses = " ".join(f"{contestant.wait():.5f}" for contestant in contestants.values())
-    return (
-        f"| {name} | {layout} | {median(found['ours']):.3f} s | {steady:.2f} | {first['ours']:.1f} s | "
-        f"{first['ours'] / first['jax']:.2f} | {losses} |"
+    losses = [contestant.wait() for contestant in contestants.values()]
+    torch.testing.assert_close(losses[0], losses[1], rtol=0, atol=2e-3)
+    ratios = (
+        median(a / b for a, b in zip(found["ours"], found["jax"], strict=True)),
+        first["ours"] / first["jax"],
+        median(found["ours"]) / one["step"],
+        ours.recording(8) / one["recording"],
+        ours.peak() / by_hand.peak(),
     )
+    return [f"{WORKLOADS[name].model}, {layout}", f"{median(found['ours']):.3f}", *(f"{each:.2f}" for each in ratios)]
+
+
+def grown(name: str, devices: int) -> list[str]:
+    """What it takes to plan a step over so many devices, whose model is made in the first of two calls."""
+    made: list[Ours] = []
+
+    def step() -> None:
+        if not made:
+            made.append(Ours(name, "fsdp", (devices, 1)))
+        made[0].record()
+
+    start = time.process_time()
+    plan = torch_xla.debug.plan(step, devices=devices)
+    taken = time.process_time() - start
+    program = plan.programs[-1]
+    kinds = sum(each.count for each in program.work.collectives)
+    return [f"{WORKLOADS[name].model}, {devices} devices", f"{taken:.1f}", f"{plan.peak / 1e6:.1f}", f"{kinds}"]
 
 
 def main() -> None:
@@ -145,13 +213,29 @@ def main() -> None:
     parser.add_argument("--layouts", default=",".join(MESHES))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--growth", default="")
+    parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--write", type=Path)
     options = parser.parse_args()
+    models, layouts = (options.models.split(","), [each for each in options.layouts.split(",") if each])
+    if options.alone:
+        print(json.dumps({name: alone(name, options.rounds, options.steps) for name in models}))
+        return
     xr.use_spmd()
-    print("| model | layout | step | step / JAX | first step | first / JAX | losses, ours and JAX's |")
-    print("| --- | --- | ---: | ---: | ---: | ---: | --- |")
-    for name in options.models.split(","):
-        for layout in options.layouts.split(","):
-            print(measured(name, layout, options.rounds, options.steps), flush=True)
+    rows = []
+    with machine.watched() as disturbance:
+        sizes = ["--rounds", str(options.rounds), "--steps", str(options.steps), "--models", options.models]
+        call = [sys.executable, "-m", "benchmarks.mesh", "--alone", *sizes]
+        ones = json.loads(subprocess.run(call, check=True, capture_output=True, text=True).stdout) if layouts else {}
+        for name in models:
+            rows += [measured(name, layout, options.rounds, options.steps, ones[name]) for layout in layouts]
+        growth = [grown(name, int(count)) for name in models for count in options.growth.split(",") if count]
+    header = ["", "step, s", "step / JAX", "first / JAX", "step / alone", "recording / alone", "memory / JAX"]
+    parts = [page.table(header, rows)] if rows else []
+    if growth:
+        parts.append(page.table(["planned", "plan of two steps, s", "peak, MB", "collectives"], growth))
+    parts.append(f"Measured {date.today()}.")
+    page.publish(options.write, HEADING, "mesh", __doc__ or "", *parts, disturbance=disturbance)
 
 
 if __name__ == "__main__":

@@ -1,25 +1,29 @@
 """Measures training and collectives in several processes of this machine, all contestants in turn in the same ones.
 
     python -m benchmarks.processes [--processes 2] [--what steps,collectives,start] [--workload gpt2_like] [--rounds 7]
+        [--write docs/benchmarks.md]
 
 "steps": a step of training with a batch of the same size for all processes together. Ours by `DistributedDataParallel`
 and by `XlaFullyShardedDataParallel`, eager PyTorch by `DistributedDataParallel` over gloo, one process with the whole
 batch while the others wait, and the same by hand in JAX.
 "collectives": one all-reduce of 1 kB, 1 MB and 32 MB that is waited for, ours and gloo's called by PyTorch.
 "start": how long N processes take from `launch` to the end of their first collective, N = 1, 2, 4, 8.
-
 Ratios are medians over the rounds of what was measured side by side.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable
+from datetime import date
 from functools import partial
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax
@@ -33,11 +37,13 @@ from torch.nn.parallel import DistributedDataParallel
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.distributed.xla_backend  # noqa: F401  (registers the backend "xla")
+from benchmarks import machine, page
 from benchmarks.jax_steps import forward_of, loss_of, weights_of
-from benchmarks.models import WORKLOADS
+from benchmarks.models import WORKLOADS, GptBlock, LlamaBlock
 from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel
-from torch_xla.distributed.fsdp.wrap import size_based_auto_wrap_policy
+from torch_xla.distributed.fsdp.wrap import transformer_auto_wrap_policy
 
+HEADING = "## Several processes"
 WARM_UP = 4
 STEPS = 5
 SIZES = {"1 kB": 256, "1 MB": 262_144, "32 MB": 8_388_608}
@@ -116,7 +122,8 @@ def by_hand(name: str, rank: int, count: int) -> Run:
 def contestants_of_steps(name: str, rank: int, count: int) -> dict[str, Run]:
     gloo = dist.new_group(backend="gloo")
     own = lambda tensor: tensor.chunk(count)[rank]  # noqa: E731
-    policy = partial(size_based_auto_wrap_policy, min_num_params=100_000)
+    layers = {GptBlock, LlamaBlock, nn.TransformerEncoderLayer}
+    policy = partial(transformer_auto_wrap_policy, transformer_layer_cls=layers)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # times are kept for CPU and CUDA only
         found = {
@@ -152,19 +159,19 @@ def ratio(found: dict[str, list[float]], one: str, other: str) -> float:
     return median(a / b for a, b in zip(found[one], found[other], strict=True))
 
 
-def steps(name: str, rounds: int) -> None:
+def steps(name: str, rounds: int) -> list[str]:
     rank, count = dist.get_rank(), dist.get_world_size()
     found = measure(contestants_of_steps(name, rank, count), rounds)
-    xm.master_print(f"\n{WORKLOADS[name].title}, {count} processes, one batch for all of them\n")
-    xm.master_print("| | ms a step |\n| --- | ---: |")
-    for each, seconds in found.items():
-        xm.master_print(f"| {each} | {1000 * median(seconds) / STEPS:.1f} |")
-    xm.master_print("\n| ratio | |\n| --- | ---: |")
-    for one, other in (
-        ("ours, DDP", "eager DDP, gloo"), ("ours, DDP", "ours, one process"), ("ours, DDP", "JAX by hand"),
-        ("ours, FSDP", "ours, DDP"),
-    ):  # fmt: skip
-        xm.master_print(f"| {one} / {other} | {ratio(found, one, other):.2f} |", flush=True)
+    times = [[each, f"{1000 * median(seconds) / STEPS:.1f}"] for each, seconds in found.items()]
+    ratios = [
+        [f"{one} / {other}", f"{ratio(found, one, other):.2f}"]
+        for one, other in (
+            ("ours, DDP", "eager DDP, gloo"), ("ours, DDP", "ours, one process"), ("ours, DDP", "JAX by hand"),
+            ("ours, FSDP", "ours, DDP"),
+        )
+    ]  # fmt: skip
+    title = f"{WORKLOADS[name].title}, {count} processes, one batch for all of them"
+    return [page.table([title, "ms a step"], times), page.table(["steps", "ratio"], ratios)]
 
 
 def reducing(tensor: torch.Tensor, group: Any) -> Run:
@@ -177,9 +184,9 @@ def reducing(tensor: torch.Tensor, group: Any) -> Run:
     return run
 
 
-def collectives(rounds: int) -> None:
+def collectives(rounds: int) -> list[str]:
     gloo = dist.new_group(backend="gloo")
-    xm.master_print("\n| all-reduce | ours, ms | gloo, ms | ratio |\n| --- | ---: | ---: | ---: |")
+    rows = []
     for title, elements in SIZES.items():
         found = measure(
             {
@@ -188,8 +195,9 @@ def collectives(rounds: int) -> None:
             },
             rounds,
         )
-        ours, theirs = (1000 * median(found[name]) / STEPS for name in ("ours", "gloo"))
-        xm.master_print(f"| {title} | {ours:.2f} | {theirs:.2f} | {ratio(found, 'ours', 'gloo'):.2f} |", flush=True)
+        times = [f"{1000 * median(found[name]) / STEPS:.2f}" for name in ("ours", "gloo")]
+        rows.append([title, *times, f"{ratio(found, 'ours', 'gloo'):.2f}"])
+    return [page.table([f"all-reduce, {dist.get_world_size()} processes", "ours, ms", "gloo, ms", "ratio"], rows)]
 
 
 def started() -> None:
@@ -200,8 +208,8 @@ def started() -> None:
     assert x[0].item() == dist.get_world_size()
 
 
-def start() -> None:
-    print("\n| processes | seconds to the end of the first collective | of one process |\n| --- | ---: | ---: |")
+def start() -> list[str]:
+    rows = []
     one = 0.0
     for count in (1, 2, 4, 8):
         begin = time.perf_counter()
@@ -209,33 +217,48 @@ def start() -> None:
         subprocess.run(command, check=True, env={**os.environ, "CPU_NUM_DEVICES": str(count)}, capture_output=True)
         seconds = time.perf_counter() - begin
         one = one or seconds
-        print(f"| {count} | {seconds:.1f} | {seconds / one:.2f} |", flush=True)
+        rows.append([str(count), f"{seconds:.1f}", f"{seconds / one:.2f}"])
+    return [page.table(["processes", "seconds to the end of the first collective", "of one process"], rows)]
 
 
-def main(index: int, what: list[str], workload: str, rounds: int) -> None:
-    """One of the processes."""
+def in_each(index: int, what: list[str], workload: str, rounds: int, folder: str) -> None:
+    """One of the processes; the first leaves the tables in `folder`."""
     if what == ["first"]:
         started()
         return
     dist.init_process_group("xla", init_method="xla://")
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // dist.get_world_size()))
-    if "collectives" in what:
-        collectives(rounds)
+    tables = collectives(rounds) if "collectives" in what else []
     if "steps" in what:
-        steps(workload, rounds)
+        tables += steps(workload, rounds)
+    if dist.get_rank() == 0:
+        Path(folder, "tables.json").write_text(json.dumps(tables))
     dist.barrier()
 
 
-if __name__ == "__main__":
+def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--what", default="steps,collectives,start")
     parser.add_argument("--workload", default="gpt2_like", choices=["mlp", "gpt2_like", "bert_like", "llama_like"])
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--write", type=Path)
     options = parser.parse_args()
-    parts = options.what.split(",")
     os.environ["CPU_NUM_DEVICES"] = str(options.processes)
-    if parts != ["start"]:
-        torch_xla.launch(main, args=([part for part in parts if part != "start"], options.workload, options.rounds))
-    if "start" in parts:
-        start()
+    together = [part for part in options.what.split(",") if part != "start"]
+    tables = []
+    with machine.watched() as disturbance, TemporaryDirectory() as folder:
+        if together:
+            torch_xla.launch(in_each, args=(together, options.workload, options.rounds, folder))
+        if together == ["first"]:
+            return
+        if together:
+            tables = json.loads(Path(folder, "tables.json").read_text())
+        if "start" in options.what:
+            tables += start()
+    told = [*tables, f"Measured {date.today()}."]
+    page.publish(options.write, HEADING, "processes", __doc__ or "", *told, disturbance=disturbance)
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,7 @@ import torch_xla
 project = "torch_xla"
 author = "the torch_xla maintainers"
 release = torch_xla.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = f"torch_xla {release}"
 myst_heading_anchors = 4

@@ -1,13 +1,14 @@
 """Trains the text model of `chargpt.py` in several processes, whole in each of them or divided among them.
 
-    CPU_NUM_DEVICES=2 python examples/chargpt_processes.py --way ddp
+    CPU_NUM_DEVICES=2 python examples/chargpt_processes.py --way ddp fsdp
     torchrun --nproc-per-node 2 examples/chargpt_processes.py --way fsdp2 --save checkpoint
     torchrun --nproc-per-node 4 examples/chargpt_processes.py --way fsdp2 --resume checkpoint
 
 `--way` is `ddp` (`DistributedDataParallel`), `fsdp` (`XlaFullyShardedDataParallel`) or `fsdp2` (PyTorch's
-`fully_shard`). Every process takes its part of each batch. The losses are held against those of one process with the
-whole batches on the CPU: the exit status is 1 if one of the first 20 is not within 1e-4. `--out losses.png` draws both
-curves. A checkpoint that `--save` has written is gone on from by `--resume`, by however many processes.
+`fully_shard`), or several of these, one after the other. Every process takes its part of each batch. The losses are
+held against those of one process with the whole batches on the CPU: the exit status is 1 if one of the first 20 is not
+within 1e-4. `--out losses.png` draws the curves. Checkpoints that `--save` has written, one for each way, are gone on
+from by `--resume`, by however many processes.
 """
 
 import argparse
@@ -138,10 +139,11 @@ def optimizer_of(model: nn.Module, args: argparse.Namespace) -> torch.optim.Opti
     return torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
 
 
-def draw(path: str, way: str, count: int, several: list[float], alone: list[float]) -> None:
+def draw(path: str, count: int, several: dict[str, list[float]], alone: list[float]) -> None:
     axes = (figure := Figure(figsize=(6, 3.6), layout="constrained")).subplots()
     axes.plot(alone, label="one process, CPU", linewidth=4, alpha=0.4)
-    axes.plot(several, label=f"{count} processes, xla, {way}", linewidth=1.2)
+    for way, losses in several.items():
+        axes.plot(losses, label=f"{count} processes, xla, {way}", linewidth=1.2)
     axes.set(xlabel="step", ylabel="loss per character")
     axes.legend()
     figure.savefig(path, dpi=120)
@@ -150,45 +152,54 @@ def draw(path: str, way: str, count: int, several: list[float], alone: list[floa
 def main(index: int, args: argparse.Namespace) -> None:
     """One of the processes."""
     dist.init_process_group("xla", init_method="xla://")
-    rank, count = dist.get_rank(), dist.get_world_size()
     text = read_text()
-    windows = Windows(text.train, args.context)
-    model = WAYS[args.way](network(args, len(text.characters)))
-    optimizer = optimizer_of(model, args)
-    begin = resume(args.resume, args.way, model, optimizer) if args.resume else 0
-    steps = range(begin, begin + args.steps)
-    losses = torch.stack(train(model, optimizer, windows, steps, args, rank, count, "xla"))
-    dist.all_reduce(losses, dist.ReduceOp.AVG)
-    several = losses.tolist()
-    if args.save:
-        save(args.save, args.way, model, optimizer, steps.stop)
-    if rank == 0:
-        compare(args, windows, several, begin, count, len(text.characters))
+    windows, vocabulary = Windows(text.train, args.context), len(text.characters)
+    begin, several = 0, {}
+    for way in args.way:
+        begin, several[way] = trained(way, args, windows, vocabulary)
+    if dist.get_rank() == 0:
+        compare(args, windows, several, begin, vocabulary)
     dist.barrier()
     dist.destroy_process_group()
 
 
+def trained(way: str, args: argparse.Namespace, windows: Windows, vocabulary: int) -> tuple[int, list[float]]:
+    """The number of the first step, and the losses of all processes together."""
+    model = WAYS[way](network(args, vocabulary))
+    optimizer = optimizer_of(model, args)
+    begin = resume(os.path.join(args.resume, way), way, model, optimizer) if args.resume else 0
+    steps = range(begin, begin + args.steps)
+    rank, count = dist.get_rank(), dist.get_world_size()
+    losses = torch.stack(train(model, optimizer, windows, steps, args, rank, count, "xla"))
+    dist.all_reduce(losses, dist.ReduceOp.AVG)
+    if args.save:
+        save(os.path.join(args.save, way), way, model, optimizer, steps.stop)
+    return begin, losses.tolist()
+
+
 def compare(
-    args: argparse.Namespace, windows: Windows, several: list[float], begin: int, count: int, vocabulary: int
+    args: argparse.Namespace, windows: Windows, several: dict[str, list[float]], begin: int, vocabulary: int
 ) -> None:
-    """Trains in one process from the beginning, and holds the losses of this run against its."""
-    compared = len(several) if args.out else min(FIRST, len(several))
-    model = network(args, vocabulary)
+    """Trains in one process from the beginning, and holds the losses of these runs against its."""
+    compared = args.steps if args.out else min(FIRST, args.steps)
+    model, count, missed = network(args, vocabulary), dist.get_world_size(), []
     steps = range(begin + compared)
     alone = [loss.item() for loss in train(model, optimizer_of(model, args), windows, steps, args, 0, 1, "cpu")][begin:]
-    difference = max(abs(a - b) for a, b in zip(several[:FIRST], alone[:FIRST], strict=False))
-    print(f"{args.way}, {count} processes: loss {several[0]:.4f} → {several[-1]:.4f} in steps {begin} to "
-          f"{begin + len(several) - 1}")  # fmt: skip
-    print(f"largest difference to one process in the first {FIRST} of them {difference:.1e}", flush=True)
+    for way, losses in several.items():
+        difference = max(abs(a - b) for a, b in zip(losses[:FIRST], alone[:FIRST], strict=False))
+        print(f"{way}, {count} processes: loss {losses[0]:.4f} → {losses[-1]:.4f} in steps {begin} to "
+              f"{begin + len(losses) - 1}")  # fmt: skip
+        print(f"largest difference to one process in the first {FIRST} of them {difference:.1e}", flush=True)
+        missed += [way] if difference > BOUND else []
     if args.out:
-        draw(args.out, args.way, count, several, alone)
-    if difference > BOUND:
-        sys.exit(f"missed: a loss is not within {BOUND} of that of one process")
+        draw(args.out, count, several, alone)
+    if missed:
+        sys.exit(f"missed: a loss of {', '.join(missed)} is not within {BOUND} of that of one process")
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--way", choices=WAYS, default="ddp")
+    parser.add_argument("--way", choices=WAYS, default=["ddp"], nargs="+")
     parser.add_argument("--steps", type=int, help="by default 200, with --fast 20")
     parser.add_argument("--batch-size", type=int, default=16, help="of all processes together")
     parser.add_argument("--context", type=int, default=64, help="characters that the model sees")
@@ -197,7 +208,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--save", metavar="FOLDER", help="write a checkpoint at the end")
+    parser.add_argument("--save", metavar="FOLDER", help="write a checkpoint at the end of each way")
     parser.add_argument("--resume", metavar="FOLDER", help="go on from a checkpoint")
     parser.add_argument("--out", metavar="PICTURE", help="draw the losses beside those of one process")
     parser.add_argument("--fast", action="store_true", help="a tiny model and 20 steps")

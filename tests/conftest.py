@@ -5,12 +5,14 @@ import itertools
 import os
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import hypothesis
 import numpy as np
 import pytest
 import torch
 
+from tests.support import compiler, workers
 from torch_xla._engine.client import virtual
 from torch_xla._engine.compile import disk
 from torch_xla._engine.diagnostics.report import history
@@ -22,6 +24,16 @@ KEPT = {"PJRT_DEVICE", "XLA_FLAGS"}
 
 # Fixtures of a whole module run before those of a test.
 os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.markexpr not in ("slow", "exhaustive"):
+        compiler.be_quick()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> workers.Shared | None:
+    return workers.Shared(config, log) if config.option.dist == "loadfile" else None
 
 
 @pytest.fixture(scope="session")
@@ -62,7 +74,9 @@ def earlier_modules() -> None:
 
 @pytest.fixture(autouse=True)
 def same_random_numbers() -> None:
-    torch.manual_seed(0)
+    # What `torch.manual_seed` does, without the stack that it keeps for a CUDA that is not there.
+    torch.default_generator.manual_seed(0)
+    torch.xla.manual_seed_all(0)
     random.seed(0)
     np.random.seed(0)
 

@@ -3,6 +3,7 @@
 `make test-frameworks` makes that environment and runs these tests.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -18,11 +19,49 @@ EXAMPLES = ROOT / "examples" / "frameworks"
 # What each example needs besides PyTorch, by the name that is imported.
 NEEDS = {
     "transformers_trainer.py": ["transformers", "accelerate"],
+    "transformers_masked.py": ["transformers", "accelerate"],
+    "transformers_processes.py": ["transformers", "accelerate"],
+    "transformers_mesh.py": ["transformers", "accelerate"],
+    "transformers_fsdp.py": ["transformers", "accelerate"],
+    "transformers_generation.py": ["transformers"],
     "accelerate_loop.py": ["accelerate"],
+    "accelerate_processes.py": ["accelerate"],
+    "accelerate_launch.py": ["accelerate"],
+    "accelerate_fsdp.py": ["accelerate"],
     "diffusers_unet.py": ["diffusers"],
+    "diffusers_dit.py": ["diffusers"],
+    "ignite_engines.py": ["ignite"],
     "lightning_trainer.py": ["lightning"],
+    "lightning_processes.py": ["lightning"],
+    "lightning_fsdp.py": ["lightning"],
     "peft_lora.py": ["peft", "transformers"],
+    "trl_sft.py": ["trl", "datasets"],
+    "sentence_embeddings.py": ["sentence_transformers", "datasets"],
+    "timm_training.py": ["timm", "torchvision"],
+    "torchmetrics_collection.py": ["torchmetrics"],
+    "geometric_layers.py": ["torch_geometric", "networkx"],
 }
+# Examples that train nothing: what each needs, and how many of its lines tell of a model that is as on the CPU.
+COMPARISONS = {
+    "exported_models.py": (["transformers", "timm", "torchvision"], 12),
+    "quantized_torchao.py": (["torchao"], 6),
+}
+# Those of several processes, each of which prints its losses.
+PROCESSES = {
+    "transformers_processes.py": 4,
+    "transformers_fsdp.py": 2,
+    "accelerate_processes.py": 2,
+    "accelerate_launch.py": 2,
+    "accelerate_fsdp.py": 2,
+    "ignite_engines.py": 2,
+    "lightning_processes.py": 2,
+    "lightning_fsdp.py": 2,
+}
+# What several examples share.
+SHARED = {"beside_cpu.py", "digits.py", "in_notebook.py", "texts.py", "trainers.py", "watcher.py", "xla_host.py"}
+
+# Programs whose framework takes the xla device wherever it is installed, also where the CPU was asked for.
+TAKES_XLA = {"transformers_trainer", "accelerate_loop"}
 
 ALL_WRONG = """
 import os, torch, torch_xla
@@ -41,27 +80,59 @@ compare(train, tolerance=1e-4)
 """
 
 
-def run(*command: str) -> subprocess.CompletedProcess[str]:
+def run(*command: str, **settings: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if name != "LOCAL_RANK"}
     paths = [str(ROOT), str(EXAMPLES), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**kept, "PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
+    environment = {**kept, "PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1", **settings}
     return subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=900)
 
 
 def test_every_example_is_run() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} - {"beside_cpu.py"} == set(NEEDS)
+    assert {path.name for path in EXAMPLES.glob("*.py")} - SHARED == {*NEEDS, *COMPARISONS}
+
+
+def skip_without(needed: list[str]) -> None:
+    missing = [name for name in needed if find_spec(name) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} not installed here; `make test-frameworks` has an environment for it")
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("example", COMPARISONS)
+def test_models_in_other_forms_are_as_on_the_cpu(example: str) -> None:
+    needed, models = COMPARISONS[example]
+    skip_without(needed)
+    done = run(str(EXAMPLES / example))
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r"^.+: \d\S+ from the CPU\b", done.stdout, re.MULTILINE)) == models, done.stdout
 
 
 @pytest.mark.frameworks
 @pytest.mark.parametrize("example", NEEDS)
 def test_the_first_losses_are_those_of_the_cpu(example: str) -> None:
-    missing = [name for name in NEEDS[example] if find_spec(name) is None]
-    if missing:
-        pytest.skip(f"{', '.join(missing)} not installed here; `make test-frameworks` has an environment for it")
+    skip_without(NEEDS[example])
     done = run(str(EXAMPLES / example))
     assert done.returncode == 0, done.stderr
-    assert len(re.findall(r"^loss of step \d+ +xla [\d.]+  cpu [\d.]+$", done.stdout, re.MULTILINE)) == 20
-    assert "fallbacks 0, recompiles after step 3: 0" in done.stdout
+    processes = done.stdout.count("fallbacks 0, recompiles after step 3: 0")
+    assert processes == PROCESSES.get(example, 1), done.stdout
+    losses = re.findall(r"^loss of step \d+ +xla [\d.]+  cpu [\d.]+$", done.stdout, re.MULTILINE)
+    assert len(losses) == 20 * processes
+
+
+@pytest.mark.frameworks
+def test_installed_and_set_aside_the_package_changes_nothing() -> None:
+    """Without it, with `USE_TORCH_XLA=0`, and installed: programs of the CPU print the same and start no client."""
+    program = str(ROOT / "tests" / "support" / "framework_programs.py")
+    without = json.loads(run(program, "hidden").stdout.splitlines()[-1])
+    assert {name for name, (result, _) in without.items() if "Error: " in result} == set()
+    aside = run(program, USE_TORCH_XLA="0")
+    assert aside.returncode == 0, aside.stderr
+    assert json.loads(aside.stdout.splitlines()[-1]) == without
+    installed = run(program, "beside")
+    assert installed.returncode == 0, installed.stderr
+    assert json.loads(installed.stdout.splitlines()[-1]) == {
+        name: result for name, result in without.items() if name not in TAKES_XLA
+    }
 
 
 @pytest.mark.slow

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import forked
+
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MARK = "-- next block --"
@@ -24,6 +26,11 @@ def blocks_of(page: Path) -> list[tuple[str, str]]:
 GUIDES = [
     page for page in sorted((ROOT / "docs").glob("*.md")) if {"python", "text"} <= {kind for kind, _ in blocks_of(page)}
 ]
+# Their programs compile much, or start processes: `make test-slow` runs them.
+LONG = {
+    "add_an_op", "compiled_modes", "control_flow", "diagnostics", "export", "few_bits", "from_jax", "kernels",
+    "memory_by_choice", "planning", "profiling", "spmd", "wrong_results",
+}  # fmt: skip
 
 
 def pattern_of(shown: str) -> str:
@@ -39,20 +46,19 @@ def lines_of(text: str) -> list[str]:
     return [line.rstrip() for line in text.strip("\n").splitlines()]
 
 
-@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.slow] * (page.stem in LONG), id=page.name) for page in GUIDES]
+)
 def test_a_guide_prints_what_it_shows(page: Path, tmp_path: Path) -> None:
     blocks = blocks_of(page)
     program = "".join(f"{code}print({MARK!r})\n" for kind, code in blocks if kind == "python")
     (tmp_path / "train.py").write_text(program)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "train.py"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    if "os.environ" in program:  # before it imports the package
+        command = [sys.executable, "-W", "error", "train.py"]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    else:
+        done = forked.run("train.py", environment=environment, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     printed = done.stdout.split(f"{MARK}\n")
     place = -1

@@ -111,7 +111,8 @@ def test_mistakes_raise_what_they_raise_on_the_cpu() -> None:
             return str(error)
         return "accepted"
 
-    assert message("xla") == message("cpu") == "mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)"
+    assert message("xla") == message("cpu")
+    assert message("xla").endswith("mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)")
 
 
 def test_an_operator_without_a_rule_runs_on_the_host_and_says_so() -> None:

@@ -35,6 +35,7 @@ def pattern_of(shown: str) -> str:
     return "".join(lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "shown"), COMMANDS, ids=lambda text: text.partition("\n")[0][:60])
 def test_a_command_prints_what_the_guide_shows(command: str, shown: str, tmp_path: Path) -> None:
     for name, code in FILE.findall(PAGE.read_text()):

@@ -52,7 +52,8 @@ def kind_of(name: str) -> str:
         return "composed" if private.has_kernel(name, "CompositeExplicitAutograd") else "CPU"
     operator = operator_of(name)
     if short in register.special_kernels():
-        return "view" if any(r.alias_info for r in operator.overload._schema.returns) else "kernel"
+        aliases = [returned.alias_info for returned in operator.overload._schema.returns]
+        return "view" if any(alias and not alias.is_write for alias in aliases) else "kernel"
     return _computed(operator)
 
 

@@ -1,6 +1,7 @@
 """Makes the virtual environment that `make` uses: PyTorch's CPU build, this package as it lies here, the test tools.
 
-Call it as `python3 tools/install.py .venv`, or with extras of this package: `... .venv-frameworks test,frameworks`. It
+Call it as `python3 tools/install.py .venv`, with extras of this package as `... .venv-frameworks test,frameworks`, and
+with another release of PyTorch as `... folder test 2.11.0`.
 """
 
 import os
@@ -26,8 +27,12 @@ def use_a_recent_python() -> None:
         return
     for name in CANDIDATES:
         found = shutil.which(name)
-        if found:
+        # One that pyenv puts on the path may only say that it is not chosen.
+        if found and subprocess.call([found, "-c", ""], stderr=subprocess.DEVNULL) == 0:
             os.execv(found, [found, *sys.argv])
+    uv = shutil.which("uv")
+    if uv:
+        os.execv(uv, [uv, "run", "-q", "--no-project", "--python", ">=3.11,<3.15", "python", *sys.argv])
     have = ".".join(map(str, sys.version_info[:3]))
     sys.exit(f"Python 3.11 or newer is needed; this is {have}. Name one: make PYTHON=/path/to/python3.12 ...")
 
@@ -41,9 +46,9 @@ def pip(python: Path, *arguments: str) -> bool:
     return subprocess.run(command, cwd=ROOT).returncode == 0
 
 
-def has_torch(python: Path) -> bool:
+def has_torch(python: Path, release: str) -> bool:
     code = "import sys; from importlib.metadata import version; sys.exit(version('torch').split('+')[0] != sys.argv[1])"
-    return subprocess.run([str(python), "-c", code, TORCH], stderr=subprocess.DEVNULL).returncode == 0
+    return subprocess.run([str(python), "-c", code, release], stderr=subprocess.DEVNULL).returncode == 0
 
 
 def cpu_index_answers() -> bool:
@@ -54,30 +59,43 @@ def cpu_index_answers() -> bool:
         return False
 
 
-def install_torch(python: Path) -> bool:
-    if has_torch(python):
+def install_torch(python: Path, release: str, index: list[str]) -> bool:
+    if has_torch(python, release):
+        return True
+    if index and pip(python, f"torch=={release}+cpu", *index):
         return True
     if sys.platform == "linux":
-        if cpu_index_answers() and pip(python, f"torch=={TORCH}+cpu", "--extra-index-url", CPU_INDEX):
-            return True
         print(f"      {CPU_INDEX} is out of reach: taking the build that pip finds.", flush=True)
-    return pip(python, f"torch=={TORCH}")
+    return pip(python, f"torch=={release}")
+
+
+def set_aside_what_does_not_fit(python: Path) -> None:
+    """A torchvision that was built for another PyTorch breaks whatever imports it, Transformers among them."""
+    code = "import importlib.util as i, sys; i.find_spec('torchvision') is None or __import__('torchvision')"
+    if subprocess.run([str(python), "-c", code], capture_output=True).returncode:
+        print(
+            "      torchvision was built for another PyTorch: taken out again. What needs it is not tested.", flush=True
+        )
+        subprocess.run([str(python), "-m", "pip", "uninstall", "-qy", "torchvision"], check=True)
 
 
 def main() -> None:
     use_a_recent_python()
     folder = ROOT / sys.argv[1]
     extras = sys.argv[2] if len(sys.argv) > 2 else "test,docs"
+    release = sys.argv[3] if len(sys.argv) > 3 else TORCH
     python = folder / "bin" / "python"
+    index = ["--extra-index-url", CPU_INDEX] if sys.platform == "linux" and cpu_index_answers() else []
     say(1, f"The virtual environment {folder}")
     if not (folder / "bin" / "pip").exists() and subprocess.run([sys.executable, "-m", "venv", str(folder)]).returncode:
         sys.exit("The virtual environment could not be made; Python says why above.")
-    say(2, f"PyTorch {TORCH}, for the CPU (about 200 MB)")
-    if not install_torch(python):
+    say(2, f"PyTorch {release}, for the CPU (about 200 MB)")
+    if not install_torch(python, release, index):
         sys.exit("PyTorch could not be installed; pip says why above.")
     say(3, f"JAX, what [{extras}] names, and this package (about 300 MB)")
-    if not pip(python, "-e", f".[{extras}]"):
+    if not pip(python, "-e", f".[{extras}]", f"torch=={release}", *index):
         sys.exit("The package could not be installed; pip says why above.")
+    set_aside_what_does_not_fit(python)
 
 
 if __name__ == "__main__":

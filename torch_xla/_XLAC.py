@@ -12,18 +12,18 @@ from typing import Any
 import jax
 import torch
 
-from . import version
 from ._engine import dtypes, refused_names
 from ._engine import precision as _precision
-from ._engine.client import memory, platform
+from ._engine.client import coordination, memory, platform, processes
 from ._engine.compile import cache
 from ._engine.diagnostics.logs import permission
 from ._engine.diagnostics.report import pending_graphs
 from ._engine.graph.op_sharding import OpSharding as OpSharding
+from ._engine.graph.op_sharding import XlaShardingSpec as XlaShardingSpec
 from ._engine.host import evaluate
 from ._engine.interop import functions
 from ._engine.metrics import counters, report, samples
-from ._engine.record import cached_graphs, export, ordinals, pending, random, step
+from ._engine.record import cached_graphs, export, ordinals, pending, random, step, tiles
 from ._engine.record import device as devices
 from ._extension_computations import _get_buffer_donation as _get_buffer_donation
 from ._extension_computations import _is_placecholder as _is_placecholder
@@ -40,16 +40,31 @@ from ._extension_computations import (
 from ._extension_computations import _xla_tpu_custom_call as _xla_tpu_custom_call
 from ._extension_computations import _xla_user_computation as _xla_user_computation
 from ._extension_computations import lowering as lowering
+from ._extension_shapes import _dynamic_shape_detector_end_session as _dynamic_shape_detector_end_session
+from ._extension_shapes import _dynamic_shape_detector_remove_session as _dynamic_shape_detector_remove_session
+from ._extension_shapes import _dynamic_shape_detector_start_session as _dynamic_shape_detector_start_session
+from ._extension_shapes import _xla_mark_dynamic as _xla_mark_dynamic
+from ._extension_shapes import most_graphs as _dynamic_shape_detector_get_max_num_different_graphs_allowed  # noqa: F401
+from ._extension_shapes import set_most_graphs as _dynamic_shape_detector_set_max_num_different_graphs_allowed  # noqa: F401
 from ._extension_sharding import _get_local_shard_replica_and_indices as _get_local_shard_replica_and_indices
 from ._extension_sharding import _get_local_shards as _get_local_shards
 from ._extension_sharding import _get_xla_op_sharding as _get_xla_op_sharding
 from ._extension_sharding import _get_xla_sharding_spec as _get_xla_sharding_spec
 from ._extension_sharding import _get_xla_sharding_specs as _get_xla_sharding_specs
 from ._extension_sharding import _get_xla_sharding_type as _get_xla_sharding_type
+from ._extension_sharding import _global_tensor_from_cpu_shards as _global_tensor_from_cpu_shards
 from ._extension_sharding import _load_local_shards as _load_local_shards
+from ._extension_sharding import _mark_manual_sharding as _mark_manual_sharding
+from ._extension_sharding import _spmd_full_to_shard_shape as _spmd_full_to_shard_shape
+from ._extension_sharding import _spmd_shard_to_full_shape as _spmd_shard_to_full_shape
 from ._extension_sharding import _xla_annotate_custom_sharding as _xla_annotate_custom_sharding
 from ._extension_sharding import _xla_clear_sharding as _xla_clear_sharding
+from ._extension_sharding import _xla_get_auto_sharding as _xla_get_auto_sharding
 from ._extension_sharding import _xla_mark_sharding as _xla_mark_sharding
+from ._extension_sharding import _xla_set_auto_sharding as _xla_set_auto_sharding
+from ._extension_sharding import _xla_spmd_all_reduce as _xla_spmd_all_reduce
+from ._extension_sharding import _xla_spmd_reduce_scatter as _xla_spmd_reduce_scatter
+from .version import __version__
 
 sys.modules.setdefault("_XLAC", sys.modules[__name__])
 
@@ -238,10 +253,19 @@ def _xla_get_cpu_tensors(tensors: Tensors) -> list[torch.Tensor]:
     return evaluate.to_host(tensors)
 
 
-def _xla_tensors_from_aten(tensors: Tensors, devices: Sequence[str], shardings: None = None) -> list[torch.Tensor]:
-    """Copies of CPU tensors: of all on `devices[0]`, or of each on the device at its place."""
+def _xla_tensors_from_aten(
+    tensors: Tensors, devices: Sequence[str], shardings: Sequence[XlaShardingSpec | None] | None = None
+) -> list[torch.Tensor]:
+    """Copies of CPU tensors: of all on `devices[0]`, or of each on the device at its place.
+
+    Under SPMD those that have an entry in `shardings` go straight to their parts.
+    """
     names = [devices[0]] * len(tensors) if len(devices) == 1 else devices
-    return [t.to(ordinals.device_named(name).torch_device) for t, name in zip(tensors, names, strict=True)]
+    wanted = shardings or [None] * len(tensors)
+    return [
+        tiles.uploaded(t, ordinals.device_named(name), spec)
+        for t, name, spec in zip(tensors, names, wanted, strict=True)
+    ]
 
 
 def _xla_get_default_device() -> str:
@@ -252,6 +276,23 @@ def _xla_get_default_device() -> str:
 def _xla_get_default_device_ordinal() -> int:
     """The ordinal of the device of this thread."""
     return devices.current_index()
+
+
+def _ensure_xla_coordinator_initialized(
+    global_rank: int, world_size: int, master_addr: str = "", master_port: str = ""
+) -> None:
+    """Meets the other processes, if that has not happened. Raises `ValueError` for a place that is not this one's.
+
+    Where they meet was decided when they were started; the address decides nothing.
+    """
+    place = processes.place()
+    if (global_rank, world_size) != (place.index, place.count):
+        raise ValueError(
+            f"_ensure_xla_coordinator_initialized(): this is process {place.index} of {place.count}, and not "
+            f"{global_rank} of {world_size}. torch_xla.launch, torchrun or init_process_group(rank=..., "
+            f"world_size=...) give a process its place"
+        )
+    coordination.connect()
 
 
 def _xla_set_default_device(device: str) -> str:
@@ -370,7 +411,7 @@ def _get_executed_fallback_ops() -> list[str]:
 
 def _get_git_revs() -> dict[str, str]:
     """The versions of this package and of PyTorch."""
-    found: dict[str, Any] = {"xla": version.__version__, "torch": torch.version.git_version}
+    found: dict[str, Any] = {"xla": __version__, "torch": torch.version.git_version}
     return found
 
 

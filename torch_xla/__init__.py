@@ -18,69 +18,69 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any as _Any
 
-from . import version as version
-from .version import __version__ as __version__
+if _sys.argv[:1] == ["-m"] and "torch_xla.doctor" in _sys.orig_argv:
+    # It looks at this package from outside, also where it does not work, and need not wait for what is imported below.
+    from .doctor import main as _main
 
+    _sys.exit(_main())
+
+import jax as _jax  # noqa: E402
+import torch as _torch  # noqa: E402
+
+from . import version as version  # noqa: E402
+from .version import __version__ as __version__  # noqa: E402
+
+if hasattr(_torch, "xla") and f"{__name__}._engine" not in _sys.modules:
+    raise ImportError(
+        "torch_xla was imported in this process before, and its modules were taken out of `sys.modules`. PyTorch "
+        "has the device of the first import and can have no second one: start Python again."
+    )
 try:
-    import jax as _jax
-    import torch as _torch
+    from . import _XLAC as _XLAC
+    from . import amp as amp
+    from . import backends as backends
+    from . import runtime as runtime
+    from ._engine import backend as _backend
+    from ._engine import compiler_options as _compiler_options
+    from ._engine import config as _config
+    from ._engine import dynamo as _graphs
+    from ._engine.client import platform as _platform
+    from ._engine.diagnostics.report import history as _history
+    from ._engine.distributed import launch as _launch
+    from ._engine.distributed import meshes as _meshes
+    from ._engine.modes import eager as _eager
+    from ._engine.record import device as _devices
+    from ._engine.record import ordinals as _ordinals
+    from ._engine.record import random as _random
+    from ._engine.record import step as _step
 
-    if hasattr(_torch, "xla") and f"{__name__}._engine" not in _sys.modules:
-        raise ImportError(
-            "torch_xla was imported in this process before, and its modules were taken out of `sys.modules`. PyTorch "
-            "has the device of the first import and can have no second one: start Python again."
-        )
-    try:
-        from . import _XLAC as _XLAC
-        from . import amp as amp
-        from . import backends as backends
-        from . import runtime as runtime
-        from ._engine import backend as _backend
-        from ._engine import compiler_options as _compiler_options
-        from ._engine import config as _config
-        from ._engine import dynamo as _graphs
-        from ._engine.client import platform as _platform
-        from ._engine.diagnostics.report import history as _history
-        from ._engine.distributed import launch as _launch
-        from ._engine.modes import eager as _eager
-        from ._engine.record import device as _devices
-        from ._engine.record import ordinals as _ordinals
-        from ._engine.record import random as _random
-        from ._engine.record import step as _step
+    # Programs reach these by their paths after nothing but `import torch_xla`.
+    from .core import xla_model as _xla_model  # noqa: F401
+    from .debug import metrics as _metrics  # noqa: F401
+    from .debug import profiler as _profiler  # noqa: F401
+    from .distributed import parallel_loader as _parallel_loader  # noqa: F401
+    from .distributed import xla_multiprocessing as _xla_multiprocessing  # noqa: F401
+    from .experimental.eager import compile as compile
+    from .utils import utils as _utils  # noqa: F401
 
-        # Programs reach these by their paths after nothing but `import torch_xla`.
-        from .core import xla_model as _xla_model  # noqa: F401
-        from .debug import metrics as _metrics  # noqa: F401
-        from .debug import profiler as _profiler  # noqa: F401
-        from .distributed import parallel_loader as _parallel_loader  # noqa: F401
-        from .distributed import xla_multiprocessing as _xla_multiprocessing  # noqa: F401
-        from .experimental.eager import compile as compile
-        from .utils import utils as _utils  # noqa: F401
-
-        _config.refuse_nonsense()
-        if not _backend.is_installed():  # it is if somebody reloads this module
-            _backend.claim_device_name()
-            _backend.register_kernels()
-            _backend.apply_patches()
-            _graphs.install()
-            _eager.switch(_config.eager_debug_mode())
-            _history.keep(_config.history())
-    # Libraries that use us only if we are there catch nothing else than `ImportError`.
-    except ImportError:
-        raise
-    except ValueError as error:  # of a setting
-        raise ImportError(f"torch_xla {__version__} cannot start: {error} (`python -m torch_xla.doctor`)") from error
-    except Exception as error:
-        raise ImportError(
-            f"torch_xla {__version__} does not work with torch {_torch.__version__} and jax {_jax.__version__}: {error}"
-        ) from error
-except Exception:
-    # Where this package does not work, `python -m torch_xla.doctor` has to: it says why.
-    if "torch_xla.doctor" in _sys.orig_argv:
-        from .doctor import main as _main
-
-        _sys.exit(_main())
+    _config.refuse_nonsense()
+    if not _backend.is_installed():  # it is if somebody reloads this module
+        _backend.claim_device_name()
+        _backend.register_kernels()
+        _backend.apply_patches()
+        _graphs.install()
+        _meshes.install(f"{__name__}.distributed.spmd")
+        _eager.switch(_config.eager_debug_mode())
+        _history.keep(_config.history())
+# Libraries that use us only if we are there catch nothing else than `ImportError`.
+except ImportError:
     raise
+except ValueError as error:  # of a setting
+    raise ImportError(f"torch_xla {__version__} cannot start: {error} (`python -m torch_xla.doctor`)") from error
+except Exception as error:  # another release of either may fail in any way
+    raise ImportError(
+        f"torch_xla {__version__} does not work with torch {_torch.__version__} and jax {_jax.__version__}: {error}"
+    ) from error
 
 __all__ = [
     "compile",

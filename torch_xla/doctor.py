@@ -3,9 +3,9 @@
     python -m torch_xla.doctor           # a page for people
     python -m torch_xla.doctor --json    # the same for programs
 
-Shows versions, devices, plugins and settings, and names conflicts, such as another package in PyTorch's only place for
-a backend, a GPU that JAX has no plugin for, or a setting that does nothing, each with its remedy. The device is started
-in a process of its own, so that a driver that hangs or crashes is a finding too.
+Shows versions, devices, what a first step costs, plugins and settings, and names conflicts, such as another package
+in PyTorch's only place for a backend, a GPU that JAX has no plugin for, or a setting that does nothing, each with its
+remedy. The device is started in a process of its own, so that a driver that hangs or crashes is a finding too.
 
 Exit status: 0 if all is well, 1 if something is hardly as meant, 2 if the device does not work.
 """

@@ -11,7 +11,8 @@ from typing import Any
 import jax
 import torch
 
-from ._engine.interop import arrays, functions
+from ._engine.interop import arrays
+from .core import xla_builder
 
 
 def to_jax(tensor: torch.Tensor) -> jax.Array:
@@ -52,7 +53,7 @@ def call_jax(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     >>> x.grad
     tensor([0.5000, 0.7311, 0.8808], device='xla:0')
     """
-    return functions.call(function, args, kwargs)
+    return xla_builder.call_jax(function, args, kwargs)
 
 
 def as_torch(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,6 +69,6 @@ def as_torch(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def of_tensors(*args: Any, **kwargs: Any) -> Any:
-        return functions.call(function, args, kwargs)
+        return xla_builder.call_jax(function, args, kwargs)
 
     return of_tensors

@@ -7,6 +7,7 @@ start the client.
 
 from ._engine.client import attributes, choice, platform, processes, virtual
 from ._engine.compile import cache, disk
+from ._engine.diagnostics.layouts import automatic
 from ._engine.private.torch import constant_in_graphs
 from ._engine.record import device as devices
 from ._engine.record import placement
@@ -167,21 +168,20 @@ def use_spmd(auto: bool | None = False) -> None:
     how it is divided. Call it before tensors are made on `xla`: those that exist are copied to every device, with a
     warning. `XLA_USE_SPMD=1` does it from the start. There is no way back in a process.
 
-    Raises `RuntimeError` if another ordinal than `xla:0` is in use, and `NotImplementedError` for `auto=True`: mark the
-    tensors yourself.
+    With `auto` (or `XLA_AUTO_SPMD=1`) a layout is looked for when a program first multiplies by parameters that nobody
+    has marked: those are divided so from then on, and so are batches. `torch_xla.distributed.spmd.auto_layout()` shows
+    what was found; `find_layout` there looks for one before anything runs.
+
+    Raises `RuntimeError` if another ordinal than `xla:0` is in use.
 
     >>> import torch_xla.runtime as xr
     >>> xr.use_spmd()
     >>> xr.is_spmd(), xr.global_device_count()
     (True, 1)
     """
-    if auto:
-        raise NotImplementedError(
-            "use_spmd(auto=True): layouts are not found automatically in this version of torch_xla. Call use_spmd() "
-            "and mark the parameters with torch_xla.distributed.spmd.mark_sharding, or wrap the model in "
-            "SpmdFullyShardedDataParallel."
-        )
     placement.use_all_devices()
+    if auto:
+        automatic.turn_on()
 
 
 @constant_in_graphs

@@ -5,7 +5,7 @@ try:
 except ImportError:  # `python -m torch_xla.doctor` says so
     __torch_gitrev__ = None
 
-__version__ = "3.0.0.dev0"
+__version__ = "3.0.0"
 
 # Releases of this package are named by their version; programs for PyTorch/XLA print this beside PyTorch's.
 __xla_gitrev__ = __version__

@@ -8,29 +8,23 @@ strategy as objects, as here.
 """
 
 import tempfile
+from contextlib import ExitStack
 from itertools import pairwise
 
 import lightning
 import torch
 import torch.nn.functional as F
 from beside_cpu import Steps, compare
-from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import SingleDeviceStrategy, SingleDeviceXLAStrategy
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
+from xla_host import XLAHost
 
 import torch_xla
 
 WIDTHS = [64, 64, 10]
-
-
-class XLAHost(CPUAccelerator):
-    """The host beside the xla device: Lightning's own accelerator for XLA is there for TPUs alone."""
-
-    def setup_device(self, device: torch.device) -> None:
-        pass
 
 
 class Digits(lightning.LightningModule):
@@ -39,15 +33,25 @@ class Digits(lightning.LightningModule):
         self.steps = steps
         layers = [part for n, m in pairwise(WIDTHS) for part in (nn.Linear(n, m), nn.ReLU())]
         self.network = nn.Sequential(*layers[:-1])
+        self._between = ExitStack()
 
     def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
         images, labels = batch
         loss = F.cross_entropy(self.network(images), labels)
-        self.log("loss", loss)
+        self.log("loss", loss, prog_bar=True)
         return loss
 
     def on_train_batch_end(self, outputs: dict[str, torch.Tensor], batch: list[torch.Tensor], index: int) -> None:
         self.steps.ended(outputs["loss"])
+
+    def on_validation_start(self) -> None:
+        self._between.enter_context(self.steps.apart())
+
+    def on_train_epoch_start(self) -> None:
+        self._between.close()  # the validation, and the checkpoint that follows from it
+
+    def on_fit_end(self) -> None:
+        self._between.close()
 
     def validation_step(self, batch: list[torch.Tensor], index: int) -> None:
         images, labels = batch
@@ -72,7 +76,6 @@ def trainer(device: str, folder: str) -> lightning.Trainer:
         max_epochs=2,
         callbacks=[ModelCheckpoint(folder, filename="{epoch}", monitor="accuracy", mode="max", save_top_k=2)],
         logger=False,
-        enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=folder,
     )

@@ -8,31 +8,14 @@ Trainer takes the xla device wherever torch_xla is installed; nothing in the pro
 
 import os
 import tempfile
-from pydoc_data.topics import topics
 
 from beside_cpu import Steps, compare
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+from texts import pieces
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from watcher import Watcher
 
 LENGTH = 64
 UPDATES = 20
-
-
-def pieces(first: int, count: int) -> list[dict[str, list[int]]]:
-    """Pieces of text as lists of bytes."""
-    text = "\n".join(topics.values()).encode()[first * LENGTH :]
-    rows = [list(text[start : start + LENGTH]) for start in range(0, count * LENGTH, LENGTH)]
-    return [{"input_ids": row, "labels": row} for row in rows]
-
-
-class Watcher(TrainerCallback):
-    """Hands the losses that the Trainer logs to the comparison."""
-
-    def __init__(self, steps: Steps) -> None:
-        self.steps = steps
-
-    def on_log(self, args, state, control, logs=None, **others) -> None:
-        if "loss" in logs:
-            self.steps.ended(logs["loss"])
 
 
 def trainer(device: str, folder: str, steps: Steps) -> Trainer:
@@ -52,7 +35,7 @@ def trainer(device: str, folder: str, steps: Steps) -> Trainer:
         report_to="none",
     )
     model = GPT2LMHeadModel(config)
-    made = Trainer(model, arguments, train_dataset=pieces(0, 400), eval_dataset=pieces(400, 32),
+    made = Trainer(model, arguments, train_dataset=pieces(0, 400, LENGTH), eval_dataset=pieces(400, 32, LENGTH),
                    callbacks=[Watcher(steps)])  # fmt: skip
     assert made.args.device.type == device
     return made

@@ -46,3 +46,16 @@ def test_what_is_marked_and_read_by_nobody_stays() -> None:
     z = x + y
     torch_xla.sync()
     assert (z.tolist(), x.tolist()) == ([2.0] * 64, [1.0] * 64)
+
+
+def test_the_operator_marks_what_is_computed() -> None:
+    x = torch.ones(64, device="xla")
+    torch_xla.sync()
+    assert torch.ops.xla.dynamo_set_buffer_donor_(x, True) is not None
+    assert torch_xla._XLAC._get_buffer_donation(x)
+    y = x + 1
+    torch_xla.sync()
+    assert value_of(x).buffer.is_deleted() and y.tolist() == [2.0] * 64
+    doubled = torch.compile(lambda t: torch.ops.xla.dynamo_set_buffer_donor_(t * 2, True), backend="openxla")
+    assert doubled(y).tolist() == [4.0] * 64
+    assert torch.ops.xla.dynamo_set_buffer_donor_(torch.ones(2), True).tolist() == [1.0, 1.0]

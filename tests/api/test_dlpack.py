@@ -46,6 +46,7 @@ SOURCES: dict[str, Callable[[], Any]] = {
     "capsule of numpy": lambda: np.arange(6, dtype=np.float32).reshape(2, 3).__dlpack__(),
     "new capsule": lambda: np.arange(6, dtype=np.float32).reshape(2, 3).__dlpack__(max_version=(1, 0)),
     "capsule of ours": lambda: to_dlpack(torch.arange(6.0, device="xla").reshape(2, 3)),
+    "capsule of ours by torch": lambda: torch_dlpack.to_dlpack(torch.arange(6.0, device="xla").reshape(2, 3)),
     "ours": lambda: torch.arange(6.0, device="xla").reshape(2, 3),
 }
 
@@ -208,3 +209,8 @@ def test_other_libraries_take_tensors_as_they_are() -> None:
         np.from_dlpack(torch.ones(2, dtype=torch.complex64, device="xla").conj())
     host = torch.ones(2)
     assert np.from_dlpack(host).tolist() == [1, 1] and host.__dlpack_device__() == (1, 0)
+
+
+def test_a_stream_is_a_number() -> None:
+    with pytest.raises(TypeError, match="stream must be an int or None, not object"):
+        torch.ones(1, device="xla").__dlpack__(stream=object())

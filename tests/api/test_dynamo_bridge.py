@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -21,6 +22,7 @@ def test_a_graph_of_operators_is_compiled() -> None:
     assert doubled.tolist() == [0.0, 2.0, 4.0] and place.item() == 2
 
 
+@pytest.mark.slow
 def test_pytorchs_own_registration_works() -> None:
     # In a process of its own, in which nobody has called `torch.compile`, which would register ours.
     program = """

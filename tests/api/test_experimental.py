@@ -1,9 +1,12 @@
 """Small parts of `torch_xla.experimental` and what stands beside them, each as documented."""
 
+import copy
+import importlib.util
 import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +53,41 @@ def test_gradients_are_accumulated_by_a_loop_on_the_device() -> None:
         torch.testing.assert_close(mine.grad.cpu(), other.grad, rtol=1e-4, atol=1e-5)
     for mine, other in zip(ours.buffers(), theirs.buffers(), strict=True):
         torch.testing.assert_close(mine.cpu(), other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_pure_step_is_traced_once() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)).to("xla")
+    batch: torch.Tensor = torch.randn(3, 2, 4, device="xla")
+    calls: list[float] = []
+    torch_xla.sync()
+
+    def accumulate(scale: float) -> list[torch.Tensor]:
+        def step(x: torch.Tensor) -> torch.Tensor:  # made anew, and the same
+            calls.append(scale)
+            return net(x).square().sum() * scale
+
+        net.zero_grad()
+        loss = gradient_accumulation(step, (batch,), net, is_step_pure=True)
+        torch_xla.sync()
+        return [loss, *(each.grad for each in net.parameters())]
+
+    first = accumulate(2.0)
+    traced, compiled = len(calls), metrics.counter_value("UncachedCompile")
+    again = accumulate(2.0)
+    assert (len(calls), metrics.counter_value("UncachedCompile")) == (traced, compiled)
+    torch.testing.assert_close(again, first)
+    torch.testing.assert_close(accumulate(3.0), [1.5 * each for each in first])
+    assert len(calls) > traced
+    with torch.no_grad():
+        net[0].weight.mul_(2)
+    loss, *_ = accumulate(3.0)
+    torch.testing.assert_close(loss, 3 * net(batch).square().sum())
+    traced = len(calls)
+    net[0].weight.requires_grad_(False)  # another program
+    assert accumulate(3.0)[1] is None and len(calls) > traced
+    net[2] = torch.nn.Linear(3, 1).to("xla")
+    torch.testing.assert_close(accumulate(3.0)[0], 3 * net(batch).square().sum())
+    copy.deepcopy(net).load_state_dict(net.state_dict())  # without what was traced
 
 
 def test_gradient_accumulation_refuses() -> None:
@@ -210,13 +248,14 @@ PLUGIN = """
     from torch_xla.experimental import plugins
 
     class Mine(plugins.DevicePlugin):
-        def make_client(self):
-            return xla_client.make_cpu_client(num_devices=2)
+        {how}
 
     plugins.register_plugin("MINE", plugin := Mine())
     x = torch.randn(3, 4, device="xla", requires_grad=True)
     (x @ x.t()).relu().sum().backward()
-    assert torch.allclose(x.grad.cpu(), x.grad.cpu()) and torch_xla.device_count() == 2
+    y = x.detach().cpu().requires_grad_()
+    (y @ y.t()).relu().sum().backward()
+    assert torch.allclose(x.grad.cpu(), y.grad, atol=1e-5) and torch_xla.device_count() == {devices}
     assert xr.device_type() == "MINE" and plugins.default() is plugin
     plugins.use_dynamic_plugins()
     assert plugins.using_dynamic_plugins()
@@ -224,12 +263,28 @@ PLUGIN = """
 """
 
 
-def test_a_plugin_becomes_the_device() -> None:
+def run_on_a_plugin(how: str, devices: int, **settings: str) -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PLUGIN)],
-        env={**os.environ, "PJRT_DEVICE": "MINE"}, capture_output=True, text=True, timeout=120, check=False,
+        [sys.executable, "-c", textwrap.dedent(PLUGIN).replace("{how}", how).replace("{devices}", str(devices))],
+        env={**os.environ, "PJRT_DEVICE": "MINE", **settings}, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert ran.returncode == 0 and "works" in ran.stdout, ran.stderr[-3000:]
+
+
+@pytest.mark.slow
+def test_a_plugin_becomes_the_device() -> None:
+    run_on_a_plugin("def make_client(self): return xla_client.make_cpu_client(num_devices=2)", 2)
+
+
+@pytest.mark.slow
+def test_the_library_of_a_plugin_becomes_the_device() -> None:
+    """With a library that others built: XLA's client of the CPU, as the Python package of this name brings it."""
+    found = importlib.util.find_spec("fastatomstruct_xla_cpu")
+    if found is None or not found.submodule_search_locations:
+        pytest.skip("no PJRT plugin for the CPU is installed here: pip install --no-deps fastatomstruct-xla-cpu")
+    library = Path(found.submodule_search_locations[0]) / "libpjrt_cpu.so"
+    options = "def client_create_options(self): return {'cpu_device_count': 2}"
+    run_on_a_plugin(f"def library_path(self): return {str(library)!r}\n    {options}", 2)
 
 
 def test_a_plugin_without_its_library_is_refused() -> None:

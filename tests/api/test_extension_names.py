@@ -80,3 +80,29 @@ def test_the_second_backend_is_the_first() -> None:
     x = torch.randn(4, 3).to("xla")
     with torch.no_grad():
         torch.testing.assert_close(compiled(x).cpu(), model(x).cpu())
+
+
+def test_a_session_counts_its_graphs() -> None:
+    def session(size: int) -> None:
+        _XLAC._dynamic_shape_detector_start_session("counts")
+        torch.ones(size, device="xla").add_(1)
+        kept.append(torch.arange(size, device="xla") * 2)
+        _XLAC._dynamic_shape_detector_end_session()
+
+    kept: list[torch.Tensor] = []
+    assert _XLAC._dynamic_shape_detector_get_max_num_different_graphs_allowed() == 1
+    _XLAC._dynamic_shape_detector_set_max_num_different_graphs_allowed(2)
+    try:
+        for size in (2, 3, 2, 3):
+            session(size)
+        with pytest.raises(RuntimeError, match="counts: 2 different graphs were allowed.*recorded graph number 3"):
+            session(4)
+        assert kept[-1].tolist() == [0, 2, 4, 6]  # what was recorded has run
+        _XLAC._dynamic_shape_detector_remove_session("counts")
+        session(4)
+    finally:
+        _XLAC._dynamic_shape_detector_set_max_num_different_graphs_allowed(1)
+    with pytest.raises(RuntimeError, match="no session was started"):
+        _XLAC._dynamic_shape_detector_end_session()
+    with pytest.raises(KeyError):
+        _XLAC._dynamic_shape_detector_remove_session("none")

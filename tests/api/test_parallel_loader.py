@@ -41,7 +41,7 @@ def threads() -> list[str]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.005)
@@ -50,7 +50,8 @@ def wait_for(condition: Callable[[], bool]) -> None:
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
     yield
-    gc.collect()
+    if threads():  # those of a loader in a cycle end with it
+        gc.collect()
     wait_for(lambda: not threads())
 
 
@@ -367,9 +368,9 @@ def test_closing_wakes_who_waits_for_a_batch() -> None:
     consumer.start()
     closer = threading.Thread(target=loader.close)
     closer.start()
-    consumer.join(5)
+    consumer.join(60)
     stuck.set()
-    closer.join(5)
+    closer.join(60)
     assert got == [None]
 
 
@@ -607,6 +608,7 @@ except ValueError as error:
 """
 
 
+@pytest.mark.slow
 def test_several_devices_share_a_loader_and_the_process_ends_with_threads_alive() -> None:
     environment = {**os.environ, "CPU_NUM_DEVICES": "2", "PJRT_DEVICE": "CPU"}
     result = subprocess.run(

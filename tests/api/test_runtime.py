@@ -42,9 +42,6 @@ def test_the_platform_does_not_change_once_it_is_used() -> None:
 
 def test_spmd_is_on_when_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not xr.is_spmd()
-    with pytest.raises(NotImplementedError, match="^use_spmd.auto=True.: layouts are not found automatically"):
-        xr.use_spmd(auto=True)
-    assert not xr.is_spmd()
     xr.use_spmd()
     assert xr.is_spmd() and xr.global_device_count() == 1
     monkeypatch.undo()

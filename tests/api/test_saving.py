@@ -119,7 +119,8 @@ def test_tensors_that_share_memory_differently_are_found() -> None:
     with pytest.raises(RuntimeError) as error:
         xm.check_view_sharing([x, x[1:3]])
     assert str(error.value) == (
-        "two tensors are views of one storage: one of shape [4], one of shape [2]. Clone one of them."
+        "two tensors are views of one storage: one of shape [4], torch.float32, one of shape [2], torch.float32. "
+        "Clone one of them."
     )
 
 

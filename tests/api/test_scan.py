@@ -1,5 +1,7 @@
 """Loops, branches and scans on the device: what PyTorch computes on the CPU, as one program without a read."""
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -316,7 +318,9 @@ class Layer(torch.nn.Module):
         return x + self.dropout(self.down(torch.nn.functional.gelu(self.up(self.norm(x)))))
 
 
-@pytest.mark.parametrize(("partition", "pure"), [(PARTITIONS[0], False), (PARTITIONS[1], True)])
+@pytest.mark.parametrize(
+    ("partition", "pure"), [pytest.param(PARTITIONS[0], False, marks=pytest.mark.slow), (PARTITIONS[1], True)]
+)
 def test_layers_train_as_one_after_the_other(partition: Any, pure: bool) -> None:
     torch.manual_seed(0)
     layers = torch.nn.Sequential(*(Layer(number=number) for number in range(4)))
@@ -339,6 +343,25 @@ def test_layers_train_as_one_after_the_other(partition: Any, pure: bool) -> None
         torch.testing.assert_close(
             our.cpu(), their, rtol=1e-4, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}"
         )
+
+
+def test_what_is_kept_of_pure_functions_and_layers_does_not_keep_them() -> None:
+    def used() -> list[Any]:
+        weight = torch.ones(2, 2, device="xla", requires_grad=True)
+
+        def fn(c: torch.Tensor, x: torch.Tensor) -> Any:
+            return c @ weight + x, c
+
+        layers = [torch.nn.Linear(2, 2).to("xla") for _ in range(2)]
+        x = torch.ones(3, 2, 2, device="xla")
+        scan(fn, x[0], x, is_fn_pure=True)[0].sum().backward()
+        scan_layers(layers, x, is_layer_pure=True).sum().backward()
+        return [weakref.ref(fn), weakref.ref(layers[0]), weakref.ref(weight)]
+
+    found = used()
+    torch_xla.sync(wait=True)
+    gc.collect()
+    assert [each() for each in found] == [None, None, None]
 
 
 def test_dropout_differs_from_layer_to_layer_and_hooks_run() -> None:

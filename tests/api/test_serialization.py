@@ -97,6 +97,7 @@ def test_parameters_stay_parameters(tmp_path: Path) -> None:
     assert type(loaded["frozen"]) is nn.Parameter and not loaded["frozen"].requires_grad
 
 
+@pytest.mark.slow
 def test_one_tensor_at_a_time_is_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alive: list[weakref.ref[Any]] = []
     most = 0

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as dialect
 
 import torch_xla.debug.metrics as met
@@ -81,7 +82,7 @@ def test_a_model_gives_what_it_gives_on_the_cpu(tmp_path: Path) -> None:
         assert result["pooled"][1].cpu() == expected["pooled"][1] and result["pooled"][1].dtype is torch.int64
 
 
-@pytest.mark.parametrize("inline", [True, False])
+@pytest.mark.parametrize("inline", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_constants_are_part_of_the_program_or_arguments(inline: bool, tmp_path: Path) -> None:
     model, tokens = Network().eval(), torch.randint(10, (2, 4))
     program = export(model, tokens, inline_all_constant=inline)
@@ -92,7 +93,7 @@ def test_constants_are_part_of_the_program_or_arguments(inline: bool, tmp_path: 
     torch.testing.assert_close(result["hidden"].cpu(), model(tokens)["hidden"], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 def test_a_process_with_jax_alone_runs_it(dtype: torch.dtype, tmp_path: Path) -> None:
     batch = torch.export.Dim("batch")
     model, x = (
@@ -130,6 +131,29 @@ def test_a_dynamic_dimension_takes_every_size(tmp_path: Path) -> None:
         expected = model(tokens)["hidden"]
         for each in (program, loaded):
             torch.testing.assert_close(each(tokens)["hidden"].cpu(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_what_models_do_with_a_dynamic_batch() -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wide, self.narrow = torch.nn.Conv2d(64, 64, 3, padding=1), torch.nn.Conv2d(64, 8, 3, stride=2)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            batch = x.shape[0]
+            rows = torch.arange(batch)  # a size among the numbers
+            turned = x.flatten(2).permute(2, 0, 1).mul(2).permute(1, 2, 0)
+            attended = torch.nn.functional.scaled_dot_product_attention(turned, turned, turned)
+            whole = attended.transpose(0, 1).reshape(64, batch, 8, 8).transpose(0, 1)
+            every_other = torch.arange(0, 2 * batch, 2, dtype=torch.float32)
+            return self.narrow(self.wide(whole)), x[rows, 0], every_other, attended.view(-1, 64)
+
+    model, batch = Model().eval(), torch.export.Dim("batch", max=64)
+    program = export(model, torch.randn(2, 64, 8, 8), dynamic_shapes=({0: batch},))
+    for size in (1, 3):
+        x = torch.randn(size, 64, 8, 8)
+        for found, expected in zip(program(x), model(x), strict=True):
+            torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_what_a_model_writes_to_buffers_is_kept(tmp_path: Path) -> None:
@@ -252,6 +276,20 @@ def test_marks_that_do_not_fit_are_refused() -> None:
 
     with pytest.raises(ValueError, match="the outputs of composite 'test.open' are marked with positions"):
         export(Open(), torch.ones(2))
+
+
+def test_a_saved_model_of_an_older_version_loads(tmp_path: Path) -> None:
+    model, batch = Network().eval(), torch.export.Dim("batch", min=2)
+    export(model, torch.randint(10, (3, 5)), dynamic_shapes=({0: batch},)).save(tmp_path)
+    artifact = tmp_path / "functions" / "forward.bytecode"
+    current, oldest = dialect.get_current_version(), dialect.get_minimum_version()
+    with ir.Context() as context:
+        text = str(dialect.deserialize_portable_artifact(context, artifact.read_bytes()))
+    artifact.write_bytes(dialect.serialize_portable_artifact_str(text, oldest))
+    assert oldest != current and f"StableHLO_v{oldest}".encode() in artifact.read_bytes()
+    tokens = torch.randint(10, (4, 5))
+    hidden = StableHLOGraphModule.load(tmp_path)(tokens)["hidden"]
+    torch.testing.assert_close(hidden.cpu(), model(tokens)["hidden"], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("form", ["text", "portable", "older"])

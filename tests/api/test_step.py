@@ -1,7 +1,6 @@
 """Ending a step: what runs, in which order, and what it costs when there is nothing to do."""
 
 import threading
-import timeit
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
+from tests.support import costs
 from torch_xla._engine.record import step
 
 
@@ -48,10 +48,9 @@ def test_every_spelling_ends_a_step_and_counts_it() -> None:
     assert met.counter_value("MarkStep") == 6
 
 
-def test_a_step_with_nothing_to_do_costs_a_microsecond() -> None:
+def test_a_step_with_nothing_to_do_costs_a_few_calls() -> None:
     torch_xla.sync()
-    best = min(timeit.repeat(xm.mark_step, number=2000, repeat=20)) / 2000
-    assert best < 4e-6  # 2 µs on an idle machine, which this may not be
+    assert costs.in_calls(xm.mark_step, 2000) < 20  # 4 on an idle machine
 
 
 def test_the_block_of_a_step_is_a_program_of_its_own() -> None:
@@ -127,7 +126,7 @@ def test_a_closure_in_the_background_sees_the_values_of_its_step() -> None:
     seen: list[float] = []
 
     def report(total: torch.Tensor) -> None:
-        go.wait(10)
+        go.wait(60)
         seen.append(total.item())
         done.set()
 
@@ -140,7 +139,7 @@ def test_a_closure_in_the_background_sees_the_values_of_its_step() -> None:
     total.add_(100)
     met.clear_all()
     go.set()
-    assert done.wait(10)
+    assert done.wait(60)
     assert seen == [3]
     assert is_pending(total)  # looking did not cut this step's graph
     assert total.item() == 103
@@ -162,7 +161,7 @@ def test_closures_in_the_background_cost_no_compilation() -> None:
 def test_what_a_closure_in_the_background_raises_a_later_step_raises_once() -> None:
     xm.add_step_closure(lambda: 1 // 0, run_async=True)
     with pytest.raises(ZeroDivisionError):
-        for _ in range(1000):
+        for _ in range(6000):
             torch_xla.sync()
             threading.Event().wait(0.01)
     torch_xla.sync()

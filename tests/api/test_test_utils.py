@@ -32,6 +32,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_test_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "case.py").write_text(TEST)
     result = subprocess.run(

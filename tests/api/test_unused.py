@@ -31,6 +31,7 @@ def results(*ways: list[str]) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(choice.is_accelerated(), reason="there the package's device is the accelerator from the import on")
 def test_programs_of_the_cpu_do_what_they_do_without_the_package() -> None:
     without, with_us = results([], ["import"])
@@ -73,6 +74,7 @@ def test_the_peak_of_memory_begins_anew() -> None:
     assert torch.accelerator.max_memory_allocated() <= before - 4_000_000
 
 
+@pytest.mark.slow
 def test_ordinals_that_come_into_use_later_have_the_seed_of_the_process() -> None:
     program = (
         "import torch, torch_xla\n"

@@ -1,7 +1,7 @@
 """The repository's own files, as the tests of the house read them."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -33,12 +33,17 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-def imports_of(path: Path) -> Iterator[tuple[ast.Import | ast.ImportFrom, list[str]]]:
+@cache
+def imports_of(path: Path) -> list[tuple[ast.Import | ast.ImportFrom, list[str]]]:
     """Each import statement with the absolute names it may bind: modules, or members of modules."""
+    return list(_imports_of(path))
+
+
+def _imports_of(path: Path) -> Iterator[tuple[ast.Import | ast.ImportFrom, list[str]]]:
     package = module_of(path).split(".")
     if path.name != "__init__.py":
         package = package[:-1]
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             yield node, [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -47,5 +52,16 @@ def imports_of(path: Path) -> Iterator[tuple[ast.Import | ast.ImportFrom, list[s
             yield node, [f"{prefix}.{alias.name}" for alias in node.names]
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return list(ast.walk(tree_of(path)))
+
+
 def functions_of(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return (node for node in nodes_of(path) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def none(wrong: Iterable[str]) -> None:
+    """Fails with all that is wrong, a line each: one test goes over many files, and tells of each."""
+    lines = list(wrong)
+    assert not lines, "\n" + "\n".join(lines)

@@ -2,11 +2,12 @@
 
 import ast
 import graphlib
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.house.source import ENGINE, PACKAGE, functions_of, imports_of, module_of, name_of, python_files
+from tests.house.source import ENGINE, PACKAGE, ROOT, functions_of, imports_of, module_of, name_of, none, python_files
 
 # A room may import rooms of a lower level, and itself. Two rooms of one level do not know each other.
 LEVEL = {
@@ -56,42 +57,78 @@ def room_of(path: Path) -> str:
     return path.relative_to(ENGINE).with_suffix("").parts[0]
 
 
-@pytest.mark.parametrize("path", IN_ENGINE, ids=name_of)
-def test_a_room_imports_only_rooms_below_it(path: Path) -> None:
-    room = room_of(path)
-    assert room in LEVEL, f"{name_of(path)}: give the new room {room!r} its level in {name_of(Path(__file__))}"
-    for node, targets in imports_of(path):
-        for target in targets:
-            where = f"{name_of(path)}:{node.lineno}"
-            parts = target.split(".")
-            if parts[0] != "torch_xla":
-                continue
-            assert parts[1] == "_engine", f"{where}: the engine may not import the public {target}"
-            assert isinstance(node, ast.ImportFrom) and node.level, f"{where}: write the import of {target} relative"
-            assert len(parts) > 2 and parts[2] in LEVEL, f"{where}: {target} is in no room"
-            assert parts[2] == room or LEVEL[parts[2]] < LEVEL[room], f"{where}: {room}/ may not import {parts[2]}/"
+def wrong_with(room: str, node: ast.Import | ast.ImportFrom, target: str) -> str | None:
+    """What forbids a room an import, or None."""
+    parts = target.split(".")
+    if parts[0] != "torch_xla":
+        return None
+    if parts[1] != "_engine":
+        return f"the engine may not import the public {target}"
+    if not isinstance(node, ast.ImportFrom) or not node.level:
+        return f"write the import of {target} relative"
+    if len(parts) < 3 or parts[2] not in LEVEL:
+        return f"{target} is in no room"
+    if parts[2] != room and LEVEL[parts[2]] >= LEVEL[room]:
+        return f"{room}/ may not import {parts[2]}/"
+    return None
 
 
-@pytest.mark.parametrize("path", [path for path in IN_ENGINE if room_of(path) in FREE_OF], ids=name_of)
-def test_a_pure_room_imports_neither_torch_nor_jax(path: Path) -> None:
-    for node, targets in imports_of(path):
-        for target in targets:
-            library = target.split(".")[0]
-            assert library not in FREE_OF[room_of(path)], f"{name_of(path)}:{node.lineno}: no {library} in this room"
+def test_a_room_imports_only_rooms_below_it() -> None:
+    new = {room_of(path) for path in IN_ENGINE} - LEVEL.keys()
+    assert not new, f"give the new rooms {sorted(new)} their levels in {name_of(Path(__file__))}"
+    none(
+        f"{name_of(path)}:{node.lineno}: {wrong}"
+        for path in IN_ENGINE
+        for node, targets in imports_of(path)
+        for target in targets
+        if (wrong := wrong_with(room_of(path), node, target))
+    )
+
+
+def test_a_pure_room_imports_neither_torch_nor_jax() -> None:
+    none(
+        f"{name_of(path)}:{node.lineno}: no {target.split('.')[0]} in this room"
+        for path in IN_ENGINE
+        for node, targets in imports_of(path)
+        for target in targets
+        if target.split(".")[0] in FREE_OF.get(room_of(path), ())
+    )
+
+
+def test_the_architecture_tells_this_order() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    said = re.search(r"may import only rooms before it:\s+`([^`]*)`", text)
+    assert said, "docs/architecture.md: tell the order of the rooms"
+    rooms = {room for room in LEVEL if (ENGINE / room).is_dir()}
+    levels = sorted({LEVEL[room] for room in rooms})
+    told = [set(re.split(r",\s+", each)) for each in re.split(r"\s+→\s+", said[1])]
+    assert told == [{room for room in rooms if LEVEL[room] == level} for level in levels]
+    listed = re.findall(r"^\| `([a-z]+)/` \|", text, re.MULTILINE)
+    assert set(listed) == rooms and [LEVEL[room] for room in listed] == sorted(LEVEL[room] for room in listed)
 
 
 def test_the_engine_itself_imports_nothing() -> None:
     # Whatever it imported would be imported before every room, in front of the order above.
-    assert list(imports_of(ENGINE / "__init__.py")) == []
+    assert imports_of(ENGINE / "__init__.py") == []
 
 
-@pytest.mark.parametrize("path", ALL, ids=name_of)
-def test_imports_stand_at_the_top_of_the_file(path: Path) -> None:
-    for function in functions_of(path):
-        for node in ast.walk(function):
-            assert not isinstance(node, ast.Import | ast.ImportFrom), (
-                f"{name_of(path)}:{node.lineno}: move the import out of {function.name}() to the top of the file"
-            )
+def test_imports_stand_at_the_top_of_the_file() -> None:
+    none(
+        f"{name_of(path)}:{node.lineno}: move the import out of {function.name}() to the top of the file"
+        for path in ALL
+        for function in functions_of(path)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    )
+
+
+def packages_asked(path: Path) -> set[str]:
+    """Those whose `__init__` has to have run so far that it knows a name: `from . import name`."""
+    package = module_of(path).split(".")[: None if path.name == "__init__.py" else -1]
+    nodes = [
+        node for node, _ in imports_of(path) if isinstance(node, ast.ImportFrom) and node.level and not node.module
+    ]
+    return {".".join(package[: len(package) - node.level + 1]) for node in nodes}
 
 
 def test_no_two_modules_import_each_other() -> None:
@@ -101,7 +138,7 @@ def test_no_two_modules_import_each_other() -> None:
         targets = {target for _, names in imports_of(path) for target in names}
         # A name is a submodule, or a member of the module in front of its last dot.
         found = {target if target in modules else target.rpartition(".")[0] for target in targets}
-        graph[module_of(path)] = (found & modules) - {module_of(path)}
+        graph[module_of(path)] = (found | packages_asked(path)) & modules - {module_of(path)}
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:

@@ -4,9 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
-from tests.house.source import ENGINE, ROOT, imports_of, name_of, python_files, tree_of
+from tests.house.source import ENGINE, ROOT, imports_of, name_of, nodes_of, none, python_files, tree_of
 
 CONFIG = ENGINE / "config.py"
 PAGE = ROOT / "docs" / "environment.md"
@@ -30,11 +28,20 @@ def test_every_variable_has_a_row_and_every_row_a_variable() -> None:
     assert not set(rows) - read, f"{name_of(CONFIG)} does not read {sorted(set(rows) - read)}"
 
 
-@pytest.mark.parametrize("path", [p for p in python_files("torch_xla") if p != CONFIG], ids=name_of)
-def test_no_other_file_touches_the_environment(path: Path) -> None:
-    found = [node.lineno for node in ast.walk(tree_of(path)) if isinstance(node, ast.Attribute) and node.attr in ACCESS]
-    found += [node.lineno for node, names in imports_of(path) if {f"os.{name}" for name in ACCESS} & set(names)]
-    assert not found, f"{name_of(path)}:{found[0]}: read the environment in {name_of(CONFIG)}"
+def touches(path: Path) -> list[int]:
+    """The lines of a file that read or write the environment."""
+    found = [node.lineno for node in nodes_of(path) if isinstance(node, ast.Attribute) and node.attr in ACCESS]
+    return found + [node.lineno for node, names in imports_of(path) if {f"os.{name}" for name in ACCESS} & set(names)]
+
+
+def test_no_other_file_touches_the_environment() -> None:
+    none(
+        f"{name_of(path)}:{line}: read the environment in {name_of(CONFIG)}"
+        for path in python_files("torch_xla")
+        if path != CONFIG
+        for line in touches(path)
+    )
+    assert touches(CONFIG)
 
 
 def test_the_settings_never_write_the_environment() -> None:

@@ -1,11 +1,8 @@
 """A file is one responsibility and fits in the head."""
 
 import ast
-from pathlib import Path
 
-import pytest
-
-from tests.house.source import functions_of, name_of, python_files
+from tests.house.source import functions_of, name_of, none, python_files
 
 MOST_LINES_OF_A_FILE = 500
 MOST_LINES_OF_A_FUNCTION = 60
@@ -22,16 +19,18 @@ def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return lines
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_a_file_is_not_too_long(path: Path) -> None:
-    lines = len(path.read_text().splitlines())
-    assert lines <= MOST_LINES_OF_A_FILE, f"{name_of(path)} has {lines} lines: split it by what its parts do"
+def test_no_file_is_too_long() -> None:
+    none(
+        f"{name_of(path)} has {lines} lines: split it by what its parts do"
+        for path in FILES
+        if (lines := len(path.read_text().splitlines())) > MOST_LINES_OF_A_FILE
+    )
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_a_function_is_not_too_long(path: Path) -> None:
-    for function in functions_of(path):
-        lines = lines_of(function)
-        assert lines <= MOST_LINES_OF_A_FUNCTION, (
-            f"{name_of(path)}:{function.lineno}: {function.name}() has {lines} lines: name its parts"
-        )
+def test_no_function_is_too_long() -> None:
+    none(
+        f"{name_of(path)}:{function.lineno}: {function.name}() has {lines} lines: name its parts"
+        for path in FILES
+        for function in functions_of(path)
+        if (lines := lines_of(function)) > MOST_LINES_OF_A_FUNCTION
+    )

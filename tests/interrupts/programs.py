@@ -21,7 +21,7 @@ import torch_xla.core.xla_model as xm
 from torch_xla._engine.compile import stages
 from torch_xla._engine.metrics import counters
 from torch_xla._engine.modes import packing
-from torch_xla._engine.record.sync import clear_schedules
+from torch_xla._engine.record.schedule import clear_schedules
 from torch_xla.core.xla_builder import call_jax
 from torch_xla.experimental import eager_mode_context
 

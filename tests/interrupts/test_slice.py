@@ -12,6 +12,9 @@ from torch_xla.experimental import eager_mode
 # These are compiled at each step, by XLA or by Dynamo, or take long to compile.
 SLOW = {"compiling", "torch.compile", "stages", "callbacks", "collectives", "ordinals"}
 
+# Its threads take turns at the interpreter, which costs a tenth of a second on a busy machine.
+COUNTS = {"threads": 100}
+
 
 @pytest.fixture(autouse=True)
 def recorded_again() -> Iterator[None]:
@@ -22,12 +25,12 @@ def recorded_again() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in SLOW])
 def test_nothing_is_lost_by_interrupts(name: str) -> None:
-    found = interrupted(PROGRAMS[name], 40, random.Random(0))
+    found = interrupted(PROGRAMS[name], 10 if name == "threads" else 40, random.Random(0))
     assert not found.wrong and not found.lost, str(found)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(PROGRAMS))
 def test_nothing_is_lost_by_many_interrupts(name: str) -> None:
-    found = interrupted(PROGRAMS[name], 60 if name in SLOW else 1_000, random.Random(1))
+    found = interrupted(PROGRAMS[name], COUNTS.get(name, 40 if name in SLOW else 400), random.Random(1))
     assert not found.wrong and not found.lost, str(found)

@@ -68,7 +68,9 @@ def path(name: str, form: dict[str, Any], device: str) -> list[torch.Tensor]:
     return [p.detach().cpu() for p in model.parameters()]
 
 
-@pytest.mark.parametrize(("name", "form"), CASES, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("name", "form"), [pytest.param(*case, marks=[pytest.mark.slow] * case[1].endswith("loop")) for case in CASES]
+)
 def test_an_optimizer_takes_the_path_of_the_cpu(name: str, form: str) -> None:
     # The CPU has no capturable form; it means the same arithmetic.
     on_cpu = {k: v for k, v in FORMS[form].items() if k != "capturable"}

@@ -98,7 +98,11 @@ def losses(build: Callable[[], tuple[nn.Module, Tensor, Tensor]], device: str, s
     return [loss.item() for loss in seen]
 
 
-@pytest.mark.parametrize("build", MODELS, ids=lambda build: build.__name__)
+@pytest.mark.parametrize(
+    "build",
+    [pytest.param(m, marks=[pytest.mark.slow] * (m is convolutions)) for m in MODELS],
+    ids=lambda build: build.__name__,
+)
 def test_a_model_follows_the_losses_of_the_cpu(build: Callable[[], tuple[nn.Module, Tensor, Tensor]]) -> None:
     expected = losses(build, "cpu", 8)
     met.clear_all()

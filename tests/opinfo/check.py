@@ -328,7 +328,7 @@ def _is_refused_by_decision(error: Exception, operands_and_results: Any) -> bool
     tensors = [leaf for leaf in leaves(operands_and_results) if isinstance(leaf, Tensor)]
     if isinstance(error, NoLowering):
         return any(tensor.layout is not torch.strided for tensor in tensors)
-    named = isinstance(error, TypeError) and str(error).startswith("torch.complex32 has no counterpart")
+    named = isinstance(error, (TypeError, RuntimeError)) and str(error).startswith("torch.complex32 has no counterpart")
     return named and any(tensor.dtype is torch.complex32 for tensor in tensors)
 
 

@@ -8,11 +8,11 @@ import io
 import json
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from outcomes import outcome
 
 if sys.argv[1:] == ["import"]:
     import torch_xla
@@ -250,19 +250,9 @@ def sharded_optimizers() -> Any:
     return model.weight.tolist(), sorted(get_state_dict(model, torch.optim.SGD(model.parameters()))[0])
 
 
-def run(function: Callable[[], Any]) -> tuple[str, list[str]]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            result = repr(function())
-        except Exception as error:
-            result = f"{type(error).__name__}: {error}"
-    return result, [str(each.message) for each in caught]
-
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    results = {name: run(function) for name, function in programs.items()}
+    results = {name: outcome(function) for name, function in programs.items()}
     if sys.argv[1:] == ["import"]:
         for _ in range(3):
             xm.mark_step()  # as pipelines do that never use the device

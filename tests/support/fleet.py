@@ -4,6 +4,7 @@ Each runs functions of test modules that are sent to it by name, all of them the
 does not answer in time is killed, and its test fails.
 """
 
+import gc
 import importlib
 import traceback
 from collections.abc import Callable, Iterator
@@ -11,23 +12,22 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
-import torch.multiprocessing
-
+from tests.support import compiler, forked
 from torch_xla._engine.distributed import launch
 
-SECONDS = 120
+SECONDS = 300
 
 
 class Fleet:
-    """`count` processes of one program."""
+    """`count` processes of one program, which compile quickly or `as_users` do."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, as_users: bool = False) -> None:
         self.count = count
-        context = torch.multiprocessing.get_context("spawn")
+        context = forked.context()
         pairs = [context.Pipe() for _ in range(count)]
         self.ends: list[Any] = [ours for ours, _ in pairs]
         theirs = [end for _, end in pairs]
-        self.context: Any = launch.start(_serve, (theirs,), count, False, True, "spawn")
+        self.context: Any = launch.start(_serve, (theirs, as_users), count, False, True, "forkserver")
         for end in theirs:
             end.close()
 
@@ -64,7 +64,10 @@ class Fleet:
             process.join(5)
 
 
-def _serve(index: int, ends: list[Connection]) -> None:
+def _serve(index: int, ends: list[Connection], as_users: bool) -> None:
+    if not as_users:
+        compiler.be_quick()  # each of them compiles, and there are few cores
+    gc.freeze()  # to collect garbage takes less time so
     own = ends[index]
     for other, end in enumerate(ends):
         if other != index:
@@ -81,14 +84,14 @@ def _serve(index: int, ends: list[Connection]) -> None:
         own.send(answer)
 
 
-_fleets: dict[int, Fleet] = {}
+_fleets: dict[tuple[int, bool], Fleet] = {}
 
 
-def fleet_of(count: int) -> Fleet:
+def fleet_of(count: int, as_users: bool = False) -> Fleet:
     """The fleet of `count` processes; several tests share it."""
-    fleet = _fleets.get(count)
+    fleet = _fleets.get((count, as_users))
     if fleet is None or not all(process.is_alive() for process in fleet.context.processes):
-        _fleets[count] = fleet = Fleet(count)
+        _fleets[count, as_users] = fleet = Fleet(count, as_users)
     return fleet
 
 

@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.support import compiler
+
 SUPPORT = Path(__file__).parent
 
 
@@ -15,7 +17,7 @@ SUPPORT = Path(__file__).parent
 def reports(module: str) -> dict[str, str]:
     """What each part of a module of tests/support reported: "ok", or its traceback. The program runs once."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PJRT_", "XLA_", "CPU_"))}
-    environment["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+    environment["XLA_FLAGS"] = compiler.with_devices(4)
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", f"tests.support.{module}"],
         capture_output=True,

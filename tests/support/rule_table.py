@@ -8,7 +8,7 @@ import jax
 import torch
 from torch.utils import _pytree as pytree
 
-from tests.support.rules import DROPPED, to_jax, to_torch
+from tests.support.rules import DROPPED, of_the_cpu, to_jax, to_torch
 from torch_xla._engine import dtypes
 from torch_xla._engine.lowering import promotion as promote
 from torch_xla._engine.lowering.registry import Promotion, rule_of
@@ -91,7 +91,7 @@ def check_calls(
         arrays = jax.tree.leaves(result)
         assert not any(array.weak_type for array in arrays), f"{each}: the result is weakly typed"
         ours = [to_torch(array) for array in arrays]
-        theirs = pytree.tree_leaves(each.op(*each.args, **each.kwargs))
+        theirs = pytree.tree_leaves(of_the_cpu(each.op, each.args, each.kwargs))
         assert len(ours) == len(theirs), f"{each}: {len(ours)} results, expected {len(theirs)}"
         for got, expected in zip(ours, theirs, strict=True):
             got, expected = got.to(expected.dtype), expected.contiguous()

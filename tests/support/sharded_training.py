@@ -51,16 +51,24 @@ def batches_go_from_the_host_to_their_shards() -> None:
             assert tensor.cpu().equal(host if tensor.dim() == 2 else host[:, 0])
         assert type(found) is type(batch)
     assert met.counter_value("UncachedCompile") == before
-    try:
-        list(pl.MpDeviceLoader([host[:7]], torch_xla.device(), input_sharding=rows))
-        raise AssertionError("no warning")
-    except UserWarning as warning:
-        assert "of shape [7, 4] is not divided evenly by 4 parts" in str(warning)
+    (uneven,) = list(pl.MpDeviceLoader([host[:7]], torch_xla.device(), input_sharding=rows))
+    assert _shapes(uneven) == [[2, 4]] * 4 and met.counter_value("UnevenInput") == 1
+    assert uneven.cpu().equal(host[:7]) and (uneven.sum(0) + 1).cpu().equal(host[:7].sum(0) + 1)
+
+
+def tensors_of_the_extension_go_straight_to_their_shards() -> None:
+    host, rows = torch.arange(32.0).view(8, 4), xs.ShardingSpec(LINE, ("fsdp", None))
+    extension = torch_xla._XLAC
+    divided, whole = extension._xla_tensors_from_aten([host, host], ["xla:0"], [rows.xla_spec(host), None])
+    assert _shapes(divided) == [[2, 4]] * 4 and _shapes(whole) == [[8, 4]] * 4
+    assert divided.cpu().equal(host) and (divided + whole).cpu().equal(host + host)
 
 
 def large_tensors_reach_the_devices_as_parts() -> None:
     host = torch.arange(64.0 * 256).view(64, 256)
     t = host.to("xla")
+    assert not hasattr(t.untyped_storage(), "value")
+    torch_xla.debug.plan(lambda: t + 1, steps=1)  # leaves it where it was
     assert not hasattr(t.untyped_storage(), "value")
     host_copy = host.clone()
     host.zero_()  # later changes of the host are not seen
@@ -149,7 +157,7 @@ def fsdp_trains_as_one_device_does() -> None:
     start = copy.deepcopy(host)
     expected = _train(host, "cpu", None)
     policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={_Layer})
-    model = FSDPv2(copy.deepcopy(start).to("xla"), LINE, auto_wrap_policy=policy)
+    model = FSDPv2(copy.deepcopy(start), LINE, auto_wrap_policy=policy)  # moved to the devices by the wrapper
     assert all(isinstance(layer, FSDPv2) for layer in model.module.layers)
     assert _shapes(model.module.layers[0].up.weight) == [[8, 16]] * 4  # attributes are those of what is wrapped
     assert "_orig_module.layers.0._orig_module.up.weight" in model.state_dict()
@@ -224,6 +232,7 @@ def other_libraries_are_given_parts_or_told() -> None:
     xs.mark_sharding(t, LINE, ("fsdp", None))
     for call, words in (
         (lambda: to_dlpack(t), "lies on 4 devices, and a capsule is of one"),
+        (lambda: torch.to_dlpack(t), "lies on 4 devices, and a capsule is of one"),  # type: ignore[attr-defined]
         (lambda: torch_xla._XLAC._unsafe_buffer_pointer(t), "its memory has no one address"),
         (lambda: torch_xla.launch(print), "under SPMD one process drives all devices"),
     ):

@@ -23,7 +23,7 @@ from torch_xla._engine.lowering.sharding import from_jax
 from torch_xla._engine.metrics import counters
 from torch_xla._engine.record import pending, placement
 from torch_xla._engine.record.device import device_at
-from torch_xla._engine.record.sync import clear_schedules
+from torch_xla._engine.record.schedule import clear_schedules
 
 # Four devices are a grid of 2 × 2.
 ROWS = Sharding(((0,),))

@@ -24,7 +24,7 @@ def choose(options: Mapping[str, Option] | None) -> Callable[[], None]:
 def _set(options: dict[str, Option]) -> None:
     global _chosen, _text
     _chosen = {name.removeprefix("--"): value for name, value in options.items()}
-    _text = ", ".join(f"{name}={value}" for name, value in sorted(_chosen.items()))
+    _text = ", ".join(f"{name}={value!r}" for name, value in sorted(_chosen.items()))
 
 
 def chosen() -> Mapping[str, Option]:

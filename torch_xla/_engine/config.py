@@ -69,6 +69,30 @@ def use_spmd() -> bool:
     return _flag("XLA_USE_SPMD")
 
 
+def auto_spmd() -> bool:
+    """XLA_AUTO_SPMD: layouts are looked for, as after `torch_xla.runtime.use_spmd(auto=True)`."""
+    return _flag("XLA_AUTO_SPMD")
+
+
+def auto_spmd_mesh() -> tuple[int, ...]:
+    """XLA_AUTO_SPMD_MESH: the shape of the mesh for which they are looked for, such as "2,2"; empty: chosen."""
+    text = os.environ.get("XLA_AUTO_SPMD_MESH", "").strip()
+    sides = [side.strip() for side in text.split(",")] if text else []
+    if not all(side.isdecimal() and int(side) for side in sides):
+        raise ValueError(f"XLA_AUTO_SPMD_MESH is {text!r}; it must be the sides of a mesh, as 2,2.")
+    return tuple(map(int, sides))
+
+
+def auto_use_group_sharding() -> bool:
+    """XLA_AUTO_USE_GROUP_SHARDING: parameters of one name but for its numbers are divided alike."""
+    return _flag("XLA_AUTO_USE_GROUP_SHARDING", "1")
+
+
+def auto_spmd_compilations() -> int:
+    """XLA_AUTO_SPMD_COMPILATIONS: so many layouts are compiled for each search."""
+    return _integer("XLA_AUTO_SPMD_COMPILATIONS", "40", 1)
+
+
 def forced_host_devices() -> int:
     """XLA_FLAGS: how many virtual CPU devices `--xla_force_host_platform_device_count` asks for; 0 if it does not."""
     found = re.findall(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
@@ -203,7 +227,7 @@ def compilation_cache_size() -> int:
 
 def stage_operations() -> int:
     """XLA_STAGE_OPERATIONS: a program is compiled in stages if that spares so many operations; 0: never."""
-    return _integer("XLA_STAGE_OPERATIONS", "500")
+    return _integer("XLA_STAGE_OPERATIONS", "400")
 
 
 def max_async_closures() -> int:

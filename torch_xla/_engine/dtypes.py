@@ -1,4 +1,6 @@
-"""The one table that pairs PyTorch's dtypes with JAX's."""
+"""The one table that pairs PyTorch's dtypes with JAX's, and host tensors as NumPy's arrays by it."""
+
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -32,6 +34,9 @@ _PAIRS = {
 TO_JAX: dict[torch.dtype, np.dtype] = {ours: np.dtype(theirs) for ours, theirs in _PAIRS.items()}
 TO_TORCH: dict[np.dtype, torch.dtype] = {theirs: ours for ours, theirs in TO_JAX.items()}
 
+# NumPy has not all of them: the bits of the others travel as integers.
+BITS = {1: torch.uint8, 2: torch.int16}
+
 # The names XLA prints in its programs, and we in ours.
 SHORT_NAMES: dict[torch.dtype, str] = {
     torch.bool: "pred",
@@ -62,15 +67,34 @@ def to_jax(dtype: torch.dtype) -> np.dtype:
     try:
         return TO_JAX[dtype]
     except KeyError:
-        known = ", ".join(map(str, TO_JAX))
         raise TypeError(
-            f"{dtype} has no counterpart on an 'xla' device. Convert to one that it has: {known}."
+            f"{dtype} has no counterpart on an 'xla' device. Convert to one that it has: {_known(TO_JAX)}."
         ) from None
 
 
 def to_torch(dtype: np.dtype) -> torch.dtype:
-    """The PyTorch dtype of a JAX or NumPy dtype."""
-    return TO_TORCH[np.dtype(dtype)]
+    """The PyTorch dtype of a JAX or NumPy dtype; raises `TypeError` for one that no tensor has (such as `int4`)."""
+    try:
+        return TO_TORCH[np.dtype(dtype)]
+    except (KeyError, TypeError):  # the keys of JAX have a dtype that is none of NumPy's
+        raise TypeError(
+            f"an array of {dtype} cannot be a tensor. Convert it (jax.random.key_data takes keys) to one of "
+            f"{_known(TO_TORCH)}."
+        ) from None
+
+
+def _known(table: dict[Any, Any]) -> str:
+    return ", ".join(map(str, table))
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """The memory of a CPU tensor as a NumPy array of the matching dtype; shared where PyTorch can."""
+    dtype = to_jax(tensor.dtype)
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    if dtype.isbuiltin != 1:
+        tensor = tensor.contiguous()
+        return tensor.view(BITS[tensor.element_size()]).numpy().view(dtype)
+    return tensor.numpy()
 
 
 def on_device(dtype: torch.dtype) -> torch.dtype:

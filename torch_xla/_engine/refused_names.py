@@ -11,16 +11,21 @@ _PREEMPTION = (
     "PJRT tells of no preemption through JAX. Handle the signal that your machine sends (signal.signal(SIGTERM, …)) "
     "and save a checkpoint there"
 )
+_TOPOLOGY = (
+    "libtpu finds how the chips of a machine and of a pod are connected, by the TPU_* variables that are set when "
+    "Python starts. torch_xla.runtime has what a program asks: global_device_count(), addressable_device_count(), "
+    "host_index(), get_master_ip()"
+)
+_STARTED = (
+    "a process learns its place from whoever has started it. Start processes by torch_xla.launch or torchrun, or give "
+    "rank and world_size to torch.distributed.init_process_group('xla')"
+)
 
 REASONS: dict[str, dict[str, str]] = {
     "torch_xla._XLAC": {
         "_activate_preemption_sync_manager": _PREEMPTION,
         "_deactivate_preemption_sync_manager": _PREEMPTION,
         "_sync_point_reached": _PREEMPTION,
-        "_xla_mark_dynamic": (
-            "sizes of recorded tensors are fixed numbers. Pad what varies to a few sizes, or export the program with "
-            "dynamic dimensions (torch.export, torch_xla.stablehlo)"
-        ),
         "_set_xla_custom_op_name_prefix": (
             "operations are named by blocks, not tensor by tensor. Write `with torch_xla.debug.profiler.Trace(name):`, "
             "or trace_modules(model), around them"
@@ -38,6 +43,30 @@ REASONS: dict[str, dict[str, str]] = {
         ),
         _BRIDGE,
     ),
+    "torch_xla._internal.pjrt": {
+        "initialize_multiprocess": _STARTED,
+        "initialize_singleprocess": _STARTED,
+        "spawn_threads": (
+            "a program that exchanges values has a process for each device, and no thread of one is a replica. Use "
+            "torch_xla.launch, or threads of your own that each use another torch_xla.device(n)"
+        ),
+    },
+    "torch_xla._internal.rendezvous": {
+        "DummyStore": "it kept nothing. torch.distributed.HashStore is a store for a process that is alone",
+    },
+    "torch_xla._internal.tpu": {
+        **dict.fromkeys(
+            (
+                "TpuEnv", "MeshShape", "process_bounds_size", "build_tpu_env_from_vars", "get_worker_ips",
+                "num_tpu_workers", "configure_one_chip_topology", "configure_topology",
+            ),
+            _TOPOLOGY,
+        ),
+        "TpuPlugin": (
+            "JAX brings the plugin of TPUs (pip install 'torch_xla[tpu]'), and PJRT_DEVICE=TPU chooses it. Plugins of "
+            "your own are made of torch_xla.experimental.plugins.DevicePlugin"
+        ),
+    },
     "torch_xla.core.xla_builder": dict.fromkeys(
         ("FlattenedInputFunc", "CompiledCallableWithCache", "JaxFlattenedInputFunc"),
         "nested arguments are taken apart, and what was built is kept, by whoever calls a computation. Use call_jax "
@@ -51,6 +80,12 @@ REASONS: dict[str, dict[str, str]] = {
         "it warned, and gave a result without values, for tensors on other devices. The operators of torch.ops.xla "
         "compute the same on the CPU",
     ),
+    "torch_xla.distributed.xla_multiprocessing": {
+        "device_kind_handler_dict": (
+            "the order of the processes in a collective is XLA's, for every kind of device. Give groups to the "
+            "collectives of torch_xla.core.xla_model where you need some"
+        ),
+    },
     "torch_xla.experimental.assume_pure": {
         "prepare_computation_inputs": (
             "it matched tensors with the parameters of a computation of its own. assume_pure does so itself"

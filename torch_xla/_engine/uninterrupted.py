@@ -6,16 +6,61 @@ one must not come between several calls, they are put into iterators written in 
 these to their end: `run_through`. What has to happen together is stated so before any of it happens, and interrupts
 are neither blocked nor lost: one that came meanwhile is raised behind the call, when all is done.
 
-Reference counts and finalizers: an object whose last reference goes away inside may run Python of its own, as anywhere.
+Finalizers are Python, too, and run where garbage is collected. Where none must run (XLA makes arrays in the middle of
+what is run through; PyTorch's modes are on while a call is planned), nothing is collected meanwhile. An object whose
+last reference goes away there runs its finalizer, as anywhere.
+
+So it is with calls of JAX that take the traceback of the stack. Before Python 3.12 garbage may be collected in the
+middle of that, since frames are allocated; if a finalizer calls JAX then, the one traceback takes over frames that
+belong to the other, and later the code of a function is freed while it is in use. Therefore the engine calls JAX
+through few doors, each `uncollected`: `client/buffers.py` moves, makes and waits for arrays, `compile/program.py`
+compiles, `execute/executor.py` runs, and what traces is so itself. `tests/house/test_doors_into_jax.py` holds this.
 """
 
+import gc
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
 from itertools import repeat
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 # Takes all that an iterator gives, and keeps nothing of it.
 run_through: Callable[[Iterable[Any]], None] = deque[Any](maxlen=0).extend
+
+
+# Whoever runs without garbage being collected, in whatever thread; and whether it is when none does any more.
+_inside: dict[object, None] = {}
+_is_owed = False
+
+
+def uncollected(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Has no garbage collected while `function` runs, whichever other threads begin or end to do the same meanwhile."""
+
+    @wraps(function)
+    def alone(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        global _is_owed
+        token = object()
+        try:
+            # First: from here on nobody else turns it on again. No other thread comes in between two stores, either.
+            _inside[token] = None
+            if gc.isenabled():
+                _is_owed = True
+            gc.disable()
+            return function(*args, **kwargs)
+        finally:
+            del _inside[token]
+            if _is_owed and not _inside:
+                _is_owed = False
+                gc.enable()
+
+    return alone
+
+
+# Runs steps through. Garbage is collected before or after them.
+without_collecting: Callable[[Iterable[Any]], None] = uncollected(run_through)
 
 
 def stores(objects: Iterable[Any], name: str, values: Iterable[Any]) -> Iterator[None]:

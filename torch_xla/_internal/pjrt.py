@@ -3,8 +3,11 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from .._engine import refused_names
 from .._engine.distributed import launch
 from ..distributed.xla_multiprocessing import spawn as _spawn
+
+__getattr__ = refused_names.asked_of(__name__)
 
 
 def spawn(

@@ -1,6 +1,13 @@
-"""The TPU of this machine, if it has one. No client is started."""
+"""The TPU of this machine, if it has one, and the place of this process. Only one function here starts a client:
+`num_expected_global_devices`.
+"""
 
+from .. import runtime
+from .._engine import refused_names
 from .._engine.client import tpu_host
+from .._engine.distributed import launch
+
+__getattr__ = refused_names.asked_of(__name__)
 
 
 def num_available_chips() -> int:
@@ -39,3 +46,36 @@ def get_tpu_env() -> dict[str, str]:
 def get_tpu_type() -> str:
     """The accelerator's type without its size: `"v4"` of a `v4-8`. Raises `OSError` as `get_tpu_env` does."""
     return tpu_host.environment()["ACCELERATOR_TYPE"].partition("-")[0]
+
+
+def num_expected_global_devices() -> int:
+    """How many devices all processes of the program have: `torch_xla.runtime.global_device_count()`."""
+    return runtime.global_device_count()
+
+
+def num_local_processes() -> int:
+    """How many processes `torch_xla.launch` starts on this machine: one for each device.
+
+    >>> from torch_xla._internal import tpu
+    >>> tpu.num_local_processes() >= 1
+    True
+    """
+    return launch.device_count()
+
+
+def task_id() -> int:
+    """Which of all processes this is: `torch_xla.runtime.process_index()`."""
+    return runtime.process_index()
+
+
+def worker_id() -> int:
+    """Which machine this is, of those that take part: `torch_xla.runtime.host_index()`."""
+    return runtime.host_index()
+
+
+def discover_master_worker_ip(use_localhost: bool = True) -> str:
+    """The address of the machine that runs process 0: `torch_xla.runtime.get_master_ip()`.
+
+    On one machine that is "127.0.0.1", whatever `use_localhost` says: nobody else takes part.
+    """
+    return runtime.get_master_ip()

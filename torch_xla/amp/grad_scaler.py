@@ -4,6 +4,8 @@ from typing import Any
 
 import torch
 
+from .._engine.distributed.units import found_by_any
+
 
 class GradScaler(torch.amp.GradScaler):
     """Scales the loss up, the gradients down again, and skips steps whose gradients overflowed.
@@ -12,7 +14,7 @@ class GradScaler(torch.amp.GradScaler):
     device, without a wait, by every optimizer that can: those of `torch_xla.amp.syncfree`, and those of `torch.optim`
     made with `fused=True`. Other optimizers make `step` wait for the answer, and the wait is counted. With
     `use_zero_grad` none waits: gradients that overflowed become zeros, and the optimizer takes its step with them
-    (momentum and weight decay go on).
+    (momentum and weight decay go on). Processes that divide a model (`XlaFullyShardedDataParallel`) skip together.
 
     >>> import torch, torch_xla
     >>> from torch_xla.amp import GradScaler, autocast, syncfree
@@ -38,6 +40,11 @@ class GradScaler(torch.amp.GradScaler):
     ) -> None:
         self._use_zero_grad = use_zero_grad
         super().__init__("xla", init_scale, growth_factor, backoff_factor, growth_interval, enabled)
+
+    def _unscale_grads_(self, optimizer: torch.optim.Optimizer, *others: Any) -> dict[torch.device, torch.Tensor]:
+        found = super()._unscale_grads_(optimizer, *others)
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        return {device: found_by_any(each, parameters) for device, each in found.items()}
 
     def _maybe_opt_step(self, optimizer: torch.optim.Optimizer, optimizer_state: Any, *args: Any, **kwargs: Any) -> Any:
         if not self._use_zero_grad:

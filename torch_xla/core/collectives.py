@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import torch
 
 from .._engine import config
-from .._engine.client import coordination, processes
+from .._engine.client import coordination, platform, processes
 from .._engine.distributed import channels, differentiable, replicas
 from .._engine.distributed import collectives as exchange
 from .._engine.host import evaluate
@@ -400,6 +400,8 @@ def xla_rendezvous(payload: bytes = b"", ordinals: Sequence[int] | None = None, 
     if not isinstance(payload, (bytes, bytearray)):
         raise TypeError(f"rendezvous({tag!r}): the payload is {type(payload).__name__}; expected bytes")
     replicas.check_groups("rendezvous", [list(ordinals)] if ordinals else None)
+    if processes.process_count() > 1:
+        platform.local_devices()  # which all start together: who is here keeps nobody waiting who uses them first
     return coordination.exchange(str(tag), bytes(payload))
 
 
@@ -435,12 +437,15 @@ def do_on_ordinals(target: Callable[..., Any], data: Any = (), ordinals: Collect
 
 
 def _fetch_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The gradients of all parameters of an optimizer that have one: what is written to them reaches the parameters."""
+    """The gradients of an optimizer's parameters that are not averaged yet; what is written reaches the parameters.
+
+    Those of a model divided by `XlaFullyShardedDataParallel` among all processes are averaged by its backward pass.
+    """
     return replicas.gradients_of(optimizer)
 
 
 def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Groups = None, pin_layout: bool = True) -> None:
-    """Averages the gradients of an optimizer's parameters over the replicas, in place.
+    """Averages the gradients of an optimizer's parameters over the replicas, in place, unless they are averaged.
 
     >>> import torch, torch_xla.core.xla_model as xm
     >>> xm.reduce_gradients(torch.optim.SGD(torch.nn.Linear(2, 2).to("xla").parameters(), lr=0.1))

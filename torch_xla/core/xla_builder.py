@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from .._engine import refused_names
 from .._engine.export import computations
 from .._engine.interop import building, functions
+from .._engine.private.torch import constant_in_graphs
 from .._engine.record import placeholders
 from .builder_op import Op as Op
 from .builder_op import create_computation as create_computation
@@ -63,7 +65,7 @@ def xla_computation_as_func(computation: Any, name: str | None = None) -> Callab
     It gives a tensor, or a tuple of them. Gradients are JAX's; a while loop has none.
     """
     called = name or computation.name
-    return lambda *tensors: functions.call(computation, tensors, {}, called)
+    return lambda *tensors: call_jax(computation, tensors, {}, called)
 
 
 class XlaCallable:
@@ -109,7 +111,7 @@ class JaxCallable:
         return functions.hlo_text(self.function, args, kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return functions.call(self.function, args, kwargs)
+        return call_jax(self.function, args, kwargs)
 
 
 def call_jax(
@@ -123,14 +125,44 @@ def call_jax(
 
     Tensors on `xla` among the arguments, in any nesting, reach it as arrays; the result has the structure that the
     function returns, with tensors. It has gradients. The function is traced once for each structure, size and dtype;
-    programs are told apart by what it traces to, so `override_hash` is not needed and ignored.
+    programs are told apart by what it traces to, so `override_hash` is not needed and ignored. Bodies of scans, loops
+    and branches may call it, and graphs of `torch.compile`, unless it calls Python on the host.
 
     >>> import jax.numpy as jnp, torch
     >>> from torch_xla.core.xla_builder import call_jax
     >>> call_jax(jnp.add, (torch.ones(2, device="xla"), torch.ones(2, device="xla")))
     tensor([2., 2.], device='xla:0')
     """
+    if torch.compiler.is_dynamo_compiling():
+        leaves, tree = pytree.tree_flatten((args, kwargs or {}))
+        tensors, named = [], []
+        for leaf in leaves:
+            named.append(f"{functions.PLACE}{len(tensors)}" if isinstance(leaf, torch.Tensor) else leaf)
+            if isinstance(leaf, torch.Tensor):
+                tensors.append(leaf)
+        kinds = tuple((tuple(each.shape), each.dtype, each.device.type) for each in tensors)
+        found = _described(jax_func, pytree.tree_unflatten(named, tree), kinds, name)
+        if found is not None:
+            called, order, nested = found
+            results = torch.ops.xla.jax_function(called, [tensors[place] for place in order])
+            return _filled(nested, results)
     return functions.call(jax_func, args, kwargs or {}, name)
+
+
+def _filled(nested: Any, results: Sequence[torch.Tensor]) -> Any:
+    """The results as `functions.described` says that they nest."""
+    if not isinstance(nested, tuple):
+        return nested if nested is None else results[nested]
+    kind, *parts = nested
+    if kind == "dict":
+        return {name: _filled(part, results) for name, part in parts}
+    found = [_filled(part, results) for part in parts]
+    return found if kind == "list" else tuple(found)
+
+
+@constant_in_graphs
+def _described(*arguments: Any) -> Any:
+    return functions.described(*arguments)
 
 
 def _jax_to_xla_computation_cache_elements() -> int:

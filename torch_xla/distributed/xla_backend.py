@@ -17,10 +17,24 @@ import torch.distributed
 
 from .._engine.distributed import backend
 from .._engine.distributed.process_group import XlaGroup
+from .._engine.private.c10d import OptionsOfBackend
 
 
 class ProcessGroupXla(XlaGroup):
     """A group of processes of the program. `torch.distributed` makes it; collectives on it are recorded."""
+
+    class Options(OptionsOfBackend):
+        """What `torch.distributed.new_group(pg_options=...)` takes: `timeout`, a `timedelta`, which decides nothing.
+
+        `XLA_COLLECTIVE_TIMEOUT` says how long a collective waits for a process that does not come.
+
+        >>> from torch_xla.distributed.xla_backend import ProcessGroupXla
+        >>> ProcessGroupXla.Options().backend
+        'xla'
+        """
+
+        def __init__(self, timeout: timedelta = timedelta(minutes=30)) -> None:
+            super().__init__("xla", timeout)
 
 
 backend.register(ProcessGroupXla)
@@ -34,12 +48,28 @@ def new_xla_process_group(
 ) -> Any:
     """A process group over `ranks`, all by default, in the order they have: what `torch.distributed.new_group` gives.
 
-    Every process of the program calls it. The arguments are those of `new_group`. Raises `NotImplementedError` for
-    `pg_options`: groups along a mesh are made by `torch.distributed.device_mesh.init_device_mesh("xla", ...)`.
+    Every process of the program calls it. The arguments are those of `new_group`. `pg_options` may also be
+    `{"xla_pg_options": {"mesh": groups}}`, a list of lists of ranks that says which processes exchange at the same time
+    in other groups; by default the others are divided into groups of the same size, in order.
+
+    Raises `NotImplementedError` for `"spmd": True` there: under SPMD one process drives all devices, and tensors are
+    divided over `torch_xla.distributed.spmd.Mesh`. Raises `ValueError` if no group of the mesh is `ranks`, and
+    `TypeError` for other options.
     """
-    if pg_options is not None:
-        raise NotImplementedError(
-            f"new_xla_process_group(): pg_options is {pg_options!r}; groups along a mesh are made by "
-            f'torch.distributed.device_mesh.init_device_mesh("xla", shape)'
-        )
-    return torch.distributed.new_group(None if ranks is None else list(ranks), timeout, backend)
+    given, mesh = pg_options, None
+    if isinstance(pg_options, dict):
+        if set(pg_options) != {"xla_pg_options"} or not set(pg_options["xla_pg_options"]) <= {"mesh", "spmd"}:
+            raise TypeError(
+                f"new_xla_process_group(): expected pg_options of the form "
+                f'{{"xla_pg_options": {{"mesh": [[0, 1], [2, 3]]}}}}, got {pg_options!r}'
+            )
+        if pg_options["xla_pg_options"].get("spmd"):
+            raise NotImplementedError(
+                "new_xla_process_group(): under SPMD one process drives all devices, and no group of processes "
+                "exchanges anything. Divide tensors over a torch_xla.distributed.spmd.Mesh"
+            )
+        given, mesh = None, pg_options["xla_pg_options"].get("mesh")
+    group: Any = torch.distributed.new_group(None if ranks is None else list(ranks), timeout, backend, given)
+    if mesh is not None and isinstance(group, ProcessGroupXla):
+        group.exchange_in(mesh)
+    return group

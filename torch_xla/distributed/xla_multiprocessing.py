@@ -11,7 +11,10 @@ import torch
 import torch.multiprocessing
 from torch import nn
 
+from .._engine import refused_names
 from .._engine.distributed import launch
+
+__getattr__ = refused_names.asked_of(__name__)
 
 # A lock of the spawn context can be handed to processes of every start method; one of the fork context cannot.
 _LOCKS = torch.multiprocessing.get_context("spawn")

@@ -1,5 +1,6 @@
 """Functions that are traced once instead of at every call, and functions of JAX."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,8 @@ from torch.func import functional_call
 
 from .._engine import refused_names
 from .._engine.dynamo.captures import Stage
-from .._engine.interop import functions, pure
+from .._engine.interop import pure
+from ..core.xla_builder import call_jax
 
 __getattr__ = refused_names.asked_of(__name__)
 
@@ -19,7 +21,8 @@ def assume_pure(fn: Callable[..., Any] | None = None, *, add_rng_seed_argument: 
 
     `fn` takes and returns tensors on `xla` and other values, nested as you like. It is traced once for each structure,
     size, dtype and hashable value of its arguments; every later call records a single operation, with gradients.
-    Parameters must be arguments (`PureModule` passes them), and `fn` must not read or change anything else.
+    Parameters must be arguments (`PureModule` passes them), and `fn` must not read or change anything else. In the body
+    of a scan, loop or branch it is traced with it.
     Random numbers in it are new at every call; with `add_rng_seed_argument`, the keyword `rng_seed` (an int) decides.
 
     >>> import torch, torch_xla
@@ -32,14 +35,27 @@ def assume_pure(fn: Callable[..., Any] | None = None, *, add_rng_seed_argument: 
     tensor([4., 4.], device='xla:0')
     """
     if fn is None:
-        return lambda function: pure.assume_pure(function, add_rng_seed_argument)
-    return pure.assume_pure(fn, add_rng_seed_argument)
+        return lambda function: _assume_pure(function, add_rng_seed_argument)
+    return _assume_pure(fn, add_rng_seed_argument)
+
+
+def _assume_pure(function: Callable[..., Any], takes_seed: bool) -> Callable[..., Any]:
+    run = pure.assume_pure(function, takes_seed)
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        # In a graph of torch.compile its operators stand by themselves: that is traced once, too.
+        if torch.compiler.is_dynamo_compiling() and not takes_seed:
+            return function(*args, **kwargs)
+        return run(*args, **kwargs)
+
+    return called
 
 
 def assume_pure_torch(func: Callable[..., Any], use_cache: bool = False) -> Callable[..., Any]:
     """The same as `assume_pure(func)`: what was traced is kept in either case, and has gradients."""
     del use_cache
-    return pure.assume_pure(func, False)
+    return _assume_pure(func, False)
 
 
 def make_fake_inputs(input: Any) -> Any:
@@ -63,7 +79,7 @@ def j2t_autograd(fn: Callable[..., Any]) -> Callable[..., Any]:
     >>> x.grad
     tensor([2., 2.], device='xla:0')
     """
-    return lambda *args, **kwargs: functions.call(fn, args, kwargs)
+    return lambda *args, **kwargs: call_jax(fn, args, kwargs)
 
 
 class PureModule(nn.Module):
@@ -83,7 +99,7 @@ class PureModule(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        self._pure = pure.assume_pure(_call_module, False)
+        self._pure = _assume_pure(_call_module, False)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own result."""

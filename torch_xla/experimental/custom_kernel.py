@@ -15,9 +15,11 @@ from torch import Tensor
 
 from .._engine import dtypes, refused_names
 from .._engine.client import platform
-from .._engine.interop import custom_calls, functions, pallas
+from .._engine.interop import custom_calls, pallas
 from .._engine.lowering.kernels import attention, grouped
 from .._engine.metrics import counters
+from .._engine.private.torch import constant_in_graphs
+from ..core.xla_builder import call_jax
 from .flash_attention import FlashAttention as FlashAttention
 from .flash_attention import fa_custom_backward as fa_custom_backward
 from .flash_attention import fa_custom_backward_fake as fa_custom_backward_fake
@@ -91,16 +93,14 @@ def make_kernel_from_pallas(
     >>> add_tensors(torch.ones(8, device="xla"), torch.ones(8, device="xla")).sum().item()
     16.0
     """
-    slow = pallas.interpreted(kernel)
+    slow = pallas.Interpreted(kernel)
     name = getattr(kernel, "__name__", "pallas")
 
     @functools.wraps(kernel)
     def call(*args: Any, **kwargs: Any) -> Any:
-        on_host = platform.device_type() == "CPU"
-        if on_host:
-            warnings.warn(f"the Pallas kernel {name} is interpreted on the CPU, which is slow", stacklevel=2)
+        on_host = _is_interpreted(name)
         promised = [(tuple(size), dtype) for size, dtype in output_shape_dtype_fn(*args)]
-        result = functions.call(slow if on_host else kernel, args, kwargs, name)
+        result = call_jax(slow if on_host else kernel, args, kwargs, name)
         results = list(result) if isinstance(result, list | tuple) else [result]
         given = [(tuple(each.shape), each.dtype) for each in results]
         if given != promised:
@@ -108,6 +108,14 @@ def make_kernel_from_pallas(
         return results[0] if len(results) == 1 else tuple(results)
 
     return call
+
+
+@constant_in_graphs
+def _is_interpreted(name: str) -> bool:
+    on_host = platform.device_type() == "CPU"
+    if on_host:
+        warnings.warn(f"the Pallas kernel {name} is interpreted on the CPU, which is slow", stacklevel=3)
+    return on_host
 
 
 def gmm(
@@ -131,7 +139,7 @@ def gmm(
     torch.Size([5, 4])
     """
     arguments = (lhs, rhs, group_sizes, bool(transpose_rhs), group_offset)
-    result: Tensor = functions.call(grouped.grouped_product, arguments, {}, "gmm")
+    result: Tensor = call_jax(grouped.grouped_product, arguments, {}, "gmm")
     return result
 
 
@@ -155,7 +163,7 @@ def tgmm(
     3.0
     """
     arguments = (lhs, rhs, group_sizes, group_offset, num_actual_groups)
-    result: Tensor = functions.call(grouped.grouped_outer_product, arguments, {}, "tgmm")
+    result: Tensor = call_jax(grouped.grouped_outer_product, arguments, {}, "tgmm")
     return result
 
 

@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._engine.interop import functions
 from .._engine.lowering.kernels import attention
+from .._engine.private.torch import is_traced
+from ..core.xla_builder import call_jax
 
 fa_custom_forward = torch.ops.xla.fa_custom_forward
 fa_custom_backward = torch.ops.xla.fa_custom_backward
@@ -117,10 +118,10 @@ def flash_attention(
         raise ValueError("flash_attention() takes segment ids of both queries and keys, or of none")
     if ab is not None:
         ab = ab.expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or is_traced():  # also in the body of a scan
         settings = (bool(causal), q_segment_ids, kv_segment_ids, float(sm_scale), ab, None, None, [True] * 3)
         found: Tensor = fa_custom_forward(q, k, v, *settings)[0]
         return found
     arguments = (q, k, v, ab, q_segment_ids, kv_segment_ids, bool(causal), float(sm_scale))
-    result: Tensor = functions.call(attention.attention, arguments, {}, "flash_attention")
+    result: Tensor = call_jax(attention.attention, arguments, {}, "flash_attention")
     return result

@@ -4,8 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from .._engine.dynamo import loops
+from .scan import scan
 
 
 def while_loop(
@@ -18,8 +20,9 @@ def while_loop(
 
     `carried_inputs` is a tuple of tensors and numbers, nested as you like; `body_fn` returns the same with the same
     sizes and dtypes, and `cond_fn` a tensor of one element. Both may close over tensors and draw random numbers. They
-    are traced at every call, once each; equal ones share a program. The result has no gradient, as it is not known how
-    many rounds there will be: use `torch_xla.experimental.scan` where it is.
+    are traced at every call, once each; equal ones share a program. As it is not known how many rounds there will be,
+    there is no gradient, and `backward()` raises `RuntimeError`: use `fori_loop` or `torch_xla.experimental.scan` where
+    it is. Assertions on values inside are left out.
 
     Raises `ValueError` where `body_fn` returns something else than it carries, `TypeError` for a condition that is no
     tensor of one element, `RuntimeError` where the body writes to a tensor it closes over.
@@ -43,7 +46,8 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], *input_value
     """Runs `value = body_fun(i, *value)` on the device for `i` from `lower` to `upper` - 1: numbers or tensors.
 
     `body_fun` returns the next value: one tensor for one, a tuple for several, of the same sizes and dtypes. The result
-    is the last value in the same form. As `while_loop`, it has no gradient.
+    is the last value in the same form. Between two Python integers it has gradients, as `scan`; with a tensor as bound
+    it has none, as `while_loop`.
 
     >>> import torch
     >>> from torch_xla.experimental.fori_loop import fori_loop
@@ -52,12 +56,28 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], *input_value
     """
     if not input_value:
         raise TypeError("fori_loop() needs at least one value that the body changes")
-    limit = loops.as_tensor(upper).to(torch.int64)
+    if isinstance(lower, int) and isinstance(upper, int) and torch.is_grad_enabled():
+        results = _counted(range(lower, upper), body_fun, input_value)
+    else:
+        limit = loops.as_tensor(upper).to(torch.int64)
 
-    def once(i: torch.Tensor, *value: Any) -> tuple[Any, ...]:
-        result = body_fun(i, *value)
-        return (i + 1, *(result if isinstance(result, tuple | list) else (result,)))
+        def once(i: torch.Tensor, *value: Any) -> tuple[Any, ...]:
+            return (i + 1, *_as_tuple(body_fun(i, *value)))
 
-    start = loops.as_tensor(lower).to(torch.int64)
-    _, *results = loops.while_loop(lambda i, *_: i < limit, once, (start, *input_value))
+        start = loops.as_tensor(lower).to(torch.int64)
+        _, *results = loops.while_loop(lambda i, *_: i < limit, once, (start, *input_value))
     return results[0] if len(results) == 1 else tuple(results)
+
+
+def _counted(rounds: range, body: Callable[..., Any], start: Sequence[Any]) -> Sequence[Any]:
+    start = pytree.tree_map(loops.as_tensor, tuple(start))
+    if not rounds:
+        return start
+    numbers = torch.arange(rounds.start, rounds.stop, device=pytree.tree_leaves(start)[0].device)
+    results: Sequence[Any]
+    results, _ = scan(lambda value, i: (_as_tuple(body(i, *value)), None), start, numbers)
+    return results
+
+
+def _as_tuple(result: Any) -> tuple[Any, ...]:
+    return tuple(result) if isinstance(result, tuple | list) else (result,)

@@ -28,6 +28,7 @@ def gradient_accumulation(
     iterable_tensors: Sequence[torch.Tensor],
     model: torch.nn.Module,
     *carried_tensors: torch.Tensor,
+    is_step_pure: bool = False,
 ) -> Any:
     """Calls `train_step(*slices, *carried)` for each slice of the tensors along their first dimension, on the device.
 
@@ -36,6 +37,9 @@ def gradient_accumulation(
     the gradients of each loss by the model's parameters are added up, and then to `parameter.grad`. The result is the
     sum of the losses, and behind it what the carried tensors became. Dropout differs from slice to slice, and buffers
     of the model that a step writes to are written.
+
+    With `is_step_pure`, `train_step` is traced once for each kind of arguments, else at every call: it must do nothing
+    but compute, and a function that is made anew is taken for the same if its code and what it closes over are.
 
     Raises `ValueError` for tensors of unequal lengths, or what `train_step` must not return.
 
@@ -53,4 +57,4 @@ def gradient_accumulation(
         raise ValueError(
             f"gradient_accumulation() takes tensors of one length along their first dimension; got {shapes}"
         )
-    return accumulation.accumulate(train_step, list(iterable_tensors), model, carried_tensors)
+    return accumulation.accumulate(train_step, list(iterable_tensors), model, carried_tensors, is_step_pure)

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from .._engine.interop import functions
 from .._engine.lowering.kernels import paged_attention as pages
+from ..core.xla_builder import call_jax
 
 
 def paged_attention(
@@ -33,7 +33,7 @@ def paged_attention(
     """
     cap = None if attn_logits_soft_cap is None else float(attn_logits_soft_cap)
     arguments = (q, k_pages, v_pages, lengths, page_indices, cap)
-    result: Tensor = functions.call(pages.paged_attention, arguments, {}, "paged_attention")
+    result: Tensor = call_jax(pages.paged_attention, arguments, {}, "paged_attention")
     return result
 
 

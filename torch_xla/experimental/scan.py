@@ -1,16 +1,19 @@
 """Loops over the slices of tensors: the body is traced and compiled once, however many rounds there are."""
 
+import inspect
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch._higher_order_ops.associative_scan import associative_scan as _associative_scan
+from torch._higher_order_ops.scan import scan as _scan
 from torch.utils import _pytree as pytree
 
 from .._engine import refused_names
 from .._engine.dynamo import scanning
 from .._engine.dynamo.scanning import default_partition as default_partition
+from .._engine.private.torch import constant_in_graphs, must_be_one_graph
 from ..core.builder_parameters import Parameters
 from ..core.builder_slices import dynamic_slice as dynamic_slice
 from ..core.builder_slices import dynamic_update_slice as dynamic_update_slice
@@ -36,8 +39,11 @@ def scan(
 
     `partition_fn` tells what the backward pass reads and what it computes again: `default_partition` keeps what the
     forward pass computed, `functorch.compile.min_cut_rematerialization_partition` the least that the rest follows from.
-    With `is_fn_pure`, `fn` is traced once for each kind of arguments, else at every call. Gradients of gradients are
-    not available.
+    With `is_fn_pure`, `fn` is traced once for each kind of arguments, else at every call. Gradients have gradients in
+    turn; they go through the rounds once more. Assertions on values inside `fn` are left out.
+
+    `torch.compile` ends a graph at it. With `fullgraph=True` PyTorch's own scan takes its place in the graph: `fn` may
+    then write to nothing that it closes over, and `partition_fn` must be as it stands.
 
     Raises `ValueError` for a body that returns something else than it carries, and for `xs` that are empty or of
     unequal lengths.
@@ -57,13 +63,17 @@ def scan(
     """
     if not callable(fn):
         raise ValueError(f"scan() takes a function of carry and slice; got a {type(fn).__name__}")
+    if torch.compiler.is_dynamo_compiling() and partition_fn is default_partition and _must_be_one_graph():
+        return _in_one_graph(fn, init, xs)
     _length(xs)
-    known = _recipes.setdefault(fn, {}) if is_fn_pure else {}
+    # Inside of another body what `fn` closes over may belong to that body.
+    is_kept = is_fn_pure and not scanning.is_traced() and not inspect.ismethod(fn)
+    known = _recipes.setdefault(fn, {}) if is_kept else {}
     leaves, tree = pytree.tree_flatten((init, xs))
     key = (tree, partition_fn, torch.is_grad_enabled(), *map(_kind, leaves))
     recipe = known.get(key)
     if recipe is None:
-        recipe = known[key] = scanning.trace(fn, init, xs)
+        recipe = known[key] = scanning.trace(_weakly(fn) if is_kept else fn, init, xs)
     return scanning.run(recipe, init, xs, partition_fn)
 
 
@@ -79,6 +89,28 @@ def associative_scan(fn: Callable[[Any, Any], Any], xs: Any, reverse: bool = Fal
     tensor([1., 3., 3.], device='xla:0')
     """
     return _associative_scan(fn, xs, dim, reverse, combine_mode="generic")
+
+
+@constant_in_graphs
+def _must_be_one_graph() -> bool:
+    return must_be_one_graph()
+
+
+def _in_one_graph(fn: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any) -> tuple[Any, Any]:
+    """PyTorch's scan, which knows no results that are its arguments and no writes to those."""
+
+    def body(carry: Any, x: Any) -> Any:
+        result = fn(*pytree.tree_map_only(torch.Tensor, torch.clone, (carry, x)))
+        return pytree.tree_map_only(torch.Tensor, torch.clone, result)
+
+    found: tuple[Any, Any] = _scan(body, init, xs)
+    return found
+
+
+def _weakly(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, which what is kept of it does not keep."""
+    found: Any = weakref.ref(function)
+    return lambda *args: found()(*args)
 
 
 def _length(xs: Any) -> int:

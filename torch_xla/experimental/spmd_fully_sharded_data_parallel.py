@@ -1,12 +1,13 @@
 """FSDPv2: parameters and activations divided along one axis of a mesh, the partitioner doing the rest."""
 
-import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from .._engine.record.barrier import delayed
 from ..distributed import spmd as xs
 from ..distributed.spmd.tensor_sharding import parts_along
 from ..distributed.spmd.xla_sharded_tensor import is_divided
@@ -17,10 +18,17 @@ AXIS = "fsdp"
 class SpmdFullyShardedDataParallel(nn.Module):
     """Divides the parameters of `module`, on `xla`, along the axis "fsdp" of a mesh, and its output along the batch.
 
-    Each parameter is divided in its longest dimension that the axis divides evenly; one that was marked before, for
-    tensor parallelism, stays as it is. XLA gathers a layer's parameters where it computes, and scatters gradients. The
-    output, or the first tensor of a tuple, is divided along its first dimension by "fsdp", and by `extra_data_axis`
-    outside of it if there is one; `shard_output(output, mesh)` marks outputs of another form.
+    A module on the CPU is moved to `xla` first.
+
+    Each parameter is divided in its longest dimension that the axis divides evenly, a large one that has none in its
+    longest; one that was marked before, for tensor parallelism, stays as it is. XLA gathers a layer's parameters where
+    it computes, and scatters gradients. The output, or the first tensor of a tuple, is divided along its first
+    dimension by "fsdp", and by `extra_data_axis` outside of it if there is one; `shard_output(output, mesh)` marks
+    outputs of another form.
+
+    What was gathered is dropped after a layer's forward pass, and gathered again for its backward pass. With
+    `reshard_after_forward=False` it is kept: a third less is sent, and all layers are whole at the end of the forward
+    pass.
 
     `mesh` is by default the global one. `auto_wrap_policy(module, recurse, numel)` says which modules inside are
     wrapped too, by `auto_wrapper_callable(module, mesh=..., extra_data_axis=...)`, which is this class by default. In
@@ -41,6 +49,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
         auto_wrap_policy: Callable[..., bool] | None = None,
         auto_wrapper_callable: Callable[..., nn.Module] | None = None,
         extra_data_axis: str | None = None,
+        reshard_after_forward: bool = True,
     ) -> None:
         super().__init__()
         mesh = mesh or xs.get_global_mesh()
@@ -54,15 +63,21 @@ class SpmdFullyShardedDataParallel(nn.Module):
                 raise ValueError(f"SpmdFullyShardedDataParallel(): {mesh} has no axis {axis!r}")
         if isinstance(module, SpmdFullyShardedDataParallel):
             raise ValueError("SpmdFullyShardedDataParallel(): the module is wrapped already")
+        if any(parameter.device.type == "cpu" for parameter in module.parameters()):
+            module.to("xla")  # Transformers' Trainer leaves that to the wrapper
         if auto_wrap_policy is not None:
             wrap = auto_wrapper_callable or SpmdFullyShardedDataParallel
-            _wrap_inside(module, auto_wrap_policy, wrap, {"mesh": mesh, "extra_data_axis": extra_data_axis})
+            options: dict[str, Any] = {"mesh": mesh, "extra_data_axis": extra_data_axis}
+            if not reshard_after_forward:
+                options["reshard_after_forward"] = False
+            _wrap_inside(module, auto_wrap_policy, wrap, options)
         self._orig_module = module
         self._mesh = mesh
         self._shard_output = shard_output
+        self._reshard_after_forward = reshard_after_forward
         self._data_axes = (extra_data_axis, AXIS) if extra_data_axis else AXIS
-        for name, parameter in _own_parameters(module):
-            _divide(name, parameter, mesh)
+        for parameter in _own_parameters(module):
+            _divide(parameter, mesh)
 
     @property
     def module(self) -> nn.Module:
@@ -71,7 +86,8 @@ class SpmdFullyShardedDataParallel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module gives, with its output divided."""
-        output = self._orig_module(*args, **kwargs)
+        with self._gathered_again():
+            output = self._orig_module(*args, **kwargs)
         if self._shard_output is not None:
             self._shard_output(output, self._mesh)
             return output
@@ -87,6 +103,18 @@ class SpmdFullyShardedDataParallel(nn.Module):
             xs.mark_sharding(first, self._mesh, (self._data_axes, *[None] * (first.dim() - 1)))
         return output
 
+    def _gathered_again(self) -> Any:
+        """A block whose backward pass reads parameters anew, instead of what the forward pass had gathered of them."""
+        if not self._reshard_after_forward or torch.compiler.is_compiling():
+            return nullcontext()
+        own = {parameter.untyped_storage()._cdata for parameter in self._orig_module.parameters()}
+
+        def pack(tensor: torch.Tensor) -> Any:
+            is_parameter = tensor.device.type == "xla" and tensor.untyped_storage()._cdata in own
+            return _Parameter(tensor, tensor._version) if is_parameter else tensor
+
+        return torch.autograd.graph.saved_tensors_hooks(pack, _read_again)
+
     def __getattr__(self, name: str) -> Any:
         """An attribute of this module, or of the wrapped one."""
         try:
@@ -101,40 +129,53 @@ class SpmdFullyShardedDataParallel(nn.Module):
         return self._orig_module[key]  # type: ignore[index]
 
 
+class _Parameter(NamedTuple):
+    """What the backward pass needs of a parameter, or of a view of it."""
+
+    tensor: torch.Tensor
+    version: int
+
+
+def _read_again(saved: Any) -> torch.Tensor:
+    if not isinstance(saved, _Parameter):
+        return saved  # type: ignore[no-any-return]
+    if saved.tensor._version != saved.version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation: a "
+            f"parameter of shape {list(saved.tensor.shape)} is at version {saved.tensor._version}; expected version "
+            f"{saved.version} instead. Call backward() before the optimizer's step."
+        )
+    (again,) = delayed([saved.tensor])
+    return again
+
+
 def _parts(mesh: xs.Mesh, axes: str | tuple[str, ...]) -> int:
     names = (axes,) if isinstance(axes, str) else axes
     return parts_along(mesh, tuple(list(mesh.shape()).index(name) for name in names))
 
 
-def _own_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+def _own_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
     """Those that no wrapper inside has divided."""
     if isinstance(module, SpmdFullyShardedDataParallel):
         return
-    yield from module.named_parameters(recurse=False)
-    for name, child in module.named_children():
-        for inside, parameter in _own_parameters(child):
-            yield f"{name}.{inside}", parameter
+    yield from module.parameters(recurse=False)
+    for child in module.children():
+        yield from _own_parameters(child)
 
 
-def _divide(name: str, parameter: nn.Parameter, mesh: xs.Mesh) -> None:
+def _divide(parameter: nn.Parameter, mesh: xs.Mesh) -> None:
     if not parameter.dim() or is_divided(parameter):
         return
     parts = _parts(mesh, AXIS)
     fitting = [dim for dim, length in enumerate(parameter.shape) if length and length % parts == 0]
-    if not fitting:
-        if parameter.numel() >= _WORTH_TELLING:
-            warnings.warn(
-                f"SpmdFullyShardedDataParallel: {name} of shape {list(parameter.shape)} stays whole on each device: "
-                f"the {parts} devices along 'fsdp' divide none of its dimensions. Pad one of them.",
-                stacklevel=3,
-            )
+    if not fitting and parameter.numel() < _WORTH_PADDING:
         return
-    longest = max(fitting, key=lambda dim: parameter.shape[dim])
+    longest = max(fitting or range(parameter.dim()), key=lambda dim: parameter.shape[dim])
     xs.mark_sharding(parameter, mesh, tuple(AXIS if dim == longest else None for dim in range(parameter.dim())))
 
 
-# So many elements a parameter has whose copies on each device somebody may want to know of.
-_WORTH_TELLING = 1 << 16
+# So many elements a parameter has whose copies on each device cost more than parts of different sizes.
+_WORTH_PADDING = 1 << 16
 
 
 def _wrap_inside(

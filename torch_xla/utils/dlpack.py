@@ -29,6 +29,8 @@ def from_dlpack(ext_tensor: Any) -> torch.Tensor:
     CPU tensors of PyTorch, NumPy arrays and JAX arrays are such objects. Memory that no device of this process reaches
     is copied to the current one. What is shared must not be written to by its owner as long as the tensor is in use:
     operations run later than they are recorded. Writing to the tensor moves it to memory of its own.
+    Memory of an `xla` tensor that was not written to since comes back as that tensor's: both share a storage. So it
+    does by `torch.asarray(capsule)`; `torch.from_dlpack(capsule)` gives a CPU tensor if the memory is the host's.
 
     >>> import numpy as np
     >>> from torch_xla.utils.dlpack import from_dlpack

@@ -76,6 +76,7 @@ def test_the_setting_names_the_folder_until_the_program_does(tmp_path: Path, mon
     assert [file.name for file in tmp_path.iterdir()] == ["somewhere.pt"]
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
     run(tmp_path / "a", "cpu")
     run(tmp_path / "b", "cpu", mistake=1.0)

@@ -142,9 +142,8 @@ def goes_on(model: nn.Module, name: str) -> bool:
     return one == pytest.approx(two, rel=1e-5) and losses[0].item() != pytest.approx(losses[1].item(), rel=1e-2)
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == "nested" else pytest.param(name, marks=pytest.mark.slow) for name in OPTIONS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPTIONS)
 def test_it_trains_as_one_process_and_its_checkpoints_become_the_model(name: str, tmp_path: Path) -> None:
     alone = Network()
     expected, _ = train(alone, None)
@@ -175,6 +174,12 @@ def memory(width: int, layers: int) -> list[tuple[float, float]]:
         dist.init_process_group("xla", init_method="xla://")
     makers = (sharded_memory.replicated, sharded_memory.divided)
     return [sharded_memory.measure(make, width, layers) for make in makers]
+
+
+def test_checkpoints_of_pytorch_xla_2_are_told(tmp_path: Path) -> None:
+    torch.save({"model": {}, "shard_metadata": {"shard_info": {}, "world_size": 1, "rank": 0}}, tmp_path / "old_0.pth")
+    with pytest.raises(ValueError, match=r"old_0.pth was not written by.*\['rank', .*PyTorch/XLA 2 together there"):
+        consolidate_sharded_model_checkpoints(f"{tmp_path}/old", "_*.pth")
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support import compiler
 from torch_xla.experimental.distributed_checkpoint import CheckpointManager
 
 ROOT = Path(__file__).parents[3]
@@ -16,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 def run(folder: Path, what: str, devices: int) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PJRT_", "XLA_", "CPU_"))}
     if devices > 1:
-        environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+        environment["XLA_FLAGS"] = compiler.with_devices(devices)
     command = [sys.executable, "-W", "ignore", "-m", "tests.support.sharded_checkpoints", str(folder), what]
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
 

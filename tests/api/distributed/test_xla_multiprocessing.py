@@ -42,6 +42,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
 def test_a_child_runs_the_function_and_tells_what_it_raised(tmp_path: Path, start_method: str) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)

@@ -65,6 +65,22 @@ def test_streams_and_events_are_one_order_of_execution() -> None:
     assert x.tolist() == [2, 2]
 
 
+def test_events_tell_how_long_the_device_took() -> None:
+    begin, between, end = (xla.Event(enable_timing=True) for _ in range(3))
+    begin.record()
+    x = torch.ones(300, 300, device="xla")
+    for _ in range(3):
+        x = x @ x / 300
+    between.record()
+    end.record()
+    assert 0 <= between.elapsed_time(end) < begin.elapsed_time(end)
+    assert begin.elapsed_time(between) + between.elapsed_time(end) == pytest.approx(begin.elapsed_time(end))
+    with pytest.raises(ValueError, match=r"made with `enable_timing=True`"):
+        begin.elapsed_time(xla.Event())
+    with pytest.raises(ValueError, match=r"must be recorded before"):
+        begin.elapsed_time(xla.Event(enable_timing=True))
+
+
 def test_autocast_knows_its_dtypes() -> None:
     assert torch.bfloat16 in xla.get_amp_supported_dtype()
     with torch.autocast("xla", dtype=torch.bfloat16):
@@ -137,6 +153,7 @@ else:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
 def test_a_fork_of_a_process_that_used_the_device_is_told_so_instead_of_waiting_for_ever() -> None:
     root = Path(torch_xla.__file__).parents[1]
@@ -162,6 +179,7 @@ print("told twice")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
 def test_a_forked_loader_of_device_tensors_tells_the_loop_instead_of_hanging() -> None:
     root = Path(torch_xla.__file__).parents[1]

@@ -43,7 +43,8 @@ print(faults, kept - resident())
 def run(**variables: str) -> tuple[int, int]:
     """Page faults of five steps that make 100 MB each, and the bytes that `empty_cache()` returned afterwards."""
     command = [sys.executable, "-c", PROGRAM]
-    mine = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    # How many pages a step touches depends on how XLA compiles it: here as for users.
+    mine = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "XLA_FLAGS"))}
     done = subprocess.run(
         command, env={**mine, **variables}, check=True, stdout=subprocess.PIPE, text=True, timeout=100
     )
@@ -54,12 +55,14 @@ def run(**variables: str) -> tuple[int, int]:
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Only glibc is set.")
 
 
+@pytest.mark.slow
 def test_memory_is_kept_between_steps_and_returned_on_request() -> None:
     faults, returned = run(PJRT_DEVICE="CPU", XLA_KEEP_HOST_MEMORY="1")
     assert faults < 500
     assert returned > 80e6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variables", [{"XLA_KEEP_HOST_MEMORY": "0"}, {"MALLOC_TOP_PAD_": "131072"}], ids=["switched off", "set by the user"]
 )
@@ -102,7 +105,8 @@ def steps(count):
 
 
 def ordinary(between):
-    tensors = [torch.ones(5_000_000) for _ in range(30)]  # 600 MB
+    # 2 GB: more than may be kept for these programs while they run, 4 * (48 MB + 64 MiB) and 256 MiB not worth a look.
+    tensors = [torch.ones(5_000_000) for _ in range(100)]
     pinned = [torch.ones(50_000) for _ in range(30)] if between else []
     before = resident()
     if between:
@@ -126,7 +130,7 @@ steps(6)
 before = resident()
 for between in (False, True):
     most, pinned = ordinary(between)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120  # it waits for a rest, and steps take long on a busy machine
     while resident() - before > 150 and time.monotonic() < deadline:
         steps(1)
         time.sleep(0.05)
@@ -144,7 +148,38 @@ def test_an_import_sets_nothing_and_what_ordinary_tensors_free_goes_back(tmp_pat
     heaps, whole, between = (line.split() for line in done.stdout.splitlines())
     assert int(heaps[0]) >= 1  # threads that hold memory got heaps of their own, as they do without the package
     for most, left in (whole, between):
-        assert int(most) > 500 and int(left) <= 150
+        assert int(most) > 1700 and int(left) <= 150  # of 1907 MiB, less what lay free before and was taken again
+
+
+HELD = """
+import resource
+
+import torch
+import torch_xla
+
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+
+
+state = torch.ones(1 << 26, device="xla")
+torch_xla.sync(wait=True)
+before, most = resident(), 0
+for _ in range(25):
+    old = state
+    state = state * 0.5 + 1
+    torch_xla.sync(wait=True)
+    most = max(most, resident() - before)
+print(most / state.nbytes)
+"""
+
+
+@pytest.mark.slow
+def test_what_is_kept_is_bounded_by_what_is_in_use() -> None:
+    mine = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    command = [sys.executable, "-c", HELD]
+    done = subprocess.run(command, env={**mine, "PJRT_DEVICE": "CPU"}, check=True, stdout=subprocess.PIPE, text=True)
+    assert float(done.stdout) < 6  # 7.2 where four times what the program needs is kept
 
 
 class Libc:
@@ -217,9 +252,108 @@ def test_everything_goes_back_where_memory_is_short(libc: Libc, monkeypatch: pyt
     assert libc.trims == [0, 0]
 
 
+def test_nothing_is_kept_where_a_limit_of_the_process_is_near(
+    libc: Libc, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert host_heap._room() > 1 << 30  # as it is where tests run
+    limits = tmp_path / "limits"
+    monkeypatch.setattr(host_heap, "_LIMITS", limits)
+    limits.write_text("Max data size   unlimited   unlimited   bytes\n")
+    assert host_heap._room() == sys.maxsize
+    host_heap.keep_memory(10 << 20)
+    assert host_heap._use.needed and libc.set[host_heap._M_MMAP_MAX] == 0
+    limits.write_text("Max data size   1000000 unlimited bytes\nMax address space unlimited unlimited bytes\n")
+    assert host_heap._room() < 1000000
+    host_heap.keep_memory(20 << 20)
+    assert not host_heap._use.needed and libc.set[host_heap._M_MMAP_MAX] == 65536 and libc.trims[-1] == 0
+
+
 def test_what_lies_between_goes_back_beyond_the_bound(libc: Libc, monkeypatch: pytest.MonkeyPatch) -> None:
     host_heap.keep_memory(10 << 20)
     monkeypatch.setattr(host_heap, "_outside", lambda libc: 3 << 30)
     host_heap._look(libc)  # type: ignore[arg-type]
     host_heap._look(libc)  # type: ignore[arg-type]
     assert libc.trims == [0, 74 << 20]
+
+
+def test_more_is_kept_where_what_was_returned_is_soon_back(libc: Libc, monkeypatch: pytest.MonkeyPatch) -> None:
+    use, size = host_heap._use, 300 << 20
+    kept = [0]
+    monkeypatch.setattr(host_heap, "_outside", lambda libc: kept[0])
+    host_heap.keep_memory(size)
+    assert libc.trims == [0]
+    once = host_heap._OFTEN
+    steps = [(1.6, 0), *((1.9, 1 + count) for count in range(once + 1)), (2.6, once + 1)]
+    steps += [*((2.8, once + 2 + count) for count in range(once)), (4.6, 2 * once + 1), (4.8, 2 * once + 2)]
+    for times, returned in steps:
+        kept[0], use.other = int(times * (size + (64 << 20))), 0
+        host_heap.keep_memory(size)  # a program as large is looked after when it starts
+        assert len(libc.trims) == 1 + returned
+    assert use.times == 4
+    use.latest, kept[0] = size, 0
+    for times in (2, 1, 1):
+        use.returned -= 1000
+        host_heap._look(libc)  # type: ignore[arg-type]
+        assert use.times == times
+
+
+class Heap(Libc):
+    """Some holes of 20 KiB, one of 8 MiB behind them, and what was taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.holes = [(start << 20, 20 << 10) for start in range(1, 11)]
+        self.top = 64 << 20
+        self.taken: dict[int, int] = {}
+        self.returned = 0
+
+    def malloc(self, size: int) -> int:
+        for place, (start, left) in enumerate(self.holes):
+            if left > size:
+                self.holes[place] = start + size + 16, left - size - 16
+                break
+        else:
+            start, self.top = self.top, self.top + size + 16
+        self.taken[start + 16] = size
+        return start + 16
+
+    def free(self, block: int) -> None:
+        del self.taken[block]
+
+    def madvise(self, start: int, size: int, advice: int) -> None:
+        assert start % 4096 == 0 and any(block <= start <= start + size <= block + n for block, n in self.taken.items())
+        self.returned += size
+
+
+def test_holes_that_compilations_leave_are_taken_until_somebody_compiles(
+    libc: Libc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heap = Heap()
+    monkeypatch.setattr(host_heap, "_glibc", lambda: heap)
+    host_heap.keep_memory(10 << 20)
+    with host_heap.compiling():
+        pass
+    host_heap._use.compiled -= 60
+    with host_heap.compiling():
+        host_heap._look(heap)  # type: ignore[arg-type]
+    host_heap._look(heap)  # type: ignore[arg-type]
+    assert not heap.taken  # somebody still compiled, or has just done so
+    host_heap._use.compiled -= 60
+    host_heap._look(heap)  # type: ignore[arg-type]
+    # Of each hole 16 KiB: what is left of it is small, and what lies side by side is the heap's top.
+    assert sorted(heap.taken) == sorted(host_heap._use.holes) == [(start << 20) + 16 for start in range(1, 11)]
+    assert host_heap._use.filled == 10 * 16 << 10 and heap.returned == 10 * 12 << 10
+    host_heap._look(heap)  # type: ignore[arg-type]
+    assert len(heap.taken) == 10
+    host_heap._use.started -= 60
+    host_heap._look(heap)  # type: ignore[arg-type]
+    assert not heap.taken and not host_heap._use.needed  # programs rest
+    heap.holes[:10] = [(start << 20, 20 << 10) for start in range(1, 11)]
+    host_heap.keep_memory(10 << 20)
+    host_heap._use.compiled -= 60
+    host_heap._look(heap)  # type: ignore[arg-type]
+    assert len(heap.taken) == 10
+    with pytest.raises(KeyboardInterrupt), host_heap.compiling():
+        assert not heap.taken and not host_heap._use.holes and host_heap._use.filled == 0
+        raise KeyboardInterrupt
+    assert host_heap._use.compiled and not host_heap._use.compiling

@@ -97,3 +97,12 @@ def test_a_port_that_another_program_uses_is_named(monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv("XLA_COORDINATOR_PORT", str(port))
         with pytest.raises(RuntimeError, match=rf"Cannot listen on 127.0.0.1:{port}: .*XLA_COORDINATOR_PORT chooses"):
             coordination.serve("127.0.0.1", 2)
+
+
+def test_who_has_lost_the_store_is_told() -> None:
+    class Lost:
+        def check(self, keys: list[str]) -> bool:
+            raise RuntimeError("connection closed")
+
+    said = str(meeting.missed(Lost(), Place(1, 2), "here", 3))
+    assert said.startswith("Process 1 of 2 can no longer reach the store") and "process 0 or torchrun" in said

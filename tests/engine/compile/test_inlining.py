@@ -16,7 +16,7 @@ from torch_xla._engine.compile.inlining import inlined
 from torch_xla._engine.execute import executor
 from torch_xla._engine.graph.graph import Graph
 from torch_xla._engine.graph.verify import verify
-from torch_xla._engine.record.sync import clear_schedules
+from torch_xla._engine.record.schedule import clear_schedules
 
 
 @pytest.fixture(autouse=True)

@@ -79,6 +79,7 @@ print(coming, len(prefetch._coming))
 """
 
 
+@pytest.mark.slow
 def test_a_second_process_begins_with_what_the_first_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_PATH", str(tmp_path / "cache"))
     script = tmp_path / "program.py"

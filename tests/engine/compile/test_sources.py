@@ -29,6 +29,7 @@ def by_parsing(path: Path) -> set[Path]:
     return files
 
 
+@pytest.mark.slow
 def test_imports_are_read_as_python_reads_them() -> None:
     for path in ENGINE.rglob("*.py"):
         assert by_parsing(path) <= set(sources.imported(path)), path

@@ -15,12 +15,14 @@ from torch.utils.checkpoint import checkpoint
 
 import torch_xla
 import torch_xla.debug
+from tests.support.examples import examples
 from torch_xla._engine.compile import cache, disk, staged, stages
 from torch_xla._engine.compile.program import Program
 from torch_xla._engine.diagnostics.logs import switches
 from torch_xla._engine.execute import executor
 from torch_xla._engine.metrics import counters
-from torch_xla._engine.record.sync import clear_schedules
+from torch_xla._engine.record.schedule import clear_schedules
+from torch_xla.experimental.scan_layers import scan_layers
 
 LAYERS = 5
 
@@ -109,7 +111,7 @@ def train(
     return [each.detach().cpu() for each in (*losses, *model.parameters(), *gradients, *state)]
 
 
-@pytest.mark.parametrize("options", [{}, {"fused": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, pytest.param({"fused": True}, marks=pytest.mark.slow)], ids=str)
 def test_forward_backward_and_optimizer_are_compiled_once_for_all_layers(options: dict[str, bool]) -> None:
     found = check(lambda: train(blocks(), **options))
     torch.manual_seed(0)
@@ -117,9 +119,23 @@ def test_forward_backward_and_optimizer_are_compiled_once_for_all_layers(options
     program = staged_programs()[-1]
     # Nobody asks for the gradient of what goes into the first layer.
     assert sorted(times for times, _ in stages.repeated(program.stages or ())) == [LAYERS - 1, LAYERS, LAYERS]
-    assert counted("StagedProgram") == 2
+    assert counted("StagedProgram") == 1  # the first step's is that of all
 
 
+class Loop(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        return scan_layers(self, x)  # type: ignore[no-any-return]
+
+
+def test_the_update_of_layers_that_ran_as_a_loop_is_compiled_once_for_all_layers() -> None:
+    found = in_stages(lambda: train(Loop(*blocks()), foreach=True))
+    torch.manual_seed(0)
+    torch.testing.assert_close(found, train(blocks(), "cpu"), rtol=1e-4, atol=1e-5)
+    # Each reads its slices of the stacked gradients.
+    assert [times for times, _ in stages.repeated(staged_programs()[-1].stages or ())] == [LAYERS]
+
+
+@pytest.mark.slow
 def test_a_compiled_model_is_cut_as_a_recorded_one_is() -> None:
     def compiled(dropout: float = 0.0) -> list[Tensor]:
         torch._dynamo.reset()
@@ -148,6 +164,7 @@ def test_a_stage_is_compiled_once_for_all_programs() -> None:
     assert torch.equal(two, one.relu()) and compiled.unique().tolist() == [1]  # what follows the layers
 
 
+@pytest.mark.slow
 def test_layers_draw_their_own_random_numbers() -> None:
     def drop() -> list[Tensor]:
         x = torch.ones(64, 64).to("xla")
@@ -165,6 +182,7 @@ def test_layers_draw_their_own_random_numbers() -> None:
     check(lambda: train(blocks(dropout=0.3)))
 
 
+@pytest.mark.slow
 def test_all_layers_may_have_the_same_weights() -> None:
     def shared() -> list[Tensor]:
         block = Block()
@@ -206,6 +224,7 @@ def test_numbers_that_rules_look_at_are_baked_into_stages_of_their_own() -> None
     assert counted("StageCompile") == 3  # the first layer, whose input is somebody's; the others with 2, and with 3
 
 
+@pytest.mark.slow
 def test_numbers_that_change_from_step_to_step_compile_no_more_than_without_stages() -> None:
     def counts(function: Callable[[Callable[[], Any]], Any]) -> int:
         before = counted("UncachedCompile")
@@ -215,6 +234,7 @@ def test_numbers_that_change_from_step_to_step_compile_no_more_than_without_stag
     assert counts(in_stages) <= counts(whole)
 
 
+@pytest.mark.slow
 def test_a_layer_in_the_middle_may_be_another() -> None:
     def mixed() -> list[Tensor]:
         model = blocks(layers=9)
@@ -239,6 +259,7 @@ def test_results_in_the_middle_may_be_kept() -> None:
     check(kept)
 
 
+@pytest.mark.slow
 def test_checkpoints_save_memory_in_stages_too() -> None:
     sizes = []
 
@@ -370,6 +391,7 @@ def test_values_that_came_before_a_change_of_dtype_are_converted(monkeypatch: py
     torch.testing.assert_close(in_stages(add, 10), expected, rtol=0.05, atol=0.05)
 
 
+@pytest.mark.slow
 def test_small_programs_and_small_savings_are_left_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     run(lambda: train(blocks()), 10_000)
     assert not staged_programs()
@@ -399,8 +421,9 @@ def check_repeated(
     """`layer` so many times, without its first operation in turn `odd`; what comes out of the turns `kept` is kept."""
 
     def program() -> list[Tensor]:
-        x = torch.rand(4, 4).to("xla").requires_grad_(learns)
-        weights = [torch.rand(4, 4).to("xla").requires_grad_(learns) for _ in range(times)]
+        # In float64, for a norm of nearly equal numbers makes much of how the compiler rounds.
+        x = torch.rand(4, 4, dtype=torch.float64).to("xla").requires_grad_(learns)
+        weights = [torch.rand(4, 4, dtype=torch.float64).to("xla").requires_grad_(learns) for _ in range(times)]
         values, held = [x, x, x, x], []
         for turn in range(times):
             for name, one, other in layer[turn == odd :]:
@@ -415,7 +438,7 @@ def check_repeated(
         torch_xla.sync()
         return [each.detach().cpu() for each in results]
 
-    torch.testing.assert_close(run(program, 1), whole(program), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(run(program, 1), whole(program), rtol=1e-10, atol=1e-10)
 
 
 repeated = given(
@@ -427,16 +450,8 @@ repeated = given(
 )
 
 
-@settings(max_examples=5)
-@repeated
-def test_programs_that_repeat_give_the_same_in_stages(
-    layer: list[tuple[str, int, int]], times: int, odd: int, learns: bool, kept: set[int]
-) -> None:
-    check_repeated(layer, times, odd, learns, kept)
-
-
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=examples(10))
 @repeated
 def test_many_programs_that_repeat_give_the_same_in_stages(
     layer: list[tuple[str, int, int]], times: int, odd: int, learns: bool, kept: set[int]

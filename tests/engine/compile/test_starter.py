@@ -8,8 +8,8 @@ import torch
 
 import torch_xla
 from torch_xla._engine.private.jax import starter
+from torch_xla._engine.record.schedule import clear_schedules
 from torch_xla._engine.record.storage import value_of
-from torch_xla._engine.record.sync import clear_schedules
 
 
 def compiled(function: object, *arguments: jax.Array, **options: object) -> object:

@@ -11,7 +11,6 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -26,7 +25,7 @@ from torch_xla._engine.compile import disk, executable_file, signing_key
 from torch_xla._engine.compile.executable_key import key_of
 from torch_xla._engine.graph.graph import Graph
 from torch_xla._engine.metrics import counters
-from torch_xla._engine.record.sync import clear_schedules
+from torch_xla._engine.record.schedule import clear_schedules
 
 SETTINGS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -129,6 +128,7 @@ FIELDS = (
 )
 
 
+@pytest.mark.slow
 @given(field=st.sampled_from(FIELDS), value=json_values)
 @SETTINGS
 def test_a_header_that_lies_with_a_right_checksum_is_harmless(folder: Path, field: str, value: object) -> None:
@@ -254,6 +254,7 @@ def test_a_full_disk_costs_a_warning(folder: Path, monkeypatch: pytest.MonkeyPat
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.slow
 @given(text=st.binary(max_size=100) | json_values.map(lambda value: json.dumps(value).encode()))
 @SETTINGS
 def test_a_damaged_note_of_baked_numbers_says_nothing(folder: Path, text: bytes) -> None:
@@ -338,15 +339,6 @@ def test_a_writer_that_is_killed_never_leaves_half_a_file(tmp_path: Path) -> Non
     assert [path.name for path in place.iterdir()] == ["one.xla"]
 
 
-def test_a_header_is_the_same_after_it_was_written() -> None:
-    header = executable_file.Header(
-        "p", {"jax": "1"}, 0.5, 3, "f", (((2, 3), "float32"),), (((), "bool"),), (((0, 1), ()),), (0,), (0, 1)
-    )
-    assert executable_file.split(executable_file.joined(header, b"abc", signing_key.signature)) == (header, b"abc")
-    with pytest.raises(executable_file.Unreadable):
-        executable_file.split(executable_file.joined(replace(header, bytes=2), b"abc", signing_key.signature))
-
-
 UNSIGNED: dict[str, Callable[[bytes], bytes]] = {
     "without a signature": lambda checksum: b"",
     "signed with another key": lambda checksum: hashlib.sha256(checksum).hexdigest().encode(),
@@ -381,23 +373,6 @@ def test_a_bundle_of_another_user_is_signed_by_who_takes_it_over(
     torch_xla.cache.clear()
     assert torch_xla.cache.load(tmp_path / "programs.tar") == 1
     assert result() == expected and hits() == before + 1
-
-
-def test_a_key_is_made_once_for_its_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("XLA_PERSISTENT_CACHE_KEY")
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    signed = signing_key.signature(b"1")
-    assert signing_key.path() == tmp_path / "torch_xla" / "cache.key"
-    assert signing_key.path().stat().st_mode & 0o777 == 0o600 and len(signing_key.path().read_bytes()) == 32
-    signing_key._key.cache_clear()
-    assert signing_key.signature(b"1") == signed != signing_key.signature(b"2")
-    signing_key._make(signing_key.path())  # another process that saw none either
-    signing_key._key.cache_clear()
-    assert signing_key.signature(b"1") == signed
-    assert list(signing_key.path().parent.iterdir()) == [signing_key.path()]
-    monkeypatch.delenv("XDG_CONFIG_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert signing_key.path() == tmp_path / "home" / ".config" / "torch_xla" / "cache.key"
 
 
 def test_a_key_that_others_know_or_nobody_has_is_refused(

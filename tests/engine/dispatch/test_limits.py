@@ -51,8 +51,16 @@ NUMBERS: dict[torch.dtype, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+def cases() -> list[Any]:
+    """Every call with every second dtype, and every dtype with every second call; the others are exhaustive."""
+    return [
+        pytest.param(dtype, name, marks=[pytest.mark.exhaustive] * ((row + column) % 2))
+        for row, dtype in enumerate(NUMBERS)
+        for column, name in enumerate(CALLS)
+    ]
+
+
+@pytest.mark.parametrize(("dtype", "name"), cases(), ids=str)
 def test_numbers_that_do_not_fit_are_refused_as_on_the_cpu(name: str, dtype: torch.dtype) -> None:
     for number in NUMBERS[dtype]:
         results = {}
@@ -65,7 +73,19 @@ def test_numbers_that_do_not_fit_are_refused_as_on_the_cpu(name: str, dtype: tor
         theirs, ours = outcome(program, "cpu"), outcome(program, "xla")
         if isinstance(theirs, NotImplementedError):
             continue  # the CPU has no such kernel
+        if theirs is None and results["cpu"].dtype is getattr(torch, "bcomplex32", None):
+            continue  # a dtype of PyTorch 2.15 that XLA has not
         assert type(ours) is type(theirs) and str(ours) == str(theirs), number
         # Complex numbers that are not finite every library multiplies in its own way.
         if theirs is None and not (results["cpu"].is_complex() and not results["cpu"].isfinite().all()):
             torch.testing.assert_close(results["xla"].cpu(), results["cpu"], equal_nan=True)
+
+
+def test_a_place_is_held_against_the_dimension_each_time() -> None:
+    for device in ("cpu", "xla"):
+        gradient = torch.ones(3, device=device)
+        for index in (1, -4):
+            found = torch.ops.aten.select_backward(gradient, [4, 3], 0, index)
+            assert found.cpu().sum(1).nonzero().item() == index % 4
+        with pytest.raises(IndexError):
+            torch.ops.aten.select_backward(gradient, [4, 3], 0, 4)

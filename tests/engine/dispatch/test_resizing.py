@@ -52,7 +52,9 @@ def resized(d: str, dtype: torch.dtype, mode: str, dims: int, is_last: bool, **g
     return results
 
 
-@pytest.mark.parametrize("dtype", CLOSE, ids=str)
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(d, marks=[pytest.mark.slow] * (d is not torch.float32)) for d in CLOSE], ids=str
+)
 @pytest.mark.parametrize(("mode", "dims"), MODES, ids=str)
 def test_every_mode_resizes_as_the_cpu_does(mode: str, dims: int, dtype: torch.dtype) -> None:
     check_same(lambda d: resized(d, dtype, mode, dims, False), strides=False, **CLOSE[dtype])

@@ -14,6 +14,7 @@ import torch_xla.debug.metrics as met
 from torch_xla._engine.diagnostics.values import checking
 from torch_xla._engine.dispatch import kernels, value_checks
 from torch_xla._engine.execute import executor
+from torch_xla._engine.graph import effect
 from torch_xla._engine.lowering.value_checks import all_checks
 from torch_xla.debug import check_values
 from torch_xla.experimental import eager
@@ -80,6 +81,9 @@ BAD: dict[str, tuple[Callable[[Make], Any], str]] = {
     "poisson": (lambda t: torch.poisson(t(1.0, -2.0)), "must not be negative. It is -2 at [1]"),
     "normal": (lambda t: torch.normal(t(0.0), t(-1.0)), "`std` must not be negative. It is -1"),
     "histc": (lambda t: torch.histc(t(0.0, INF)), "must be finite.* It is inf at [1]"),
+    "quantile": (lambda t: torch.quantile(t(1.0, 2.0), t(0.5, 1.5)), "`q` must be from 0 to 1. It is 1.5 at [1]"),
+    "quantile of NaN": (lambda t: torch.quantile(t(1.0, 2.0), t(NAN)[0]), "It is nan at []"),
+    "nanquantile": (lambda t: torch.nanquantile(t([1.0, NAN]), t(-0.5), 1), "nanquantile .* It is -0.5 at [0]"),
     "binary_cross_entropy": (lambda t: F.binary_cross_entropy(t(0.5, 1.5), t(1.0, 1.0)), "`input` .* It is 1.5 at [1]"),
     "its targets": (lambda t: F.binary_cross_entropy(t(0.5), t(7.0)), "`target` must be from 0 to 1. It is 7"),
     "multi_margin_loss": (lambda t: F.multi_margin_loss(x(t), t(1, 4, 0)), "It is 4 at [1]"),
@@ -134,6 +138,7 @@ def test_every_check_is_tried() -> None:
         "remainder.Scalar", "fmod.Scalar", "div.Scalar_mode", "normal.float_Tensor", "max_unpool3d.default",
         "repeat_interleave.Tensor", "searchsorted.Scalar", "scatter.value_reduce", "index_put.default",
         "index_fill.int_Tensor", "scatter.src", "scatter.reduce",
+        "quantile.default", "nanquantile.default",  # composed: looked at before they are called
         "_ctc_loss.default",  # the CPU reads beyond its memory for it: tried below
     }  # fmt: skip
 
@@ -208,6 +213,30 @@ def test_a_value_that_is_read_brings_the_reports_before_it() -> None:
     with pytest.raises(RuntimeError, match="^not this\n  asserted at .*test_value_checks.py:"):
         total.item()
     assert total.item() == 3
+
+
+def test_the_message_of_an_assertion_is_no_part_of_the_program() -> None:
+    t = on("xla")
+    compiled = []
+    for number in range(5):
+        before = met.counter_value("UncachedCompile") or 0
+        torch._assert_async(t(3) + 0 * number, f"message {number}")
+        torch_xla.sync()
+        compiled.append((met.counter_value("UncachedCompile") or 0) - before)
+    assert compiled[2:] == [0, 0, 0]
+    for number in (5, 6):
+        torch._assert_async(t(3) - 3, f"message {number}")
+        with pytest.raises(RuntimeError, match=f"^message {number}\n"):
+            torch_xla.sync(wait=True)
+
+
+def test_messages_that_nobody_used_for_long_leave() -> None:
+    first = effect.number_of("the first")
+    assert effect.number_of("the first") == first and effect.message_of(first) == "the first"
+    for number in range(effect._MOST_MESSAGES):
+        effect.number_of(f"one of many, {number}")
+    assert "left memory" in effect.message_of(first)
+    assert len(effect._messages) == len(effect._numbers) == effect._MOST_MESSAGES
 
 
 @pytest.mark.parametrize("mode", ["recorded", "eager", "region", "replay", "dynamo"])

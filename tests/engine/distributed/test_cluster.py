@@ -6,7 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from torch.distributed import HashStore
 
+from torch_xla._engine.client import platform
+from torch_xla._engine.distributed import cluster
+from torch_xla._engine.errors import PeerError
 from torch_xla._engine.private import clusters
 
 ROOT = Path(__file__).parents[3]
@@ -87,3 +91,14 @@ def test_processes_of_others_find_each_other(tmp_path: Path, how: str) -> None:
     assert [process.returncode for process in started] == [0, 0], said
     for rank, (out, _) in enumerate(said):
         assert out.splitlines()[-1] == f"{rank} {rank} 2 2 0 [3.0, 3.0]"
+
+
+@pytest.mark.parametrize(("other", "said"), [(None, "waited 1 s for process 1 to start"), (3, "process 1 one of 3")])
+def test_who_does_not_join_is_named(other: int | None, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIST_SERVICE_START_TIMEOUT_IN_SEC", "1")
+    monkeypatch.setattr(platform, "is_started", lambda: False)
+    store = HashStore()
+    if other is not None:
+        store.set("torch_xla/host/1", f'[{other}, "elsewhere"]')
+    with pytest.raises(PeerError, match=said):
+        cluster.join(store, 0, 2)

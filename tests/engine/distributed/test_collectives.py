@@ -16,11 +16,20 @@ from tests.support.fleet import fleet_of
 from torch_xla._engine.distributed import collectives
 
 COUNT = 4
-GROUPS: dict[str, list[list[int]] | None] = {
-    "all": None,
-    "halves": [[0, 2], [3, 1]],
-    "uneven": [[2, 0, 1], [3]],
-}
+
+
+def groupings() -> dict[str, list[list[int]] | None]:
+    """Which processes exchange with which; sizes divide the rows of `sample`."""
+    ranks = list(range(xr.world_size()))
+    found: dict[str, list[list[int]] | None] = {"all": None}
+    if len(ranks) % 2 == 0:
+        found["halves"] = [ranks[::2], ranks[:0:-2]]
+    if len(ranks) > 2:
+        few = 2 if len(ranks) > 4 else 1
+        found["uneven"] = [[ranks[-few - 1], *ranks[: -few - 1]], ranks[-few:]]
+    return found
+
+
 USUAL = [torch.bool, torch.int64, torch.bfloat16, torch.float32]
 DTYPES = [
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
@@ -28,18 +37,18 @@ DTYPES = [
 ]  # fmt: skip
 
 
-def sample(rank: int, dtype: torch.dtype = torch.float32, size: tuple[int, ...] = (6, 4)) -> torch.Tensor:
-    """What a process brings: small whole numbers, so that no order of additions matters."""
-    numbers = np.random.default_rng(rank).integers(0, 5, size)
-    return torch.from_numpy(numbers).to(dtype)
+def sample(rank: int, dtype: torch.dtype = torch.float32, reduction: str = "sum") -> torch.Tensor:
+    """What a process brings: small whole numbers, so that no order of additions or multiplications matters."""
+    numbers = np.random.default_rng(rank).integers(0, 5, (24, 4))
+    return torch.from_numpy(1 + numbers % 2 if reduction == "mul" else numbers).to(dtype)
 
 
 def own_group(groups: list[list[int]] | None) -> list[int]:
-    return next(group for group in groups or [list(range(COUNT))] if xr.global_ordinal() in group)
+    return next(group for group in groups or [list(range(xr.world_size()))] if xr.global_ordinal() in group)
 
 
-def others(groups: list[list[int]] | None, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
-    return [sample(rank, dtype) for rank in own_group(groups)]
+def others(groups: list[list[int]] | None, dtype: torch.dtype, reduction: str = "sum") -> list[torch.Tensor]:
+    return [sample(rank, dtype, reduction) for rank in own_group(groups)]
 
 
 REDUCERS: dict[str, Callable[..., Any]] = {
@@ -51,16 +60,16 @@ REDUCERS: dict[str, Callable[..., Any]] = {
 def reduce_everything(dtype: torch.dtype) -> list[str]:
     wrong = []
     asked: list[tuple[str, str, torch.Tensor, torch.Tensor]] = []
-    for where, groups in GROUPS.items():
+    for where, groups in groupings().items():
         for name, reducer in REDUCERS.items():
             if (name in ("and", "or") and (dtype.is_floating_point or dtype.is_complex)) or (
                 name in ("min", "max") and dtype.is_complex
             ):
                 continue
             wide = dtype if not dtype.is_floating_point else torch.float64
-            rows = np.stack([tensor.to(wide).numpy() for tensor in others(groups, dtype)])
+            rows = np.stack([tensor.to(wide).numpy() for tensor in others(groups, dtype, name)])
             expected = torch.from_numpy(np.asarray(reducer(rows, axis=0))).to(dtype)
-            mine = sample(xr.global_ordinal(), dtype).to("xla")
+            mine = sample(xr.global_ordinal(), dtype, name).to("xla")
             asked.append((where, name, xm.all_reduce(name, mine, groups=groups), expected))
     torch_xla.sync()  # all of them in one program
     for where, name, result, expected in asked:
@@ -74,23 +83,17 @@ def test_reductions_are_those_of_numpy(dtype: torch.dtype) -> None:
     assert fleet_of(COUNT).run(reduce_everything, dtype) == [[]] * COUNT
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [each for each in DTYPES if each not in USUAL])
-def test_reductions_of_other_dtypes_are_those_of_numpy(dtype: torch.dtype) -> None:
-    assert fleet_of(COUNT).run(reduce_everything, dtype) == [[]] * COUNT
-
-
 def move_everything(dtype: torch.dtype) -> list[str]:
     wrong: list[str] = []
     asked: list[tuple[str, torch.Tensor, torch.Tensor]] = []
     rank = xr.global_ordinal()
     mine = sample(rank, dtype).to("xla")
-    for where, groups in GROUPS.items():
+    for where, groups in groupings().items():
         group, theirs = own_group(groups), others(groups, dtype)
         place, size = group.index(rank), len(group)
         for dim in (0, 1):
             asked.append((f"gather {where} {dim}", xm.all_gather(mine, dim, groups), torch.cat(theirs, dim)))
-        if 12 % size == 0 and size != 4:
+        if size > 1 or where == "uneven":
             total = torch.stack(theirs).sum(0).to(dtype)
             scattered = xm.reduce_scatter(xm.REDUCE_SUM, mine, 1.0, 0, size, groups)
             asked.append((f"scatter {where}", scattered, total.chunk(size, 0)[place]))
@@ -100,9 +103,13 @@ def move_everything(dtype: torch.dtype) -> list[str]:
         xm.collective_broadcast([copy], group[size - 1], groups if groups is None else groups)
         expected = sample(group[size - 1] if groups is None else group[_place_of(groups, group[-1], group)], dtype)
         asked.append((f"broadcast {where}", copy, expected))
-    permuted = xm.collective_permute(mine, [[0, 1], [1, 2], [3, 0]])
-    source = {1: 0, 2: 1, 0: 3}.get(rank)
-    asked.append(("permute", permuted, torch.zeros_like(sample(0, dtype)) if source is None else sample(source, dtype)))
+    count = xr.world_size()
+    permuted = xm.collective_permute(mine, [[source, source + 1] for source in range(count - 1)])
+    asked.append(("permute", permuted, torch.zeros_like(sample(0, dtype)) if rank == 0 else sample(rank - 1, dtype)))
+    three = [mine, mine[:, 1:], mine.t()]
+    for index, gathered in enumerate(xm.all_gather(three)):
+        rows = [[each, each[:, 1:], each.t()][index] for each in (sample(other, dtype) for other in range(count))]
+        asked.append((f"gather of a list {index}", gathered, torch.cat(rows)))
     torch_xla.sync()
     for what, result, expected in asked:
         if not torch.equal(result.cpu(), expected):
@@ -117,6 +124,54 @@ def _place_of(groups: list[list[int]], root: int, group: list[int]) -> int:
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32, torch.complex64])
 def test_gathers_and_exchanges_are_those_of_numpy(dtype: torch.dtype) -> None:
     assert fleet_of(COUNT).run(move_everything, dtype) == [[]] * COUNT
+
+
+def everything() -> list[str]:
+    """What is wrong, of all dtypes."""
+    return [wrong for dtype in DTYPES for wrong in (*reduce_everything(dtype), *move_everything(dtype))]
+
+
+@pytest.mark.parametrize(
+    "count", [*(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3)), pytest.param(4, marks=pytest.mark.exhaustive)]
+)
+def test_all_of_them_are_those_of_numpy_for_several_numbers_of_processes_and_every_dtype(count: int) -> None:
+    assert fleet_of(count, as_users=count == 2).run(everything, seconds=900) == [[]] * count
+
+
+def reduce_large_ones() -> list[str]:
+    """Of arrays that are reduced in parts, which no number of processes divides evenly."""
+    wrong = []
+    asked: list[tuple[str, torch.Tensor, torch.Tensor]] = []
+    for where, groups in groupings().items():
+        for dtype in (torch.float32, torch.bfloat16, torch.int32, torch.bool):
+            for name in ("sum", "min", "max"):
+                brought = [sample(rank, dtype).flatten().repeat(11_003)[:1_048_583] for rank in own_group(groups)]
+                rows = torch.stack(brought).to(torch.float64 if dtype.is_floating_point else torch.int64).numpy()
+                expected = torch.from_numpy(REDUCERS[name](rows, axis=0)).to(dtype)
+                mine = brought[own_group(groups).index(xr.global_ordinal())].to("xla")
+                asked.append((f"{name} of {dtype} {where}", xm.all_reduce(name, mine, groups=groups), expected))
+    torch_xla.sync()
+    for what, result, expected in asked:
+        if not torch.equal(result.cpu(), expected):
+            wrong.append(what)
+    return wrong
+
+
+@pytest.mark.parametrize(
+    "count", [*(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4)), pytest.param(2, marks=pytest.mark.exhaustive)]
+)
+def test_large_arrays_are_reduced_as_by_numpy(count: int) -> None:
+    assert fleet_of(count).run(reduce_large_ones, seconds=900) == [[]] * count
+
+
+def of_usual_dtypes() -> list[str]:
+    """What is wrong, of a few dtypes."""
+    return [wrong for dtype in USUAL for wrong in (*reduce_everything(dtype), *move_everything(dtype))]
+
+
+@pytest.mark.slow
+def test_all_of_them_are_those_of_numpy_for_eight_processes() -> None:
+    assert fleet_of(8).run(of_usual_dtypes, seconds=900) == [[]] * 8
 
 
 def what_nobody_reads() -> list[float]:

@@ -18,10 +18,17 @@ import os, sys, time
 import torch, torch_xla, torch_xla.core.xla_model as xm
 import torch_xla.distributed.xla_multiprocessing as xmp
 
+def come(index, how, folder):
+    "Says that this process goes into the collective; process 1 waits for the others, which may still read the last."
+    name = f"{folder}.came-{how}-"
+    open(name + str(index), "w").close()
+    while index == 1 and not all(os.path.exists(name + str(each)) for each in (0, 2)):
+        time.sleep(0.02)
+
 def fail(index, how, folder):
     if index == 1:
         if how == "kill":
-            time.sleep(1.2)  # so that what it last said of itself is of this line
+            time.sleep(2.5)  # so that what it last said of itself is of this line
             os.kill(os.getpid(), 9)
         if how == "raise":
             raise KeyError("what was wrong")
@@ -32,20 +39,27 @@ def fail(index, how, folder):
     return True
 
 def main(index, how, folder):
+    if how == "apart" and index == 1:
+        torch_xla._XLAC._ensure_xla_coordinator_initialized(1, 3)  # it has met the others, and uses no device
+        time.sleep(1000)
     x = torch.ones(4, device="xla")
     for step in range(4):
         total = xm.all_reduce(xm.REDUCE_SUM, x)
         torch_xla.sync()
     assert total.tolist() == [3.0] * 4
+    come(index, how, folder)
     if not fail(index, how, folder):
         return
-    try:
-        if how == "differ" and index == 1:
-            torch_xla.sync()
-            xm.all_reduce(xm.REDUCE_MAX, x)
-        total = xm.all_reduce(xm.REDUCE_SUM, x)
+    if how == "differ" and index == 1:
         torch_xla.sync()
-        total.tolist()
+        xm.all_reduce(xm.REDUCE_MAX, x)
+    total = xm.all_reduce(xm.REDUCE_SUM, x)
+    torch_xla.sync()
+    total.tolist()
+
+def noted(index, how, folder):
+    try:
+        main(index, how, folder)
     except RuntimeError as error:
         with open(os.path.join(folder, f"{how}-{index}"), "w") as file:
             file.write(f"{type(error).__name__}: {error}")
@@ -53,18 +67,19 @@ def main(index, how, folder):
 
 def spawn(how, folder):
     try:
-        xmp.spawn(main, (how, folder), nprocs=3, start_method="fork")
+        xmp.spawn(noted, (how, folder), nprocs=3, start_method="fork")
     except Exception as error:
         with open(os.path.join(folder, how), "w") as file:
             file.write(f"{type(error).__name__}: {error}")
 
 if __name__ == "__main__":
     if "LOCAL_RANK" in os.environ:
-        torch_xla.launch(main, args=(sys.argv[1], sys.argv[2]))
+        torch_xla.launch(noted, args=(sys.argv[1], sys.argv[2]))
     elif sys.argv[1] == "interrupt":
-        xmp.spawn(main, ("never", sys.argv[2]), nprocs=3, start_method="fork")
+        xmp.spawn(noted, ("never", sys.argv[2]), nprocs=3, start_method="fork")
     else:
         for how in sys.argv[1].split(","):
+            os.environ["XLA_COLLECTIVE_TIMEOUT"] = "3" if how in ("never", "apart") else "100"
             spawn(how, sys.argv[2])
 """
 
@@ -92,10 +107,10 @@ def line_of(text: str) -> int:
     return 1 + PROGRAM[: PROGRAM.index(text)].count("\n")
 
 
-@pytest.mark.slow  # and now and then the parent ends a process before it has told of another's exception
+@pytest.mark.slow
 def test_each_process_and_the_parent_name_the_one_that_failed(tmp_path: Path) -> None:
-    _, said = run(tmp_path, [sys.executable], "kill,raise,differ,never", XLA_COLLECTIVE_TIMEOUT="3")
-    slept = line_of("time.sleep(1.2)")
+    _, said = run(tmp_path, [sys.executable], "kill,raise,differ,never,apart")
+    slept = line_of("time.sleep(2.5)")
     for name in ("kill-0", "kill-2", "kill"):
         assert re.search(
             rf"Process 1 of 3 is gone: its process on this machine has ended\. [\d.]+ s before it was at step 3, "
@@ -125,18 +140,22 @@ def test_each_process_and_the_parent_name_the_one_that_failed(tmp_path: Path) ->
         assert "XLA_COLLECTIVE_TIMEOUT" in said[name]
         assert re.search(r"Process 1 is at step 3, \S+ in fail:(?s:.*)time\.sleep\(1000\)", said[name])
 
+    for name in ("apart-0", "apart-2"):
+        assert re.search(r"Process [02] of 3 waited 3 s for process 1 to start the xla device, which all", said[name])
+        assert re.search(r"Process 1 is before its first program, \S+ in main:(?s:.*)time\.sleep\(1000\)", said[name])
+        assert re.search(r"Process [02] is before its first program, \S+ in main:(?s:.*)torch_xla\.sync", said[name])
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_under_torchrun_too(tmp_path: Path, rank: int) -> None:
-    begin = time.monotonic()
     script = PROGRAM.replace("if index == 1:\n        if how", f"if index == {rank}:\n        if how")
     (tmp_path / "program.py").write_text(script)
     said = tmp_path / "said"
     said.mkdir()
     result = subprocess.run(
         [*TORCHRUN, str(tmp_path / "program.py"), "kill", str(said)],
-        env=settings(), capture_output=True, text=True, timeout=200,
+        env=settings(), capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert result.returncode != 0
     raised = {path.name: path.read_text() for path in said.iterdir()}
@@ -144,7 +163,6 @@ def test_under_torchrun_too(tmp_path: Path, rank: int) -> None:
     assert all(f"Process {rank} of 3 is gone" in text for text in raised.values())
     assert "Signal 9 (SIGKILL)" in result.stderr and f"local_rank: {rank}" in result.stderr
     assert "SIGABRT" not in result.stderr
-    assert time.monotonic() - begin < 120
 
 
 def processes_of(program: Path) -> list[str]:
@@ -167,13 +185,13 @@ def test_whoever_started_them_takes_them_along(tmp_path: Path, number: signal.Si
     program.write_text(PROGRAM)
     with subprocess.Popen([sys.executable, str(program), "interrupt", str(tmp_path)], env=settings()) as parent:
         try:
-            end = time.monotonic() + 60
+            end = time.monotonic() + 120
             while len(processes_of(program)) < 4 and time.monotonic() < end:
                 time.sleep(0.2)
             time.sleep(4)  # in the collective
             os.kill(parent.pid, number)
-            assert parent.wait(60) != 0
-            end = time.monotonic() + 30
+            assert parent.wait(120) != 0
+            end = time.monotonic() + 120
             while processes_of(program) and time.monotonic() < end:
                 time.sleep(0.2)
             assert not processes_of(program)

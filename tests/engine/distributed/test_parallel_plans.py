@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -70,21 +70,40 @@ def by_tensors() -> Any:
     return trained(model, range(3), "xla", max_norm=0.1)[:-1], list(held)
 
 
-def in_a_pipeline() -> Any:
-    rank = join()
-    whole = network()
-    stage = PipelineStage(
-        (whole[:2] if rank == 0 else whole[2:]).to("xla"), rank, 2, torch.device("xla"), group=dist.group.WORLD
+def deep() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(4)))
+
+
+SCHEDULES: dict[str, Any] = {
+    "GPipe": ScheduleGPipe, "1F1B": Schedule1F1B, "Interleaved1F1B": ScheduleInterleaved1F1B,
+}  # fmt: skip
+
+
+def in_a_pipeline(name: str) -> Any:
+    """Losses and gradients of four layers on two processes, with four parts of a batch."""
+    rank, layers = join(), deep()
+    counts = 4 if name == "Interleaved1F1B" else 2  # stages; 0 and 2 of four are on the first process
+    parts = [layers[4 // counts * index : 4 // counts * (index + 1)] for index in range(counts)]
+    stages = [
+        PipelineStage(parts[index].to("xla"), index, counts, torch.device("xla"), group=dist.group.WORLD)
+        for index in range(rank, counts, 2)
+    ]
+    schedule = SCHEDULES[name](
+        stages if counts == 4 else stages[0], 4, loss_fn=lambda y, target: (y - target).square().mean()
     )
-    schedule = ScheduleGPipe(stage, 2, loss_fn=lambda y, target: (y - target).square().mean())
-    x, target = data(0).to("xla"), torch.ones(4, 4, device="xla")
+    x, target = data(0).to("xla"), torch.ones(4, 6, device="xla")
     found: list[torch.Tensor] = []
-    if rank == 0:
-        schedule.step(x)
-    else:
-        schedule.step(target=target, losses=found)
-    torch_xla.sync()
-    return [loss.item() for loss in found], {n: p.grad.cpu() for n, p in stage.submod.named_parameters()}
+    for _ in range(2):
+        for stage in stages:
+            stage.submod.zero_grad()
+        if rank == 0:
+            schedule.step(x)
+        else:
+            schedule.step(target=target, losses=found)
+        torch_xla.sync()
+    gradients = [parameter.grad.cpu() for stage in stages for parameter in stage.submod.parameters()]
+    return [loss.item() for loss in found], gradients
 
 
 def sharded(processes: int) -> nn.Module:
@@ -112,26 +131,28 @@ def resume(folder: str) -> Any:
     return losses(model, optimizer, range(2, 4), "xla")
 
 
-def divided_by_tensors_and_stages() -> Any:
-    return by_tensors(), in_a_pipeline()
-
-
 @pytest.mark.slow
-def test_tensors_and_stages_are_divided() -> None:
+def test_tensors_are_divided() -> None:
     expected = trained(network(), range(3), "cpu", max_norm=0.1)[:-1]
-    answers = fleet_of(2).run(divided_by_tensors_and_stages, seconds=300)
-    for (found, held), _ in answers:
+    for found, held in fleet_of(2).run(by_tensors, seconds=300):
         assert found == pytest.approx(expected, rel=1e-4)
         assert held == [4, 6]
 
-    alone = network()
-    parts = [(alone(x) - 1).square().mean() for x in data(0).chunk(2)]
-    (sum(parts) / 2).backward()
-    assert answers[1][1][0] == pytest.approx([part.item() for part in parts], rel=1e-5)
-    whole = dict(alone.named_parameters())
-    for _, (_, gradients) in answers:
-        for name, gradient in gradients.items():
-            torch.testing.assert_close(gradient, whole[name].grad, rtol=1e-4, atol=1e-6)
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_stages_are_divided_by_every_schedule(name: str) -> None:
+    alone = deep()
+    parts = [(alone(x) - 1).square().mean() for x in data(0).chunk(4)]
+    (sum(parts) / 4).backward()
+    right = [[parameter.grad for parameter in layer.parameters()] for layer in alone]
+    first, second = fleet_of(2).run(in_a_pipeline, name, seconds=300)
+    assert second[0][-4:] == pytest.approx([part.item() for part in parts], rel=1e-5)
+    of = ([0, 2], [1, 3]) if name == "Interleaved1F1B" else ([0, 1], [2, 3])
+    for (_, gradients), layers in zip((first, second), of, strict=True):
+        expected = [gradient for layer in layers for gradient in right[layer]]
+        for found, gradient in zip(gradients, expected, strict=True):
+            torch.testing.assert_close(found, gradient, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow

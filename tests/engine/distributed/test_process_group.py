@@ -17,8 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import torch_xla
 import torch_xla.debug.metrics as met
-import torch_xla.distributed.xla_backend  # noqa: F401  (registers the backend)
 from tests.support.fleet import fleet_of
+from torch_xla._internal.c10d_registration import broadcast_xla
+from torch_xla.distributed import xla_backend
 
 COUNT = 4
 
@@ -68,6 +69,13 @@ def collectives() -> dict[str, Any]:
     rows = [torch.zeros(2, device="xla") for _ in range(COUNT)] if rank == 1 else []
     dist.gather(own(rank), rows or None, dst=1)
     found["at one"] = [row.tolist() for row in rows]
+    for device in (None, torch.device("xla")):
+        x, y = own(rank), own(rank, 1)
+        with dist._coalescing_manager(device=device, async_ops=True) as together:  # type: ignore[attr-defined]
+            dist.all_reduce(x)
+            dist.all_reduce(y)
+        together.wait()
+        found["together", device] = x.tolist(), y.tolist()
     return found
 
 
@@ -87,6 +95,8 @@ def test_collectives_give_what_they_say() -> None:
             "reduced": [60.0, 64.0] if rank == 1 else [10.0 * rank, 10.0 * rank + 1],
             "sent": [10.0 * rank, 10.0 * rank + 1],
             "at one": [[10.0 * r, 10.0 * r + 1] for r in ranks] if rank == 1 else [],
+            ("together", None): ([60.0, 64.0], [60.0]),
+            ("together", torch.device("xla")): ([60.0, 64.0], [60.0]),
         }
 
 
@@ -109,10 +119,17 @@ def objects_groups_and_messages() -> Any:
         dist.recv(message, 0)
     uneven = [torch.zeros(index + 1, device="xla") for index in range(COUNT)]
     dist.all_to_all(uneven, [torch.full((rank + 1,), float(rank), device="xla") for _ in range(COUNT)])
+    # Of four sizes some are equal where this process looks, and others where another does.
+    sizes = [[1, 1, 1, 1], [1, 2, 3, 1], [1, 1, 1, 1], [1, 0, 1, 2]]
+    whole = torch.zeros(sum(each[rank] for each in sizes), device="xla")
+    sent = torch.full((sum(sizes[rank]),), float(rank), device="xla")
+    dist.all_to_all_single(whole, sent, [each[rank] for each in sizes], sizes[rank])
+    assert whole.tolist() == [float(index) for index, each in enumerate(sizes) for _ in range(each[rank])]
     dist.barrier()
     return everyone, one, x.tolist(), message.tolist(), [each.tolist() for each in uneven]
 
 
+@pytest.mark.slow
 def test_objects_groups_and_messages_arrive() -> None:
     for rank, found in enumerate(fleet_of(COUNT).run(objects_groups_and_messages)):
         everyone, one, reduced, message, uneven = found
@@ -135,6 +152,51 @@ def functional_ones() -> Any:
 def test_functional_collectives() -> None:
     for rank, found in enumerate(fleet_of(COUNT).run(functional_ones)):
         assert found == ([60.0, 64.0], [10.0 * r + i for r in range(COUNT) for i in range(2)], [60.0 + 4 * rank])
+
+
+def names_of_upstream() -> Any:
+    rank = join()
+    torch_xla._XLAC._ensure_xla_coordinator_initialized(rank, COUNT)
+    with pytest.raises(ValueError, match=rf"this is process {rank} of 4, and not {rank} of 5"):
+        torch_xla._XLAC._ensure_xla_coordinator_initialized(rank, COUNT + 1)
+    group = xla_backend.new_xla_process_group(pg_options=xla_backend.ProcessGroupXla.Options())
+    before = met.counter_value("ExecuteComputation") or 0
+    parts = [torch.zeros(2, device="xla"), torch.zeros(1, device="xla")]
+    group.reduce_scatter_coalesced(parts, [[own(rank) + to for to in range(COUNT)], [own(rank, 1)] * COUNT])
+    rows = [[torch.zeros(2, device="xla"), torch.zeros(1, device="xla")] for _ in range(COUNT)]
+    group.allgather_coalesced(rows, [own(rank), own(rank, 1)])
+    tensors, work = broadcast_xla([own(rank)], group, 3)
+    found = [[part.tolist() for part in parts], [[each.tolist() for each in row] for row in rows], tensors[0].tolist()]
+    assert work.is_completed() and (met.counter_value("ExecuteComputation") or 0) > before
+    mesh = [[0, 2], [1, 3]]
+    mine = mesh[rank % 2]
+    pair = xla_backend.new_xla_process_group(mine, pg_options={"xla_pg_options": {"mesh": mesh}})
+    x = own(rank)
+    if pair is not dist.GroupMember.NON_GROUP_MEMBER:
+        dist.all_reduce(x, group=pair)
+    return [*found, x.tolist()]
+
+
+@pytest.mark.slow
+def test_names_of_upstream_do_what_they_say() -> None:
+    for rank, found in enumerate(fleet_of(COUNT).run(names_of_upstream)):
+        parts, rows, sent, reduced = found
+        assert parts == [[60.0 + 4 * rank, 64.0 + 4 * rank], [60.0]]
+        assert rows == [[[10.0 * r, 10.0 * r + 1], [10.0 * r]] for r in range(COUNT)]
+        assert sent == [30.0, 31.0]
+        assert reduced == [20.0 + 20 * (rank % 2), 22.0 + 20 * (rank % 2)]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"mesh": [[0]]}, TypeError, "expected pg_options of the form"),
+        ({"xla_pg_options": {"spmd": True}}, NotImplementedError, "torch_xla.distributed.spmd.Mesh"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(options: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        xla_backend.new_xla_process_group(pg_options=options)
 
 
 def network() -> torch.nn.Module:
@@ -200,6 +262,7 @@ def accumulate() -> Any:
     return kept, model.module.weight.grad.tolist()
 
 
+@pytest.mark.slow
 def test_gradients_accumulate_without_an_exchange() -> None:
     for rank, (kept, reduced) in enumerate(fleet_of(COUNT).run(accumulate)):
         assert kept == [[10.0 * rank, 10.0 * rank + 1]]
@@ -217,6 +280,7 @@ def train_fully_sharded() -> Any:
     return steps_of(model, lambda x: x[rank].to("xla")), held
 
 
+@pytest.mark.slow
 def test_fully_shard_trains_as_one_process_and_holds_a_part() -> None:
     found = fleet_of(COUNT).run(train_fully_sharded)
     mean = np.mean([[loss for loss, _ in losses] for losses, _ in found], axis=0)

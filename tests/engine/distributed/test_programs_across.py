@@ -1,24 +1,30 @@
 """Programs that several processes run together: each on arrays of its own, with collectives between them."""
 
 import gc
+import os
 import time
+from pathlib import Path
 from typing import Any
 
 import jax
+import pytest
 import torch
 
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
-from tests.support.fleet import fleet_of
+from tests.support.fleet import Fleet, fleet_of
+from torch_xla._engine.compile import disk
 from torch_xla._engine.dispatch.kernels import append
+from torch_xla._engine.errors import PeerError
 from torch_xla._engine.execute import executor
 from torch_xla._engine.graph import effect
 from torch_xla._engine.graph.plan import Operand, Plan, interned
 from torch_xla._engine.lowering import replicas
 from torch_xla._engine.lowering.registry import lowers, rule_of
+from torch_xla._engine.metrics import counters
+from torch_xla._engine.record.schedule import clear_schedules
 from torch_xla._engine.record.storage import snapshot, wrap
-from torch_xla._engine.record.sync import clear_schedules
 
 SUM = "test::sum_of_replicas"
 
@@ -58,6 +64,7 @@ def everything() -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_program_with_a_collective_runs_on_the_arrays_of_each_process() -> None:
     for rank, found in enumerate(fleet_of(2).run(everything)):
         assert found == {
@@ -86,6 +93,7 @@ def ignoring() -> list[float]:
     return [float(summed(x).sum())]
 
 
+@pytest.mark.slow
 def test_a_process_that_ignores_a_result_takes_part_all_the_same() -> None:
     assert fleet_of(2).run(ignoring) == [[6.0], [6.0]]
 
@@ -102,6 +110,49 @@ def replayed() -> tuple[list[float], bool]:
     found = [float(compiled(torch.full((3,), float(rank + n), device="xla"))) for n in range(6)]
     xm.wait_device_ops()
     return found, compiled.is_replayed
+
+
+def what_one_reads() -> tuple[list[float], list[float]]:
+    rank, found = xr.global_ordinal(), list[float]()
+    weight = torch.zeros(3, device="xla")
+    for step in range(4):
+        own = torch.arange(3.0, device="xla") + rank + step
+        loss = summed(own * (step + 1))
+        weight.add_(summed(loss * 0.5))
+        if rank == 0:
+            found += [own.sum().item(), loss.sum().item()]  # the one needs nobody, the other everybody
+        torch_xla.sync()
+    return found, weight.tolist()
+
+
+@pytest.mark.slow
+def test_one_process_reads_what_the_others_compute_at_the_end_of_their_step() -> None:
+    (read, weight), (nothing, other) = fleet_of(2).run(what_one_reads)
+    assert read == [each for step in range(4) for each in (3.0 + 3 * step, (9.0 + 6 * step) * (step + 1))]
+    assert nothing == [] and weight == other == [50.0, 70.0, 90.0]
+
+
+def what_one_reads_while_the_other_waits() -> str:
+    os.environ["XLA_COLLECTIVE_TIMEOUT"] = "3"
+    loss = summed(torch.ones(3, device="xla"))
+    try:
+        if xr.global_ordinal() == 0:
+            loss.sum().item()
+        xm.rendezvous("read")
+    except PeerError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.slow
+def test_a_read_by_one_of_what_the_others_do_not_come_to_compute_is_an_error_in_all() -> None:
+    fleet = Fleet(2)
+    try:
+        for said in fleet.run(what_one_reads_while_the_other_waits):
+            assert "Process 0 waited 3 s in a collective for process 1, which did not come." in said
+            assert "the others have to read it too, or to end their step" in said and "(`item()`, `print`)" in said
+    finally:
+        fleet.kill()  # what waits in a collective does not end by itself
 
 
 def test_a_replay_runs_collectives() -> None:
@@ -166,3 +217,102 @@ def test_what_is_local_decides_about_no_program_of_several_processes() -> None:
     assert found == also
     assert keys == theirs and len(keys) == 8
     assert len(set(keys)) < 8
+
+
+def keys_of_steps_that_hold_more_or_less(sizes: list[int], steps: list[int]) -> tuple[list[str], list[float]]:
+    """Each part of three values is held in some steps. Here what is not held is garbage, and there it is gone."""
+    is_tidy = xr.global_ordinal() == 0
+    run, keys = executor.run, []
+
+    def noting(program: Any, buffers: Any, numbers: Any, *rest: Any) -> None:
+        run(program, buffers, numbers, *rest)
+        if program.graph.is_collective:
+            keys.append(program.key_for(numbers).digest)
+
+    x = torch.arange(4.0, device="xla")
+    torch_xla.sync()
+    found: list[float] = []
+    uncollected: list[_Cycle] = []
+    executor.run = noting  # type: ignore[assignment]
+    if not is_tidy:
+        gc.disable()
+    try:
+        for step, which in enumerate(steps):
+            made = [(summed(x) + x * 0).sum() + torch.zeros(size, device="xla") for size in sizes]
+            kept = [each for slot, each in enumerate(made) if which >> slot & 1]
+            for each in made:
+                cycle = _Cycle(each.view(-1))  # another tensor on the same memory
+                if not is_tidy and step % 3 == 0:
+                    uncollected.append(cycle)  # old when it becomes garbage
+            if not is_tidy and step % 3 == 0:
+                gc.collect()
+            uncollected.clear()
+            del made, each, cycle
+            if is_tidy:
+                gc.collect()
+            torch_xla.sync()
+            found += [float(each[0]) for each in kept]
+            del kept
+    finally:
+        gc.enable()
+        executor.run = run
+    return keys, found
+
+
+def test_garbage_in_one_process_decides_about_no_program_of_several() -> None:
+    for sizes, steps in (
+        ([4, 8, 1 << 20], [1, 1, 0, 7, 3, 6, 2, 5, 4, 7, 0]),
+        ([8, 4, 1 << 20], [7, 7, 3, 1, 6, 4, 0]),
+    ):
+        (keys, found), (theirs, also) = fleet_of(2).run(keys_of_steps_that_hold_more_or_less, sizes, steps)
+        assert found == also == [12.0] * sum(map(int.bit_count, steps))
+        assert keys == theirs and len(keys) == len(steps)
+
+
+def trained(rank: int) -> list[float]:
+    """A step with collectives, a number that is an argument, random numbers, and memory that is given away."""
+    clear_schedules()
+    torch_xla.manual_seed(rank)
+    weight = torch.linspace(0, 1, 6, device="xla").view(2, 3)
+    for step in range(3):
+        gradient = weight * (rank + 1) + torch.rand(2, 3, device="xla") * 0
+        norm: Any = xm.all_reduce(xm.REDUCE_MAX, gradient.norm())
+        weight = weight - 0.01 * (step + 0.5) * xm.all_reduce(xm.REDUCE_SUM, gradient) / norm
+        torch_xla.sync()
+    found: list[float] = [*weight.flatten().tolist(), float(norm)]
+    return found
+
+
+def counted() -> tuple[int, int]:
+    compiled, hits = (counters.value_of(name) or 0 for name in ("UncachedCompile", "PersistentCacheHit"))
+    return compiled, hits
+
+
+def kept(folder: str) -> list[Any]:
+    rank, worth = xr.global_ordinal(), disk.WORTH_KEEPING_SECONDS
+    disk.WORTH_KEEPING_SECONDS = 0.0
+    disk.choose(f"{folder}/{rank}")
+    try:
+        found, before = [], counted()
+        for _ in range(2):
+            found.append(trained(rank))
+            now = counted()
+            found.append([after - earlier for after, earlier in zip(now, before, strict=True)])
+            before = now
+        if rank == 1:  # each takes what it has
+            for path in Path(folder, "1").glob("*.xla"):
+                path.write_bytes(b"torch_xla")
+        found.append(trained(rank))
+        found.append([after - earlier for after, earlier in zip(counted(), before, strict=True)])
+        return found
+    finally:
+        disk.WORTH_KEEPING_SECONDS = worth
+        disk.choose(None)
+
+
+def test_a_program_with_collectives_is_compiled_once_and_then_found(tmp_path: Path) -> None:
+    for rank, found in enumerate(fleet_of(2).run(kept, str(tmp_path))):
+        first, (compiled, hits), second, of_second, third, of_third = found
+        assert second == first and third == first
+        assert compiled > 0 and hits == 0 and of_second == [0, compiled]
+        assert of_third == ([0, compiled], [compiled, 0])[rank]

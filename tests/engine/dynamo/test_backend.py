@@ -93,8 +93,8 @@ def test_a_training_step_is_one_program(fused: bool) -> None:
         torch.testing.assert_close(one.cpu(), other, rtol=1e-3, atol=1e-4, msg=name)
 
 
-# Dynamo of PyTorch 2.11 reads the state of an optimizer while it compiles the step.
-READS_WHILE_COMPILING = torch.__version__.startswith("2.11.")
+# Dynamo before PyTorch 2.13 reads the state of an optimizer while it compiles the step.
+READS_WHILE_COMPILING = torch.__version__ < (2, 13)
 
 
 @pytest.mark.parametrize("options", [{}, {"capturable": True}, {"fused": True}], ids=["plain", "capturable", "fused"])
@@ -123,6 +123,7 @@ def test_a_compiled_optimizer_joins_the_program_of_the_step(options: dict[str, A
         torch.testing.assert_close(one.cpu(), other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # as above
 def test_numbers_of_a_compiled_optimizer_are_moved_together() -> None:
     ours = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)).to("xla")
@@ -145,6 +146,7 @@ def test_numbers_of_a_compiled_optimizer_are_moved_together() -> None:
         torch.testing.assert_close(one.cpu(), other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_compiled_model_in_a_replayed_step() -> None:
     ours, theirs = pair()
     run = compiled(ours)
@@ -159,7 +161,7 @@ def test_a_compiled_model_in_a_replayed_step() -> None:
 
     ours_optimizer = optimizers[0]  # what a replayed function sees, it watches
     replayed = torch_xla.compile(lambda x, y: step(run, ours_optimizer, x, y), replay=True)
-    for _ in range(7):
+    for _ in range(10):  # PyTorch 2.15 takes two calls more than 2.13 to come to rest
         x, y = torch.randn(6, 2, 5, 5), torch.randint(3, (6,))
         loss = replayed(x.to("xla"), y.to("xla"))
         torch.testing.assert_close(loss.cpu(), step(theirs, optimizers[1], x, y).detach(), rtol=1e-4, atol=1e-5)
@@ -377,6 +379,8 @@ def test_a_factorization_is_checked_after_the_operation() -> None:
     run = compiled(lambda x: torch.linalg.inv(x) @ x)
     torch.testing.assert_close(run((torch.eye(3) * 2).to("xla")).cpu(), torch.eye(3))
     assert met.counter_value("DynamoGraphByOperator") is None
+    if torch.__version__ < (2, 13):
+        return  # leaves the check out of the graph, for the CPU too
     with pytest.raises(torch.linalg.LinAlgError, match="is zero, the inversion could not be completed"):
         run(torch.zeros(3, 3).to("xla"))
 

@@ -1,6 +1,6 @@
 """PyTorch's operator database inside `torch.compile(backend="openxla")`: values and gradients of the CPU.
 
-Each time one entry of 24; all with `make test-slow`.
+Each time one entry of 96, one of eight with `make test-slow`, all others with `pytest -m exhaustive`.
 """
 
 import warnings
@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
-EVERY = 24
+QUICK = 96
+SLOW = 8
 # What they give is left open, by chance or by uninitialised memory, or cannot be on the device at all.
 OPEN = (
     "bernoulli", "cauchy", "empty", "exponential", "geometric", "log_normal", "multinomial", "normal", "rand",
@@ -23,16 +24,20 @@ OPEN = (
 
 
 def cases() -> list[Any]:
-    """Every entry that the CPU has in float32; all but one of 24 are slow."""
+    """Every entry that the CPU has in float32; one of 96 is quick, one of eight slow."""
     chosen = [
         entry
         for entry in op_db
         if torch.float32 in entry.supported_dtypes("cpu") and not any(word in entry.name for word in OPEN)
     ]
-    return [
-        pytest.param(entry, id=entry.formatted_name, marks=[] if index % EVERY == 5 else [pytest.mark.slow])
-        for index, entry in enumerate(chosen)
-    ]
+    return [pytest.param(entry, id=entry.formatted_name, marks=marks(index)) for index, entry in enumerate(chosen)]
+
+
+def marks(index: int) -> list[pytest.MarkDecorator]:
+    """Neighbours in the database are variants of each other, so every set takes of all."""
+    if index % QUICK == 5:
+        return []
+    return [pytest.mark.slow if index % SLOW == 0 else pytest.mark.exhaustive]
 
 
 def on(device: str, nested: Any) -> Any:

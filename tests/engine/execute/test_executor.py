@@ -2,6 +2,7 @@
 
 from collections import deque
 
+import jax
 import pytest
 import torch
 
@@ -64,3 +65,24 @@ def test_only_what_needs_memory_is_counted(running: "deque[tuple[int, list[End]]
         if programs:
             assert running[0][0] == 4 * count  # its result
         assert torch.equal(y.cpu(), -torch.ones(count))
+
+
+def test_large_results_that_nobody_holds_are_let_go() -> None:
+    x = torch.ones(1 << 19).to("xla")
+    size = x.nbytes
+
+    def living() -> int:
+        return sum(array.nbytes == size and not array.is_deleted() for array in jax.live_arrays())
+
+    torch_xla.sync(wait=True)
+    before = living()
+    for _ in range(12):
+        y = x * 2  # the only result, so it tells when its program has ended
+        torch_xla.sync()
+        assert y.shape == x.shape
+        del y
+        for array in jax.live_arrays():
+            array.block_until_ready()
+    assert living() <= before + 2
+    torch_xla.sync(wait=True)
+    assert living() == before

@@ -1,6 +1,7 @@
 """Long compilations are told of on a terminal, and nowhere else."""
 
 import io
+import re
 import sys
 import time
 
@@ -11,6 +12,8 @@ import torch_xla
 from torch_xla._engine.execute import progress
 
 HERE = (("train.py", 31, "step"),)
+ANEW = "\r\x1b[2K"
+WHAT = r"a program of 1,240 operations \(train\.py:31 in step\)"
 
 
 class Terminal(io.StringIO):
@@ -32,13 +35,14 @@ def terminal_of(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 def test_a_long_one_is_told_while_it_runs_and_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = terminal_of(monkeypatch)
     with progress.told(1240, HERE):
-        time.sleep(0.3)
-        shown = terminal.getvalue().split("\r\x1b[2K")
-        assert len(shown) > 2
-        assert set(shown[1:]) == {"torch_xla compiles a program of 1,240 operations (train.py:31 in step): 0 s so far"}
-    assert terminal.getvalue().endswith(
-        "torch_xla compiled a program of 1,240 operations (train.py:31 in step) in 0 s\n"
-    )
+        end = time.monotonic() + 60
+        while terminal.getvalue().count(ANEW) < 2 and time.monotonic() < end:
+            time.sleep(0.01)
+        _, *shown = terminal.getvalue().split(ANEW)
+        assert len(shown) >= 2
+        for line in shown:
+            assert re.fullmatch(rf"torch_xla compiles {WHAT}: \d+ s so far", line)
+    assert re.search(rf"torch_xla compiled {WHAT} in \d+ s\n$", terminal.getvalue())
     length = len(terminal.getvalue())
     time.sleep(0.15)
     assert len(terminal.getvalue()) == length

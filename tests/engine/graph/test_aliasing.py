@@ -6,7 +6,7 @@ import torch
 import torch_xla
 from torch_xla._engine.graph.aliasing import in_order, successors
 from torch_xla._engine.record.device import device_for
-from torch_xla._engine.record.sync import Schedule
+from torch_xla._engine.record.schedule import Schedule
 
 
 def last_schedule() -> Schedule:

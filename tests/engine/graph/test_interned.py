@@ -15,7 +15,7 @@ from torch_xla._engine.interop import functions
 from torch_xla._engine.lowering import registry
 from torch_xla._engine.metrics import counters
 from torch_xla._engine.record import storage
-from torch_xla._engine.record.sync import clear_schedules
+from torch_xla._engine.record.schedule import clear_schedules
 from torch_xla.interop import call_jax
 
 
@@ -74,6 +74,7 @@ assert (x[1:] + x[:-1]).tolist() == [1.0, 3.0, 5.0, 7.0]
 """
 
 
+@pytest.mark.slow
 def test_shapes_that_nobody_uses_any_more_leave() -> None:
     # Alone, because what other tests have kept may hold, or let go of, plans in the middle.
     subprocess.run([sys.executable, "-c", TURNS], check=True)
@@ -82,8 +83,8 @@ def test_shapes_that_nobody_uses_any_more_leave() -> None:
 ALONE = """
 import torch, torch_xla
 from torch_xla._engine.graph import interned, spec
-from torch_xla._engine.record.sync import clear_schedules
-interned.LEAST = 50
+from torch_xla._engine.record.schedule import clear_schedules
+interned.LEAST = 100
 interned.drop_unused()
 before = most = len(spec._specs)
 between = interned._most
@@ -97,12 +98,13 @@ print(before, between, most, len(spec._specs))
 """
 
 
+@pytest.mark.slow
 def test_they_leave_by_themselves() -> None:
     # Alone, because what other tests still use counts for when to look again.
     done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=True)
     before, between, most, after = map(int, done.stdout.split())
     # Those made between two looks, and those that were in use at either: since the last sync, which is 20 shapes away.
-    assert between == 50 and after <= most <= before + between + 2 * 20, (before, between, most, after)
+    assert between == 100 and after <= most <= before + between + 2 * 20, (before, between, most, after)
 
 
 @pytest.mark.slow

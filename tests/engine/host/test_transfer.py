@@ -1,5 +1,6 @@
 """Between host and device: nothing is lost, nothing is shared by accident, and reading computes only what it needs."""
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -207,3 +208,14 @@ def test_floats_live_as_bfloat16_where_the_user_says_so(variable: str, monkeypat
     assert double.item() == (1 if variable == "XLA_USE_BF16" else 1 + 2**-20)
     monkeypatch.delenv(variable)
     assert (y + 2**-10).tolist() == [1 + 2**-10, 3 + 2**-10]
+
+
+def test_reading_an_element_of_many_copies_no_others() -> None:
+    x = torch.arange(1 << 20).to("xla")
+    torch_xla.sync(wait=True)
+    tracemalloc.start()
+    try:
+        assert x[12345].item() == 12345 and x.view(1024, 1024).t()[5, 3].item() == 3 * 1024 + 5
+        assert tracemalloc.get_traced_memory()[1] < x.nbytes // 2  # what is compiled for it takes some, too
+    finally:
+        tracemalloc.stop()

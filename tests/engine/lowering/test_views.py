@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 
 from tests.support.rules import to_jax, to_torch
-from tests.support.views import ViewCase, geometry_of, shows_each_once, view_cases
+from tests.support.views import NESTED, ViewCase, geometry_of, shows_each_once, view_cases
 from torch_xla._engine import dtypes
 from torch_xla._engine.lowering.views import read_view, reinterpret, reinterpret_back, write_view
-from torch_xla._engine.view import Geometry
+from torch_xla._engine.view import Geometry, at_start, is_moved
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64]
 
@@ -55,6 +55,22 @@ def test_a_write_through_any_view_reaches_its_base(case: ViewCase) -> None:
     value = -2 - torch.arange(case.tensor.numel()).view(case.tensor.shape)
     with jax.enable_x64(True):
         got = write_view(jax_of(case.whole()), jax_of(value), case.base, case.view)
+    case.tensor.copy_(value)
+    check_equal(got, case.whole())
+
+
+@given(view_cases(NESTED, smallest=2))
+@settings(max_examples=30, deadline=None)
+def test_a_view_whose_place_is_an_argument_is_read_and_written_there(case: ViewCase) -> None:
+    view, at = case.view, at_start(case.view)
+    with jax.enable_x64(True):
+        offset = jnp.asarray(view.offset)
+        if is_moved(case.base, view, unit_steps=False):
+            check_equal(read_view(jax_of(case.whole()), case.base, at, offset), case.tensor)
+        if not (is_moved(case.base, view, unit_steps=True) and shows_each_once(view)):
+            return
+        value = -2 - torch.arange(case.tensor.numel()).view(case.tensor.shape)
+        got = write_view(jax_of(case.whole()), jax_of(value), case.base, at, offset)
     case.tensor.copy_(value)
     check_equal(got, case.whole())
 
@@ -134,6 +150,9 @@ def test_a_write_of_a_region_updates_the_array_in_place() -> None:
     text = write.lower(jnp.zeros((64, 32)), jnp.ones((8, 32))).compile().as_text()
     assert "dynamic-update-slice" in text and "scatter" not in text
     assert "copy(" not in text
+    there = jax.jit(lambda a, v, o: write_view(a, v, base, at_start(rows), o), donate_argnums=0)
+    text = there.lower(jnp.zeros((64, 32)), jnp.ones((8, 32)), 320).compile().as_text()
+    assert "dynamic-update-slice" in text and "scatter" not in text and "copy(" not in text
 
 
 @pytest.mark.parametrize("theirs", dtypes.TO_JAX, ids=str)

@@ -56,7 +56,7 @@ def test_a_step_is_compiled_executed_and_told_once_each(heard: list[Any]) -> Non
     assert compilation.numbers == (2.0, 3.5)
     assert compilation.sizes.outputs >= 2 * y.numel() * 4
     assert evaluation.operations == 3
-    assert compilation.seconds > execution.seconds
+    assert compilation.start < execution.start
 
 
 def test_a_read_is_an_evaluation_and_a_transfer(heard: list[Any]) -> None:

@@ -5,6 +5,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -297,6 +298,52 @@ def test_nothing_is_packed_where_compiling_is_refused_and_reading_compiles_nothi
         step()
 
 
+def replayed(training: Training) -> Callable[[], Any]:
+    """Its step, which was replayed once."""
+    step, before = torch_xla.compile(training.step, replay=True), count("ReplayedStep")
+    while count("ReplayedStep") == before:
+        step()
+    return step
+
+
+@pytest.mark.slow
+def test_another_thread_records_while_what_packing_takes_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    training, recorded = Training("xla"), list[float]()
+    step = replayed(training)
+    prepare = executor.prepare
+
+    def prepared(*args: Any) -> bool:
+        if threading.current_thread() is threading.main_thread():
+            thread = threading.Thread(target=lambda: recorded.append((training.x.sum() * 0 + len(recorded)).item()))
+            thread.start()
+            thread.join(20)
+        return prepare(*args)
+
+    monkeypatch.setattr(executor, "prepare", prepared)
+    packed = count("PackedStep")
+    step()
+    step()
+    assert count("PackedStep") > packed and recorded == [*map(float, range(len(recorded)))] and len(recorded) > 2
+
+
+def test_packing_that_fails_to_compile_is_not_tried_at_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "_AFTER", 3)
+    training, failed = Training("xla"), list[int]()
+    step = replayed(training)
+
+    def fails(*args: Any) -> bool:
+        failed.append(1)
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(executor, "prepare", fails)
+    with pytest.raises(RuntimeError, match="no compiler"):
+        for _ in range(4):
+            step()
+    for _ in range(2):
+        step()
+    assert failed == [1]
+
+
 @pytest.mark.filterwarnings("ignore:.*is recorded this time")
 def test_other_arguments_are_recorded_from_what_is_packed() -> None:
     ours, theirs = Training("xla"), Training("cpu")
@@ -330,6 +377,7 @@ def test_packed_values_are_counted_as_alive() -> None:
     assert count("CreateXlaTensor") - count("DestroyXlaTensor") == alive
 
 
+@pytest.mark.slow
 def test_another_process_finds_the_packed_program(tmp_path: Path) -> None:
     program = """
 import torch, torch_xla

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import torch_xla
+from tests.support.held import held_by_others
 from torch_xla._engine.client import planned
 from torch_xla._engine.client.planned import PlannedBuffer
 from torch_xla.debug import NotComputed, plan
@@ -42,13 +43,33 @@ def test_a_plan_leaves_nothing_behind() -> None:
     assert _state(model, optimizer) != before[0]
 
 
+def test_gradients_that_a_step_lets_go_of_are_not_held_beside_those_that_it_makes() -> None:
+    weight = torch.ones(64, 64, device="xla", requires_grad=True)
+    other = torch.ones(4, device="xla", requires_grad=True)
+    kept = torch.full((8,), 3.0, device="xla")
+    other.grad = kept[2:6]
+
+    def step() -> None:
+        weight.grad = other.grad = None
+        (weight * 2).sum().backward()
+
+    step()
+    other.grad = kept[2:6]
+    torch_xla.sync()
+    others = held_by_others()
+    (program,) = plan(step, steps=1).programs
+    assert program.held.all < others.all + 64 * 64 * 4  # the new gradient in the place of the old one
+    assert weight.grad is not None and weight.grad.eq(2).all() and weight.grad.shape == (64, 64)
+    assert other.grad is not None and other.grad.tolist() == [3.0] * 4 and other.grad.storage_offset() == 2
+
+
 def test_a_model_that_was_only_recorded_stays_so() -> None:
-    torch_xla.sync()  # what others have recorded and hold would be planned with it
+    others = held_by_others()
     with torch.device("xla"):
         torch.manual_seed(1)
         model = torch.nn.Linear(300, 300)
     found = plan(lambda: model(torch.ones(2, 300, device="xla")).sum().backward(), steps=1)
-    assert found.programs[0].held.parameters == (300 * 300 + 300) * 4
+    assert found.programs[0].held.parameters - others.parameters == (300 * 300 + 300) * 4
     assert model.weight.untyped_storage().value.buffer is None  # type: ignore[attr-defined]
     assert model.weight.std().item() == pytest.approx(1 / 30, rel=0.05)
 
@@ -95,6 +116,8 @@ def test_reading_is_refused_unless_the_value_follows_from_the_program() -> None:
 
 
 def test_a_function_that_is_replayed_can_be_planned_and_goes_on() -> None:
+    others = held_by_others().state
+
     def trained(device: str, planned_after: int) -> torch.Tensor:
         torch.manual_seed(0)
         model = torch.nn.Linear(4, 4).to(device)
@@ -108,7 +131,7 @@ def test_a_function_that_is_replayed_can_be_planned_and_goes_on() -> None:
         call = torch_xla.compile(step) if device == "xla" else step
         for number in range(8):
             if number == planned_after:
-                assert plan(call).programs[0].held.state == (4 * 4 + 4) * 4
+                assert plan(call).programs[0].held.state - others == (4 * 4 + 4) * 4
             call()
         return model.weight.detach().cpu()
 

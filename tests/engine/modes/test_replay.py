@@ -605,12 +605,11 @@ def test_autocast_is_part_of_what_is_replayed() -> None:
 
 
 @pytest.mark.slow
-def test_a_replayed_step_of_an_encoder_costs_the_host_a_millisecond() -> None:
+def test_a_replayed_step_of_an_encoder_costs_the_host_less_than_half_of_a_recorded_one() -> None:
     layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
     model = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False).to("xla")
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
-    @torch_xla.compile(replay=True)
     def step(x: torch.Tensor) -> torch.Tensor:
         loss = model(x).square().mean()
         optimizer.zero_grad()
@@ -618,16 +617,21 @@ def test_a_replayed_step_of_an_encoder_costs_the_host_a_millisecond() -> None:
         optimizer.step()
         return loss
 
-    x = torch.randn(4, 16, 64, device="xla")
-    times = []
-    for index in range(60):
-        torch_xla.sync(wait=True)
-        start = time.thread_time()
-        step(x)
-        if index > 10:
+    def quickest(call: Callable[[torch.Tensor], torch.Tensor]) -> float:
+        times = []
+        for _ in range(60):
+            torch_xla.sync(wait=True)
+            start = time.thread_time()
+            call(x)
+            torch_xla.sync()
             times.append(time.thread_time() - start)
+        return min(times[10:])
+
+    x = torch.randn(4, 16, 64, device="xla")
+    recorded = quickest(step)
+    # XLA computes a part in this thread, so on a busy machine neither is the host's part alone.
+    assert quickest(torch_xla.compile(step, replay=True)) < 0.5 * recorded
     assert replayed() >= 50
-    assert min(times) < 4e-3  # 1 ms on an idle machine, which this may not be
 
 
 # Why a call was recorded

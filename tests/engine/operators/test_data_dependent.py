@@ -138,3 +138,8 @@ def test_sizes_that_values_give_are_refused_as_on_the_cpu(call: Callable[[str], 
         call("cpu")
     with pytest.raises(type(theirs.value)):
         call("xla")
+
+
+def test_places_go_to_memory_of_the_same_device() -> None:
+    with pytest.raises(RuntimeError, match="same device, but got out on cpu and self on xla:0. Move it with"):
+        torch.nonzero(torch.ones(2, device="xla"), out=torch.empty(0, dtype=torch.int64))

@@ -1,5 +1,7 @@
 """Indices: on the device, on the host, known and unknown."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -96,3 +98,45 @@ def test_what_is_put_has_the_dtype_of_where_it_is_put() -> None:
     with pytest.raises(RuntimeError, match="got Float for the destination and Bool for the source"):
         x.index_put_((index,), index > 0)
     assert x.index_put_((index,), (index > 0).float()).tolist() == [0, 1, 1]
+
+
+@cases(
+    {
+        str(dtype).removeprefix("torch."): lambda d, dtype=dtype: _through_a_mask_of_its_dtype(d, dtype)
+        for dtype in (torch.bool, torch.uint8)
+    }
+)
+@pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")
+def test_values_through_a_mask_of_the_dtype_of_what_is_written(program: Program) -> None:
+    check_same(program)
+
+
+def _through_a_mask_of_its_dtype(d: str, dtype: torch.dtype) -> torch.Tensor:
+    x = (n(4, d=d) >= 0).to(dtype)
+    x[x.clone()] = (n(4, d=d) > 2).to(dtype)
+    return x
+
+
+BYTES: dict[str, Program] = {
+    "read": lambda d: torch.ones(3, device=d)[torch.ones(3, dtype=torch.uint8, device=d)],
+    "read, mask on the CPU": lambda d: torch.ones(3, device=d)[torch.ones(3, dtype=torch.uint8)],
+    "read, second dimension": lambda d: torch.ones(2, 3, device=d)[:, torch.ones(3, dtype=torch.uint8, device=d)],
+    "written": lambda d: torch.ones(3, device=d).index_put_(
+        [torch.ones(3, dtype=torch.uint8, device=d)], torch.ones(3, device=d)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_masks_of_bytes_are_deprecated_where_they_are_used(name: str) -> None:
+    for device in ("cpu", "xla"):
+        with pytest.warns(UserWarning, match="^indexing with dtype torch.uint8 is now deprecated") as told:
+            BYTES[name](device)
+        assert [warning.filename for warning in told] == [__file__]
+
+
+def test_one_number_is_not_written_through_a_mask_of_bytes() -> None:
+    for device in ("cpu", "xla"):
+        with pytest.raises(RuntimeError, match="masked_fill_ only supports boolean masks"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.ones(3, device=device)[torch.ones(3, dtype=torch.uint8, device=device)] = 2.0

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.engine.dispatch.test_value_checks import BAD, GOOD
+from tests.engine.dispatch.test_value_checks import BAD, GOOD, NAN
 from torch_xla._engine.operators.known_values import IS_BAD
 
 Make = Callable[..., torch.Tensor]
@@ -19,7 +19,7 @@ def from_host(device: str) -> Make:
     return lambda *numbers, dtype=None: torch.tensor(numbers, dtype=dtype).to(device)
 
 
-# What is computed on the device although it is made of what the host knows; a mask is not kept on the host.
+# What is computed on the device although it is made of what the host knows; so are the masks of these cases.
 _UNKNOWN = {"masked_scatter", "one_hot", "assertion", "lu_unpack", "max_unpool2d"}
 
 CASES: dict[str, Callable[[Make], Any]] = {
@@ -41,6 +41,15 @@ CASES: dict[str, Callable[[Make], Any]] = {
     "pivots": lambda t: torch.lu_unpack(t([1.0, 1.0], [1.0, 1.0]), t(5, 1, dtype=torch.int32)),
     "a place that is unpooled to": lambda t: F.max_unpool2d(t([[[1.0]]]), t([[[9]]]), 2),
     "deviations of one mean": lambda t: torch.normal(0.0, t(-1.0, 1.0)),
+    "values of a mask": lambda t: t(0.0, 1.0, 2.0, 3.0).__setitem__(t(True, True, True, False), t(1.0, 2.0)),
+    "values of a mask over rows": lambda t: t([0.0, 1.0], [2.0, 3.0])[t(True, False)].add(
+        t([0.0, 1.0], [2.0, 3.0]).index_put_((t(True, True),), t([1.0, 1.0], [1.0, 1.0], [1.0, 1.0]))
+    ),
+    "values of a part of a mask": lambda t: t(0.0, 1.0).__setitem__(t(True, True, False)[:2], t(1.0, 2.0, 3.0)),
+    "elements for a mask": lambda t: t(0.0, 1.0, 2.0).masked_scatter(t(True, True, False), t(1.0)),
+    "elements for a mask of each row": lambda t: t([0.0, 1.0], [2.0, 3.0]).masked_scatter_(t(True, False), t(1.0)),
+    "a fraction of one": lambda t: torch.quantile(t(1.0, 2.0), t(1.5)[0]),
+    "fractions, into a tensor": lambda t: torch.nanquantile(t(1.0, 2.0), t(0.5, NAN), out=t(0.0, 0.0)),
     "a negative threshold": lambda t: F.smooth_l1_loss(t(1.0), t(2.0), beta=-1.0),
 }  # fmt: skip
 
@@ -55,6 +64,10 @@ def test_the_error_is_that_of_the_cpu(name: str) -> None:
 
 FINE: dict[str, Callable[[Make], Any]] = {
     **GOOD,
+    "fewer elements than the mask has": lambda t: t(0.0, 1.0, 2.0).masked_scatter(t(True, False, False), t(5.0)),
+    "one value for a mask": lambda t: t(0.0, 1.0).__setitem__(t(True, True), t(5.0)),
+    "a value for each of a mask": lambda t: t(0.0, 1.0, 2.0).__setitem__(t(False, True, True), t(5.0, 6.0)),
+    "a part of a mask": lambda t: t(0.0, 1.0).__setitem__(t(True, True, True)[:2], t(5.0, 6.0)),
     "no target": lambda t: F.nll_loss(t([0.5, 0.5]), t(7), ignore_index=7),
     "floats by the number zero": lambda t: (t(1.0) // 0, t(1.0) % 0, torch.fmod(t(1.0), 0), t(1) // 0.0),
     "a true quotient": lambda t: (torch.div(t(1, 2), 0), t(1, 2) / t(0, 1), torch.div(t(1), 0, rounding_mode=None)),

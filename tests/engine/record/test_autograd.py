@@ -438,6 +438,15 @@ def test_autocast_computes_products_in_bfloat16() -> None:
     check_same(use)
 
 
+def test_dual_numbers_are_copied_to_the_cpu() -> None:
+    with forward_ad.dual_level():
+        kept = torch.zeros(2, 1)
+        kept.copy_(forward_ad.make_dual(torch.ones(2, 1, device="xla"), torch.tensor([[5.0], [6.0]], device="xla")))
+        primal, tangent = forward_ad.unpack_dual(kept)
+        assert primal.tolist() == [[1.0], [1.0]]
+        assert tangent is not None and tangent.tolist() == [[5.0], [6.0]]
+
+
 def test_dual_numbers_pass_through_layers_that_are_taken_whole() -> None:
     def program(device: str) -> Any:
         torch.manual_seed(0)

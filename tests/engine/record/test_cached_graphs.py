@@ -25,11 +25,13 @@ def test_a_graph_runs_again_on_other_inputs_and_numbers() -> None:
     z = torch.add(x * 2.5, y[:1]).sum()
     name, (identities, inputs) = _XLAC._get_graph_hash([z]), _XLAC._get_tensors_xla_device_data_node([z])
     assert identities[:2] == [_XLAC._xla_get_tensor_id(x), _XLAC._xla_get_tensor_id(y)]
-    assert [t.device.type for t in inputs] == ["xla", "xla", "cpu"] and inputs[2].item() == 2.5
-    assert len(set(identities)) == 3
+    assert [t.device.type for t in inputs] == ["xla", "xla", "cpu", "cpu"]
+    assert [t.item() for t in inputs[2:]] == [2.5, 0]  # the second: where the view of `y` begins
+    assert len(set(identities)) == 4
     assert _XLAC._run_cached_graph(name, inputs)[0].item() == z.item() == 13.5
-    [again] = _XLAC._run_cached_graph(name, [computed(1.0, 1.0), computed(10.0, 0.0), torch.tensor(0.5)])
-    assert again.item() == 21.0
+    others = [computed(1.0, 1.0), computed(10.0, 7.0), torch.tensor(0.5), torch.tensor(1)]
+    [again] = _XLAC._run_cached_graph(name, others)
+    assert again.item() == 15.0
     assert x.tolist() == [1.0, 2.0] and y.tolist() == [3.0, 4.0]  # nothing was given away
     assert met.metric_data("RunCachedGraphInputData")[0] == met.metric_data("RunCachedGraphOutputData")[0] == 2
 

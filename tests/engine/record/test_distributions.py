@@ -108,6 +108,7 @@ def test_continuous_draws_have_their_distribution(draw: Callable[[], Tensor], cd
     assert distance < 1.95 / math.sqrt(COUNT)  # chance exceeds this once in a thousand times
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("draw", "mean", "variance"), list(DISCRETE.values()), ids=list(DISCRETE))
 def test_discrete_draws_have_their_moments(draw: Callable[[], Tensor], mean: float, variance: float) -> None:
     sample = followed(draw)

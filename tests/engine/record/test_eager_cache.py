@@ -12,7 +12,7 @@ import torch_xla
 import torch_xla.debug.metrics as met
 from torch_xla._engine.execute import executor
 from torch_xla._engine.metrics import events
-from torch_xla._engine.record import sync
+from torch_xla._engine.record import schedule
 from torch_xla._engine.record.device import device_at
 from torch_xla._engine.record.storage import value_of
 from torch_xla.experimental import eager_mode_context
@@ -22,7 +22,7 @@ from torch_xla.utils.dlpack import to_dlpack
 @pytest.fixture(autouse=True)
 def eager() -> Iterator[None]:
     torch_xla.sync()
-    sync.clear_schedules()
+    schedule.clear_schedules()
     with eager_mode_context(True):
         yield
 
@@ -122,7 +122,7 @@ def test_numbers_that_change_become_arguments() -> None:
 def test_only_the_base_of_a_view_is_computed() -> None:
     a = numbers("xla", 3, 3)
     a[0].add_(1)
-    ((shortcut,),) = [tuple(sync.shortcuts.values())]
+    ((shortcut,),) = [tuple(schedule.shortcuts.values())]
     assert len(shortcut.program.graph.outputs) == 1
 
 
@@ -200,7 +200,7 @@ def test_a_program_that_fails_changes_nothing(size: int, gives: bool, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(executor, "run", fail)
-        assert [bool(shortcut.gives) for shortcut in sync.shortcuts.values()] == [gives]
+        assert [bool(shortcut.gives) for shortcut in schedule.shortcuts.values()] == [gives]
         with pytest.raises(RuntimeError, match="no memory"):
             a[0].add_(1)
     assert a.tolist() == before and a._version == version
@@ -234,7 +234,7 @@ def test_it_is_counted_as_recorded_operations_are() -> None:
         return {**counts, **{name: data[0] if data else None for name, data in samples.items()}}
 
     counted()
-    sync.shortcuts.clear()
+    schedule.shortcuts.clear()
     by_tape = counted()
     assert by_tape["xla::add"] == 1 and counted() == by_tape
 
@@ -271,7 +271,7 @@ def test_another_dtype_mode_is_another_program(monkeypatch: pytest.MonkeyPatch) 
 def test_forgetting_the_programs_forgets_this_too() -> None:
     a = numbers("xla", 3)
     a + a
-    sync.clear_schedules()
+    schedule.clear_schedules()
     assert uses_a_tape(lambda: a + a)
 
 
@@ -324,3 +324,20 @@ def test_threads_do_not_see_each_others_operations() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_the_next_place_of_a_view_compiles_nothing() -> None:
+    def walk(device: str) -> Tensor:
+        x = numbers(device, 9, 4)
+        for i in range(8):
+            x[i] += 2 * x[i + 1]
+            x[i, 1] = 3.5
+            x[i].mul_(x[8]).add_(x[i + 1], alpha=0.5)
+        return x
+
+    on_both(walk)
+    compiled = met.counter_value("UncachedCompile")
+    x = numbers("xla", 9, 4)
+    for i in (7, 2, 5):
+        x[i] += 2 * x[i - 2]
+    assert met.counter_value("UncachedCompile") == compiled

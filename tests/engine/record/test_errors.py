@@ -63,6 +63,8 @@ def test_sizes_that_do_not_fit(program: Program) -> None:
         "gather": lambda d: n(3, d=d).gather(0, n(2, d=d)),
         "index_select": lambda d: n(3, d=d).index_select(0, n(2, d=d)),
         "index": lambda d: n(2, d=d)[torch.tensor(1.5, device=d)],
+        "index of narrow integers": lambda d: n(3, d=d)[torch.tensor([1], dtype=torch.int8, device=d)],
+        "write by narrow integers": lambda d: n(3, d=d).index_put_((ints(0, d=d).to(torch.int16),), n(1, d=d)),
         "embedding": lambda d: functional.embedding(n(2, d=d), n(3, 2, d=d)),
         "targets": lambda d: functional.nll_loss(n(2, 3, d=d), n(2, d=d)),
         "condition": lambda d: torch.where(n(3, d=d), 1, 2),

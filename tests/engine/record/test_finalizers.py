@@ -1,13 +1,16 @@
 """Python collects garbage when it likes: what a finalizer records while a program is compiled is not lost."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 
 import torch_xla
 from torch_xla._engine.compile import program
+from torch_xla._engine.dispatch import kernels
+from torch_xla._engine.modes import replay
 from torch_xla._engine.private import jax as private
 
 
@@ -68,39 +71,133 @@ def test_no_garbage_is_collected_in_a_thread_that_a_compilation_waits_for(monkey
     assert seen == [False] and gc.isenabled()
 
 
-class Recording:
-    """Garbage whose finalizer records one operation more."""
-
-    def __init__(self, counter: torch.Tensor, done: list[int]) -> None:
-        self.counter, self.done, self.itself = counter, done, self
-
-    def __del__(self) -> None:
-        self.done.append(1)
-        self.counter.add_(1)
-
-
-def test_what_a_finalizer_records_in_the_recording_of_another_operation_comes_before_or_after_it() -> None:
-    done: list[int] = []
-    counter = torch.zeros(3).to("xla")
-    x, y = torch.zeros(4).to("xla"), torch.zeros(4).to("xla")
-    parts = [torch.zeros(3).to("xla") for _ in range(3)]
+def with_garbage(turns: int, make: Callable[[], object]) -> Iterator[int]:
+    """The number of each turn, in which what `make` leaves is collected: each time at another allocation."""
     before = gc.get_threshold()
     try:
-        for turn in range(160):
+        for turn in range(turns):
             gc.set_threshold(10**6)
             gc.collect(0)
-            Recording(counter, done)
-            gc.set_threshold(gc.get_count()[0] + 1 + turn % 40, 1000, 1000)  # so many allocations later
-            x = x + 1
-            y = (y * 1).add_(x * 0 + 1)
-            torch._foreach_add_(parts, 1)
-            x[1:].add_(0)
-            if turn % 10 == 0:
-                gc.set_threshold(10**6)
-                torch_xla.sync()
+            make()
+            gc.set_threshold(gc.get_count()[0] + 1 + turn * 3 % 100, 1000, 1000)  # so many allocations later
+            yield turn
     finally:
         gc.set_threshold(*before)
-    assert len(done) > 140
-    assert counter.tolist() == [float(len(done))] * 3
-    assert x.tolist() == [160.0] * 4 and y.tolist() == [160.0] * 4
-    assert [part.tolist() for part in parts] == [[160.0] * 3] * 3
+    gc.collect()
+
+
+class Recording:
+    """Garbage whose finalizer records one operation more, and may have everything evaluated."""
+
+    def __init__(self, counter: torch.Tensor, done: list[int], then: Callable[[torch.Tensor], object]) -> None:
+        self.counter, self.done, self.then, self.itself = counter, done, then, self
+
+    def __del__(self) -> None:
+        self.counter[1:].add_(1)
+        self.then(self.counter)
+        self.done.append(1)
+
+
+@pytest.mark.parametrize("eager", [False, True], ids=["recorded", "eager"])
+@pytest.mark.parametrize(
+    "then",
+    [lambda _: None, lambda _: torch_xla.sync(), lambda counter: counter[:2].tolist()],
+    ids=["records", "syncs", "reads"],
+)
+def test_what_a_finalizer_does_in_the_recording_of_another_operation_comes_before_or_after_it(
+    then: Callable[[torch.Tensor], object], eager: bool, request: pytest.FixtureRequest
+) -> None:
+    torch_xla.experimental.eager_mode(eager)
+    request.addfinalizer(lambda: torch_xla.experimental.eager_mode(False))
+    done: list[int] = []
+    counter = torch.zeros(3).to("xla")
+    counter[1:].add_(0)  # planned and compiled before it comes in the middle of something
+    then(counter)
+    x, y = torch.zeros(4).to("xla"), torch.zeros(4).to("xla")
+    parts = [torch.zeros(3).to("xla") for _ in range(3)]
+    turns = 40
+    for turn in with_garbage(turns, lambda: Recording(counter, done, then)):
+        x = x + 1
+        y = (y * 1).add_(x * 0 + 1)
+        torch._foreach_add_(parts, 1)
+        x[1:].add_(0)
+        if turn % 10 == 0:
+            torch_xla.sync()
+    assert len(done) == turns
+    assert counter.tolist() == [0.0, *[float(len(done))] * 2]
+    assert x.tolist() == [turns] * 4 and y.tolist() == [turns] * 4
+    assert [part.tolist() for part in parts] == [[turns] * 3] * 3
+
+
+def test_what_a_finalizer_adds_to_an_operation_that_runs_at_once_is_not_learned_with_it(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch_xla.experimental.eager_mode(True)
+    request.addfinalizer(lambda: torch_xla.experimental.eager_mode(False))
+    x, counter = torch.arange(7.0).to("xla"), torch.zeros(2).to("xla")
+    append, nested = kernels.append, list[bool]()
+
+    def append_and_collect(*arguments: Any) -> Any:
+        made = append(*arguments)
+        if not nested:
+            nested.append(True)
+            counter.add_(1)  # as a finalizer would
+        return made
+
+    monkeypatch.setattr(kernels, "append", append_and_collect)
+    for turn in range(3):
+        assert (x * 3 + 0.5).tolist() == [3 * n + 0.5 for n in range(7)]
+        assert counter.tolist() == [1, 1], turn
+
+
+class Adding:
+    """Garbage whose finalizer adds one to each tensor."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        self.tensors, self.itself = tensors, self
+
+    def __del__(self) -> None:
+        for tensor in self.tensors:
+            tensor.add_(1)
+
+
+@pytest.mark.parametrize("eager", [False, True], ids=["recorded", "eager"])
+def test_a_finalizer_that_writes_to_the_tensor_being_written_comes_before_or_after(
+    eager: bool, request: pytest.FixtureRequest
+) -> None:
+    torch_xla.experimental.eager_mode(eager)
+    request.addfinalizer(lambda: torch_xla.experimental.eager_mode(False))
+    whole, part, left, right, mean = tensors = [torch.zeros(4).to("xla") for _ in range(5)]
+    variance, batch = torch.ones(4).to("xla"), torch.ones(3, 4).to("xla")
+    turns = 40
+    for _ in with_garbage(turns, lambda: Adding(tensors)):
+        whole.add_(1)
+        part[1:3].add_(1)
+        torch._foreach_add_([left, right], 1)
+        torch.nn.functional.batch_norm(batch, mean, variance, training=True, momentum=0.0)
+    one, both = float(turns), 2.0 * turns
+    assert [each.tolist() for each in tensors] == [[both] * 4, [one, both, both, one], *[[both] * 4] * 2, [one] * 4]
+
+
+def test_a_finalizer_that_writes_to_what_a_replay_writes_comes_before_or_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    fit, before = replay.Replay._fit, gc.get_threshold()
+
+    def fit_and_collect_soon(*arguments: Any) -> bool:
+        gc.set_threshold(1, 1000, 1000)
+        return fit(*arguments)
+
+    whole = torch.zeros(5).to("xla")
+    replayed = torch_xla.compile(lambda: whole.add_(1).clone(), replay=True)
+    for _ in range(6):
+        replayed()
+    assert replayed.is_replayed
+    monkeypatch.setattr(replay.Replay, "_fit", fit_and_collect_soon)
+    try:
+        gc.set_threshold(10**6)
+        gc.collect(0)
+        Adding([whole])
+        replayed()
+    finally:
+        gc.set_threshold(*before)
+    gc.collect()
+    assert whole.tolist() == [8.0] * 5

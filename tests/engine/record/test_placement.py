@@ -5,6 +5,7 @@ import pytest
 from tests.support import parts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", parts.names("spread"))
 def test_values_are_divided(name: str) -> None:
     parts.check("spread", name)

@@ -9,7 +9,6 @@ import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
 from torch_xla._engine.metrics import counters
-from torch_xla._engine.record.generator import keys_of
 
 DRAWS: dict[str, Callable[[], torch.Tensor]] = {
     "rand": lambda: torch.rand(6, device="xla"),
@@ -185,10 +184,3 @@ def test_uniform_draws_fill_the_interval_evenly() -> None:
 
 def test_a_permutation_holds_every_number_once() -> None:
     assert sorted(torch.randperm(100, device="xla").tolist()) == list(range(100))
-
-
-@pytest.mark.parametrize("state", [0, 1, 0x0123456789ABCDEF, (1 << 63) - 1])
-def test_a_key_drawn_alone_is_that_drawn_with_others(state: int) -> None:
-    alone = keys_of([state])
-    assert alone.dtype == "uint32" and alone.shape == (1, 4)
-    assert (alone == keys_of([state, 5])[:1]).all() and (alone == keys_of([7, state])[1:]).all()

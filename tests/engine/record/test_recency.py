@@ -5,8 +5,8 @@ import torch
 
 import torch_xla
 from torch_xla._engine.metrics import counters
-from torch_xla._engine.record import recency, sync
-from torch_xla._engine.record.sync import clear_schedules
+from torch_xla._engine.record import recency, schedule
+from torch_xla._engine.record.schedule import clear_schedules
 from torch_xla.experimental import eager_mode_context
 
 
@@ -38,7 +38,7 @@ def test_a_step_that_runs_on_stays_while_others_come_and_go(monkeypatch: pytest.
         step()
         torch.empty(size, device="xla").sin()
         torch_xla.sync()
-    kept = len(sync._schedules)
+    kept = len(schedule._schedules)
     counters.clear()
     step()
     assert 4 < kept <= 16 and not counters.value_of("UncachedCompile") and weight.tolist() == [58.0] * 3
@@ -51,8 +51,8 @@ def test_an_operation_that_runs_on_keeps_its_shortcut(monkeypatch: pytest.Monkey
         x = torch.ones(3, device="xla")
         for _ in range(3):
             x.sin()
-        (key,) = [key for key in sync.shortcuts if "sin" in str(key)] or list(sync.shortcuts)[-1:]
+        (key,) = [key for key in schedule.shortcuts if "sin" in str(key)] or list(schedule.shortcuts)[-1:]
         for size in range(4, 12):
             torch.ones(size, device="xla").exp()
             x.sin()
-        assert key in sync.shortcuts and len(sync.shortcuts) <= 4
+        assert key in schedule.shortcuts and len(schedule.shortcuts) <= 4

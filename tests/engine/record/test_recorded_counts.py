@@ -4,7 +4,7 @@ import torch
 
 import torch_xla
 import torch_xla.debug.metrics as met
-from torch_xla._engine.record.sync import clear_schedules
+from torch_xla._engine.record.schedule import clear_schedules
 
 
 def test_operations_are_counted_when_they_are_recorded() -> None:

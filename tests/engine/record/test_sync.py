@@ -141,18 +141,18 @@ def small_model() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1)).to("xla")
 
 
-def test_a_training_step_compiles_for_the_first_two_steps_at_most() -> None:
+def test_a_training_step_compiles_once() -> None:
     model = small_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     data = torch.ones(2, 4, device="xla")
     torch_xla.sync()
     counters.clear()
     losses = [train(model, optimizer, data) for _ in range(8)]
-    assert compiles() <= 2
+    assert compiles() == 1
     assert losses[-1].item() < losses[0].item()
 
 
-def test_a_learning_rate_that_changes_every_step_costs_one_more_compile() -> None:
+def test_a_learning_rate_that_changes_every_step_costs_no_compile() -> None:
     model = small_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
     data = torch.ones(2, 4, device="xla")
@@ -162,7 +162,7 @@ def test_a_learning_rate_that_changes_every_step_costs_one_more_compile() -> Non
         for group in optimizer.param_groups:
             group["lr"] = 0.1 / (step + 1)
         train(model, optimizer, data)
-    assert compiles() <= 3
+    assert compiles() == 1
 
 
 @pytest.mark.parametrize(
@@ -289,6 +289,7 @@ def test_two_results_with_one_value_do_not_share_a_buffer_that_is_given_away() -
     assert (y[0].item(), twin[0].item(), copied[0].item()) == (3, 12, 2)
 
 
+@pytest.mark.slow
 def test_memory_is_flat_over_a_thousand_training_steps() -> None:
     model = small_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -373,6 +374,7 @@ print("unchanged")
 """
 
 
+@pytest.mark.slow
 def test_the_configuration_of_jax_belongs_to_the_user() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", CHECK_OF_THE_CONFIGURATION],

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ from torch import nn
 import torch_xla
 from torch_xla._engine.compile import function
 from torch_xla._engine.record.device import device_at
+from torch_xla.interop import to_jax
 
 
 def together(work: Callable[[int], Any], count: int = 4) -> list[Any]:
@@ -166,6 +168,50 @@ def test_others_record_while_a_program_is_compiled(monkeypatch: pytest.MonkeyPat
     assert waited == [False]
     torch.testing.assert_close(made[0].cpu(), torch.arange(5.0).sin().cumsum(0))
     assert made[1].tolist() == [6, 9, 12, 15, 18]
+
+
+@pytest.mark.parametrize("way", ["eager", "in place in eager mode", "to_jax", "cached graph"])
+def test_others_go_on_while_a_program_is_compiled(
+    way: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    lower, waited, found = function.lowered, list[bool](), list[Any]()
+    mine = torch.arange(5.0).to("xla")
+    size = 11 + 2 * len(request.node.callspec.id)  # a program of its own
+
+    def other() -> None:
+        found.append((mine * 2).add_(1).tolist())
+
+    def while_another_runs(*arguments: Any) -> Any:
+        if not waited:
+            waited.append(True)
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join(timeout=60)
+            waited[0] = thread.is_alive()
+        return lower(*arguments)
+
+    x = torch.arange(float(size)).to("xla")
+    expected = torch.arange(float(size)).sin() + 1
+    if way == "cached graph":
+        y = x.sin() + 1
+        name = torch_xla._XLAC._get_graph_hash([y])
+        _, inputs = torch_xla._XLAC._get_tensors_xla_device_data_node([y])
+        del y
+    elif "eager" in way:
+        torch_xla.experimental.eager_mode(True)
+        request.addfinalizer(lambda: torch_xla.experimental.eager_mode(False))
+    with monkeypatch.context() as patch:
+        patch.setattr(function, "lowered", while_another_runs)
+        if way == "in place in eager mode":
+            result = x.sin_().add_(1)
+        elif way == "cached graph":
+            (result,) = torch_xla._XLAC._run_cached_graph(name, inputs)
+        else:
+            result = x.sin() + 1
+            if way == "to_jax":
+                result = torch.from_numpy(np.asarray(to_jax(result)).copy())
+    assert waited == [False] and found == [[1, 3, 5, 7, 9]]
+    torch.testing.assert_close(result.cpu(), expected)
 
 
 def test_two_threads_that_need_one_program_compile_it_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,21 @@
 """Views: sizes, strides, offsets and elements as on the CPU, however many views lie on each other."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import hypothesis.strategies as st
 import pytest
 import torch
+from hypothesis import given, settings
 
 import torch_xla
 from tests.support.twins import Program, cases, check_refused, check_same, numbers
+from torch_xla._engine.compile import disk, stages
+from torch_xla._engine.lowering.storage import READ
 from torch_xla._engine.metrics import counters
+from torch_xla._engine.record.device import device_at
+from torch_xla._engine.record.schedule import clear_schedules
 
 
 def n(*size: int, d: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -246,13 +254,137 @@ def test_an_empty_tensor_is_a_tensor(program: Program) -> None:
     check_same(program)
 
 
+def _gradients(x: torch.Tensor, i: int) -> torch.Tensor:
+    leaf = x.detach().clone().requires_grad_()
+    (leaf[i] ** 2 + leaf[i - 5 : i - 3, 1:3].sum()).sum().backward()
+    assert leaf.grad is not None
+    return leaf.grad
+
+
+def _overlapping(x: torch.Tensor, i: int) -> torch.Tensor:
+    x[i : i + 2].mul_(x[i - 2 : i] + 1)
+    return x
+
+
+PLACES: dict[str, Callable[[torch.Tensor, int], Any]] = {
+    "a row": lambda x, i: x[i] * 2,
+    "a row from the end": lambda x, i: x[-i] * 2,
+    "an element": lambda x, i: x[i, i % 4] + 1,
+    "a range": lambda x, i: x[i : i + 3] + 1,
+    "a range of columns with a step": lambda x, i: x[1:3, i % 2 : 5 : 2].exp(),
+    "a view of a view": lambda x, i: x.t()[1:, i : i + 4][1] + x.view(-1)[4 * i : 4 * i + 4],
+    "narrow": lambda x, i: torch.narrow(x, 0, i, 2) @ torch.narrow(x, 0, i, 4).t(),
+    "windows that overlap": lambda x, i: x.view(-1)[i:].as_strided((3, 2), (1, 1), i) - 1,
+    "a row written": lambda x, i: x.__setitem__(i, x[0] - 3),
+    "a row added to": lambda x, i: x[i].add_(1.5),
+    "a number written": lambda x, i: x[i : i + 2, 1].fill_(7),
+    "rows with a step written": lambda x, i: x[i : i + 5 : 2].mul_(3),
+    "a view of a view written": lambda x, i: x.t()[1:3][:, i].copy_(x[2, :2]),
+    "parts of one storage": _overlapping,
+    "gradients": _gradients,
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_place_that_changes_is_an_argument_of_the_program(name: str) -> None:
+    ours, theirs = n(13, 4, d="cpu").to("xla"), n(13, 4, d="cpu")
+    compiles = []
+    for i in (5, 6, 7, 5, 8, 6):
+        before = counters.value_of("UncachedCompile") or 0
+        results = [PLACES[name](x, i) for x in (ours, theirs)]
+        torch_xla.sync()
+        compiles.append((counters.value_of("UncachedCompile") or 0) - before)
+        if isinstance(results[0], torch.Tensor):
+            torch.testing.assert_close(results[0].cpu(), results[1])
+        torch.testing.assert_close(ours.cpu(), theirs)
+    assert sum(compiles[2:]) == 0, compiles
+
+
+def counted(name: str) -> int:
+    return counters.value_of(name) or 0
+
+
+def _steps(names: list[str], places: list[int], layers: int, device: str, replays: bool) -> list[torch.Tensor]:
+    def step(x: torch.Tensor, i: int) -> list[torch.Tensor]:
+        made = [PLACES[name](x, 5 + (i + layer) % 4) for layer in range(layers) for name in names]
+        return [each for each in made if isinstance(each, torch.Tensor)]
+
+    called = torch_xla.compile(step, replay=True) if replays else step
+    x, found = n(13, 4, d="cpu", dtype=torch.float64).to(device), list[torch.Tensor]()
+    for i in places:
+        made = called(x, i)
+        torch_xla.sync()
+        found += [each.detach().cpu().clone() for each in made]
+    return [*found, x.cpu()]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*is recorded this time")
+@pytest.mark.parametrize(
+    ("way", "told"),
+    [("replayed", "ReplayedStep"), ("in stages", "StagedProgram"), ("from disk", "PersistentCacheHit")],
+)
+def test_places_move_alike_in_each_way_of_running(
+    way: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "in stages":
+        monkeypatch.setenv("XLA_STAGE_OPERATIONS", "1")
+        for least in ("LEAST_BYTES", "LEAST_BYTES_ON_HOST"):
+            monkeypatch.setattr(stages, least, 1)
+    if way == "from disk":
+        monkeypatch.setenv("XLA_PERSISTENT_CACHE_PATH", str(tmp_path / "cache"))
+        monkeypatch.setattr(disk, "WORTH_KEEPING_SECONDS", 0.0)
+    before = counted(told)
+
+    @settings(max_examples=6, deadline=None, derandomize=True)
+    @given(
+        st.lists(st.sampled_from(sorted(PLACES)), min_size=1, max_size=3, unique=True),
+        st.lists(st.integers(0, 3), min_size=2, max_size=3),
+    )
+    def alike(names: list[str], few: list[int]) -> None:
+        clear_schedules()
+        places, layers = few + [few[-1]] * 4 * (way == "replayed"), 8 if way == "in stages" else 1
+        expected = _steps(names, places, layers, "cpu", False)
+        for _ in range(2 if way == "from disk" else 1):
+            for ours, theirs in zip(_steps(names, places, layers, "xla", way == "replayed"), expected, strict=True):
+                torch.testing.assert_close(ours, theirs, equal_nan=True)
+            clear_schedules()
+
+    alike()
+    assert counted(told) > before
+
+
+def test_a_place_that_stays_is_a_constant_where_others_change() -> None:
+    x, outer = n(9, 4, d="cpu").to("xla"), n(3, 6, d="cpu").to("xla")
+    for i, scale in enumerate([1.5, 1.5, 2.5, 3.5, 4.5]):
+        both = (x[i] * scale).sum() + outer[:, 2:4].sum()
+        torch.testing.assert_close(both.cpu(), (x.cpu()[i] * scale).sum() + outer.cpu()[:, 2:4].sum())
+    schedule = device_at(0).last_schedule
+    assert schedule is not None and schedule.program is not None
+    program, operations = schedule.program, schedule.cut.graph.operations
+    constant = {o.first_number for o in operations if o.plan.op == READ and o.plan.operands[0].size == (3, 6)}
+    assert len(constant) == 1 and constant.isdisjoint(program.arguments)
+    assert len(program.arguments) == len(program.graph.number_types) - 1
+
+
+def test_other_memory_of_a_plan_that_is_known_is_refused_as_well() -> None:
+    for device in ("cpu", "xla"):
+        one, other = n(6, d=device), n(7, d=device)
+        one[:4].add_(other[1:5])
+        with pytest.raises(RuntimeError, match="unsupported operation"):
+            one[:4].add_(one[1:5])
+        with pytest.raises(RuntimeError, match="unsupported operation"):
+            one[2:6].add_(one[1:5])
+
+
 def test_reading_a_view_twice_computes_it_once() -> None:
     x = torch.arange(12.0, device="xla").view(3, 4)
     torch_xla.sync()
+    before = counters.value_of("xla::read_view") or 0
     y = x.t() + 1
     z = x.t() * 2
     torch_xla.sync()
-    assert counters.value_of("xla::read_view") == 1
+    assert counters.value_of("xla::read_view") == before + 1
     assert torch.equal(y.cpu() * 2 - 2, z.cpu())
 
 

@@ -8,7 +8,7 @@ from torch_xla._engine.view import Geometry
 
 
 @given(view_cases(smallest=0))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_geometry_describes_itself_as_torch_does(case: ViewCase) -> None:
     tensor, view = case.tensor, case.view
     assert view.numel == tensor.numel()
@@ -18,7 +18,7 @@ def test_a_geometry_describes_itself_as_torch_does(case: ViewCase) -> None:
 
 
 @given(dense_geometries(smallest=0))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_base_is_dense_and_its_memory_order_makes_it_contiguous(base: Geometry) -> None:
     assert base.is_dense()
     order = base.memory_order()

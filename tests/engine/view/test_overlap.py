@@ -11,13 +11,13 @@ TORCH_SAYS = {0: InternalOverlap.NO, 1: InternalOverlap.YES, 2: InternalOverlap.
 
 
 @given(view_cases(smallest=0))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_internal_overlap_is_what_torch_says(case: ViewCase) -> None:
     assert has_internal_overlap(case.view) is TORCH_SAYS[torch._debug_has_internal_overlap(case.tensor)]
 
 
 @given(view_cases(smallest=0))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_torch_refuses_an_in_place_write_exactly_where_overlap_is_sure(case: ViewCase) -> None:
     if has_internal_overlap(case.view) is InternalOverlap.YES:
         with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):

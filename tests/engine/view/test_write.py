@@ -62,14 +62,14 @@ def check(case: ViewCase) -> Write:
 
 
 @given(view_cases(smallest=0))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_a_write_through_any_view_that_shows_each_element_once_reaches_its_base(case: ViewCase) -> None:
     if shows_each_once(case.view):
         check(case)
 
 
 @given(view_cases())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_one_value_written_through_overlapping_windows_reaches_all_they_show(case: ViewCase) -> None:
     if has_internal_overlap(case.view) is InternalOverlap.YES:
         with pytest.raises(ValueError, match="shows elements more than once: it cannot be written to"):
@@ -82,7 +82,7 @@ def test_one_value_written_through_overlapping_windows_reaches_all_they_show(cas
 
 
 @given(view_cases(tuple(name for name in NESTED if name != "expand")))
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=125, deadline=None)
 def test_the_usual_views_never_scatter(case: ViewCase) -> None:
     pending = [check(case)]
     while pending:

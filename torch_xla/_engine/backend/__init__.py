@@ -1,4 +1,7 @@
-"""Backend: `xla` as a backend of PyTorch: its name, hooks and guard, the registered kernels, autocast, every patch."""
+"""Backend: `xla` as a backend of PyTorch: its name, hooks and guard, the registered kernels, autocast, every patch.
+
+Doors: patches, register.
+"""
 
 from .hooks import claim_device_name as claim_device_name
 from .hooks import is_installed as is_installed

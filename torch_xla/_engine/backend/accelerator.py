@@ -82,8 +82,7 @@ def _index(index: int) -> int:
 
 def _exchange_device(index: int) -> int:
     before = devices.current_index()
-    if index >= 0:
-        devices.set_current_index(index)
+    devices.set_current_index(index)
     return before
 
 

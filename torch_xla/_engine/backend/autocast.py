@@ -33,13 +33,14 @@ _FLOAT32 = (
     "triplet_margin_loss", "multi_margin_loss", "binary_cross_entropy_with_logits", "dist", "pdist", "cdist", "renorm",
     "logsumexp", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d",
     "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bilinear2d_aa",
-    "_upsample_bicubic2d_aa", "rms_norm",
+    "_upsample_bicubic2d_aa", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d",
+    "rms_norm", "norm.Scalar", "norm.ScalarOpt_dim",
 )  # fmt: skip
 
 # As above, unless the call names a dtype.
 _FLOAT32_UNLESS_NAMED = (
     "prod", "prod.dim_int", "softmax.int", "log_softmax.int", "cumprod", "cumsum", "linalg_vector_norm",
-    "linalg_matrix_norm", "sum", "sum.dim_IntList",
+    "linalg_matrix_norm", "linalg_matrix_norm.str_ord", "sum", "sum.dim_IntList",
 )  # fmt: skip
 
 # Operands of unlike dtypes meet in the widest.

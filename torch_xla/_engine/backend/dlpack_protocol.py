@@ -1,4 +1,4 @@
-"""`numpy.from_dlpack(x)`, `jax.numpy.from_dlpack(x)`: PyTorch lets nobody but CUDA devices offer their memory there."""
+"""`numpy.from_dlpack(x)`, `torch.to_dlpack(x)`: PyTorch lets nobody but CUDA devices offer their memory there."""
 
 import functools
 from collections.abc import Callable
@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ..host import dlpack
+from ..private import torch as private
 from ..record.storage import value_of
 
 _HOST, _CUDA, _OTHER = 1, 2, 12
@@ -16,6 +17,13 @@ def patch_exchange() -> None:
     """Lets tensors on `xla` be taken by every library that speaks DLPack; other devices stay as they are."""
     torch.Tensor.__dlpack__ = _offering(torch.Tensor.__dlpack__)  # type: ignore[method-assign]
     torch.Tensor.__dlpack_device__ = _placing(torch.Tensor.__dlpack_device__)  # type: ignore[method-assign]
+    # PyTorch's own writes down an address that an `xla` tensor does not have.
+    exporting = _exporting(torch.utils.dlpack.to_dlpack)  # type: ignore[attr-defined]
+    torch.utils.dlpack.to_dlpack = exporting  # type: ignore[attr-defined]
+    torch.to_dlpack = exporting  # type: ignore[attr-defined]
+    # PyTorch's own copies a capsule to another device, and knows no `xla` behind one.
+    private.give_default_device(torch.asarray)
+    torch.asarray = _arranging(torch.asarray)
 
 
 def _offering(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -27,6 +35,9 @@ def _offering(original: Callable[..., Any]) -> Callable[..., Any]:
             raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
         if self.is_conj():
             raise BufferError("Can't export tensors with the conjugate bit set, use tensor.resolve_conj()")
+        stream = kwargs.get("stream", args[0] if args else None)
+        if stream is not None and type(stream) is not int:
+            raise TypeError(f"stream must be an int or None, not {type(stream).__name__}")
         asked = kwargs.get("dl_device")
         if asked is not None and tuple(asked) != tuple(self.__dlpack_device__()):
             raise BufferError(
@@ -35,6 +46,29 @@ def _offering(original: Callable[..., Any]) -> Callable[..., Any]:
         return dlpack.export(self.clone() if kwargs.get("copy") else self)
 
     return __dlpack__
+
+
+def _exporting(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def to_dlpack(tensor: torch.Tensor) -> Any:
+        is_ours = isinstance(tensor, torch.Tensor) and tensor.device.type == "xla"
+        return tensor.__dlpack__() if is_ours else original(tensor)
+
+    return to_dlpack
+
+
+def _arranging(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def asarray(obj: Any, **kwargs: Any) -> Any:
+        if dlpack.is_capsule(obj):
+            device = kwargs.get("device")
+            if dlpack.is_lent(obj) if device is None else torch.device(device).type == "xla":
+                obj = dlpack.adopt(obj)
+                if device is not None and torch.device(device).index is None:
+                    kwargs["device"] = obj.device
+        return original(obj, **kwargs)
+
+    return asarray
 
 
 def _placing(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,5 +1,6 @@
 """`xla` as a device of PyTorch: the name, the hooks, the guard and the module `torch.xla`."""
 
+import time
 import types
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +18,7 @@ from ..private.guard import (
 from ..record import device as devices
 from ..record import random
 from ..record.sync import sync_device
-from . import accelerator
+from .accelerator import answer
 
 
 class _Hooks(private.PrivateUse1Hooks):
@@ -65,7 +66,7 @@ def claim_device_name() -> None:
     devices.before_second_ordinal.append(_count_ordinals)
     if platform.expected_device_count() > 1:
         _count_ordinals()
-    accelerator.answer()
+    answer()
 
 
 # How many ordinals PyTorch's C++ is told of.
@@ -81,7 +82,7 @@ def _index(device: Any) -> int:
     if device is None:
         return devices.current_index()
     if isinstance(device, int):
-        return device
+        return devices.current_index() if device < 0 else device  # as on CUDA
     index = torch.device(device).index
     return devices.current_index() if index is None else index
 
@@ -220,10 +221,22 @@ class Event:
 
     def __init__(self, device: Any = None, enable_timing: bool = False, **_: Any) -> None:
         self.device = torch.device("xla", _index(device))
+        self._takes_time = enable_timing
+        self._reached: float | None = None
 
     def record(self, stream: Stream | None = None) -> None:
-        """Marks this point: what was recorded so far is started."""
-        sync_device(devices.device_at(self.device.index))
+        """Marks this point: what was recorded so far is started. An event that takes the time waits for it, too."""
+        sync_device(devices.device_at(self.device.index), wait=self._takes_time)
+        self._reached = time.perf_counter()
+
+    def elapsed_time(self, end_event: "Event") -> float:
+        """The milliseconds that its device took from this point to the other."""
+        events = self, end_event
+        if not all(event._takes_time for event in events):
+            raise ValueError("elapsed_time: both events must be made with `enable_timing=True`.")
+        if self._reached is None or end_event._reached is None:
+            raise ValueError("elapsed_time: both events must be recorded before.")
+        return (end_event._reached - self._reached) * 1e3
 
     def wait(self, stream: Stream | None = None) -> None:
         """Nothing to do: there is one stream."""

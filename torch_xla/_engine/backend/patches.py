@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..dispatch.first_states import with_first_momentum
 from ..dispatch.kernels import note_default_dtype
 from ..operators.checkpointing import patch_checkpoints
 from ..private import torch as private
@@ -50,6 +51,10 @@ def apply_patches() -> None:
     # Recording is Python, and Python runs one thread at a time: PyTorch's backward thread for our device would only
     # take turns with the caller's. Without it a step is recorded faster, and the user's line is on the stack.
     private.wrap_backward(_in_the_callers_thread)
+    # PyTorch lists the devices that may attend by a function of the user's; the operator itself runs on every one.
+    private.wrap_devices_of_flex_attention(_any_of_ours)
+    # The first step of SGD computes its momentum in another way than all others, which would be a program of its own.
+    torch.optim.SGD._init_group = with_first_momentum(torch.optim.SGD._init_group)  # type: ignore[method-assign]
     # Libraries give operators an implementation for "XLA", which is PyTorch's key of another backend by our name.
     torch.library.Library.impl = _for_our_key_too(torch.library.Library.impl)  # type: ignore[method-assign]
     # What a recorded call means may depend on the default dtype; asking for it at every call would cost more.
@@ -105,6 +110,15 @@ def _pinned(original: Any) -> Any:
         return torch.cuda.is_available() and bool(torch.ops.aten.is_pinned(self, torch.device("cuda")))
 
     return is_pinned
+
+
+def _any_of_ours(original: Any) -> Any:
+    @functools.wraps(original)
+    def validate_device(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        if query.device.type != "xla":
+            original(query, key, value)
+
+    return validate_device
 
 
 def _for_our_key_too(original: Any) -> Any:

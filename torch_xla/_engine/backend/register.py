@@ -1,17 +1,19 @@
 """Registers a kernel for every aten operator that reaches a backend. Runs once, at import."""
 
+import atexit
 from typing import Any
 
 import torch
 
 from .. import metrics
-from ..dispatch import layouts, memory, views
+from ..dispatch import first_states, growing, layouts, memory, views
 from ..dispatch.kernels import out_variant, recorder, recorder_of_two
 from ..lowering.registry import all_rules, names_to_come
 from ..operators import (
     assertions,
     batch_norm,
     composed,
+    composites,
     data_dependent,
     distributions,
     indexing,
@@ -19,10 +21,11 @@ from ..operators import (
     tangents,
 )
 from ..operators.attention import register_attention
-from ..operators.composites import register_whole
-from ..operators.marking import register_marking
+from ..operators.marking import KERNELS_OF_THEIR_OWN, register_marking
+from ..operators.quantiles import register_quantiles
 from ..operators.recurrent import register_recurrent
 from ..private import torch as private
+from ..uninterrupted import uncollected
 from .autocast import register_autocast
 
 # Views that do not say so: PyTorch's composition shares the memory, as callers like `torch.kron` rely on.
@@ -47,9 +50,12 @@ def special_kernels() -> dict[str, Any]:
     """The kernels that record no call of their operator as it stands: by name, such as "copy_"."""
     return {
         **memory.KERNELS,
+        **first_states.KERNELS,
+        **growing.KERNELS,
         **assertions.KERNELS,
         **batch_norm.KERNELS,
         **composed.KERNELS,
+        **composites.KERNELS,
         **distributions.KERNELS,
         **indexing.KERNELS,
         **known_values.KERNELS,
@@ -69,7 +75,7 @@ def register_kernels() -> None:
     _libraries.append(library)
     special = special_kernels()
     for name, kernel in special.items():
-        private.register_kernel(library, name, kernel)
+        private.register_kernel(library, name, uncollected(kernel) if _writes(name) else kernel)
     ruled = {op.name().removesuffix(".default") for op in all_rules() if not isinstance(op, str)}
     for name in private.all_operator_names():
         if not name.startswith("aten::"):
@@ -80,14 +86,23 @@ def register_kernels() -> None:
     _register_elsewhere(ruled)
     for short in _COMPUTED_APART:
         private.register_kernel(library, short, out_variant(f"aten::{short}"))
-    register_whole()
+    composites.register_whole()
     _libraries.extend(register_attention())
     _libraries.extend(register_recurrent())
+    _libraries.append(register_quantiles())
     register_marking()
     _libraries.extend(layouts.register_refusals())
     _libraries.extend(data_dependent.register_splits())
     register_autocast()
+    atexit.register(private.register_last_fallback, "PrivateUse1", _refuse_at_the_end)
     metrics.count("RegisterXLAFunctions")
+
+
+def _refuse_at_the_end(operator: Any, *_: Any, **__: Any) -> Any:
+    raise RuntimeError(
+        f"{operator}: Python is ending, and PyTorch has taken back the kernels of the xla device. Do this earlier, "
+        "for instance in a function that `atexit` calls, and not in a `__del__`."
+    )
 
 
 def _register_elsewhere(ruled: set[str]) -> None:
@@ -95,7 +110,7 @@ def _register_elsewhere(ruled: set[str]) -> None:
     outside: dict[str, list[str]] = {}
     for name in {*ruled, *names_to_come()}:
         space, _, short = name.partition("::")
-        if space != "aten":
+        if space != "aten" and name not in KERNELS_OF_THEIR_OWN:
             outside.setdefault(space, []).append(short)
     for space, names in outside.items():
         library = private.raw_library(space)
@@ -119,12 +134,19 @@ def _kernel_for(name: str) -> Any:
     is_out = "out" in overload.lower() or overload in _NAMED_AFTER_RESULTS
     if is_out and any(a.is_out for a in _schema(name).arguments):
         return out_variant(name)
+    if _writes(name):
+        return uncollected(recorder(name))
     return recorder_of_two(name) if _takes_two(name, overload) else recorder(name)
+
+
+def _writes(name: str) -> bool:
+    """Whether a kernel writes what it has read: a finalizer that writes to the same tensor comes before or after."""
+    return name.partition(".")[0].endswith("_") or "batch_norm" in name
 
 
 def _takes_two(name: str, overload: str) -> bool:
     """Whether a functional operator may be called with two tensors and nothing else."""
-    if overload not in ("", "Tensor", "Tensor_Tensor") or name.partition(".")[0].endswith("_"):
+    if overload not in ("", "Tensor", "Tensor_Tensor"):
         return False
     arguments = _schema(name).arguments
     return all(str(a.type) == "Tensor" and a.alias_info is None for a in arguments[:2]) and (

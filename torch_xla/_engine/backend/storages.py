@@ -92,7 +92,7 @@ def _resize(self: UntypedStorage, size: int) -> UntypedStorage:
 
 
 def _fill(self: UntypedStorage, value: int) -> UntypedStorage:
-    untyped.as_bytes(self).fill_(value)
+    untyped.as_bytes(self).fill_(value & 255)
     return self
 
 
@@ -101,6 +101,8 @@ def _get(self: UntypedStorage, index: Any) -> Any:
 
 
 def _set(self: UntypedStorage, index: Any, value: int) -> None:
+    if isinstance(index, int) and not 0 <= index < self.nbytes():
+        raise RuntimeError("out of bounds")
     untyped.as_bytes(self)[index] = value
 
 

@@ -1,4 +1,7 @@
-"""Host memory ↔ device buffers. A buffer is a committed `jax.Array`: on one device, or divided among several."""
+"""Host memory ↔ device buffers. A buffer is a committed `jax.Array`: on one device, or divided among several.
+
+All that moves, makes or waits for one without a program of ours stands here (`uninterrupted` says why).
+"""
 
 import functools
 from typing import Any, NoReturn
@@ -8,11 +11,13 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..private import jax as private
+from ..uninterrupted import uncollected
 from . import planned
 from .planned import PlannedBuffer
 from .target import Target
 
 
+@uncollected
 def put(host: np.ndarray, target: Target, sharding: Any = None) -> jax.Array:
     """A buffer with the contents of `host`, which the caller gives away: on a CPU device it may become the buffer.
 
@@ -32,6 +37,7 @@ def _spread(host: np.ndarray, sharding: Any) -> jax.Array:
         return jax.make_array_from_callback(host.shape, sharding, host.__getitem__)
 
 
+@uncollected
 def of_parts(size: tuple[int, ...], sharding: Any, parts: dict[jax.Device, np.ndarray]) -> jax.Array:
     """A buffer of this size of what each device of this process is to have of it."""
     if planned.active:
@@ -42,6 +48,7 @@ def of_parts(size: tuple[int, ...], sharding: Any, parts: dict[jax.Device, np.nd
         return jax.make_array_from_single_device_arrays(size, sharding, arrays)
 
 
+@uncollected
 def of_processes(host: np.ndarray, sharding: Any) -> jax.Array:
     """A buffer of what each process of the program has of it: the parts of all lie one behind the other."""
     if planned.active:
@@ -50,16 +57,37 @@ def of_processes(host: np.ndarray, sharding: Any) -> jax.Array:
         return jax.make_array_from_process_local_data(sharding, host)
 
 
-def place(buffer: jax.Array, sharding: Any) -> jax.Array:
-    """The same contents, divided among devices in another way; the buffer itself if it is divided so."""
-    if buffer.sharding.is_equivalent_to(sharding, buffer.ndim):
+@uncollected
+def place(buffer: jax.Array, sharding: Any, size: tuple[int, ...] | None = None) -> jax.Array:
+    """The same contents, divided among devices in another way; the buffer itself if it is divided so.
+
+    With `size` the new one has that size: it is cut, or made longer by zeros, at the end of each dimension.
+    """
+    size = buffer.shape if size is None else size
+    if size == buffer.shape and buffer.sharding.is_equivalent_to(sharding, buffer.ndim):
         return buffer
     if planned.active:
-        return PlannedBuffer(buffer.shape, buffer.dtype, sharding)  # type: ignore[return-value]
+        return PlannedBuffer(size, buffer.dtype, sharding)  # type: ignore[return-value]
     with jax.enable_x64(True):
+        if size != buffer.shape:
+            if buffer.sharding.device_set != sharding.device_set:
+                buffer = jax.device_put(np.asarray(buffer), NamedSharding(sharding.mesh, PartitionSpec()))
+            return _resizing(size, sharding)(buffer)  # type: ignore[no-any-return]
         return jax.device_put(buffer, sharding)
 
 
+@functools.lru_cache(maxsize=256)
+def _resizing(size: tuple[int, ...], sharding: Any) -> Any:
+    return jax.jit(lambda array: resized(array, size), out_shardings=sharding)
+
+
+def resized(array: Any, size: tuple[int, ...]) -> Any:
+    """The array cut, or made longer by zeros, at the end of each dimension; in a program."""
+    low = [(0, wanted - length, 0) for length, wanted in zip(array.shape, size, strict=True)]
+    return jax.lax.pad(array, jax.numpy.zeros((), array.dtype), low)
+
+
+@uncollected
 def get(buffer: jax.Array) -> np.ndarray:
     """The contents of a buffer: read-only, and on a CPU device the buffer's own memory. Waits until it is computed.
 
@@ -89,12 +117,60 @@ def refuse_given_away() -> NoReturn:
     )
 
 
+@uncollected
 def move(buffer: jax.Array, target: Target) -> jax.Array:
     """A copy on another target."""
     if planned.active:
         return PlannedBuffer(buffer.shape, buffer.dtype, target.everywhere)  # type: ignore[return-value]
     with jax.enable_x64(True):
         return jax.device_put(buffer, target.everywhere)
+
+
+@uncollected
+def copied(buffer: jax.Array) -> jax.Array:
+    """Another buffer with the same contents."""
+    with jax.enable_x64(True):
+        return jax.numpy.copy(buffer)
+
+
+@uncollected
+def converted(buffer: jax.Array, dtype: Any) -> jax.Array:
+    """A buffer of the same numbers in another dtype; the same one if it has that."""
+    if buffer.dtype == dtype:
+        return buffer
+    with jax.enable_x64(True):
+        return buffer.astype(dtype)
+
+
+@uncollected
+def of_array(host: np.ndarray) -> jax.Array:
+    """A buffer where JAX puts one, in the dtype that JAX gives it."""
+    return jax.numpy.asarray(host)
+
+
+@uncollected
+def adopted(exporter: Any) -> jax.Array:
+    """A buffer on the memory behind what has `__dlpack__`."""
+    with jax.enable_x64(True):
+        return jax.dlpack.from_dlpack(exporter)  # type: ignore[no-any-return]
+
+
+@uncollected
+def offered(buffer: jax.Array) -> Any:
+    """A DLPack capsule on the memory of a buffer that was computed."""
+    return buffer.__dlpack__()
+
+
+@uncollected
+def wait(buffers: Any) -> None:
+    """Waits until all are computed. Raises what computing them raised."""
+    jax.block_until_ready(buffers)
+
+
+@uncollected
+def wait_for_callbacks() -> None:
+    """Waits until the callbacks of every program that has begun are done."""
+    jax.effects_barrier()
 
 
 def owned_copy(host: np.ndarray, target: Target) -> np.ndarray:

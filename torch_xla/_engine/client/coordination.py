@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import traceback
+from functools import partial
 from typing import Any
 
 from .. import config
@@ -15,24 +16,29 @@ from ..metrics import lines
 from ..private import coordination as private
 from ..private.c10d import rendezvous
 from . import meeting, peers, processes
+from .relay import Relay
 
 logger = logging.getLogger(__name__)
 
 _PREFIX = "torch_xla"
 # So many seconds at a time a process waits for another, and then looks whether one has failed.
 _SLICE = 0.5
+# After so many seconds it looks whether one has ended.
+_LOOK = 5.0
 
 _lock = threading.RLock()
 _client: Any = None
+_relay: Relay | None = None
 _round = 0
 _failed: BaseException | None = None
 _attempt = ""
 _service: private.Service | None = None  # if this process has started it
+_come: list[str] = []  # what this process has come to, of that to which all must
 
 
 def connect() -> None:
     """Meets the other processes, once. Raises `PeerError` that names those who do not come in time."""
-    global _client, _attempt
+    global _client, _relay, _attempt
     with _lock:
         if _client is not None or processes.process_count() == 1:
             return
@@ -46,11 +52,19 @@ def connect() -> None:
         met = meeting.arrive(store, place, seconds, lambda: _address(store, place))
         _attempt = met.attempt
         address, everyone = met.address, met.everyone
-        _client = private.connect(address, place.index, place.count, config.heartbeat_seconds(), seconds)
+        _relay = Relay(address, config.heartbeat_seconds(), partial(_lost, address))
+        _client = private.connect(_relay.address, place.index, place.count, seconds)
         private.listen_on("127.0.0.1" if place.is_on_one_machine else _own_address(place.address))
         started_by_us = processes.is_served or config.torchrun() is not None
         peers.begin(_client, place, everyone, started_by_us)
         atexit.register(disconnect)
+
+
+def _lost(address: str, why: str) -> None:
+    peers.cut(
+        f"The service at {address}, by which the processes of the program speak, is gone: {why}. Its process was "
+        f"ended, or its machine, which is that of process 0, is lost."
+    )
 
 
 def _meeting_place() -> Any:
@@ -79,7 +93,7 @@ def serve(host: str, count: int) -> private.Service:
     global _service
     wanted = config.coordinator_port()
     try:
-        _service = private.Service(host, wanted, count, config.heartbeat_seconds(), config.distributed_start_seconds())
+        _service = private.Service(host, wanted, count, config.distributed_start_seconds())
     except RuntimeError as error:
         raise RuntimeError(
             f"Cannot listen on {error}. Another program may use the port, one that was left behind perhaps: "
@@ -111,7 +125,9 @@ def disconnect() -> None:
             return
         error = _failed or getattr(sys, "last_value", None)
         watch.end(_farewell(watch, error) if error is not None else "")
-        if error is None:
+        if _relay is not None:
+            _relay.is_left = True
+        if error is None and not watch.is_cut:
             try:
                 private.disconnect()
             except RuntimeError as refused:
@@ -139,8 +155,9 @@ def note_exception(error: BaseException) -> None:
 
 
 def client() -> Any:
-    """The connection to the others; meets them first."""
+    """The connection to the others; meets them first. Raises the fault that one has declared."""
     connect()
+    peers.check()
     return _client
 
 
@@ -169,6 +186,56 @@ def exchange(tag: str, payload: bytes) -> list[bytes]:
                 f"process must come to the same places in the same order."
             )
     return [data for _, data in brought]
+
+
+def all_come(what: str) -> None:
+    """Returns when every process has come here to do `what`, which none can do alone: three messages of each.
+
+    Raises `PeerError` on all of them if one ends without it, or does not come for XLA_COLLECTIVE_TIMEOUT seconds.
+    """
+    client()
+    watch = peers.watch()
+    assert watch is not None
+    watch.line = lines.user_line()
+    _come.append(what)
+    if watch.next_number(f"come/{what}") == watch.place.count:
+        watch.settle(f"all/{what}", "")
+    seconds = config.collective_seconds()
+    end = time.monotonic() + seconds
+    while True:
+        left = end - time.monotonic()
+        try:
+            awaited(f"all/{what}", min(left, _LOOK))
+            return
+        except TimeoutError:
+            pass
+        _look_for_the_missing(watch, what, seconds if left <= _LOOK else 0)
+
+
+def _look_for_the_missing(watch: peers.Watch, what: str, waited: float) -> None:
+    """Declares a fault if somebody has ended, or does not come while this process has `waited` as long as it may."""
+    ended = watch.ended()
+    if not ended and not waited:
+        return
+    others = [index for index in range(watch.place.count) if index != watch.place.index]
+    reports = watch.reports(range(watch.place.count)) if waited else {}
+    missing = ended or [index for index in others if what not in reports.get(index, {}).get("come", ())]
+    who = f"process{'es' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
+    if ended:
+        fault = f"{who.capitalize()} ended and did not {what}, which all do together."
+    elif missing:
+        told = "\n".join(watch.described(reports, index) for index in range(watch.place.count))
+        fault = (
+            f"Process {watch.place.index} of {watch.place.count} waited {waited:.0f} s for {who} to {what}, which all "
+            f"do together. XLA_COLLECTIVE_TIMEOUT sets how long to wait.\n{told}"
+        )
+    else:
+        return
+    watch.declare(fault)
+    raise watch.error()
+
+
+peers.about.append(lambda: {"come": _come})
 
 
 def _collect(here: str, place: processes.Place, tag: str, seconds: float) -> list[tuple[str, bytes]]:

@@ -6,12 +6,18 @@ and cleared again, which is a fifth of the step of a small transformer. A heap w
 What programs need of it is reserved in one piece, which costs addresses but no memory; so it can be huge pages.
 
 What is kept is bounded by what the programs of the last seconds need. A thread looks after it once a second while
-programs run, and returns what is beyond; what lies at the heap's top goes back at once. When the machine or its control
-group runs short, everything is returned. When programs rest, so it is too, and the allocator is left as glibc has it
-after large blocks were freed; the thread sleeps until there is another program.
+programs run, and returns what is beyond; what lies at the heap's top goes back at once. A large program is looked after
+whenever it starts. The bound is what one program needs, until it is seen that programs use more of what they free: what
+was returned is there again soon. When the machine or its control group runs short, everything is returned. When
+programs rest, so it is too, and the allocator is left as glibc has it after large blocks were freed; the thread sleeps
+until there is another program.
+
+A compilation leaves thousands of holes of all sizes, and glibc walks through those of about a size whenever a program
+allocates or frees a block of a few pages: a quarter of the step of a small model. So the thread takes the holes, which
+gives their pages back, and whoever compiles next gets them again.
 
 Nothing is set before the first device is used. Whoever has set glibc's allocator by its own variables, or runs with
-another one, is left alone.
+another one, is left alone. So is a process that has a limit near what would be kept.
 """
 
 import ctypes
@@ -21,9 +27,12 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from .. import config
+from ..uninterrupted import run_through
 from . import memory
 
 # From <malloc.h>.
@@ -37,11 +46,28 @@ _LARGEST_INT = (1 << 31) - 1
 
 # Programs that wait for each other allocate so much besides the largest.
 _BESIDES = 64 << 20
-# Aligned blocks do not fit into the holes that their like has left, until neighbours of these are free too. So a heap
-# takes several times what is in use before it grows no more.
+# Aligned blocks do not fit into the holes that their like has left, until neighbours of these are free too, and between
+# them lie scraps, which each thread keeps for itself. So a heap takes several times what is in use before it grows no
+# more. Of the holes that came first many are never used again: their pages are returned once, and stay away.
 _HOLES = 4
 # Memory beyond the bound that is not worth a look through the heap.
 _NOT_WORTH = 256 << 20
+# A program that needs so many bytes takes far longer than such a look.
+_LARGE = 128 << 20
+# Memory that is there again within so many seconds, so often, is in use, and the bound becomes twice as much.
+# It becomes half as much when nothing was returned for so long.
+_SOON, _OFTEN, _SETTLED = 5.0, 4, 300.0
+# Under a limit of the process (`ulimit -v`, `-d`), where holes count as memory does, memory is kept if there is so many
+# times room for it.
+_ROOM = 4
+_LIMITS = Path("/proc/self/limits")
+
+# Holes of these sizes are taken: smaller ones lie sorted, larger ones may be what programs have left.
+_HOLE_SIZES = tuple(1 << power for power in range(18, 12, -1))
+# So many blocks side by side are of no hole of a compilation's: of what a program has left, or of the heap's top.
+_ROW = 6
+_MOST_HOLES = 100_000
+
 # Programs rest when none was started for so many seconds, and for so many times the time between the last two.
 _REST, _GAPS = 2.0, 3.0
 _LOOKS_EVERY = 1.0
@@ -55,9 +81,16 @@ class _Use:
     def __init__(self) -> None:
         self.needed = 0  # bytes, the most of one program lately; 0: programs rest
         self.latest = 0  # bytes, the most of one program since the last look
+        self.times = 1  # as many times this may be kept, up to _HOLES
+        self.returned = 0.0  # when something was returned, or `times` made smaller
+        self.often = 0  # how often something was returned soon after the last time
         self.started = 0.0  # when the last was started
         self.gap = 0.0  # seconds between the last two
         self.other = 0  # bytes in memory that nobody allocated, when nothing was kept
+        self.compiling: set[object] = set()  # whoever does
+        self.compiled = 0.0  # when somebody had, and left holes that nobody has taken; 0: there are none
+        self.holes: list[int] = []  # blocks that fill them
+        self.filled = 0  # bytes of these
         self.wakes = threading.Event()
         self.watcher: threading.Thread | None = None
 
@@ -85,6 +118,49 @@ def keep_memory(needed: int) -> None:
     use.latest = max(use.latest, needed)
     if needed > use.needed:
         _keep(needed)
+    elif needed >= _LARGE and (libc := _glibc()) is not None:
+        with _lock:
+            _return_excess(libc)
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """What is compiled meanwhile goes into the holes that other compilations have left."""
+    token = object()
+    try:
+        _use.compiling.add(token)
+        _free_holes()
+        yield
+    finally:
+        _use.compiling.discard(token)
+        _use.compiled = time.monotonic()
+
+
+def _free_holes() -> None:
+    libc = _glibc()
+    if libc is not None and _use.holes:
+        with _lock:
+            # Whoever is interrupted here loses blocks, and frees none twice.
+            blocks, _use.holes = _use.holes, []
+            _use.other, _use.filled = _use.other + _use.filled, 0
+            run_through(map(libc.free, blocks))
+
+
+def _fill_holes(libc: ctypes.CDLL) -> None:
+    """Takes the holes that compilations have left, and gives their pages back."""
+    _use.compiled = 0.0
+    for size in _HOLE_SIZES:
+        row: list[int] = []
+        while len(row) < _ROW and len(_use.holes) < _MOST_HOLES and (block := libc.malloc(size)):
+            if row and abs(block - row[-1]) >= 2 * size:
+                for taken in row:
+                    start, end = -(-taken // mmap.PAGESIZE), (taken + size) // mmap.PAGESIZE
+                    libc.madvise(start * mmap.PAGESIZE, (end - start) * mmap.PAGESIZE, mmap.MADV_DONTNEED)
+                _use.holes += row
+                _use.other, _use.filled = _use.other - size * len(row), _use.filled + size * len(row)
+                row = []
+            row.append(block)
+        run_through(map(libc.free, row))
 
 
 def release_memory() -> None:
@@ -101,9 +177,14 @@ def _keep(needed: int) -> None:
         _use.needed = sys.maxsize  # nothing to do here, and nothing to ask again
         return
     with _lock:
+        if _ROOM * _bound(needed) > _room():
+            if _use.needed:
+                _use.needed = 0
+                _rest(libc)
+            return
         if not _use.needed:
             libc.malloc_trim(0)  # what compiling has left is not for programs to keep
-            _use.gap = 0.0
+            _use.gap, _use.times, _use.often = 0.0, 1, 0
             _use.other = _outside(libc)
         _use.needed = needed
         _set_bound(libc, needed)
@@ -119,8 +200,19 @@ def _at_once(needed: int) -> int:
 
 
 def _bound(needed: int) -> int:
-    """The bytes that may be kept for programs that need so many."""
+    """The most bytes that may be kept for programs that need so many."""
     return _HOLES * _at_once(needed)
+
+
+def _room() -> int:
+    """The bytes that the limits of this process leave it."""
+    size, _, _, _, _, data, _ = (int(pages) * mmap.PAGESIZE for pages in Path("/proc/self/statm").read_text().split())
+    room = sys.maxsize
+    for line in _LIMITS.read_text().splitlines():
+        for name, used in (("Max address space", size), ("Max data size", data)):
+            if line.startswith(name) and (limit := line.removeprefix(name).split()[0]).isdigit():
+                room = min(room, int(limit) - used)
+    return room
 
 
 def _set_bound(libc: ctypes.CDLL, needed: int) -> None:
@@ -133,6 +225,9 @@ def _set_bound(libc: ctypes.CDLL, needed: int) -> None:
 
 def _rest(libc: ctypes.CDLL) -> None:
     """Returns everything, and leaves the allocator to others."""
+    if _use.holes:
+        _use.compiled = time.monotonic()  # they are there again when programs run again
+    _free_holes()
     libc.mallopt(_M_TOP_PAD, _TOP_PAD)
     libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_THRESHOLD)
     libc.mallopt(_M_TRIM_THRESHOLD, 2 * _LARGEST_THRESHOLD)
@@ -159,10 +254,27 @@ def _look(libc: ctypes.CDLL) -> None:
         _use.needed = _use.latest
         _set_bound(libc, _use.needed)
     _use.latest = 0
-    is_short = memory.available() < _SHORT * memory.host_memory()
-    if is_short or _outside(libc) - _use.other > _bound(_use.needed) + _NOT_WORTH:
-        libc.malloc_trim(0 if is_short else _at_once(_use.needed))
+    if _use.compiled and not _use.compiling and time.monotonic() - _use.compiled > _REST:
+        _fill_holes(libc)
+    if memory.available() < _SHORT * memory.host_memory():
+        libc.malloc_trim(0)
         _use.other = _outside(libc)
+    else:
+        _return_excess(libc)
+
+
+def _return_excess(libc: ctypes.CDLL) -> None:
+    """Returns what is beyond the bound, and makes that larger or smaller by how soon there was too much."""
+    use, now = _use, time.monotonic()
+    since = now - use.returned
+    if _outside(libc) - use.other > use.times * _at_once(use.needed) + _NOT_WORTH:
+        libc.malloc_trim(_at_once(use.needed))
+        use.other, use.returned = _outside(libc), now
+        use.often = use.often + 1 if since < _SOON else 0
+        if use.often == _OFTEN:
+            use.times, use.often = min(2 * use.times, _HOLES), 0
+    elif since > _SETTLED and use.times > 1:
+        use.times, use.returned = use.times // 2, now
 
 
 def _after_fork() -> None:

@@ -101,9 +101,20 @@ def _answer(
         met = f"{_PREFIX}/met/{attempt}"
         store.wait([met], datetime.timedelta(seconds=max(1.0, end - time.monotonic())))
     except RuntimeError as error:
-        late = [index for index in range(place.count) if not store.check([f"{_PREFIX}/here/{index}"])]
-        raise _are_late(place, late or [0], seconds) from error
+        raise missed(store, place, f"{_PREFIX}/here", seconds) from error
     return attempt, json.loads(store.get(met))
+
+
+def missed(store: Any, place: processes.Place, key: str, seconds: float) -> PeerError:
+    """What to raise where waiting at a store for all to write below `key` came to nothing."""
+    try:
+        late = [index for index in range(place.count) if not store.check([f"{key}/{index}"])]
+    except RuntimeError:
+        return PeerError(
+            f"Process {place.index} of {place.count} can no longer reach the store by which the processes find each "
+            f"other: whoever keeps it, process 0 or torchrun, ended before all had started, and has said why."
+        )
+    return _are_late(place, late or [0], seconds)
 
 
 def _are_late(place: processes.Place, late: list[int], seconds: float) -> PeerError:
@@ -118,16 +129,18 @@ def _are_late(place: processes.Place, late: list[int], seconds: float) -> PeerEr
 def _what_differs(own_index: int, own: dict[str, Any], everyone: list[dict[str, Any]]) -> str | None:
     for index, other in enumerate(everyone):
         if other["count"] != own["count"]:
-            return (
-                f"Process {own_index} is one of {own['count']}, and process {index} one of {other['count']}: give all "
-                f"the same WORLD_SIZE."
-            )
+            return other_count(own_index, own["count"], index, other["count"])
         if other["versions"] != own["versions"]:
             return (
                 f"Process {own_index} runs {own['versions']}, and process {index} on {other['host']} runs "
                 f"{other['versions']}: install the same versions."
             )
     return None
+
+
+def other_count(own_index: int, own: int, index: int, other: int) -> str:
+    """What is said where two processes think of different numbers of processes."""
+    return f"Process {own_index} is one of {own}, and process {index} one of {other}: give all the same WORLD_SIZE."
 
 
 def _versions() -> str:

@@ -69,6 +69,7 @@ class Watch:
         self.step = -1
         self.line: Line | None = None
         self.fault: str = ""
+        self.is_cut = False  # nobody can be asked or told anything any more
         self.has_fault = threading.Event()
         self.woken: set[threading.Event] = set()
         self._ends = threading.Event()
@@ -102,23 +103,37 @@ class Watch:
                 self._set(f"ended/{self.place.index}", "")
         self._ends.set()
         os.write(self._ring, b".")
+        if self.is_cut:
+            return  # a thread that waits for an answer waits for ever
         with suppress(RuntimeError):
             self.send([self.place.index], {"kind": "end"})
         for thread in self._threads:
             thread.join(2)
 
+    def cut(self, fault: str) -> None:
+        """Makes this process raise `fault` when it waits for another: the others cannot be reached."""
+        self.is_cut = True
+        self._take({"text": fault})
+
+    def _speak(self) -> None:
+        if self.is_cut:
+            raise RuntimeError(self.fault)
+
     def _set(self, key: str, value: str) -> None:
+        self._speak()
         self.connection.key_value_set(f"{_PREFIX}/{key}", value, allow_overwrite=True)
 
     def _get(self, key: str) -> str:
         """What lies under `key`; empty if nothing does."""
         try:
+            self._speak()
             return str(self.connection.key_value_try_get(f"{_PREFIX}/{key}"))
         except RuntimeError:
             return ""
 
     def settle(self, key: str, value: str) -> str:
         """What lies under `key` for good: this value, or what somebody put there before."""
+        self._speak()
         try:
             self.connection.key_value_set(f"{_PREFIX}/{key}", value)
         except RuntimeError as error:
@@ -129,6 +144,7 @@ class Watch:
 
     def next_number(self, key: str) -> int:
         """How many have asked for a number under `key`, with this process."""
+        self._speak()
         return int(self.connection.key_value_increment(f"{_PREFIX}/{key}", 1))
 
     def send(self, to: Sequence[int], letter: dict[str, Any]) -> None:
@@ -140,6 +156,8 @@ class Watch:
 
     def declare(self, fault: str) -> None:
         """Makes every process raise `fault` when it waits for another, this one too. The first is what counts."""
+        if self.is_cut:
+            return
         if self.next_number("faults") == 1:
             # This process last: when it hears of the fault it may end, with the thread that tells the others.
             others = [index for index in range(self.place.count) if index != self.place.index]
@@ -165,7 +183,7 @@ class Watch:
         seconds = config.heartbeat_seconds() + 2 * ANSWER_SECONDS
         end = time.monotonic() + seconds
         while not self.has_fault.wait(_SECOND):
-            left = [index for index in range(self.place.count) if self._get_soon(f"ended/{index}")]
+            left = self.ended()
             if left:
                 names = ", ".join(map(str, left))
                 self.declare(
@@ -255,6 +273,15 @@ class Watch:
             return
         if not self.has_fault.wait(0.2):  # it may just have said why
             self.declare(f"Process {index} of {self.place.count} is gone: {how}. {self._last_word(index)}")
+
+    def ended(self) -> list[int]:
+        """Which processes have taken leave."""
+        try:
+            self._speak()
+            left = self.connection.key_value_dir_get(f"{_PREFIX}/ended/")
+        except RuntimeError:
+            return []
+        return sorted(int(key.rpartition("/")[2]) for key, _ in left)
 
     def _get_soon(self, key: str) -> bool:
         try:
@@ -368,6 +395,12 @@ def begin(connection: Any, place: Place, everyone: Sequence[Here], started_by_us
 def watch() -> Watch | None:
     """What watches over the others; `None` where this process is alone, or has not met them."""
     return _watch
+
+
+def cut(fault: str) -> None:
+    """Says that the other processes can no longer be reached, and why."""
+    if _watch is not None:
+        _watch.cut(fault)
 
 
 def check() -> None:

@@ -8,14 +8,15 @@ import numpy as np
 class Placeholder:
     """Programs can be recorded, lowered and compiled for it; whoever needs the contents is refused."""
 
-    __slots__ = ("dtype", "shape")
+    __slots__ = ("dtype", "shape", "sharding")
 
     nbytes = 0
     is_fully_addressable = True
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, sharding: Any = None) -> None:
         self.shape = shape
         self.dtype = dtype
+        self.sharding = sharding  # where several devices would have it
 
     @property
     def ndim(self) -> int:

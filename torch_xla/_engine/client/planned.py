@@ -25,12 +25,11 @@ living: "WeakSet[PlannedBuffer]" = WeakSet()
 class PlannedBuffer(Placeholder):
     """Shape, dtype and sharding of an array that is never made."""
 
-    __slots__ = ("__weakref__", "contents", "sharding")
+    __slots__ = ("__weakref__", "contents")
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, sharding: Any, contents: np.ndarray | None = None) -> None:
         self.contents = contents  # of a few that follow from the program alone, such as whether a mask hides anything
-        super().__init__(shape, np.dtype(dtype))
-        self.sharding = sharding
+        super().__init__(shape, np.dtype(dtype), sharding)
         living.add(self)
 
     @property
@@ -96,12 +95,13 @@ def of_host(host: np.ndarray, sharding: Any) -> PlannedBuffer:
 def suspended() -> Iterator[jax.Device]:
     """A block in which buffers and devices are real again; it has the first device of this process."""
     global active
+    before = active
     try:
         active = False
         with platform.standing_in(None):
             yield platform.local_devices()[0]
     finally:
-        active = True
+        active = before
 
 
 @contextmanager

@@ -76,16 +76,23 @@ def _devices_of_client() -> tuple[jax.Device, ...]:
         if joined:
             coordination.connect()
         if joined and (shares or not virtual.is_on()):
-            _take_one_device()
+            _take_one_device(wanted)
         if wanted and wanted not in _JAX_NAMES and not plugins.is_known(wanted):
             plugins.register_installed()
         count = config.cpu_num_devices()
         if (not joined or virtual.is_on()) and count > 1 and not _started and wanted in ("", "CPU"):
             # The user asked for virtual devices by name; JAX takes the number only before its CPU client starts.
             jax.config.update("jax_num_cpu_devices", count)
+        if joined:
+            coordination.all_come("start the xla device")
         try:
             devices = jax.local_devices(backend=_JAX_NAMES.get(wanted, wanted.lower()) if wanted else None)
         except RuntimeError as error:
+            if not wanted:
+                raise RuntimeError(
+                    f"JAX could not start a device ({error}). `python -m torch_xla.doctor` tells more; with "
+                    f"PJRT_DEVICE=CPU the device is the CPU."
+                ) from error
             raise RuntimeError(
                 f"PJRT_DEVICE={wanted}: JAX has no such platform here ({error}). Install the plugin "
                 f"(`pip install 'torch_xla[cuda12]'`, `[cuda13]` or `[tpu]`) or unset PJRT_DEVICE."
@@ -94,10 +101,22 @@ def _devices_of_client() -> tuple[jax.Device, ...]:
         return tuple(devices)
 
 
-def _take_one_device() -> None:
-    """Of the devices of this machine each process of the program gets one, the one with its number."""
+def _take_one_device(wanted: str) -> None:
+    """Of the devices of this machine each process of the program gets one, the one with its number.
+
+    Where a process sees one GPU alone, whoever started it has chosen it, as SLURM does with `--gpus-per-task`.
+    """
     jax.config.update("jax_num_cpu_devices", 1)
-    own = str(processes.place().local_index)
+    place, visible = processes.place(), config.visible_gpus()
+    number = 0 if visible is not None and len(visible) == 1 else place.local_index
+    there = max(1, gpu_count())  # in the Linux of Windows no file tells
+    if wanted in ("CUDA", "GPU") and number >= there:
+        raise RuntimeError(
+            f"This is process {number} of {place.local_count} on this machine, each of which needs a GPU, and it "
+            f"shows {there}. Start as many processes as there are GPUs (torchrun --nproc-per-node {there}), or let "
+            f"CUDA_VISIBLE_DEVICES show more."
+        )
+    own = str(number)
     jax.config.update("jax_cuda_visible_devices", own)
     jax.config.update("jax_rocm_visible_devices", own)
 
@@ -150,12 +169,13 @@ def _is_host_likely() -> bool:
 
 
 def gpu_count() -> int:
-    """How many NVIDIA GPUs this machine has; starts no client."""
-    return len(glob.glob("/dev/nvidia[0-9]*"))
+    """How many NVIDIA GPUs this machine shows to programs, as far as files tell; starts no client."""
+    visible = config.visible_gpus()
+    return len(glob.glob("/dev/nvidia[0-9]*")) if visible is None else len(visible)
 
 
 def _accelerator_files() -> int:
-    return sum(len(glob.glob(pattern)) for pattern in ("/dev/nvidia[0-9]*", "/dev/accel*", "/dev/vfio/[0-9]*"))
+    return gpu_count() + sum(len(glob.glob(pattern)) for pattern in ("/dev/accel*", "/dev/vfio/[0-9]*"))
 
 
 def is_started() -> bool:

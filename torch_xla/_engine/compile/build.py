@@ -9,6 +9,7 @@ from typing import Any
 from .. import metrics
 from ..graph.sharding import ANY, Placed, Sharding
 from ..graph.spec import sharded
+from ..uninterrupted import uncollected
 from . import disk, function
 from .function import MustBake
 from .source_metadata import Origins
@@ -80,6 +81,7 @@ def _workers(stages: int) -> int:
     return min(stages, cores)
 
 
+@uncollected
 def _compile(lowered: Any) -> tuple[Any, float]:
     started = time.perf_counter()
     return lowered.compile(), time.perf_counter() - started

@@ -31,6 +31,11 @@ def size() -> int:
     return len(_programs)
 
 
+def is_full() -> bool:
+    """Whether each new program makes another one leave."""
+    return size() >= config.compilation_cache_size()
+
+
 def clear() -> None:
     """Forgets every program."""
     _programs.clear()

@@ -5,6 +5,7 @@ number of processes never see half of one; whatever is damaged is told, deleted 
 else may have written is told and left alone. The least recently used leave before the folder exceeds its limit.
 """
 
+import bisect
 import contextlib
 import functools
 import hashlib
@@ -24,10 +25,10 @@ import jax
 
 from .. import config, metrics
 from ..client.target import Target
-from ..graph.sharding import sharding_by
+from ..graph.sharding import MANUAL, Sharding, sharding_by
 from ..lowering.sharding import to_jax
 from ..private import jax as private
-from . import executable_file, prefetch, signing_key
+from . import executable_file, prefetch, replicated, signing_key, together
 from .executable_file import Described, Foreign, Header, Refused, Unreadable
 from .executable_key import Key, described, differences
 from .function import Signature, results_of
@@ -119,35 +120,41 @@ def find(key: Key, signature: Signature) -> Stored | None:
     place = folder()
     if place is None:
         return None
-    program = key.name
     path = place / _name(key)
-    try:
-        executable_file.refuse_others(place, place.stat())
-        loaded = prefetch.take(path.name, key.target) or _load(path, key.target)
-        executable = _checked(loaded, key, signature)
-    except FileNotFoundError:
-        _miss(program, _why_missing(place, key))
+    loaded = _found(key, signature, place, path)
+    if together.is_needed(key.target) and not together.have(key, "" if loaded is None else loaded.header.start):
+        if loaded is not None:
+            _miss(key.name, "another process of the program does not have it")
         return None
-    except OSError as error:
-        _miss(program, f"{path} cannot be read: {error}")
-        return None
-    except Foreign as error:
-        _miss(program, f"{error}, and an executable is code")
-        _warn("foreign", f"{error}, and an executable is code", _FOREIGN)
-        return None
-    except Refused as error:
-        _miss(program, f"{error}, and an executable is code")
-        _warn("refused", f"Compiled programs in {place} are not used: {error}, and an executable is code")
-        return None
-    except Exception as error:  # a damaged executable may fail in any way inside XLA
-        _miss(program, f"{path.name} was damaged ({type(error).__name__}: {str(error)[:200]}) and is compiled again")
-        _delete(path)
+    if loaded is None:
         return None
     metrics.count("PersistentCacheHit")
     prefetch.note(place, path.name, None if _is_read_only() else _write)
     with contextlib.suppress(OSError):
         os.utime(path)
-    return Stored(executable, loaded.header.seconds)
+    return Stored(loaded.executable, loaded.header.seconds)
+
+
+def _found(key: Key, signature: Signature, place: Path, path: Path) -> _Loaded | None:
+    program = key.name
+    try:
+        executable_file.refuse_others(place, place.stat())
+        loaded = prefetch.take(path.name, key.target) or _load(path, key.target)
+        return _Loaded(loaded.header, _checked(loaded, key, signature))
+    except FileNotFoundError:
+        _miss(program, _why_missing(place, key))
+    except OSError as error:
+        _miss(program, f"{path} cannot be read: {error}")
+    except Foreign as error:
+        _miss(program, f"{error}, and an executable is code")
+        _warn("foreign", f"{error}, and an executable is code", _FOREIGN)
+    except Refused as error:
+        _miss(program, f"{error}, and an executable is code")
+        _warn("refused", f"Compiled programs in {place} are not used: {error}, and an executable is code")
+    except Exception as error:  # a damaged executable may fail in any way inside XLA
+        _miss(program, f"{path.name} was damaged ({type(error).__name__}: {str(error)[:200]}) and is compiled again")
+        _delete(path)
+    return None
 
 
 @functools.cache
@@ -172,7 +179,7 @@ def _load(path: Path, target: Target) -> _Loaded:
 
 
 def _devices(target: Target) -> Sequence[jax.Device]:
-    return target.devices if target.is_spread else (target.device,)
+    return target.devices if target.mesh is not None else (target.device,)
 
 
 def _checked(loaded: _Loaded, key: Key, signature: Signature) -> Any:
@@ -185,7 +192,7 @@ def _checked(loaded: _Loaded, key: Key, signature: Signature) -> Any:
         raise Unreadable("its executable takes or gives other values than the program")
     weak = frozenset(header.weak)
     target = key.target
-    divided = [sharding_by(dims) for dims in header.divided] if target.is_spread else [None] * len(signature.outputs)
+    divided = [_sharding(dims) for dims in header.divided] if target.is_spread else [None] * len(signature.outputs)
     outputs = [
         jax.ShapeDtypeStruct(each.shape, each.dtype, weak_type=index in weak, sharding=to_jax(sharding, target))
         for index, (each, sharding) in enumerate(zip(signature.outputs, divided, strict=True))
@@ -193,9 +200,24 @@ def _checked(loaded: _Loaded, key: Key, signature: Signature) -> Any:
     for wanted_one, found_one in zip(signature.outputs, outputs, strict=True):
         if wanted_one.sharding is not None and wanted_one.sharding != found_one.sharding:
             raise Unreadable("its executable divides what it gives otherwise than the program")
-    return private.compiled_from(
-        loaded.executable, header.name, _devices(target), signature.inputs, outputs, signature.donated
-    )
+    inputs: Sequence[jax.ShapeDtypeStruct] = signature.inputs
+    if target.axis is not None:
+        inputs, outputs = replicated.around(inputs, outputs, target)
+    return private.compiled_from(loaded.executable, header.name, _devices(target), inputs, outputs, signature.donated)
+
+
+# The axes that stand for a value of which each device has its own.
+_EACH = ((0,), (0,))
+
+
+def _sharding(dims: tuple[tuple[int, ...], ...]) -> Sharding | None:
+    return MANUAL if dims == _EACH else sharding_by(dims)
+
+
+def _dims(sharding: Sharding | None) -> tuple[tuple[int, ...], ...]:
+    if sharding is None:
+        return ()
+    return _EACH if sharding.is_manual else sharding.dims
 
 
 def _described(values: tuple[jax.ShapeDtypeStruct, ...]) -> Described:
@@ -224,9 +246,10 @@ def keep(key: Key, executable: Any, seconds: float, signature: Signature, progra
         found.name,
         _described(signature.inputs),
         _described(signature.outputs),
-        tuple(each.dims if each is not None else () for each in divided),
+        tuple(map(_dims, divided)),
         found.weak,
         signature.donated,
+        together.start() if together.is_needed(key.target) else "",
     )
     path = place / _name(key)
     try:
@@ -310,6 +333,7 @@ def _write(path: Path, data: bytes) -> bool:
     executable_file.refuse_others(path.parent, path.parent.stat())
     if not _make_room(path.parent, len(data)):
         return False
+    is_listed = _listing.is_current(path.parent)
     handle, aside = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -318,6 +342,8 @@ def _write(path: Path, data: bytes) -> bool:
     except BaseException:
         _delete(Path(aside))
         raise
+    if is_listed:
+        _listing.add(path)
     return True
 
 
@@ -328,12 +354,39 @@ def _miss(program: str, reason: str) -> None:
 
 def _why_missing(place: Path, key: Key) -> str:
     best: list[str] | None = None
-    for path in place.glob(f"{key.name}-*{SUFFIX}"):
+    for name in _listing.of(place, key.name):
         with contextlib.suppress(OSError, Refused, Unreadable):
-            differs = differences(executable_file.header_of(path).environment, key.environment)
+            differs = differences(executable_file.header_of(place / name).environment, key.environment)
             if best is None or len(differs) < len(best):
                 best = differs
     return "never compiled here" if best is None else f"compiled under another environment: {'; '.join(best)}"
+
+
+class _Listing:
+    """The files of each program in a folder. It is read again if others have written there, not for each program."""
+
+    def __init__(self) -> None:
+        self._state: tuple[Path, int] | None = None  # the folder, and when it had these files
+        self._names: list[str] = []  # in order
+
+    def of(self, place: Path, program: str) -> list[str]:
+        with contextlib.suppress(FileNotFoundError):  # nothing was kept there yet
+            state = place, place.stat().st_mtime_ns
+            if state != self._state:
+                self._state, self._names = state, sorted(os.listdir(place))
+        begin, end = (bisect.bisect_left(self._names, program + mark) for mark in "-.")  # "." follows "-"
+        return [name for name in self._names[begin:end] if name.endswith(SUFFIX)]
+
+    def is_current(self, place: Path) -> bool:
+        return self._state == (place, place.stat().st_mtime_ns)
+
+    def add(self, path: Path) -> None:
+        """A file that this process has written to a folder that was as listed."""
+        bisect.insort(self._names, path.name)
+        self._state = path.parent, path.parent.stat().st_mtime_ns
+
+
+_listing = _Listing()
 
 
 def _files(place: Path) -> list[tuple[float, int, Path]]:

@@ -11,11 +11,11 @@ import os
 import stat
 import zlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-MAGIC = b"torch_xla executable 4\n"
+MAGIC = b"torch_xla executable 5\n"
 # A header is a line; one that is longer belongs to no file of ours.
 _LONGEST_HEADER = 64 << 20
 # Bytes of an executable before compression, beyond which a file is not believed: what deflates to it is small.
@@ -53,11 +53,13 @@ class Header:
     ]  # the axes that divide each output, by dimension; of one device: ()
     weak: tuple[int, ...]  # which of the outputs have a weak type
     donated: tuple[int, ...]
+    start: str = ""  # of the processes that have compiled it together; of one that did so alone: empty
 
 
 def joined(header: Header, executable: bytes, sign: Callable[[bytes], bytes]) -> bytes:
     """A whole file; `sign` gives the signature of its checksum."""
-    return _signed(json.dumps(asdict(header)).encode() + b"\n" + zlib.compress(executable, 1), sign)
+    told = {field.name: getattr(header, field.name) for field in fields(header)}
+    return _signed(json.dumps(told).encode() + b"\n" + zlib.compress(executable, 1), sign)
 
 
 def signed_anew(data: bytes, sign: Callable[[bytes], bytes]) -> bytes:
@@ -132,11 +134,14 @@ def refuse_others(path: Path, status: os.stat_result) -> None:
 
 
 def _opened(path: Path) -> Any:
-    # Not blocking: what is there may be a pipe. The status is that of what was opened, whatever is renamed meanwhile.
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    file = os.fdopen(handle, "rb")
+    # The status is that of what was opened, whatever is renamed meanwhile. A file may be closed twice, a handle not:
+    # an interrupt that comes between the two must not become the error of a closed one.
     try:
-        status = os.fstat(handle)
+        file = open(path, "rb", opener=_without_waiting)
+    except IsADirectoryError as error:
+        raise Unreadable("it is no regular file") from error
+    try:
+        status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise Unreadable("it is no regular file")
         refuse_others(path, status)
@@ -144,6 +149,11 @@ def _opened(path: Path) -> Any:
         file.close()
         raise
     return file
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """A handle; what is there may be a pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _header(text: bytes) -> Header:
@@ -163,6 +173,7 @@ def _header(text: bytes) -> Header:
         and 0 <= size <= _LARGEST
         and isinstance(found["program"], str)
         and isinstance(found["name"], str)
+        and isinstance(found["start"], str)
     )
     if not sound:
         raise Unreadable("the header holds what it should not")
@@ -177,6 +188,7 @@ def _header(text: bytes) -> Header:
         _divided(found["divided"]),
         _integers(found["weak"]),
         _integers(found["donated"]),
+        found["start"],
     )
 
 

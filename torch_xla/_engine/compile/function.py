@@ -9,14 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import compiler_options, dtypes
+from ..client.buffers import resized
 from ..client.target import Target
 from ..graph.graph import Graph
+from ..graph.plan import Plan
 from ..graph.sharding import ANY, Placed, Sharding
 from ..graph.spec import Spec
 from ..lowering import replicas
-from ..lowering.call import NeedsStaticNumber, lower
-from ..lowering.sharding import from_jax, to_jax
+from ..lowering.call import NeedsStaticNumber
+from ..lowering.manual import Manual, lower_on_devices
+from ..lowering.sharding import carried, constrain, from_jax, to_jax
 from ..private import jax as private
+from ..uninterrupted import uncollected
 from . import replicated
 from .executable_key import Key
 from .source_metadata import UNKNOWN, Origins
@@ -26,10 +30,30 @@ from .source_metadata import UNKNOWN, Origins
 # not been measured.
 _OPTIONS = {"cpu": {"xla_allow_excess_precision": False}}
 
+# Where each process compiles a program of its own: XLA would divide the measuring of kernels among all processes, and
+# wait for those that compile another program, or have found this one on disk.
+_APART = {"gpu": {"xla_gpu_shard_autotuning": False}}
+
 
 def options_for(target: Target) -> dict[str, Any] | None:
     """What XLA is asked for when it compiles for `target`, besides its flags; `None`: nothing."""
-    return {**_OPTIONS.get(target.platform, {}), **compiler_options.chosen()} or None
+    apart = _APART.get(target.platform, {}) if target.axis is not None else {}
+    return {**_OPTIONS.get(target.platform, {}), **apart, **compiler_options.chosen()} or None
+
+
+# Of an error: the plan that cannot be compiled, and why.
+_CULPRIT = "_culprit_of_torch_xla"
+
+
+def blame(error: Exception, plan: Plan, told: str, text: str) -> None:
+    """Notes in an `error` that says `text` that it came of `plan`, which `told` describes."""
+    error.add_note(told)
+    setattr(error, _CULPRIT, (plan, f"{text} ({told})"))
+
+
+def culprit_of(error: Exception) -> tuple[Plan, str] | None:
+    """The plan that cannot be compiled, if it is known to have caused `error`, and why it cannot."""
+    return getattr(error, _CULPRIT, None)
 
 
 class MustBake(Exception):
@@ -69,7 +93,8 @@ def signature(graph: Graph, key: Key) -> Signature:
 
     def value(spec: Spec, placed: Placed) -> jax.ShapeDtypeStruct:
         dtype = dtypes.to_jax(dtypes.on_device(spec.dtype))
-        return describe(spec.size, dtype, None if placed is ANY else to_jax(placed, target))
+        sharding = None if placed is ANY else to_jax(placed, target)
+        return describe(carried(spec.size, sharding), dtype, sharding)
 
     with jax.enable_x64(True):
         inputs = [value(spec, spec.sharding) for spec in graph.inputs]
@@ -92,14 +117,15 @@ def results_of(executable: Any, signature: Signature, target: Target) -> list[Sh
     return [from_jax(each, given.shape, target) for each, given in zip(placed, signature.outputs, strict=True)]
 
 
+@uncollected
 def lowered(graph: Graph, key: Key, numbers: Sequence[float | int], origins: Origins) -> Any:
     """The graph lowered as its `key` says, with those of the `numbers` baked in that are no arguments: its executable
     has its `signature`."""
     target = key.target
     floats, ints = by_type(graph, key.arguments)
     with jax.enable_x64(True), private.located(None, ()), replicas.lowering_for(target):
-        function = as_function(graph, list(numbers), floats, ints, origins)
         found = signature(graph, key)
+        function = as_function(graph, list(numbers), floats, ints, origins, found.outputs)
         described: Sequence[Any] = found.inputs
         if target.axis is not None:
             function, described = replicated.of_each(function, found.inputs, found.outputs, target)
@@ -112,13 +138,23 @@ def lowered(graph: Graph, key: Key, numbers: Sequence[float | int], origins: Ori
 
 
 def as_function(
-    graph: Graph, numbers: list[float | int], floats: list[int], ints: list[int], origins: Origins = UNKNOWN
+    graph: Graph,
+    numbers: list[float | int],
+    floats: list[int],
+    ints: list[int],
+    origins: Origins = UNKNOWN,
+    carriers: Sequence[jax.ShapeDtypeStruct] = (),
 ) -> Callable[..., tuple[jax.Array, ...]]:
-    """The graph as a function of its inputs, then of the vectors of float numbers, int numbers and random keys."""
+    """The graph as a function of its inputs, then of the vectors of float numbers, int numbers and random keys.
+
+    `carriers` are the arrays that carry its results, some of which may be longer than the results themselves.
+    """
 
     def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:
         rest = list(arguments[len(graph.inputs) :])
-        values: list[Any] = list(arguments[: len(graph.inputs)])
+        values: list[Any] = [
+            _without_padding(array, spec) for array, spec in zip(arguments, graph.inputs, strict=False)
+        ]
         filled: list[Any] = list(numbers)
         for indices, dtype in ((floats, np.dtype(np.float64)), (ints, np.dtype(np.int64))):
             if indices:
@@ -132,11 +168,36 @@ def as_function(
             key = operation.key(keys)
             try:
                 with origins.of(graph, index):
-                    values.extend(lower(plan, [values[s] for s in operation.operands], [filled[i] for i in own], key))
+                    operands = [values[slot] for slot in operation.operands]
+                    values.extend(lower_on_devices(plan, operands, [filled[i] for i in own], key))
             except NeedsStaticNumber as error:
                 if any(isinstance(filled[i], jax.Array) for i in own):
                     raise MustBake(own) from error
                 raise
-        return tuple(jnp.asarray(values[slot]) for slot in graph.outputs)
+            except Exception as error:  # a rule may raise anything; the note says whose
+                blame(error, plan, f"Raised by the rule of {origins.told(graph, index)}", str(error))
+                raise
+        results = [_carrier(values[slot]) for slot in graph.outputs]
+        if not carriers:
+            return tuple(results)
+        return tuple(_with_padding(one, carrier) for one, carrier in zip(results, carriers, strict=True))
 
     return program
+
+
+def _carrier(value: Any) -> jax.Array:
+    return value.array if isinstance(value, Manual) else jnp.asarray(value)
+
+
+def _with_padding(array: jax.Array, carrier: jax.ShapeDtypeStruct) -> jax.Array:
+    if array.shape == carrier.shape:
+        return array
+    return resized(jax.lax.with_sharding_constraint(array, carrier.sharding), carrier.shape)  # type: ignore[no-any-return]
+
+
+def _without_padding(array: Any, spec: Spec) -> Any:
+    if spec.sharding is not None and spec.sharding.is_manual:
+        return Manual(array)
+    if array.shape == spec.size or spec.sharding is None:
+        return array
+    return constrain(resized(array, spec.size), spec.sharding)

@@ -79,6 +79,5 @@ class Lists:
             tuple(plan.outputs[index] for index in outputs),
             tuple(count if count <= 0 else len(elements) for count in plan.structure),
             plan.compute_dtype,
-            replaces=plan.replaces and tuple(operands.get(plan.replaces[index], -1) for index in outputs),
         )
         return interned(part), list(operands), list(numbers), outputs

@@ -3,13 +3,17 @@
 An operation is one piece. Those on lists of tensors (an optimizer's step for all parameters) are cut along their lists,
 where each element is computed alone, if the elements repeat: first all operations on the tensors of one layer, then
 those on the tensors of the next. So a layer's share of such a step is found again at the next layer.
+
+Gradients of layers that ran as a loop are slices of stacks. Views that such operations alone read are read in the stage
+that needs them: where they begin is a number, so that the reads are the same for each layer, too.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..graph.graph import Graph
 from ..graph.plan import Plan
+from ..lowering.storage import READ
 from . import repeats
 from .lists import Lists, length_of_lists
 
@@ -42,7 +46,38 @@ class _Region(NamedTuple):
 
 def in_stages(graph: Graph, most_stages: int) -> list[list[Piece]]:
     """The pieces of each stage of `graph`, cut where it repeats, into about `most_stages`; one if it does not."""
-    pieces = list(_whole(graph))
+    pieces, reads = _without_reads(graph, list(_whole(graph)))
+    return [_with_reads(stage, reads) for stage in _cut_where_it_repeats(pieces, most_stages)]
+
+
+def _without_reads(graph: Graph, pieces: list[Piece]) -> tuple[list[Piece], dict[int, Piece]]:
+    """Without those that read a view for operations on lists alone, which come by the slot they fill."""
+    wanted = set(graph.outputs)
+    made: set[int] = set()  # what is cut along lists itself: no part may read what another makes
+    for piece in pieces:
+        if length_of_lists(piece.plan):
+            made.update(piece.outputs)
+        else:
+            wanted.update(piece.operands)
+    rest: list[Piece] = []
+    reads: dict[int, Piece] = {}
+    for piece in pieces:
+        if piece.plan.op == READ and wanted.isdisjoint(piece.outputs) and made.isdisjoint(piece.operands):
+            reads[piece.outputs[0]] = piece
+        else:
+            rest.append(piece)
+    return rest, reads
+
+
+def _with_reads(stage: Sequence[Piece], reads: Mapping[int, Piece]) -> list[Piece]:
+    found: dict[Piece, None] = {}
+    for piece in stage:
+        found.update(dict.fromkeys(reads[slot] for slot in piece.operands if slot in reads))
+        found[piece] = None
+    return list(found)
+
+
+def _cut_where_it_repeats(pieces: list[Piece], most_stages: int) -> list[list[Piece]]:
     regions = [region for region in _regions(pieces) if region.repeats]
     tokens: list[Hashable] = [piece.plan for piece in pieces]
     for region in regions:

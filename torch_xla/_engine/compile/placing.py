@@ -5,13 +5,14 @@ where a new layout comes out, the next step is another program; and the state of
 which nobody said how they are divided, could come out whole on every device.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 
 from ..graph.aliasing import successors
 from ..graph.graph import Graph, Operation
-from ..graph.sharding import ANY, Placed, Sharding
+from ..graph.sharding import ANY, MANUAL, Placed, Sharding
+from ..lowering import manual
 from ..lowering.registry import is_separable
 from ..lowering.sharding import CONSTRAINT
 from .lists import Lists, length_of_lists
@@ -28,7 +29,20 @@ def of_outputs(graph: Graph, donated: tuple[int, ...]) -> list[Placed]:
     for index, output in successors(graph).items():
         if index in donated:
             found[output] = graph.inputs[index].sharding
-    return found
+    own = manual.slots_of(graph)
+    elsewhere = [ANY if placed == MANUAL else placed for placed in found]
+    return [MANUAL if slot in own else placed for slot, placed in zip(graph.outputs, elsewhere, strict=True)]
+
+
+def of_values(graph: Graph, slots: Iterable[int]) -> dict[int, Placed]:
+    """For those of these values of a graph that must be divided in a way, that way."""
+    groups, own = _Groups(graph), manual.slots_of(graph)
+    found = {slot: MANUAL if slot in own else groups.sharding_of(slot) for slot in slots}
+    return {
+        slot: placed
+        for slot, placed in found.items()
+        if isinstance(placed, Sharding) and (slot in own or placed != MANUAL)
+    }
 
 
 class _Groups:

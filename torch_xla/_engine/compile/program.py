@@ -23,6 +23,7 @@ import jax
 import numpy as np
 
 from .. import config, dtypes, metrics
+from ..client import launches
 from ..client.buffers import put
 from ..client.target import Target
 from ..graph.effect import Kind
@@ -30,18 +31,28 @@ from ..graph.graph import Graph, Operation, walk
 from ..graph.plan import Plan
 from ..graph.spec import Spec
 from ..graph.text import Line
+from ..lowering import growing
+from ..lowering.storage import PLACES
 from ..metrics.events import Sizes
+from ..metrics.lines import OptimizersLine
 from ..private import jax as private
-from . import build, disk, fingerprint, function, replicated, staged, stages
+from ..uninterrupted import uncollected
+from . import build, culprit, disk, fingerprint, function, placing, replicated, staged, stages
 from .executable_key import Key
 from .function import MustBake
+from .function import blame as blame
+from .function import culprit_of as culprit_of
 from .inlining import Inlined, inlined
 from .source_metadata import UNKNOWN
 
-# The numbers each plan came with, by its place among the same plans of a graph. A plan that comes with other numbers in
+# The numbers each plan came with, by its place among the same plans of a graph (for a place in a storage, also by how
+# many they are). A plan that comes with other numbers in
 # a new graph (the second step of an optimizer, whose state exists by now) will come with others again.
-_seen_numbers: WeakKeyDictionary[Plan, dict[int, tuple[float | int, ...]]] = WeakKeyDictionary()
+_seen_numbers: WeakKeyDictionary[Plan, dict[tuple[int, int], tuple[float | int, ...]]] = WeakKeyDictionary()
 
+
+# So often numbers may start to change before all places in storages become arguments, whether they changed or not.
+_PATIENCE = 3
 
 # A program that needs fewer bytes is started without asking how many are left.
 _ALWAYS_FITS = 64 << 20
@@ -74,6 +85,7 @@ _STATE = (
     "stages",
     "_baked",
     "_promoted",
+    "_promotions",
     "_floats",
     "_ints",
     "_must_bake",
@@ -94,18 +106,21 @@ class Program:
         self.ends = self._smallest([range(len(graph.outputs))])
         self.bytes = sum(spec.numel * spec.dtype.itemsize for spec in graph.specs)  # of everything that it names
         self.allocates = self.bytes  # bytes of a run, beyond what it is given; at the most, until XLA has told
-        self.is_awaited = False  # compiled for a run that comes next, and is no other run of it
         self.fits = True  # nobody needs to ask whether the device has room for it
+        self.is_limited = launches.are_limited(key.target)  # whether it has to wait for its turn
         self.stages: tuple[stages.Stage, ...] | None = None  # none: not looked for, or not worth it
         self._inlined = Inlined(graph, ())  # what the stages are of
         self._packer = struct.Struct("".join("d" if t is float else "q" for t in graph.number_types))
         self._baked: bytes | None = None
         self._promoted: tuple[int, ...] = ()
+        self._promotions = 0  # how often numbers became arguments because they changed
         self._floats: list[int] = []
         self._ints: list[int] = []
         self._must_bake: set[int] = set()
         self._executables: dict[bytes, Ready] = {}
         self._compiled = _Compiled((), {})
+        # The numbers that were asked about last, and what was found for them among what was compiled then.
+        self._latest: tuple[Sequence[float | int] | None, _Compiled, Ready | None] = (None, self._compiled, None)
         self.turn = threading.RLock()  # of whoever compiles it while others may run it
         self._dtypes = [dtypes.to_jax(dtypes.on_device(spec.dtype)) for spec in graph.inputs]
         # Values from before narrow dtypes were asked for have theirs.
@@ -126,6 +141,16 @@ class Program:
         return any(effect.kind is Kind.CALLBACK for effect in self.graph.effects)
 
     @cached_property
+    def _places(self) -> frozenset[int]:
+        """The numbers that say where something lies."""
+        return frozenset(
+            number
+            for operation in self.graph.operations
+            if operation.plan.op in PLACES
+            for number in range(operation.first_number, operation.first_number + len(operation.plan.numbers))
+        )
+
+    @cached_property
     def reports(self) -> tuple[tuple[int, int], ...]:
         """The outputs that are looked at on the host, with the operations that make them: both by their place."""
         place = {slot: index for index, slot in enumerate(self.graph.outputs)}
@@ -137,7 +162,16 @@ class Program:
 
     def compiled_for(self, numbers: Sequence[float | int]) -> bool:
         """Whether a run with these numbers needs no compile."""
-        return self._compiled.of(self._packer.pack(*numbers)) is not None
+        return self._ready(numbers) is not None
+
+    def _ready(self, numbers: Sequence[float | int]) -> Ready | None:
+        asked, compiled, ready = self._latest
+        if asked is not numbers or compiled is not self._compiled:
+            compiled = self._compiled
+            ready = compiled.of(self._packer.pack(*numbers))
+            if numbers.__class__ is tuple:  # what is changed later would be taken for what it was
+                self._latest = numbers, compiled, ready
+        return ready
 
     def compile_for(self, numbers: Sequence[float | int]) -> Sizes | None:
         """Makes the executable of a run with these numbers, and tells the memory it needs if XLA does."""
@@ -148,26 +182,40 @@ class Program:
             self.fits = self.allocates < _ALWAYS_FITS
         return sizes
 
+    def culprit(self, numbers: Sequence[float | int]) -> tuple[Plan, str] | None:
+        """The one operation because of which XLA does not compile a run with these numbers, and a line about it."""
+        index = culprit.of(self.graph, self.key, numbers)
+        if index is None:
+            return None
+        return self.graph.operations[index].plan, f"XLA does not compile {self.origins.told(self.graph, index)}"
+
     def sizes_for(self, numbers: Sequence[float | int]) -> Sizes | None:
         """The memory that a run with these numbers needs of each device, if XLA tells."""
         found = self.executable(numbers).memory_analysis()
         return found if found is None or isinstance(found, Sizes) else _sizes(found)
+
+    def placed(self, numbers: Sequence[float | int]) -> list[Any]:
+        """How what a run with these numbers gives lies on the devices, as JAX says it."""
+        if not self.target.is_spread:
+            return [self.target.everywhere] * len(self.graph.outputs)
+        return jax.tree.leaves(self.executable(numbers).output_shardings)
 
     def parts(self, numbers: Sequence[float | int]) -> list[tuple[Any, int]]:
         """What XLA made of a run with these numbers: an executable, or those of its stages; and how often each runs."""
         executable = self.executable(numbers)
         return executable.parts() if isinstance(executable, staged.Staged) else [(executable, 1)]
 
-    def waiting(self, numbers: Sequence[float | int]) -> list[tuple[Spec, Operation, Line | None]]:
-        """What waits between stages for later ones when most memory is taken, with what made it; nothing if whole."""
+    def waiting(self, numbers: Sequence[float | int]) -> list[tuple[Spec, tuple[int, ...], Operation, Line | None]]:
+        """What waits between stages for later ones when most memory is taken, with its size on one device and what made
+        it; nothing if whole."""
         executable = self.executable(numbers)
         if not isinstance(executable, staged.Staged):
             return []
         graph, lines = self._inlined.graph, self._inlined.origins(self.origins).lines
         made_by = {slot: index for index, (_, slots) in enumerate(walk(graph)) for slot in slots}
         return [
-            (graph.specs[slot], graph.operations[made_by[slot]], lines[made_by[slot]] if lines else None)
-            for slot in executable.waiting_at_peak()
+            (graph.specs[slot], size, graph.operations[made_by[slot]], lines[made_by[slot]] if lines else None)
+            for slot, size in executable.waiting_at_peak()
         ]
 
     def start(
@@ -177,8 +225,7 @@ class Program:
 
         The device may still be computing them. `starter` says why it comes in this form.
         """
-        packed = self._packer.pack(*numbers)
-        ready = self._compiled.of(packed) or self._compile(packed, numbers)
+        ready = self._ready(numbers) or self._compile(self._packer.pack(*numbers), numbers)
         if self._is_narrowed and any(map(operator.ne, [buffer.dtype for buffer in buffers], self._dtypes)):
             raise TypeError("an input has another dtype than the program was compiled for")
         vectors: list[np.ndarray] = []
@@ -200,8 +247,7 @@ class Program:
 
     def executable(self, numbers: Sequence[float | int]) -> Any:
         """What a run with these numbers starts: of XLA's, or of stages; compiled if it was not."""
-        packed = self._packer.pack(*numbers)
-        return (self._compiled.of(packed) or self._compile(packed, numbers)).executable
+        return (self._ready(numbers) or self._compile(self._packer.pack(*numbers), numbers)).executable
 
     def key_for(self, numbers: Sequence[float | int]) -> Key:
         """The key of the executable of a run with these numbers, which was compiled."""
@@ -210,6 +256,7 @@ class Program:
     def _executable_key(self, packed: bytes) -> Key:
         return self.key.of_numbers(self._promoted, _without(packed, self._promoted))
 
+    @uncollected
     def _compile(self, packed: bytes, numbers: Sequence[float | int]) -> Ready:
         # In a copy: others may run the program meanwhile, or compile it too, and see what was or what is, never less.
         attempt = copy(self)
@@ -222,13 +269,15 @@ class Program:
         return ready
 
     def _compile_alone(self, packed: bytes, numbers: Sequence[float | int]) -> Ready:
-        before = list(self._executables.values())  # alive meanwhile, so that a new one can share their stages
+        before, arguments = dict(self._executables), self._promoted  # alive: a new one can share their stages
         if self._baked is None:
             self._baked = packed
             # What is baked must be equal in all processes: the numbers of one, and what they were before, are its own.
             is_alone = self.target.axis is None
+            if not is_alone:
+                self._must_bake.update(self._places)
             everything = range(len(self.graph.number_types))
-            self._set_promoted(_known_to_change(self.graph, numbers) if is_alone else everything)
+            self._set_promoted(_known_to_change(self.graph, numbers, self.origins.lines) if is_alone else everything)
         else:
             self._promote(packed)
         metrics.metric("InputOutputAliasCount", metrics.Unit.SCALAR).add(len(self.donated))
@@ -241,8 +290,9 @@ class Program:
             executable = self._from_disk(packed) or self._from_xla(packed, numbers)
             start = whole(executable, self.target)
         ready = Ready(executable, start, self._floats, self._ints)
+        if self._promoted == arguments:  # as before: what was to be an argument must be baked in
+            self._executables = before
         self._executables[_without(packed, self._promoted)] = ready
-        del before
         return ready
 
     def _from_disk(self, packed: bytes) -> Any:
@@ -310,7 +360,10 @@ class Program:
             wanted = staged.wanted(self.stages, self.key, numbers, frozenset(self._promoted), self._must_bake)
             try:
                 if self.target.is_spread:
-                    results = dict(zip(self._inlined.graph.outputs, self.key.results, strict=True))
+                    graph = self._inlined.graph
+                    between = [slot for stage in self.stages for slot in stage.outputs]
+                    results = placing.of_values(graph, between)
+                    results |= dict(zip(graph.outputs, self.key.results, strict=True))
                     seconds = build.filled_in_order(wanted, self.stages, results, origins, keeps, built)
                     return built[-len(wanted) :], seconds
                 return wanted, build.fill(wanted, self.stages, origins, keeps)
@@ -330,10 +383,8 @@ class Program:
 
     def _may_be_kept(self) -> bool:
         # An executable from disk shows the lines and names of the program that first compiled it.
-        # One that calls Python holds the address of what it calls. One of several processes is compiled by each of
-        # them: none must depend on what another has on its disk.
-        is_plain = len(self.target.processes) == 1 and not self._calls_back
-        if not is_plain or disk.folder() is None or config.hlo_debug():
+        # One that calls Python holds the address of what it calls.
+        if self._calls_back or disk.folder() is None or config.hlo_debug():
             return False
         # Nor one whose name another process could give to something else.
         return fingerprint.is_named(self.graph) and fingerprint.is_named(self._inlined.graph)
@@ -359,8 +410,11 @@ class Program:
         if not differing:
             return
         # The first difference promotes the numbers that differ; the second all that can be: so a program whose
-        # numbers start to change one after the other still compiles three times at the most.
-        promoted = range(count) if self._promoted else differing
+        # numbers start to change one after the other still compiles three times at the most. Places wait longer.
+        kept = self._places if self._promotions < _PATIENCE else frozenset()
+        others = [i for i in range(count) if i not in kept]
+        promoted = sorted({*self._promoted, *differing, *(others if self._promoted else ())})
+        self._promotions += 1
         self._executables.clear()  # first: they are found by keys that leave out other numbers
         self._set_promoted(promoted)
 
@@ -393,18 +447,29 @@ def whole(executable: Any, target: Target) -> Callable[..., Iterator[Sequence[ja
     return begin
 
 
-def _known_to_change(graph: Graph, numbers: Sequence[float | int]) -> list[int]:
+def _known_to_change(graph: Graph, numbers: Sequence[float | int], lines: Sequence[Line | None]) -> list[int]:
     changed: list[int] = []
     places: Counter[Plan] = Counter()
-    for operation in graph.operations:
+    # Which of several cuts a graph has is told by their number alone: one of other cuts does not make these move.
+    cuts = Counter(operation.plan for operation in graph.operations if operation.plan.op in PLACES)
+    for index, operation in enumerate(graph.operations):
         plan, first = operation.plan, operation.first_number
         if not plan.numbers:
             continue
         own = tuple(numbers[first : first + len(plan.numbers)])
-        before = _seen_numbers.setdefault(plan, {}).setdefault(places[plan], own)
+        is_an_optimizers = bool(lines) and isinstance(lines[index], OptimizersLine) and plan.op not in PLACES
+        if plan.op in growing.COUNTING or _counts_for_each(plan) or is_an_optimizers:
+            changed.extend(range(first, first + len(plan.numbers)))
+            continue
+        before = _seen_numbers.setdefault(plan, {}).setdefault((cuts[plan], places[plan]), own)
         changed.extend(first + i for i, (old, new) in enumerate(zip(before, own, strict=True)) if old != new)
         places[plan] += 1
     return changed
+
+
+def _counts_for_each(plan: Plan) -> bool:
+    """Whether a number comes for each tensor of a list: optimizers work those out anew for every step."""
+    return getattr(plan.op, "_overloadname", "") == "ScalarList"
 
 
 def _sizes(found: Any) -> Sizes:

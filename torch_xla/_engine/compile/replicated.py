@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ..client import buffers
+from ..client import buffers, launches
 from ..client.target import Target
 from ..lowering import replicas
 from ..private import jax as private
@@ -25,6 +25,10 @@ from ..private import jax as private
 _RESULTS = operator.itemgetter(slice(-1))
 
 _WORK = 1024
+
+# What stands behind the inputs, which process each is, and behind the outputs, `replicas.end`.
+_WHO = jax.ShapeDtypeStruct((1,), np.dtype(np.int32))
+_DONE = jax.ShapeDtypeStruct((1,), np.dtype(np.uint32))
 
 
 def of_each(
@@ -37,8 +41,7 @@ def of_each(
 
     Behind what the processes take it takes which process each is.
     """
-    axis, count, mesh = target.axis, target.replicas, target.mesh
-    assert mesh is not None
+    described, results = around(taken, given, target)
     scalars = [not each.shape for each in taken]
 
     def of_one(*arguments: jax.Array) -> Any:
@@ -51,15 +54,23 @@ def of_each(
         replicas.begin(_worth_a_thread(rank) if target.is_host else rank)
         return (*function(*differ), replicas.end())
 
-    each = [*taken, jax.ShapeDtypeStruct((1,), np.int32)]
-    into = tuple(PartitionSpec(axis) if one.shape else PartitionSpec() for one in each)
-    out = tuple(PartitionSpec(axis) if one.shape else PartitionSpec() for one in given)
-    spread = jax.shard_map(of_one, mesh=mesh, in_specs=into, out_specs=(*out, PartitionSpec(axis)), check_vma=False)
-    described = [
-        jax.ShapeDtypeStruct(_of_all(one.shape, count), one.dtype, sharding=NamedSharding(mesh, spec))
-        for one, spec in zip(each, into, strict=True)
-    ]
-    return spread, described
+    into, out = (tuple(each.sharding.spec for each in values) for values in (described, results))
+    return jax.shard_map(of_one, mesh=target.mesh, in_specs=into, out_specs=out, check_vma=False), described
+
+
+def around(
+    taken: Sequence[jax.ShapeDtypeStruct], given: Sequence[jax.ShapeDtypeStruct], target: Target
+) -> tuple[list[jax.ShapeDtypeStruct], list[jax.ShapeDtypeStruct]]:
+    """What the program of all takes and gives, where each process takes and gives these."""
+    return [_of_all(each, target) for each in (*taken, _WHO)], [_of_all(each, target) for each in (*given, _DONE)]
+
+
+def _of_all(each: jax.ShapeDtypeStruct, target: Target) -> jax.ShapeDtypeStruct:
+    assert target.mesh is not None
+    size, spec = (), PartitionSpec()
+    if each.shape:
+        size, spec = (target.replicas * each.shape[0], *each.shape[1:]), PartitionSpec(target.axis)
+    return jax.ShapeDtypeStruct(size, each.dtype, sharding=NamedSharding(target.mesh, spec), weak_type=each.weak_type)
 
 
 def _worth_a_thread(rank: jax.Array) -> jax.Array:
@@ -71,16 +82,21 @@ def _worth_a_thread(rank: jax.Array) -> jax.Array:
     return rank + jnp.minimum(jnp.sum(jnp.arange(_WORK, dtype=rank.dtype) * rank), 0)
 
 
-def _of_all(size: tuple[int, ...], count: int) -> tuple[int, ...]:
-    return (count * size[0], *size[1:]) if size else ()
-
-
 def starter(target: Target, compiled: Any) -> private.Starter:
     """What runs a compiled program of `target` on arrays as values hold them: those of this process."""
     if target.axis is None:
+        if launches.are_limited(target):
+            return private.starter_in_turn(compiled, launches.last) or partial(map, partial(_alone, compiled))
         return private.starter(compiled) or partial(map, partial(private.call_by_jax, compiled))
-    start = private.starter_on_each(compiled)
-    return lambda calls: map(_RESULTS, start(map(operator.concat, calls, repeat([_rank(target)]))))
+    on_each = private.starter_on_each(compiled)
+    return lambda calls: map(_RESULTS, on_each(map(operator.concat, calls, repeat([_rank(target)]))))
+
+
+def _alone(compiled: Any, arrays: Sequence[jax.Array]) -> Sequence[jax.Array]:
+    """A run of which only JAX could tell when it ends: it has ended before anything else begins."""
+    results = private.call_by_jax(compiled, arrays)
+    buffers.wait(results)
+    return results
 
 
 @functools.cache

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from .. import config
-from .executable_file import Foreign, Refused, contents, refuse_others
+from .executable_file import Foreign, Refused, Unreadable, contents, refuse_others
 
 # Bytes; what SHA-256 takes whole.
 _SIZE, _LONGEST = 32, 64
@@ -52,7 +52,7 @@ def _key(place: Path) -> bytes:
         if hasattr(os, "geteuid") and status.st_mode & stat.S_IROTH:
             raise Refused(f"other users may read {place} (`chmod o-r` ends this)")
         key = contents(place)
-    except OSError as error:
+    except (OSError, Unreadable) as error:
         raise Refused(f"there is no key to sign with: {error} ({_ADVICE})") from error
     if not _SIZE <= len(key) <= _LONGEST:
         raise Refused(f"{place} holds {len(key)} bytes, and a key has {_SIZE} to {_LONGEST}; delete it")

@@ -10,7 +10,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from ..graph.graph import Graph
-from ..graph.text import Line, name_of
+from ..graph.text import Line, name_of, shape
+from ..metrics.lines import text
 from ..private import jax as private
 
 Scope = tuple[str, ...]
@@ -28,6 +29,13 @@ class Origins:
         scope = self.scopes[index] if self.scopes else ()
         line = self.lines[index] if self.lines else None
         return private.located(line, (*scope, name_of(graph.operations[index])))
+
+    def told(self, graph: Graph, index: int) -> str:
+        """Operation number `index` of `graph` and where it was recorded, for an error."""
+        operation = graph.operations[index]
+        given = ", ".join(map(shape, operation.plan.operands))
+        line = self.lines[index] if self.lines else None
+        return f"{name_of(operation)} of ({given})" + (f", recorded by {text(line)}" if line else "")
 
     def part(self, operations: Sequence[int]) -> "Origins":
         """Those of a graph that is made of some of the operations."""

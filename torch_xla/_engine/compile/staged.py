@@ -5,6 +5,7 @@ that are arguments and the random keys. Numbers in which equal stages differ are
 that are none of the program are constants that wait here.
 """
 
+import math
 import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ from ..client.target import Target
 from ..graph.graph import Graph
 from ..graph.sharding import ANY, Placed
 from ..graph.spec import Spec
+from ..lowering.sharding import carried, to_jax
 from ..metrics.events import Sizes
 from ..private.jax import Starter
 from . import function, replicated
@@ -156,6 +158,7 @@ class Staged:
         floats, ints = function.by_type(graph, arguments)
         self._vectors = bool(floats), bool(ints)
         pools = _Pool(floats, numbers, np.float64), _Pool(ints, numbers, np.int64)
+        self._placed = _placed(graph, stages, self._executables, target)
         self._steps = []
         for stage, each in zip(stages, executables, strict=True):
             assert each.executable is not None
@@ -201,7 +204,7 @@ class Staged:
         if None in found:
             return None
         graph = self._graph
-        bytes_of = [_bytes(spec) for spec in graph.specs]
+        bytes_of = self._bytes()
         peak, _ = self._peak()
         return Sizes(
             sum(bytes_of[: len(graph.inputs)]),
@@ -211,20 +214,29 @@ class Staged:
             sum(each.generated_code_size_in_bytes for each in found),
         )
 
+    @property
+    def output_shardings(self) -> list[Any]:
+        """How the results of the whole graph lie, as JAX says it."""
+        return [self._placed[slot] for slot in self._graph.outputs]
+
+    def _bytes(self) -> list[int]:
+        """What each value takes of one device; inside a stage, of all together."""
+        return [_bytes(spec, self._placed.get(slot)) for slot, spec in enumerate(self._graph.specs)]
+
     def parts(self) -> list[tuple[Any, int]]:
         """What XLA compiled for the stages, and how many of these each is for."""
         return [(each.compiled, self._executables.count(each)) for each in self._compiled()]
 
-    def waiting_at_peak(self) -> list[int]:
-        """The slots of what was computed and waits for a later stage when most memory is taken."""
-        return self._peak()[1]
+    def waiting_at_peak(self) -> list[tuple[int, tuple[int, ...]]]:
+        """What was computed and waits for a later stage when most memory is taken: slots, and sizes on one device."""
+        return [(slot, _size(self._graph.specs[slot], self._placed.get(slot))) for slot in self._peak()[1]]
 
     def _compiled(self) -> list[Executable]:
         return [each for each in dict.fromkeys(self._executables) if each is not None]
 
     def _peak(self) -> tuple[int, list[int]]:
         inputs, results = len(self._graph.inputs), frozenset(self._graph.outputs)
-        bytes_of = [_bytes(spec) for spec in self._graph.specs]
+        bytes_of = self._bytes()
         needs = {each: each.compiled.memory_analysis().temp_size_in_bytes for each in self._compiled()}
         waiting: dict[int, None] = {}
         between = peak = 0
@@ -273,8 +285,22 @@ class _Pool:
         return np.array([self._numbers[index] for index in list(self._places)[self._first :]], dtype=self._dtype)
 
 
-def _bytes(spec: Spec) -> int:
-    return spec.numel * int(dtypes.to_jax(dtypes.on_device(spec.dtype)).itemsize)
+def _placed(graph: Graph, stages: Sequence[Stage], executables: Sequence[Any], target: Target) -> dict[int, Any]:
+    """For each value that enters a stage, or leaves one, how it lies on the devices of the target."""
+    if not target.is_spread:
+        return dict.fromkeys([*range(len(graph.inputs)), *graph.outputs], target.everywhere)
+    placed = {slot: to_jax(spec.sharding, target) for slot, spec in enumerate(graph.inputs)}
+    for stage, executable in zip(stages, executables, strict=True):
+        placed.update(zip(stage.outputs, jax.tree.leaves(executable.compiled.output_shardings), strict=True))
+    return placed
+
+
+def _size(spec: Spec, sharding: Any) -> tuple[int, ...]:
+    return tuple(spec.size if sharding is None else sharding.shard_shape(carried(spec.size, sharding)))
+
+
+def _bytes(spec: Spec, sharding: Any) -> int:
+    return math.prod(_size(spec, sharding)) * int(dtypes.to_jax(dtypes.on_device(spec.dtype)).itemsize)
 
 
 def _given(stage: Stage) -> list[int]:

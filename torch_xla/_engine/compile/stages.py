@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..graph.aliasing import in_order, successors
+from ..graph.aliasing import given_to_successors, in_order, successors
 from ..graph.graph import Graph, Operation
 from . import pieces, repeats
 from .pieces import Piece
@@ -139,18 +139,6 @@ def _graph(
     specs = tuple(graph.specs[slot] for slot in inputs)
     found = Graph(specs, tuple(operations), tuple(slots[slot] for slot in outputs))
     successor = successors(found)
-    taken = _places_taken(found, ending, successor)
+    taken = given_to_successors(found, ending, successor)
     outputs[:] = [outputs[index] for index in in_order(found, taken, successor)]
     return replace(found, outputs=tuple(slots[slot] for slot in outputs)), tuple(numbers), taken
-
-
-def _places_taken(graph: Graph, ending: Sequence[bool], successor: dict[int, int]) -> tuple[int, ...]:
-    """Which of the inputs that nobody needs any more give their place to their successor, one for each."""
-    heirs: dict[int, int] = {}
-    for index, ends in enumerate(ending):
-        output = successor.get(index)
-        if ends and output is not None:
-            spec, other = graph.inputs[index], graph.specs[graph.outputs[output]]
-            if spec.size == other.size and spec.dtype is other.dtype:
-                heirs.setdefault(output, index)
-    return tuple(sorted(heirs.values()))

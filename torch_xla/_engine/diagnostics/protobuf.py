@@ -17,10 +17,13 @@ def number_of(message: Message, field: int) -> int:
 
 
 def parsed(data: bytes) -> Message:
-    """The fields of a message, by number: integers, or bytes for what has a length."""
+    """The fields of a message, by number: integers, or bytes for what has a length. `ValueError` for what is none."""
     message: Message = {}
-    for field, value in _fields(memoryview(data)):
-        message.setdefault(field, []).append(value)
+    try:
+        for field, value in _fields(memoryview(data)):
+            message.setdefault(field, []).append(value)
+    except IndexError:
+        raise ValueError("not a message: it ends within a number") from None
     return message
 
 
@@ -39,8 +42,11 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int | bytes]]:
             size = 8 if kind == 1 else 4
         else:
             raise ValueError(f"not a message: a field of the unknown kind {kind}")
-        yield field, bytes(data[position : position + size])
-        position += size
+        end = position + size
+        if end > len(data):
+            raise ValueError(f"not a message: it ends within field {field}")
+        yield field, bytes(data[position:end])
+        position = end
 
 
 def _varint(data: memoryview, position: int) -> tuple[int, int]:

@@ -1,1 +1,5 @@
-"""Dispatch: from one call of PyTorch to one recorded operation: planning, views, memory, refusals, fallback."""
+"""Dispatch: from one call of PyTorch to one recorded operation: planning, views, memory, refusals, fallback.
+
+Doors: fallback, filling, first_states, forms, growing, kernels, layouts, memory, planning, refusals, value_checks,
+views.
+"""

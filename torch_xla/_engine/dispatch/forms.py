@@ -7,6 +7,8 @@ from enum import Enum, auto
 import torch
 from torch._ops import OpOverload
 
+from ..lowering.storage import PLACES
+
 
 class Form(Enum):
     """The four ways an operator treats memory."""
@@ -42,7 +44,7 @@ class Operator:
     form: Form
     functional: OpOverload | None  # the overload whose rule computes it
     written: tuple[int | str, ...]  # the arguments it writes to: position, or keyword
-    scalars: frozenset[int | str]  # the arguments that take a Python number of any kind
+    scalars: frozenset[int | str]  # the arguments that take a Python number of any kind, and places
     index_like: bool  # its index operands may live on the CPU
     returns: bool  # some in-place operators return nothing
     bumps: bool  # it counts its writes in the version counters itself
@@ -86,7 +88,8 @@ def operator_of(name: str) -> Operator:
         if argument.alias_info and argument.alias_info.is_write:
             written.append(argument.name if argument.kwarg_only else position)
         kind = str(argument.type)
-        if kind in ("Tensor", "Optional[Tensor]", "number", "Optional[number]", "List[number]"):
+        is_place = argument.name in PLACES.get(op, ())
+        if is_place or kind in ("Tensor", "Optional[Tensor]", "number", "Optional[number]", "List[number]"):
             scalars.update((position, argument.name))
     packet_name = op._schema.name.split("::")[1]
     index_like = packet_name.strip("_") in ("index", "index_put", "index_put_impl", "unsafe_index", "unsafe_index_put")

@@ -4,7 +4,6 @@ This is the hot path: a step of a small model passes here a thousand times. What
 operator, geometry of the operands and static arguments (`planning`), and found again by one dictionary look-up.
 """
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,16 +13,18 @@ from torch.nn import Parameter
 
 from ..graph.plan import Plan
 from ..graph.spec import Spec
-from ..graph.tape import Tape, Value
+from ..graph.tape import Value
 from ..private import torch as private
 from ..record.device import LOCK, Device, device_for, let_go
-from ..record.storage import META_KEYS, as_strided, hold, hold_together, operand_slot, read_slot, view_of, wrap
+from ..record.growth import Grown
+from ..record.lines import note_line
+from ..record.storage import META_KEYS, as_strided, hold, hold_together, record_plan, slot_of, view_of, wrap
 from ..record.sync import TAPE_LIMIT, relieve
 from ..record.torch_generator import state_of
 from ..uninterrupted import run_through, stores
 from . import fallback, lists, planning, refusals
+from .filling import fill_all
 from .forms import Operator, operator_of
-from .lines import note_line
 from .operands import admit
 
 Kernel = Callable[..., Any]
@@ -95,8 +96,12 @@ def take_apart(argument: Any, takes_scalar: bool, call: planning.Call) -> None:
             signature.append(spec)
         else:
             view = view_of(argument)
-            operands.append((value, view))
-            signature.append(view)
+            if value.__class__ is Grown and (taken := view.taken(value)) is not None:
+                operands.append(taken)
+                signature.append(taken.spec)
+            else:
+                operands.append((value, view))
+                signature.append(view.kind)
     elif kind is list or kind is tuple:
         signature.append(len(argument))
         for element in argument:
@@ -125,36 +130,11 @@ def _take_keywords_apart(kwargs: dict[str, Any], operator: Operator, call: plann
 
 def append(plan: Plan, call: planning.Call, device: Device, generator: torch.Generator | None = None) -> list[Value]:
     """Records one call and returns the values of its results."""
-    _, operands, numbers = call
     with LOCK:
-        tape: Tape = device.tape
-        if len(tape.values) > TAPE_LIMIT:
+        if len(device.tape.values) > TAPE_LIMIT:
             relieve(device)
-            tape = device.tape
-        slots: list[int] = []
-        for operand in operands:
-            here = operand.__class__ is not tuple and operand.tape is tape
-            slots.append(operand.slot if here else _slot(tape, operand, device))
-        expected = tape.expected
-        position = len(tape.code)
-        if expected is None or position >= len(expected) or expected[position] is not plan:
-            note_line(tape, position)
         draws = draw(plan, device, generator) if plan.draws else ()
-        return tape.append(plan, slots, device, numbers, draws)
-
-
-def _slot(tape: Tape, operand: Any, device: Device) -> int:
-    value: Value = operand[0] if operand.__class__ is tuple else operand
-    if value.device is not device:
-        raise _mixed(device, value.device)
-    return read_slot(tape, *operand) if operand.__class__ is tuple else operand_slot(tape, operand)
-
-
-def _mixed(one: Device, other: Device) -> RuntimeError:
-    return RuntimeError(
-        "Expected all tensors to be on the same device, but found at least two devices, "
-        f"{one.torch_device} and {other.torch_device}!"
-    )
+        return record_plan(plan, call[1], device, call[2], draws, keeps_line=True)
 
 
 # How many states were taken from generators that calls were given: whoever asks twice learns whether there were any.
@@ -213,16 +193,16 @@ def recorder_of_two(name: str) -> Kernel:
             LOCK.acquire()
             values = (tape := device.tape).values
             if len(values) <= _longest:
-                here = first.slot if first.tape is tape else _slot(tape, first, device)
-                there = second.slot if second.tape is tape else _slot(tape, second, device)
+                here = first.slot if first.tape is tape else slot_of(tape, first, device)
+                there = second.slot if second.tape is tape else slot_of(tape, second, device)
                 code, expected, position = tape.code, tape.expected, len(tape.code)
                 if expected is None or position >= len(expected) or expected[position] is not plan:
                     note_line(tape, position)
-                made = Value(plan.outputs[0], device, tape, -1)
-                kept, recorded = (made,), (plan, here, there)
-                made.slot = len(values)  # after all that may collect garbage, whose finalizers may record
-                code += recorded
-                values += kept
+                kept, recorded = (Value(plan.outputs[0], device, tape, -1),), (plan, here, there)
+                if not tape.ended:  # a finalizer may have had it evaluated; from here on no garbage is collected
+                    (made := kept[0]).slot = len(values)
+                    code += recorded
+                    values += kept
         except BaseException:
             let_go()
             raise
@@ -261,10 +241,8 @@ def recorder(name: str, plans: Plans | None = None) -> Kernel:
         except AttributeError:
             args, kwargs = admit(operator, args, kwargs)
             return kernel(*args, **kwargs)
-        if _default_dtype is not None:
-            signature.append(_default_dtype)
-        entry = plans.get(key := tuple(signature))
-        if entry is None:  # of two threads here at once, one plan counts
+        signature.extend(() if _default_dtype is None else (_default_dtype,))
+        if (entry := plans.get(key := tuple(signature))) is None:  # of two threads here at once, one plan counts
             entry = plans.setdefault(key, planning.plan_call(operator, args, kwargs, call))
         value = made = None  # this call may write to the value: who else holds it is counted
         if entry.is_simple and operands:  # one result, a new tensor: almost every call
@@ -277,15 +255,16 @@ def recorder(name: str, plans: Plans | None = None) -> Kernel:
                     recorded: list[Any] = [plan]
                     for operand in operands:
                         here = operand.__class__ is not tuple and operand.tape is tape
-                        recorded.append(operand.slot if here else _slot(tape, operand, device))
+                        recorded.append(operand.slot if here else slot_of(tape, operand, device))
                     expected, position = tape.expected, len(tape.code)
                     if expected is None or position >= len(expected) or expected[position] is not plan:
-                        note_line(tape, position)
-                    kept = (made := Value(plan.outputs[0], device, tape, -1),)
-                    made.slot = len(values)  # after all that may collect garbage, whose finalizers may record
-                    tape.code += recorded
-                    tape.numbers += numbers
-                    values += kept
+                        note_line(tape, position, numbers)
+                    kept = (Value(plan.outputs[0], device, tape, -1),)
+                    if not tape.ended:  # a finalizer may have had it evaluated; from here on no garbage is collected
+                        (made := kept[0]).slot = len(values)
+                        tape.code += recorded
+                        tape.numbers += numbers
+                        values += kept
             except BaseException:
                 let_go()
                 raise
@@ -443,23 +422,7 @@ def out_variant(name: str) -> Kernel:
         refusals.refuse_resizing_operands(operator, outs, flat, args, kwargs)
         refusals.refuse_overlapping_out(operator, outs, args, kwargs)
         refusals.refuse_partial_overlap(operator, outs, args, kwargs)
-        for out, result in zip(outs, flat, strict=True):
-            fill_out(out, result)
+        fill_all(outs, flat)
         return outs[0] if len(outs) == 1 else tuple(outs)
 
     return kernel
-
-
-def fill_out(out: Tensor, result: Tensor) -> None:
-    """Puts `result` into `out`, resizing it as PyTorch does."""
-    if out.device != result.device:
-        raise RuntimeError(
-            f"Expected out tensor to have device {result.device}, but got {out.device} instead. "
-            f"Move it with `.to({str(result.device)!r})`."
-        )
-    if out.shape != result.shape:
-        if out.numel():
-            warnings.warn(planning.RESIZE_WARNING.format(list(out.shape), list(result.shape)), stacklevel=3)
-        out.resize_(result.shape)
-        out.as_strided_(result.shape, result.stride(), out.storage_offset())
-    out.copy_(result)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..lowering.storage import PLACES
 from . import refusals
 from .forms import Operator
 
@@ -53,7 +54,10 @@ def limits_of(
 
     Raises what the CPU raises for a complex number.
     """
-    arguments = operator.overload._schema.arguments
+    arguments, where = operator.overload._schema.arguments, PLACES.get(operator.overload, {})
+    if bounded := tuple((i, a.name) for i, a in enumerate(arguments) if where.get(a.name)):
+        count = args[1][args[2]]  # of what is cut: `input_sizes`, `dim`
+        return Limits(-count, count - 1, False, False, bounded)
     places = tuple((i, a.name) for i, a in enumerate(arguments) if str(a.type) in _NUMBERS)
     every = _numbers(places, args, kwargs)
     if any(number.__class__ is complex for number in every):
@@ -63,6 +67,7 @@ def limits_of(
     if not given or name in _COMPARISONS:
         return None
     has_float = any(isinstance(number, float) for number in given)
+    wraps = not name.startswith(("clamp", "hardtanh"))  # since 2.15 they refuse negative bounds of unsigned integers
     limits: list[tuple[float, float]] = []
     is_unsigned = False
     is_endless = True
@@ -76,7 +81,7 @@ def limits_of(
             if name == "pow":
                 limits.append((0, most))  # no integer has a negative power
             elif dtype is not torch.int64 or has_float:
-                limits.append((torch.iinfo(dtype).min if dtype.is_signed else -most, most))
+                limits.append((-most if wraps and not dtype.is_signed else torch.iinfo(dtype).min, most))
     if not limits:
         return None
     given_places = tuple(place for place in places if _numbers((place,), args, kwargs))

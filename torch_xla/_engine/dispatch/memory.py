@@ -1,7 +1,7 @@
 """Kernels that make, move, share or resize memory: what is not computation and so has no lowering rule."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,14 +12,13 @@ from .. import metrics
 from ..client import buffers
 from ..graph.spec import contiguous_stride, refuse_impossible, spec_of
 from ..graph.tape import Value
-from ..host import transfer
+from ..host import transfer, untyped
 from ..metrics.report import READS
-from ..private import torch as private
 from ..record.device import Device, device_for, uninitialised
+from ..record.growth import Grown
 from ..record.storage import (
     META_KEYS,
     as_strided,
-    hold,
     kept_on_host,
     point_at,
     shows_all,
@@ -70,6 +69,11 @@ def empty_strided(
     pin_memory: bool | None = None,
 ) -> Tensor:
     """`torch.empty_strided`: strides with gaps or overlaps lie over a flat storage that reaches as far as they do."""
+    if len(size) != len(stride):
+        raise RuntimeError(
+            f"dimensionality of sizes ({len(size)}) must match dimensionality of strides ({len(stride)})"
+        )
+    _refuse_negative(size)
     geometry = Geometry(tuple(size), tuple(stride))
     if geometry.is_dense():
         return _new(geometry.size, geometry.stride, dtype, device)
@@ -95,11 +99,16 @@ def is_set_to(self: Tensor, tensor: Tensor) -> bool:
 
 
 def _new(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype | None, device: Any) -> Tensor:
-    if any(n < 0 for n in size):
-        raise RuntimeError(f"Trying to create tensor with negative dimension {min(size)}: {list(size)}")
+    _refuse_negative(size)
     value = uninitialised(size, stride, dtype or torch.get_default_dtype(), device_for(device))
     refuse_impossible(value.spec)
     return wrap(value)
+
+
+def _refuse_negative(size: Sequence[int]) -> None:
+    if size and min(size) < 0:
+        negative = next(n for n in size if n < 0)
+        raise RuntimeError(f"Trying to create tensor with negative dimension {negative}: {list(size)}")
 
 
 _cast = recorder("aten::_to_copy")
@@ -137,6 +146,9 @@ def to_copy(
     _warn_of_lost_imaginary_part(self, dtype or self.dtype)
     if dtype is None or dtype is self.dtype:
         return clone(self, memory_format=memory_format)
+    grown = value_of(self)
+    if isinstance(grown, Grown) and shows_all(self, grown.spec):
+        return wrap(Grown(value_of(_cast(wrap(grown.room), dtype=dtype)), grown.length))
     return _cast(self, dtype=dtype, memory_format=memory_format)  # type: ignore[no-any-return]
 
 
@@ -224,14 +236,15 @@ def _check_broadcast(self: Tensor, src: Tensor) -> None:
         broadcast = torch.broadcast_shapes(self.shape, src.shape)
     except RuntimeError:
         broadcast = None  # type: ignore[assignment]
-    if broadcast != self.shape:
-        dim = self.dim() - 1
+    if broadcast is None:
+        pairs = zip(reversed(self.shape), reversed(src.shape), strict=False)
+        place, ours, theirs = next((nth, a, b) for nth, (a, b) in enumerate(pairs, 1) if a != b and 1 not in (a, b))
         raise RuntimeError(
-            f"The size of tensor a ({self.shape[dim] if self.dim() else 1}) must match the size of tensor b "
-            f"({src.shape[-1] if src.dim() else 1}) at non-singleton dimension {dim}"
-            if src.dim() <= self.dim()
-            else f"output with shape {list(self.shape)} doesn't match the broadcast shape {list(src.shape)}"
+            f"The size of tensor a ({ours}) must match the size of tensor b ({theirs}) at non-singleton dimension "
+            f"{max(self.dim(), src.dim()) - place}"
         )
+    if broadcast != self.shape:
+        raise RuntimeError(f"output with shape {list(self.shape)} doesn't match the broadcast shape {list(broadcast)}")
 
 
 def copy_from(self: Tensor, dst: Tensor, non_blocking: bool = False) -> Tensor:
@@ -265,7 +278,9 @@ def resize_(self: Tensor, size: list[int], *, memory_format: torch.memory_format
     if memory_format is None and list(self.shape) == list(size):
         return self
     target = Geometry.contiguous(tuple(size))
-    if memory_format is not None and memory_format not in (torch.contiguous_format, torch.preserve_format):
+    if memory_format is torch.preserve_format:
+        raise RuntimeError("Unsupported memory formatPreserve")
+    if memory_format not in (None, torch.contiguous_format):
         stride = torch.empty(size, device="meta", memory_format=memory_format).stride()
         target = Geometry(tuple(size), tuple(stride))
     value = value_of(self)
@@ -293,8 +308,13 @@ def _grow(tensor: Tensor, value: Value, elements: int) -> None:
 def set_storage_offset(
     self: Tensor, source: Any, storage_offset: int, size: list[int], stride: list[int] | None = None
 ) -> Tensor:
-    """`Tensor.set_(storage, offset, size, stride)`: `self` becomes a view of `source`."""
-    return point_at(self, source, storage_offset, size, stride or contiguous_stride(tuple(size)))
+    """`Tensor.set_(storage, offset, size, stride)`: `self` becomes a view of `source`, which grows if it is small."""
+    stride = stride or list(contiguous_stride(tuple(size)))
+    if len(stride) == len(size) and getattr(source, "value", None) is not None:
+        needed = Geometry(tuple(size), tuple(stride), storage_offset).extent * self.element_size()
+        if needed > source.nbytes():
+            untyped.resize(source, needed)
+    return point_at(self, source, storage_offset, size, stride)
 
 
 def set_storage(self: Tensor, source: Any) -> Tensor:
@@ -333,5 +353,3 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "set_.source_Storage_storage_offset": set_storage_offset,
     "set_.source_Tensor": set_tensor,
 }
-
-__all__ = ["KERNELS", "hold", "private"]

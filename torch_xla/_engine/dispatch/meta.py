@@ -11,6 +11,7 @@ from ..private import torch as private
 from ..view.geometry import Geometry
 from . import meta_kernels
 from .forms import Form, Operator
+from .tensor_iterator import stride_of_result
 
 # Operators whose meta kernels leave the order of the result to the device, and how many of their first arguments
 # PyTorch's devices then ask for it.
@@ -61,6 +62,8 @@ def infer(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         result = kernel(*meta_args, **meta_kwargs)
         if operator.name in _ORDERED_AS:
             result = _ordered_as(result, meta_args[: _ORDERED_AS[operator.name]])
+        elif _is_ordered_by_operands(operator) and isinstance(result, torch.Tensor):
+            result = _ordered_by(result, [leaf for leaf in memo.values() if leaf.dim()])
     if operator.form is Form.INPLACE:
         result = _written(operator, meta_args, meta_kwargs)
         for before, after in zip(_written(operator, args, kwargs), result, strict=True):
@@ -87,6 +90,30 @@ def _ordered_as(result: torch.Tensor, operands: Any) -> torch.Tensor:
     orders = (private.suggest_memory_format(operand) for operand in operands)
     order = next((order for order in orders if order is not torch.contiguous_format), torch.contiguous_format)
     return result.contiguous(memory_format=order)
+
+
+def _is_ordered_by_operands(operator: Operator) -> bool:
+    # A copy has the order that it is asked for; its meta kernel widens nothing.
+    return torch.Tag.pointwise in operator.overload.tags and operator.name != "aten::clone"
+
+
+def _ordered_by(result: torch.Tensor, operands: list[torch.Tensor]) -> torch.Tensor:
+    """The result of an operator on each element, in the order that PyTorch's devices give it.
+
+    PyTorch's meta kernels widen narrow floats first, and so forget the order of operands that were expanded.
+    """
+    size, narrow = tuple(result.shape), {torch.bfloat16, torch.float16}
+    if len({x.dtype for x in operands}) != 1 or operands[0].dtype not in narrow:
+        return result
+    if all(Geometry(tuple(x.shape), x.stride()).is_dense() for x in operands):
+        return result
+    if torch.broadcast_shapes(*(x.shape for x in operands)) != size:
+        return result
+    missing = [len(size) - x.dim() for x in operands]
+    spread = [
+        x.as_strided((1,) * more + x.shape, (0,) * more + x.stride()) for more, x in zip(missing, operands, strict=True)
+    ]
+    return result.new_empty_strided(size, stride_of_result(size, spread))
 
 
 def _written(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

@@ -1,5 +1,6 @@
 """Meta kernels that PyTorch lacks, or whose results have other strides on the CPU; of meta tensors."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -7,10 +8,16 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from ..metrics.lines import user_line
 from ..private import torch as private
 from .tensor_iterator import stride_of_indexed
 
 aten = torch.ops.aten
+
+_BYTES_AS_CONDITION = (
+    "where received a uint8 condition tensor. This behavior is deprecated and will be removed in a future version of "
+    "PyTorch. Use a boolean condition instead."
+)
 
 
 def _column_major(like: Tensor, *size: int) -> Tensor:
@@ -82,6 +89,22 @@ def linear_backward(
     return grad_input, grad_weight, grad_bias
 
 
+def _of_operands(op: Any, slope_of: Callable[..., float]) -> Callable[..., Any]:
+    """A result with a negative slope does not tell what it was computed from: refused, as on the CPU."""
+
+    def kernel(*args: Any) -> Any:
+        if slope_of(*args) < 0:
+            name = op.name().removeprefix("aten::").removesuffix("_backward")
+            raise RuntimeError(
+                f"In-place {name} backward calculation is triggered with a negative slope which is not supported. "
+                "This is caused by calling in-place forward function with a negative slope, please call out-of-place "
+                "version instead."
+            )
+        return op(*args)
+
+    return kernel
+
+
 def _normalization(op: Any) -> Callable[..., Any]:
     """Statistics of narrow floats are float32 where a parameter is, and of the dtype of the input where none is.
 
@@ -116,10 +139,11 @@ def _power(op: Any) -> Callable[..., Any]:
 def _element_by_element(op: Any) -> Callable[..., Any]:
     """A function of two numbers: its result lies in memory as that of any other, whatever its dtype."""
 
-    def kernel(self: Tensor, other: Any, **options: Any) -> Tensor:
+    def kernel(self: Any, other: Any, **options: Any) -> Tensor:
         # Forms that write are called with a number, too.
         function = op if isinstance(other, Tensor) else op.overloadpacket
-        result, like = function(self, other, **options), torch.eq(self, other)
+        result = function(self, other, **options)
+        like = torch.eq(self, other) if isinstance(self, Tensor) else torch.eq(other, self)
         return torch.empty_strided(like.shape, like.stride(), dtype=result.dtype, device="meta")
 
     return kernel
@@ -169,6 +193,24 @@ def histc(self: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
     return aten.histc.default(shown, bins, min, max).to(self.dtype)
 
 
+def where(condition: Tensor, self: Tensor, other: Tensor) -> Tensor:
+    """Bytes are a condition too, of which the CPU warns."""
+    if condition.dtype is torch.uint8:
+        file, number, _ = user_line()
+        warnings.warn_explicit(_BYTES_AS_CONDITION, UserWarning, file, number)
+        condition = condition.to(torch.bool)
+    return aten.where.self(condition, self, other)  # type: ignore[no-any-return]
+
+
+def _of_bytes(op: Any) -> Callable[..., Any]:
+    """The CPU takes bytes for the numbers of classes, too."""
+
+    def kernel(*args: Any) -> Any:
+        return op(*[a.long() if isinstance(a, Tensor) and a.dtype is torch.uint8 else a for a in args])
+
+    return kernel
+
+
 def _contiguous(op: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: pytree.tree_map(Tensor.contiguous, op(*args, **kwargs))
 
@@ -216,10 +258,27 @@ _NEAREST = (
     aten._upsample_nearest_exact3d.default,
 )
 
+_LOSSES_OF_CLASSES = (
+    aten.nll_loss_forward.default,
+    aten.nll_loss2d_forward.default,
+    aten.nll_loss_backward.default,
+    aten.nll_loss2d_backward.default,
+)
+
+# By the arguments of each: the slope below zero, if the operand is gone and the result is given in its place.
+_SLOPES: dict[Any, Callable[..., float]] = {
+    aten.elu_backward.default: lambda grad, alpha, scale, input_scale, is_result, x: alpha if is_result else 0,
+    aten.leaky_relu_backward.default: lambda grad, x, slope, is_result: slope if is_result else 0,
+    aten.rrelu_with_noise_backward.default: lambda grad, x, noise, lower, upper, training, is_result: (
+        (lower + upper) / 2 if is_result and not training else 0
+    ),
+}
+
 KERNELS: dict[str, Callable[..., Any]] = {
     **{op.name(): _normalization(op) for op in _NORMALIZATIONS},
     "aten::_scaled_dot_product_fused_attention_overrideable_backward": attention_backward,
     "aten::_grouped_mm": grouped_mm,
+    **{op.name(): _of_operands(op, slope) for op, slope in _SLOPES.items()},
     "aten::geqrf": geqrf,
     "aten::histc": histc,
     "aten::index.Tensor": index,
@@ -233,7 +292,9 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "aten::log_sigmoid_forward": _contiguous(aten.log_sigmoid_forward.default),
     "aten::pow.Scalar": _contiguous(aten.pow.Scalar),
     **{op.name(): _power(op) for op in _POWERS},
+    **{op.name(): _of_bytes(op) for op in _LOSSES_OF_CLASSES},
     **{op.name(): _of_any_number_of_images(op) for op in _NEAREST},
     "aten::nan_to_num_": lambda self, *args, **kwargs: self,
     "aten::max_unpool2d": max_unpool2d,
+    "aten::where.self": where,
 }

@@ -33,8 +33,7 @@ def admit(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
             changed = True
             return on_device(leaf, target)
         raise RuntimeError(
-            "Expected all tensors to be on the same device, but found at least two devices, "
-            f"{ours[0].device if ours else 'xla:0'} and {leaf.device}! (when calling {operator.name}; "
+            f"{_two_devices(operator, tensors, leaf.device)}! (when calling {operator.name}; "
             f"move the tensor of shape {list(leaf.shape)} with `.to({str(target.torch_device)!r})`)"
         )
 
@@ -42,6 +41,19 @@ def admit(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if not changed:
         raise TypeError(f"{operator.name}: an argument of a kind that the xla device does not know")
     return converted
+
+
+def _two_devices(operator: Operator, tensors: list[torch.Tensor], other: torch.device) -> str:
+    """What PyTorch says of tensors on several devices."""
+    devices = [tensor.device for tensor in tensors]
+    if operator.name == "aten::block_diag":
+        index = next(index for index, device in enumerate(devices) if device != devices[0])
+        return (
+            "torch.block_diag: input tensors must all be on the same device. "
+            f"Input 0 is on device {devices[0]} and input {index} is on device {devices[index]}"
+        )
+    ours = next((device for device in devices if device.type == "xla"), "xla:0")
+    return f"Expected all tensors to be on the same device, but found at least two devices, {ours} and {other}"
 
 
 def on_device(tensor: torch.Tensor, device: Device) -> torch.Tensor:

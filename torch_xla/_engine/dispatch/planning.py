@@ -16,8 +16,10 @@ from ..lowering import decompositions, promotion
 from ..lowering.call import apply_rule, flatten
 from ..lowering.registry import Promotion, Rule, rule_of
 from ..private import jax as private
+from ..uninterrupted import uncollected
 from . import limits as number_limits
 from . import meta, refusals
+from .foretold import is_foretold
 from .forms import Form, Operator
 
 # What a rule never sees: where results go and in which order they lie is decided here.
@@ -34,6 +36,13 @@ _taken: set[tuple[Any, ...]] = set()
 
 # Their operands must have one dtype. Others take indices or masks beside numbers.
 _PRODUCTS = frozenset(("mm", "bmm", "mv", "dot", "vdot", "addmm", "addmv", "addbmm", "baddbmm", "addr", "linear"))
+
+# By the names of arguments that say where elements are: dtypes that every operator takes.
+_PLACES = {
+    "index": (torch.int64,),
+    "mask": (torch.bool,),
+    "target": (torch.int64, torch.float64, torch.float32, torch.bfloat16, torch.float16),  # or what they should be
+}
 
 RESIZE_WARNING = (
     "An output with one or more elements was resized since it had shape {}, which does not match the required "
@@ -91,8 +100,11 @@ def plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any],
         entry = _plan_call(operator, args, kwargs, call)
     except NotImplementedError:
         raise
-    except Exception as error:
+    except Exception as error:  # what JAX raises for wrong arguments is its own; the CPU has PyTorch's words
         refusal = refusals.refusal_of_the_cpu(operator, args, kwargs)
+        if refusal is None and isinstance(error, TypeError) and call[1]:
+            # Behind an operator's sign Python would take it for "not mine", and say something else.
+            raise RuntimeError(str(error)) from error
         if refusal is None:
             raise
         raise refusal from error
@@ -102,6 +114,7 @@ def plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any],
     return entry
 
 
+@uncollected  # PyTorch's modes are on, also for what a finalizer calls
 def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Entry:
     if call[2] and operator.overload._schema.name in _SIZED_BY_NUMBERS:
         return Entry(None, variants={})
@@ -119,22 +132,15 @@ def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
     if rule is None:
         return Entry(None)
     plan = _plan(rule, operator, args, kwargs, call)
-    writes = operator.form is Form.INPLACE
-    targets = _written_operands(operator, args, kwargs) if writes else []
     passed_on: list[int] = []
-
-    def abstract(*arrays: Any) -> Any:
-        result = apply_rule(plan, arrays, call[2], _key(plan))
-        leaves = jax.tree.leaves(result)[: len(targets)]
-        passed_on.extend(i for i, leaf in enumerate(leaves) if leaf is arrays[targets[i]])
-        return result
-
+    shapes: Any = None
+    writes = operator.form is Form.INPLACE
     try:
-        with jax.enable_x64(True), private.located(None, ()):
-            shapes = jax.eval_shape(abstract, *_shapes(plan))
-        inferred = _from_shapes(shapes) if inferred is None else _without_unwanted(inferred, shapes)
+        if inferred is None or not is_foretold(rule, plan, inferred, writes):
+            shapes, passed_on = tried(plan, _written_operands(operator, args, kwargs) if writes else [], call[2])
+            inferred = _from_shapes(shapes) if inferred is None else _without_unwanted(inferred, shapes)
         plan = replace(plan, outputs=inferred.outputs, structure=inferred.structure)
-        _check_shapes(plan, shapes)
+        _check_results(plan, shapes)
     except NotImplementedError:
         return Entry(None)
     if _is_doubtful(rule, operator, plan, shapes):
@@ -157,6 +163,21 @@ def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
     )
 
 
+@uncollected
+def tried(plan: Plan, targets: list[int], numbers: list[Any]) -> tuple[Any, list[int]]:
+    """What the rule of `plan` makes of shapes, and which of its first results are the very operands `targets`."""
+    passed_on: list[int] = []
+
+    def abstract(*arrays: Any) -> Any:
+        result = apply_rule(plan, arrays, numbers, _key(plan))
+        leaves = jax.tree.leaves(result)[: len(targets)]
+        passed_on.extend(i for i, leaf in enumerate(leaves) if leaf is arrays[targets[i]])
+        return result
+
+    with jax.enable_x64(True), private.located(None, ()):
+        return jax.eval_shape(abstract, *_shapes(plan)), passed_on
+
+
 def _written_operands(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
     """Which of the operands the results of an in-place call replace, in the order of the results."""
     operands = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
@@ -165,7 +186,7 @@ def _written_operands(operator: Operator, args: tuple[Any, ...], kwargs: dict[st
 
 
 def _is_doubtful(rule: Rule, operator: Operator, plan: Plan, shapes: Any) -> bool:
-    """Whether PyTorch may refuse dtypes that its meta kernels let pass."""
+    """Whether PyTorch may refuse dtypes that its meta kernels let pass. `shapes` is what a trial of the rule gave."""
     if operator.overload._schema.name.startswith("aten::_foreach_"):
         truths = any(isinstance(leaf, bool) for leaf in pytree.tree_leaves(plan.arguments))
         return truths or any(not (s.dtype.is_floating_point or s.dtype.is_complex) for s in plan.operands)
@@ -177,7 +198,7 @@ def _is_doubtful(rule: Rule, operator: Operator, plan: Plan, shapes: Any) -> boo
             return True
         products = name in _PRODUCTS
         return len({s.dtype for s in plan.operands if products or s.dtype.is_floating_point}) > 1
-    if operator.form is not Form.INPLACE or isinstance(shapes, (list, tuple)):
+    if operator.form is not Form.INPLACE or shapes is None or isinstance(shapes, (list, tuple)):
         return False
     return not torch.can_cast(dtypes.to_torch(shapes.dtype), plan.outputs[0].dtype)
 
@@ -189,7 +210,8 @@ def _is_in(where: int | str, args: tuple[Any, ...]) -> bool:
 def _refuse_dtypes(rule: Rule, operator: Operator, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raises as the CPU does for complex numbers, integers and truth values that meta kernels let pass.
 
-    Beside indices or masks nothing is asked: for the zeros that the CPU is asked with, they may mean something else.
+    Beside indices or masks of the usual dtypes nothing is asked: the zeros that the CPU is asked with may mean
+    something else as such.
     """
     name = operator.overload._schema.name
     found = tuple(spec.dtype for spec in plan.operands)
@@ -200,26 +222,35 @@ def _refuse_dtypes(rule: Rule, operator: Operator, plan: Plan, args: tuple[Any, 
     words = tuple(leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, str))
     asked = operator.name, found, kinds, words
     is_usual = len(set(found)) == 1 and found[0].is_floating_point and bool not in kinds
-    if is_usual or asked in _taken or "backward" in name or not found:
+    has_usual_places = _has_usual_places(operator, plan)
+    if (is_usual and has_usual_places) or asked in _taken or "backward" in name or not found:
         return
     if rule.promotion is Promotion.NONE and len(set(found)) > 1 and not name.startswith("aten::_foreach_"):
-        if not any(dtype.is_complex for dtype in found) or not {torch.bool, torch.uint8, torch.int32}.isdisjoint(found):
+        is_real = not any(dtype.is_complex for dtype in found)
+        if has_usual_places and (is_real or not {torch.bool, torch.uint8, torch.int32}.isdisjoint(found)):
             return
     refusal = refusals.refusal_of_the_cpu(operator, args, kwargs)
     if refusal is not None and not refusals.is_of_zeros(refusal):
         # A dtype that the CPU lacks a kernel for may have one here, but no device has an order of complex numbers.
-        if not isinstance(refusal, NotImplementedError) or any(dtype.is_complex for dtype in found):
+        if not refusals.is_of_a_missing_kernel(refusal) or any(dtype.is_complex for dtype in found):
             raise refusal
     # For nothing, kernels do not look at dtypes, and some not for a single number, such as `cummin`.
     if all(spec.numel > spec.dtype.is_complex for spec in plan.operands):
         _taken.add(asked)
 
 
+def _has_usual_places(operator: Operator, plan: Plan) -> bool:
+    """Whether what says where elements are has one of the dtypes that every operator takes for it."""
+    args, kwargs = plan.arguments
+    named = {**dict(zip([a.name for a in operator.overload._schema.arguments], args, strict=False)), **kwargs}
+    places = [(named.get(name), usual) for name, usual in _PLACES.items()]
+    return all(plan.operands[place.index].dtype in usual for place, usual in places if isinstance(place, Operand))
+
+
 def _may_overlap(operator: Operator, call: Call) -> bool:
     """Whether another operand may be another view of the storage that the first is written to, or the same."""
-    bases = [operand[0].spec if operand.__class__ is tuple else operand.spec for operand in call[1]]
     views = any(operand.__class__ is tuple for operand in call[1]) or refusals.places_elements(operator)
-    return views and len(set(bases)) < len(bases)
+    return views and len(call[1]) > 1  # of which memory they are views is not known: the plan serves others too
 
 
 def _plan(rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Plan:
@@ -328,10 +359,11 @@ def _key(plan: Plan) -> jax.Array | None:
     return jax.random.key(0, impl="rbg") if plan.draws else None
 
 
-def _check_shapes(plan: Plan, shapes: Any) -> None:
-    # A rule that disagrees with PyTorch about a shape is our mistake: better here, at the user's line.
-    for shape, spec in zip(flatten(shapes, plan), plan.outputs, strict=True):
+def _check_results(plan: Plan, shapes: Any) -> None:
+    for spec in plan.outputs:
         dtypes.to_jax(spec.dtype)  # raises if no XLA device has it
+    # A rule that disagrees with PyTorch about a shape is our mistake: better here, at the user's line.
+    for shape, spec in zip(flatten(shapes, plan), plan.outputs, strict=True) if shapes is not None else ():
         if shape.shape != spec.size:
             raise ValueError(f"the rule of {plan.op} returns shape {shape.shape}, PyTorch expects {spec.size}")
 

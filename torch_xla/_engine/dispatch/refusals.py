@@ -23,7 +23,7 @@ _OVERLAPPING_OPERAND = (
 )
 
 # PyTorch lets these write to a tensor that shows an element twice: whatever the order, the outcome is the same.
-_WRITES_ONE_NUMBER = {"fill_", "zero_", "_foreach_zero_"}
+_WRITES_ONE_NUMBER = {"fill_", "zero_", "_foreach_zero_", "threshold_"}
 # … and these too, with a warning.
 _DEPRECATED_ON_EXPANDED = {
     "masked_fill_": "masked_fill_",
@@ -178,9 +178,18 @@ def refuse_if_the_cpu_does(operator: Operator, args: tuple[Any, ...], kwargs: di
         raise refusal
 
 
+def is_of_a_missing_kernel(refusal: Exception) -> bool:
+    """Whether the CPU has no kernel for these dtypes. From PyTorch 2.15 on, the class alone does not tell."""
+    said = str(refusal)
+    return isinstance(refusal, NotImplementedError) and ("not implemented for" in said or "Could not run" in said)
+
+
 def is_of_zeros(refusal: Exception) -> bool:
     """Whether the CPU refuses the zeros it was asked with, and not their dtypes."""
-    return isinstance(refusal, torch.linalg.LinAlgError) or "ZeroDivision" in str(refusal)  # type: ignore[attr-defined]
+    if isinstance(refusal, torch.linalg.LinAlgError):  # type: ignore[attr-defined]
+        return True
+    # A mask of zeros shows no elements to put values in.
+    return "ZeroDivision" in str(refusal) or str(refusal).startswith("shape mismatch: value tensor")
 
 
 class _Twins:

@@ -1,9 +1,13 @@
 """While somebody asks for it: records, beside each operation whose values may be bad, the report on them."""
 
+from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..graph.plan import Plan
-from ..lowering.value_checks import report_plan
+import torch
+
+from ..graph.plan import Operand, Plan, interned
+from ..lowering.value_checks import REPORT, report_plan
+from ..record.storage import snapshot
 from . import kernels, planning
 
 # By plan, while calls are looked at: the plan of its report, if it has one.
@@ -30,6 +34,13 @@ def ask_no_more() -> None:
     _asked -= 1
     if not _asked:
         kernels.look_at_calls(None)
+
+
+def look_at(op: Any, *tensors: torch.Tensor) -> None:
+    """Checks the values of a call of `op` with these tensors, which no rule lowers as a whole."""
+    values = [snapshot(tensor) for tensor in tensors]
+    arguments: tuple[tuple[Any, ...], dict[str, Any]] = tuple(map(Operand, range(len(values)))), {}
+    _look(interned(Plan(op, arguments, tuple(value.spec for value in values), (), (REPORT,))), ([], values, []))
 
 
 def _look(plan: Plan, call: planning.Call) -> None:

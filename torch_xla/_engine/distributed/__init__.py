@@ -1,1 +1,4 @@
-"""Distributed: several processes: who takes part, and what passes between them."""
+"""Distributed: several processes: who takes part, and what passes between them.
+
+Doors: backend, channels, collectives, differentiable, division, launch, meshes, process_group, replicas, shards, units.
+"""

@@ -9,7 +9,7 @@ from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-define
 from ..client import coordination, processes
 from ..private import c10d
 from . import cluster, reducer
-from .process_group import XlaGroup
+from .process_group import XlaGroup, batch, place_in_batch
 
 _registered = False
 
@@ -22,10 +22,9 @@ def register(group: Callable[..., XlaGroup] = XlaGroup) -> None:
     _registered = True
     c10d.Backend.register_backend("xla", partial(_create, group), extended_api=True, devices=["xla"])
     for scheme in ("xla", "pjrt"):
-        c10d.register_rendezvous_handler(scheme, _meet)
+        c10d.register_rendezvous_handler(scheme, meet)
     reducer.install()
-    # In a program of several processes a mesh means them; alone, devices that SPMD divides tensors over.
-    c10d.give_meshes_groups(lambda: processes.process_count() > 1)
+    c10d.give_batches_order(XlaGroup, place_in_batch, batch)
 
 
 def _create(group: Callable[..., XlaGroup], options: Any, own: Any = None) -> XlaGroup:
@@ -41,7 +40,8 @@ def _create(group: Callable[..., XlaGroup], options: Any, own: Any = None) -> Xl
     return group(options.group_rank, ranks, options.timeout)
 
 
-def _meet(url: str, timeout: Any = None, **kwargs: Any) -> Iterator[tuple[Any, int, int]]:
+def meet(url: str, timeout: Any = None, **kwargs: Any) -> Iterator[tuple[Any, int, int]]:
+    """Yields once the store by which the processes of the program speak, the place of this one, and their number."""
     if processes.process_count() == 1:
         cluster.join_job()
     place = processes.place()

@@ -2,16 +2,21 @@
 
 import datetime
 import functools
+import json
 import socket
+import time
 from functools import partial
 from typing import Any
 
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from .. import config
-from ..client import platform, processes
+from ..client import meeting, platform, processes
 from ..client.processes import Place
+from ..errors import PeerError
 from ..private import clusters
+
+_HOST = "torch_xla/host"
 
 
 @functools.cache
@@ -53,10 +58,27 @@ def join(store: Any, rank: int, size: int) -> None:
             f"init_process_group or torch_xla.launch first."
         )
     host = socket.gethostname()
-    store.set(f"torch_xla/host/{rank}", host)
-    hosts = [store.get(f"torch_xla/host/{index}").decode() for index in range(size)]
+    store.set(f"{_HOST}/{rank}", json.dumps([size, host]))
+    hosts = _hosts(store, rank, size)
     local = [index for index, each in enumerate(hosts) if each == host]
     machines = list(dict.fromkeys(hosts))
     address = "127.0.0.1" if len(machines) == 1 else socket.gethostbyname(hosts[0])
     place = Place(rank, size, local.index(rank), len(local), machines.index(host), address)
     processes.take(place, partial(PrefixStore, "torch_xla", store), False)
+
+
+def _hosts(store: Any, rank: int, size: int) -> list[str]:
+    """The machine of each process. Raises `PeerError` that names those who do not come, or think of another number."""
+    seconds = config.distributed_start_seconds()
+    end, found = time.monotonic() + seconds, []
+    for index in range(size):
+        key = f"{_HOST}/{index}"
+        try:
+            store.wait([key], datetime.timedelta(seconds=max(1.0, end - time.monotonic())))
+            other, host = json.loads(store.get(key))
+        except RuntimeError as error:
+            raise meeting.missed(store, Place(rank, size), _HOST, seconds) from error
+        if other != size:
+            raise PeerError(meeting.other_count(rank, size, index, other))
+        found.append(host)
+    return found

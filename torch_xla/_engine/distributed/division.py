@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..client import processes
+from .replicas import AVERAGED
 from .shards import Layout
 from .units import Handle, Piece
 
@@ -65,6 +67,8 @@ def _shard_of(data: torch.Tensor, layout: Layout, place: int, device: torch.devi
         )
     shard = nn.Parameter(layout.shard(data, place).to(device), requires_grad=trained)
     shard._is_sharded = True  # type: ignore[attr-defined]
+    if layout.count == processes.replica_count():
+        setattr(shard, AVERAGED, True)
     return shard
 
 

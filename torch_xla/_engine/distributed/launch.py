@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -29,10 +30,10 @@ def start(
 ) -> ProcessContext | None:
     """Calls `fn(index, *args)` in `count` new processes, which know of each other."""
     _refuse_processes_of_processes()
-    if start_method != "spawn" and platform.is_started():
+    if start_method == "fork" and platform.is_started():
         raise RuntimeError(
             f"spawn(start_method={start_method!r}): this process has used an xla device, and a fork of it cannot. Use "
-            "start_method='spawn', or call spawn() before anything touches a device."
+            "start_method='spawn' or 'forkserver', or call spawn() before anything touches a device."
         )
     folder = tempfile.mkdtemp(prefix="torch_xla-")
     meeting = os.path.join(folder, "store")
@@ -43,10 +44,10 @@ def start(
             coordination.tell_address(FileStore(meeting, count + 1), service)
         started = start_processes(_run, (count, meeting, fn, tuple(args)), count, False, daemon, start_method)
     except BaseException:
-        _clean_up(folder, service)
+        _clean_up(folder, service, ())
         raise
     context = Context(started.processes, started.error_files)
-    weakref.finalize(context, _clean_up, folder, service)
+    weakref.finalize(context, _clean_up, folder, service, started.error_files)
     if not join:
         return context
     try:
@@ -95,10 +96,13 @@ class Context(ProcessContext):
         return found
 
 
-def _clean_up(folder: str, service: Any) -> None:
+def _clean_up(folder: str, service: Any, error_files: Iterable[str]) -> None:
     if service is not None:
         service.shutdown()
     shutil.rmtree(folder, ignore_errors=True)
+    for path in error_files:  # PyTorch leaves those of processes that raised
+        with suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def launch(fn: Callable[..., Any], args: Iterable[Any], start_method: str, alone: bool) -> None:
@@ -188,12 +192,11 @@ def device_count() -> int:
 
 
 def _gpu_count() -> int:
-    visible = config.visible_gpus()
-    there = platform.gpu_count() if visible is None else len(visible)
+    there = max(1, platform.gpu_count())  # in the Linux of Windows no file tells
     wanted = config.gpu_num_devices()
     if wanted > there:
         raise RuntimeError(f"GPU_NUM_DEVICES is {wanted}, and this machine shows {there} GPUs (CUDA_VISIBLE_DEVICES).")
-    return max(1, wanted or there)
+    return wanted or there
 
 
 def checked_count(nprocs: int | None) -> int:

@@ -4,7 +4,8 @@ What a collective returns is recorded when the call returns, so its work has alw
 reads a result, runs it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -32,6 +33,20 @@ class XlaGroup(ProcessGroup):
     def group_name(self) -> str:
         """The name by which PyTorch finds the group."""
         return self._name
+
+    def global_rank(self, place: int) -> int:
+        """Which process of the program has a place in the group."""
+        return self._ranks[place]
+
+    def exchange_in(self, groups: Sequence[Sequence[int]]) -> None:
+        """Makes the collectives of this group those of `groups`, of which one is this group, in its order.
+
+        Each process has its own group otherwise, and derives the others from it. Raises `ValueError` if none of
+        `groups` is this group.
+        """
+        if self._ranks not in [list(group) for group in groups]:
+            raise ValueError(f"mesh {[list(group) for group in groups]} has no group {self._ranks}")
+        self._groups = collectives.groups_of(groups)
 
     def _set_group_name(self, name: str) -> None:
         self._name = name
@@ -66,11 +81,14 @@ class XlaGroup(ProcessGroup):
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
         """Fills each list with the tensors of all processes."""
+        even = []
         for targets, given in zip(outputs, inputs, strict=True):
-            if len({tuple(target.shape) for target in targets}) > 1:
-                self._gather_uneven(targets, given)
+            if _are_of_one_size(targets):
+                even.append((targets, given))
             else:
-                replicas.write(targets, self._rows(given))
+                self._gather_uneven(targets, given)
+        for (targets, _), rows in zip(even, self._rows_of_each([given for _, given in even]), strict=True):
+            replicas.write(targets, rows)
         return done([list(targets) for targets in outputs])
 
     def _gather_uneven(self, targets: Tensors, given: torch.Tensor) -> None:
@@ -80,8 +98,8 @@ class XlaGroup(ProcessGroup):
 
     def allgather_coalesced(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
         """Fills `output_lists[rank][index]` with input `index` of each process."""
-        for index, given in enumerate(inputs):
-            replicas.write([targets[index] for targets in output_lists], self._rows(given))
+        for index, rows in enumerate(self._rows_of_each(inputs)):
+            replicas.write([targets[index] for targets in output_lists], rows)
         return done([list(targets) for targets in output_lists])
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
@@ -100,13 +118,18 @@ class XlaGroup(ProcessGroup):
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Any:
         """Fills each output with the reduction of what all processes have for this one."""
         op = getattr(opts, "reduceOp", "SUM")
+        even = []
         for target, given in zip(outputs, inputs, strict=True):
-            if len({tuple(each.shape) for each in given}) > 1:
-                parts = self._reduced(given, op)
-                replicas.write([target], [parts[self.rank()]])
+            if _are_of_one_size(given):
+                even.append((target, torch.stack(list(given))))
             else:
-                self._scatter_reduced([target], [torch.stack(list(given))], op)
+                replicas.write([target], [self._reduced(given, op)[self.rank()]])
+        self._scatter_reduced([target for target, _ in even], [given for _, given in even], op)
         return done(list(outputs))
+
+    def reduce_scatter_coalesced(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Any:
+        """Does what `reduce_scatter` does; where all processes bring equal sizes, in one collective."""
+        return self.reduce_scatter(outputs, inputs, opts)
 
     def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
         return self.reduce_scatter_tensor_coalesced([output], [input], opts)
@@ -147,26 +170,21 @@ class XlaGroup(ProcessGroup):
         """Sends input i to process i, and fills output i with what process i sends."""
         if self._is_single():
             replicas.write(outputs, inputs)
-        elif len({tuple(each.shape) for each in (*outputs, *inputs)}) == 1:
-            moved = _all_to_all(torch.stack(list(inputs)), 0, 0, self._groups)
-            replicas.write(outputs, moved.unbind())
         else:
-            self._exchange_uneven(outputs, inputs)
+            self._exchange_in_pairs(outputs, inputs)
         return done(list(outputs))
 
-    def _exchange_uneven(self, outputs: Tensors, inputs: Tensors) -> None:
-        # Only the two know the size: each pair exchanges by itself, in an order in which nobody waits in a circle.
+    def _exchange_in_pairs(self, outputs: Tensors, inputs: Tensors) -> None:
+        # Sizes that are equal here may differ elsewhere, so nobody knows whether one exchange of all would do. The two
+        # of a pair know both of theirs: each pair exchanges by itself, in an order in which nobody waits in a circle.
         own = self.rank()
         replicas.write([outputs[own]], [inputs[own]])
         for low in range(self.size()):
             for high in range(low + 1, self.size()):
                 if own in (low, high):
                     other = low + high - own
-                    first, second = (inputs[own], outputs[other]) if own == low else (outputs[other], inputs[own])
                     pair = collectives.pair(self._ranks[low], self._ranks[high])
-                    there = _broadcast([first], 0, pair) if first.numel() else [first]
-                    back = _broadcast([second], 1, pair) if second.numel() else [second]
-                    replicas.write([outputs[other]], back if own == low else there)
+                    replicas.write([outputs[other]], [_swapped(inputs[other], outputs[other], own == high, pair)])
 
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> Any:
         """Fills the list of the root with the tensors of all processes."""
@@ -195,7 +213,8 @@ class XlaGroup(ProcessGroup):
     def send(self, tensors: Tensors, to: int, tag: int = 0) -> Any:
         """Sends tensors to one process of the group."""
         _broadcast(tensors, 0, collectives.pair(self._ranks[self.rank()], self._ranks[to]))
-        collectives.start()
+        if not _batches:
+            collectives.start()
         return done(list(tensors))
 
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Any:
@@ -207,6 +226,13 @@ class XlaGroup(ProcessGroup):
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Any:
         """Raises: a program names both ends."""
         raise NotImplementedError("recv(src=None): on xla the sender must be named, as both run one program")
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        # What is recorded before anybody reads is one program, and its collectives of a kind are together there.
+        pass
+
+    def _end_coalescing(self, device: torch.device) -> Any:
+        return done([])
 
     def barrier(self, opts: Any = None) -> Any:
         """Waits until all processes of the group have run what they recorded before."""
@@ -248,9 +274,53 @@ class XlaGroup(ProcessGroup):
         return [t / self.size() if t.is_floating_point() or t.is_complex() else t // self.size() for t in tensors]
 
     def _rows(self, given: torch.Tensor) -> list[torch.Tensor]:
+        return self._rows_of_each([given])[0]
+
+    def _rows_of_each(self, tensors: Tensors) -> list[list[torch.Tensor]]:
         if self._is_single():
-            return [given]
-        return list(_all_gather([given.unsqueeze(0)], 0, self._groups)[0].unbind())
+            return [[given] for given in tensors]
+        return [list(gathered.unbind()) for gathered in _all_gather([t.unsqueeze(0) for t in tensors], 0, self._groups)]
+
+
+def _swapped(given: torch.Tensor, like: torch.Tensor, place: int, pair: collectives.Groups) -> torch.Tensor:
+    """What the other of a pair gives, of the size of `like`, for what is given here; `place` is 0 or 1."""
+    length = max(given.numel(), like.numel())
+    if not length:
+        return like
+    flat = torch.nn.functional.pad(given.reshape(-1), (0, length - given.numel()))
+    theirs = _all_gather([flat.unsqueeze(0)], 0, pair)[0][1 - place]
+    return theirs[: like.numel()].view(like.shape)
+
+
+def _are_of_one_size(tensors: Tensors) -> bool:
+    return len({tuple(tensor.shape) for tensor in tensors}) == 1
+
+
+# One for each batch of messages that is being recorded. A batch is started as a whole.
+_batches: list[None] = []
+
+
+@contextmanager
+def batch() -> Iterator[None]:
+    """In this block `send` records; what was recorded is started at its end."""
+    _batches.append(None)
+    try:
+        yield
+    finally:
+        _batches.pop()
+    if not _batches:
+        collectives.start()
+
+
+def place_in_batch(group: XlaGroup, peer: int, is_send: bool) -> tuple[int, int, bool]:
+    """What the messages of a batch are sorted by, so that both ends of each come to it in the same order.
+
+    Pair after pair, and of one pair first what its lower rank sends: whoever waits for a message waits for one that
+    comes earlier in this order, so nobody waits in a circle. Messages in one direction stay as they are.
+    """
+    own, other = group.global_rank(group.rank()), group.global_rank(peer)
+    sender = own if is_send else other
+    return min(own, other), max(own, other), sender != min(own, other)
 
 
 def _name_of(op: Any) -> str:

@@ -83,16 +83,24 @@ def into(output: Any, results: Any) -> Any:
 
 
 def check_pairs(pairs: Sequence[Sequence[int]]) -> None:
-    """Refuses pairs (source, target) of which two have one target, or of ordinals that no replica has."""
-    targets = [target for _, target in pairs]
-    if len(set(targets)) < len(targets):
-        raise ValueError(f"collective_permute(): two sources send to one target in {pairs!r}")
+    """Refuses pairs (source, target) of which two have one target or one source, or of ordinals that no replica has."""
+    for place, mistake in ((1, "two sources send to one target"), (0, "one source sends to two targets")):
+        if len({pair[place] for pair in pairs}) < len(pairs):
+            raise ValueError(f"collective_permute(): {mistake} in {pairs!r}")
     check_ordinals("collective_permute", [ordinal for pair in pairs for ordinal in pair])
 
 
+# Set on a part of a parameter that is divided among all replicas: its backward pass has averaged the gradient.
+AVERAGED = "_torch_xla_is_averaged"
+
+
 def gradients_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The gradients of all parameters of an optimizer that have one; what is written to them, the parameters see."""
-    return [p.grad.detach() for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    """The gradients that an optimizer's parameters have; what is written to them, the parameters see.
+
+    Those that the replicas have averaged already, each its part, are left out.
+    """
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    return [p.grad.detach() for p in parameters if p.grad is not None and not hasattr(p, AVERAGED)]
 
 
 def buckets(tensors: Sequence[torch.Tensor], mebibytes: float) -> list[list[torch.Tensor]]:

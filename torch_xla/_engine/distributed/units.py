@@ -6,7 +6,9 @@ What autograd would keep of them for the backward pass is kept as a note, from w
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import functools
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +18,7 @@ from torch import nn
 from ..private import torch as private
 from ..record.barrier import delayed
 from . import shards
-from .collectives import Groups
+from .collectives import Groups, all_reduce
 from .shards import Layout
 
 # Tensors, the size of the group, the groups, and how many MiB may travel together.
@@ -80,6 +82,11 @@ class Unit:
     _kept: list[torch.Tensor] | None = None
     _summed: dict[int, torch.Tensor] = field(default_factory=dict)
     _is_queued: bool = False
+
+    def __post_init__(self) -> None:
+        if self.exchange.count > 1:
+            _tell_norms_of_parts()
+            _divided.add(self)
 
     @contextlib.contextmanager
     def in_forward(self, reshards: bool) -> Iterator[list[torch.Tensor]]:
@@ -199,6 +206,60 @@ class Unit:
         self._is_queued = False
         self.end_backward()
         self.at_end()
+
+
+# The units whose shards are parts of what other processes hold as well.
+_divided: weakref.WeakSet[Unit] = weakref.WeakSet()
+
+
+def _by_groups(
+    tensors: Iterable[torch.Tensor], part: Callable[[Handle], torch.Tensor | None]
+) -> tuple[list[torch.Tensor], list[tuple[Exchange, list[torch.Tensor]]]]:
+    """Of `tensors` those that are no `part` of a shard, and the others with their exchange, one for equal groups.
+
+    In the order of `tensors`, which is that of all processes.
+    """
+    parts = {id(each): (unit.exchange, each) for unit in _divided for handle in unit.handles for each in [part(handle)]}
+    whole: list[torch.Tensor] = []
+    found: dict[Groups, tuple[Exchange, list[torch.Tensor]]] = {}
+    for tensor in tensors:
+        if id(tensor) in parts:
+            exchange = parts[id(tensor)][0]
+            found.setdefault(exchange.groups, (exchange, []))[1].append(tensor)
+        else:
+            whole.append(tensor)
+    return whole, list(found.values())
+
+
+@functools.cache
+def _tell_norms_of_parts() -> None:
+    """Lets PyTorch's norm of gradients, and so its `clip_grad_norm_`, be that of all parts of a gradient."""
+    private.wrap_total_norm(_of_all_parts)
+
+
+def _of_all_parts(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @functools.wraps(original)
+    def total_norm(
+        tensors: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
+    ) -> torch.Tensor:
+        norms, divided = _by_groups([tensors] if isinstance(tensors, torch.Tensor) else tensors, _gradient_of)
+        for exchange, parts in divided:
+            own = original(parts, norm_type, False, foreach).reshape(1)
+            norms += exchange.gather([own], exchange.count, exchange.groups, 0)
+        return original(norms, norm_type, error_if_nonfinite, foreach)
+
+    return total_norm
+
+
+def _gradient_of(handle: Handle) -> torch.Tensor | None:
+    return handle.shard.grad
+
+
+def found_by_any(found: torch.Tensor, parameters: Iterable[torch.Tensor]) -> torch.Tensor:
+    """The largest `found` of the processes that hold parts of any of these parameters: all of them do the same then."""
+    for exchange, _ in _by_groups(parameters, lambda handle: handle.shard)[1]:
+        (found,) = all_reduce([found], "max", exchange.groups)
+    return found
 
 
 class _Gathered(torch.autograd.Function):

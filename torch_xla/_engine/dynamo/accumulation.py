@@ -1,5 +1,6 @@
 """Gradients summed over slices of a batch by a loop on the device: memory for one slice's activations, one program."""
 
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,7 +9,11 @@ from torch import nn
 from torch.func import functional_call
 
 from ..private.dynamo import default_partition
-from .scanning import run, trace, trace_by_itself
+from .layers import modes_of
+from .nesting import is_traced
+from .scanning import Recipe, run, trace, trace_by_itself
+
+_PLAIN = (bool, int, float, str, type(None))
 
 
 class _Step(nn.Module):
@@ -23,11 +28,45 @@ class _Step(nn.Module):
         return self._step(*args)
 
 
+class _Kept(dict[Any, Recipe]):
+    """What was traced for a model: its copies, in this process or another, have nothing of it."""
+
+    def __reduce__(self) -> Any:
+        return _Kept, ()
+
+
+# So many steps of a model are kept: one that differs in numbers it closes over is another one.
+_MOST = 16
+
+
 def accumulate(
-    step: Callable[..., Any], slices: Sequence[torch.Tensor], model: nn.Module, carried: Sequence[torch.Tensor]
+    step: Callable[..., Any],
+    slices: Sequence[torch.Tensor],
+    model: nn.Module,
+    carried: Sequence[torch.Tensor],
+    is_pure: bool,
 ) -> Any:
     """Calls `step` for each slice, adds the gradients to those of the model, and gives the sum of the losses."""
     own = {f"model.{name}": each for name, each in model.named_parameters() if each.requires_grad}
+    with torch.no_grad():
+        start = [torch.zeros_like(each) for each in own.values()]
+        init = (torch.zeros((), device=slices[0].device), start, list(carried))
+        # Kept by the model itself, which the step holds: both are freed together.
+        known = vars(model).setdefault("_xla_accumulations", _Kept()) if is_pure and not is_traced() else {}
+        key = (_of_step(step), *map(_kind, (*slices, *carried)), *_of_model(model)) if is_pure else None
+        recipe = known.get(key)
+        if recipe is None:
+            recipe = _traced(step, model, own, init, list(slices))
+            while len(known) >= _MOST:
+                known.pop(next(iter(known)))
+            known[key] = recipe
+        (total, sums, state), _ = run(recipe, init, list(slices), default_partition)
+        for parameter, grad in zip(own.values(), sums, strict=True):
+            parameter.grad = grad if parameter.grad is None else parameter.grad.add_(grad)
+    return (total, *state) if carried else total
+
+
+def _traced(step: Callable[..., Any], model: nn.Module, own: dict[str, nn.Parameter], init: Any, slices: Any) -> Recipe:
     module = _Step(model, step)
 
     def once(carry: Any, given: Any) -> Any:
@@ -41,15 +80,32 @@ def accumulate(
         added = [each if grad is None else each + grad for each, grad in zip(sums, grads, strict=True)]
         return (total + loss.detach(), added, [each.detach() for each in rest]), []
 
-    with torch.no_grad():
-        start = [torch.zeros_like(each) for each in own.values()]
-        init = (torch.zeros((), device=slices[0].device), start, list(carried))
-        recipe = trace(once, init, list(slices))
-        trace_by_itself(recipe, init, list(slices))
-        (total, sums, state), _ = run(recipe, init, list(slices), default_partition)
-        for parameter, grad in zip(own.values(), sums, strict=True):
-            parameter.grad = grad if parameter.grad is None else parameter.grad.add_(grad)
-    return (total, *state) if carried else total
+    recipe = trace(once, init, slices)
+    trace_by_itself(recipe, init, slices)
+    return recipe
+
+
+def _of_step(step: Callable[..., Any]) -> Any:
+    """What tells a step from others: a function made anew is the same if it closes over the same.
+
+    What is told by its identity is held by what is kept of the step.
+    """
+    if isinstance(step, types.MethodType):
+        return _of_step(step.__func__), id(step.__self__)
+    if not isinstance(step, types.FunctionType):
+        return id(step)
+    held = [*(cell.cell_contents for cell in step.__closure__ or ()), *(step.__defaults__ or ())]
+    held += (step.__kwdefaults__ or {}).values()
+    return step.__code__, *((type(each), repr(each)) if isinstance(each, _PLAIN) else id(each) for each in held)
+
+
+def _of_model(model: nn.Module) -> tuple[Any, ...]:
+    parameters = (*((id(each), each.requires_grad) for each in model.parameters()), *map(id, model.buffers()))
+    return parameters + modes_of(model)
+
+
+def _kind(tensor: torch.Tensor) -> Any:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
 def _check(loss: Any, rest: Sequence[Any], state: Sequence[Any]) -> None:

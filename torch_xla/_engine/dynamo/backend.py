@@ -16,7 +16,7 @@ from ..graph.tape import Value
 from ..lowering import decompositions
 from ..modes import eager, region
 from ..private import torch as private
-from ..private.dynamo import aot_autograd, aot_module_simplified, never_trace, register_backend
+from ..private.dynamo import aot_autograd, aot_module_simplified, guard_distributed, never_trace, register_backend
 from ..record.device import Device
 from ..record.storage import hold, wrap
 from ..record.sync import sync_device
@@ -32,6 +32,7 @@ def register(names: Sequence[str]) -> None:
     # they call, are ours to run, not the user's to compile.
     for package in ("torch_xla._engine", "jax", "jaxlib", "ml_dtypes"):
         never_trace(package)
+    guard_distributed()
     for name in names:
         register_backend(compile_module, name)
 

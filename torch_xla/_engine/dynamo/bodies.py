@@ -10,14 +10,29 @@ from torch.utils import _pytree as pytree
 from ..lowering import decompositions
 from ..private.dynamo import aot_export_joint_simple, described
 from .backend import compile_whole
+from .nesting import by_itself
+
+_ASSERTIONS = (torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg)
 
 
 def pure_graph(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> GraphModule:
     """The graph of functional operators that `function`, of tensors and of tuples of them, calls for such tensors."""
-    graph: Any = aot_export_joint_simple(
-        function, tuple(described(tensors)), trace_joint=False, decompositions=decompositions.table()
-    )
+    with by_itself():
+        graph: Any = aot_export_joint_simple(
+            function, tuple(described(tensors)), trace_joint=False, decompositions=decompositions.table()
+        )
+    leave_out_assertions(graph)
     return graph  # type: ignore[no-any-return]
+
+
+def leave_out_assertions(graph: GraphModule) -> None:
+    """Takes what only looks at values and may raise out of a graph and those inside: no round can stop a loop."""
+    for node in list(graph.graph.nodes):
+        if node.op == "call_function" and node.target in _ASSERTIONS:
+            graph.graph.erase_node(node)
+    for inside in graph.children():
+        if isinstance(inside, GraphModule):
+            leave_out_assertions(inside)
 
 
 def traced_call(function: Callable[..., Any], leaves: Sequence[Any], tree: pytree.TreeSpec) -> Callable[..., Any]:

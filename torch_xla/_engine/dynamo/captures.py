@@ -4,11 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch._ops import HigherOrderOperator
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..private.dynamo import FakeTensor, FakeTensorMode, ShapeEnv
+from ..metrics import lines
+from ..private.dynamo import READS_ON_THE_HOST, FakeTensor, FakeTensorMode, ShapeEnv, innermost
+from .nesting import Substitution, by_itself
 
 
 class Stage:
@@ -21,13 +23,26 @@ class Stage:
 
     def describe(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor without memory that is like `tensor`."""
-        with self.mode:
+        with by_itself(), self.mode:
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+    def describe_slice(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor without memory like the slices of `tensor` along its first dimension."""
+        with by_itself(), self.mode:
+            size, stride = tensor.shape[1:], tensor.stride()[1:]
+            return torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device)
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """The result of `function` for such arguments."""
-        with torch.no_grad(), self.mode, self._writes, _Substitution(self._stand_in):
-            return function(*args)
+        with by_itself(), torch.no_grad(), self.mode, self._writes, Substitution(self._stand_in):
+            try:
+                return function(*args)
+            except READS_ON_THE_HOST as error:
+                raise RuntimeError(
+                    f"a body that the device runs by itself reads a value of a tensor on the host at "
+                    f"{_line_of(error)}, as a size or to decide what to run. Give sizes as Python numbers (such as "
+                    f"`num_classes` of one_hot), and decide with torch.where or torch.cond"
+                ) from error
 
     def is_written(self, described: torch.Tensor) -> bool:
         """Whether a function wrote to the memory of this tensor."""
@@ -44,7 +59,8 @@ class Stage:
         return [place for place, (_, fake) in enumerate(self._captured.values()) if self.is_written(fake)]
 
     def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
-        if isinstance(tensor, FakeTensor):
+        inner = innermost(tensor)
+        if isinstance(inner, FakeTensor) and inner.fake_mode is self.mode:
             return tensor
         known = self._captured.get(id(tensor))
         if known is None:
@@ -55,12 +71,16 @@ class Stage:
 class _Writes(TorchDispatchMode):
     """Notes which memory operators write to; not all of them change the version of what they write to."""
 
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
         super().__init__()
         self.storages: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            return func(*args, **kwargs)  # a loop or branch, which writes to nothing
         if func._schema.is_mutable:
             for place, argument in enumerate(func._schema.arguments):
                 value = kwargs.get(argument.name, args[place] if place < len(args) else None)
@@ -76,6 +96,16 @@ class _Writes(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
+def _line_of(error: BaseException) -> str:
+    """The user's innermost line on the way to `error`."""
+    found, frame = "an unknown line", error.__traceback__
+    while frame is not None:
+        if lines.belongs_to_user(frame.tb_frame.f_code.co_filename):
+            found = f"{frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}"
+        frame = frame.tb_next
+    return found
+
+
 def with_captured(
     function: Callable[..., Any], captured: Sequence[torch.Tensor], given: Sequence[torch.Tensor]
 ) -> Callable[..., Any]:
@@ -87,19 +117,7 @@ def with_captured(
         return tensor if place is None else given[place]
 
     def run(*args: Any) -> Any:
-        with _Substitution(substitute):
+        with Substitution(substitute):
             return function(*args)
 
     return run
-
-
-class _Substitution(TorchFunctionMode):
-    """Gives every function of PyTorch other tensors in place of some."""
-
-    def __init__(self, substitute: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self._substitute = substitute
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = pytree.tree_map_only(torch.Tensor, self._substitute, (args, kwargs or {}))
-        return func(*args, **kwargs)

@@ -9,11 +9,11 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ..lowering import decompositions, fx
-from ..lowering.control_flow.loops import reverse_scan
-from ..private import torch as private
+from ..lowering.control_flow.loops import graph_scan, graph_while
 from ..private.dynamo import aot_export_joint_simple
-from .backend import compile_whole
+from .bodies import leave_out_assertions, pure_graph
 from .captures import Stage
+from .nesting import Whole, by_itself
 
 aten = torch.ops.aten
 
@@ -43,6 +43,48 @@ class _Saved:
     invariants: list[Node] = field(default_factory=list)  # computed of those alone
 
 
+class Examples:
+    """Tensors without memory like those that a scan is given, and what a round is given of them."""
+
+    def __init__(self, roles: Roles, tensors: Sequence[torch.Tensor]) -> None:
+        self.roles = roles
+        self.stage = Stage()
+        self.whole = [self.stage.describe(each) for each in tensors]
+        self.length = int(tensors[roles.carried].shape[0])
+
+    def in_a_round(self, place: int) -> torch.Tensor:
+        """What the body gets for the input `place` of the scan."""
+        example = self.whole[place]
+        return self.stage.describe_slice(example) if self.roles.role(place) == "slice" else example
+
+    def round(self) -> list[torch.Tensor]:
+        """What the body gets."""
+        return [self.in_a_round(place) for place in range(len(self.whole))]
+
+    def stacked(self, value: torch.Tensor) -> torch.Tensor:
+        """What becomes of `value` of each round."""
+        with by_itself(), self.stage.mode:
+            return torch.empty((self.length, *value.shape), dtype=value.dtype, device=value.device)
+
+    def around(self, body: GraphModule, outputs: Sequence[Node], reverse: bool) -> GraphModule:
+        """The graph of a scan with this body, whose outputs these are."""
+        build = _Builder(body)
+        roles = self.roles
+        inputs = [build.input(f"input_{place}", each) for place, each in enumerate(self.whole)]
+        carried, rest = inputs[: roles.carried], inputs[roles.carried :]
+        values = [node.meta["val"] for node in outputs]
+        values = values[: roles.carried] + [self.stacked(value) for value in values[roles.carried :]]
+        taken = (carried, rest[: roles.slices], tuple(rest[roles.slices :]), self.length, reverse)
+        return build.module(build.loop(graph_scan, taken, values))
+
+
+def without_gradients(body: Callable[..., Any], roles: Roles, tensors: Sequence[torch.Tensor], reverse: bool) -> Whole:
+    """A scan as a function of its tensors."""
+    examples = Examples(roles, tensors)
+    graph = pure_graph(body, examples.round())
+    return Whole(examples.around(graph, _output(graph), reverse), kind="scan")
+
+
 class Differentiated:
     """Both directions of a scan with a body that can be differentiated.
 
@@ -54,58 +96,43 @@ class Differentiated:
         self,
         body: Callable[..., Any],
         roles: Roles,
-        examples: Sequence[torch.Tensor],
+        tensors: Sequence[torch.Tensor],
         needed: Sequence[bool],
         partition: Callable[..., Any],
+        reverse: bool = False,
     ) -> None:
         self.roles = roles
         self.needed = tuple(needed)
-        self.length = examples[roles.carried].shape[0]
-        self._stage = Stage()
-        self._examples = [self._stage.describe(each) for each in examples]
-        inputs = [self._in_a_round(place, each) for place, each in enumerate(self._examples)]
-        inputs = [each.requires_grad_(need) for each, need in zip(inputs, needed, strict=True)]
-        with torch.enable_grad(), self._stage.mode:
-            outputs = body(*inputs)
-        self.differentiable = tuple(place for place, each in enumerate(outputs) if each.requires_grad)
-        self.outputs = len(outputs)
-        joint: Any = aot_export_joint_simple(
-            body, tuple(inputs), trace_joint=True, decompositions=decompositions.table()
-        )
-        tangents = [node.meta["val"] for node in joint.graph.nodes if node.name.startswith("tangents_")]
-        once, back = partition(joint, (inputs, tangents), num_fwd_outputs=self.outputs)
-        self._saved = _sorted_out(once, self.outputs, roles)
-        self.forward = compile_whole(self._forward(once), kind="scan_forward")
-        self.backward = compile_whole(self._backward(once, back), kind="scan_backward")
-
-    def to_save(self, tensors: Sequence[torch.Tensor], saved: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What `backward` takes besides gradients: of the inputs what it reads, and what `forward` gave for it."""
-        slices = [tensors[_place(node)] for node in self._saved.slices]
-        return [*saved, *slices, *tensors[self.roles.carried + self.roles.slices :]]
-
-    def _in_a_round(self, place: int, example: torch.Tensor) -> torch.Tensor:
-        if self.roles.role(place) != "slice":
-            return example
-        with self._stage.mode:
-            return torch.empty_strided(
-                example.shape[1:], example.stride()[1:], dtype=example.dtype, device=example.device
+        self.body, self.partition, self.reverse = body, partition, reverse
+        self.gradient: Any = None  # what gives gradients of gradients, once they are asked for
+        self._examples = Examples(roles, tensors)
+        inputs = [each.requires_grad_(need) for each, need in zip(self._examples.round(), needed, strict=True)]
+        with by_itself():
+            with torch.enable_grad(), self._examples.stage.mode:
+                outputs = body(*inputs)
+            joint: Any = aot_export_joint_simple(
+                body, tuple(inputs), trace_joint=True, decompositions=decompositions.table()
             )
+            self.differentiable = tuple(place for place, each in enumerate(outputs) if each.requires_grad)
+            self.outputs = len(outputs)
+            leave_out_assertions(joint)
+            tangents = [node.meta["val"] for node in joint.graph.nodes if node.name.startswith("tangents_")]
+            once, back = partition(joint, (inputs, tangents), num_fwd_outputs=self.outputs)
+        self.draws = [node.target for node in once.graph.nodes if fx.is_random(once, node)]
+        self._saved = _sorted_out(once, self.outputs, roles)
+        kept = [*_output(once)[: self.outputs], *self._saved.stacked]
+        self.forward = Whole(self._examples.around(_with_outputs(once, kept), kept, reverse), kind="scan_forward")
+        self._back = Whole(self._backward(once, back), kind="scan_backward")
 
-    def _stacked(self, value: torch.Tensor) -> torch.Tensor:
-        with self._stage.mode:
-            return torch.empty((self.length, *value.shape), dtype=value.dtype, device=value.device)
-
-    def _forward(self, once: GraphModule) -> GraphModule:
-        outputs = [*_output(once)[: self.outputs], *self._saved.stacked]
-        body = _with_outputs(once, outputs)
-        build = _Builder(body)
-        roles = self.roles
-        inputs = [build.input(f"input_{place}", each) for place, each in enumerate(self._examples)]
-        carried, rest = inputs[: roles.carried], inputs[roles.carried :]
-        values = [node.meta["val"] for node in outputs]
-        values = values[: roles.carried] + [self._stacked(value) for value in values[roles.carried :]]
-        results = build.loop(private.scan, (carried, rest[: roles.slices], tuple(rest[roles.slices :])), values)
-        return build.module(results)
+    def backward(
+        self, grads: Sequence[torch.Tensor], saved: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """Gradients by what needs them, from those of all outputs, from what `forward` gave besides, and its inputs."""
+        carried = [place for place in range(self.roles.carried) if self.needed[place]]
+        outside = [place for place in self.differentiable if place >= self.roles.carried]
+        slices = [inputs[_place(node)] for node in self._saved.slices]
+        constants = inputs[self.roles.carried + self.roles.slices :]
+        return self._back([*(grads[place] for place in (*carried, *outside)), *saved, *slices, *constants])
 
     def _backward(self, once: GraphModule, back: GraphModule) -> GraphModule:
         roles, saved = self.roles, self._saved
@@ -119,7 +146,7 @@ class Differentiated:
         graph = Graph()
         known: dict[str, Node] = {}
         so_far = [graph.placeholder(f"so_far_{place}") for place in (*carried, *constants)]
-        values = {place: self._in_a_round(place, self._examples[place]) for place in wanted}
+        values = {place: self._examples.in_a_round(place) for place in wanted}
         for place, node in zip((*carried, *constants), so_far, strict=True):
             node.meta["val"] = values[place]
         for source in (*saved.stacked, *saved.slices):
@@ -152,13 +179,15 @@ class Differentiated:
         roles, saved = self.roles, self._saved
         build = _Builder(body)
         values = [node.meta["val"] for node in _output(once)]
-        last = [build.input(f"grad_{place}", self._examples[place]) for place in carried]
-        stacked = [build.input(f"grad_{place}", self._stacked(values[place])) for place in outside]
-        kept = [build.input(f"saved_{n}", self._stacked(node.meta["val"])) for n, node in enumerate(saved.stacked)]
-        kept += [build.input(f"slices_{n}", self._examples[_place(node)]) for n, node in enumerate(saved.slices)]
+        last = [build.input(f"grad_{place}", self._examples.whole[place]) for place in carried]
+        stacked = [build.input(f"grad_{place}", self._examples.stacked(values[place])) for place in outside]
+        kept = [
+            build.input(f"saved_{n}", self._examples.stacked(node.meta["val"])) for n, node in enumerate(saved.stacked)
+        ]
+        kept += [build.input(f"slices_{n}", self._examples.whole[_place(node)]) for n, node in enumerate(saved.slices)]
         first = roles.carried + roles.slices
         every = {
-            place: build.input(f"constant_{place}", self._examples[place])
+            place: build.input(f"constant_{place}", self._examples.whole[place])
             for place in range(first, first + roles.constant)
         }
         copies: dict[Node, Node] = {}
@@ -166,11 +195,14 @@ class Differentiated:
             if node.op == "placeholder" and _place(node) in every:
                 copies[node] = every[_place(node)]
         for node in _needed_for(once, saved.invariants):
-            copies[node] = build.graph.node_copy(node, copies.__getitem__)
-        start = [*last, *(_zeros(build.graph, self._examples[place]) for place in constants)]
+            copies[node] = (
+                build.constant(once, node) if node.op == "get_attr" else build.graph.node_copy(node, copies.__getitem__)
+            )
+        start = [*last, *(_zeros(build.graph, self._examples.whole[place]) for place in constants)]
         additional = tuple(copies[node] for node in (*saved.constants, *saved.invariants))
-        shapes = [self._examples[place] for place in (*carried, *constants, *slices)]
-        results = build.loop(reverse_scan, (start, [*kept, *stacked], additional, self.length), shapes)
+        shapes = [self._examples.whole[place] for place in (*carried, *constants, *slices)]
+        taken = (start, [*kept, *stacked], additional, self._examples.length, not self.reverse)
+        results = build.loop(graph_scan, taken, shapes)
         order = {place: node for place, node in zip((*carried, *constants, *slices), results, strict=True)}
         return build.module([order[place] for place in sorted(order)])
 
@@ -178,9 +210,13 @@ class Differentiated:
 class _Builder:
     """A graph around one loop."""
 
-    def __init__(self, body: GraphModule) -> None:
+    def __init__(self, body: GraphModule, condition: GraphModule | None = None) -> None:
         self._root = torch.nn.Module()
         self._root.body = body
+        self._bodies = ["body"]
+        if condition is not None:
+            self._root.condition = condition
+            self._bodies = ["condition", "body"]
         self.graph = Graph()
 
     def input(self, name: str, value: torch.Tensor) -> Node:
@@ -188,8 +224,13 @@ class _Builder:
         node.meta["val"] = value
         return node
 
+    def constant(self, module: GraphModule, node: Node) -> Node:
+        name = f"constant_{node.target}"
+        setattr(self._root, name, getattr(module, str(node.target)))
+        return self.graph.get_attr(name)
+
     def loop(self, kind: Any, arguments: tuple[Any, ...], values: Sequence[torch.Tensor]) -> list[Node]:
-        call = self.graph.call_function(kind, (self.graph.get_attr("body"), *arguments))
+        call = self.graph.call_function(kind, (*map(self.graph.get_attr, self._bodies), *arguments))
         call.meta["val"] = tuple(values)
         results = [self.graph.call_function(operator.getitem, (call, place)) for place in range(len(values))]
         for node, value in zip(results, values, strict=True):
@@ -199,6 +240,14 @@ class _Builder:
     def module(self, outputs: Sequence[Node]) -> GraphModule:
         self.graph.output(tuple(outputs))
         return GraphModule(self._root, self.graph)
+
+
+def around_while(condition: GraphModule, body: GraphModule, carried: int) -> GraphModule:
+    """The graph of a while loop: of what is carried first, and of what is the same in every round."""
+    build = _Builder(body, condition)
+    given = [node.meta["val"] for node in body.graph.nodes if node.op == "placeholder"]
+    inputs = [build.input(f"input_{place}", value) for place, value in enumerate(given)]
+    return build.module(build.loop(graph_while, (inputs[:carried], tuple(inputs[carried:])), given[:carried]))
 
 
 def _output(module: GraphModule) -> list[Any]:
@@ -233,7 +282,7 @@ def _needed_for(module: GraphModule, targets: Sequence[Node]) -> list[Node]:
     left = list(targets)
     while left:
         node = left.pop()
-        if node not in found and node.op == "call_function":
+        if node not in found and node.op in ("call_function", "get_attr"):
             found.add(node)
             left += node.all_input_nodes
     return [node for node in module.graph.nodes if node in found]

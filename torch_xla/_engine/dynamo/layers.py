@@ -9,8 +9,10 @@ from torch import nn
 from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
+from ..private import torch as private
 from .bodies import pure_graph
 from .captures import Stage
+from .nesting import is_traced
 from .scanning import Recipe, run, tensors_in, trace
 from .split import text_of
 
@@ -21,6 +23,10 @@ _PLAIN = (bool, int, float, str, tuple, type(None))
 _recipes: "weakref.WeakKeyDictionary[nn.Module, dict[Any, tuple[Recipe, list[str]]]]" = weakref.WeakKeyDictionary()
 
 
+@private.ends_graphs(
+    "scan_layers traces its layers itself, between two graphs. Leave fullgraph=True out, or make the step one program "
+    "by torch_xla.compile(step, full_graph=True)"
+)
 def scan_layers(layers: Iterable[nn.Module], value: Any, partition: Callable[..., Any], is_pure: bool) -> Any:
     """What `value` becomes when it passes through `layers`. Raises `ValueError` if they are not equal."""
     layers = list(layers)
@@ -28,8 +34,8 @@ def scan_layers(layers: Iterable[nn.Module], value: Any, partition: Callable[...
         return value
     own = [dict(_own(layer, layers)) for layer in layers]
     tensors = tensors_in((value, own[0]))
-    key = (len(layers), partition, torch.is_grad_enabled(), *(_kind(each) for each in tensors), *_modes(layers[0]))
-    known = _recipes.setdefault(layers[0], {}) if is_pure else {}
+    key = (len(layers), partition, torch.is_grad_enabled(), *(_kind(each) for each in tensors), *modes_of(layers[0]))
+    known = _recipes.setdefault(layers[0], {}) if is_pure and not is_traced() else {}
     if key not in known:
         require_equal(layers, value)
     stacked = {name: torch.stack([each[name] for each in own]) for name in own[0]}
@@ -47,9 +53,11 @@ def scan_layers(layers: Iterable[nn.Module], value: Any, partition: Callable[...
 
 
 def _body(layer: nn.Module, written: Sequence[str]) -> Callable[..., Any]:
+    found: Any = weakref.ref(layer)  # what is kept of a layer does not keep it
+
     def body(value: Any, slices: tuple[dict[str, torch.Tensor], torch.Tensor]) -> Any:
         own, _ = slices
-        result = functional_call(layer, own, (value,))
+        result = functional_call(found(), own, (value,))
         return result, [own[name] for name in written]
 
     return body
@@ -83,7 +91,8 @@ def _kind(tensor: torch.Tensor) -> Any:
     return tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad
 
 
-def _modes(layer: nn.Module) -> tuple[Any, ...]:
+def modes_of(layer: nn.Module) -> tuple[Any, ...]:
+    """What decides, besides its arguments, what a module computes."""
     autocast = torch.is_autocast_enabled("xla")
     training = tuple(each.training for each in layer.modules())
     return (training, autocast and torch.get_autocast_dtype("xla"), torch.get_default_dtype())

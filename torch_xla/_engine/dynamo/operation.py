@@ -17,6 +17,7 @@ from ..lowering import fx, fx_calls
 from ..lowering.registry import Promotion, Rule, add_rule, rule_of
 from ..record.device import Device, device_for
 from ..record.storage import snapshot, value_of
+from ..uninterrupted import uncollected
 from ..view.geometry import Geometry
 from .split import Parts
 
@@ -131,6 +132,7 @@ class Operation:
             specs.append(spec_of(size, stride, promised.dtype))
         return tuple(specs)
 
+    @uncollected
     def _worked_out(self, template: list[Any], specs: tuple[Spec, ...], arguments: list[Any]) -> tuple[Spec, ...]:
         numbers = [each for each in arguments if isinstance(each, float)]
 

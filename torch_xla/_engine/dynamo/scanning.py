@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..private import torch as private
 from ..private.dynamo import default_partition as default_partition
-from .backend import compile_whole
+from . import branches as branches
 from .bodies import pure_graph
 from .captures import Stage, with_captured
-from .differentiation import Differentiated, Roles
-from .loops import check_carried
+from .differentiation import Roles
+from .loops import check_carried, on_device
+from .nesting import is_traced as is_traced
+from .scan_function import Loop
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,7 @@ class Recipe:
     written: int
     roles: Roles
     graph: Any = None  # the body as a graph, where it computes gradients itself, which no loop traces
-    plain: Any = None
-    differentiated: Differentiated | None = None
+    loop: Loop | None = None
 
     def body(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """One round as a pure function: of what is carried, slices and constants, to what is carried and outputs."""
@@ -77,13 +77,12 @@ def trace(function: Callable[..., Any], init: Any, xs: Any) -> Recipe:
     nested_init, nested_xs = Nested.of(init), Nested.of(xs)
     stage = Stage()
     carry = [stage.describe(each) for each in tensors_in(init)]
-    described = [stage.describe(each) for each in tensors_in(xs)]
-    with stage.mode:
-        slices = [each[0].clone() for each in described]
-    result = stage.run(function, nested_init.fill([each.clone() for each in carry]), nested_xs.fill(slices))
+    slices = [stage.describe_slice(each) for each in tensors_in(xs)]
+    given = nested_init.fill([stage.describe(each) for each in carry]), nested_xs.fill(slices)
+    result = stage.run(function, *given)
     if not isinstance(result, tuple) or len(result) != 2:
         raise ValueError(f"the body of scan must return (carry, y); it returned a {type(result).__name__}: {result!r}")
-    check_carried("scan", carry, Nested.of(init).tree, result[0])
+    check_carried("scan", pytree.tree_leaves(nested_init.fill(carry)), nested_init.tree, result[0])
     captured, places = stage.captured, set(stage.written)
     ordered = [captured[place] for place in sorted(places)]
     ordered += [each for place, each in enumerate(captured) if place not in places]
@@ -107,63 +106,11 @@ def run(recipe: Recipe, init: Any, xs: Any, partition: Callable[..., Any]) -> tu
     """The last carry and the stacked outputs."""
     written = recipe.captured[: recipe.written]
     tensors = [*tensors_in(init), *written, *tensors_in(xs), *recipe.captured[recipe.written :]]
-    tensors = [each if each.device.type == "xla" else each.to("xla") for each in tensors]
-    if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
-        results = _Scan.apply(_differentiated(recipe, tensors, partition), *tensors)
-    else:
-        if recipe.plain is None:
-            recipe.plain = _without_gradients(recipe, tensors)
-        with torch.no_grad():
-            results = recipe.plain([each.detach() for each in tensors])
+    if recipe.loop is None:
+        recipe.loop = Loop(recipe.body, recipe.roles)
+    results = recipe.loop.run([on_device(each) for each in tensors], partition)
     carried = len(recipe.init.places)
     for tensor, value in zip(written, results[carried : recipe.roles.carried], strict=True):
         with torch.no_grad():
             tensor.copy_(value)
     return recipe.init.fill(results[:carried]), recipe.ys.fill(results[recipe.roles.carried :])
-
-
-def _without_gradients(recipe: Recipe, tensors: Sequence[torch.Tensor]) -> Callable[..., Any]:
-    roles = recipe.roles
-
-    def whole(*given: torch.Tensor) -> Any:
-        carried, rest = list(given[: roles.carried]), given[roles.carried :]
-        return tuple(private.scan(recipe.body, carried, list(rest[: roles.slices]), tuple(rest[roles.slices :])))
-
-    return compile_whole(pure_graph(whole, tensors), kind="scan")
-
-
-def _differentiated(recipe: Recipe, tensors: Sequence[torch.Tensor], partition: Callable[..., Any]) -> Differentiated:
-    carried = len(recipe.init.places)
-    needed = [
-        (each.is_floating_point() or each.is_complex())
-        if place < carried
-        else place >= recipe.roles.carried and each.requires_grad
-        for place, each in enumerate(tensors)
-    ]
-    known = recipe.differentiated
-    if known is None or known.needed != tuple(needed):
-        known = Differentiated(recipe.body, recipe.roles, tensors, needed, partition)
-        recipe.differentiated = known
-    return known
-
-
-class _Scan(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, loop: Differentiated, *tensors: torch.Tensor) -> Any:
-        found = loop.forward([each.detach() for each in tensors])
-        results, saved = tuple(found[: loop.outputs]), found[loop.outputs :]
-        ctx.loop = loop
-        ctx.save_for_backward(*loop.to_save(tensors, saved))
-        ctx.mark_non_differentiable(*(each for place, each in enumerate(results) if place not in loop.differentiable))
-        ctx.set_materialize_grads(True)
-        return results
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        loop: Differentiated = ctx.loop
-        carried = [place for place in range(loop.roles.carried) if loop.needed[place]]
-        outside = [place for place in loop.differentiable if place >= loop.roles.carried]
-        found = loop.backward([*(grads[place] for place in (*carried, *outside)), *ctx.saved_tensors])
-        results = iter(found)
-        return (None, *(next(results) if need else None for need in loop.needed))

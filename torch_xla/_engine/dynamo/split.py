@@ -181,7 +181,9 @@ def _extract(module: GraphModule, parts: Parts) -> GraphModule:
 
 def _fingerprint(module: GraphModule) -> str:
     # What the operation does, in a name that is the same in every process: programs are found again by it.
-    return hashlib.sha256(text_of(module).encode()).hexdigest()[:16]
+    text = text_of(module)
+    # A function of JAX in it may have a name that holds in this process alone; then so has the graph.
+    return hashlib.sha256(text.encode()).hexdigest()[:16] + " at 0x0" * (" at 0x0" in text)
 
 
 def text_of(module: GraphModule) -> str:

@@ -1,1 +1,4 @@
-"""Execute: a program and buffers become buffers. Starts the device and does not wait for it."""
+"""Execute: a program and buffers become buffers. Starts the device and does not wait for it.
+
+Doors: closures, executor, room, waiting.
+"""

@@ -29,7 +29,6 @@ from .. import config, metrics
 from ..client import coordination, peers, processes
 from ..client.peers import Watch
 from ..compile.program import Program
-from ..graph import text
 from ..graph.plan import Operand, Plan
 from ..metrics import lines
 from ..metrics.lines import Line
@@ -219,8 +218,9 @@ def _parts_of(program: Program) -> list[Part]:
 def _of_a_mesh(program: Program) -> Part:
     """XLA puts the collectives into a program that it divides: the processes of a mesh must run all of it alike."""
     group = program.target.processes
-    size, word = len(program.graph.operations), text.digest(program.graph).hex()
-    return Part(group, ",".join(map(str, group)), [f"a divided program of {size} operations ({word})"], [size - 1])
+    size = len(program.graph.operations)
+    words = f"a divided program of {size} operations ({program.key.digest})"
+    return Part(group, ",".join(map(str, group)), [words], [size - 1])
 
 
 def _in_words(plan: Plan) -> str:
@@ -376,6 +376,7 @@ def look_for_the_missing(watch: Watch, seconds: float) -> None:
     watch.declare(
         f"Process {watch.place.index} waited {seconds:.0f} s in a collective for process"
         f"{'es' if len(missing) > 1 else ''} {names}, which did not come. XLA_COLLECTIVE_TIMEOUT sets how long to "
-        f"wait.\n{told}"
+        "wait. Who reads a value (`item()`, `print`) waits for the collectives behind it: the others have to read it "
+        f"too, or to end their step, before they wait for anything else.\n{told}"
     )
     raise watch.error()

@@ -12,13 +12,14 @@ import jax
 import numpy as np
 
 from .. import dtypes, metrics
+from ..client import buffers as client
 from ..client import host_heap
 from ..client.placeholder import Placeholder
 from ..client.platform import refuse_fork
 from ..client.target import Target
-from ..compile.program import Program
+from ..compile.program import Program, blame
 from ..errors import ExecutionError, OutOfMemory
-from ..graph.effect import Kind
+from ..graph.effect import ASSERTION, Kind, message_of
 from ..graph.plan import Plan
 from ..graph.tape import Value, set_buffer
 from ..lowering import value_checks
@@ -26,7 +27,7 @@ from ..metrics import events, lines
 from ..metrics.events import Cause
 from ..metrics.lines import Line
 from ..private import jax as private
-from ..uninterrupted import run_through
+from ..uninterrupted import run_through, without_collecting
 from . import agreement, progress, room, waiting
 from .offending import tell_hlo
 
@@ -52,8 +53,8 @@ class _Flight:
         self.started: deque[tuple[int, list[Any], Program, Sequence[float | int], SourceLines]] = deque(maxlen=32)
         # The bytes that each program which may still run allocated, and outputs that tell when it has ended.
         self.running: deque[tuple[int, list[Any]]] = deque()
-        # What assertions and checks of values found, with what they do and where they stand.
-        self.reports: deque[tuple[Any, Plan, Line | None]] = deque()
+        # What assertions and checks of values found, with what they do, where they stand and the assertion's message.
+        self.reports: deque[tuple[Any, Plan, Line | None, int]] = deque()
 
 
 _flights: dict[Target, _Flight] = {}
@@ -99,12 +100,14 @@ def run(
     cause: Cause,
     source_lines: SourceLines,
     around: Around = ALONE,
+    is_first: bool = False,
 ) -> None:
     """Starts `program`, and gives its outputs to `values`. `cause` and `source_lines` are for listeners and errors.
 
+    With `is_first` it was compiled for this run: it is not counted as found.
     An interrupt takes effect before it starts, or when the values have their buffers: it may have taken its inputs'.
     """
-    global _step, _latest
+    global _step
     refuse_fork()
     is_exchange = len(program.target.processes) > 1
     if is_exchange:
@@ -112,34 +115,23 @@ def run(
     runs_again = program.compiled_for(numbers)
     if not runs_again:
         _compile(program, buffers, numbers, cause, source_lines())
-    elif not program.is_awaited:
+    elif not is_first:
         _cached.value += 1
-    program.is_awaited = False
     if not program.fits:
         _look_for_room(program, numbers, source_lines)
-    flight = _latest = _flights.get(program.target) or _flights.setdefault(program.target, _Flight())
-    is_counted = program.bytes >= _COUNTED and program.target.is_host
-    begins = time.perf_counter_ns()
-    if is_counted:
-        _make_room(flight.running, program.allocates)
-        if runs_again:
-            host_heap.keep_memory(program.allocates)
-    start = time.perf_counter_ns()
-    _waiting.add(start - begins)
-    _executed.value += 1
-    outputs, ends = list[jax.Array](), list[jax.Array]()
-    flight.started.append((_step, ends, program, numbers, source_lines))
-    if is_counted:
-        flight.running.append((program.allocates, ends))
-    reported = _reported(program, flight, outputs, source_lines) if program.reports else ()
+    if program.is_limited:
+        waiting.for_turn(len(program.stages or (program,)))
+    start, ends, flight = _enter(program, numbers, source_lines, runs_again)
+    outputs = list[jax.Array]()
+    reported = _reported(program, flight, outputs, numbers, source_lines) if program.reports else ()
     try:
         try:
             started = program.start(buffers, numbers, keys)
-            run_through(_run(program, started, values, outputs, ends, reported, around))
+            without_collecting(_run(program, started, values, outputs, ends, reported, around))
         except (TypeError, jax.errors.JaxRuntimeError):
             # Under XLA_USE_BF16, set after some values were already on the device, those have another dtype.
             started = program.start(_converted(program, buffers), numbers, keys)
-            run_through(_run(program, started, values, outputs, ends, reported, around))
+            without_collecting(_run(program, started, values, outputs, ends, reported, around))
     except BaseException as error:
         if not outputs:
             run_through(around.undo)
@@ -154,6 +146,35 @@ def run(
         _raise_failed(flight)
     if events.closely:
         _tell_run(program, numbers, cause, start)
+
+
+def _enter(
+    program: Program, numbers: Sequence[float | int], source_lines: SourceLines, runs_again: bool
+) -> tuple[int, list[jax.Array], _Flight]:
+    """Puts a program among those of its target, when there is room for what it takes on the host.
+
+    Gives the time by then, the list for what tells that the program has ended, and the others.
+    """
+    global _latest
+    flight = _latest = _flights.get(program.target) or _flights.setdefault(program.target, _Flight())
+    is_large = program.bytes >= _COUNTED
+    is_counted = is_large and program.target.is_host
+    if is_large:
+        _leave_ended(flight)
+        _forget_ended(flight.running)
+    begins = time.perf_counter_ns()
+    if is_counted:
+        _make_room(flight.running, program.allocates)
+        if runs_again:
+            host_heap.keep_memory(program.allocates)
+    start = time.perf_counter_ns()
+    _waiting.add(start - begins)
+    _executed.value += 1
+    ends = list[jax.Array]()
+    flight.started.append((_step, ends, program, numbers, source_lines))
+    if is_counted:
+        flight.running.append((program.allocates, ends))
+    return start, ends, flight
 
 
 def _look_for_room(program: Program, numbers: Sequence[float | int], source_lines: SourceLines) -> None:
@@ -198,13 +219,21 @@ def _run(
     )
 
 
-def _reported(program: Program, flight: _Flight, outputs: list[jax.Array], source_lines: SourceLines) -> Iterable[Any]:
+def _reported(
+    program: Program,
+    flight: _Flight,
+    outputs: list[jax.Array],
+    numbers: Sequence[float | int],
+    source_lines: SourceLines,
+) -> Iterable[Any]:
     """Keeps what assertions found until somebody waits, when it is run through."""
     operations, where = program.graph.operations, source_lines()
-    plans = [operations[index].plan for _, index in program.reports]
+    reporting = [operations[index] for _, index in program.reports]
+    plans = [each.plan for each in reporting]
+    said = [int(numbers[each.first_number]) if each.plan.effect is ASSERTION else -1 for each in reporting]
     found = [where[index] if index < len(where) else None for _, index in program.reports]
     taken = map(outputs.__getitem__, [place for place, _ in program.reports])
-    return map(flight.reports.append, zip(taken, plans, found, strict=True))
+    return map(flight.reports.append, zip(taken, plans, found, said, strict=True))
 
 
 def prepare(
@@ -242,10 +271,10 @@ def _compile(
     )
     events.ask(compilation)
     try:
-        with progress.told(len(program.graph.operations), compilation.frames):
+        with progress.told(len(program.graph.operations), compilation.frames), host_heap.compiling():
             sizes = program.compile_for(numbers)
     except jax.errors.JaxRuntimeError as error:
-        raise _failure_of(program, numbers, error, f"the compilation of step {_step}", source_lines) from error
+        raise _refusal_of(program, numbers, error, source_lines) from error
     seconds = time.perf_counter() - start
     if seconds > _LEAVES_MEMORY:
         host_heap.release_memory()
@@ -300,16 +329,48 @@ def _wait(flight: _Flight) -> None:
         try:
             first = flight.started[0]
         except IndexError:
+            _forget_ended(flight.running)
             return
         step, ends, program, numbers, source_lines = first
         try:
             waiting.until_ready(_still_there(ends))
             if program.graph.effects:
-                jax.effects_barrier()
+                client.wait_for_callbacks()
         except jax.errors.JaxRuntimeError as error:
             _leave(flight.started, first)
             raise _failure_of(program, numbers, error, f"step {step}", source_lines()) from error
         _leave(flight.started, first)
+
+
+def _leave_ended(flight: _Flight) -> None:
+    """Lets go of programs that have ended well: the smallest of their outputs may be large."""
+    started = flight.started
+    while started:
+        try:
+            first = started[0]
+        except IndexError:
+            return  # another thread was faster
+        _, ends, program, _, _ = first
+        left = _still_there(ends)
+        if not ends or program.graph.effects or not all([end.is_ready() for end in left]):
+            return
+        try:
+            waiting.until_ready(left)
+        except jax.errors.JaxRuntimeError:
+            return  # whoever waits is told
+        _leave(started, first)
+
+
+def _forget_ended(running: "deque[Any]") -> None:
+    """Lets go of counted programs that have ended."""
+    while running:
+        try:
+            first = running[0]
+        except IndexError:
+            return
+        if not all([end.is_ready() for end in _still_there(first[1])]):
+            return
+        _leave(running, first)
 
 
 def _leave(started: "deque[Any]", waited_for: Any) -> None:
@@ -336,21 +397,20 @@ def _raise_failed(flight: _Flight) -> None:
             first = flight.reports[0]
         except IndexError:
             return  # another thread looks at the last
-        array, plan, line = first
+        array, plan, line, message = first
         waiting.until_ready([array])
-        found = np.asarray(array)
+        found = client.get(array)
         if plan.effect is not None and plan.effect.kind is Kind.CHECK:
             error = value_checks.complaint(plan, found, None if line is None else lines.text(line))
         else:
-            error = None if found else _broken(plan, line)
+            error = None if found else _broken(message_of(message), line)
         if error is not None:
             flight.reports.clear()  # on the CPU nothing that comes later would have been looked at
             raise error
         _leave(flight.reports, first)
 
 
-def _broken(plan: Plan, line: Line | None) -> RuntimeError:
-    message = plan.effect.message if plan.effect is not None else ""
+def _broken(message: str, line: Line | None) -> RuntimeError:
     return RuntimeError(f"{message}\n  asserted at {lines.text(line)}" if line is not None else message)
 
 
@@ -373,6 +433,25 @@ def _failure_of(
     )
 
 
+def _refusal_of(
+    program: Program, numbers: Sequence[float | int], error: Exception, source_lines: Sequence[Line | None]
+) -> RuntimeError | KeyboardInterrupt:
+    """What a user sees of an error of XLA's compiler: with the operation that it cannot do, if it is one."""
+    found = _failure_of(program, numbers, error, f"the compilation of step {_step}", source_lines)
+    if type(found) is not ExecutionError:
+        return found
+    with progress.told(len(program.graph.operations), lines.user_lines(events.ALL_FRAMES)), host_heap.compiling():
+        culprit = program.culprit(numbers)
+    if culprit is not None:
+        found = ExecutionError(str(found).replace(_ALL_IS_LEFT, _REST_IS_LEFT))
+        blame(found, *culprit, str(error).strip())
+    return found
+
+
+_ALL_IS_LEFT = "The tensors of this step are still described, so it can be tried again."
+_REST_IS_LEFT = "What needs this operation is lost; the other tensors of this step are still described."
+
+
 def failure(
     error: Exception, where: str, origin: str, program: Program | None = None, numbers: Sequence[float | int] = ()
 ) -> ExecutionError:
@@ -382,10 +461,7 @@ def failure(
     compiled = program if program is not None and program.compiled_for(numbers) else None
     largest = room.explain(compiled, numbers) if kind is OutOfMemory else ""
     advice = f"{room.ADVICE}\n" if kind is OutOfMemory else ""
-    return kind(
-        f"The device failed in {where}: {text.strip()}\n{advice}"
-        f"The tensors of this step are still described, so it can be tried again.\n{largest}{origin}"
-    )
+    return kind(f"The device failed in {where}: {text.strip()}\n{advice}{_ALL_IS_LEFT}\n{largest}{origin}")
 
 
 def _converted(program: Program, buffers: Sequence[jax.Array]) -> list[jax.Array]:
@@ -395,5 +471,4 @@ def _converted(program: Program, buffers: Sequence[jax.Array]) -> list[jax.Array
     wanted = [dtypes.to_jax(dtypes.on_device(spec.dtype)) for spec in program.graph.inputs]
     if all(b.dtype == dtype for b, dtype in zip(buffers, wanted, strict=True)):
         raise
-    with jax.enable_x64(True):
-        return [b if b.dtype == dtype else b.astype(dtype) for b, dtype in zip(buffers, wanted, strict=True)]
+    return list(map(client.converted, buffers, wanted))

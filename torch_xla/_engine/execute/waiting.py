@@ -6,19 +6,20 @@ when a process declares a fault, and Ctrl-C reaches it. Who has waited for long 
 """
 
 import atexit
+import contextlib
 import logging
 import os
 import queue
 import sys
 import threading
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 
 from .. import config
-from ..client import peers
+from ..client import buffers, launches, peers
 from ..errors import PeerError
 from . import agreement
 
@@ -50,7 +51,7 @@ class _Waiter:
             request = self.requests.get()
             try:
                 jax.block_until_ready(request.arrays)
-            except Exception as error:
+            except Exception as error:  # raised by whoever waits
                 request.error = error
             request.has_ended = True
             request.done.set()
@@ -65,18 +66,18 @@ _idle: list[_Waiter] = []
 _stuck: list[_Request] = []
 
 
-def until_ready(arrays: Iterable[Any]) -> None:
+def until_ready(arrays: Sequence[Any]) -> None:
     """Waits until the arrays are there. Raises what computing them raised.
 
     In a program of several processes it raises `PeerError` if one of them declares a fault, as soon as it does.
     """
     watch = peers.watch()
     if watch is None:
-        jax.block_until_ready(arrays)
+        buffers.wait(arrays)
         return
     wanted = [array for array in arrays if not array.is_ready()]
     if not wanted:
-        jax.block_until_ready(arrays)  # which raises, if it failed
+        buffers.wait(arrays)  # which raises, if it failed
         return
     request = _Request(wanted)
     try:
@@ -91,6 +92,27 @@ def until_ready(arrays: Iterable[Any]) -> None:
         watch.woken.discard(request.done)
         if not request.has_ended:  # a fault, or an interrupt
             _stuck.append(request)
+
+
+class _Run(NamedTuple):
+    """A run as something to wait for; JAX waits for what a tuple holds."""
+
+    token: Any
+
+    def is_ready(self) -> bool:
+        """Nobody can tell without waiting."""
+        return False
+
+
+def for_turn(count: int) -> None:
+    """Waits until so many runs on several devices of this host may begin, one after the other (`client/launches`)."""
+    for place in range(min(count, launches.MOST)):
+        run = launches.last[place]
+        if run is launches.NEVER:
+            continue
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            until_ready([_Run(run)])
+        launches.forget(place, run)
 
 
 def _wait_for(request: _Request, watch: peers.Watch) -> None:

@@ -132,11 +132,11 @@ def save(bundle: StableHLOModelBundle, directory: str | os.PathLike[str], with_w
         (root / name).mkdir(parents=True, exist_ok=True)
     shutil.copyfile(alone.__file__, root / "load.py")
     for function in bundle.stablehlo_funcs:
-        stem = root / "functions" / function.meta.name
-        stem.with_suffix(".meta").write_text(json.dumps(function.meta, cls=StableHLOJSONSerializer, indent=1))
-        stem.with_suffix(".bytecode").write_bytes(function.bytecode)
+        stem = str(root / "functions" / function.meta.name)  # which may have a dot in it
+        Path(f"{stem}.meta").write_text(json.dumps(function.meta, cls=StableHLOJSONSerializer, indent=1))
+        Path(f"{stem}.bytecode").write_bytes(function.bytecode)
         if with_text and function.text is not None:
-            stem.with_suffix(".mlir").write_text(function.text)
+            Path(f"{stem}.mlir").write_text(function.text)
     for number, constant in enumerate(bundle.additional_constants):
         np.save(root / "constants" / f"{number}.npy", np.asarray(constant))
     if with_weights:

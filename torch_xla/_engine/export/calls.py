@@ -10,6 +10,7 @@ import torch
 from jax.export import Exported
 from torch.utils import _pytree as pytree
 
+from ..client import buffers
 from ..interop import arrays, functions
 from . import modules
 from .bundle import StableHLOFunc, StableHLOModelBundle, VariableType, arguments_of
@@ -106,7 +107,7 @@ class Model:
         known = self._uploaded.get(key)
         if known is None or known[0] is not source:
             with jax.enable_x64(True):
-                tensor = arrays.from_jax(jax.numpy.asarray(np.asarray(source)))
+                tensor = arrays.from_jax(buffers.of_array(np.asarray(source)))
             known = self._uploaded[key] = source, tensor
         return known[1]
 

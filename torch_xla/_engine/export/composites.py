@@ -1,6 +1,7 @@
 """Marked parts of a graph as composites of StableHLO: one operation by name, with what it stands for beside it."""
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,6 +60,8 @@ def _marked(module: GraphModule) -> list[_Composite]:
         if attributes:
             composite.attributes.update(json.loads(attributes))
     for (name, _), composite in found.items():
+        if not re.fullmatch(r"[a-zA-Z]\w*(\.[\w$]+)+", name):
+            raise ValueError(f"the name of a composite has a namespace, such as 'my.net'; got {name!r}")
         for kind, marks in (("inputs", composite.inputs), ("outputs", composite.outputs)):
             if sorted(marks) != list(range(len(marks))) or not marks:
                 raise ValueError(

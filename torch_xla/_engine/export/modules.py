@@ -14,6 +14,7 @@ from jax.extend.mlir.dialects import stablehlo
 from .. import dtypes
 from ..client import platform
 from ..private import jax as private
+from ..uninterrupted import uncollected
 from . import alone
 
 # What MLIR calls PyTorch's dtypes.
@@ -75,6 +76,7 @@ def text_of(module: bytes, with_lines: bool) -> str:
         return str(parsed.operation.get_asm(enable_debug_info=with_lines))
 
 
+@uncollected
 def exported(module: str | bytes) -> Exported:
     """A module as what `jax.export` calls, with the function `main` of static shapes."""
     artifact = portable(module)

@@ -18,6 +18,7 @@ from .. import dtypes, precision
 from ..client import platform
 from ..lowering import decompositions, fx
 from ..lowering.views import read_view
+from ..uninterrupted import uncollected
 from ..view.geometry import Geometry
 from . import modules
 from .bundle import (
@@ -57,14 +58,14 @@ def convert(program: ExportedProgram, options: Options, name: str = "forward") -
     with warnings.catch_warnings():
         # PyTorch copies its own structures in a way that it warns of.
         warnings.filterwarnings("ignore", message=".*LeafSpec.*deprecated", category=FutureWarning)
-        lowered = program.run_decompositions({**decompositions.table(), torch.ops.aten.view.default: _view})
-    _read_by_strides(lowered.graph_module)
+        lowered = program.run_decompositions({**decompositions.table(), torch.ops.aten.view.default: copying_view})
+    read_by_strides(lowered.graph_module)
     module = with_composites(lowered.graph_module)
     foreign = _admit_foreign(module, options.foreign_operators)
     inputs = _inputs(lowered, module, options)
     outputs = _outputs(lowered)
     draws = fx.draws(module)
-    described, constraints = _described(lowered, inputs.nodes)
+    described, constraints = described_by(lowered, inputs.nodes)
     if draws:
         warnings.warn(
             "the exported program draws random numbers, the same at every call: its last constant is the key they come "
@@ -98,11 +99,12 @@ def convert(program: ExportedProgram, options: Options, name: str = "forward") -
     return StableHLOModelBundle(weights, inputs.constants, [StableHLOFunc(meta, artifact, text, exported)])
 
 
-def _view(tensor: torch.Tensor, size: Sequence[Any]) -> Any:
+def copying_view(tensor: torch.Tensor, size: Sequence[Any]) -> Any:
     """A view as it was traced; a copy where another decomposition in front of it left its memory in another order."""
-    static = all(isinstance(n, int) for n in (*tensor.shape, *tensor.stride(), *size))
-    if not static or tensor.is_contiguous():
+    if tensor.is_contiguous():
         return NotImplemented
+    if not all(isinstance(n, int) for n in (*tensor.shape, *tensor.stride(), *size)):
+        return tensor.clone(memory_format=torch.contiguous_format).view(size)
     try:
         torch.empty_strided(tensor.shape, tensor.stride(), device="meta").view(size)
     except (RuntimeError, ValueError):
@@ -110,7 +112,7 @@ def _view(tensor: torch.Tensor, size: Sequence[Any]) -> Any:
     return NotImplemented
 
 
-def _read_by_strides(module: GraphModule) -> None:
+def read_by_strides(module: GraphModule) -> None:
     """Makes `as_strided` a read of what its operand's memory holds, which is known where the operand fills it."""
     for node in module.graph.nodes:
         if node.target is torch.ops.aten.as_strided.default:
@@ -148,11 +150,11 @@ def _inputs(program: ExportedProgram, module: GraphModule, options: Options) -> 
             position += 1
         elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
             known = program.state_dict if target in program.state_dict else program.constants
-            found.weights[target] = _array(known[target])
+            found.weights[target] = dtypes.to_numpy(known[target].cpu())
             found.nodes.append(node)
             found.locations.append(InputLocation.parameter(target))
         elif spec.kind is InputKind.CONSTANT_TENSOR:
-            constant = _array(program.constants[target])
+            constant = dtypes.to_numpy(program.constants[target].cpu())
             if options.inline_constants:
                 found.baked[node] = constant
                 continue
@@ -200,15 +202,8 @@ def _outputs(program: ExportedProgram) -> _Outputs:
     return found
 
 
-def _array(tensor: torch.Tensor) -> np.ndarray:
-    host = tensor.detach().cpu().contiguous()
-    dtype = dtypes.to_jax(host.dtype)
-    if dtype.kind == "V" or dtype.name.startswith(("bfloat", "float8")):
-        return host.view(torch.uint8 if dtype.itemsize == 1 else torch.uint16).numpy().view(dtype)
-    return host.numpy()
-
-
-def _described(program: ExportedProgram, nodes: Sequence[Node]) -> tuple[list[jax.ShapeDtypeStruct], list[str]]:
+def described_by(program: ExportedProgram, nodes: Sequence[Node]) -> tuple[list[jax.ShapeDtypeStruct], list[str]]:
+    """What the nodes take, with symbolic sizes of one scope, and what is known of those."""
     values = [node.meta["val"] for node in nodes]
     symbols = sorted(
         {str(s) for v in values for n in v.shape if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols}
@@ -259,6 +254,7 @@ def _function(module: GraphModule, inputs: _Inputs, places: Sequence[int], draws
     return function
 
 
+@uncollected
 def _export(
     function: Callable[..., Any], described: Sequence[Any], where: tuple[Sequence[str], Sequence[str]], name: str
 ) -> Exported:

@@ -1,9 +1,11 @@
 """What takes the place of what: a parameter and the parameter after the step should be one memory, in which XLA updates
 it. Paired otherwise, a value is copied away before another is written over it.
+
+This follows from a graph alone. Whether an input may be given away is another question (`record/ownership.py`).
 """
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -65,6 +67,29 @@ def _by_position(plan: Plan) -> tuple[int, ...]:
 
 def _alike(one: Any, other: Any) -> bool:
     return bool(one.size == other.size and one.dtype is other.dtype)
+
+
+def takers(graph: Graph, candidates: Iterable[int], first: Container[int]) -> tuple[int, ...]:
+    """Those of the inputs at `candidates` whose memory an output of the same form can take; `first` come first."""
+    specs = graph.specs
+    room = Counter((specs[slot].size, specs[slot].dtype) for slot in graph.outputs)
+    found: list[int] = []
+    for index in sorted(candidates, key=lambda each: each not in first):
+        form = specs[index].size, specs[index].dtype
+        if room[form]:
+            room[form] -= 1
+            found.append(index)
+    return tuple(sorted(found))
+
+
+def given_to_successors(graph: Graph, ending: Sequence[bool], successor: dict[int, int]) -> tuple[int, ...]:
+    """Those of the inputs that are `ending` whose memory their `successor` can take, one for each output."""
+    heirs: dict[int, int] = {}
+    for index, ends in enumerate(ending):
+        output = successor.get(index)
+        if ends and output is not None and _alike(graph.inputs[index], graph.specs[graph.outputs[output]]):
+            heirs.setdefault(output, index)
+    return tuple(sorted(heirs.values()))
 
 
 def in_order(graph: Graph, donated: Sequence[int], successor: dict[int, int]) -> list[int]:

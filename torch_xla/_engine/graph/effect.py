@@ -1,5 +1,6 @@
 """What an operation does besides computing its results."""
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -20,8 +21,6 @@ class Effect:
     kind: Kind
     # Of a collective: which replicas exchange with which, each in one group; none: all with all.
     groups: tuple[tuple[int, ...], ...] = ()
-    # Of an assertion: what is said if it does not hold.
-    message: str = ""
 
     @property
     def is_collective(self) -> bool:
@@ -37,13 +36,35 @@ class Effect:
 CALLBACK = Effect(Kind.CALLBACK)
 CHECK = Effect(Kind.CHECK)
 
+# The effect of an operation whose result, a bool without dimensions, must be true: else its message is raised the next
+# time the host waits for the device. The message is the first number of the operation, lest another one makes another
+# program.
+ASSERTION = Effect(Kind.ASSERTION)
 
-def assertion(message: str) -> Effect:
-    """The effect of an operation whose result, a bool without dimensions, must be true: else `message` is raised.
+# The messages of assertions by their numbers, the one used last at the end; and the other way round.
+_messages: "OrderedDict[int, str]" = OrderedDict()
+_numbers: dict[str, int] = {}
+_MOST_MESSAGES = 1 << 14
+_next = 0
 
-    That happens the next time the host waits for the device.
-    """
-    return Effect(Kind.ASSERTION, message=message)
+
+def number_of(message: str) -> int:
+    """The number that stands for a message of an assertion, also the next time unless many others came meanwhile."""
+    global _next
+    number = _numbers.get(message)
+    if number is None:
+        number, _next = _next, _next + 1
+        _messages[number], _numbers[message] = message, number
+        while len(_messages) > _MOST_MESSAGES:
+            _numbers.pop(_messages.popitem(last=False)[1], None)
+    else:
+        _messages.move_to_end(number)
+    return number
+
+
+def message_of(number: int) -> str:
+    """The message with this number."""
+    return _messages.get(number, f"an assertion does not hold (its message left memory after {_MOST_MESSAGES} others)")
 
 
 def collective(groups: tuple[tuple[int, ...], ...] = ()) -> Effect:

@@ -160,9 +160,10 @@ class Cut:
 
 def cut(inputs: dict[int, Spec], operations: Sequence[Operation], chosen: Sequence[int], outputs: Sequence[int]) -> Cut:
     """The graph of the `chosen` operations that gives the slots `outputs`."""
-    used = {slot for index in chosen for slot in operations[index].operands}
-    used.update(outputs)
-    kept = [slot for slot in inputs if slot in used]
+    # In the order of their use: where a value entered for an operation that is left out says nothing of the graph.
+    used = dict.fromkeys(slot for index in chosen for slot in operations[index].operands)
+    used.update(dict.fromkeys(outputs))
+    kept = [slot for slot in used if slot in inputs]
     new_slot = {slot: index for index, slot in enumerate(kept)}
     renumbered: list[Operation] = []
     numbers: list[int] = []

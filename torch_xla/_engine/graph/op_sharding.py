@@ -48,11 +48,37 @@ class OpSharding:
         return tiles if self.sharding_type == ShardingType.PARTIAL else tiles[..., None]
 
     def __str__(self) -> str:
-        if self.sharding_type == ShardingType.REPLICATED:
-            return "{replicated}"
+        if self.sharding_type in (ShardingType.REPLICATED, ShardingType.MANUAL):
+            return f"{{{ShardingType(self.sharding_type).name.lower()}}}"
         tiles = np.array(self.tile_assignment)
+        if self.sharding_type == ShardingType.MAXIMAL:
+            return f"{{maximal device={tiles.item()}}}"
         last = " last_tile_dim_replicate" if self.sharding_type == ShardingType.PARTIAL else ""
         return f"{{devices=[{','.join(map(str, tiles.shape))}]{','.join(map(str, tiles.ravel()))}{last}}}"
+
+
+@dataclass(frozen=True, init=False)
+class XlaShardingSpec(OpSharding):
+    """How one tensor on the host is to lie: an `OpSharding`; with `minibatch` it is this process's part of the batch.
+
+    >>> from torch_xla._XLAC import XlaShardingSpec
+    >>> print(XlaShardingSpec(None, [[0], [1]], [], [], 3))
+    {devices=[2,1]0,1}
+    """
+
+    minibatch: bool = False
+
+    def __init__(
+        self,
+        tensor: Any,
+        tile_assignment: Any,
+        group_assignment: Any,
+        replication_groups: Any,
+        sharding_type: int,
+        minibatch: bool = False,
+    ) -> None:
+        super().__init__(tile_assignment, group_assignment, replication_groups, sharding_type)
+        object.__setattr__(self, "minibatch", minibatch)
 
 
 def tiling(mesh: np.ndarray, dims: tuple[tuple[int, ...], ...]) -> OpSharding:

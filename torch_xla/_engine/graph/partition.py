@@ -24,7 +24,7 @@ def _index_of(who: str, shape: Sequence[int], names: Sequence[str] | None, axis:
     if isinstance(axis, str):
         if names and axis in names:
             return list(names).index(axis)
-    elif isinstance(axis, int) and 0 <= axis < len(shape):
+    elif type(axis) is not bool and isinstance(axis, int) and 0 <= axis < len(shape):
         return axis
     raise ValueError(f"{who}(): the mesh has no axis {axis!r}; it has {list(names or range(len(shape)))}")
 

@@ -66,6 +66,11 @@ def interned(plan: Plan) -> Plan:
     return _plans.setdefault((plan.op, arguments, form, plan.effect), plan)
 
 
+def kinds_of(arguments: tuple[Any, ...]) -> tuple[Hashable, ...]:
+    """What tells arguments apart that are equal and not the same: 1, 1.0 and True; 0.0 and -0.0."""
+    return tuple((type(each), repr(each) if isinstance(each, float | complex) else "") for each in arguments)
+
+
 def _kinds(argument: Any) -> Hashable:
     if isinstance(argument, tuple):
         return tuple(map(_kinds, argument))

@@ -13,9 +13,15 @@ class Sharding:
     """
 
     dims: tuple[tuple[int, ...], ...]
+    is_manual: bool = False  # each device has a value of its own, of the whole size
 
     def __str__(self) -> str:
+        if self.is_manual:
+            return "[manual]"
         return f"[{', '.join('.'.join(map(str, axes)) or '-' for axes in self.dims)}]"
+
+
+MANUAL = Sharding((), True)
 
 
 class Free(Enum):

@@ -6,11 +6,13 @@ order. Two steps that do the same give equal lists, and comparing them costs no 
 
 The list, the values, the numbers and the draws grow together: by stores alone, between which nobody is interrupted
 (`uninterrupted`). All of this is in `Tape.append` and `Tape.enter`; `dispatch/kernels.py` holds copies of the first.
+Allocating may collect garbage, whose finalizers may record too, or have the tape evaluated: it has ended then, takes
+nothing more, and who was about to record looks for the next one (`record.storage.record_plan`).
 """
 
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NoReturn
 
 from .plan import Plan
 from .spec import Spec
@@ -25,7 +27,7 @@ class Value:
 
     __slots__ = ("buffer", "contents", "device", "line", "shared", "slot", "spec", "tape")
 
-    # A few integers that came from the host, so that indices can be checked; not set for any other value.
+    # A few elements that came from the host, so that indices and masks can be checked; not set for any other value.
     contents: Any
     # The user's line that made it: file, line, function, or `None`. Not set before it is computed.
     line: Any
@@ -50,15 +52,21 @@ class Value:
 set_buffer: Callable[[Value, Any], None] = vars(Value)["buffer"].__set__
 
 
+class Ended(Exception):
+    """The tape was evaluated before the operation was on it."""
+
+
 class Tape:
     """Operations recorded on one device since its last sync."""
 
     __slots__ = (
         "code",
         "draws",
+        "ended",
         "expected",
         "expected_code",
         "expected_lines",
+        "is_rest",
         "lines",
         "numbers",
         "placed",
@@ -71,11 +79,13 @@ class Tape:
 
     def __init__(
         self,
-        expected: list[Any] | None = None,
+        expected: Sequence[Any] | None = None,
         expected_lines: dict[int, Any] | None = None,
         placed: Callable[[Value], Spec] | None = None,
     ) -> None:
         self.started = perf_counter_ns()  # when its first operand entered
+        self.ended = False  # it was evaluated: another one is in its place
+        self.is_rest = False  # it begins with what an evaluation of a part of another left undone
         self.code: list[Any] = []
         self.placed = placed  # tells the spec of a value with its sharding, where values can have one
         self.values: list[Value] = []
@@ -93,18 +103,27 @@ class Tape:
         self.lines: dict[int, Any] = {}
 
     def enter(self, value: Value, empty: Plan | None = None) -> int:
-        """Gives a value that lies outside this tape a slot in it; `empty` is what uninitialised memory becomes."""
+        """Gives a value that lies outside this tape a slot in it; `empty` is what uninitialised memory becomes.
+
+        A tape that has ended gives none: -1.
+        """
         values = self.values
+        if self.ended:
+            return -1
         if not values:
             self.started = perf_counter_ns()
         if value.buffer is not None:
             entry: Any = value.spec if self.placed is None else self.placed(value)
         elif value.tape is None:
             entry = empty
+        elif isinstance(value.tape, Failed):
+            value.tape.refuse()
         else:
             raise RuntimeError("internal error: a value recorded on another tape was used; please report it")
         entered, kept = (entry,), (value,)
         # From here on nothing is allocated that garbage could be collected for: a finalizer may record, too.
+        if self.ended:
+            return -1
         if value.tape is self:
             return value.slot
         slot = len(values)
@@ -116,19 +135,25 @@ class Tape:
             self.shared += (slot,)
         return slot
 
-    def take_over(self, value: Value) -> int:
-        """`enter` for a value of another tape that has a buffer when this tape is used. The value learns it later."""
+    def take_over(self, value: Value, spec: Spec) -> int:
+        """`enter` for a value of another tape that has a buffer when this tape is used, and then this spec.
+
+        The value learns it later.
+        """
         slot = len(self.values)
         if value.shared:
             self.shared += (slot,)
-        self.code += (value.spec,)
+        self.code += (spec,)
         self.values += (value,)
         return slot
 
     def append(
         self, plan: Plan, operands: Sequence[int], device: Any, numbers: Sequence[Any] = (), draws: Sequence[int] = ()
     ) -> list[Value]:
-        """Records one call, whose operands have these slots, and returns the values of its results."""
+        """Records one call, whose operands have these slots, and returns the values of its results.
+
+        Raises `Ended` if the tape was evaluated meanwhile, and records nothing then.
+        """
         values = self.values
         while True:
             slot = len(values)
@@ -136,6 +161,8 @@ class Tape:
             recorded = (plan, *operands)
             if len(values) == slot:
                 break  # or garbage was collected, and a finalizer has recorded something
+        if self.ended:
+            raise Ended
         self.code += recorded
         self.numbers += numbers
         self.draws += draws
@@ -148,11 +175,30 @@ class Tape:
         follows = path is not None and position < len(path) and path[position] is plan
         return follows and self.expected_lines is not None and position in self.expected_lines
 
-    def all_lines(self) -> dict[int, Any]:
-        """Source lines by position in the code, those of the known path included."""
+    def all_lines(self, code: Sequence[Any]) -> dict[int, Any]:
+        """Source lines by position in the code as it is, or was, those of the known path included.
+
+        An interrupt leaves the line of a call that was not recorded, a finalizer lines of what came after `code`.
+        """
+        own = {at: line for at, line in self.lines.items() if at < len(code)}
         if not self.expected_lines or self.expected_code is None:
-            return self.lines
-        left = min(self.lines, default=len(self.code))
+            return own
+        left = min(min(own, default=len(code)), len(self.expected_code))
         # What enters between two calls (uninitialised memory, a view) may leave the path before the next call notices.
-        same = [at for at in self.expected_lines if at < left and self.code[at] is self.expected_code[at]]
-        return {**{at: self.expected_lines[at] for at in same}, **self.lines}
+        same = [at for at in self.expected_lines if at < left and code[at] is self.expected_code[at]]
+        return {**{at: self.expected_lines[at] for at in same}, **own}
+
+
+class Failed(Tape):
+    """The empty tape of values that nobody can compute: their operation could not be lowered."""
+
+    __slots__ = ("why",)
+
+    def __init__(self, why: str) -> None:
+        super().__init__()
+        self.ended = True
+        self.why = why
+
+    def refuse(self) -> NoReturn:
+        """Tells who needs one of the values."""
+        raise RuntimeError(f"this value was never computed, because an operation failed at a sync: {self.why}")

@@ -144,7 +144,7 @@ def _attributes(operation: Operation, numbers: Sequence[Any]) -> Iterator[str]:
     args, kwargs = plan.arguments
     schema = getattr(plan.op, "_schema", None)
     if schema is None:
-        yield from _view_attributes(args)
+        yield from _view_attributes(args, own)
     else:
         named = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)} | kwargs
         for name, value in named.items():
@@ -160,11 +160,15 @@ def _is_operand(argument: Any) -> bool:
     return isinstance(argument, Operand)
 
 
-def _view_attributes(args: Sequence[Any]) -> Iterator[str]:
-    """Of our own operations: the last geometry is the view's, the first the storage's, which the shape tells."""
+def _view_attributes(args: Sequence[Any], numbers: Sequence[Any]) -> Iterator[str]:
+    """Of our own operations: the last geometry is the view's, the first the storage's, which the shape tells.
+
+    Where a number follows, the view begins there.
+    """
     geometries = [argument for argument in args if isinstance(argument, Geometry)]
     for view in geometries[-1:]:
-        yield f"size={view.size}, stride={view.stride}, storage_offset={view.offset}"
+        offset = _shown(args[-1], numbers) if isinstance(args[-1], Number) else view.offset
+        yield f"size={view.size}, stride={view.stride}, storage_offset={offset}"
 
 
 def _shown(argument: Any, numbers: Sequence[Any]) -> str:

@@ -37,8 +37,7 @@ def _without_tensors(data: Any, folder: Path, reference: Callable[[int], Any]) -
         compute(tensors)
         references = []
         for tensor in tensors:
-            kind = type(tensor), tensor.dtype, tensor.requires_grad, tensor.is_conj(), tensor.is_neg()
-            key = (*identity(tensor), *kind)
+            key = (*identity(tensor), type(tensor), tensor.requires_grad)
             if key not in written:
                 torch.save(to_host([tensor])[0], _file(folder, len(written)))
                 written[key] = reference(len(written))

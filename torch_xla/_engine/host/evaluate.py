@@ -7,10 +7,12 @@ from typing import Any
 import torch
 
 from ..compile import cache
+from ..metrics.events import Cause
 from ..pytree.nested import replaced
 from ..record import pending, sync
 from ..record.storage import value_of
 from ..record.sync import materialise
+from ..record.unlocked import prepare
 from .transfer import to_cpu
 
 
@@ -23,8 +25,8 @@ def compile_only(tensors: Sequence[torch.Tensor]) -> None:
     """Compiles the program that reading `tensors` together would run, and runs nothing."""
     wanted = pending.graph_of(tensors)
     program = cache.program_of(wanted.graph, (), wanted.device.target_of(wanted.graph))
-    if not program.compiled_for(wanted.numbers):
-        program.compile_for(wanted.numbers)
+    buffers = [value.buffer for value in wanted.inputs]
+    prepare(program, wanted.numbers, buffers, Cause.READ, lambda: wanted.lines)
 
 
 def call_when_ready(tensor: torch.Tensor, callback: Callable[[], object]) -> None:
@@ -49,7 +51,7 @@ def to_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     copies: dict[Any, torch.Tensor] = {}
     results: list[torch.Tensor] = []
     for tensor in tensors:
-        key = (*identity(tensor), tensor.dtype, tensor.is_conj(), tensor.is_neg())
+        key = identity(tensor)
         copy = copies.get(key)
         if copy is None:
             copy = copies[key] = to_cpu(tensor)
@@ -57,9 +59,10 @@ def to_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return results
 
 
-def identity(tensor: torch.Tensor) -> tuple[int, torch.Size, tuple[int, ...], int]:
-    """Which memory a tensor shows, and which part of it."""
-    return storage_id(tensor), tensor.shape, tensor.stride(), int(tensor.storage_offset())
+def identity(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Which memory a tensor shows, which part of it, and as what."""
+    place = storage_id(tensor), tensor.shape, tensor.stride(), int(tensor.storage_offset())
+    return *place, tensor.dtype, tensor.is_conj(), tensor.is_neg()
 
 
 def storage_id(tensor: torch.Tensor) -> int:

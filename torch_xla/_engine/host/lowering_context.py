@@ -32,7 +32,7 @@ class LoweringContext:
     def build(self, tensors: Sequence[torch.Tensor]) -> None:
         """Takes what is recorded for these tensors, which become the results."""
         self._pending = pending.graph_of([pending.on_xla(each) for each in tensors])
-        self._inputs = cached_graphs.inputs_of(tensors)[1][: len(self._pending.slots)]
+        self._inputs = cached_graphs.inputs_of(tensors)[1][: len(self._pending.inputs)]
 
     def hlo(self) -> bytes:
         """The module, serialised."""

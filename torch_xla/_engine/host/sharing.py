@@ -15,6 +15,6 @@ def refuse_shared_views(data: Any) -> None:
         first = seen.setdefault(storage_id(tensor), tensor)
         if identity(first) != identity(tensor):
             raise RuntimeError(
-                f"two tensors are views of one storage: one of shape {list(first.shape)}, one of shape "
-                f"{list(tensor.shape)}. Clone one of them."
+                f"two tensors are views of one storage: one of shape {list(first.shape)}, {first.dtype}, one of shape "
+                f"{list(tensor.shape)}, {tensor.dtype}. Clone one of them."
             )

@@ -11,6 +11,7 @@ from .. import dtypes, metrics
 from ..client import buffers
 from ..execute import executor, waiting
 from ..graph.tape import Value
+from ..lowering.sharding import refuse_manual
 from ..metrics import Unit, events
 from ..metrics.events import Direction, Transfer
 from ..metrics.lines import frame_above, user_lines
@@ -35,7 +36,7 @@ def upload_into(target: torch.Tensor, source: torch.Tensor) -> None:
     source = source.expand(target.shape)
     value = upload(source, base.device)
     if base.device.spread is not None and base.buffer is not None and shows_all(target, base.spec):
-        value.buffer = buffers.place(value.buffer, base.buffer.sharding)
+        value.buffer = buffers.place(value.buffer, base.buffer.sharding, base.buffer.shape)
     if shows_all(target, base.spec):
         value.spec = base.spec
     hold(target, value)
@@ -46,18 +47,20 @@ def to_cpu(tensor: torch.Tensor, callers: int = 1) -> torch.Tensor:
 
     `callers`, so many at least, are functions of ours.
     """
-    value = value_of(tensor)
-    if value.buffer is None or not _cheap_on_host(tensor, value):
-        array = fetch(snapshot(tensor), callers)
-    else:
-        array = fetch(value, callers)
-        if not shows_all(tensor, value.spec):
-            return _view_on_host(tensor, value, array)
-    result = from_numpy(np.array(array, order="C"))
+    result = from_numpy(np.array(_elements(tensor, callers + 1), order="C"))
     stride = dense_spec(tensor).stride
     if result.stride() == stride:
         return result
     return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(result)
+
+
+def _elements(tensor: torch.Tensor, callers: int) -> np.ndarray:
+    """What a device tensor shows, read-only."""
+    value = value_of(tensor)
+    if value.buffer is None or not _cheap_on_host(tensor, value):
+        return fetch(snapshot(tensor), callers)
+    array = fetch(value, callers)
+    return array if shows_all(tensor, value.spec) else _shown_on_host(tensor, value, array)
 
 
 def fetch(value: Value, callers: int = 0) -> np.ndarray:
@@ -80,6 +83,10 @@ def fetch(value: Value, callers: int = 0) -> np.ndarray:
         raise executor.failure(error, "an earlier step", "") from error
     if executor.has_reports():
         executor.raise_failed_assertions(value.device.target.device)
+    if array.ndim != len(value.spec.size):
+        refuse_manual(value.spec.size)
+    if array.shape != value.spec.size:  # made longer, so that its parts are equal
+        array = array[tuple(map(slice, value.spec.size))]
     ended = time.perf_counter()
     waited = int(1e9 * (ended - start))
     _transferring.add(waited)
@@ -102,18 +109,21 @@ def _cheap_on_host(tensor: torch.Tensor, value: Value) -> bool:
     return tensor.numel() * 4 >= value.spec.numel
 
 
-def _view_on_host(tensor: torch.Tensor, value: Value, array: np.ndarray) -> torch.Tensor:
-    view = view_of(tensor)
-    dtype = view.dtype
-    base = Geometry(value.spec.size, value.spec.stride)
-    flat = from_numpy(np.array(array.transpose(base.memory_order()), order="C").reshape(-1))
-    if dtype is not value.spec.dtype:
-        flat = flat.view(torch.uint8).view(dtype)
-    shown = flat.as_strided(view.geometry.size, view.geometry.stride, view.geometry.offset)
+def _shown_on_host(tensor: torch.Tensor, value: Value, array: np.ndarray) -> np.ndarray:
+    """What a view shows of the contents of its storage. The memory is looked at as it lies there, however large."""
+    view, order = view_of(tensor), Geometry(value.spec.size, value.spec.stride).memory_order()
+    geometry, flat = view.geometry, array.transpose(order).reshape(-1)
+    if view.dtype is not value.spec.dtype:
+        wanted = dtypes.to_jax(view.dtype)
+        flat = flat.view(np.uint8)[: flat.nbytes // wanted.itemsize * wanted.itemsize].view(wanted)
+    steps = [step * flat.itemsize for step in geometry.stride]
+    shown = np.lib.stride_tricks.as_strided(flat[geometry.offset :], geometry.size, steps)
     shown = shown.conj() if view.conj else shown
-    return (-shown if view.neg else shown).clone().resolve_conj()
+    return -shown if view.neg else shown
 
 
 def item(tensor: torch.Tensor) -> Any:
     """The Python number in a one-element tensor. Waits for the device."""
-    return to_cpu(tensor, callers=2).item()
+    array = _elements(tensor, callers=2)
+    # NumPy knows nothing of the others as Python numbers.
+    return array.item() if array.dtype.isbuiltin == 1 else from_numpy(np.array(array)).item()

@@ -44,7 +44,7 @@ def host_copy(storage: torch.UntypedStorage) -> torch.UntypedStorage:
 def copy_into(target: torch.UntypedStorage, source: torch.UntypedStorage) -> None:
     """Overwrites all of `target` with the bytes of `source`; one of them at least is on an `xla` device."""
     if target.nbytes() != source.nbytes():
-        raise RuntimeError(f"size does not match, self was {target.nbytes()} bytes but src has {source.nbytes()} bytes")
+        raise RuntimeError(f"size does not match, self was {target.nbytes()} bytes but src was {source.nbytes()} bytes")
     if target.device.type != "xla":
         target.copy_(host_copy(source))
         return

@@ -10,7 +10,7 @@ import threading
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -109,8 +109,11 @@ def _by_name(batch: Any, device: Device, sharding: Mapping[Any, Any]) -> Any:
             raise KeyError(f"input_sharding names {name!r}; the batch has {list(batch)}")
     made: Any = upload_batch({name: part for name, part in batch.items() if name not in sharding}, device)
     parts = {name: place_batch(batch[name], device, each) for name, each in sharding.items()}
+    if not isinstance(batch, MutableMapping):
+        return {name: made.get(name, parts.get(name)) for name in batch}
     whole = copy.copy(batch)
-    whole.update({**made, **parts})  # type: ignore[attr-defined]
+    for name, part in {**made, **parts}.items():  # the outputs of models can be set item by item, and not updated
+        whole[name] = part
     return whole
 
 
@@ -256,7 +259,7 @@ def _read(batches: Iterator[Any], queues: Sequence[PerDeviceQueue]) -> None:
                 queue.loader_queue.put((together.pop(0), None))
     except (StopIteration, QueueClosed):
         pass
-    except BaseException as error:
+    except BaseException as error:  # of the user's loader: raised where the batch is taken
         for queue in queues:
             with suppress(QueueClosed):
                 queue.loader_queue.put((None, error))
@@ -284,6 +287,6 @@ def _upload_next(queue: PerDeviceQueue, upload: Callable[[Any, Device], Any]) ->
         if error is not None:
             raise error
         coming.set_result(upload(batch, queue.device))
-    except BaseException as failure:
+    except BaseException as failure:  # raised where the batch is taken
         coming.set_exception(failure)
     return True

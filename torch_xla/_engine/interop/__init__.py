@@ -1,1 +1,4 @@
-"""JAX beside PyTorch: arrays that are tensors, JAX functions with gradients, pure functions that are traced once."""
+"""JAX beside PyTorch: arrays that are tensors, JAX functions with gradients, pure functions that are traced once.
+
+Doors: every module.
+"""

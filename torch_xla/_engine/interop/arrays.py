@@ -9,7 +9,7 @@ from .. import dtypes
 from ..client import buffers, platform
 from ..graph.spec import contiguous_stride, spec_of
 from ..graph.tape import Value
-from ..lowering.sharding import of_array
+from ..lowering.sharding import logical, of_array
 from ..lowering.sharding import to_jax as sharding_of_jax
 from ..record.device import LOCK, Device, current_index, device_at
 from ..record.storage import shows_all, snapshot, value_of, wrap
@@ -26,16 +26,15 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
         value = value_of(tensor)
         if not shows_all(tensor, value.spec):
             value = snapshot(tensor)
-        buffer: jax.Array = materialise(value)
+    materialise(value)  # without the lock: others may record while it is compiled
+    with LOCK:
+        buffer: jax.Array = logical(materialise(value), value.spec.size, value.device.target)
         # An array never changes, and the caller keeps it: nothing recorded so far or later may take its memory.
         value.shared = True
         if value.tape is not None and value.slot not in value.tape.shared:
             value.tape.shared.append(value.slot)
     wanted = dtypes.to_jax(tensor.dtype)
-    if buffer.dtype == wanted:
-        return buffer
-    with jax.enable_x64(True):
-        return buffer.astype(wanted)
+    return buffers.converted(buffer, wanted)
 
 
 def from_jax(array: Any) -> torch.Tensor:

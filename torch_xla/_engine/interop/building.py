@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from .. import dtypes
+from ..uninterrupted import uncollected
 from .forms import FORMS
 
 # A description of a value: a `ShapeDtypeStruct`, or a tuple of descriptions.
@@ -94,6 +95,7 @@ def parameter(builder: Builder, number: int, described: Described) -> Node:
     return node
 
 
+@uncollected
 def operation(name: str, builder: Builder, operands: Sequence[Node], keywords: dict[str, Any]) -> Node:
     """One operation; a mistake in its operands is raised here, in XLA's or JAX's words, behind the operation's name."""
     form = FORMS.get(name)

@@ -11,6 +11,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.mlir import ir
 
 from .. import dtypes
+from ..uninterrupted import uncollected
 from . import functions
 
 
@@ -47,6 +48,7 @@ def custom_call(
     return list(functions.call(call, tensors, {}, f"{target}{suffix}"))
 
 
+@uncollected
 def mosaic(kernel: Any, arguments: Sequence[Any]) -> Any:
     """What JAX compiles a Pallas kernel to for a TPU: a module of StableHLO. No TPU is needed."""
     lowered = jax.jit(kernel).trace(*arguments).lower(lowering_platforms=("tpu",))

@@ -369,6 +369,9 @@ FORMS: dict[str, Form] = {
 
 
 def inferred(size: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """`sizes` with the one that is -1 worked out."""
-    known = math.prod(each for each in sizes if each != -1)
-    return [math.prod(size) // known if each == -1 else each for each in sizes]
+    """`sizes` with the one that is -1 worked out. Raises `ValueError` where they do not hold the elements of `size`."""
+    total, known = math.prod(size), math.prod(each for each in sizes if each != -1)
+    missing = [place for place, each in enumerate(sizes) if each == -1]
+    if len(missing) > 1 or (total % known if missing and known else total != known or missing):
+        raise ValueError(f"a value of size {list(size)} cannot be reshaped to {list(sizes)}")
+    return [total // known if each == -1 else each for each in sizes]

@@ -5,29 +5,34 @@ import hashlib
 import itertools
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.extend as jex
-import jax.numpy as jnp
 import numpy as np
 import torch
 
 from .. import dtypes, lowering_settings
+from ..client import buffers
 from ..dispatch.kernels import append
 from ..graph.effect import CALLBACK
 from ..graph.interned import note_new, table_of_plans
-from ..graph.plan import Operand, Plan
+from ..graph.plan import Operand, Plan, kinds_of
 from ..graph.spec import Spec, contiguous_stride, spec_of
 from ..graph.tape import Value
 from ..lowering import replicas
-from ..lowering.registry import Promotion, Rule, add_rule, rule_of
+from ..lowering.library import LIBRARY, define
+from ..lowering.registry import Promotion, Rule, add_rule, lowers, rule_of
 from ..modes import eager
 from ..private import jax_effects
+from ..private.torch import is_traced
 from ..record.storage import snapshot, wrap
 from ..record.sync import sync_device
+from ..uninterrupted import uncollected
 from .arrays import from_jax
+from .pallas import Interpreted
 
 # Constants of a function are part of its name up to so many bytes; one with more is not found again on disk.
 _MOST_CONSTANTS = 1 << 24
@@ -35,6 +40,9 @@ _MOST_CONSTANTS = 1 << 24
 _serial = itertools.count()
 _traced: dict[Any, "Traced"] = {}
 table_of_plans(_traced, operator.attrgetter("plan"))
+
+# Those that a graph of PyTorch's calls, which knows them by name: as with PyTorch's own table of kernels, they stay.
+_in_graphs: dict[str, "Traced"] = {}
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,7 @@ class Flat:
     tree: Any
     static: tuple[Any, ...]  # by leaf; `_ARRAY` where an array stands
     name: str
+    kinds: tuple[Any, ...] = ()  # of those: 1, 1.0 and True are equal, and not the same
 
     def __call__(self, *arrays: Any) -> Any:
         rest = iter(arrays)
@@ -85,24 +94,65 @@ class Traced:
 
     plan: Plan
     tree: Any
+    rule: Rule
+    flat: "Flat | Gradient"
 
 
 _ARRAY = object()
+
+# What stands for a tensor, with its number, where Dynamo tells constants.
+PLACE = "\0tensor "
 
 
 def call(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], name: str | None = None) -> Any:
     """Records `function(*args, **kwargs)`; tensors and arrays among the arguments reach it as arrays."""
     leaves, tree = jax.tree.flatten((tuple(args), kwargs))
     leaves = [from_jax(leaf) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
-    leaves = [from_jax(jnp.asarray(leaf)) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+    leaves = [from_jax(buffers.of_array(leaf)) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     static = tuple(_ARRAY if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
+    return _call(_flat(function, tree, static, name), tensors)
+
+
+def _flat(function: Callable[..., Any], tree: Any, static: tuple[Any, ...], name: str | None) -> Flat:
     try:
         hash(static)
     except TypeError as error:
         raise TypeError(f"a JAX function takes tensors, arrays and hashable values: {error}") from error
-    flat = Flat(function, tree, static, str(name or getattr(function, "__name__", type(function).__name__)))
-    return _call(flat, tensors)
+    named = str(name or getattr(function, "__name__", type(function).__name__))
+    return Flat(function, tree, static, named, kinds_of(static))
+
+
+def described(
+    function: Callable[..., Any], nested: Any, kinds: Sequence[tuple[Any, torch.dtype, str]], name: str | None
+) -> tuple[Any, ...] | None:
+    """How a graph calls `function(*args, **kwargs)`: by which name, with which tensors, and how it nests results.
+
+    `nested` is `(args, kwargs)`, in which `PLACE` and a number stand for the tensor of that size, dtype and device in
+    `kinds`.
+    `None` if no graph can.
+    """
+    leaves, tree = jax.tree.flatten(nested)
+    static = tuple(_ARRAY if str(leaf).startswith(PLACE) else leaf for leaf in leaves)
+    order = [int(leaf.removeprefix(PLACE)) for leaf in leaves if str(leaf).startswith(PLACE)]
+    if not order or any(device != "xla" for *_, device in kinds):
+        return None  # it is called between two graphs, and says there what is wrong
+    try:
+        traced = _in_graph(_flat(function, tree, static, name), [kinds[place][:2] for place in order])
+        return traced.plan.op, order, _nesting(jax.tree.unflatten(traced.tree, range(len(traced.plan.outputs))))
+    except Exception:
+        return None
+
+
+def _nesting(results: Any) -> Any:
+    """A structure of numbers as numbers and tuples, which begin with what they stand for."""
+    if results is None or isinstance(results, int):
+        return results
+    if type(results) is dict:
+        return "dict", *((name, _nesting(each)) for name, each in results.items())
+    if type(results) not in (list, tuple):
+        raise TypeError(f"graphs nest results in tuples, lists and dicts; got a {type(results).__name__}")
+    return type(results).__name__, *map(_nesting, results)
 
 
 def traced() -> int:
@@ -110,6 +160,7 @@ def traced() -> int:
     return len(_traced)
 
 
+@uncollected
 def hlo_text(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> str:
     """What `function` becomes for these arguments, in which tensors stand for arrays of their size and dtype."""
 
@@ -133,6 +184,9 @@ def _call(flat: Flat | Gradient, tensors: Sequence[torch.Tensor]) -> Any:
             f"{flat.name} is a JAX function and takes tensors on the xla device; one of its arguments is on "
             f"{elsewhere.device}. Move it with `.to('xla')`."
         )
+    if is_traced():  # a body of a scan, loop or branch, or a graph of `torch.compile`
+        traced = _in_graph(flat, [(tuple(each.shape), each.dtype) for each in tensors])
+        return jax.tree.unflatten(traced.tree, torch.ops.xla.jax_function(traced.plan.op, list(tensors)))
     results: Any = _Function.apply(flat, *tensors)
     traced = _trace(flat, [snapshot(tensor) for tensor in tensors])
     return jax.tree.unflatten(traced.tree, results)
@@ -152,14 +206,24 @@ class _Function(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        tensors = ctx.saved_tensors
-        inputs = tuple(i for i, needed in enumerate(ctx.needs_input_grad[1:]) if needed)
-        gradient = Gradient(ctx.flat, inputs, ctx.differentiable, len(tensors), f"{ctx.flat.name}_backward")
-        found = _call(gradient, [*tensors, *(_conjugate(grads[i]) for i in ctx.differentiable)])
-        results: list[torch.Tensor | None] = [None] * len(tensors)
-        for place, grad in zip(inputs, found, strict=True):
-            results[place] = _conjugate(grad)
-        return None, *results
+        return None, *_gradients(ctx.flat, ctx.saved_tensors, ctx.needs_input_grad[1:], grads, ctx.differentiable)
+
+
+def _gradients(
+    flat: Flat | Gradient,
+    tensors: Sequence[torch.Tensor],
+    needed: Sequence[bool],
+    grads: Sequence[torch.Tensor],
+    differentiable: tuple[int, ...],
+) -> list[torch.Tensor | None]:
+    """The gradients by those tensors that need one."""
+    inputs = tuple(i for i, need in enumerate(needed) if need)
+    gradient = Gradient(flat, inputs, differentiable, len(tensors), f"{flat.name}_backward")
+    found = _call(gradient, [*tensors, *(_conjugate(grads[i]) for i in differentiable)])
+    results: list[torch.Tensor | None] = [None] * len(tensors)
+    for place, grad in zip(inputs, found, strict=True):
+        results[place] = _conjugate(grad)
+    return results
 
 
 def _conjugate(grad: torch.Tensor) -> torch.Tensor:
@@ -178,7 +242,10 @@ def _record(traced: Traced, values: list[Value]) -> list[torch.Tensor]:
 
 
 def _trace(flat: Flat | Gradient, values: Sequence[Value]) -> Traced:
-    specs = tuple(value.spec for value in values)
+    return _trace_for(flat, tuple(value.spec for value in values))
+
+
+def _trace_for(flat: Flat | Gradient, specs: tuple[Spec, ...]) -> Traced:
     wide = bool(jax.config.values["jax_enable_x64"]) or any(_is_wide(spec.dtype) for spec in specs)
     key = (flat, specs, wide, lowering_settings.now())
     traced = _traced.get(key)
@@ -192,10 +259,14 @@ def _is_wide(dtype: torch.dtype) -> bool:
     return dtype in (torch.int64, torch.uint64, torch.float64, torch.complex128)
 
 
+@uncollected
 def _trace_anew(flat: Flat | Gradient, specs: tuple[Spec, ...], wide: bool) -> Traced:
     # With 64-bit operands JAX must not narrow them; without, the function runs as it does by itself.
     described = [jax.ShapeDtypeStruct(spec.size, dtypes.to_jax(dtypes.on_device(spec.dtype))) for spec in specs]
-    with jax.enable_x64(wide):
+    called: Any = flat
+    while isinstance(called, Flat | Gradient):
+        called = called.function
+    with jax.enable_x64(wide), called.around() if isinstance(called, Interpreted) else nullcontext():
         closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*described)
     leaves, tree = jax.tree.flatten(shapes)
     outputs = tuple(spec_of(leaf.shape, contiguous_stride(leaf.shape), dtypes.to_torch(leaf.dtype)) for leaf in leaves)
@@ -207,7 +278,53 @@ def _trace_anew(flat: Flat | Gradient, specs: tuple[Spec, ...], wide: bool) -> T
         rule = add_rule(Rule(op, functools.partial(_lower, run, len(leaves) == 1), Promotion.NONE, False))
     operands = tuple(Operand(index) for index in range(len(specs)))
     structure = (-1,) * len(outputs) if len(outputs) != 1 else (-2, -1)
-    return Traced(Plan(rule.op, (operands, {}), specs, (), outputs, structure, effect=effect), tree)
+    return Traced(Plan(rule.op, (operands, {}), specs, (), outputs, structure, effect=effect), tree, rule, flat)
+
+
+def _in_graph(flat: Flat | Gradient, kinds: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> Traced:
+    """`flat` for tensors of these sizes and dtypes, from now on known to graphs by the name of its operation."""
+    if any(not isinstance(each, int) for size, _ in kinds for each in size):
+        raise NotImplementedError(
+            f"{flat.name} is a JAX function, which is traced for sizes that are known; in this graph some may change. "
+            f"Compile with dynamic=False."
+        )
+    traced = _trace_for(flat, tuple(spec_of(size, contiguous_stride(size), dtype) for size, dtype in kinds))
+    if traced.plan.effect is not None:
+        raise NotImplementedError(
+            f"{flat.name} is a JAX function that calls Python on the host, which the body of a scan, loop or branch, "
+            f"or a graph of torch.compile, cannot promise to do. Leave the callback out, or write the whole loop in "
+            f"JAX (jax.lax.scan inside of {flat.name})."
+        )
+    return _in_graphs.setdefault(traced.plan.op, traced)
+
+
+def _without_values(name: str, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    found = _in_graphs[name].plan.outputs
+    return [operands[0].new_empty(spec.size, dtype=spec.dtype) for spec in found]
+
+
+JAX_FUNCTION = define("jax_function(str name, Tensor[] operands) -> Tensor[]", _without_values)
+
+
+@lowers(JAX_FUNCTION)
+def jax_function(name: str, operands: Sequence[Any]) -> list[Any]:
+    """What the function of this name gives for arrays: how graphs call one."""
+    found = _in_graphs[name].rule.lower(*operands)
+    return list(found[1:] if found[0] is None else found)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]) -> None:
+    ctx.name = inputs[0]
+    ctx.differentiable = tuple(i for i, t in enumerate(output) if t.is_floating_point() or t.is_complex())
+    ctx.save_for_backward(*inputs[1])
+
+
+def _backward(ctx: Any, grads: Sequence[torch.Tensor]) -> Any:
+    flat = _in_graphs[ctx.name].flat
+    return None, _gradients(flat, ctx.saved_tensors, ctx.needs_input_grad[1], grads, ctx.differentiable)
+
+
+torch.library.register_autograd(JAX_FUNCTION.name(), _backward, setup_context=_keep, lib=LIBRARY)
 
 
 def _run_of(closed: Any) -> Callable[..., Any]:

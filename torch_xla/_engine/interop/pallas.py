@@ -1,16 +1,32 @@
 """Kernels written in Pallas, where nothing compiles them."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
+import jax
 from jax.experimental.pallas import tpu as pallas_tpu
 
 
-def interpreted(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """`kernel`, a function that calls Pallas, as a function that any platform runs, slowly."""
+class Interpreted:
+    """A function that calls Pallas, as one that any platform runs, slowly."""
 
-    def run(*arrays: Any) -> Any:
-        with pallas_tpu.force_tpu_interpret_mode():
-            return kernel(*arrays)
+    def __init__(self, kernel: Callable[..., Any]) -> None:
+        self._kernel = kernel
+        # As XLA's operations, step by step of the grid; what those do not know, such as messages between devices, as a
+        # simulation of a TPU in Python.
+        self._mode: Any = True
 
-    return run
+    def around(self) -> AbstractContextManager[None]:
+        """Inside, Pallas is interpreted: also where JAX traces gradients that the function brings."""
+        return pallas_tpu.force_tpu_interpret_mode(self._mode)
+
+    def __call__(self, *arrays: Any, **kwargs: Any) -> Any:
+        if self._mode is True:
+            try:
+                with self.around():
+                    jax.jit(lambda *given: self._kernel(*given, **kwargs)).lower(*jax.tree.map(jax.typeof, arrays))
+            except Exception:
+                self._mode = pallas_tpu.InterpretParams()
+        with self.around():
+            return self._kernel(*arrays, **kwargs)

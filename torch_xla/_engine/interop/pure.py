@@ -9,8 +9,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..dynamo.backend import compile_graph
+from ..graph.plan import kinds_of
 from ..lowering import decompositions
 from ..private.dynamo import aot_function
+from ..private.torch import is_traced
 from ..record.device import current_index, device_at
 
 _record_graph = functools.partial(compile_graph, kind="forward")
@@ -24,6 +26,13 @@ def assume_pure(function: Callable[..., Any], takes_seed: bool) -> Callable[...,
     @functools.wraps(function)
     def pure(*args: Any, **kwargs: Any) -> Any:
         seed = kwargs.pop("rng_seed", None) if takes_seed else None
+        if is_traced():  # together with what is traced around it
+            if seed is not None:
+                raise NotImplementedError(
+                    "a pure function is given rng_seed inside of a body or graph that is traced, whose random numbers "
+                    "follow from those around it; call it without"
+                )
+            return function(*args, **kwargs)
         leaves, tree = pytree.tree_flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         key = (tree, *map(_kind, leaves), torch.is_grad_enabled(), *_surroundings())
@@ -68,7 +77,7 @@ def _kind(leaf: Any) -> Any:
         hash(leaf)
     except TypeError as error:
         raise TypeError(f"a pure function takes tensors and hashable values; got a {type(leaf).__name__}") from error
-    return type(leaf), leaf
+    return *kinds_of((leaf,)), leaf
 
 
 def _surroundings() -> tuple[Any, ...]:

@@ -49,6 +49,8 @@ def zero_of(array: jax.Array) -> jax.Array:
 def _unchanged(array: jax.Array, zero: jax.Array) -> jax.Array:
     if array.dtype == np.bool_:
         return array ^ zero.astype(np.bool_)
+    if jnp.issubdtype(array.dtype, np.complexfloating):  # a product of complex numbers makes NaN of an infinite part
+        return jax.lax.complex(_unchanged(array.real, zero), _unchanged(array.imag, zero))
     if jnp.issubdtype(array.dtype, np.inexact):
         return array * (zero + np.uint32(1)).astype(array.dtype)  # adding zero would turn -0 into 0
     return array + zero.astype(array.dtype)

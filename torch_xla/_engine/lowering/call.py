@@ -12,6 +12,12 @@ from ..graph.plan import Number, Operand, Plan
 from .opmath import one_or_zero
 from .registry import rule_of
 
+_NEEDS_A_NUMBER = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
 
 class NeedsStaticNumber(Exception):
     """A rule looks at a number that was to be an argument of the program."""
@@ -34,7 +40,7 @@ def apply_rule(plan: Plan, operands: Sequence[Any], numbers: Sequence[Any], key:
     try:
         with jax.default_matmul_precision(precision.chosen()):
             return rule.lower(*filled, **named)
-    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
+    except _NEEDS_A_NUMBER as error:
         raise NeedsStaticNumber(str(plan.op)) from error
 
 
@@ -49,10 +55,10 @@ def arguments_of(plan: Plan, operands: Sequence[Any], numbers: Sequence[Any]) ->
 
 def cast(array: jax.Array, dtype: np.dtype) -> jax.Array:
     """`array` in another dtype; a complex array loses its imaginary part without a warning, as PyTorch's copies do."""
-    if jnp.issubdtype(array.dtype, np.complexfloating) and not jnp.issubdtype(dtype, np.complexfloating):
-        array = array.real
     if array.dtype != np.bool_ and dtype == np.bool_:
         return array != jnp.zeros((), array.dtype)
+    if jnp.issubdtype(array.dtype, np.complexfloating) and not jnp.issubdtype(dtype, np.complexfloating):
+        array = array.real
     if array.dtype == np.bool_ and jnp.issubdtype(dtype, np.inexact):
         return one_or_zero(array, dtype)
     return jax.lax.convert_element_type(array, dtype)

@@ -6,13 +6,19 @@ import jax
 
 
 def one_dim(dim: int, ndim: int) -> int:
-    """A dimension argument counted from the front; a tensor without dimensions accepts 0 and -1."""
-    return dim % max(ndim, 1)
+    """A dimension argument counted from the front; a tensor without dimensions accepts 0 and -1.
+
+    Raises `IndexError` in PyTorch's words: some of its meta kernels take any number.
+    """
+    dims = max(ndim, 1)
+    if not -dims <= dim < dims:
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-dims}, {dims - 1}], but got {dim})")
+    return dim % dims
 
 
 def all_or_listed(dims: Sequence[int] | None, ndim: int) -> tuple[int, ...]:
     """The dimensions to reduce: every one of them where none is listed."""
-    return tuple(dim % ndim for dim in dims) if dims and ndim else tuple(range(ndim))
+    return tuple(one_dim(dim, ndim) for dim in dims) if dims and ndim else tuple(range(ndim))
 
 
 def dimensioned(operand: jax.Array) -> jax.Array:

@@ -126,7 +126,7 @@ def interpret(module: GraphModule, arrays: Sequence[Any], keys: Iterable[jax.Arr
             values[node] = next(inputs)
         elif node.op == "get_attr":
             held = getattr(module, node.target)
-            values[node] = held if isinstance(held, GraphModule) else jax.numpy.asarray(held.numpy())
+            values[node] = held if isinstance(held, GraphModule) else jax.numpy.asarray(dtypes.to_numpy(held.cpu()))
         elif node.op == "output":
             return torch.fx.node.map_arg(node.args[0], values.__getitem__)
         elif isinstance(node.target, OpOverload):

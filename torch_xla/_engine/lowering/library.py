@@ -53,7 +53,11 @@ def _on_cpu(op: OpOverload, args: Any, kwargs: Any) -> Any:
     assert rule is not None, op
 
     def array_of(leaf: Any) -> Any:
-        return jax.dlpack.from_dlpack(leaf.detach().contiguous()) if isinstance(leaf, Tensor) else leaf
+        return (
+            jax.dlpack.from_dlpack(leaf.detach().resolve_conj().resolve_neg().contiguous())
+            if isinstance(leaf, Tensor)
+            else leaf
+        )
 
     filled = {argument.name: argument.default_value for argument in op._schema.arguments[len(args) :]}
     filled.update(kwargs)
@@ -94,5 +98,6 @@ torch.library.register_autograd("xla::mark_tensor", _identity_gradient, lib=LIBR
 
 @lowers(torch.ops.xla.mark_tensor.default)
 def mark_tensor_rule(x: jax.Array, name: str, pos: int, id: str, is_input: bool, attr: Any = None) -> jax.Array:
+    """`x` itself: what is marked is looked for in the graph."""
     _check_attributes(name, attr)
     return x

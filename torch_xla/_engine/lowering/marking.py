@@ -18,6 +18,12 @@ LIBRARY.define(
     "dynamo_mark_sharding(Tensor input, int[] device_ids, int[] mesh_shape, str axis_names, str partition_spec)"
     " -> Tensor"
 )
+LIBRARY.define("dynamo_set_buffer_donor_(Tensor t, bool should_donoate) -> Tensor")
+
+
+@torch.library.impl(LIBRARY, "dynamo_set_buffer_donor_", "Meta")
+def _dynamo_set_buffer_donor_fake(t: Tensor, should_donoate: bool) -> Tensor:
+    return torch.empty_like(t)
 
 
 @torch.library.impl(LIBRARY, "aot_mark_sharding", "Meta")
@@ -50,14 +56,22 @@ torch.library.register_autograd(
 
 
 def described(mesh: str) -> tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...] | None]:
-    """Device ids, shape and names of the axes of a mesh, of which `mesh` is the `str`."""
+    """Device ids, shape and names of the axes of a mesh, of which `mesh` is the `str`; `ValueError` for another."""
     found = literal("aot_mark_sharding", mesh)
-    return tuple(found["device_ids"]), tuple(found["mesh_shape"]), found["axis_names"]
+    try:
+        return tuple(found["device_ids"]), tuple(found["mesh_shape"]), found["axis_names"]
+    except (KeyError, TypeError):
+        raise ValueError(f"aot_mark_sharding(): {mesh!r} is not what str() gives for a mesh") from None
 
 
 @lowers(torch.ops.xla.aot_mark_sharding.default)
 def aot_mark_sharding(t: jax.Array, mesh: str, partition_spec: str) -> jax.Array:
     return _divided(t, *described(mesh), partition_spec)
+
+
+@lowers(torch.ops.xla.dynamo_set_buffer_donor_.default)
+def dynamo_set_buffer_donor_(t: jax.Array, should_donoate: bool) -> jax.Array:
+    return t
 
 
 @lowers(torch.ops.xla.dynamo_mark_sharding.default)

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 from jax import lax
 
 FLOAT32 = np.dtype(np.float32)
@@ -41,7 +42,22 @@ def number_as(number: Any, dtype: np.dtype) -> Any:
     if isinstance(number, (bool, int, float, complex, np.ndarray, np.generic)):
         with np.errstate(all="ignore"):
             return np.asarray(number).astype(dtype)
+    if jax.export.is_symbolic_dim(number):
+        number = jnp.asarray(number)
     return lax.convert_element_type(number, dtype)
+
+
+# From 2.15 on, PyTorch clamps to the nearest number that a dtype holds; before, it refused such a bound or wrapped it.
+_BOUNDS_ARE_HELD = torch.__version__ >= (2, 15)  # type: ignore[operator]
+
+
+def bound_as(number: Any, dtype: np.dtype) -> Any:
+    """What bounds elements of `dtype`, in that dtype if it is a number."""
+    if not is_number(number):
+        return number
+    if _BOUNDS_ARE_HELD and jnp.issubdtype(dtype, jnp.integer) and dtype.itemsize < 8:
+        number = jnp.clip(number, np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return number_as(number, dtype)
 
 
 def same_dtype(*operands: Any) -> list[Any]:

@@ -29,6 +29,11 @@ def _dtype_of_number(number: bool | int | float | complex) -> torch.dtype:
     return torch.complex128 if torch.get_default_dtype() is torch.float64 else torch.complex64
 
 
+def _complex_of(dtype: torch.dtype) -> torch.dtype:
+    """Complex numbers as precise as the stronger class's real ones; XLA has none of half precision."""
+    return torch.complex128 if dtype is torch.float64 else torch.complex64
+
+
 def common_dtype(
     tensors: Iterable[tuple[torch.dtype, int]], numbers: Iterable[bool | int | float | complex]
 ) -> torch.dtype:
@@ -51,8 +56,7 @@ def common_dtype(
         if result is None:
             result = candidate
         elif _kind(candidate) > _kind(result):
-            # A complex number beside a double tensor gives complex128, not the default complex dtype.
-            result = torch.promote_types(result, candidate) if _kind(candidate) == _COMPLEX else candidate
+            result = _complex_of(result) if _kind(result) == _FLOAT else candidate
     if result is None:
         raise ValueError("type promotion needs at least one tensor or number")
     return result

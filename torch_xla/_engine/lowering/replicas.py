@@ -13,8 +13,8 @@ _lowering = threading.local()
 
 
 @contextmanager
-def lowering_for(target: Target) -> Iterator[None]:
-    """In this block rules lower for `target`."""
+def lowering_for(target: Target | None) -> Iterator[None]:
+    """In this block rules lower for `target`; for one device that computes alone without one."""
     before = getattr(_lowering, "target", None), getattr(_lowering, "latest", None)
     _lowering.target, _lowering.latest = target, None
     try:

@@ -6,18 +6,28 @@ devices in the same order, its axes are axes of the grid or several of them: a m
 
 import functools
 import math
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from ..client import buffers
 from ..client.target import Target
-from ..graph.sharding import Sharding, sharding_by
+from ..graph.sharding import MANUAL, Sharding, sharding_by
 from .registry import lowers
 from .replicas import target_in_use
 
 CONSTRAINT = "xla::sharding_constraint"
+
+# The axis along which each device has a value of its own.
+EACH_DEVICE = "each device"
+
+
+@functools.lru_cache(maxsize=64)
+def flat_mesh(target: Target) -> jax.sharding.Mesh:
+    """The devices of `target` in a row."""
+    return jax.sharding.Mesh(np.array(target.devices, dtype=object), [EACH_DEVICE])
 
 
 @functools.lru_cache(maxsize=4096)
@@ -25,9 +35,50 @@ def to_jax(sharding: Sharding | None, target: Target) -> Any:
     """JAX's sharding over the devices of `target`."""
     if sharding is None:
         return target.everywhere
+    if sharding.is_manual:
+        return NamedSharding(flat_mesh(target), PartitionSpec(EACH_DEVICE))
     assert target.mesh is not None
     names = target.mesh.axis_names
     return NamedSharding(target.mesh, PartitionSpec(*[tuple(names[axis] for axis in axes) for axes in sharding.dims]))
+
+
+@functools.lru_cache(maxsize=4096)
+def carried(size: tuple[int, ...], sharding: Any) -> tuple[int, ...]:
+    """The size of the array that carries a value of this `size` where JAX's `sharding` divides it.
+
+    JAX has no parts of different sizes: a dimension is made longer until its parts are equal, and what is behind the
+    value's own end means nothing.
+    """
+    if not isinstance(sharding, NamedSharding):
+        return size
+    if EACH_DEVICE in sharding.mesh.axis_names:
+        return (sharding.mesh.size, *size)
+    sides, spec = sharding.mesh.shape, tuple(sharding.spec)
+    found = list(size)
+    for dim, axes in enumerate(spec):
+        names = axes if isinstance(axes, tuple) else () if axes is None else (axes,)
+        parts = math.prod(sides[name] for name in names)
+        found[dim] = -(-found[dim] // parts) * parts
+    return tuple(found)
+
+
+def logical(buffer: jax.Array, size: tuple[int, ...], target: Target) -> jax.Array:
+    """The buffer of a value of this `size`, without what was put behind its end.
+
+    Raises `RuntimeError` for a value of which each device has its own.
+    """
+    if buffer.ndim != len(size):
+        refuse_manual(size)
+    return buffer if buffer.shape == size else buffers.place(buffer, target.everywhere, size)
+
+
+def refuse_manual(size: tuple[int, ...]) -> NoReturn:
+    """Raises the error of somebody who reads as one value what each device has its own of."""
+    raise RuntimeError(
+        f"each device has a value of its own of this tensor of shape {list(size)}: it was computed between "
+        "enable_manual_sharding() and disable_manual_sharding(). Read what disable_manual_sharding(t, partition_spec, "
+        "full_shape) returns, or the values one by one: wrap_as_sharded_tensor(t).local_shards."
+    )
 
 
 def of_array(array: jax.Array, target: Target) -> Sharding | None:
@@ -79,8 +130,11 @@ def lies_on(sharding: Any, target: Target) -> bool:
 @functools.lru_cache(maxsize=4096)
 def from_jax(sharding: Any, size: tuple[int, ...], target: Target) -> Sharding | None:
     """How JAX's sharding, over whatever mesh, divides a value of this size among the devices of `target`."""
+    if EACH_DEVICE in getattr(getattr(sharding, "mesh", None), "axis_names", ()):
+        return MANUAL
     if sharding.is_fully_replicated or target.mesh is None:
         return None
+    size = tuple(length or len(target.devices) for length in size)  # no elements show no parts
     parts = sharding.devices_indices_map(size)
     grid = target.mesh.devices
     dims: list[tuple[int, ...]] = []

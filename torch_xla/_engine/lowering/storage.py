@@ -1,5 +1,8 @@
 """The two operations that are not PyTorch's: reading a storage through a view, and writing one through a view."""
 
+from dataclasses import replace
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,20 +16,48 @@ from .views import read_view, reinterpret, reinterpret_back, write_view
 READ = "xla::read_view"
 WRITE = "xla::write_view"
 
+# Numbers that say where, not how much: another place needs no plan of its own. One that is an argument of the program
+# makes of a cut that XLA sees through one that it does not, so each stays baked in until it changes itself.
+# By operation and name of the argument: whether one beyond the dimension is an error.
+PLACES: dict[Any, dict[str, bool]] = {
+    READ: {"offset": False},
+    WRITE: {"offset": False},
+    torch.ops.aten.select_backward.default: {"index": True},
+    torch.ops.aten.slice_backward.default: {"start": False, "end": False},
+}
+
 
 @lowers(READ)
 def read(
-    array: jax.Array, base: Geometry, view: Geometry, base_dtype: torch.dtype, dtype: torch.dtype, conj: bool, neg: bool
+    array: jax.Array,
+    base: Geometry,
+    view: Geometry,
+    base_dtype: torch.dtype,
+    dtype: torch.dtype,
+    conj: bool,
+    neg: bool,
+    offset: Any = None,
 ) -> jax.Array:
-    """What a tensor with geometry `view` shows of the storage whose value is `array`."""
+    """What a tensor with geometry `view` shows of the storage whose value is `array`.
+
+    With an `offset` the view begins there: a Python number, or one that the program is given.
+    """
+    view, moved = _begun(view, offset)
     if dtype is base_dtype:
-        result = read_view(array, base, view)
+        result = read_view(array, base, view, moved)
     else:
         flat = reinterpret(array.astype(dtypes.to_jax(base_dtype)), base, dtypes.to_jax(dtype))
         result = read_view(flat, Geometry.contiguous(flat.shape), view)
     if conj:
         result = jnp.conj(result)
     return -result if neg else result
+
+
+def _begun(view: Geometry, offset: Any) -> tuple[Geometry, jax.Array | None]:
+    """The view with an offset that is known, or with one that is not."""
+    if offset is None or isinstance(offset, jax.Array):
+        return view, offset
+    return replace(view, offset=offset), None
 
 
 def _once(array: jax.Array, value: jax.Array, base: Geometry, view: Geometry) -> tuple[jax.Array, Geometry, Geometry]:
@@ -55,14 +86,19 @@ def write(
     dtype: torch.dtype,
     conj: bool,
     neg: bool,
+    offset: Any = None,
 ) -> jax.Array:
-    """The storage's value after a tensor with geometry `view` was overwritten with `value`."""
+    """The storage's value after a tensor with geometry `view` was overwritten with `value`; `offset` as in `read`."""
+    view, moved = _begun(view, offset)
     if neg:
         value = -value
     if conj:
         value = jnp.conj(value)
+    value = value.astype(array.dtype) if dtype is base_dtype else value
+    if moved is not None:
+        return write_view(array, value, base, view, moved)
     if dtype is base_dtype:
-        return write_view(array, *_once(array, value.astype(array.dtype), base, view))
+        return write_view(array, *_once(array, value, base, view))
     flat = reinterpret(array.astype(dtypes.to_jax(base_dtype)), base, dtypes.to_jax(dtype))
     written = write_view(flat, *_once(flat, value.astype(flat.dtype), Geometry.contiguous(flat.shape), view))
     return reinterpret_back(written, base, np.dtype(dtypes.to_jax(base_dtype)))

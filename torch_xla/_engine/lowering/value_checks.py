@@ -58,6 +58,7 @@ class Check:
 
 _checks: dict[Any, Check] = {}
 _by_name: dict[str, Check] = {}
+_rules: list[Rule] = []  # held here: the table of rules forgets those that nobody holds
 
 
 def check_of(op: Any) -> Check | None:
@@ -77,7 +78,7 @@ def checks(*ops: Any, raises: type[Exception] = RuntimeError) -> Callable[[Findi
         for op in ops:
             check = _checks[op] = Check(op, raises, findings)
             _by_name[check.name] = check
-            add_rule(Rule(check.name, _reporting(findings), Promotion.NONE, False))
+            _rules.append(add_rule(Rule(check.name, _reporting(findings), Promotion.NONE, False)))
         return findings
 
     return register
@@ -328,6 +329,11 @@ def multinomial(self: jax.Array, *_: Any, **__: Any) -> Iterator[Finding]:
     yield Finding("input", ~(total > 0), total, "must have a sum greater than 0")
 
 
+@checks(aten.quantile.default, aten.nanquantile.default)
+def quantile(self: jax.Array, q: jax.Array) -> Iterator[Finding]:
+    yield Finding("q", _no_probability(q), q, "must be from 0 to 1")
+
+
 @checks(aten.poisson.default)
 def poisson(self: jax.Array, *_: Any, **__: Any) -> Iterator[Finding]:
     yield Finding("input", ~(self >= 0), self, "must not be negative")
@@ -385,5 +391,5 @@ ASSERTED = "aten::_assert_async"
 
 
 @lowers(ASSERTED)
-def asserted(self: jax.Array) -> jax.Array:
+def asserted(self: jax.Array, message: Any) -> jax.Array:
     return (self != 0).reshape(())

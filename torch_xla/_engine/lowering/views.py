@@ -4,6 +4,7 @@ The value of a storage is one array of the logical size of its base, whatever or
 """
 
 from math import prod
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +26,8 @@ from ..view import (
     Update,
     Write,
     read,
+    starts_at,
+    steps_between,
     write,
 )
 
@@ -33,16 +36,69 @@ from ..view import (
 SELECTED_PER_SCATTERED = 8
 
 
-def read_view(array: jax.Array, base: Geometry, view: Geometry) -> jax.Array:
-    """The elements that `view` shows of a storage whose value is `array`, of `base.size`."""
-    for step in read(base, view):
-        array = _apply(step, array)
+def read_view(array: jax.Array, base: Geometry, view: Geometry, offset: jax.Array | None = None) -> jax.Array:
+    """The elements that `view` shows of a storage whose value is `array`, of `base.size`.
+
+    With an `offset`, which the program is given, `view` is moved there (`view/moved.py`).
+    """
+    steps = read(base, view)
+    for step in steps:
+        if isinstance(step, Slice) and offset is not None:
+            array = _slice_from(array, _starts(base, steps, offset), step)
+        elif isinstance(step, Gather) and offset is not None:
+            array = _gather(array, step.view, offset)
+        else:
+            array = _apply(step, array)
     return array
 
 
-def write_view(array: jax.Array, value: jax.Array, base: Geometry, view: Geometry) -> jax.Array:
-    """The storage's value after `value`, of `view.size` and the array's dtype, is written through `view`."""
-    return _write(write(base, view), array, value)
+def write_view(
+    array: jax.Array, value: jax.Array, base: Geometry, view: Geometry, offset: jax.Array | None = None
+) -> jax.Array:
+    """The storage's value after `value`, of `view.size` and the array's dtype, is written through `view`.
+
+    With an `offset`, which the program is given, `view` is moved there.
+    """
+    how = write(base, view)
+    if offset is None:
+        return _write(how, array, value)
+    match how:
+        case Scatter(forward, view, backward):
+            flat = _chain(forward, array)
+            flat = flat.at[_index(view, flat.size, offset)].set(value, mode="promise_in_bounds")
+            return _chain(backward, flat)
+        case Update(forward, start, limit, step, Replace(steps), backward):
+            starts = _starts(base, steps_between(base, view, unit_steps=True), offset)
+            moved = _replace_moved(_chain(forward, array), _chain(steps, value), starts, Slice(start, limit, step))
+            return _chain(backward, moved)
+        case _:
+            raise TypeError(f"{how} depends on the offset in other ways than by the starts of one slice")
+
+
+def _starts(base: Geometry, steps: tuple[Step, ...], offset: jax.Array) -> tuple[Any, ...]:
+    if base.numel <= np.iinfo(np.int32).max:
+        offset = lax.convert_element_type(offset, np.int32)
+
+    def divided(number: jax.Array, unit: int) -> tuple[jax.Array, jax.Array]:
+        by = np.array(unit, number.dtype)
+        return lax.div(number, by), lax.rem(number, by)
+
+    starts = starts_at(base, steps, offset, divided)
+    assert starts is not None
+    return tuple(np.array(0, offset.dtype) if start.__class__ is int else start for start in starts)
+
+
+def _slice_from(array: jax.Array, starts: tuple[Any, ...], step: Slice) -> jax.Array:
+    size = tuple(b - a for a, b in zip(step.start, step.limit, strict=True))
+    array = lax.dynamic_slice(array, starts, size, allow_negative_indices=False)
+    return array if all(n == 1 for n in step.step) else lax.slice(array, (0,) * len(size), size, step.step)
+
+
+def _replace_moved(array: jax.Array, region: jax.Array, starts: tuple[Any, ...], step: Slice) -> jax.Array:
+    if any(n != 1 for n in step.step):
+        here = _slice_from(array, starts, Slice(step.start, step.limit, (1,) * len(step.step)))
+        region = _replace_region(here, region, (0,) * here.ndim, here.shape, step.step)
+    return lax.dynamic_update_slice(array, region, starts, allow_negative_indices=False)
 
 
 def reinterpret(array: jax.Array, base: Geometry, dtype: np.dtype) -> jax.Array:
@@ -80,11 +136,11 @@ def _zero(array: jax.Array) -> jax.Array:
     return lax.full((), 0, array.dtype)
 
 
-def _gather(flat: jax.Array, view: Geometry) -> jax.Array:
+def _gather(flat: jax.Array, view: Geometry, offset: jax.Array | int = 0) -> jax.Array:
     # A last dimension of neighbours is gathered as windows: half the time of single elements once XLA fuses it.
     windows = view.stride[-1] == 1
     lead = slice(0, -1) if windows else slice(None)
-    index = _index(Geometry(view.size[lead], view.stride[lead], view.offset), flat.size)
+    index = _index(Geometry(view.size[lead], view.stride[lead], view.offset), flat.size, offset)
     dimensions = lax.GatherDimensionNumbers(
         offset_dims=(len(view.size) - 1,) if windows else (),
         collapsed_slice_dims=() if windows else (0,),
@@ -94,10 +150,10 @@ def _gather(flat: jax.Array, view: Geometry) -> jax.Array:
     return lax.gather(flat, index[..., None], dimensions, window, mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS)
 
 
-def _index(view: Geometry, numel: int) -> jax.Array:
-    """The index into the storage of each element that `view` shows."""
+def _index(view: Geometry, numel: int, offset: jax.Array | int = 0) -> jax.Array:
+    """The index into the storage of each element that `view` shows, if it is moved by `offset`."""
     dtype = np.int32 if numel <= np.iinfo(np.int32).max else np.int64
-    index = lax.full(view.size, view.offset, dtype)
+    index = lax.full(view.size, lax.convert_element_type(view.offset + offset, dtype))
     for dim, stride in enumerate(view.stride):
         index += lax.broadcasted_iota(dtype, view.size, dim) * np.array(stride, dtype)
     return index

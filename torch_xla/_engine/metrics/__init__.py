@@ -1,6 +1,8 @@
 """Metrics: what happened, how often, and how long it took.
 
 In: counts and samples from every room above. Out: the text and the tuples of `torch_xla.debug.metrics`.
+
+Doors: every module.
 """
 
 from .counters import Counter as Counter

@@ -213,7 +213,7 @@ def emit(event: Event) -> None:
     for listener in _calls:
         try:
             listener(event)
-        except Exception:
+        except Exception:  # listeners are the user's too
             _failed.value += 1
             what = (listener, type(event))
             if what not in _logged:

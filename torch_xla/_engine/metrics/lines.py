@@ -8,6 +8,13 @@ from types import CodeType, FrameType
 
 Line = tuple[str, int, str]  # file, line, function
 
+
+class OptimizersLine(tuple[str, int, str]):
+    """The user's line of an operation that an optimizer calls: its numbers are worked out for every step."""
+
+    __slots__ = ()
+
+
 # Threads of PyTorch and of loaders have no frame of the user's.
 NOWHERE: Line = ("<another thread>", 0, "no line of the program")
 

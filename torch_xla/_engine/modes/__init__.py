@@ -2,4 +2,6 @@
 eager mode runs each operation at once.
 
 In: the user's functions. Out: the same results, sooner; or a reason, once, why not.
+
+Doors: compiled, eager, planning, region.
 """

@@ -7,7 +7,7 @@ has written to.
 
 import time
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import metrics
 from ..dispatch import kernels
@@ -15,9 +15,10 @@ from ..dispatch.forms import Operator
 from ..dispatch.planning import Call, Entry
 from ..execute.executor import Around
 from ..graph.plan import Plan
-from ..graph.tape import Value
+from ..graph.tape import Tape, Value
 from ..record import eager_cache
 from ..record.device import LOCK, Device, existing_devices
+from ..record.ownership import Held
 from ..record.storage import value_of
 from ..record.sync import sync_device
 from ..uninterrupted import stores
@@ -26,6 +27,8 @@ from ..uninterrupted import stores
 _WORTH_TAKING = 1 << 16
 
 _is_on = False
+# An operation is being run; others came in the middle of it, from finalizers. Both under the lock.
+_is_running = _is_joined = False
 _compiles = metrics.counter("UncachedCompile")
 _executing = metrics.metric("EagerOpExecuteTime")
 _compiling = metrics.metric("EagerOpCompileTime")
@@ -49,26 +52,45 @@ def switch(on: bool) -> None:
 
 def _run(entry: Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Any:
     _, operands, numbers = call
+    global _is_running, _is_joined
     plan: Plan = entry.plan  # type: ignore[assignment]
     if plan.draws and _is_nothing_yet(operands):
         return kernels.record_call(entry, operator, args, kwargs, call)
     compiled, start = _compiles.value, time.perf_counter_ns()
     device = kernels.device_of(operands, kwargs)
+    left: _Recorded | None = None
     with LOCK:
-        alone = eager_cache.look_up(entry, operands, device)
-        if alone is None or alone.shortcut is None:
-            made = _run_tape(entry, operator, args, kwargs, call, device, alone)
-        elif entry.writes:
-            made = _write(entry, operator, args, kwargs, call, device, alone)
-        else:
-            outputs, values = alone.shortcut.results_on(device)
-            eager_cache.run(alone, outputs, numbers, _draws(plan, args, kwargs, device))
-            made = kernels.give(entry, operator, args, kwargs, values)
+        if _is_running:  # it runs when the one that it came in the middle of is done
+            _is_joined = True
+            return kernels.record_call(entry, operator, args, kwargs, call)
+        try:
+            _is_running, _is_joined = True, False
+            alone = eager_cache.look_up(entry, operands, device)
+            if alone is None or alone.shortcut is None:
+                made, left = _record(entry, operator, args, kwargs, call, device, alone)
+            elif entry.writes:
+                made, left = _write(entry, operator, args, kwargs, call, device, alone)
+            else:
+                outputs, values = alone.shortcut.results_on(device)
+                eager_cache.run(alone, outputs, numbers, _draws(plan, args, kwargs, device))
+                made = kernels.give(entry, operator, args, kwargs, values)
+        finally:
+            _is_running = False
+        is_joined = _is_joined
+    if left is not None:
+        left.run(learns=not is_joined)
+    if is_joined:
+        _run_joined()
     took = time.perf_counter_ns() - start
     _executing.add(took)
     if _compiles.value != compiled:
         _compiling.add(took)
     return made
+
+
+def _run_joined() -> None:
+    for device in existing_devices():
+        sync_device(device)
 
 
 def _draws(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], device: Device) -> list[int]:
@@ -83,7 +105,7 @@ def _write(
     call: Call,
     device: Device,
     alone: eager_cache.Call,
-) -> Any:
+) -> tuple[Any, "_Recorded | None"]:
     """Runs a call that writes to its arguments without a tape."""
     kernels.refuse_overlap(entry, operator, args, kwargs)
     plan: Plan = entry.plan  # type: ignore[assignment]
@@ -92,23 +114,45 @@ def _write(
     way = alone
     while way.shortcut is not None:
         outputs, values = way.shortcut.results_on(device)
-        taken = eager_cache.taken(way, call[1], before) if way.shortcut.gives else eager_cache.NOTHING
-        if taken is eager_cache.NOTHING or (taken is not None and taken.are_free(besides=1)):  # their storage
+        taken = eager_cache.taken(way, call[1], before)
+        if taken is not None and taken.are_free(besides=1):  # their storage
             # In their places before they are computed: from there on no other thread finds what the program takes.
             placed = stores(storages, "value", values)
             around = Around(chain(placed, taken.refusal()), undo=stores(storages, "value", before))
             try:
                 eager_cache.run(way, outputs, call[2], _draws(plan, args, kwargs, device), around)
-                return kernels.returned_by(operator, args, kwargs)
-            except eager_cache.Held:
+                return kernels.returned_by(operator, args, kwargs), None
+            except Held:
                 pass  # another thread was faster
         if way is not alone:
             break
         way = eager_cache.if_held(alone)
-    return _run_tape(entry, operator, args, kwargs, call, device, way)
+    return _record(entry, operator, args, kwargs, call, device, way)
 
 
-def _run_tape(
+class _Recorded(NamedTuple):
+    """A call that is on the tape: what the next one like it is found by, and what is known of this one."""
+
+    device: Device
+    key: Any  # None: it is not learnt from
+    code: tuple[Any, ...]
+    slots: list[int]
+    into: list[int]
+    numbers: tuple[tuple[Any, ...], tuple[Any, ...]]  # of the tape, before and after those of the call
+
+    def run(self, learns: bool) -> None:
+        """Runs what is recorded. Without the lock: others go on while it is compiled."""
+        sync_device(self.device)
+        if not learns or self.key is None:
+            return
+        with LOCK:
+            schedule = self.device.last_schedule
+            # Not if another thread, or a finalizer, had something else run with it.
+            if schedule is not None and schedule.code == self.code:
+                eager_cache.learn(self.key, self.slots, self.into, self.numbers, schedule)
+
+
+def _record(
     entry: Entry,
     operator: Operator,
     args: tuple[Any, ...],
@@ -116,9 +160,10 @@ def _run_tape(
     call: Call,
     device: Device,
     alone: eager_cache.Call | None,
-) -> Any:
-    """Records the call and runs what is recorded; if it was `alone`, the next one like it needs no tape."""
+) -> tuple[Any, _Recorded]:
+    """Records the call; if it was `alone`, the next one like it needs no tape."""
     plan: Plan = entry.plan  # type: ignore[assignment]
+    tape = device.tape
     results = kernels.append(plan, call, device, kernels.generator_of(args, kwargs) if plan.draws else None)
     made = kernels.give(entry, operator, args, kwargs, results)
     if entry.writes:
@@ -131,12 +176,22 @@ def _run_tape(
         if alone is not None:
             alone.values.clear()
     results.clear()  # what was written through a view is needed in its place only
-    sync_device(device)
-    if key is not None:
-        eager_cache.learn(key, slots, into, device.last_schedule)
-    return made
+    if tape.ended:  # a finalizer had a part of it evaluated
+        key = None
+    return made, _Recorded(device, key, tuple(tape.code), slots, into, _around(plan, tape))
+
+
+def _around(plan: Plan, tape: Tape) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The numbers on the tape before and after those of `plan`."""
+    first = 0
+    for entry in tape.code:
+        if entry is plan:
+            break
+        if entry.__class__ is Plan:
+            first += len(entry.numbers)
+    return tuple(tape.numbers[:first]), tuple(tape.numbers[first + len(plan.numbers) :])
 
 
 def _is_nothing_yet(operands: list[Any]) -> bool:
     values: list[Value] = [operand[0] if operand.__class__ is tuple else operand for operand in operands]
-    return all(value.buffer is None and value.tape is None for value in values)
+    return all(value.state == "empty" for value in values)

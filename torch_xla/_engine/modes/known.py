@@ -86,6 +86,11 @@ _PYTHON_FILES = frozenset((
     "contextlib", "functools", "abc", "_collections_abc", "collections/__init__", "enum", "types", "typing",
     "dataclasses", "operator", "numbers", "copy", "copyreg", "bisect", "heapq", "inspect", "_weakrefset",
 ))  # fmt: skip
+# What reads the environment, whose contents `walk` holds.
+_OF_THE_ENVIRONMENT = frozenset((
+    "getenv", "_Environ.__getitem__", "_Environ.__iter__", "_Environ.__len__", "_createenviron.<locals>.encode",
+    "_createenviron.<locals>.decode",
+))  # fmt: skip
 # What an `import` of something that is imported already runs.
 _IMPORTS = frozenset(("_handle_fromlist", "parent", "__getattr__"))
 _TORCH_FILES = (
@@ -103,7 +108,10 @@ _TORCH_FUNCTIONS = frozenset((
     "is_current_stream_capturing",
 ))  # fmt: skip
 _NUMPY_FILES = ("_core/", "core/", "lib/_shape_base", "lib/_function_base", "lib/_twodim", "lib/_index", "linalg/")
-_FACADE_FILES = ("amp/", "utils/checkpoint.py", "experimental/custom_kernel.py", "core/xla_builder.py", "__init__.py")
+_FACADE_FILES = (
+    "amp/", "utils/checkpoint.py", "experimental/custom_kernel.py", "experimental/gradient_accumulation.py",
+    "core/xla_builder.py", "__init__.py",
+)  # fmt: skip
 
 
 def code_is_known(code: types.CodeType, namespace: dict[str, Any]) -> bool:
@@ -118,7 +126,7 @@ def code_is_known(code: types.CodeType, namespace: dict[str, Any]) -> bool:
             if filename.startswith("<frozen importlib"):
                 return code.co_name in _IMPORTS
             name = filename.removeprefix("<frozen ").removesuffix(">").removeprefix(_STANDARD).removesuffix(".py")
-            return name in _PYTHON_FILES
+            return name in _PYTHON_FILES or (name == "os" and code.co_qualname in _OF_THE_ENVIRONMENT)
         case Domain.TORCH:
             inside = filename.removeprefix(_TORCH)
             listed = inside.startswith(_TORCH_FILES) and not inside.startswith(_NOT_TORCH_FILES)
@@ -173,7 +181,7 @@ _TORCH_CALLS = frozenset((
     "is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "get_autocast_dtype", "get_default_dtype",
     "is_autocast_cache_enabled", "is_anomaly_enabled", "is_complex", "is_floating_point", "is_nonzero", "numel",
     "result_type", "can_cast", "promote_types", "tensor", "as_tensor", "from_numpy", "asarray",
-    "is_autocast_cpu_enabled",
+    "is_autocast_cpu_enabled", "get_current_stream",
     "get_autocast_gpu_dtype", "_is_tracing", "_get_tracing_state", "_jit_internal", "_are_functorch_transforms_active",
 ))  # fmt: skip
 _NOT_OPERATORS = frozenset(("from_file", "seed", "manual_seed", "share_memory_", "record_stream", "_print", "set_"))
@@ -227,6 +235,8 @@ def call_is_known(called: Any) -> bool:
         if module.startswith("numpy"):
             return name in _ARRAY_MAKERS
         return module in _PURE_MODULES
+    if type(owner).__name__.startswith("pybind11_detail_function_record"):  # how PyTorch 2.15 binds functions of C++
+        return name in _TORCH_CALLS
     if isinstance(owner, np.ndarray):
         return name in _ARRAY_METHODS
     if owner is torch._C._VariableFunctions or getattr(owner, "__module__", "") == "torch._C._VariableFunctions":
@@ -237,6 +247,8 @@ def call_is_known(called: Any) -> bool:
         return True
     if owner is object and name == "__new__":
         return True
+    if name == "apply" and isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
+        return True  # written in C since PyTorch 2.15; it calls what the program defines, which is watched
     if name in ANY_NAME and getattr(object, name, None) is getattr(type(owner), name, None):
         return True
     return name in _OF_OBJECTS or isinstance(owner, (np.generic, np.dtype))

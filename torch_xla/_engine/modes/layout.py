@@ -1,6 +1,5 @@
 """How a replay runs its program: which memory goes in, and where each result belongs. With packs, and without."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,7 +9,7 @@ from ..client.target import Target
 from ..compile import cache
 from ..compile.program import Program
 from ..compile.source_metadata import Origins
-from ..graph.aliasing import in_order
+from ..graph.aliasing import in_order, takers
 from ..graph.graph import Graph, Operation
 from ..graph.plan import Operand, Plan, interned
 from ..graph.spec import Spec, spec_of
@@ -115,7 +114,7 @@ def packed(plain: Layout, packs: Packs, first_place: int, target: Target) -> Lay
     in_place = [(nth, nth) for nth in range(len(kept))]
     in_place += [(behind[output], number[into]) for output, into in plain.in_place if into not in members]
     wanted = [number[index] for index in plain.donated if index not in members]
-    donated = _donated(whole, [*range(len(kept)), *wanted], in_place)
+    donated = takers(whole, [*range(len(kept)), *wanted], {into for _, into in in_place})
     order = in_order(whole, donated, {into: output for output, into in in_place})
     whole = replace(whole, outputs=tuple(whole.outputs[output] for output in order))
     moved_to = {output: now for now, output in enumerate(order)}
@@ -164,20 +163,6 @@ def _with_packs(
         end += 1
     outputs += [slots[graph.outputs[output]] for output in left]
     return Graph(tuple(inputs), tuple(operations), tuple(outputs))
-
-
-def _donated(graph: Graph, wanted: Sequence[int], in_place: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-    """Those inputs whose memory a result can take: of the others JAX would warn."""
-    specs = graph.specs
-    room = Counter((specs[slot].size, specs[slot].dtype) for slot in graph.outputs)
-    first = {into for _, into in in_place}
-    donated = []
-    for index in sorted(wanted, key=lambda each: each not in first):
-        form = specs[index].size, specs[index].dtype
-        if room[form]:
-            room[form] -= 1
-            donated.append(index)
-    return tuple(sorted(donated))
 
 
 def _origins(plain: Origins, before: int, after: int) -> Origins:

@@ -24,9 +24,9 @@ from ..metrics import events
 from ..metrics.events import Cause
 from ..record.device import LOCK, Device
 from ..record.launcher import launch
+from ..record.ownership import are_owned, may_be_taken
 from ..uninterrupted import run_through, stores
 from .layout import Layout, Packs, flat_spec, pack_graph, packed, unpack_graph
-from .references import OWNED, references
 
 # After so many runs a replay is packed: the compilation for it takes as long as some thousands of runs save.
 _AFTER = 1_000
@@ -83,6 +83,7 @@ class Packed(Value):
 
     @property
     def buffer(self) -> Any:
+        """The array of this value alone, which takes the pack apart for it."""
         with LOCK:
             if self.__class__ is Packed:  # no other thread was faster
                 pack, index = _slot.__get__(self)
@@ -124,7 +125,7 @@ class _Group:
             self.pack is not None
             and self.pack.is_whole
             and all(map(is_, map(_value, self.storages), self._members))
-            and references(self._members).count(OWNED) == len(self._members)
+            and are_owned(self._members)
         )
 
     def fits(self) -> bool:
@@ -135,9 +136,7 @@ class _Group:
         """Packs what the storages hold now, unless a value is held by somebody else, too."""
         self.forget()
         values: list[Value] = [storage.value for storage in self.storages]
-        if any(value.buffer is None or value.shared for value in values):
-            return False
-        if not self.fits() or references(values).count(OWNED) != len(values):
+        if any(value.buffer is None for value in values) or not self.fits() or not may_be_taken(values):
             return False
         pack = self._new_pack()
         launch(self._put_together, values, [pack.value], around=Around(after=self._held(pack, values)))
@@ -191,8 +190,16 @@ class Packing:
         self._renewed: list[_Group] = []
         self._layout: Layout | None = None
 
-    def layout(self, runs: int, device: Device, prepare: Callable[[Layout], None]) -> Layout:
-        """How this run, after so many others, goes. `prepare` compiles."""
+    def prepare(self, runs: int, device: Device, compile_it: Callable[[Layout], None]) -> None:
+        """Compiles what packing takes, if it is time for it: without the lock that recording needs."""
+        if self._layout is None and runs >= self._next and not events.guarded:
+            self._next = runs + self._pause  # lest one that fails is tried at every run
+            self._layout = self._packed(device, compile_it)
+            if self._layout is not None:
+                self._next = runs
+
+    def layout(self, runs: int) -> Layout:
+        """How this run, after so many others, goes."""
         if self._since >= 0:
             assert self._layout is not None
             if all([group.is_whole() for group in self._kept]) and self._fits():
@@ -200,8 +207,6 @@ class Packing:
             self._end(runs)
         if runs >= self._next:
             self._next = runs + self._pause
-            if self._layout is None and not events.guarded:
-                self._layout = self._packed(device, prepare)
             if self._layout is not None and self._fits() and all([group.gather() for group in self._kept]):
                 self._since = runs
                 return self._layout
@@ -253,7 +258,7 @@ class Packing:
         for group in (*self._kept, *self._renewed):
             group.forget()
 
-    def _packed(self, device: Device, prepare: Callable[[Layout], None]) -> Layout | None:
+    def _packed(self, device: Device, compile_it: Callable[[Layout], None]) -> Layout | None:
         plain = self._plain
         kept: dict[torch.dtype, list[tuple[int, Spec, int]]] = defaultdict(list)
         renewed: dict[torch.dtype, list[tuple[int, Spec, int]]] = defaultdict(list)
@@ -282,7 +287,7 @@ class Packing:
         packs = Packs(*([[index for index, _, _ in each] for each in groups] for groups in (inside, outside)))
         layout = packed(plain, packs, self._first + len(self._storages), plain.program.target)
         # Before anything is packed: whoever is told of a compilation may look at every value there is.
-        prepare(layout)
+        compile_it(layout)
         for group in (*self._kept, *self._renewed):
             group.prepare()
         return layout

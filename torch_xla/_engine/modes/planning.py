@@ -6,6 +6,7 @@ Afterwards the storages hold what they held, and so do gradients, optimizers and
 """
 
 import gc
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -26,13 +27,15 @@ from ..execute.executor import SourceLines
 from ..graph.graph import Operation, decode
 from ..graph.sharding import Sharding
 from ..graph.tape import Value
-from ..lowering.sharding import CONSTRAINT, to_jax
+from ..lowering.sharding import CONSTRAINT, carried, to_jax
 from ..metrics.events import Cause
 from ..metrics.lines import Line
 from ..record import launcher
 from ..record.device import LOCK, Device, device_at, existing_devices
 from ..record.marks import Mark
-from ..record.sync import shortcuts, sync_device
+from ..record.schedule import shortcuts
+from ..record.storage import wrap
+from ..record.sync import sync_device
 
 # Takes a program that would run with its inputs, its outputs, its Python numbers and the lines that it was recorded
 # from, and returns how its results are divided, as JAX says it.
@@ -95,7 +98,7 @@ def _described(planner: Planner) -> Callable[..., Sequence[Any]]:
         placed = planner(program, inputs, outputs, numbers, source_lines())
         specs = [program.graph.specs[slot] for slot in program.graph.outputs]
         return [
-            PlannedBuffer(spec.size, dtypes.to_jax(dtypes.on_device(spec.dtype)), sharding)
+            PlannedBuffer(carried(spec.size, sharding), dtypes.to_jax(dtypes.on_device(spec.dtype)), sharding)
             for spec, sharding in zip(specs, placed, strict=True)
         ]
 
@@ -130,8 +133,9 @@ def _computed(
 class _Before:
     """What a planned step may change, as it was."""
 
-    storages: list[tuple[Any, Value]] = field(default_factory=list)
-    gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = field(default_factory=list)
+    storages: list[tuple[weakref.ref[Any], Value]] = field(default_factory=list)
+    on_host: list[tuple[Any, Any]] = field(default_factory=list)  # that wait there until they are used
+    gradients: list[tuple[torch.Tensor, "_Gradient | None"]] = field(default_factory=list)
     optimizers: list[tuple[torch.optim.Optimizer, dict[Any, Any], list[dict[str, Any]]]] = field(default_factory=list)
     devices: list[tuple[Device, dict[str, Any], int]] = field(default_factory=list)
     marks: list[tuple[Mark, Any, Any]] = field(default_factory=list)
@@ -146,11 +150,13 @@ class _Before:
             if issubclass(kind, torch.UntypedStorage):
                 value = getattr(thing, "value", None)
                 if value is not None:
-                    found.storages.append((thing, value))
+                    found.storages.append((weakref.ref(thing), value))
+                elif getattr(thing, "host", None) is not None:
+                    found.on_host.append((thing, thing.host))
             elif issubclass(kind, torch.Tensor):
                 if thing.is_leaf and thing.requires_grad and thing.device.type == "xla":
-                    found.gradients.append((thing, thing.grad))
-            elif issubclass(kind, torch.optim.Optimizer):
+                    found.gradients.append((thing, None if thing.grad is None else _Gradient(thing.grad)))
+            elif issubclass(kind, torch.optim.Optimizer) and "state" in vars(thing):  # a wrapper has that of another
                 state = {parameter: _copied(own) for parameter, own in thing.state.items()}
                 found.optimizers.append((thing, state, [dict(group) for group in thing.param_groups]))
         for device in existing_devices():
@@ -163,9 +169,10 @@ class _Before:
         """Puts a stand-in in the place of each value: one for all storages that share it."""
         known: dict[int, Value] = {}
         markings = _Markings()
-        for storage, value in self.storages:
+        for there, value in self.storages:
             if id(value) not in known:
                 known[id(value)] = _stand_in(value, markings)
+            storage: Any = there()
             storage.value = known[id(value)]
 
     def restore(self) -> None:
@@ -176,10 +183,16 @@ class _Before:
             device.generator.state = state
         for mark, settled, seen in self.marks:
             mark.settled, mark.seen = settled, seen
-        for storage, held in self.storages:
-            storage.value = held
+        for there, held in self.storages:
+            storage: Any = there()
+            if storage is not None:
+                storage.value = held
+        for storage, host in self.on_host:
+            storage.host = host
+            if getattr(storage, "value", None) is not None:
+                del storage.value
         for tensor, gradient in self.gradients:
-            tensor.grad = gradient
+            tensor.grad = None if gradient is None else gradient.again()
         for optimizer, states, groups in self.optimizers:
             optimizer.state.clear()
             optimizer.state.update(states)
@@ -187,6 +200,27 @@ class _Before:
                 group.update(values)
         assert self.host_generator is not None
         torch.set_rng_state(self.host_generator)
+
+
+class _Gradient:
+    """A gradient as it was, without holding it: a step that lets go of its gradients does so when it is planned."""
+
+    def __init__(self, gradient: torch.Tensor) -> None:
+        storage = gradient.untyped_storage()
+        self._value: Value | None = getattr(storage, "value", None)
+        self._place = tuple(gradient.shape), gradient.stride(), gradient.storage_offset()
+        self._there: Callable[[], Any] = weakref.ref(gradient)
+        if self._value is None or type(gradient) is not torch.Tensor or gradient.grad_fn is not None:
+            self._there = lambda: gradient
+
+    def again(self) -> torch.Tensor:
+        """The gradient, or another tensor of the same value where nobody else has held it."""
+        there: torch.Tensor | None = self._there()
+        if there is not None:
+            return there
+        assert self._value is not None
+        with torch.no_grad():
+            return wrap(self._value).as_strided(*self._place)
 
 
 def _copied(state: Any) -> Any:
@@ -208,7 +242,7 @@ class _Markings:
     def of(self, value: Value) -> Sharding | None:
         """What was said of `value` last, if it was that."""
         tape = value.tape
-        if tape is None:
+        if tape is None or tape.ended:
             return None
         if id(tape) not in self._tapes:
             self._tapes[id(tape)] = decode(tape.code)[1:]
@@ -222,11 +256,12 @@ class _Markings:
 
 def _stand_in(value: Value, markings: _Markings) -> Value:
     made = Value(value.spec, value.device, None, -1)
-    if value.buffer is None and value.tape is None:
+    if value.state == "empty":
         return made  # memory that nobody has written to
     target: Target = value.device.target
     dtype = dtypes.to_jax(dtypes.on_device(value.spec.dtype))
-    made.buffer = PlannedBuffer(value.spec.size, dtype, _placed(value, target, markings))
+    placed = _placed(value, target, markings)
+    made.buffer = PlannedBuffer(carried(value.spec.size, placed), dtype, placed)
     contents = getattr(value, "contents", None)
     if contents is not None:
         made.contents = contents

@@ -15,8 +15,9 @@ from ..metrics import lines
 from ..record import marks
 from ..record.device import Device
 from ..record.generator import Generator
+from ..record.ownership import held
+from ..record.schedule import Schedule
 from ..record.storage import value_of
-from ..record.sync import Schedule, held
 from .circumstances import circumstances
 from .reach import Difference, Reached
 from .reads import Reads
@@ -63,7 +64,7 @@ class Facts:
     leaves: list[torch.Tensor] = field(default_factory=list)
     had_gradient: list[bool] = field(default_factory=list)
     gradients: list[str] = field(default_factory=list)  # what became of each leaf's: none, new, the same
-    code: list[Any] = field(default_factory=list)
+    code: Sequence[Any] = ()
     numbers: list[Any] = field(default_factory=list)
     draws: int = 0
     sources: dict[int, Any] = field(default_factory=dict)  # input slot → a place, or the constant there
@@ -403,7 +404,7 @@ def _produced(tape: Tape) -> dict[int, int]:
 
 
 def _line_of(tape: Tape, position: int) -> str:
-    line = tape.all_lines().get(position)
+    line = tape.all_lines(tape.code).get(position)
     return f" ({lines.text(line)})" if line is not None else ""
 
 

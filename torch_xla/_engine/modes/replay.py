@@ -27,14 +27,15 @@ from ..private import torch as private
 from ..record import sync
 from ..record.device import LOCK, Device
 from ..record.launcher import launch
+from ..record.ownership import may_be_taken
+from ..record.schedule import lines_of
 from ..record.storage import wrap
-from ..uninterrupted import stores
+from ..uninterrupted import stores, uncollected
 from .circumstances import circumstances
 from .gradients import NOTHING, Gradients
 from .layout import Layout
 from .packing import Packing
 from .recording import Facts, Place, inputs_of
-from .references import OWNED, Constant, references
 from .signature import Call
 from .versions import Steps
 
@@ -47,6 +48,13 @@ _buffer = attrgetter("buffer")
 
 # What is told where a replay for other gradients may be there.
 OTHER_GRADIENTS = "a gradient is there that was not there, or the other way round"
+
+
+class _Constant:
+    """Stands among the storages for a value that is the same at every call."""
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
 
 
 class Replay:
@@ -70,7 +78,7 @@ class Replay:
         for slot, spec in zip(schedule.cut.inputs, schedule.cut.graph.inputs, strict=True):
             source = facts.sources[slot]
             if not isinstance(source, int):
-                storages.append(Constant(_constant(source, spec.plain, device)))
+                storages.append(_Constant(_constant(source, spec.plain, device)))
                 source = len(self._arguments) + len(storages) - 1
             inputs.append(source)
         self._storages = storages
@@ -79,10 +87,10 @@ class Replay:
         donated = tuple(i for i in schedule.program.donated if inputs[i] < len(places) and inputs[i] not in kept)
         program = schedule.program
         # Other processes may record this call: what several run together must not depend on who replays.
-        self._is_another = donated != program.donated and program.graph.is_collective
+        self._is_another = donated != program.donated and len(program.target.processes) > 1
         if donated != program.donated:
             program = cache.program_of(schedule.cut.graph, donated, program.target)
-        self._numbers = [facts.numbers[i] for i in schedule.cut.numbers]
+        self._numbers = tuple([facts.numbers[i] for i in schedule.cut.numbers])
         self._draws = schedule.cut.draws
         self._plain = self._planned(program, inputs)
         kept_apart = {place for pair in self._sharing for place in pair}
@@ -205,8 +213,10 @@ class Replay:
             return f"{differences[0]}" if differences else "something that it sees has changed"
         return ""
 
+    @uncollected  # a finalizer that writes to the same memory comes before or after
     def run(self, call: Call) -> tuple[bool, Any]:
         """Whether the program could be run on what the memory holds now, and what the function would have returned."""
+        self._packing.prepare(self.runs, self._device, self._prepare)
         with LOCK:
             arguments: list[Any] = [call.tensors[index].untyped_storage() for index in self._arguments]
             if self._gradients.enter(self._storages, len(arguments)):
@@ -215,7 +225,7 @@ class Replay:
                 self._packing.rebind(self.runs)
             if not self._alias_the_same(arguments) or self._identities(call) != self._identical:
                 return False, None
-            layout = self._packing.layout(self.runs, self._device, self._prepare)
+            layout = self._packing.layout(self.runs)
             storages = arguments + self._storages
             if layout is not self._plain:
                 storages += self._packing.packs()
@@ -274,12 +284,7 @@ class Replay:
 
     @staticmethod
     def _may_donate(layout: Layout, values: list[Value]) -> bool:
-        given = [values[index] for index in layout.donated]
-        counts = references(given)
-        del given
-        if counts.count(OWNED + 1) != len(counts):
-            return False
-        return not any([values[index].shared for index in layout.donated])
+        return may_be_taken([values[index] for index in layout.donated], besides=1)  # `values`
 
     def _outcome(
         self,
@@ -334,7 +339,7 @@ class Replay:
         executor.prepare(layout.program, self._numbers, Cause.SYNC, functools.partial(self._lines, layout))
 
     def _lines(self, layout: Layout) -> Any:
-        lines = sync.lines_of(self._schedule.cut, self._schedule.lines)
+        lines = lines_of(self._schedule.cut, self._schedule.lines)
         before = len(layout.updated)
         behind = len(layout.program.graph.operations) - len(lines) - before
         return (*[None] * before, *lines, *[None] * behind)

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, range)
+# Those of which some are equal that are not the same: zeros have signs, and an empty range has ends.
+_TOLD_BY_TEXT = (float, complex, range)
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -59,13 +61,17 @@ def _take(argument: Any, key: list[Any], call: Call) -> None:
         for element in argument:
             _take(element, key, call)
     elif kind is dict:
-        key.append((kind, tuple(argument), tuple(map(type, argument))))
+        names = tuple(repr(name) if type(name) in _TOLD_BY_TEXT else name for name in argument)
+        key.append((kind, names, tuple(map(type, argument))))
         call.containers.append(argument)
         for element in argument.values():
             _take(element, key, call)
     elif kind in _SCALARS:
-        # Zeros have signs, and what is no number equals nothing.
-        key.append((kind, repr(argument) if kind is float or kind is complex else argument))
+        key.append((kind, repr(argument) if kind in _TOLD_BY_TEXT else argument))
+    elif kind is slice:
+        key.append(kind)
+        for part in (argument.start, argument.stop, argument.step):
+            _take(part, key, call)
     elif kind is MethodType:
         key.append((kind, id(argument.__self__), id(argument.__func__)))
         call.objects += (argument.__self__, argument.__func__)
@@ -74,7 +80,7 @@ def _take(argument: Any, key: list[Any], call: Call) -> None:
         for part in (argument.func, argument.args, argument.keywords):
             _take(part, key, call)
     elif isinstance(argument, np.generic):
-        key.append((kind, argument.tobytes()))
+        key.append((kind, argument.dtype, argument.tobytes()))
     else:
         key.append((kind, id(argument)))
         call.objects.append(argument)

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from ..dispatch.kernels import append, runs_at_once
-from ..graph.effect import assertion
-from ..graph.interned import table_of_plans
-from ..graph.plan import Operand, Plan
-from ..graph.spec import Spec, spec_of
+from ..graph.effect import ASSERTION, number_of
+from ..graph.plan import Number, Operand, Plan, interned
+from ..graph.spec import spec_of
 from ..lowering.value_checks import ASSERTED
 from ..record.storage import snapshot
 from ..record.sync import sync_device
@@ -18,14 +17,11 @@ from . import indexing
 
 _UNSAID = "Expected Tensor with single nonzero value, but got zero"
 
-_plans: dict[tuple[Spec, str], Plan] = {}
-table_of_plans(_plans)
-
 
 def assert_async(self: Tensor, assert_msg: str = _UNSAID) -> None:
     """`torch._assert_async`: what was computed must not be zero, which the next wait finds out.
 
-    A message is part of the program, as numbers in it are: one that changes makes another program.
+    Messages may change from step to step: they are no part of the program.
     """
     if self.numel() != 1:
         kind = "more than one value" if self.numel() else "no values"
@@ -34,12 +30,9 @@ def assert_async(self: Tensor, assert_msg: str = _UNSAID) -> None:
     if known is not None and known.size == 1 and not known.any():
         raise RuntimeError(assert_msg)
     value = snapshot(self)
-    plan = _plans.get((value.spec, assert_msg))
-    if plan is None:
-        holds = spec_of((), (), torch.bool)
-        plan = Plan(ASSERTED, ((Operand(0),), {}), (value.spec,), (), (holds,), effect=assertion(assert_msg))
-        _plans[value.spec, assert_msg] = plan
-    append(plan, ([], [value], []), value.device)
+    holds = spec_of((), (), torch.bool)
+    plan = Plan(ASSERTED, ((Operand(0), Number(0)), {}), (value.spec,), (int,), (holds,), effect=ASSERTION)
+    append(interned(plan), ([], [value], [number_of(assert_msg)]), value.device)
     if runs_at_once():
         sync_device(value.device)
 

@@ -9,6 +9,9 @@ from ..private import torch as private
 
 aten = torch.ops.aten
 
+# From 2.14 on, PyTorch refuses every mask beside the causal one.
+_NEVER_BOTH = torch.__version__ >= (2, 14)  # type: ignore[operator]
+
 
 def scaled_dot_product_attention(
     query: Tensor,
@@ -23,8 +26,11 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """`torch.nn.functional.scaled_dot_product_attention`."""
     _refuse_mistakes(query, key, value, attn_mask)
+    if attn_mask is not None and is_causal and _NEVER_BOTH:
+        raise RuntimeError("_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True")
     is_fused = _fits(query, key, value, enable_gqa) and _takes_mask(query, value, attn_mask, dropout_p, is_causal)
-    if is_fused and private.fused_attention_enabled():
+    # Of the fused operator PyTorch knows no form for a batch that `torch.func.vmap` hides.
+    if is_fused and private.fused_attention_enabled() and not private.transforms_are_active():
         arguments = (query, key, value, attn_mask, dropout_p, is_causal)
         fused: Any = aten._scaled_dot_product_fused_attention_overrideable(*arguments, scale=scale)
         return fused[0]  # type: ignore[no-any-return]
@@ -87,7 +93,7 @@ def _takes_mask(query: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_
         return True
     if not is_causal:
         return attn_mask.dtype in (torch.bool, query.dtype) and _spreads(attn_mask, query, value)
-    # A mask beside the causal one: the CPU's fused kernel takes both, and its composition neither.
+    # A mask beside the causal one: before 2.14 the CPU's fused kernel takes both, and its composition neither.
     needs_gradient = attn_mask.requires_grad and torch.is_grad_enabled()
     return dropout_p == 0 and query.shape[3] == value.shape[3] and attn_mask.dim() in (2, 4) and not needs_gradient
 

@@ -6,7 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..dispatch.kernels import fill_out, recorder
+from ..dispatch.filling import fill_all
+from ..dispatch.kernels import recorder
+from ..record.storage import hold_together, value_of
 
 _statistics = recorder("aten::_native_batch_norm_legit_functional")
 _without_statistics = recorder("aten::_native_batch_norm_legit.no_stats")
@@ -38,16 +40,15 @@ def native_batch_norm(
     out, mean, invstd, new_mean, new_var = _statistics(
         input, weight, bias, running_mean, running_var, training, momentum, eps
     )
-    running_mean.copy_(new_mean)
-    running_var.copy_(new_var)
+    news = value_of(new_mean.to(running_mean.dtype)), value_of(new_var.to(running_var.dtype))
+    hold_together((running_mean, running_var), news)
     return out, mean, invstd
 
 
 def native_batch_norm_out(*args: Any, out: Tensor, save_mean: Tensor, save_invstd: Tensor) -> Any:
     """As `native_batch_norm`, into the given tensors."""
     outs = out, save_mean, save_invstd
-    for target, result in zip(outs, native_batch_norm(*args), strict=True):
-        fill_out(target, result)
+    fill_all(outs, native_batch_norm(*args))
     return outs
 
 
@@ -68,8 +69,7 @@ def batch_norm_with_update(
 def batch_norm_with_update_out(*args: Any, out: Tensor, save_mean: Tensor, save_invstd: Tensor, reserve: Tensor) -> Any:
     """As `batch_norm_with_update`, into the given tensors."""
     outs = out, save_mean, save_invstd, reserve
-    for target, result in zip(outs, batch_norm_with_update(*args), strict=True):
-        fill_out(target, result)
+    fill_all(outs, batch_norm_with_update(*args))
     return outs
 
 

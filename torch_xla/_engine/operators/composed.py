@@ -1,12 +1,14 @@
 """Operators whose caller assumes something of memory that a rule on arrays cannot see."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..dispatch.kernels import Kernel, fill_out, recorder
+from ..dispatch.filling import fill_out
+from ..dispatch.kernels import Kernel, out_variant, recorder
 from . import linear_algebra
 
 
@@ -79,6 +81,30 @@ def addbmm_(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alph
     return self.resize_(result.shape).copy_(result)
 
 
+_OTHER_COUNT = (
+    "The number of elements in the out tensor of shape {0} is {1} which does not match the computed number of elements "
+    "{2}. Note that this may occur as a result of rounding error. The out tensor will be resized to a tensor of shape "
+    "({2},)."
+)
+
+
+def _in_order(name: str) -> Kernel:
+    """An `out=` form that writes its numbers one after the other into memory of any size with as many elements."""
+    fill = out_variant(f"aten::{name}")
+
+    def kernel(*args: Any, out: Tensor, **kwargs: Any) -> Tensor:
+        numbers = torch.empty(0, dtype=out.dtype, device=out.device)
+        fill(*args, out=numbers, **kwargs)
+        if numbers.numel() == out.numel():
+            numbers = numbers.view(out.shape)
+        elif out.numel() and name.startswith("arange"):
+            warnings.warn(_OTHER_COUNT.format(list(out.shape), out.numel(), numbers.numel()), stacklevel=2)
+        fill_out(out, numbers, warns=False)
+        return out
+
+    return kernel
+
+
 KERNELS: dict[str, Callable[..., Any]] = {
     **linear_algebra.KERNELS,
     "addbmm_": addbmm_,
@@ -87,6 +113,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "_nested_tensor_from_mask_left_aligned": nested_tensor_from_mask_left_aligned,
     "rrelu_with_noise": rrelu_with_noise,
     "rrelu_with_noise.out": _copied_out(rrelu_with_noise),
+    **{name: _in_order(name) for name in ("arange.start_out", "range.out", "linspace.out", "logspace.out")},
     "cholesky.out": _copied_out(linear_algebra.cholesky),
     **{f"{name}.out": _copied_out(recorder(f"aten::{name}")) for name in ("_fft_c2c", "_fft_r2c", "_fft_c2r")},
 }

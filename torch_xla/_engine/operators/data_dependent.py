@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..dispatch.kernels import append, fill_out, recorder
+from ..dispatch.filling import fill_out
+from ..dispatch.kernels import append, recorder
 from ..graph.interned import table_of_plans
 from ..graph.plan import Operand, Plan
 from ..graph.spec import Spec, spec_of
@@ -43,6 +44,11 @@ def nonzero_out(self: Tensor, *, out: Tensor) -> Tensor:
     """`torch.nonzero(x, out=...)`."""
     if out.dtype is not torch.int64:
         raise RuntimeError(f"nonzero: expected out tensor to have scalar type Long but got {out.dtype}")
+    if out.device != self.device:
+        raise RuntimeError(
+            f"nonzero: expected self and out to be on the same device, but got out on {out.device} and self on "
+            f"{self.device}. Move it with `.to({str(self.device)!r})`."
+        )
     fill_out(out, nonzero(self))
     return out
 

@@ -1,5 +1,6 @@
 """Operators that take indices: those whose numbers the host knows are checked at once, with the error of the CPU."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from ..dispatch import refusals
 from ..dispatch.forms import operator_of
 from ..dispatch.kernels import recorder
+from ..metrics.lines import user_frame
 from ..record.device import device_for
 from ..record.storage import value_of
 
@@ -24,6 +26,9 @@ _FLAT = ("take", "put", "put_")
 _BY_TENSORS = (
     "index.Tensor", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index.Tensor", "_unsafe_index_put",
 )  # fmt: skip
+
+_INDICES = (torch.int64, torch.bool, torch.int32, torch.uint8)
+_BYTES = "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead."
 
 
 def known_numbers(tensor: Any) -> np.ndarray | None:
@@ -72,6 +77,10 @@ def by_tensors(name: str) -> Callable[..., Any]:
     record = recorder(f"aten::{name}")
 
     def kernel(self: Tensor, indices: Sequence[Tensor | None], *args: Any, **kwargs: Any) -> Any:
+        for index in indices:
+            if index is not None and index.dtype not in _INDICES:
+                raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
+            _warn_of_bytes(index)
         if self.device.type == "xla":
             indices = _resolved(self, indices)
         if args and isinstance(args[0], Tensor) and args[0].dtype is not self.dtype:
@@ -83,12 +92,50 @@ def by_tensors(name: str) -> Callable[..., Any]:
             if index is None or not _is_mask(index):
                 dim += 1
                 continue
-            if self.shape[dim : dim + index.dim()] != index.shape:
+            fits = self.shape[dim : dim + index.dim()] == index.shape and not _misses(self.dim() - dim, index, args)
+            # One number is a masked fill, for which bytes are no mask.
+            if not fits or (index.dtype is torch.uint8 and args and args[0].numel() == 1):
                 refusals.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), (self, indices, *args), kwargs)
             dim += index.dim()
         return record(self, indices, *args, **kwargs)
 
     return kernel
+
+
+def _misses(dims: int, mask: Tensor, values: Sequence[Any]) -> bool:
+    """Whether a mask that the host knows may choose another number of places than there are values for them.
+
+    It is of the first of the last `dims` dimensions; what it chooses is one dimension in their place.
+    """
+    known = known_numbers(mask)
+    if known is None or not values or not isinstance(values[0], Tensor) or values[0].numel() == 1:
+        return False
+    place = values[0].dim() - 1 - (dims - mask.dim())
+    fits = place < 0 or values[0].shape[place] in (1, int(np.count_nonzero(known)))
+    return known.size != mask.numel() or not fits
+
+
+def masked(name: str) -> Callable[..., Any]:
+    """The kernel of an operator with (self, mask, source): each place takes an element, and all are to have one."""
+    record = recorder(f"aten::{name}")
+
+    def kernel(self: Tensor, mask: Tensor, source: Tensor) -> Any:
+        if known_numbers(mask) is not None and source.numel() < self.numel():
+            refusals.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), (self, mask, source), {})
+        return record(self, mask, source)
+
+    return kernel
+
+
+def _warn_of_bytes(index: Tensor | None) -> None:
+    if index is None or index.dtype is not torch.uint8:
+        return
+    frame = user_frame()
+    if frame is None:
+        warnings.warn(_BYTES, stacklevel=2)
+    else:
+        told = frame.f_globals.setdefault("__warningregistry__", {})
+        warnings.warn_explicit(_BYTES, UserWarning, frame.f_code.co_filename, frame.f_lineno, registry=told)
 
 
 def _is_mask(index: Tensor) -> bool:
@@ -105,6 +152,7 @@ def without_masks(
     for index in indices:
         fits = index is not None and tensor.shape[len(result) : len(result) + index.dim()] == index.shape
         if index is not None and index.device.type == "xla" and _is_mask(index) and fits:
+            _warn_of_bytes(index)
             result += places_of(index)
         else:
             result.append(index)
@@ -142,5 +190,6 @@ KERNELS: dict[str, Callable[..., Any]] = {
     **{name: by_dimension(name) for name in _BY_DIMENSION},
     **{name: flat(name) for name in _FLAT},
     **{name: by_tensors(name) for name in _BY_TENSORS},
+    **{name: masked(name) for name in ("masked_scatter", "masked_scatter_")},
     "embedding": embedding,
 }

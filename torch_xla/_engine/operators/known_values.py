@@ -20,7 +20,7 @@ from .indexing import known_numbers
 MEAN = 1
 
 
-def _beyond(tensor: Any, least: float, most: float) -> bool:
+def beyond(tensor: Any, least: float, most: float) -> bool:
     """Whether a number that the host knows is not between two others. NaN is between none."""
     known = known_numbers(tensor)
     return known is not None and known.size > 0 and not (least <= known.min() and known.max() <= most)
@@ -33,11 +33,11 @@ def _shown(tensor: Tensor) -> np.ndarray | None:
 
 
 def _no_probability(tensor: Any) -> bool:
-    return _beyond(tensor, 0, 1)
+    return beyond(tensor, 0, 1)
 
 
 def _no_probabilities(self: Tensor, target: Tensor, *_: Any) -> bool:
-    return _beyond(self, 0, 1) or _beyond(target, 0, 1)
+    return beyond(self, 0, 1) or beyond(target, 0, 1)
 
 
 def _no_class(
@@ -68,7 +68,7 @@ def _is_fractional(operand: Any) -> bool:
 
 
 def _no_bags(weight: Tensor, indices: Tensor, offsets: Tensor, *_: Any) -> bool:
-    if _beyond(indices, 0, weight.shape[0] - 1):
+    if beyond(indices, 0, weight.shape[0] - 1):
         return True
     known = _shown(offsets)
     if known is None or not known.size:
@@ -82,11 +82,11 @@ def _finds_no_range(self: Tensor, bins: int = 100, min: float = 0, max: float = 
 
 
 def _unpools_outside(self: Tensor, indices: Tensor, output_size: Sequence[int], *_: Any) -> bool:
-    return _beyond(indices, 0, int(np.prod(output_size)) - 1)
+    return beyond(indices, 0, int(np.prod(output_size)) - 1)
 
 
 def _has_no_order(sequence: Tensor, values: Any, *, sorter: Tensor | None = None, **_: Any) -> bool:
-    return sorter is not None and bool(sequence.dim()) and _beyond(sorter, 0, sequence.shape[-1] - 1)
+    return sorter is not None and bool(sequence.dim()) and beyond(sorter, 0, sequence.shape[-1] - 1)
 
 
 def _leaves_elements(
@@ -110,7 +110,7 @@ IS_BAD: dict[str, Callable[..., bool]] = {
     "div.Tensor_mode": _divides_by_zero,
     "div_.Scalar_mode": _divides_by_zero,
     "div_.Tensor_mode": _divides_by_zero,
-    "embedding_renorm_": lambda self, indices, *_: bool(self.dim()) and _beyond(indices, 0, self.shape[0] - 1),
+    "embedding_renorm_": lambda self, indices, *_: bool(self.dim()) and beyond(indices, 0, self.shape[0] - 1),
     "floor_divide": _divides_by_zero,
     "floor_divide.Scalar": _divides_by_zero,
     "floor_divide_.Scalar": _divides_by_zero,
@@ -120,18 +120,18 @@ IS_BAD: dict[str, Callable[..., bool]] = {
     "fmod_.Scalar": _divides_by_zero,
     "fmod_.Tensor": _divides_by_zero,
     "histc": _finds_no_range,
-    "lu_unpack": lambda LU, pivots, *_, **__: LU.dim() > 1 and _beyond(pivots, 1, LU.shape[-2]),
+    "lu_unpack": lambda LU, pivots, *_, **__: LU.dim() > 1 and beyond(pivots, 1, LU.shape[-2]),
     "max_unpool2d": _unpools_outside,
     "max_unpool3d": _unpools_outside,
-    "multi_margin_loss": lambda self, target, *_: bool(self.dim()) and _beyond(target, 0, self.shape[-1] - 1),
+    "multi_margin_loss": lambda self, target, *_: bool(self.dim()) and beyond(target, 0, self.shape[-1] - 1),
     "multilabel_margin_loss_forward": (
-        lambda self, target, *_: bool(self.dim()) and _beyond(target, -1, self.shape[-1] - 1)
+        lambda self, target, *_: bool(self.dim()) and beyond(target, -1, self.shape[-1] - 1)
     ),
     "nll_loss2d_forward": _no_class,
     "nll_loss_forward": _no_class,
-    "normal.Tensor_Tensor": lambda mean, std: _beyond(std, 0, np.inf),
-    "normal.float_Tensor": lambda mean, std: _beyond(std, 0, np.inf),
-    "poisson": lambda self: _beyond(self, 0, np.inf),
+    "normal.Tensor_Tensor": lambda mean, std: beyond(std, 0, np.inf),
+    "normal.float_Tensor": lambda mean, std: beyond(std, 0, np.inf),
+    "poisson": lambda self: beyond(self, 0, np.inf),
     "remainder.Scalar": _divides_by_zero,
     "remainder.Scalar_Tensor": _divides_by_zero,
     "remainder.Tensor": _divides_by_zero,

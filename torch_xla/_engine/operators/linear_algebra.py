@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..dispatch.kernels import Kernel, fill_out, recorder
+from ..dispatch.filling import fill_out
+from ..dispatch.kernels import Kernel, recorder
 from ..private import torch as private
 
 aten = torch.ops.aten
@@ -15,6 +16,8 @@ _det = recorder("aten::_linalg_det")
 _slogdet = recorder("aten::_linalg_slogdet")
 _cholesky = recorder("aten::linalg_cholesky_ex")
 _lu_solve = recorder("aten::linalg_lu_solve")
+_eig = recorder("aten::linalg_eig")
+_eigvals = recorder("aten::_linalg_eigvals")
 _least_squares = recorder("aten::linalg_lstsq")
 
 
@@ -57,6 +60,24 @@ def cholesky(self: Tensor, upper: bool = False) -> Tensor:
     factor, info = _cholesky(self, upper=upper)
     _check(info, "cholesky", self)
     return factor
+
+
+def _check_finite(matrices: Tensor) -> None:
+    """Raises as PyTorch does, on every device: reads one number."""
+    if matrices.numel() and not bool(matrices.isfinite().all()):
+        raise RuntimeError("torch.linalg.eig: input tensor should not contain infs or NaNs.")
+
+
+def linalg_eig(self: Tensor) -> Any:
+    """`torch.linalg.eig`, for finite matrices."""
+    _check_finite(self)
+    return _eig(self)
+
+
+def linalg_eigvals(self: Tensor) -> Any:
+    """`torch.linalg.eigvals` without derivatives, for finite matrices; LAPACK does not survive others."""
+    _check_finite(self)
+    return _eigvals(self)
 
 
 def linalg_lstsq(self: Tensor, b: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Any:
@@ -108,6 +129,8 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "_linalg_det": linalg_det,
     "_linalg_slogdet": linalg_slogdet,
     "cholesky": cholesky,
+    "linalg_eig": linalg_eig,
+    "_linalg_eigvals": linalg_eigvals,
     "linalg_lstsq": linalg_lstsq,
     "linalg_lstsq.out": linalg_lstsq_out,
     "linalg_lu_solve": linalg_lu_solve,

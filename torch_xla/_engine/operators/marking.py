@@ -1,4 +1,4 @@
-"""`torch.ops.xla.aot_mark_sharding` and `dynamo_mark_sharding` called outside of a graph."""
+"""`torch.ops.xla.aot_mark_sharding`, `dynamo_mark_sharding`, `dynamo_set_buffer_donor_`, called outside of a graph."""
 
 from typing import Any
 
@@ -8,8 +8,13 @@ from ..graph.partition import Dims, dims_of, literal
 from ..graph.sharding import Sharding
 from ..lowering.library import LIBRARY
 from ..lowering.marking import described
-from ..record import placement
+from ..record import donors, placement
 from ..record.storage import value_of
+
+# Outside of a graph they mark, which to record what they do in one would not.
+KERNELS_OF_THEIR_OWN = frozenset(
+    ("xla::aot_mark_sharding", "xla::dynamo_mark_sharding", "xla::dynamo_set_buffer_donor_")
+)
 
 
 def aot_mark_sharding(t: Tensor, mesh: str, partition_spec: str) -> Tensor:
@@ -30,6 +35,17 @@ def dynamo_mark_sharding(
     return input.clone()
 
 
+def dynamo_set_buffer_donor_(t: Tensor, should_donoate: bool) -> Tensor:
+    """Marks the memory of `t` as one that the next program that reads it may take; gives `t`, or a copy on the CPU.
+
+    In a graph of `torch.compile` it marks nothing: the graph takes the memory of inputs that nobody holds without.
+    """
+    if t.device.type != "xla":
+        return t.clone()
+    donors.mark(value_of(t), should_donoate)
+    return t
+
+
 def _is_spread(tensor: Tensor) -> bool:
     return tensor.device.type == "xla" and value_of(tensor).device.spread is not None
 
@@ -42,3 +58,4 @@ def register_marking() -> None:
     """Makes these the operators' kernels, on every device: where there is nothing to divide they copy."""
     LIBRARY.impl("aot_mark_sharding", aot_mark_sharding, "CompositeExplicitAutograd")
     LIBRARY.impl("dynamo_mark_sharding", dynamo_mark_sharding, "CompositeExplicitAutograd")
+    LIBRARY.impl("dynamo_set_buffer_donor_", dynamo_set_buffer_donor_, "CompositeExplicitAutograd")

@@ -23,6 +23,7 @@ from ..lowering.call import apply_rule
 from ..lowering.sequences.recurrent_layers import BACKWARD, LAYER, Layer
 from ..private import torch as private
 from ..record.storage import snapshot, wrap
+from ..uninterrupted import uncollected
 
 aten = torch.ops.aten
 
@@ -55,6 +56,7 @@ def _placed(argument: Any, values: list[Value]) -> Any:
     return argument
 
 
+@uncollected
 def _plan(op: str, arguments: tuple[Any, ...], operands: tuple[Spec, ...]) -> Plan:
     plan = Plan(op, (arguments, {}), operands, (), ())
     shapes = [jax.ShapeDtypeStruct(spec.size, dtypes.to_jax(spec.dtype)) for spec in operands]

@@ -7,18 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..host import untyped
-
 
 def _storage_numel(tensor: Tensor) -> int:
-    return untyped.nbytes(tensor.untyped_storage()) // tensor.element_size()
+    return tensor.untyped_storage().nbytes() // tensor.element_size()
 
 
 def new_zeros_with_same_feature_meta(self: Tensor, other: Tensor, *, self_num_batch_dims: int = 0) -> Tensor:
-    """Zeros of the dtype of `self` with size, strides and storage size of `other`, and the batch dims of `self`."""
+    """Zeros of the dtype, size, strides and storage size of `other`, behind the batch dimensions of `self`."""
     batch = list(self.shape[:self_num_batch_dims])
     numel = _storage_numel(other)
-    flat = torch.zeros([*batch, numel], dtype=self.dtype, device=self.device)
+    flat = torch.zeros([*batch, numel], dtype=other.dtype, device=other.device)
     strides = [math.prod(batch[dim + 1 :]) * numel for dim in range(len(batch))]
     return flat.as_strided([*batch, *other.shape], [*strides, *other.stride()], other.storage_offset())
 

@@ -2,21 +2,27 @@
 
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch._C import _distributed_c10d as _c10d
+from torch.distributed import distributed_c10d as _distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import Backend
 from torch.distributed.rendezvous import register_rendezvous_handler, rendezvous
+
+_device_mesh: Any = importlib.import_module(DeviceMesh.__module__)
 
 # Their signatures in Python's stubs are those of its callers; who writes a group takes what C++ passes.
 ProcessGroup: Any = _c10d.ProcessGroup
 Work: Any = _c10d.Work
 Reducer: Any = _c10d.Reducer  # type: ignore[attr-defined]
+OptionsOfBackend: Any = _c10d.Backend.Options
 
-__all__ = ["Backend", "ProcessGroup", "Reducer", "Work", "register_rendezvous_handler", "rendezvous"]
+__all__ = [
+    "Backend", "OptionsOfBackend", "ProcessGroup", "Reducer", "Work", "register_rendezvous_handler", "rendezvous",
+]  # fmt: skip
 
 
 def done(result: Any) -> Any:
@@ -43,17 +49,79 @@ class _OfProcesses(str):
     __hash__ = str.__hash__
 
 
-def give_meshes_groups(wanted: Callable[[], bool]) -> None:
-    """A mesh of `xla` devices gets process groups and coordinates like any other, while `wanted()`."""
-    original = DeviceMesh.__init__
+def give_meshes_groups(wanted: Callable[[], bool], divides: Callable[[], Sequence[int]]) -> None:
+    """A mesh of `xla` devices gets process groups and coordinates like any other, while `wanted()`.
+
+    Otherwise it has coordinates alone: those of the first of the devices of this process, which `divides()` gives.
+    """
+    original, original_rank, original_group = DeviceMesh.__init__, _device_mesh.get_rank, DeviceMesh.get_group
 
     def make(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
-        if device_type == "xla" and wanted():
+        if device_type != "xla":
+            return original(self, device_type, *args, **kwargs)
+        if wanted():
             _divide_gradients_of_linear()
-        original(self, _OfProcesses(device_type) if device_type == "xla" and wanted() else device_type, *args, **kwargs)
+            original(self, _OfProcesses(device_type), *args, **kwargs)
+        else:
+            divides()
+            original(self, device_type, *args, **kwargs)
+            self._dim_group_names = []
+            self._rank = _device_mesh.get_rank()
+            self._coordinate_on_dim = self._compute_coordinate_on_dim()
         self._device_type = device_type
+        return None
 
+    # A part of a mesh is found by the rank of who asks for it.
+    def get_rank(group: Any = None) -> int:
+        if group is None and not _distributed_c10d.is_initialized() and not wanted():
+            return divides()[0]
+        return original_rank(group)
+
+    def get_group(self: Any, mesh_dim: Any = None) -> Any:
+        if self._device_type == "xla" and not wanted():
+            raise RuntimeError(
+                "DeviceMesh.get_group(): a mesh of xla devices has process groups where each device has a process of "
+                "its own. Here one process drives several, and XLA has them exchange what tensors need: use "
+                "placements, and redistribute()."
+            )
+        return original_group(self, mesh_dim)
+
+    def get_local_rank(self: Any, mesh_dim: Any = None) -> int:
+        if self._device_type == "xla" and not wanted() and (mesh_dim is not None or self.ndim == 1):
+            axis = self._get_mesh_dim_by_name(mesh_dim) if isinstance(mesh_dim, str) else mesh_dim or 0
+            return int(self.get_coordinate()[axis])
+        return original_local_rank(self, mesh_dim)
+
+    original_local_rank = DeviceMesh.get_local_rank
+    _device_mesh.get_rank = get_rank
+    for method in (get_group, get_local_rank):
+        setattr(DeviceMesh, method.__name__, method)
     DeviceMesh.__init__ = make  # type: ignore[method-assign]
+
+
+def root_of(mesh: Any) -> Any:
+    """The whole mesh, of which `mesh` is a part or another form."""
+    return mesh._get_root_mesh()
+
+
+def current_mesh() -> Any:
+    """The mesh of the innermost `with mesh:`."""
+    return _device_mesh._mesh_resources.get_current_mesh()
+
+
+def give_constructors(wanted: Callable[[Any], bool], make: Callable[..., Any]) -> None:
+    """`torch.distributed.tensor.zeros` and the others make by `make(function, size, mesh, placements, **options)`.
+
+    For meshes that are `wanted`.
+    """
+    module: Any = importlib.import_module("torch.distributed.tensor._api")
+    original = module._dtensor_init_helper
+
+    def helper(function: Any, size: Any, device_mesh: Any = None, placements: Any = None, **options: Any) -> Any:
+        mesh = device_mesh or current_mesh()
+        return (make if wanted(mesh) else original)(function, size, mesh, placements, **options)
+
+    module._dtensor_init_helper = helper
 
 
 @functools.cache
@@ -88,6 +156,33 @@ def give_data_parallel(make: Callable[..., Any], check_hook: Callable[[Any], Non
             original(reducer, *args)
 
         setattr(torch.distributed, name, register)
+
+
+def give_batches_order(group_of: Any, place: Callable[[Any, int, bool], Any], together: Callable[[], Any]) -> None:
+    """`batch_isend_irecv` on a group of the class `group_of` runs its operations by `place(group, peer, is_send)`.
+
+    All of them are called inside `together()`. PyTorch calls those of other groups than its own in the order of the
+    list, and promises that it does not matter. That module binds the name, and so does `torch.distributed`.
+    """
+    original = _distributed_c10d.batch_isend_irecv
+
+    @functools.wraps(original)
+    def batch(p2p_op_list: list[Any]) -> list[Any]:
+        groups = [op.group or _distributed_c10d._get_default_group() for op in p2p_op_list]
+        if not groups or not all(isinstance(group, group_of) for group in groups):
+            return original(p2p_op_list)
+        places = [
+            place(group, op.group_peer, op.op is _distributed_c10d.isend)
+            for group, op in zip(groups, p2p_op_list, strict=True)
+        ]
+        order = sorted(range(len(places)), key=places.__getitem__)
+        with together():
+            works = original([p2p_op_list[index] for index in order])
+        by_index = dict(zip(order, works, strict=True))
+        return [by_index[index] for index in range(len(places))]
+
+    for module in (_distributed_c10d, torch.distributed):
+        module.batch_isend_irecv = batch  # type: ignore[attr-defined]
 
 
 def distributed(name: str, of: Any, mesh: Any, *args: Any) -> Any:

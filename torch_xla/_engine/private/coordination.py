@@ -14,6 +14,10 @@ from typing import Any
 from jax._src import distributed, xla_bridge
 from jax._src.lib import _jax  # type: ignore[attr-defined]
 
+# So many seconds XLA's own watch waits, which ends a process that it misses. The processes watch over each other
+# (`client/peers.py`), and over their connections.
+SILENCE = 7 * 24 * 3600
+
 # What the service imports is what this process would; its own folder is not on the path, where `jax.py` would be found.
 _START = """
 import json, runpy, sys
@@ -25,8 +29,8 @@ runpy.run_path(sys.argv.pop(1), {}, "__main__")
 class Service:
     """The service, in a process of its own: that ends when this one has, and nobody is connected any more."""
 
-    def __init__(self, host: str, port: int, count: int, heartbeat: int, start: int) -> None:
-        arguments = [host, *map(str, (port, count, heartbeat, start))]
+    def __init__(self, host: str, port: int, count: int, start: int) -> None:
+        arguments = [host, *map(str, (port, count, SILENCE, start))]
         program = str(Path(__file__).with_name("coordination_service.py"))
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-c", _START, json.dumps(sys.path), program, *arguments],
@@ -51,7 +55,7 @@ class Service:
         self._process.returncode = self._process.poll() or 0  # nobody waits for it, and that is no leak
 
 
-def connect(address: str, index: int, count: int, heartbeat: int, start: int) -> Any:
+def connect(address: str, index: int, count: int, start: int) -> Any:
     """The client of process `index` of `count`, connected.
 
     It becomes JAX's own, so that the backends that start later know of the other processes.
@@ -60,7 +64,7 @@ def connect(address: str, index: int, count: int, heartbeat: int, start: int) ->
         address,
         index,
         init_timeout=start,
-        heartbeat_timeout=heartbeat,
+        heartbeat_timeout=SILENCE,
         shutdown_on_destruction=False,
         use_compression=True,
     )

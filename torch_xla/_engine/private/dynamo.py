@@ -1,12 +1,17 @@
 """What the backend of `torch.compile` borrows of Dynamo and AOTAutograd. Importing this imports both."""
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._C._dynamo import eval_frame
 from torch._dynamo import trace_rules
 from torch._dynamo.backends import registry
 from torch._dynamo.backends.common import aot_autograd as aot_autograd
+from torch._dynamo.guards import GuardBuilder
+from torch._dynamo.variables.builder import VariableBuilder
 from torch._functorch.aot_autograd import aot_export_joint_simple as aot_export_joint_simple
 from torch._functorch.aot_autograd import aot_function as aot_function
 from torch._functorch.aot_autograd import aot_module_simplified as aot_module_simplified
@@ -14,9 +19,20 @@ from torch._functorch.partitioners import default_partition as default_partition
 from torch._functorch.partitioners import (
     min_cut_rematerialization_partition as min_cut_rematerialization_partition,
 )
+from torch._guards import tracing
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, disable_proxy_modes_tracing, track_tensor_tree
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv as ShapeEnv
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
+from torch.utils.weak import TensorWeakRef
+
+# What PyTorch raises where a trace would have to know a value.
+READS_ON_THE_HOST = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 
 
 def described(tensors: Sequence[torch.Tensor]) -> list[Any]:
@@ -33,6 +49,78 @@ def register_backend(backend: Callable[..., Any], name: str) -> None:
     registry.register_backend(backend, name=name)
 
 
+def guard_distributed() -> None:
+    """Has Dynamo guard a `DTensor` that shows memory of its own as it guards plain tensors: by size, dtype and device.
+
+    Of others it guards the parts, and of this one it would guard nothing.
+    """
+    original = VariableBuilder.wrap_tensor
+
+    @functools.wraps(original)
+    def wrap_tensor(self: Any, value: torch.Tensor) -> Any:
+        found = original(self, value)
+        if isinstance(value, torch.distributed.tensor.DTensor) and not is_traceable_wrapper_subclass(value):
+            self.install_guards(functools.partial(GuardBuilder.TENSOR_MATCH, value=TensorWeakRef(value)))
+        return found
+
+    VariableBuilder.wrap_tensor = wrap_tensor  # type: ignore[method-assign]
+
+
 def never_trace(package: str) -> None:
     """Lets Dynamo run the functions of `package` as they are."""
     trace_rules.add(package)
+
+
+def innermost(tensor: torch.Tensor) -> torch.Tensor:
+    """What the transforms of `torch.func` have wrapped, or `tensor` itself."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
+@contextmanager
+def outside_of_traces() -> Iterator[None]:
+    """Inside, no trace looks at what is called, and loops and branches call their functions without Dynamo."""
+    callback = eval_frame.set_eval_frame(None)  # Dynamo's, between the graphs of a compiled function
+    try:
+        with _disable_current_modes(), tracing(None), torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        eval_frame.set_eval_frame(callback)
+
+
+def make_traceable(operator: Any, make: Callable[[Any, Sequence[Any]], list[torch.Tensor]]) -> None:
+    """Lets an operator that takes graphs stand in a trace. `make` gives its results for arguments without memory.
+
+    It has no gradient of its own: an `autograd.Function` calls it.
+    """
+
+    def below_autograd(*args: Any) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator(*args)
+
+    def functional(ctx: Any, *args: Any) -> Any:
+        given = ctx.unwrap_tensors(args)
+        with ctx.redispatch_to_next():
+            return ctx.wrap_tensors(operator(*given))
+
+    def described(mode: Any, *args: Any) -> Any:
+        with mode:
+            return make(operator, args)
+
+    def noted(mode: Any, *args: Any) -> Any:
+        root = mode.tracer.root
+        for graph in args:
+            if isinstance(graph, GraphModule):
+                number = sum(name.startswith("body_") for name in root._modules)
+                root.register_module(f"body_{number}", graph)
+        with disable_proxy_modes_tracing():
+            results = operator(*args)
+        taken = pytree.tree_map(mode.tracer.unwrap_proxy, args)
+        call = mode.tracer.create_proxy("call_function", operator, taken, {})
+        return track_tensor_tree(results, call, constant=None, tracer=mode.tracer)
+
+    operator.py_impl(torch._C.DispatchKey.Autograd)(below_autograd)
+    operator.py_functionalize_impl(functional)
+    operator.py_impl(FakeTensorMode)(described)
+    operator.py_impl(ProxyTorchDispatchMode)(noted)

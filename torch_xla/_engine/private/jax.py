@@ -1,12 +1,13 @@
 """Every private name of JAX that the engine borrows, and why. Nothing else in the package touches one."""
 
 import functools
-import gc
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from itertools import repeat, tee
 from operator import itemgetter, methodcaller
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -20,6 +21,8 @@ from jax._src.lax import lax as _lax
 from jax._src.lax import linalg as _linalg
 from jax._src.layout import Layout
 from jaxlib import _jax, xla_client
+
+from ..uninterrupted import uncollected
 
 # QR by Householder reflectors, left as they are: `jax.lax.linalg` offers what multiplies them, but not this.
 geqrf: Any = _linalg.geqrf
@@ -43,7 +46,7 @@ def stablehlo_of(proto: bytes) -> bytes:
     """A serialised HLO module as bytecode of StableHLO: JAX shows the other direction alone."""
     try:
         found: bytes = _jax.mlir.hlo_to_stablehlo(proto)
-    except Exception as error:
+    except jax.errors.JaxRuntimeError as error:
         raise ValueError(f"this is no serialised HLO module: {error}") from error
     return found
 
@@ -117,15 +120,55 @@ def starter(executable: Any) -> Starter | None:
     A run begins when the iterator is asked for its outputs, and from there to the outputs no Python runs: nobody is
     interrupted when the inputs are given away and the outputs are not yet there (`uninterrupted`).
     """
-    call = getattr(getattr(executable, "_executable", None), "unsafe_call", None)
-    if not isinstance(call, pxla.ExecuteReplicated):
-        return None
-    has_effects = call.has_unordered_effects or call.ordered_effects or call.has_host_callbacks or call.mut
-    if has_effects or len(call.kept_var_idx) != len(jax.tree.leaves(executable.in_avals)):
+    call = _call_of(executable)
+    if call is None or not _is_plain(executable, call):
         return None
     execute = call.xla_executable.execute_sharded
     consume = methodcaller("consume_with_handlers", call.out_handler.handlers)
     return lambda calls: map(consume, map(execute, calls))
+
+
+def starter_in_turn(executable: Any, last: deque[Any]) -> Starter | None:
+    """As `starter`, but a run begins when the first of the `last` ones has ended, and takes its place behind them.
+
+    What calls back is started by Python, and not waited for: its callbacks may need what its starter holds.
+    """
+    call = _call_of(executable)
+    if call is None:
+        return None
+    if not _is_plain(executable, call):
+        return partial(map, partial(_call_in_turn, call, last)) if call.mut is None else None
+    execute = partial(call.xla_executable.execute_sharded, with_tokens=True)
+    consume = methodcaller("consume_with_handlers", call.out_handler.handlers)
+
+    def start(calls: Iterable[Sequence[jax.Array]]) -> Iterator[Sequence[jax.Array]]:
+        ended = map(_WAIT, map(last.__getitem__, repeat(0)))
+        started, runs = tee(map(execute, map(_FIRST, zip(calls, ended, strict=False))))
+        noted = map(last.append, map(_TOKEN, runs))  # type: ignore[func-returns-value]
+        return map(consume, map(_FIRST, zip(started, noted, strict=False)))
+
+    return start
+
+
+_FIRST, _TOKEN, _WAIT = itemgetter(0), methodcaller("consume_token"), methodcaller("block_until_ready")
+
+
+def _call_in_turn(call: Any, last: deque[Any], arrays: Sequence[jax.Array]) -> Sequence[jax.Array]:
+    _WAIT(last[0])
+    with jax.enable_x64(True):
+        given = call.in_handler([array for index, array in enumerate(arrays) if index in call.kept_var_idx])
+        return _call_with_tokens(call, call.out_handler.handlers, given, last.append)
+
+
+def _call_of(executable: Any) -> Any:
+    call = getattr(getattr(executable, "_executable", None), "unsafe_call", None)
+    return call if isinstance(call, pxla.ExecuteReplicated) else None
+
+
+def _is_plain(executable: Any, call: Any) -> bool:
+    """Whether JAX would do nothing but start it."""
+    has_effects = call.has_unordered_effects or call.ordered_effects or call.has_host_callbacks or call.mut
+    return not has_effects and len(call.kept_var_idx) == len(jax.tree.leaves(executable.in_avals))
 
 
 class Serialised(NamedTuple):
@@ -155,6 +198,7 @@ def serialised(compiled: jax.stages.Compiled) -> Serialised:
     return Serialised(unloaded.xla_executable.serialize(), unloaded.name, weak)
 
 
+@uncollected
 def load(data: bytes, devices: Sequence[jax.Device]) -> Any:
     """XLA's executable from what `serialised` gave, for these devices, among which it divides its program.
 
@@ -248,10 +292,15 @@ def starter_on_each(compiled: Any) -> Starter:
     return lambda calls: map(consume, map(execute, calls))
 
 
-def _call_with_tokens(call: Any, handlers: Sequence[Any], arrays: Sequence[jax.Array]) -> Sequence[jax.Array]:
+def _call_with_tokens(
+    call: Any, handlers: Sequence[Any], arrays: Sequence[jax.Array], note: Callable[[Any], object] = bool
+) -> Sequence[jax.Array]:
+    """`note` is given what can be waited for: the run has ended then."""
     found = call.xla_executable.execute_sharded(call._add_tokens_to_inputs(list(arrays)), with_tokens=True)
     tokens = found.consume_with_handlers([_all] * len(call.ordered_effects), strict=False)
-    call._handle_token_bufs(tokens, found.consume_token())
+    ended = found.consume_token()
+    note(ended)
+    call._handle_token_bufs(tokens, ended)
     results: Sequence[jax.Array] = found.consume_with_handlers(handlers)
     return results
 
@@ -290,18 +339,18 @@ def traceback_at(line: tuple[str, int, str] | None) -> Any:
         co_filename=file, co_firstlineno=max(1, number), co_name=function, co_qualname=function
     )
     take = FunctionType(code, {"get_traceback": source_info_util.Traceback.get_traceback})
-    collects = gc.isenabled()
     try:
-        # Who waits here holds the engine's lock. Garbage collected in the other thread may run a finalizer that asks
-        # for it: both would wait for ever.
-        gc.disable()
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(take).result()
+        return _of_another_thread(take)
     except RuntimeError:
         return take()  # Python ends and starts no thread: what an exit handler compiles shows our lines too
-    finally:
-        if collects:
-            gc.enable()
+
+
+@uncollected
+def _of_another_thread(take: Callable[[], Any]) -> Any:
+    # Who waits here holds the engine's lock. Garbage collected in the other thread may run a finalizer that asks for
+    # it: both would wait for ever.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(take).result()
 
 
 _take: Any = lambda: get_traceback()  # type: ignore[name-defined]  # noqa: E731, F821
@@ -336,3 +385,16 @@ def virtual_cpu_devices(number: int) -> tuple[jax.Device, ...]:
 def prepare_linear_algebra() -> None:
     """Finds the LAPACK that kernels on the CPU call. Lowering does so, and an executable from disk was not lowered."""
     _linalg.initialize_lapack()
+
+
+def size_for(size: Any, values: dict[str, Any]) -> Any:
+    """A symbolic size with a number, or an array of no dimensions, in the place of each symbol.
+
+    Public are the sizes themselves, as `jax.export.symbolic_shape` makes them, and not what computes one.
+    """
+    return size._evaluate(values)
+
+
+def symbols_of(size: Any) -> tuple[str, ...]:
+    """The symbols in a size; none in a number."""
+    return () if isinstance(size, int) else tuple(size._get_vars())

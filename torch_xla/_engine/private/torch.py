@@ -13,6 +13,8 @@ from torch._higher_order_ops.cond import cond_op
 from torch._higher_order_ops.map import map_impl
 from torch._higher_order_ops.scan import scan_op
 from torch._higher_order_ops.while_loop import while_loop_op
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+from torch.nn.attention import flex_attention
 
 # The documented way to a Python backend goes through these: an empty tensor on PrivateUse1, the hooks and the guard.
 create_empty_tensor = torch._C._acc.create_empty_tensor
@@ -35,7 +37,19 @@ schema_of = torch._C._get_schema
 
 # Kernels run with Python dispatch modes still active (FakeTensorMode of torch.compile, vmap): meta inference must not
 # see them, or a mode would trace our private meta tensors.
-without_modes = torch.utils._python_dispatch._disable_current_modes
+
+
+@contextmanager
+def without_modes() -> Iterator[None]:
+    """No modes of PyTorch, nor a level of forward derivatives, at which even the text of an error asks for tangents."""
+    forward_ad = torch.autograd.forward_ad
+    level, forward_ad._current_level = forward_ad._current_level, -1
+    try:
+        with torch.utils._python_dispatch._disable_current_modes():
+            yield
+    finally:
+        forward_ad._current_level = level
+
 
 # The order of memory that a tensor's strides suggest; in public only the test for one order can be asked for.
 suggest_memory_format = torch._prims_common.suggest_memory_format
@@ -60,11 +74,11 @@ _meta_registrations.device_hint = _device_hint
 @contextmanager
 def meta_kernels_for_the_cpu(of_the_cpu: bool) -> Iterator[None]:
     """A `with` block in which meta kernels describe the CPU's results; they describe CUDA's where the two differ."""
-    _inference.of_the_cpu = of_the_cpu
+    before, _inference.of_the_cpu = _inference.of_the_cpu, of_the_cpu
     try:
         yield
     finally:
-        _inference.of_the_cpu = False
+        _inference.of_the_cpu = before
 
 
 # Compares the geometry of many tensors at once with what it was: a tenth of the time that asking each in Python takes.
@@ -151,7 +165,8 @@ def wrap_available_device_type(wrapper: Any) -> None:
 def wrap_fake_device_test(wrapper: Any) -> None:
     """Replaces the question of `FakeTensorMode`, whether this device is one to be initialised."""
     names = vars(torch._subclasses.fake_tensor)
-    names["_is_privateuse1_backend_available"] = wrapper(names["_is_privateuse1_backend_available"])
+    if "_is_privateuse1_backend_available" in names:  # before 2.12 it asks for CUDA alone
+        names["_is_privateuse1_backend_available"] = wrapper(names["_is_privateuse1_backend_available"])
 
 
 def raw_library(namespace: str) -> torch.library.Library:
@@ -182,6 +197,13 @@ def register_fallback(key: str, kernel: Any) -> torch.library.Library:
     library = torch.library.Library("_", "IMPL", key)
     library.fallback(kernel)
     return library
+
+
+def register_last_fallback(key: str, kernel: Any) -> None:
+    """`register_fallback`, until the process ends: PyTorch takes a `Library` back when Python begins to end."""
+    library = torch._C._dispatch_library("IMPL", "_", key, __file__, 0)
+    library.fallback(key, kernel, False)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(library))
 
 
 def register_autocast_kernel(library: torch.library.Library, name: str, kernel: Any) -> None:
@@ -216,11 +238,27 @@ def calls_are_watched() -> bool:
     )
 
 
+def give_default_device(constructor: Any) -> None:
+    """Has a constructor that is replaced in `torch` made on the default device still: the mode knows it by identity."""
+    torch.utils._device._device_constructors().add(constructor)
+
+
 def wrap_backward(wrapper: Any) -> None:
     """Replaces the function that starts PyTorch's backward engine, under both names it is called by."""
     wrapped = wrapper(torch.autograd.graph._engine_run_backward)
     torch.autograd.graph._engine_run_backward = wrapped
     torch.autograd._engine_run_backward = wrapped  # type: ignore[attr-defined]
+
+
+def wrap_devices_of_flex_attention(wrapper: Any) -> None:
+    """Replaces the function that holds the tensors given to `flex_attention` against a list of devices."""
+    flex_attention._validate_device = wrapper(flex_attention._validate_device)
+
+
+def wrap_total_norm(wrapper: Any) -> None:
+    """Replaces the function that `clip_grad_norm_` asks for the norm of gradients, under both names it is called by."""
+    clipping = torch.nn.utils.clip_grad
+    clipping._get_total_norm = torch.nn.utils.get_total_norm = wrapper(clipping._get_total_norm)
 
 
 def never_traced(function: Any) -> Any:
@@ -242,6 +280,29 @@ def constant_in_graphs(function: Any) -> Any:
     """
     function._dynamo_marked_constant = True
     return function
+
+
+def is_traced() -> bool:
+    """Whether a trace of PyTorch's looks at what is called now."""
+    keys = torch._C._TorchDispatchModeKey
+    return any(torch._C._get_dispatch_mode(key) is not None for key in (keys.FAKE, keys.FUNCTIONAL, keys.PROXY))
+
+
+def ends_graphs(reason: str) -> Callable[[Any], Any]:
+    """A decorator: `torch.compile` ends a graph at the function, and says why where there may be but one graph."""
+
+    def mark(function: Any) -> Any:
+        function._torchdynamo_disable = True
+        function._torchdynamo_disable_msg = reason
+        return function
+
+    return mark
+
+
+def must_be_one_graph() -> bool:
+    """Called in a program that `torch.compile` traces: whether that was told `fullgraph=True`."""
+    translator: Any = torch._dynamo.symbolic_convert.InstructionTranslator.current_tx()
+    return bool(translator.output.root_tx.one_graph)
 
 
 # Loops and branches, whose arguments are functions or graphs.
@@ -290,6 +351,14 @@ def wrap_generator_class(make: Callable[[Any], Any]) -> None:
 
 
 _keep: list[Any] = []
+
+
+def dynamic_dims(value: Any) -> set[int]:
+    """The dimensions of a tensor that `torch._dynamo.mark_dynamic` has marked, or `maybe_mark_dynamic`."""
+    marked: set[int] = getattr(value, "_dynamo_dynamic_indices", set()) | getattr(
+        value, "_dynamo_weak_dynamic_indices", set()
+    )
+    return marked
 
 
 def saved_tensors_hooks_in_force() -> tuple[Callable[..., Any], Callable[..., Any]] | None:

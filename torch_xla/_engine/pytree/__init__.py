@@ -1,1 +1,4 @@
-"""Pytree: tensors and other objects inside nested Python structures: find them, or replace them."""
+"""Pytree: tensors and other objects inside nested Python structures: find them, or replace them.
+
+Doors: every module.
+"""

@@ -10,7 +10,7 @@ from ..graph.spec import Spec
 from ..graph.tape import Value
 from ..lowering.barrier import AFTER, BARRIER
 from .device import LOCK, Device
-from .storage import hold_together, operand_slot, snapshot, value_of
+from .storage import hold_together, record_plan, snapshot, value_of
 
 # Plans are compared by identity, so one that is recorded again must be the same object.
 _plans: dict[tuple[str, tuple[Spec, ...]], Plan] = {}
@@ -40,7 +40,6 @@ def _replace(tensors: Sequence[torch.Tensor], op: str, others: Sequence[Value]) 
     with LOCK:
         values = [snapshot(tensor) for tensor in tensors]
         device: Device = values[0].device
-        tape = device.tape
         specs = tuple(value.spec for value in values)
         read = (*specs, *(value.spec for value in others))
         plan = _plans.get((op, read))
@@ -48,5 +47,5 @@ def _replace(tensors: Sequence[torch.Tensor], op: str, others: Sequence[Value]) 
             operands = [Operand(index) for index in range(len(read))]
             arguments = (operands[: len(specs)], *operands[len(specs) :])
             plan = _plans[op, read] = Plan(op, (arguments, {}), read, (), specs, (len(specs),))
-        results = tape.append(plan, [operand_slot(tape, value) for value in (*values, *others)], device)
+        results = record_plan(plan, (*values, *others), device)
     hold_together(tensors, results)

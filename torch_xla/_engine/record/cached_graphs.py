@@ -9,6 +9,7 @@ import torch
 
 from .. import config, metrics
 from ..compile import cache
+from ..execute import executor
 from ..graph.graph import Graph, decode
 from ..graph.tape import Tape, Value
 from ..graph.text import digest
@@ -45,7 +46,7 @@ def inputs_of(tensors: Sequence[torch.Tensor]) -> tuple[list[int], list[torch.Te
     """
     with LOCK:
         found = pending.graph_of(tensors)
-        values = [found.device.tape.values[slot] for slot in found.slots]
+        values = list(found.inputs)
     owners = {id(storage.value): storage._cdata for storage in _storages()}  # type: ignore[attr-defined]
     shown = [wrap(value) for value in values]
     numbers = [torch.tensor(n, dtype=torch.float64 if isinstance(n, float) else torch.int64) for n in found.numbers]
@@ -64,16 +65,18 @@ def run(name: bytes, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             "and the latest stay (XLA_COMPILATION_CACHE_SIZE)."
         )
     graph, device = _graphs[name]
-    with LOCK:
-        with metrics.timed("RunCachedGraphInputData"):
+    with metrics.timed("RunCachedGraphInputData"):
+        with LOCK:
             values, numbers = _taken(graph, inputs)
-            compute(values)
-        if values:
-            device = values[0].device  # equal graphs of two devices share their name
+        compute(values)
+    if values:
+        device = values[0].device  # equal graphs of two devices share their name
+    program = cache.program_of(graph, (), device.target_of(graph))
+    is_first = executor.prepare(program, numbers, Cause.READ, lambda: ())
+    with LOCK:
         draws = [device.generator.draw() for _ in range(graph.draws)]
-        program = cache.program_of(graph, (), device.target_of(graph))
         made = [Value(graph.specs[slot], device, None, -1) for slot in graph.outputs]
-        launch(program, values, made, numbers, draws, Cause.READ)
+        launch(program, values, made, numbers, draws, Cause.READ, is_first=is_first)
         live_counters.values.value += len(made)
         with metrics.timed("RunCachedGraphOutputData"):
             shown = zip(graph.outputs, made, strict=True)
@@ -116,4 +119,5 @@ def drop_recorded(device: Device) -> None:
     with LOCK:
         tape: Tape = device.tape
         live_counters.values.value += sum(made_by >= 0 for made_by in decode(tape.code)[2])
-        run_through(chain(stores(tape.values, "tape", repeat(None)), stores((device,), "tape", (device.new_tape(),))))
+        fresh = stores((device,), "tape", (device.new_tape(),)), stores((tape,), "ended", (True,))
+        run_through(chain(stores(tape.values, "tape", repeat(None)), *fresh))

@@ -4,7 +4,7 @@ import functools
 import operator
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import repeat, starmap
 from typing import Any
 
@@ -72,7 +72,7 @@ class Device:
         disk.foresee(target)
         return target
 
-    def new_tape(self, expected: list[Any] | None = None, expected_lines: dict[int, Any] | None = None) -> Tape:
+    def new_tape(self, expected: Sequence[Any] | None = None, expected_lines: dict[int, Any] | None = None) -> Tape:
         """An empty tape for what is recorded next."""
         return Tape(expected, expected_lines, None if self.spread is None else self.placed)
 
@@ -85,7 +85,7 @@ class Device:
         """The spec of a computed value, with its sharding."""
         buffer, target = value.buffer, self.target
         if not lies_on(buffer.sharding, target):  # it was computed before these devices stood behind the ordinal
-            value.buffer = buffer = buffers.place(buffer, target.everywhere)
+            value.buffer = buffer = buffers.place(buffer, target.everywhere, value.spec.size)
         return sharded(value.spec, of_array(buffer, target))
 
     def target_of(self, graph: Graph) -> Target:
@@ -193,7 +193,9 @@ def current_index() -> int:
 
 
 def set_current_index(index: int) -> None:
-    """Makes `index` the ordinal that a bare "xla" means in this thread."""
+    """Makes `index` the ordinal that a bare "xla" means in this thread; a negative one changes nothing, as on CUDA."""
+    if index < 0:
+        return
     device_at(index)
     word = device_word(index)
     current.index, current.word = index, word

@@ -24,7 +24,7 @@ asked_for = False
 def mark(value: Value, may_take: bool) -> bool:
     """Marks the memory of a value, or takes the mark back. False for one that is not computed: it has none yet."""
     global marked
-    if value.buffer is None or value.shared:
+    if value.buffer is None or value.shared or value.__class__ not in (Value, Donor):
         return False
     value.__class__ = Donor if may_take else Value
     marked = marked or may_take

@@ -3,31 +3,25 @@
 From the second time on there is no tape: the operands' buffers go into the program, and what comes out into values.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from operator import le
-from sys import getrefcount
 from typing import Any, NamedTuple
 
 from .. import config, lowering_settings, metrics
 from ..compile.program import Program
 from ..execute import executor
 from ..execute.executor import ALONE, Around
-from ..graph.spec import spec_of
 from ..graph.tape import Value
 from ..metrics import events
 from ..metrics.events import Cause
 from ..uninterrupted import stores
-from . import live_counters, recency, sync
+from . import live_counters, ownership, recency, sync
 from .device import Device
 from .launcher import launch
-from .sync import Schedule, lines_of
+from .schedule import Schedule, lines_of, shortcuts
 
 _graph_size = metrics.metric("TensorsGraphSize", metrics.Unit.SCALAR)
-
-# What a value counts besides the lists that hold it, when it is counted as `Taken` does.
-_UNLISTED = next(map(getrefcount, [Value(spec_of((), (), None), None, None, 0)])) - 1
 
 
 @dataclass(eq=False, slots=True)
@@ -39,6 +33,9 @@ class Shortcut:
     inputs: tuple[int, ...]  # of the values that the operation reads, the one for each input of the program
     results: tuple[int, ...]  # of the program's outputs, the one for each tensor that the operation makes or writes to
     gives: tuple[int, ...]  # of the values that the operation reads, those whose buffers the program takes
+    # The program's numbers before and after those of the operation: where views begin that it reads and writes.
+    before: tuple[float | int, ...]
+    after: tuple[float | int, ...]
     used: int = field(default_factory=recency.now)  # when it last ran
 
     def results_on(self, device: Device) -> tuple[list[Value], list[Value]]:
@@ -69,63 +66,31 @@ def look_up(operation: Any, operands: Sequence[Any], device: Device) -> Call | N
     for operand in operands:
         if operand.__class__ is tuple:
             value: Value = operand[0]
-            key.append(value.spec)  # the memory around the view
+            key += value.spec, operand[1]  # the memory around the view, and where it begins
         else:
             value = operand
         if value.buffer is None or value.device is not device:
             return None
         key.append(places.setdefault(value, len(places)))
     found = tuple(key)
-    return Call(found, list(places), sync.shortcuts.get(found))
+    return Call(found, list(places), shortcuts.get(found))
 
 
 def if_held(call: Call) -> Call:
     """The same call where somebody holds memory that its program would otherwise take."""
     key = call.key, "held"
-    return Call(key, call.values, sync.shortcuts.get(key))
+    return Call(key, call.values, shortcuts.get(key))
 
 
-class Held(Exception):
-    """Somebody holds what a program was about to take."""
-
-
-class _Refusing(dict[bool, None]):
-    def __missing__(self, key: bool) -> None:
-        raise Held
-
-
-_agree: Callable[[bool], None] = _Refusing({True: None}).__getitem__
-
-
-class Taken(NamedTuple):
-    """What a program takes: values, and how often each may be held when it does."""
-
-    values: list[Value]
-    most: list[int]
-
-    def are_free(self, besides: int = 0) -> bool:
-        """Whether nobody holds more of them than is known, and the `besides` that will let go of them."""
-        return all(map(le, map(getrefcount, self.values), map(besides.__add__, self.most)))
-
-    def refusal(self) -> Iterator[None]:
-        """Raises `Held`, when it is run through, if they are not free."""
-        return map(_agree, map(le, map(getrefcount, self.values), self.most))
-
-
-NOTHING = Taken([], [])
-
-
-def taken(call: Call, *known: Sequence[Any]) -> Taken | None:
+def taken(call: Call, *known: Sequence[Any]) -> ownership.Taken | None:
     """What the program of `call` takes if nobody else holds it; `known` are lists of values or of (value, view) that
     hold them. `None` if it may not take them."""
     shortcut, values = call.shortcut, call.values
     assert shortcut is not None
-    given = [values[place] for place in shortcut.gives]
-    if any(value.shared for value in given):
-        return None
+    if not shortcut.gives:
+        return ownership.NOTHING
     inputs = [values[place] for place in shortcut.inputs]  # as `run` lists them
-    holders = [each[0] if each.__class__ is tuple else each for each in chain(*known, values, given, inputs)]
-    return Taken(given, [_UNLISTED + holders.count(value) for value in given])
+    return ownership.taken([values[place] for place in shortcut.gives], *known, values, inputs)
 
 
 def run(
@@ -140,7 +105,7 @@ def run(
         program,
         [values[place] for place in shortcut.inputs],
         made,
-        numbers,
+        (*shortcut.before, *numbers, *shortcut.after),
         draws,
         Cause.SYNC,
         lambda: lines_of(schedule.cut, schedule.lines),
@@ -153,17 +118,25 @@ def run(
         executor.wait(shortcut.program.target.devices)
 
 
-def learn(key: Any, slots: list[int], results: Sequence[int], schedule: Schedule) -> None:
+def learn(
+    key: Any,
+    slots: list[int],
+    results: Sequence[int],
+    numbers: tuple[tuple[float | int, ...], tuple[float | int, ...]],
+    schedule: Schedule,
+) -> None:
     """Keeps the `schedule` of a tape that held one call alone, whose values had these `slots` and whose results those.
 
-    Not if it needs more than the call's operands, or leaves a tensor what it had.
+    `numbers` are those of the tape before and after the call's own. Not if it needs more than the call's operands, or
+    leaves a tensor what it had.
     """
     program, part = schedule.program, schedule.cut
-    if program is None or key in sync.shortcuts:
+    if program is None or key in shortcuts:
         return
     if not set(part.inputs) <= set(slots) or not set(results) <= set(part.outputs):
         return
     inputs, outputs = [slots.index(slot) for slot in part.inputs], map(part.outputs.index, results)
     gives = tuple(inputs[index] for index in program.donated)
-    sync.shortcuts[key] = Shortcut(schedule, program, tuple(inputs), tuple(outputs), gives)
-    recency.trim(sync.shortcuts, 4 * config.compilation_cache_size())
+    before, after = numbers
+    shortcuts[key] = Shortcut(schedule, program, tuple(inputs), tuple(outputs), gives, before, after)
+    recency.trim(shortcuts, 4 * config.compilation_cache_size())

@@ -41,6 +41,7 @@ _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 
 
+@functools.cache
 def _dlpack_type(dtype: torch.dtype) -> tuple[int, int]:
     bits = dtype.itemsize * 8
     if dtype is torch.bool:
@@ -54,20 +55,27 @@ def _dlpack_type(dtype: torch.dtype) -> tuple[int, int]:
     return _CODES["int" if dtype.is_signed else "uint"], bits
 
 
-@functools.lru_cache(maxsize=4096)
-def _description(index: int, size: tuple[int, ...], dtype: torch.dtype) -> tuple[_Managed, object]:
-    # Descriptions live as long as the cache and own no memory, so tensors need no deleter.
-    shape = (ctypes.c_int64 * max(len(size), 1))(*size)
-    code, bits = _dlpack_type(dtype)
-    tensor = _Tensor(None, _EXTENSION_DEVICE, index, len(size), code, bits, 1, shape, None, 0)
-    return _Managed(tensor, None, None), shape
+# PyTorch looks at a description once more when the memory is freed, for what frees it. So none is ever freed itself:
+# whoever makes a tensor takes one that nobody uses just now.
+_made: list[_Managed] = []
+_unused: list[_Managed] = []
+
+
+def _description() -> _Managed:
+    try:
+        return _unused.pop()
+    except IndexError:
+        managed = _Managed()
+        _made.append(managed)
+        return managed
 
 
 def tensor_on_ordinal(index: int, size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """An empty contiguous tensor on `xla:index`."""
     # DLPack has float8 types since lately; as bytes they pass every version.
     carrier = torch.uint8 if dtype.itemsize == 1 and dtype.is_floating_point else dtype
-    managed, _ = _description(index, tuple(size), carrier)
-    capsule = _new_capsule(ctypes.addressof(managed), b"dltensor", None)
-    tensor = private.from_dlpack(capsule)
+    managed, shape = _description(), (ctypes.c_int64 * max(len(size), 1))(*size)
+    managed.tensor = _Tensor(None, _EXTENSION_DEVICE, index, len(size), *_dlpack_type(carrier), 1, shape, None, 0)
+    tensor = private.from_dlpack(_new_capsule(ctypes.addressof(managed), b"dltensor", None))
+    _unused.append(managed)
     return tensor if carrier is dtype else _view_as(private.META_KEYS, tensor, dtype)

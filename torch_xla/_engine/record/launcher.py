@@ -24,6 +24,9 @@ Describe = Callable[
 ]
 describe: Describe | None = None
 
+# Divides inputs of a schedule that is about to run, on its tape, and tells whether it did (`diagnostics/layouts/`).
+arrange: Callable[[Any, Any], bool] | None = None
+
 
 def launch(
     program: Program,
@@ -35,18 +38,21 @@ def launch(
     source_lines: SourceLines = lambda: (),
     around: Around = ALONE,
     counts: Sequence[tuple[Counter, int]] = (),
+    is_first: bool = False,
 ) -> None:
     """Starts `program` on the buffers of `inputs`, and gives the buffers of its results to `outputs`.
 
-    `draws` are the states of its random numbers; `counts` is added to counters. The caller holds the lock. An interrupt
-    finds the run as not begun, or all of it done, with what is to happen `around` it.
+    `draws` are the states of its random numbers; `counts` is added to counters; with `is_first` it was compiled for
+    this run. The caller holds the lock. An interrupt finds the run as not begun, or all of it done, with what is to
+    happen `around` it.
     """
     keys = keys_of(draws) if draws else None
     if describe is not None:
         given = describe(program, inputs, outputs, numbers, keys, cause, source_lines)
         run_through(chain(around.before, map(set_buffer, outputs, given), around.after))
         return
-    executor.run(program, [value.buffer for value in inputs], numbers, keys, outputs, cause, source_lines, around)
+    buffers = [value.buffer for value in inputs]
+    executor.run(program, buffers, numbers, keys, outputs, cause, source_lines, around, is_first)
     live_counters.buffers.value += len(outputs)
     for counter, count in counts:
         counter.value += count

@@ -4,8 +4,9 @@ What an operation in place gives lies as what it replaces. But a parameter can a
 of another tensor: what is then in its storage knows nothing of the mark, and is divided so at the end of the step.
 """
 
+import gc
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,9 +14,9 @@ from ..client import buffers
 from ..graph.plan import Operand, Plan, interned
 from ..graph.sharding import Sharding
 from ..graph.tape import Value
-from ..lowering.sharding import CONSTRAINT, of_array, to_jax
+from ..lowering.sharding import CONSTRAINT, carried, of_array, to_jax
 from .device import LOCK, Device
-from .storage import operand_slot, shows_all, value_of
+from .storage import record_plan, shows_all, value_of
 
 
 class Mark:
@@ -36,15 +37,15 @@ def constrained(value: Value, sharding: Sharding | None) -> Value:
     with LOCK:
         device: Device = value.device
         plan = interned(Plan(CONSTRAINT, ((Operand(0), sharding), {}), (value.spec,), (), (value.spec,)))
-        tape = device.tape
-        (made,) = tape.append(plan, (operand_slot(tape, value),), device)
+        (made,) = record_plan(plan, (value,), device)
     return made
 
 
 def moved(value: Value, sharding: Sharding | None) -> Value:
     """The same as a computed `value`, divided so."""
     made = Value(value.spec, value.device, None, -1)
-    made.buffer = buffers.place(value.buffer, to_jax(sharding, value.device.target))
+    wanted = to_jax(sharding, value.device.target)
+    made.buffer = buffers.place(value.buffer, wanted, carried(value.spec.size, wanted))
     return made
 
 
@@ -70,22 +71,78 @@ def mark_of(tensor: torch.Tensor) -> Mark | None:
     return found if found is not None and shows_all(tensor, value.spec) else None
 
 
+class _Written(NamedTuple):
+    """A marked storage whose value is on the tape, and not divided as marked there."""
+
+    slot: int
+    mark: Mark
+    storage: Any
+
+
 def keep(device: Device) -> None:
     """Divides as marked what was written to marked storages on the tape of `device`, or lies otherwise."""
+    if device.spread is not None and len(device.spread.processes) > 1:
+        _keep_alike(device)
+        return
+    for _, mark, storage in _written(device):
+        storage.value = value = constrained(storage.value, mark.sharding)
+        _settle(mark, value)
+
+
+# What was divided at the end of tapes of several processes, by their code, those used last behind: slots, and how.
+_divided: dict[tuple[Any, ...], tuple[tuple[int, Sharding | None], ...]] = {}
+_MOST = 256
+
+
+def _keep_alike(device: Device) -> None:
+    """`keep`, of the same values in all processes, whichever of them have collected a storage.
+
+    If all that is written was divided at the end of an equal tape, that is divided: so it is whatever of it is garbage.
+    If not, garbage is collected first.
+    """
+    values, code, written = _written_now(device)
+    usual = _divided.get(code, ())
+    if not {(slot, mark.sharding) for slot, mark, _ in written}.issubset(usual):
+        del written  # which holds them
+        gc.collect()
+        values, code, written = _written_now(device)
+        usual = (*dict.fromkeys([*_divided.get(code, ()), *((slot, mark.sharding) for slot, mark, _ in written)]),)
+    _divided.pop(code, None)
+    _divided[code] = usual  # the last of all: the first leaves
+    if len(_divided) > _MOST:
+        del _divided[next(iter(_divided))]
+    made = {(slot, sharding): constrained(values[slot], sharding) for slot, sharding in usual}
+    for slot, mark, storage in written:
+        storage.value = value = made[slot, mark.sharding]
+        _settle(mark, value)
+
+
+def _written_now(device: Device) -> tuple[list[Value], tuple[Any, ...], list[_Written]]:
+    """Of one tape of `device`: a finalizer may have it evaluated at any time, and then slots are others."""
+    while True:
+        tape, written = device.tape, _written(device)
+        code = (*tape.code,)
+        if tape is device.tape:
+            return tape.values, code, written
+
+
+def _written(device: Device) -> list[_Written]:
+    """Moves what is computed and lies otherwise than marked, and finds what is on the tape."""
+    found: list[_Written] = []
     for mark in list(device.marks.values()):
         storage: Any = mark.storage()
         value: Value | None = getattr(storage, "value", None)
         if value is None or value.device is not device:
             continue
         if value.buffer is not None:
-            found = value.buffer.sharding
-            if found is not mark.seen:
+            placed = value.buffer.sharding
+            if placed is not mark.seen:
                 if of_array(value.buffer, device.target) != mark.sharding:
                     storage.value = value = moved(value, mark.sharding)
                 mark.seen = value.buffer.sharding
         elif value.tape is device.tape and mark.settled != (value.tape.started, value.slot):
-            storage.value = value = constrained(value, mark.sharding)
-            _settle(mark, value)
+            found.append(_Written(value.slot, mark, storage))
+    return found
 
 
 def _settle(mark: Mark, value: Value) -> None:

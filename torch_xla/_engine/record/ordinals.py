@@ -27,9 +27,13 @@ def index_of(device: Any = None) -> int:
         for index, real in enumerate(map(platform.real_name, platform.local_devices())):
             if device == real:
                 return index
-    named = torch.device(device)
-    if named.type != "xla":
-        raise RuntimeError(f"{device} is not an xla device: expected a name such as 'xla', 'xla:0' or 'CPU:0'")
+    try:
+        named = torch.device(device)
+    except RuntimeError:  # which names the device types of PyTorch
+        named = None
+    if named is None or named.type != "xla":
+        real = ", ".join(map(repr, real_names()))
+        raise RuntimeError(f"{device} is not an xla device: expected a name such as 'xla' or 'xla:0', or one of {real}")
     return devices.current_index() if named.index is None else named.index
 
 

@@ -10,11 +10,12 @@ from ..compile.executable_key import key_of
 from ..compile.program import Program
 from ..compile.source_metadata import Origins, Scope, scopes_at
 from ..graph.graph import Cut, Graph, cut, decode, effective, needed, needed_in_order
-from ..graph.tape import Tape
+from ..graph.tape import Tape, Value
 from ..graph.text import Line
 from .device import LOCK, Device, current_index, device_at
+from .ownership import held
+from .schedule import lines_of
 from .storage import operand_slot, snapshot
-from .sync import held, lines_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Pending:
     lines: tuple[Line | None, ...]
     scopes: Sequence[Scope]
     device: Device
-    slots: tuple[int, ...]  # of the inputs, on the device's tape
+    inputs: tuple[Value, ...]  # what it reads
 
     def lowered(self) -> Any:
         """The graph after the rules were applied to it: JAX's `Lowered`, from which StableHLO and HLO can be had."""
@@ -45,33 +46,38 @@ def graph_of(tensors: Sequence[torch.Tensor]) -> Pending:
         if any(value.device is not device for value in values):
             names = ", ".join(sorted({str(tensor.device) for tensor in tensors}))
             raise RuntimeError(f"a graph belongs to one device; these tensors are on {names}")
-        tape = device.tape
-        slots = [operand_slot(tape, value) for value in values]
-        _, operations, producer = decode(tape.code)
-        return _cut(device, slots, needed_in_order(operations, producer, slots))
+        while True:
+            tape: Tape = device.tape
+            slots = [operand_slot(tape, value) for value in values]
+            code, entered = tape.code, tape.values
+            if not tape.ended:  # or garbage was collected, and a finalizer had it evaluated
+                break
+        inputs, operations, producer = decode(code)
+        part = cut(inputs, operations, needed_in_order(operations, producer, slots), slots)
+        return _described(part, tape, entered, device)
 
 
 def live_graph(device: Device) -> Pending:
     """The graph that the next sync of `device` would run."""
     with LOCK:
-        somebody_holds = held(device.tape.values)
-        _, operations, producer = decode(device.tape.code)
+        tape: Tape = device.tape
+        code, entered = tape.code, tape.values
+        inputs, operations, producer = decode(code)
+        somebody_holds = held(entered)  # of more than was decoded, if a finalizer has recorded meanwhile
         slots = [slot for slot, made_by in enumerate(producer) if made_by >= 0 and somebody_holds[slot]]
-        return _cut(device, slots, needed(operations, producer, slots, effects=effective(operations)))
+        part = cut(inputs, operations, needed(operations, producer, slots, effects=effective(operations)), slots)
+        return _described(part, tape, entered, device)
 
 
-def _cut(device: Device, slots: list[int], chosen: list[int]) -> Pending:
-    tape: Tape = device.tape
-    inputs, operations, _ = decode(tape.code)
-    part: Cut = cut(inputs, operations, chosen, slots)
-    lines = tape.all_lines()
+def _described(part: Cut, tape: Tape, entered: Sequence[Value], device: Device) -> Pending:
+    lines = tape.all_lines(tape.code)
     return Pending(
         part.graph,
         tuple(tape.numbers[index] for index in part.numbers),
         lines_of(part, lines),
         scopes_at(part.positions, tape.scopes),
         device,
-        part.inputs,
+        tuple(entered[slot] for slot in part.inputs),
     )
 
 

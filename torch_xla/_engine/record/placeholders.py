@@ -15,8 +15,10 @@ from .storage import value_of, wrap
 def placeholder(size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """A tensor on this thread's device without memory."""
     size = tuple(size)
-    value = Value(spec_of(size, contiguous_stride(size), dtype), device_at(current_index()), None, -1)
-    value.buffer = Placeholder(size, dtypes.to_jax(dtypes.on_device(dtype)))
+    device = device_at(current_index())
+    value = Value(spec_of(size, contiguous_stride(size), dtype), device, None, -1)
+    sharding = None if device.spread is None else device.spread.everywhere
+    value.buffer = Placeholder(size, dtypes.to_jax(dtypes.on_device(dtype)), sharding)
     value.shared = True
     return wrap(value)
 

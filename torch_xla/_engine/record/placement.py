@@ -10,8 +10,9 @@ from ..graph.tape import Value
 from ..lowering.sharding import of_array, over_mesh
 from . import marks
 from .device import LOCK, Device, existing_devices
+from .schedule import clear_schedules
 from .storage import bring, hold, snapshot, value_of, wrap
-from .sync import clear_schedules, materialise, sync_device
+from .sync import materialise, sync_device
 
 
 def spread(device: Device, devices: tuple[int, ...] | None = None) -> None:
@@ -43,6 +44,9 @@ def use_all_devices() -> None:
                 f"use_spmd(): {used[-1].torch_device} is in use, and under SPMD xla:0 stands for all devices. Call "
                 "use_spmd() before anything is put on another ordinal than xla:0."
             )
+    for device in used:
+        sync_device(device)  # without the lock: others may record while it is compiled
+    with LOCK:
         for device in used:
             sync_device(device)
         virtual.turn_on()
@@ -74,6 +78,7 @@ def sharding_over(
                 f"the mesh has its devices in the order {list(ids)}, and tensors were marked over a mesh of another "
                 "order before. Give all meshes of a program their devices in the same order."
             ) from error
+    sync_device(device)  # without the lock: others may record while it is compiled
     with LOCK:
         sync_device(device)
         spread(device, ids)
@@ -83,6 +88,7 @@ def sharding_over(
 def place(tensor: torch.Tensor, sharding: Sharding | None) -> None:
     """Divides what `tensor` shows now, and keeps it so where it is written in place."""
     with LOCK:
+        sharding = sharding if tensor.numel() else None  # of nothing there are no parts
         bring(tensor, sharding)
         value = value_of(tensor)
         shown = snapshot(tensor)
@@ -96,13 +102,13 @@ def mark(tensor: torch.Tensor, sharding: Sharding | None) -> None:
     """`place`; and what is written to the memory of `tensor` later, by whatever operation, is divided so too."""
     with LOCK:
         place(tensor, sharding)
-        marks.remember(tensor, sharding)
+        marks.remember(tensor, sharding if tensor.numel() else None)
 
 
 def constrained(tensor: torch.Tensor, sharding: Sharding | None) -> torch.Tensor:
     """A copy of `tensor` that is divided so, wherever it stands in a program."""
     with LOCK:
-        return wrap(marks.constrained(snapshot(tensor), sharding))
+        return wrap(marks.constrained(snapshot(tensor), sharding if tensor.numel() else None))
 
 
 def sharding_of(tensor: torch.Tensor) -> Sharding | None:
@@ -118,3 +124,8 @@ def planned(tensor: torch.Tensor) -> Sharding | None:
         return found.sharding
     value = value_of(tensor)
     return None if value.buffer is None else of_array(value.buffer, value.device.target)
+
+
+def is_known(tensor: torch.Tensor) -> bool:
+    """Whether `planned` says how a tensor lies, without computing it."""
+    return marks.mark_of(tensor) is not None or value_of(tensor).buffer is not None

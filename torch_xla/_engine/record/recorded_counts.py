@@ -8,7 +8,8 @@ from ..graph.graph import decode, effective, needed
 from ..graph.tape import Tape
 from ..metrics import counters, samples
 from .device import LOCK, Device, existing_devices
-from .sync import counter_name, held
+from .ownership import held
+from .schedule import counter_name
 
 
 class _Since:

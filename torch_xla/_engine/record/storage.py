@@ -4,21 +4,24 @@ A tensor is PyTorch's: size, stride and offset over a storage. `storage.value` s
 that shows the whole of it in its own order reads it for nothing; any other tensor records a read through its view.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from ..graph.interned import drop_unheld, look_through, note_new, table_of_plans
-from ..graph.plan import Operand, Plan
+from ..graph.plan import Number, Operand, Plan
 from ..graph.sharding import Sharding
 from ..graph.spec import Spec, contiguous_stride, spec_of
-from ..graph.tape import Tape, Value
+from ..graph.tape import Ended, Tape, Value
 from ..lowering.storage import READ, WRITE
 from ..private import torch as private
 from ..uninterrupted import run_through, stores
 from ..view.geometry import Geometry
-from .device import LOCK, Device, device_for, empty_plan
+from ..view.moved import at_start, is_moved
+from .device import LOCK, Device, device_for
+from .growth import Grown, entered, taken_of_room
+from .lines import note_line
 from .upload import dense_spec, upload
 
 as_strided = torch.ops.aten.as_strided.default._handle.redispatch_boxed
@@ -26,27 +29,46 @@ _set = torch.ops.aten.set_.source_Storage_storage_offset._handle.redispatch_boxe
 META_KEYS = private.META_KEYS
 
 
+class Kind:
+    """What views have in common that differ in where they begin alone. Interned: a call on any of them has one plan."""
+
+    __slots__ = ("first", "shown")
+
+    def __init__(self, first: Geometry, dtype: torch.dtype) -> None:
+        self.first = first  # of that which begins where the storage does
+        self.shown = spec_of(first.size, contiguous_stride(first.size), dtype)
+
+
 class View:
     """How a tensor looks at its storage. Interned, so `is` compares two views."""
 
-    __slots__ = ("conj", "dtype", "geometry", "neg", "shown")
+    __slots__ = ("conj", "dtype", "geometry", "kind", "neg", "numbers", "shown")
 
-    def __init__(self, geometry: Geometry, dtype: torch.dtype, conj: bool, neg: bool) -> None:
+    def __init__(self, geometry: Geometry, dtype: torch.dtype, conj: bool, neg: bool, kind: Kind) -> None:
         self.geometry = geometry
         self.dtype = dtype
         self.conj = conj  # it shows the complex conjugates
         self.neg = neg  # it shows the negatives
-        self.shown = spec_of(geometry.size, contiguous_stride(geometry.size), dtype)
+        self.kind = kind
+        self.shown = kind.shown
+        self.numbers = (geometry.offset,)  # of a plan that serves all of its kind
+
+    def taken(self, value: Grown) -> Value | None:
+        """What it shows of `value`, if the room tells."""
+        return taken_of_room(value, self.geometry) if self.dtype is value.spec.dtype else None
 
 
+_kinds: dict[Any, Kind] = {}
 _views: dict[Any, View] = {}
 
-_read_plans: dict[tuple[Spec, View], Plan] = {}
-_write_plans: dict[tuple[Spec, View], Plan] = {}
+# By view; and, where one plan serves all of a kind, by kind too.
+_read_plans: dict[tuple[Spec, View | Kind], Plan] = {}
+_write_plans: dict[tuple[Spec, View | Kind], Plan] = {}
 
 table_of_plans(_read_plans)
 table_of_plans(_write_plans)
 look_through(lambda: drop_unheld(_views), 0)
+look_through(lambda: drop_unheld(_kinds), 1)
 
 
 def value_of(tensor: torch.Tensor) -> Value:
@@ -125,42 +147,105 @@ def view_of(tensor: torch.Tensor) -> View:
     view = _views.get(key)
     if view is None:
         geometry = Geometry(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
-        view = _views.setdefault(key, View(geometry, dtype, conj, tensor.is_neg()))
+        first = at_start(geometry)
+        kind = _kinds.setdefault((first, dtype, conj, tensor.is_neg()), Kind(first, dtype))
+        view = _views.setdefault(key, View(geometry, dtype, conj, tensor.is_neg(), kind))
         note_new()
     return view
 
 
+def record_plan(
+    plan: Plan,
+    operands: Sequence[Value | tuple[Value, View]],
+    device: Device,
+    numbers: Sequence[Any] = (),
+    draws: Sequence[int] = (),
+    keeps_line: bool = False,
+) -> list[Value]:
+    """Records one call, and returns the values of its results.
+
+    An operand is a value, or what a view shows of one. Where garbage is collected meanwhile and a finalizer has the
+    tape evaluated, the call goes to the next one.
+    """
+    with LOCK:
+        while True:
+            tape: Tape = device.tape
+            slots: list[int] = []
+            for operand in operands:
+                here = operand.__class__ is not tuple and operand.tape is tape  # type: ignore[union-attr]
+                slots.append(operand.slot if here else slot_of(tape, operand, device))  # type: ignore[union-attr]
+            if keeps_line:
+                expected, position = tape.expected, len(tape.code)
+                if expected is None or position >= len(expected) or expected[position] is not plan:
+                    note_line(tape, position, numbers)
+            try:
+                return tape.append(plan, slots, device, numbers, draws)
+            except Ended:
+                pass
+
+
+def slot_of(tape: Tape, operand: Value | tuple[Value, View], device: Device) -> int:
+    """The slot on the tape of `device` of a value, or of what a view shows of one."""
+    value, view = operand if isinstance(operand, tuple) else (operand, None)
+    if value.device is not device:
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            f"{device.torch_device} and {value.device.torch_device}!"
+        )
+    return operand_slot(tape, value) if view is None else read_slot(tape, value, view)
+
+
 def operand_slot(tape: Tape, value: Value) -> int:
-    """The slot of a storage's value on `tape`."""
+    """The slot of a storage's value on `tape`; -1 if the tape has ended."""
     if value.tape is tape:
         return value.slot
-    return tape.enter(value, empty_plan(value) if value.buffer is None else None)
+    return entered(tape, value)
 
 
 def read_slot(tape: Tape, value: Value, view: View) -> int:
-    """The slot of what a view shows of `value`; recorded once per tape."""
+    """The slot of what a view shows of `value`; recorded once per tape. -1 if the tape has ended."""
+    if value.__class__ is Grown and (taken := view.taken(value)) is not None:
+        return taken.slot
     base = operand_slot(tape, value)
     slot = tape.reads.get((base, view))
     if slot is None:
         plan = _read_plans.get((value.spec, view))
         if plan is None:
-            plan = _read_plans[value.spec, view] = _read_plan(value.spec, view)
-        (shown,) = tape.append(plan, (base,), value.device)
+            plan = _read_plans[value.spec, view] = _plan_of(_read_plans, value.spec, view, _read_plan)
+        try:
+            (shown,) = tape.append(plan, (base,), value.device, view.numbers if plan.numbers else ())
+        except Ended:
+            return -1
         slot = tape.reads[base, view] = shown.slot
     return slot
 
 
-def _view_arguments(spec: Spec, view: View) -> tuple[Any, ...]:
-    return Geometry(spec.size, spec.stride), view.geometry, spec.dtype, view.dtype, view.conj, view.neg
+def _plan_of(
+    plans: dict[tuple[Spec, View | Kind], Plan], spec: Spec, view: View, make: Callable[[Spec, View, bool], Plan]
+) -> Plan:
+    """The plan of a view seen for the first time: that of its kind, with the offset as a number, if one serves all."""
+    base, writes = Geometry(spec.size, spec.stride), plans is _write_plans
+    repeats = any(not step for step in view.geometry.stride) and writes
+    if view.dtype is not spec.dtype or repeats or not is_moved(base, view.geometry, unit_steps=writes):
+        return make(spec, view, False)
+    plan = plans.get((spec, view.kind))
+    return plans.setdefault((spec, view.kind), make(spec, view, True)) if plan is None else plan
 
 
-def _read_plan(spec: Spec, view: View) -> Plan:
-    return Plan(READ, ((Operand(0), *_view_arguments(spec, view)), {}), (spec,), (), (view.shown,))
+def _view_arguments(spec: Spec, view: View, of_kind: bool) -> tuple[Any, ...]:
+    geometry = view.kind.first if of_kind else view.geometry
+    arguments = Geometry(spec.size, spec.stride), geometry, spec.dtype, view.dtype, view.conj, view.neg
+    return (*arguments, Number(0)) if of_kind else arguments
 
 
-def _write_plan(spec: Spec, view: View) -> Plan:
-    arguments = (Operand(0), Operand(1), *_view_arguments(spec, view))
-    return Plan(WRITE, (arguments, {}), (spec, view.shown), (), (spec,))
+def _read_plan(spec: Spec, view: View, of_kind: bool) -> Plan:
+    arguments = (Operand(0), *_view_arguments(spec, view, of_kind))
+    return Plan(READ, (arguments, {}), (spec,), (int,) if of_kind else (), (view.shown,))
+
+
+def _write_plan(spec: Spec, view: View, of_kind: bool) -> Plan:
+    arguments = (Operand(0), Operand(1), *_view_arguments(spec, view, of_kind))
+    return Plan(WRITE, (arguments, {}), (spec, view.shown), (int,) if of_kind else (), (spec,))
 
 
 def hold(tensor: torch.Tensor, value: Value) -> None:
@@ -187,11 +272,10 @@ def _written(tensor: torch.Tensor, base: Value, value: Value) -> Value:
         return value
     view = view_of(tensor)
     with LOCK:
-        tape = base.device.tape
         plan = _write_plans.get((base.spec, view))
         if plan is None:
-            plan = _write_plans[base.spec, view] = _write_plan(base.spec, view)
-        (written,) = tape.append(plan, (operand_slot(tape, base), operand_slot(tape, value)), base.device)
+            plan = _write_plans[base.spec, view] = _plan_of(_write_plans, base.spec, view, _write_plan)
+        (written,) = record_plan(plan, (base, value), base.device, view.numbers if plan.numbers else ())
     return written
 
 
@@ -223,6 +307,10 @@ def snapshot(tensor: torch.Tensor) -> Value:
     value = value_of(tensor)
     if shows_all(tensor, value.spec):
         return value
+    view = view_of(tensor)
     with LOCK:
-        tape = value.device.tape
-        return tape.values[read_slot(tape, value, view_of(tensor))]
+        while True:
+            tape: Tape = value.device.tape
+            slot, values = read_slot(tape, value, view), tape.values
+            if not tape.ended:
+                return values[slot]

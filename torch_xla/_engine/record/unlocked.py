@@ -24,7 +24,11 @@ class Attempt:
     """How something is tried that may have to compile first."""
 
     compiles: bool  # whether it may compile by itself, and have others wait
-    seconds: float  # that went by in compiling before it
+    seconds: float = 0.0  # that went by in compiling before it
+    compiled: Program | None = None  # before it, and for it
+
+
+_FIRST = Attempt(False)
 
 
 class NotCompiled(Exception):
@@ -39,7 +43,7 @@ class NotCompiled(Exception):
         source_lines: SourceLines,
     ) -> None:
         super().__init__(program)
-        self.compile = lambda: _compile(program, numbers, buffers, cause, source_lines)
+        self.compile = lambda: program if prepare(program, numbers, buffers, cause, source_lines) else None
 
 
 class _Thread(threading.local):
@@ -49,21 +53,21 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def _compile(
+def prepare(
     program: Program,
     numbers: Sequence[float | int],
     buffers: Sequence[Any],
     cause: Cause,
     source_lines: SourceLines,
-) -> None:
+) -> bool:
+    """Compiles the program for these numbers, as one thread at a time does; whether it had to be."""
     if _thread.is_compiling:
         # A finalizer that runs in the middle of another compilation waits for nobody: they might wait for this thread.
-        program.is_awaited = executor.prepare(program, numbers, cause, source_lines, buffers)
-        return
+        return executor.prepare(program, numbers, cause, source_lines, buffers)
     try:
         _thread.is_compiling = True
         with program.turn:
-            program.is_awaited = executor.prepare(program, numbers, cause, source_lines, buffers)
+            return executor.prepare(program, numbers, cause, source_lines, buffers)
     finally:
         _thread.is_compiling = False
 
@@ -73,17 +77,18 @@ def under_lock(work: Callable[[Attempt], None]) -> None:
 
     Not where the thread holds the lock already: somebody is in the middle of something then.
     """
-    seconds = 0.0
+    seconds, compiled, attempt = 0.0, None, _FIRST
     for _ in range(0 if LOCK._is_owned() else _ATTEMPTS):  # type: ignore[attr-defined]
         try:
             with LOCK:
-                work(Attempt(False, seconds))
+                work(attempt)
             return
         except NotCompiled as found:
             compile_it = found.compile
         started = time.perf_counter()
-        compile_it()
+        compiled = compile_it()
         del compile_it  # with the buffers that it knows
         seconds += time.perf_counter() - started
+        attempt = Attempt(False, seconds, compiled)
     with LOCK:
-        work(Attempt(True, seconds))
+        work(Attempt(True, seconds, compiled))

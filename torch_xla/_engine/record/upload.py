@@ -1,16 +1,18 @@
 """From host tensors to device values."""
 
 import time
+from typing import Any
 
 import numpy as np
 import torch
 
 from .. import dtypes, metrics
 from ..client import buffers
+from ..dtypes import to_numpy
 from ..graph.sharding import Sharding
 from ..graph.spec import Spec, spec_of
 from ..graph.tape import Value
-from ..lowering.sharding import to_jax
+from ..lowering.sharding import carried, to_jax
 from ..metrics import Unit, events
 from ..metrics.events import Direction, Transfer
 from ..metrics.lines import line_above, user_lines
@@ -22,9 +24,6 @@ _transferring = metrics.metric("TransferToDeviceTime")
 _transforming = metrics.metric("TransferToDeviceTransformTime")
 _sent = metrics.metric("OutboundData", Unit.BYTES)
 
-# NumPy has no such dtypes: their bits travel as integers.
-_BITS = {1: torch.uint8, 2: torch.int16}
-
 # Up to so many numbers are remembered on the host: what a program writes as a list, of indices or of weights.
 _FEW = 64
 
@@ -32,21 +31,11 @@ _FEW = 64
 _MOST_DIMS = 64
 
 
-def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """The memory of a CPU tensor as a NumPy array of the matching dtype; shared where PyTorch can."""
-    dtype = dtypes.to_jax(tensor.dtype)
-    tensor = tensor.detach().resolve_conj().resolve_neg()
-    if dtype.isbuiltin != 1:
-        tensor = tensor.contiguous()
-        return tensor.view(_BITS[tensor.element_size()]).numpy().view(dtype)
-    return tensor.numpy()
-
-
 def from_numpy(array: np.ndarray) -> torch.Tensor:
     """A CPU tensor on the memory of `array`."""
     dtype = dtypes.to_torch(array.dtype)
     if array.dtype.isbuiltin != 1:
-        width = _BITS[array.dtype.itemsize]
+        width = dtypes.BITS[array.dtype.itemsize]
         plain = np.ascontiguousarray(array).view({torch.uint8: np.uint8, torch.int16: np.int16}[width])
         return torch.from_numpy(plain.reshape(array.shape)).view(dtype)
     return torch.from_numpy(array)
@@ -80,6 +69,8 @@ def upload(tensor: torch.Tensor, device: Device, sharding: Sharding | None = Non
     value = Value(spec, device, None, -1)
     placed = None if sharding is None else to_jax(sharding, device.target)
     is_part = spec.size != host.shape
+    if placed is not None and not is_part:
+        host = _carrying(host, placed)
     value.buffer = buffers.of_processes(host, placed) if is_part else buffers.put(host, device.target, placed)
     ended = time.perf_counter_ns()
     _transforming.add(transformed - start)
@@ -87,7 +78,7 @@ def upload(tensor: torch.Tensor, device: Device, sharding: Sharding | None = Non
     _sent.add(host.nbytes)
     live_counters.values.value += 1
     live_counters.buffers.value += 1
-    if 0 < host.size <= _FEW and host.dtype.kind in "fiu":
+    if 0 < host.size <= _FEW and host.dtype.kind in "fiub":
         value.contents = host.copy()
     if events.closely:
         transfer = _transfer(tensor, device, start * 1e-9, (ended - start) * 1e-9)
@@ -96,6 +87,12 @@ def upload(tensor: torch.Tensor, device: Device, sharding: Sharding | None = Non
     elif events.watched:
         value.line = line_above(3)  # between this and the user are two functions of ours at least
     return value
+
+
+def _carrying(host: np.ndarray, placed: Any) -> np.ndarray:
+    size = carried(host.shape, placed)
+    ends = [(0, wanted - length) for length, wanted in zip(host.shape, size, strict=True)]
+    return host if size == host.shape else np.pad(host, ends)
 
 
 def _transfer(tensor: torch.Tensor, device: Device, start: float, seconds: float) -> Transfer:

@@ -30,6 +30,7 @@ class Axis(NamedTuple):
     parts: tuple["Axis", ...] = ()
 
     def is_sliced(self) -> bool:
+        """Whether it leaves out a part of the stretch before it."""
         return self.limit - self.start != self.size or self.step != 1
 
 

@@ -25,6 +25,7 @@ class Geometry:
 
     @property
     def numel(self) -> int:
+        """How many elements it shows, one that is shown twice counted twice."""
         return reduce(mul, self.size, 1)
 
     @property

@@ -46,7 +46,7 @@ def consolidate_sharded_model_checkpoints(
     Each file holds a dict with "model", the state dict, and "shard_metadata". Returns the state dict of the module
     without wrappers, on the CPU, and the path at which it was saved as `{"model": state_dict}`: `save_path`, by default
     the prefix and "_consolidated.pth", or `None` with `save_model=False`. Raises `FileNotFoundError` if no file fits,
-    and `ValueError` if the files are not one of each process.
+    and `ValueError` if the files are not one of each process, or were written by PyTorch/XLA 2.
     """
     saved = save_path or ckpt_prefix + "_consolidated.pth"
     paths = [path for path in sorted(glob.glob(ckpt_prefix + ckpt_suffix)) if path != saved]
@@ -58,6 +58,12 @@ def consolidate_sharded_model_checkpoints(
         missing = [key for key in ("model", "shard_metadata") if key not in checkpoint]
         if missing:
             raise ValueError(f"{path} is no checkpoint of a shard: it has no {' and no '.join(map(repr, missing))}")
+        if "shards" not in checkpoint["shard_metadata"]:
+            raise ValueError(
+                f"{path} was not written by this XlaFullyShardedDataParallel: it tells of its shards "
+                f"{sorted(checkpoint['shard_metadata'])}, and no 'shards'. Put checkpoints of PyTorch/XLA 2 together "
+                "there, by `python3 -m torch_xla.distributed.fsdp.consolidate_sharded_ckpts`; it loads here"
+            )
         rank = checkpoint["shard_metadata"]["rank"]
         if rank in by_rank:
             raise ValueError(

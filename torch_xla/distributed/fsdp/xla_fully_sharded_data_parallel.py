@@ -18,7 +18,7 @@ from ..._engine.distributed.shards import Layout
 from ..._engine.distributed.units import Exchange, Manner, Unit
 from ..._engine.pytree.nested import collected, replaced
 from ...core import collectives
-from . import dummies
+from .dummies import dummy_all_reduce, gather, reduce_scatter
 from .wrap import recursive_wrap
 from .xla_flatten_params_wrapper import XlaFlattenParamsWrapper
 
@@ -46,8 +46,8 @@ class XlaFullyShardedDataParallel(nn.Module):
     gradients, divided by the number of processes, into the parts. All of that is in the step's program. Wrap submodules
     as well, by hand or by `auto_wrap_policy`: only so are never all parameters whole at once.
 
-    Make the optimizer after wrapping, and call `optimizer.step()`, not `xm.optimizer_step`: gradients are reduced
-    already. Saving: `get_shard_metadata`.
+    Make the optimizer after wrapping, and call `optimizer.step()`: gradients are averaged already. Clip them by
+    `clip_grad_norm_` of the outermost unit, or by PyTorch's of its parameters. Saving: `get_shard_metadata`.
 
     Args:
         module: on the CPU, on `xla`, or on the meta device. Only parts of its parameters are moved to the device, so
@@ -133,7 +133,7 @@ class XlaFullyShardedDataParallel(nn.Module):
         self.training_state = TrainingState.IDLE
         self._is_root = True
         self._dummy_forward, self._debug_msg, self._debug_print = _debug_dummy_forward_pass, _debug_msg, _debug_print
-        self._all_reduce = dummies.dummy_all_reduce if _debug_dummy_all_reduce_op else collectives.all_reduce
+        self._all_reduce = dummy_all_reduce if _debug_dummy_all_reduce_op else collectives.all_reduce
         if auto_wrap_policy is not None:
             _wrap_inside(module, auto_wrap_policy, auto_wrapper_callable, given)
         materialize(module, self.xla_device, param_init_fn)  # what no unit inside has made and divided already
@@ -155,9 +155,9 @@ class XlaFullyShardedDataParallel(nn.Module):
         talk.gather_mebibytes = math.inf if given["coalesce_all_gather_ops"] else 0
         talk.reduce_mebibytes = given["reduce_scatter_bucket_size_mb"] or 0
         if given["_debug_dummy_all_gather_op"]:
-            talk.gather = dummies.gather
+            talk.gather = gather
         if given["_debug_dummy_reduce_scatter_op"]:
-            talk.reduce_scatter = dummies.reduce_scatter
+            talk.reduce_scatter = reduce_scatter
 
     def _divided(self, module: nn.Module, multiple: int) -> Unit:
         layout_of = partial(
@@ -207,7 +207,7 @@ class XlaFullyShardedDataParallel(nn.Module):
         """Scales all gradients so that their norm, over all processes of a group, is at most `max_norm`.
 
         Returns the norm before, a tensor without dimensions on the device: nothing is waited for. Call it on the
-        outermost unit; `torch.nn.utils.clip_grad_norm_` would see the parts of this process only.
+        outermost unit. `torch.nn.utils.clip_grad_norm_(model.parameters(), ...)` gathers the norms of parts, too.
         """
         if not self._is_root:
             raise RuntimeError("clip_grad_norm_() must be called on the outermost XlaFullyShardedDataParallel")

@@ -7,11 +7,17 @@ of them. Tensors are marked; XLA divides the program.
 from ..._engine.graph.op_sharding import ShardingType as ShardingType
 from .api import xla_distribute_module as xla_distribute_module
 from .api import xla_distribute_tensor as xla_distribute_tensor
+from .auto_sharding import Layout as Layout
+from .auto_sharding import auto_layout as auto_layout
+from .auto_sharding import find_layout as find_layout
 from .linear import EinsumLinear as EinsumLinear
 from .linear import XLAPatchedLinear as XLAPatchedLinear
 from .linear import apply_backward_optimization_barrier as apply_backward_optimization_barrier
 from .linear import apply_xla_patch_to_nn_linear as apply_xla_patch_to_nn_linear
 from .linear import xla_patched_nn_linear_forward as xla_patched_nn_linear_forward
+from .manual import _mark_manual_sharding as _mark_manual_sharding
+from .manual import disable_manual_sharding as disable_manual_sharding
+from .manual import enable_manual_sharding as enable_manual_sharding
 from .mesh import HybridMesh as HybridMesh
 from .mesh import Mesh as Mesh
 from .mesh import PartitionSpec as PartitionSpec

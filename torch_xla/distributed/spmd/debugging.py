@@ -24,8 +24,8 @@ def visualize_sharding(
     `sharding` is as XLA writes it: `"{devices=[2,2]0,1,2,3}"`, `"{devices=[2,1,2]<=[4] last_tile_dim_replicate}"`,
     `"{replicated}"`. A part that several devices have shows all of them; `*` are all devices there are. A cell is
     `scale` times 12 characters wide, at least `min_width`, and the table at most `max_width` if the names fit. With
-    `path` the same is written there as a picture (SVG). Raises `ValueError` for another text, and where more than two
-    dimensions are divided.
+    `path` the same is written there as a picture (SVG). Where more than two dimensions are divided there is a table for
+    each part along the first of them. Raises `ValueError` for another text.
 
     >>> from torch_xla.distributed.spmd.debugging import visualize_sharding
     >>> table = visualize_sharding("{devices=[2,2]0,1,2,3}", use_color=False)
@@ -35,13 +35,14 @@ def visualize_sharding(
     │   CPU 2    │   CPU 3    │
     └────────────┴────────────┘
     """
-    cells = grid.labels(grid.devices_of(sharding), choice.device_type())
-    width = min(max(round(12 * scale), min_width), max(max_width // len(cells[0]) - 1, 1))
-    table = grid.text(cells, use_color, width)
+    tables = grid.tables(grid.devices_of(sharding), choice.device_type())
+    columns = len(tables[0][1][0])
+    width = min(max(round(12 * scale), min_width), max(max_width // columns - 1, 1))
+    drawn = grid.text(tables, use_color, width)
     if path is not None:
-        Path(path).write_text(grid.svg(cells))
-    print(table)
-    return table
+        Path(path).write_text(grid.svg(tables))
+    print(drawn)
+    return drawn
 
 
 def visualize_tensor_sharding(t: torch.Tensor, **kwargs: Any) -> str:

@@ -29,7 +29,6 @@ def upload(t: torch.Tensor, device: Device, mesh: Mesh, partition_spec: Partitio
                     f"ShardingSpec(minibatch=True): dimension {dim} of the whole batch has {size[dim]} elements, which "
                     f"{parts} parts do not divide. Give every process equal batches (drop_last=True)."
                 )
-            uneven.tell(size, dim, parts)
-            return wrap(upload_value(t, device))
+            uneven.counter.value += 1
     sharding = placement.sharding_over(device, tuple(mesh.device_ids.tolist()), mesh.mesh_shape, dims)
     return wrap(upload_value(t, device, sharding, minibatch))

@@ -1,5 +1,7 @@
 """Whether tensor, mesh and partition spec fit together, and the engine's sharding for them."""
 
+from collections.abc import Sequence
+
 import torch
 
 from ..._engine.client import platform
@@ -32,29 +34,15 @@ def dims_over(name: str, t: torch.Tensor, mesh: Mesh, partition_spec: PartitionS
             f"torch_xla.runtime.use_spmd() first."
         )
     devices_of_program(name, mesh)
-    refuse_uneven(name, tuple(t.shape), mesh, dims, partition_spec)
     return dims
 
 
-def parts_along(mesh: Mesh, axes: tuple[int, ...]) -> int:
+def parts_along(mesh: Mesh, axes: Sequence[int]) -> int:
     """How many parts these axes of a mesh make of a dimension."""
     count = 1
     for axis in axes:
         count *= mesh.mesh_shape[axis]
     return count
-
-
-def refuse_uneven(name: str, shape: tuple[int, ...], mesh: Mesh, dims: Dims, partition_spec: PartitionSpec) -> None:
-    """Raises `ValueError` for a dimension that the mesh does not divide."""
-    for dim, axes in enumerate(dims):
-        parts = parts_along(mesh, axes)
-        if shape[dim] % parts:
-            padded = -(-shape[dim] // parts) * parts
-            raise ValueError(
-                f"{name}(): dimension {dim} of the tensor of shape {list(shape)} has {shape[dim]} elements, which the "
-                f"{parts} parts of {partition_spec[dim]!r} do not divide. Divide another dimension, make this one "
-                f"{padded} long (padding), or write None for it."
-            )
 
 
 def sharding_over(t: torch.Tensor, mesh: Mesh, dims: Dims) -> Sharding | None:

@@ -22,7 +22,8 @@ class XLAShard:
     """What one device has of a tensor: a copy on the CPU.
 
     `indices` are the slices of the whole, or `...` where the device has all of it. `replica_id` counts the devices that
-    have the same part. Sizes that the mesh does not divide are refused, so no part is padded.
+    have the same part. All parts are of one size: where the mesh does not divide a dimension evenly `data` goes on
+    behind the end of the tensor, and `unpadded_data` does not.
     """
 
     data: torch.Tensor
@@ -33,12 +34,16 @@ class XLAShard:
     @property
     def unpadded_data(self) -> torch.Tensor:
         """The part without padding: of the shape that `indices` say."""
-        return self.data
+        return self.data[self._own]
 
     @unpadded_data.setter
     def unpadded_data(self, t: torch.Tensor) -> None:
-        """Replaces the part."""
-        self.data = t
+        """Replaces the part, and leaves what is behind it."""
+        self.data[self._own] = t
+
+    @property
+    def _own(self) -> Any:
+        return ... if self.indices is ... else tuple(slice(each.stop - each.start) for each in self.indices)
 
 
 @contextmanager
@@ -53,8 +58,17 @@ def no_dispatch() -> Iterator[None]:
         yield
 
 
-# How one is divided anew (`api`).
+# How one is divided anew, how one lies that XLA has divided, and what a process has of one (`device_meshes`).
 redistribution: list[Any] = []
+found_placements: list[Any] = []
+local_part: list[Any] = []
+
+
+class _Absent:
+    """An attribute of a base class that a class and its instances do not have."""
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        raise AttributeError("this class does not have what its base class has")
 
 
 class XLAShardedTensor(DTensor):
@@ -73,10 +87,14 @@ class XLAShardedTensor(DTensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
     __torch_dispatch__ = torch._C._disabled_torch_dispatch_impl  # type: ignore[attr-defined]
 
+    # It shows memory of its own, so `torch.compile` takes it as it is: it wraps no tensor as other `DTensor`s do.
+    __tensor_flatten__ = _Absent()
+    __tensor_unflatten__ = _Absent()
+
     global_tensor: torch.Tensor
     mesh_shape: tuple[int, ...] | None
     partition_spec: Any
-    _on: tuple[Any, tuple[Placement, ...]]
+    _on: tuple[Any, tuple[Placement, ...] | None]
 
     @staticmethod
     def __new__(
@@ -100,12 +118,12 @@ class XLAShardedTensor(DTensor):
         """The part of each device of this process, copied to the CPU. Waits for the devices."""
         found = shards.local_shards(self.global_tensor)
         whole = self.sharding_type is ShardingType.REPLICATED
-        return [XLAShard(part.data, ... if whole else part.indices, part.device, part.replica) for part in found]
+        return [XLAShard(part.padded, ... if whole else part.indices, part.device, part.replica) for part in found]
 
     def load_local_shards_(self, shards_: list[XLAShard]) -> None:
         """Writes the parts of this process's devices, in the order of `local_shards`. Every process brings its own.
 
-        Raises `ValueError` for parts of another number, dtype or shape.
+        What their `unpadded_data` is counts. Raises `ValueError` for parts of another number, dtype or shape.
         """
         shards.load_local_shards(self.global_tensor, [shard.unpadded_data for shard in shards_])
 
@@ -119,9 +137,9 @@ class XLAShardedTensor(DTensor):
         """The kind of that."""
         return ShardingType(op_sharding_of(self.global_tensor).sharding_type)
 
-    def on(self, device_mesh: Any, placements: Sequence[Placement]) -> "XLAShardedTensor":
-        """This tensor, which says from now on that it lies so on a `DeviceMesh`."""
-        self._on = device_mesh, tuple(placements)
+    def on(self, device_mesh: Any, placements: Sequence[Placement] | None) -> "XLAShardedTensor":
+        """This tensor, which says from now on that it lies so on a `DeviceMesh`; without `placements`, as it does."""
+        self._on = device_mesh, None if placements is None else tuple(placements)
         return self
 
     @property
@@ -138,10 +156,11 @@ class XLAShardedTensor(DTensor):
     def placements(self) -> tuple[Placement, ...]:
         """How it lies along each axis of that mesh, or of the mesh that it was marked over.
 
-        Empty where XLA has still to decide.
+        Where nobody has said it, it is as XLA has it lie, which computes it. Raises `RuntimeError` where that is not
+        along the axes of the mesh.
         """
         if self._on[0] is not None:
-            return self._on[1]
+            return found_placements[0](self) if self._on[1] is None else self._on[1]  # type: ignore[no-any-return]
         if self.mesh_shape is None or self.partition_spec is None:
             return ()
         found: list[Placement] = [Replicate()] * len(self.mesh_shape)
@@ -171,10 +190,11 @@ class XLAShardedTensor(DTensor):
     def to_local(self, **_: Any) -> torch.Tensor:
         """What this process holds: in one process, all of the value, as a plain tensor. Gradients pass.
 
-        Raises `NotImplementedError` in several processes; `local_shards` are the parts there.
+        In several processes it is on the CPU, since a tensor on `xla` is one for all of them. Raises `ValueError` where
+        what the devices of a process hold is no block of the value; `local_shards` are the parts there.
         """
         if process_count() > 1:
-            raise NotImplementedError("to_local() in several processes: use local_shards, or full_tensor()")
+            return local_part[0](self)  # type: ignore[no-any-return]
         return self.shown
 
     def full_tensor(self, **_: Any) -> torch.Tensor:
@@ -189,7 +209,7 @@ class XLAShardedTensor(DTensor):
 
     def detach(self) -> "XLAShardedTensor":
         """The same without gradients."""
-        made = XLAShardedTensor(self.global_tensor.detach(), self.mesh_shape, self.partition_spec)
+        made = type(self)(self.global_tensor.detach(), self.mesh_shape, self.partition_spec)
         return made.on(*self._on)
 
     def __create_write_items__(self, fqn: str, object: Any) -> Any:

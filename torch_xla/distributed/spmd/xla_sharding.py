@@ -5,19 +5,22 @@ from typing import Any
 
 import torch
 
-from ..._engine.graph.op_sharding import OpSharding
 from ..._engine.graph.op_sharding import ShardingType as ShardingType
+from ..._engine.graph.op_sharding import XlaShardingSpec
 from ..._engine.graph.sharding import Sharding
 from ..._engine.lowering.marking import aot_mark_sharding_fake as aot_mark_sharding_fake
 from ..._engine.record import marks, placement
 from ..._engine.record.device import Device, device_for
 from ..._engine.record.storage import value_of
-from . import inputs, tensor_sharding
+from .inputs import upload
 from .linear import EinsumLinear as EinsumLinear
 from .linear import XLAPatchedLinear as XLAPatchedLinear
 from .linear import apply_backward_optimization_barrier as apply_backward_optimization_barrier
 from .linear import apply_xla_patch_to_nn_linear as apply_xla_patch_to_nn_linear
 from .linear import xla_patched_nn_linear_forward as xla_patched_nn_linear_forward
+from .manual import _mark_manual_sharding as _mark_manual_sharding
+from .manual import disable_manual_sharding as disable_manual_sharding
+from .manual import enable_manual_sharding as enable_manual_sharding
 from .mesh import HybridMesh as HybridMesh
 from .mesh import Mesh as Mesh
 from .mesh import PartitionSpec as PartitionSpec
@@ -25,6 +28,7 @@ from .mesh import axes_of
 from .mesh import get_1d_mesh as get_1d_mesh
 from .mesh import get_global_mesh as get_global_mesh
 from .mesh import set_global_mesh as set_global_mesh
+from .tensor_sharding import dims_over, hashable, sharding_over
 from .xla_sharded_tensor import XLAShardedTensor, is_divided
 
 
@@ -39,8 +43,11 @@ def mark_sharding(
     XLA moves what it needs between the devices. Gradients and optimizer states lie as XLA sees fit: beside what they
     belong to. `dynamo_custom_op` is accepted for programs of PyTorch/XLA 2; graphs of `torch.compile` take both.
 
-    Raises `ValueError` where tensor, mesh and partition spec do not fit together, or a dimension is not divided evenly,
-    and `RuntimeError` for several devices before `torch_xla.runtime.use_spmd()`.
+    A dimension that the mesh does not divide evenly is padded: each device has the room of the largest part. What lies
+    there besides means nothing, and only `local_shards` shows it.
+
+    Raises `ValueError` where tensor, mesh and partition spec do not fit together, and `RuntimeError` for several
+    devices before `torch_xla.runtime.use_spmd()`.
 
     >>> import torch, torch_xla.distributed.spmd as xs
     >>> mesh = xs.Mesh([0], (1, 1), ("data", "model"))
@@ -61,8 +68,8 @@ _ALONE: Any = object()
 
 
 def _sharding(name: str, t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> Sharding | None:
-    dims = tensor_sharding.dims_over(name, t, mesh, partition_spec)
-    return _ALONE if dims is None else tensor_sharding.sharding_over(t, mesh, dims)  # type: ignore[no-any-return]
+    dims = dims_over(name, t, mesh, partition_spec)
+    return _ALONE if dims is None else sharding_over(t, mesh, dims)  # type: ignore[no-any-return]
 
 
 def annotate_custom_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> XLAShardedTensor:
@@ -213,7 +220,7 @@ class ShardingSpec:
     minibatch: bool | None = False
 
     def __post_init__(self) -> None:
-        axes_of("ShardingSpec", self.mesh, tensor_sharding.hashable(self.partition_spec))
+        axes_of("ShardingSpec", self.mesh, hashable(self.partition_spec))
         if self.minibatch and (not self.partition_spec or self.partition_spec[0] is None):
             raise ValueError(
                 f"ShardingSpec(minibatch=True): the first dimension is the batch, of which each process loads a part; "
@@ -228,27 +235,31 @@ class ShardingSpec:
         """Marks `t`, a tensor on `xla` with as many dimensions as the spec."""
         mark_sharding(t, self.mesh, self.partition_spec)
 
-    def xla_spec(self, t: torch.Tensor) -> OpSharding | None:
+    def xla_spec(self, t: torch.Tensor) -> XlaShardingSpec | None:
         """How `t` would be divided, as XLA says it; `None` if it has other dimensions.
 
         >>> import torch, torch_xla.distributed.spmd as xs
         >>> print(xs.ShardingSpec(xs.Mesh([0, 1], (2,), ("data",)), ("data", None)).xla_spec(torch.ones(4, 2)))
         {devices=[2,1]0,1}
         """
-        return self.mesh.get_op_sharding(self.partition_spec) if self.can_apply(t) else None
+        if not self.can_apply(t):
+            return None
+        found = self.mesh.get_op_sharding(self.partition_spec)
+        lists = found.tile_assignment, found.group_assignment, found.replication_groups
+        return XlaShardingSpec(t, *lists, found.sharding_type, bool(self.minibatch))
 
     def upload(self, t: torch.Tensor, device: Any = None) -> torch.Tensor:
         """A tensor on `xla` with the contents of `t`, a tensor on the CPU: each device gets its part and no more.
 
         With `minibatch` `t` is this process's part of the batch. A batch that the mesh does not divide evenly, such as
-        the last one of a loader without `drop_last`, is copied to every device, with a warning once and the counter
-        `UnevenInput`.
+        the last one of a loader without `drop_last`, is padded in memory, as by `mark_sharding`; the counter
+        `UnevenInput` tells. With `minibatch` it raises `ValueError`.
 
         >>> import torch, torch_xla.distributed.spmd as xs
         >>> xs.ShardingSpec(xs.get_1d_mesh("data"), ("data",)).upload(torch.ones(2)).device
         device(type='xla', index=0)
         """
-        return inputs.upload(
+        return upload(
             t,
             device if isinstance(device, Device) else device_for(device),
             self.mesh,

@@ -77,17 +77,21 @@ def _sharded_cpu_state_dict(state_dict: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parts_to_save(tensor: torch.Tensor) -> _CpuShards:
-    found = {shard.begin: shard.data for shard in shards.local_shards(tensor.detach(), replicas=False)}
+    own = shards.local_shards(tensor.detach(), replicas=False)
+    found = {shard.begin: shard.data for shard in own if shard.data.numel() or not tensor.numel()}
     return _CpuShards(found, tensor.shape, tensor.dtype)
 
 
 def _parts_to_load(tensor: torch.Tensor) -> _CpuShards:
     """Memory for what this process has of a tensor, of which nothing is read."""
     places = shards.local_places(tensor)
-    found = {begin: torch.empty(size, dtype=tensor.dtype) for begin, size in places}
+    wanted = [(begin, size) for begin, size in places if 0 not in size or not tensor.numel()]
+    found = {begin: torch.empty(size, dtype=tensor.dtype) for begin, size in wanted}
     return _CpuShards(found, tensor.shape, tensor.dtype)
 
 
 def _load(tensor: torch.Tensor, parts: _CpuShards) -> None:
     places = shards.local_places(tensor)
-    shards.load_local_shards(tensor, [parts.shards[begin] for begin, _ in places])
+    nothing = torch.empty(0, dtype=tensor.dtype)
+    own = [parts.shards[begin] if begin in parts.shards else nothing.view(size) for begin, size in places]
+    shards.load_local_shards(tensor, own)

@@ -8,7 +8,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, WriteItem
 
 from ...distributed import spmd as xs
-from . import _helpers
+from ._helpers import _CpuShards, _load, _parts_to_load, _sharded_cpu_state_dict
 
 
 class SPMDSavePlanner(DefaultSavePlanner):
@@ -28,7 +28,7 @@ class SPMDSavePlanner(DefaultSavePlanner):
         self, state_dict: dict[str, Any], storage_meta: Any = None, is_coordinator: bool = False
     ) -> None:
         """Copies this process's parts to the CPU."""
-        super().set_up_planner(_helpers._sharded_cpu_state_dict(state_dict), storage_meta, is_coordinator)
+        super().set_up_planner(_sharded_cpu_state_dict(state_dict), storage_meta, is_coordinator)
 
     def create_local_plan(self) -> SavePlan:
         """What this process writes: its parts."""
@@ -49,11 +49,7 @@ class SPMDSavePlanner(DefaultSavePlanner):
     def lookup_object(self, index: Any) -> Any:
         """What stands in the state dict at an index: for a tensor on `xla` the part that begins there."""
         found = self.state_dict.get(index.fqn)
-        return (
-            found.__get_tensor_shard__(index)
-            if isinstance(found, _helpers._CpuShards)
-            else super().lookup_object(index)
-        )
+        return found.__get_tensor_shard__(index) if isinstance(found, _CpuShards) else super().lookup_object(index)
 
     def transform_object(self, write_item: WriteItem, object: Any) -> Any:
         """What is written for an object."""
@@ -92,7 +88,7 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
 
     def create_local_plan(self) -> LoadPlan:
         """What this process reads: each of its parts."""
-        self._parts = {name: _helpers._parts_to_load(tensor) for name, tensor in self._tensors.items()}
+        self._parts = {name: _parts_to_load(tensor) for name, tensor in self._tensors.items()}
         self.state_dict.update(self._parts)
         plan = super().create_local_plan()
         for item in plan.items:
@@ -119,11 +115,7 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
     def lookup_tensor(self, index: Any) -> torch.Tensor:
         """The part that begins where an index says."""
         found = self.state_dict.get(index.fqn)
-        return (
-            found.__get_tensor_shard__(index)
-            if isinstance(found, _helpers._CpuShards)
-            else super().lookup_tensor(index)
-        )
+        return found.__get_tensor_shard__(index) if isinstance(found, _CpuShards) else super().lookup_tensor(index)
 
     def transform_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> torch.Tensor:
         """The elements of a part that an item fills."""
@@ -137,5 +129,5 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
             return
         parts.unread -= 1
         if not parts.unread:
-            _helpers._load(self._tensors[name], parts)
+            _load(self._tensors[name], parts)
             parts.shards.clear()

@@ -203,12 +203,6 @@ def test_a_mistake_is_found_with_its_remedy(mistake: str) -> None:
     assert what in finding.what and remedy in finding.remedy, finding
 
 
-def test_the_settings_that_are_known_are_those_that_are_read() -> None:
-    known = surroundings.known_settings()
-    assert {"XLA_SYNC_WAIT", "PJRT_DEVICE", "XLA_FIND_NAN"} <= known
-    assert not known & REMOVED.keys()
-
-
 def test_a_value_that_cannot_be_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_MAX_ASYNC_QUEUE", "many")
     unreadable = surroundings._unreadable()
@@ -224,15 +218,18 @@ def doctor(*options: str, **settings: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_command_on_this_machine() -> None:
     status, text = doctor("--json")
     data = json.loads(text)
     assert status == data["status"] < 2 and data["works"]
     assert list(data["stages"]) == ["torch", "jax", "torch_xla", "device", "computation"]
-    assert data["stages"]["computation"] == {"state": "ended", "right": True}
+    computed = data["stages"]["computation"]
+    assert computed["state"] == "ended" and computed["right"] and 0 < computed["seconds"] < 60
     assert data["packages"]["torch"].startswith("2.")
 
 
+@pytest.mark.slow
 def test_a_platform_that_jax_lacks() -> None:
     status, text = doctor(PJRT_DEVICE="ABACUS")
     assert status == 2
@@ -250,6 +247,7 @@ def package(folder: Path, name: str, text: str) -> None:
     (folder / name / "__init__.py").write_text(text)
 
 
+@pytest.mark.slow
 def test_a_jax_that_cannot_be_imported_does_not_silence_the_doctor(tmp_path: Path) -> None:
     package(tmp_path, "jax", "raise RuntimeError('jaxlib is too old')")
     status, text = doctor(PYTHONPATH=str(tmp_path))
@@ -258,6 +256,7 @@ def test_a_jax_that_cannot_be_imported_does_not_silence_the_doctor(tmp_path: Pat
     assert "  remedy: pip install --force-reinstall 'jax>=0.10'" in text
 
 
+@pytest.mark.slow
 def test_a_package_that_takes_the_place_of_our_backend_is_named(tmp_path: Path) -> None:
     package(tmp_path, "thief", "import torch\ndef load(): torch.utils.rename_privateuse1_backend('thief')\n")
     (tmp_path / "thief-1.0.dist-info").mkdir()

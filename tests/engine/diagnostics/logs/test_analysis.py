@@ -266,6 +266,16 @@ def test_every_cause_has_its_words(program: Program, cause: str, tell: Tell) -> 
     assert any(line.startswith(f"Execution Analysis:   {program.__name__} ({__file__}:") for line in lines)
 
 
+def test_a_loader_that_ends_the_step_is_told_with_the_frames_of_the_documents(tell: Tell) -> None:
+    lines = [line for line in tell(by_loader) if line.startswith("Execution Analysis: ")]
+    at = lines.index("Execution Analysis: Python Frame Triggered Execution:")
+    frames = [line.removeprefix("Execution Analysis:   ") for line in lines[at + 1 : -2]]
+    loader = re.escape(str(pl.__file__))
+    for frame, expected in zip(frames, ("_end_step", "next", "__next__"), strict=False):
+        assert re.fullmatch(rf"{expected} \({loader}:\d+\)", frame)
+    assert frames[3].startswith(f"by_loader ({__file__}:") and len(frames) == 9 and frames[8] == ".........."
+
+
 def test_the_warnings_of_the_documents_word_for_word() -> None:
     for _ in range(21):
         metric("CompileTime").add(1e6)
@@ -377,6 +387,7 @@ Python Frames:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["pass", "raise KeyboardInterrupt"], ids=["at exit", "when interrupted"])
 def test_the_places_that_read_are_summed_up(end: str, tmp_path: Path) -> None:
     file = tmp_path / "train.py"

@@ -16,7 +16,6 @@ import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 import torch_xla.debug.profiler as xp
 from torch_xla._engine.diagnostics.logs import switches
-from torch_xla.debug import graph_saver, metrics_saver
 
 ROOT = Path(__file__).parents[4]
 
@@ -194,39 +193,6 @@ def test_the_metrics_are_appended_at_every_step(use: Use, tmp_path: Path) -> Non
     assert reports[2].endswith("\n\n")
 
 
-def test_the_metrics_are_saved_on_demand(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    metrics_saver.save_metrics()  # nobody said where
-    metrics_saver.save_metrics("STDERR")
-    written = capsys.readouterr()
-    assert written.out == "" and re.match(r"\[MetricsData; step=\d+\]\n", written.err)
-    file = tmp_path / "metrics.txt"
-    monkeypatch.setenv("XLA_METRICS_FILE", str(file))
-    met.clear_all()
-    torch_xla._XLAC._xla_increment_counter("Mine", 3)
-    for _ in range(2):
-        metrics_saver.save_metrics()
-    numbers = [int(number) for number in re.findall(r"step=(\d+)", file.read_text())]
-    assert numbers == [numbers[0], numbers[0] + 1]
-    assert file.read_text().count("Counter: Mine\n  Value: 3\n") == 2
-
-
-def test_a_graph_is_written_to_a_file_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    y = torch.ones(67).to("xla") * 2.5
-    folder = tmp_path / "new" / "folder"
-    for language in ("", "text", "dot", "hlo"):
-        monkeypatch.setenv("SAVE_GRAPH_FMT", language)
-        graph_saver.save_tensors_graph(folder, "loss", [y])
-    files = sorted(folder.iterdir(), key=lambda file: int(file.stem.partition("-")[2]))
-    assert [file.suffix for file in files] == [".text", ".text", ".dot", ".hlo"]
-    assert all(file.name.startswith("loss-") for file in files)
-    assert [file.read_text().split()[0] for file in files] == ["IR", "IR", "digraph", "HloModule"]
-    monkeypatch.setenv("SAVE_GRAPH_FMT", "png")
-    with pytest.raises(ValueError, match="^SAVE_GRAPH_FMT is 'png'; it must be one of text, dot, hlo$"):
-        graph_saver.save_tensors_graph(folder, "loss", [y])
-
-
 PROGRAM = """
 import torch, torch_xla
 x = torch.ones(512, 512).to("xla")
@@ -237,6 +203,7 @@ print(x.untyped_storage().value.buffer.is_ready())
 """
 
 
+@pytest.mark.slow
 def test_settings_of_a_process_reach_xla_and_the_sync(tmp_path: Path) -> None:
     settings = {"XLA_FLAGS": f"--xla_dump_to={tmp_path}", "XLA_SYNC_WAIT": "1", "XLA_PERSISTENT_CACHE_PATH": ""}
     environment = {**os.environ, **settings, "PYTHONPATH": str(ROOT)}

@@ -40,6 +40,7 @@ def test_each_step_is_told_with_the_line_that_ended_it(
     assert met.counter_value("MarkStep") == 4
 
 
+@pytest.mark.slow
 def test_a_crash_shows_the_frames_of_the_program() -> None:
     program = "import os, torch_xla\n\ndef crash():\n    os.abort()\n\ncrash()\n"
     environment = {**os.environ, "XLA_DUMP_FATAL_STACK": "1", "PYTHONPATH": str(ROOT)}

@@ -67,17 +67,3 @@ def test_a_read_has_the_name_of_the_operator_that_the_program_calls(
     found = frames.parse_frames(file.read_text().splitlines())
     assert {each.operator for each in found} == {operator}
     assert all(f"<lambda> ({__file__}:" in "".join(each.frames) for each in found)
-
-
-def test_many_places_are_cut_off() -> None:
-    reads = [frames.Read("equal", (f"forward (unit.py:{number})",)) for number in range(23)]
-    report = frames.create_report(reads)
-    assert report.count("FRAME (count=1)") == 20 and "\nand 3 more places\n" in report
-    assert frames.create_report([]) == ""
-
-
-@pytest.mark.parametrize("line", ["nothing", "{}", '{"operator": "equal"}', "[1]"])
-def test_another_file_is_refused(line: str) -> None:
-    with pytest.raises(ValueError) as error:
-        frames.parse_frame_content(line)
-    assert str(error.value) == f"not a line that XLA_FNTRACKER_FILE wrote: {line!r}"

@@ -326,6 +326,7 @@ def test_where_no_server_answers_that_is_said(monkeypatch: pytest.MonkeyPatch) -
     )
 
 
+@pytest.mark.slow
 def test_the_command_tells_what_it_takes() -> None:
     command = [sys.executable, "-m", "torch_xla.debug.capture_profile", "--help"]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -121,7 +121,7 @@ def test_two_programs_always_have_a_difference_that_is_told(programs: list[Compi
         assert found and all(each.text.strip() and "\n" not in each.text for each in found)
         assert 0 <= similarity(old, new) <= 1 and is_part(new, new)
         kinds.update(each.kind for each in found)
-    assert kinds >= {Kind.INPUT, Kind.OPERATIONS, Kind.ARGUMENT, Kind.CUT, Kind.FORGOTTEN}
+    assert kinds >= {Kind.INPUT, Kind.OPERATIONS, Kind.ARGUMENT, Kind.CUT, Kind.AGAIN}
 
 
 def test_every_program_is_explained_after_any_others(

@@ -71,6 +71,35 @@ def test_states_of_optimizers_have_names() -> None:
     assert name_buffers(buffers) == ("optimizer.state[1]['exp_avg_sq']",)
 
 
+def test_tensors_as_keys_are_not_read_for_a_name() -> None:
+    model = nn.Linear(3, 2).to("xla")
+    optimizers = {p: torch.optim.SGD([p], 0.1) for p in model.parameters()}
+    values = {p: on_device(2 + i) for i, p in enumerate(model.parameters())}
+
+    def step_at_once(parameter: Tensor) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(step_at_once)
+    before = [p.detach().cpu() for p in model.parameters()]
+    x = torch.arange(12.0).reshape(4, 3)
+    for _ in range(2):
+        model(x.to("xla")).pow(2).mean().backward()
+        torch_xla.sync()
+    expected = nn.Linear(3, 2)
+    expected.load_state_dict(dict(zip(("weight", "bias"), before, strict=True)))
+    optimizer = torch.optim.SGD(expected.parameters(), 0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        expected(x).pow(2).mean().backward()
+        optimizer.step()
+    torch.testing.assert_close(
+        [p.detach().cpu() for p in model.parameters()], [p.detach() for p in expected.parameters()]
+    )
+    assert name_buffers([buffer_of(each) for each in values.values()])[0] == "values[<Parameter>]"
+
+
 def test_what_no_variable_leads_to_has_no_name() -> None:
     assert name_buffers([buffer_of(on_device(9))]) == ("",)
 

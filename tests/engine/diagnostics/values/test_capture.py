@@ -13,11 +13,10 @@ import torch
 
 import torch_xla
 from torch_xla._engine.diagnostics.values import capture, reference
-from torch_xla._engine.diagnostics.values.encoding import Opaque, decode, encode
-from torch_xla._engine.graph.graph import Graph
 from torch_xla._engine.lowering import registry
 from torch_xla._engine.record.pending import graph_of
 from torch_xla.debug import capture_step, replay_step
+from torch_xla.debug.replay import main
 
 aten = torch.ops.aten
 
@@ -27,41 +26,6 @@ def captured(path: Path, compute: Callable[[], Any], every_result: bool = True) 
         kept = compute()
         torch_xla.sync()
     return kept
-
-
-def shape_of(graph: Graph) -> list[Any]:
-    """What two equal graphs have in common, with operators by their names."""
-    rows: list[Any] = [graph.inputs, graph.outputs]
-    for operation in graph.operations:
-        plan = operation.plan
-        rows.append((str(plan.op), plan.arguments, plan.numbers, plan.outputs, plan.structure, plan.compute_dtype))
-        rows.append((operation.operands, operation.first_number, operation.draw, operation.first_output, plan.draws))
-    return rows
-
-
-def test_a_graph_comes_back_from_json() -> None:
-    x = torch.rand(4, 6).to("xla")
-    y = torch.softmax(x[:, ::2] * 2.0, -1).to(torch.bfloat16)
-    z = torch.cat([y, y], dim=1).clamp(min=-float("inf"), max=0.5) + torch.rand(4, 6, device="xla").mul_(3)
-    w = torch.full((2,), 1 + 2j, device="xla").conj().sum()
-    graph = graph_of([z, w]).graph
-    data = json.loads(json.dumps(encode(graph)))
-    assert shape_of(decode(data)) == shape_of(graph)
-
-
-def test_an_argument_that_is_no_data_is_left_out() -> None:
-    graph = graph_of([torch.rand(2).to("xla").sin()]).graph
-    operation = graph.operations[0]
-    odd = replace(operation, plan=replace(operation.plan, arguments=((object(),), {})))
-    decoded = decode(encode(replace(graph, operations=(odd,))))
-    assert isinstance(decoded.operations[0].plan.op, Opaque) and decoded.operations[0].plan.op == "aten::sin"
-
-
-def test_an_operator_that_this_pytorch_lacks_is_named() -> None:
-    data = encode(graph_of([torch.rand(2).to("xla").sin()]).graph)
-    data["operations"][0]["op"] = "aten::sinn"
-    with pytest.raises(ValueError, match=r"this PyTorch, .*, has no operator aten::sinn"):
-        decode(data)
 
 
 def test_a_step_of_training_agrees_with_pytorch(tmp_path: Path) -> None:
@@ -284,20 +248,17 @@ def test_no_code_of_a_file_runs(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out == ""
 
 
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     x = torch.rand(4).to("xla")
     captured(tmp_path / "right.pt", x.sin)
     wrong_rule(monkeypatch, aten.lgamma.default, lambda array: array + 1)
     captured(tmp_path / "wrong.pt", x.lgamma)
 
-    def run(file: str) -> tuple[int, str]:
-        command = [sys.executable, "-m", "torch_xla.debug.replay", str(tmp_path / file)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        return done.returncode, done.stdout + done.stderr
-
-    status, text = run("right.pt")
-    assert status == 0 and "1 operator in 1 program," in text
-    status, text = run("wrong.pt")
-    assert status == 1 and "aten::lgamma at" in text
-    status, text = run("missing.pt")
-    assert status == 2 and "No such file" in text
+    assert main([str(tmp_path / "right.pt")]) == 0
+    assert "1 operator in 1 program," in capsys.readouterr().out
+    assert main([str(tmp_path / "missing.pt")]) == 2
+    assert "No such file" in capsys.readouterr().err
+    command = [sys.executable, "-m", "torch_xla.debug.replay", str(tmp_path / "wrong.pt")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and "aten::lgamma at" in done.stdout

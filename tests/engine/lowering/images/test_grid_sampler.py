@@ -27,7 +27,13 @@ def operands(dims: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor,
     return image.to(dtype), grid.to(dtype), grad.to(dtype)
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+# Each mode with each padding; whether corners are aligned alternates, and the other half is slow.
+OFTEN = [setting for setting in SETTINGS if setting[3] == ((setting[1] + setting[2]) % 2 == 0)]
+
+
+@pytest.mark.parametrize(
+    "setting", [pytest.param(each, marks=[pytest.mark.slow] * (each not in OFTEN)) for each in SETTINGS], ids=str
+)
 def test_samples_and_gradients_agree_with_pytorch(setting: tuple[int, int, int, bool]) -> None:
     dims, *settings = setting
     image, grid, grad = operands(dims, torch.float64)
@@ -42,6 +48,7 @@ def test_samples_and_gradients_agree_with_pytorch(setting: tuple[int, int, int, 
                 torch.testing.assert_close(our, their)
 
 
+@pytest.mark.slow  # as programs of users are compiled: quickly compiled, rounding differs in the last bit
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("mode", [0, 1, 2])
 def test_other_dtypes_are_as_near_to_the_truth_as_pytorch(mode: int, dtype: torch.dtype) -> None:

@@ -163,7 +163,7 @@ def test_matmul_broadcasts_batches_and_takes_vectors(dtype: torch.dtype) -> None
         check(aten.matmul.default, values(*left, dtype=dtype), values(*right, dtype=dtype))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, pytest.param(torch.complex128, marks=pytest.mark.slow)], ids=str)
 def test_matmul_backward_gives_the_gradients_of_autograd(dtype: torch.dtype) -> None:
     for left, right in MATMULS:
         a = values(*left, dtype=dtype).requires_grad_()
@@ -197,7 +197,11 @@ def test_linear_takes_any_number_of_leading_dimensions(dtype: torch.dtype) -> No
         check(aten.linear.default, *operands[:2])
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float64, *(pytest.param(d, marks=pytest.mark.slow) for d in (torch.complex128, torch.bfloat16))],
+    ids=str,
+)
 def test_linear_backward_gives_the_gradients_of_autograd(dtype: torch.dtype) -> None:
     for shapes in LINEARS:
         operands = [values(*shape, dtype=dtype).requires_grad_() for shape in shapes]

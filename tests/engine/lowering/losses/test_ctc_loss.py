@@ -24,8 +24,10 @@ CASES: list[tuple[Any, ...]] = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "case", [*CASES[:3], *(pytest.param(case, marks=pytest.mark.slow) for case in CASES[3:])], ids=str
+)
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.float64], ids=str)
 def test_losses_and_gradients_agree_with_pytorch(case: tuple[Any, ...], dtype: torch.dtype) -> None:
     labels, ends, lengths, blank = case
     log_probs = torch.randn(8, 2, 5, generator=torch.Generator().manual_seed(0), dtype=dtype).log_softmax(-1)

@@ -74,4 +74,11 @@ def _devices(around: Surroundings) -> list[str]:
         return [hardware, "none started"]
     names = [f"xla:{index} is {name} ({facts['kind']})" for index, name in enumerate(facts["names"])]
     size = f"memory of each: {facts['bytes'] / 2**30:.1f} GiB" if facts.get("bytes") else ""
-    return [hardware, *names, *([size] if size else [])]
+    return [hardware, *names, *([size] if size else []), *_first_step(around.stages.get("computation", {}))]
+
+
+def _first_step(facts: dict[str, Any]) -> list[str]:
+    if "seconds" not in facts:
+        return []
+    kept = f"long ones are kept in {facts['kept_in']}" if facts["kept_in"] else "no program is kept on disk"
+    return [f"a first step is compiled: one product took {facts['seconds']:.1f} s, a model takes longer; {kept}"]

@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,8 @@ class Surroundings:
 
 def look(seconds: float = SECONDS) -> Surroundings:
     """Looks around, and starts the device in a process of its own for at most so many seconds."""
-    stages, status, errors = probe(seconds)
-    return Surroundings(
+    process = start_probe()
+    seen = Surroundings(
         sys.version_info[:3],
         sys.executable,
         _packages(),
@@ -65,10 +65,9 @@ def look(seconds: float = SECONDS) -> Surroundings:
         config.settings(),
         known_settings(),
         _unreadable(),
-        stages,
-        status,
-        errors,
     )
+    stages, status, errors = end_of_probe(process, seconds)
+    return replace(seen, stages=stages, probe_status=status, probe_errors=errors)
 
 
 def _folder() -> Path:
@@ -115,12 +114,14 @@ def _unreadable() -> dict[str, str]:
     return found
 
 
-def probe(seconds: float) -> tuple[dict[str, dict[str, Any]], int | None, str]:
-    """Runs the probe: its stages, its exit status (`None`: it took too long) and what it complained of."""
+def start_probe() -> "subprocess.Popen[str]":
+    """Starts the probe."""
     program = (Path(__file__).parent / "probe.py").read_text()
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def end_of_probe(process: "subprocess.Popen[str]", seconds: float) -> tuple[dict[str, dict[str, Any]], int | None, str]:
+    """Its stages, its exit status (`None`: it took longer than so many seconds) and what it complained of."""
     try:
         output, errors = process.communicate(timeout=seconds)
         status: int | None = process.returncode
@@ -131,6 +132,9 @@ def probe(seconds: float) -> tuple[dict[str, dict[str, Any]], int | None, str]:
     stages: dict[str, dict[str, Any]] = {}
     for line in output.splitlines():
         if line.startswith('{"stage"'):
-            facts = json.loads(line)
+            try:
+                facts = json.loads(line)
+            except ValueError:
+                continue  # it died while it wrote
             stages[facts.pop("stage")] = facts
     return stages, status, errors

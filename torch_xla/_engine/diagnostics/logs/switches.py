@@ -2,11 +2,12 @@
 
 from ...metrics import events
 from ...record import live_counters, recorded_counts
+from ..layouts import automatic
 from ..memory import explanation
 from ..values import checking, nan
 from . import analysis, dumps, report_file, step_log, tracker
 
-_TOOLS = (analysis, checking, dumps, nan, report_file, step_log, tracker)
+_TOOLS = (analysis, automatic, checking, dumps, nan, report_file, step_log, tracker)
 
 
 def settle() -> None:

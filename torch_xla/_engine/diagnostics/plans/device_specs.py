@@ -1,5 +1,6 @@
 """What devices can do at most, as their makers tell: what the time of a planned step is estimated from."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -57,8 +58,8 @@ device_specs: dict[str, DeviceSpec] = {
     )
 }
 
-# What PJRT calls them.
-_KINDS = {"v5 lite": "TPU v5e", "v5lite": "TPU v5e", "v5p": "TPU v5p", "v6 lite": "TPU v6e", "v6e": "TPU v6e"}
+# What PJRT calls them, where that is another name.
+_KINDS = {"tpu v5 lite": "TPU v5e", "tpu v5lite": "TPU v5e", "tpu v5": "TPU v5p", "tpu v6 lite": "TPU v6e"}
 
 
 def spec_named(name: str) -> DeviceSpec:
@@ -74,9 +75,11 @@ def spec_named(name: str) -> DeviceSpec:
 
 def spec_of_kind(kind: str) -> DeviceSpec | None:
     """The spec of a device that PJRT calls `kind`, if it is known."""
-    for part, name in _KINDS.items():
-        if part in kind.lower():
-            return device_specs.get(name)
-    matching = [name for name in device_specs if name.split()[0] in kind.split() or name == kind]
-    sized = [name for name in matching if name.split()[-1] in kind] or matching
-    return device_specs[sized[0]] if sized else None
+    named = _KINDS.get(kind.lower(), kind)
+    if named in device_specs:
+        return device_specs[named]
+    # A GPU's model is a word among those of its maker, its socket and its memory: "NVIDIA A100-SXM4-80GB".
+    words = re.split(r"[\s-]+", kind)
+    matching = [name for name in device_specs if name.split()[0] in words and name.split()[0] != "TPU"]
+    sized = [name for name in matching if name.split()[-1] in words]
+    return device_specs[(sized or matching)[0]] if matching else None

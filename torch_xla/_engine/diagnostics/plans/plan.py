@@ -9,7 +9,7 @@ from ...metrics import lines
 from ...metrics.amounts import duration, size
 from .device_specs import DeviceSpec, spec_named, spec_of_kind
 from .planner import Large, PlannedProgram, planning
-from .work import Collective
+from .work import Collective, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,14 @@ class Seconds:
     def most(self) -> float:
         """If nothing is."""
         return self.computing + self.sending
+
+
+def seconds_of(work: Work, spec: DeviceSpec) -> Seconds:
+    """How long so much work takes a device with these rates at least."""
+    computing = sum(
+        max(flops / spec.rate(dtype) if flops else 0.0, moved / spec.bandwidth) for flops, dtype, moved in work.steps
+    )
+    return Seconds(computing, sum(each.sent for each in work.collectives) / spec.link_bandwidth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +82,7 @@ class Plan:
 
     def seconds(self, program: PlannedProgram) -> Seconds | None:
         """How long one run of a program takes at least; `None` without the rates of a device."""
-        spec = self.device
-        if spec is None:
-            return None
-        computing = sum(
-            max(flops / spec.rate(dtype) if flops else 0.0, moved / spec.bandwidth)
-            for flops, dtype, moved in program.work.steps
-        )
-        return Seconds(computing, sum(each.sent for each in program.work.collectives) / spec.link_bandwidth)
+        return None if self.device is None else seconds_of(program.work, self.device)
 
     @property
     def advice(self) -> list[str]:
@@ -98,13 +99,18 @@ def plan_of(call: Callable[[], object], steps: int, devices: int | None, device:
     with planning(devices) as found:
         for _ in range(steps):
             found.step(call)
-    target = found.target
-    if spec is None and devices is None and target is not None:
+    spec, room = known_of(found.target if devices is None else None, spec)
+    return Plan(tuple(found.programs), _count(found.target), room, spec)
+
+
+def known_of(target: Target | None, spec: DeviceSpec | None) -> tuple[DeviceSpec | None, int | None]:
+    """The rates of a device and the bytes it has: those of `spec`, or of the devices of a `target` that exist."""
+    if spec is None and target is not None:
         spec = spec_of_kind(target.kind)
     room = spec.memory if spec is not None else None
-    if room is None and devices is None and target is not None:
+    if room is None and target is not None:
         room = memory.usage(target.device).limit // (len(target.local) if target.is_host else 1) or None
-    return Plan(tuple(found.programs), _count(target), room, spec)
+    return spec, room
 
 
 def _count(target: Target | None) -> int:

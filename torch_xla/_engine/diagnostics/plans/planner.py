@@ -19,6 +19,7 @@ from ...compile.program import Program
 from ...graph.spec import Spec
 from ...graph.tape import Value
 from ...graph.text import name_of
+from ...lowering.sharding import carried
 from ...metrics.events import Sizes
 from ...metrics.lines import Line
 from ...modes.planning import planned_step
@@ -29,7 +30,7 @@ from . import alive, hlo, work
 from .work import Work
 
 # Where a program only has to be known and not to run, its machine code need not be good.
-_FAST = {"xla_backend_optimization_level": 0}
+FAST = {"xla_backend_optimization_level": 0}
 
 
 @dataclass(slots=True)
@@ -136,7 +137,7 @@ class Planning:
 def planning(devices: int | None) -> Iterator[Planning]:
     """A block that is planned for so many virtual devices, or for those of this process."""
     found = Planning()
-    undo = compiler_options.choose({**compiler_options.chosen(), **(_FAST if devices is not None else {})})
+    undo = compiler_options.choose({**compiler_options.chosen(), **(FAST if devices is not None else {})})
     try:
         with planned_step(found.see, devices):
             yield found
@@ -144,16 +145,25 @@ def planning(devices: int | None) -> Iterator[Planning]:
         undo()
 
 
-def _compiled(program: Program, numbers: Sequence[float | int], lines: Sequence[Line | None]) -> _Compiled:
-    start = time.perf_counter()
+def sizes_of(program: Program, numbers: Sequence[float | int]) -> Sizes:
+    """The memory that a program needs, which is compiled if it was not."""
     sizes = program.sizes_for(numbers) if program.compiled_for(numbers) else program.compile_for(numbers)
-    seconds = time.perf_counter() - start
     if sizes is None:
         raise NotImplementedError(f"plan(): {program.target.platform} does not tell the memory that a program needs.")
+    return sizes
+
+
+def sizes_and_work(program: Program, numbers: Sequence[float | int]) -> tuple[Sizes, Work]:
+    """What a program needs and does, without what it is for."""
+    return sizes_of(program, numbers), work.work_of(_modules(program, numbers)[1])
+
+
+def _compiled(program: Program, numbers: Sequence[float | int], lines: Sequence[Line | None]) -> _Compiled:
+    start = time.perf_counter()
+    sizes = sizes_of(program, numbers)
+    seconds = time.perf_counter() - start
     parts, modules = _modules(program, numbers)
-    target = program.target
-    outputs = program.graph.outputs
-    placed = list(parts[0].output_shardings) if target.is_spread else [target.everywhere] * len(outputs)
+    placed = program.placed(numbers)
     line = next((line for line in reversed(lines) if line is not None), None)
     found = PlannedProgram(len(program.graph.operations), line, sizes, work.work_of(modules), seconds)
     return _Compiled(found, [*_waiting(program, numbers), *_intermediates(parts, modules)], placed)
@@ -195,12 +205,12 @@ def _waiting(program: Program, numbers: Sequence[float | int]) -> list[Large]:
         Large(
             "intermediate",
             name_of(operation),
-            f"{str(spec.dtype).removeprefix('torch.')}{list(spec.size)}",
+            f"{str(spec.dtype).removeprefix('torch.')}{list(size)}",
             line,
             1,
-            spec.numel * int(dtypes.to_jax(dtypes.on_device(spec.dtype)).itemsize),
+            math.prod(size) * int(dtypes.to_jax(dtypes.on_device(spec.dtype)).itemsize),
         )
-        for spec, operation, line in program.waiting(numbers)
+        for spec, size, operation, line in program.waiting(numbers)
     ]
 
 
@@ -254,7 +264,7 @@ def _held(
             held.add(kinds.get(id(buffer)), buffer.device_bytes)
     for value, spec, sharding in zip(outputs, _specs(program), placed, strict=True):
         dtype = dtypes.to_jax(dtypes.on_device(spec.dtype))
-        held.add(kinds.get(id(value)), math.prod(sharding.shard_shape(spec.size)) * dtype.itemsize)
+        held.add(kinds.get(id(value)), math.prod(sharding.shard_shape(carried(spec.size, sharding))) * dtype.itemsize)
     return held, passing
 
 
@@ -277,7 +287,7 @@ def _kinds() -> dict[int, str]:
             note(thing, "parameters")
             note(thing.grad, "gradients")
         elif issubclass(kind, torch.optim.Optimizer):
-            for state in thing.state.values():
+            for state in vars(thing).get("state", {}).values():  # a wrapper of another one has none
                 for entry in state.values() if isinstance(state, dict) else ():
                     note(entry, "state")
     return kinds

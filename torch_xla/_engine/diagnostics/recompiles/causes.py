@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -33,6 +34,10 @@ _ADVICE = {
     Kind.OUTPUTS: "Tensors that are kept in some steps only make two programs: keep them in all, detached.",
     Kind.FORGOTTEN: "Raise XLA_COMPILATION_CACHE_SIZE.",
 }
+
+
+# As in "dim 1 of input 'tokens' 37 → 41".
+_CHANGED_SIZE = re.compile(r"dim \d+ of .*?(\d+) → (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +177,7 @@ def _tell(explanation: Explanation) -> None:
         _log.info("%s", explanation)
     else:
         advice = _advice(explanation.differences[0], "")
-        _log.warning("%s\n  It is the %dth time for such a reason at this line. %s", explanation, count, advice)
+        _log.warning("%s\n  Such a reason came %d times at this line. %s", explanation, count, advice)
 
 
 @contextmanager
@@ -193,6 +198,13 @@ def refused() -> Iterator[None]:
 def _advice(difference: Difference, otherwise: str) -> str:
     if difference.kind is Kind.INPUT and difference.text.startswith("dtype"):
         return "Convert the input to one dtype before the step."
+    sizes = _CHANGED_SIZE.match(difference.text)
+    if difference.kind is Kind.INPUT and sizes is not None:
+        bucket = 1 << (max(map(int, sizes.groups())) - 1).bit_length()
+        return (
+            f"Pad inputs to a few sizes, such as {bucket} (torch_xla.experimental.buckets), "
+            f"or drop the last, smaller batch."
+        )
     return _ADVICE.get(difference.kind, otherwise)
 
 

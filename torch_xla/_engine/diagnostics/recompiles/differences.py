@@ -1,19 +1,24 @@
 """What makes one program another than the one before: each difference in one line, with the user's line."""
 
+import inspect
+import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from difflib import SequenceMatcher
 from enum import Enum
 from functools import cached_property
 from typing import Any
 
+from ...compile import cache
 from ...compile.executable_key import Key
 from ...compile.executable_key import differences as environments
 from ...graph.graph import Graph, Operation
 from ...graph.plan import Number, Operand, Plan
 from ...graph.spec import Spec
 from ...graph.text import name_of
+from ...lowering import growing
+from ...lowering.registry import rule_of
 from ...lowering.sharding import CONSTRAINT
 from ...lowering.storage import READ, WRITE
 from ...metrics.events import Cause, Compilation
@@ -24,7 +29,16 @@ from ...view.geometry import Geometry
 _LOOKED_AT = 200
 
 # What programs do not call by PyTorch's inner name.
-_AS_WRITTEN = {"_to_copy": "to", "_softmax": "softmax", "_log_softmax": "log_softmax", "native_dropout": "dropout"}
+_AS_WRITTEN = {
+    "_to_copy": "to",
+    "_softmax": "softmax",
+    "_log_softmax": "log_softmax",
+    "native_dropout": "dropout",
+    growing.PAD: "pad",
+    growing.APPEND: "cat",
+    growing.ENLARGE: "cat",
+    growing.TAKE: "a view",
+}
 
 # What an optimizer makes its state with, in its first step.
 _MAKERS = {"zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "empty", "empty_like"}
@@ -46,6 +60,7 @@ class Kind(Enum):
     RESULTS = "results are divided among the devices otherwise"
     NUMBER = "another number"
     FORGOTTEN = "a program that is no longer in memory"
+    AGAIN = "the same operations, compiled again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +106,12 @@ class Known:
 
     @cached_property
     def plans(self) -> Counter[Plan]:
+        """How often each plan stands in the graph."""
         return Counter(operation.plan for operation in self.graph.operations)
 
     @cached_property
     def operators(self) -> Counter[Any]:
+        """How often each operator does, whatever its operands."""
         return Counter(operation.plan.op for operation in self.graph.operations)
 
     def line(self, index: int) -> Line | None:
@@ -178,8 +195,19 @@ def differences(old: Known, new: Known, read: Known | None = None) -> list[Diffe
             return [Difference(Kind.OPERANDS, text, new.line(index))]
     found = list(_outputs(old, new)) or list(_donation(old, new)) or list(_results(old, new))
     found = found or list(_numbers(old, new))
-    forgotten = "this program was compiled before, and had to leave memory since (XLA_COMPILATION_CACHE_SIZE)"
-    return found or [Difference(Kind.FORGOTTEN, forgotten, new.line(0))]
+    return found or [_unseen(old, new)]
+
+
+def _unseen(old: Known, new: Known) -> Difference:
+    """What two programs that look alike may differ in, or why one was compiled twice."""
+    parts = [part.name for part in fields(Key) if getattr(old.key, part.name) != getattr(new.key, part.name)]
+    if parts:
+        return Difference(Kind.AGAIN, f"the {' and the '.join(parts)} of its key differ", new.line(0))
+    if cache.is_full():
+        forgotten = "this program was compiled before, and had to leave memory since (XLA_COMPILATION_CACHE_SIZE)"
+        return Difference(Kind.FORGOTTEN, forgotten, new.line(0))
+    again = "this program was compiled before, for other numbers or by what keeps programs of its own"
+    return Difference(Kind.AGAIN, again, new.line(0))
 
 
 def _cut(old: Known, new: Known, read: Known | None) -> Iterator[Difference]:
@@ -290,6 +318,9 @@ def _argument(old: Operation, new: Operation) -> str:
     for was_read, now_read in zip(old.plan.operands, new.plan.operands, strict=False):
         if was_read is not now_read:
             return _change(was_read, now_read, f"an operand of {name}")
+    for made, makes in zip(old.plan.outputs, new.plan.outputs, strict=False):
+        if made is not makes:
+            return _change(made, makes, f"the result of {name}")
     return f"{name} was planned twice, by two threads at once"
 
 
@@ -300,8 +331,19 @@ def _arguments(plan: Plan) -> dict[str, Any]:
         return {"the division": "none" if args[1] is None else str(args[1])}
     if schema is None:
         geometries = [argument for argument in args if isinstance(argument, Geometry)]
-        return {"geometry": (geometries[-1].size, geometries[-1].stride, geometries[-1].offset)} if geometries else {}
+        if geometries:
+            view = geometries[-1]
+            return {"geometry": (view.size, view.stride, args[-1] if plan.numbers else view.offset)}
+        return dict(zip(_parameters(plan.op), args, strict=False)) | kwargs
     return {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)} | kwargs
+
+
+def _parameters(op: Any) -> Iterable[str]:
+    """What the arguments of an operation of ours are called, by the rule that lowers it."""
+    rule = rule_of(op)
+    named = inspect.signature(rule.lower).parameters.values() if rule is not None else ()
+    names = [each.name for each in named if each.kind is each.POSITIONAL_OR_KEYWORD]
+    return itertools.chain(names, (f"argument {place}" for place in itertools.count(len(names))))
 
 
 def _plain(argument: Any) -> Any:
@@ -356,6 +398,6 @@ def _numbers(old: Known, new: Known) -> Iterator[Difference]:
             was, now = old.numbers[at], new.numbers[at]
             if at not in old.arguments and repr(was) != repr(now):
                 after = "; from now on it is an argument" if at in new.arguments else ""
-                yield Difference(
-                    Kind.NUMBER, f"constant {was!r} → {now!r} in {_name(operation)}{after}", new.line(index)
-                )
+                what = "storage offset" if operation.plan.op in (READ, WRITE) else "constant"
+                text = f"{what} {was!r} → {now!r} in {_name(operation)}{after}"
+                yield Difference(Kind.NUMBER, text, new.line(index))

@@ -83,11 +83,13 @@ def _saved(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         seen.add(node)
         nodes += [following for following, _ in node.next_functions]
         for name in dir(node):
-            if name.startswith("_saved_") or name == "saved_tensors":
+            if name.startswith("_raw_saved_"):
                 try:
                     found = getattr(node, name)
                 except RuntimeError:
-                    continue  # freed by `backward()`, or written to since
+                    continue  # freed by `backward()`
                 for each in found if isinstance(found, (list, tuple)) else (found,):
-                    if isinstance(each, torch.Tensor) and each.device.type == "xla":
-                        yield each
+                    # What a hook has packed stays packed: checkpointing would compute it again, on this very tape.
+                    data = each.data if each.unpack_hook is None else None
+                    if isinstance(data, torch.Tensor) and data.device.type == "xla":
+                        yield data

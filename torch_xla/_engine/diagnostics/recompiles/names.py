@@ -17,6 +17,7 @@ from ...graph.graph import Operation, decode
 from ...graph.tape import Tape, Value
 from ...graph.text import name_of
 from ...metrics.lines import user_frame
+from ...uninterrupted import uncollected
 
 _MOST_FRAMES = 16
 _MOST_OBJECTS = 5000  # looked at in one search
@@ -79,7 +80,7 @@ class Search:
     def _before(self, value: Value) -> Any:
         """The buffer of a parameter or a state before it is overwritten by what is recorded and has not run."""
         tape: Tape | None = value.tape
-        if tape is None:
+        if tape is None or tape.ended:
             return None
         if id(tape) not in self.tapes:
             self.tapes[id(tape)] = decode(tape.code)[1:]
@@ -133,9 +134,15 @@ def _parts(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
             yield from ((f"{name}[{index}]", element) for index, element in enumerate(thing))
     elif issubclass(kind, dict):
         if len(thing) <= _LONGEST_CONTAINER:
-            yield from ((f"{name}[{key!r}]", element) for key, element in list(thing.items()))
+            yield from ((f"{name}[{_key(key)}]", element) for key, element in list(thing.items()))
     elif kind.__module__.partition(".")[0] not in _PLAIN:
         yield from _attributes(name, thing)
+
+
+def _key(key: Any) -> str:
+    """A key as it is written. What the `repr` of others does is theirs: that of a tensor would compute it, here where
+    the program that computes it is about to be compiled."""
+    return repr(key) if type(key) in (int, float, str, bool, bytes, type(None)) else f"<{type(key).__name__}>"
 
 
 def _attributes(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
@@ -147,6 +154,7 @@ def _attributes(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"{name}.{key}", element) for key, element in list(found.items()) if not key.startswith("_"))
 
 
+@uncollected  # where garbage is collected another thread may come in, and take the gradient that PyTorch is showing us
 def name_buffers(buffers: Sequence[Any]) -> tuple[str, ...]:
     """The name of each buffer in the user's program, or "" where no variable leads to it. Inner frames go first."""
     search = Search(buffers)

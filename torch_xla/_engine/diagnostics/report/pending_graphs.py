@@ -4,7 +4,7 @@ from ...graph.graph import decode, needed
 from ...graph.text import shape
 from ...metrics import lines
 from ...record.device import LOCK, Device
-from ...record.sync import held
+from ...record.ownership import held
 
 
 def tensors_report(device: Device, threshold: int) -> str:
@@ -13,7 +13,7 @@ def tensors_report(device: Device, threshold: int) -> str:
         tape = device.tape
         live = held(tape.values)
         _, operations, producer = decode(tape.code)
-        known = tape.all_lines()
+        known = tape.all_lines(tape.code)
         rows = []
         for slot, made_by in enumerate(producer):
             if made_by < 0 or not live[slot]:

@@ -1,6 +1,7 @@
 """A sharding as XLA writes it, drawn: which part of a tensor lies on which devices."""
 
 import re
+from collections.abc import Sequence
 from html import escape
 
 import numpy as np
@@ -9,21 +10,23 @@ _TILES = re.compile(r"^\{devices=\[([\d,]+)\](?:<=\[([\d,]+)\](?:T\(([\d,]+)\))?
 _WHOLE = re.compile(r"^\{(replicated|manual|unknown)?\}$|^$")
 _ONE = re.compile(r"^\{maximal device=(\d+)\}$")
 
+# A table with what stands above it.
+Table = tuple[str, list[list[str]]]
+
 # Told apart by readers who see few colours.
 COLOURS = ("#4c78a8", "#f2a541", "#8a6fb0", "#59a14f", "#c8443a", "#9c755f", "#76b7b2", "#edc948")
 
 
 def devices_of(sharding: str) -> np.ndarray:
-    """The devices of each part: an array of one list of numbers for each part, in a grid of rows and columns.
+    """The devices of each part: an array with a list of numbers for each part, of as many dimensions as the tensor.
 
-    A tensor of one divided dimension has one row; where it has copies a list has several numbers. Raises `ValueError`
-    for a text that is no sharding, and for one of more than two divided dimensions.
+    Where it has copies a list has several numbers. Raises `ValueError` for a text that is no sharding.
     """
     one = _ONE.match(sharding)
     if one:
-        return _grid([[int(one[1])]], (1, 1))
+        return _grid([[int(one[1])]], [1])
     if _WHOLE.match(sharding):
-        return _grid([[]], (1, 1))
+        return _grid([[]], [1])
     found = _TILES.match(sharding)
     if found is None:
         raise ValueError(
@@ -38,43 +41,65 @@ def devices_of(sharding: str) -> np.ndarray:
     if ids.size != np.prod(shape):
         raise ValueError(f"visualize_sharding(): {sharding!r} has {ids.size} devices for tiles {shape}.")
     copies = shape.pop() if "replicate" in found[5] else 1
-    divided = [size for size in shape if size > 1]
-    if len(divided) > 2:
-        raise ValueError(
-            f"visualize_sharding(): {sharding!r} divides {len(divided)} dimensions; one or two can be drawn."
-        )
-    first = bool(shape) and shape[0] > 1 and len(shape) > 1
-    rows, columns = divided if len(divided) == 2 else (divided[0], 1) if divided and first else (1, *divided, 1)[:2]
-    return _grid(ids.reshape(rows * columns, copies).tolist(), (rows, columns))
+    return _grid(ids.reshape(-1, copies).tolist(), shape)
 
 
 def _numbers(text: str) -> list[int]:
     return [int(each) for each in text.split(",")]
 
 
-def _grid(lists: list[list[int]], shape: tuple[int, int]) -> np.ndarray:
+def _grid(lists: list[list[int]], shape: list[int]) -> np.ndarray:
     grid = np.empty(len(lists), dtype=object)
     grid[:] = lists
     return grid.reshape(shape)
 
 
-def labels(grid: np.ndarray, platform: str) -> list[list[str]]:
-    """What stands in each cell: "CPU 0,2", or the platform alone where each device has all."""
-    return [[f"{platform} {','.join(map(str, ids))}" if ids else f"{platform} *" for ids in row] for row in grid]
+def tables(grid: np.ndarray, platform: str) -> list[Table]:
+    """The parts as tables, whose rows and columns are the last two dimensions that are divided.
+
+    There is one for each part along the dimensions before those. In each cell stands "CPU 0,2", or the platform alone
+    where each device has all.
+    """
+    divided = [dim for dim, size in enumerate(grid.shape) if size > 1]
+    before = divided[:-2]
+    is_column = len(divided) == 1 and divided[0] == 0 and grid.ndim > 1
+    rows, columns = (grid.shape[dim] for dim in divided[-2:]) if len(divided) > 1 else (grid.size, 1)
+    if len(divided) < 2 and not is_column:
+        rows, columns = columns, rows
+    found = []
+    for place, part in zip(
+        np.ndindex(*(grid.shape[dim] for dim in before)), grid.reshape(-1, rows, columns), strict=True
+    ):
+        title = ", ".join(
+            f"part {index} of {grid.shape[dim]} along dimension {dim}" for dim, index in zip(before, place, strict=True)
+        )
+        cells = [[f"{platform} {','.join(map(str, ids))}" if ids else f"{platform} *" for ids in row] for row in part]
+        found.append((title, cells))
+    return found
 
 
-def text(cells: list[list[str]], use_color: bool, width: int) -> str:
-    """A table for a terminal, in which cells are at least so wide."""
-    width = max(width, max(len(cell) for row in cells for cell in row) + 2)
+def text(shown: Sequence[Table], use_color: bool, width: int) -> str:
+    """Tables for a terminal, in which cells are at least so wide."""
+    width = max(width, max(len(cell) for _, cells in shown for row in cells for cell in row) + 2)
+    lines: list[str] = []
+    first = 0
+    for title, cells in shown:
+        lines += [title, *_table(cells, use_color, width, first)] if title else _table(cells, use_color, width, first)
+        first += len(cells) * len(cells[0])
+    return "\n".join(lines)
+
+
+def _table(cells: list[list[str]], use_color: bool, width: int, first: int) -> list[str]:
     line = "─" * width
     count = len(cells[0])
     rows = ["┌" + "┬".join([line] * count) + "┐"]
     for index, row in enumerate(cells):
-        shown = [_coloured(cell.center(width), index * count + place, use_color) for place, cell in enumerate(row)]
+        numbers = range(first + index * count, first + (index + 1) * count)
+        shown = [_coloured(cell.center(width), number, use_color) for number, cell in zip(numbers, row, strict=True)]
         rows.append("│" + "│".join(shown) + "│")
         rows.append("├" + "┼".join([line] * count) + "┤")
     rows[-1] = "└" + "┴".join([line] * count) + "┘"
-    return "\n".join(rows)
+    return rows
 
 
 def _coloured(cell: str, number: int, use_color: bool) -> str:
@@ -85,18 +110,27 @@ def _coloured(cell: str, number: int, use_color: bool) -> str:
     return f"\033[48;2;{red};{green};{blue}m\033[97m{cell}\033[0m"
 
 
-def svg(cells: list[list[str]]) -> str:
+def svg(shown: Sequence[Table]) -> str:
     """The same as a picture."""
-    width, height = 120, 60
+    width, height, above, y, number = 120, 60, 24, 0, 0
     body = []
-    for row, line in enumerate(cells):
-        for column, cell in enumerate(line):
-            x, y = column * width, row * height
-            colour = COLOURS[(row * len(line) + column) % len(COLOURS)]
-            body.append(f'<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{colour}" stroke="white"/>')
-            body.append(
-                f'<text x="{x + width / 2}" y="{y + height / 2 + 5}" fill="white" font-family="sans-serif" '
-                f'font-size="14" text-anchor="middle">{escape(cell)}</text>'
-            )
-    size = f"0 0 {width * len(cells[0])} {height * len(cells)}"
-    return f'<svg viewBox="{size}" role="img" xmlns="http://www.w3.org/2000/svg">{"".join(body)}</svg>\n'
+    for title, cells in shown:
+        if title:
+            body.append(_words(0, y + above - 8, title, "#555", "start"))
+            y += above
+        for line in cells:
+            for column, cell in enumerate(line):
+                x, colour = column * width, COLOURS[number % len(COLOURS)]
+                body.append(f'<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{colour}" stroke="white"/>')
+                body.append(_words(x + width / 2, y + height / 2 + 5, cell, "white", "middle"))
+                number += 1
+            y += height
+    widest = max(max(width * len(cells[0]), 8 * len(title)) for title, cells in shown)
+    return f'<svg viewBox="0 0 {widest} {y}" role="img" xmlns="http://www.w3.org/2000/svg">{"".join(body)}</svg>\n'
+
+
+def _words(x: float, y: float, words: str, colour: str, anchor: str) -> str:
+    return (
+        f'<text x="{x}" y="{y}" fill="{colour}" font-family="sans-serif" font-size="14" '
+        f'text-anchor="{anchor}">{escape(words)}</text>'
+    )

@@ -97,9 +97,10 @@ def _of_program(event: Compilation) -> Traffic:
     parts = program.parts(event.numbers)
     modules = [hlo.module(executable.as_text(), times) for executable, times in parts]
     line = next((line for line in reversed(event.lines) if line is not None), None)
-    copied = [each for module in modules for each in _gathered(module)]
-    if program.target.is_spread:
-        copied += _left_whole(program, list(parts[0][0].output_shardings), event.lines)
+    copied = []
+    if program.target.is_spread:  # what processes gather, somebody has asked for
+        copied = [each for module in modules for each in _gathered(module)]
+        copied += _left_whole(program, program.placed(event.numbers), event.lines)
     collectives = tuple(work.work_of(modules).collectives)
     count = len(program.graph.operations)
     return Traffic(count, len(program.target.devices), line, collectives, tuple(copied))

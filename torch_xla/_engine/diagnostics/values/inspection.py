@@ -17,10 +17,12 @@ from ...compile.program import Program
 from ...graph.graph import Graph
 from ...graph.tape import Tape, Value
 from ...graph.text import Line
+from ...lowering.sharding import logical
 from ...record import sync
 from ...record.device import current_index, device_at, existing_devices
 from ...record.generator import keys_of
-from ...record.sync import Schedule, lines_of
+from ...record.schedule import Schedule, lines_of
+from ...uninterrupted import uncollected
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Run:
     @property
     def outputs(self) -> list[Any]:
         """The buffers of the results."""
-        return [value.buffer for value in self.values]
+        return [_shown(value) for value in self.values]
 
 
 Inspector = Callable[[Run], None]
@@ -92,7 +94,7 @@ def _inspect(schedule: Schedule, tape: Tape) -> Callable[[], None]:
     donated = frozenset(schedule.program.donated)
     run = Run(
         schedule.program,
-        [_kept(value.buffer, index in donated) for index, value in enumerate(inputs)],
+        [_kept(_shown(value), index in donated) for index, value in enumerate(inputs)],
         [getattr(value, "line", None) for value in inputs],
         [tape.numbers[index] for index in part.numbers],
         keys_of([tape.draws[index] for index in part.draws]) if part.draws else None,
@@ -107,6 +109,11 @@ def _inspect(schedule: Schedule, tape: Tape) -> Callable[[], None]:
     return show
 
 
+def _shown(value: Value) -> jax.Array:
+    return logical(value.buffer, value.spec.size, value.device.target)
+
+
+@uncollected
 def _kept(buffer: jax.Array, is_given_away: bool) -> jax.Array:
     if not is_given_away:
         return buffer

@@ -1,6 +1,7 @@
 """One recorded operator, run by PyTorch itself on the CPU."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -91,10 +92,22 @@ def _shown(base: Tensor, view: Geometry, dtype: torch.dtype, conj: bool, neg: bo
     return torch._neg_view(shown) if neg else shown
 
 
+def _begun(view: Geometry, offset: int | None) -> Geometry:
+    return view if offset is None else replace(view, offset=offset)
+
+
 def _read(
-    array: Tensor, base: Geometry, view: Geometry, base_dtype: torch.dtype, dtype: torch.dtype, conj: bool, neg: bool
+    array: Tensor,
+    base: Geometry,
+    view: Geometry,
+    base_dtype: torch.dtype,
+    dtype: torch.dtype,
+    conj: bool,
+    neg: bool,
+    offset: int | None = None,
 ) -> Tensor:
-    return _shown(in_its_order(array, base.size, base.stride), view, dtype, conj, neg).clone().resolve_conj()
+    whole = in_its_order(array, base.size, base.stride)
+    return _shown(whole, _begun(view, offset), dtype, conj, neg).clone().resolve_conj()
 
 
 def _write(
@@ -106,9 +119,10 @@ def _write(
     dtype: torch.dtype,
     conj: bool,
     neg: bool,
+    offset: int | None = None,
 ) -> Tensor:
     written = in_its_order(array, base.size, base.stride)
-    _shown(written, view, dtype, conj, neg).copy_(value)
+    _shown(written, _begun(view, offset), dtype, conj, neg).copy_(value)
     return written
 
 

@@ -43,6 +43,8 @@ def compare_tensors(one: Tensor, other: Tensor, rtol: float, atol: float, most: 
         return f"  shapes differ: {list(one.shape)} and {list(other.shape)}\n"
     rows = [f"  dtypes differ: {one.dtype} and {other.dtype}"] if one.dtype != other.dtype else []
     wide = torch.complex128 if one.is_complex() or other.is_complex() else torch.float64
+    if not (one.is_floating_point() or one.is_complex() or other.is_floating_point() or other.is_complex()):
+        wide = torch.int64
     first, second = one.detach().cpu().to(wide), other.detach().cpu().to(wide)
     differ = ~torch.isclose(first, second, rtol=rtol, atol=atol, equal_nan=True)
     places = differ.nonzero().tolist()
@@ -51,10 +53,14 @@ def compare_tensors(one: Tensor, other: Tensor, rtol: float, atol: float, most: 
         largest = gap[gap.isfinite()].max().item() if gap.isfinite().any() else float("inf")
         rows.append(f"  {len(places)} of {differ.numel()} elements differ, by {largest:.6g} at most:")
     for place in places[:most]:
-        rows.append(f"    {place}: {first[tuple(place)].item():.9g} and {second[tuple(place)].item():.9g}")
+        rows.append(f"    {place}: {_text(first[tuple(place)].item())} and {_text(second[tuple(place)].item())}")
     if len(places) > most:
         rows.append(f"    … and {len(places) - most} more")
     return "".join(f"{row}\n" for row in rows)
+
+
+def _text(number: int | float | complex) -> str:
+    return str(number) if isinstance(number, int) else f"{number:.9g}"
 
 
 def compare_files(

@@ -6,11 +6,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from ...client import buffers
 from ...client.target import Target
 from ...graph.graph import Graph, Operation
 from ...graph.plan import Plan
 from ...lowering import fx
 from ...lowering.call import lower
+from ...uninterrupted import uncollected
 
 
 class Stop(NamedTuple):
@@ -36,7 +38,7 @@ def walk(
     leave = _last_reads(graph)
     compiled: dict[Any, Callable[..., Any]] = {}
     with jax.enable_x64(True), jax.default_device(target.device):
-        random = jax.random.wrap_key_data(jax.numpy.asarray(keys), impl="rbg") if keys is not None else None
+        random = jax.random.wrap_key_data(buffers.of_array(keys), impl="rbg") if keys is not None else None
     for index, operation in enumerate(graph.operations):
         plan, first = operation.plan, operation.first_number
         own = tuple(numbers[first : first + len(plan.numbers)])
@@ -55,7 +57,7 @@ def walk(
 
 
 def _compiled(plan: Plan, numbers: tuple[float | int, ...]) -> Callable[..., Any]:
-    return jax.jit(lambda operands, key: lower(plan, operands, list(numbers), key))
+    return uncollected(jax.jit(lambda operands, key: lower(plan, operands, list(numbers), key)))
 
 
 def _last_reads(graph: Graph) -> list[list[int]]:

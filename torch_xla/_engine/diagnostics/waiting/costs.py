@@ -31,6 +31,7 @@ class Cost:
     bytes: int = 0
 
     def add(self, seconds: float) -> None:
+        """Counts a part that took so long."""
         self.seconds += seconds
         self.longest = max(self.longest, seconds)
 

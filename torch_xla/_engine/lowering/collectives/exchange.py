@@ -4,7 +4,6 @@
 gathers and scatters in groups of one size only; in others it is done by a sum over words, which is exact.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -25,8 +24,15 @@ BROADCAST = "xla::collective_broadcast"
 
 Groups = Sequence[Sequence[int]]
 
-# Arrays of fewer bytes travel together, which costs a copy of each and saves a message.
-_SMALL = 1 << 20
+# Arrays of fewer bytes travel together, which costs a copy of each and saves a message. One between two processes takes
+# a millisecond or more on the CPU, as long as it takes to copy some MiB.
+_SMALL = 4 << 20
+# What is gathered and what is scattered has its copies beside it at the same time, and who divides a model does so for
+# memory: together go biases and scales, of which a message would take longest.
+_SMALL_PARTS = 64 << 10
+
+# Arrays of so many bytes are reduced in two exchanges, which on the CPU take less time than XLA's own reduction.
+_LARGE = 1 << 20
 
 _REDUCERS: dict[str, Callable[..., jax.Array]] = {
     "mul": jnp.prod,
@@ -35,6 +41,7 @@ _REDUCERS: dict[str, Callable[..., jax.Array]] = {
     "xor": jnp.bitwise_xor.reduce,
 }
 _OF_XLA: dict[str, Callable[..., Any]] = {"sum": jax.lax.psum, "min": jax.lax.pmin, "max": jax.lax.pmax}
+_ROWS: dict[str, Callable[..., jax.Array]] = {"sum": jnp.sum, "min": jnp.min, "max": jnp.max}
 # Of truth values a sum is whether one is true, and a product whether all are.
 _OF_BOOL = {"sum": "max", "max": "max", "or": "max", "mul": "min", "min": "min", "and": "min", "xor": "xor"}
 
@@ -50,19 +57,30 @@ def _are_equal(groups: Groups) -> bool:
 @lowers(ALL_REDUCE)
 def all_reduce(arrays: list[jax.Array], reduction: str, groups: Groups) -> list[jax.Array]:
     """Each array reduced over the processes of a group."""
-    results: list[Any] = list(arrays)
+    flat = [array.reshape(1, -1) for array in arrays]
+    reduced = _together(flat, lambda joined: _reduced(joined, reduction, groups))
+    return [result.reshape(array.shape) for result, array in zip(reduced, arrays, strict=True)]
+
+
+def _together(
+    rows: Sequence[jax.Array], exchange: Callable[[jax.Array], jax.Array], small: int = _SMALL
+) -> list[jax.Array]:
+    """`exchange` of each matrix; of those of one dtype with fewer bytes than `small` side by side.
+
+    It takes and gives matrices of one width.
+    """
+    results: list[Any] = list(rows)
     together: dict[np.dtype, list[int]] = {}
-    for index, array in enumerate(arrays):
-        if array.size * array.dtype.itemsize < _SMALL:
-            together.setdefault(array.dtype, []).append(index)
+    for index, each in enumerate(rows):
+        if each.size * each.dtype.itemsize < small:
+            together.setdefault(each.dtype, []).append(index)
         else:
-            results[index] = _reduced(array, reduction, groups)
+            results[index] = exchange(each)
     for indices in together.values():
-        flat = jnp.concatenate([arrays[index].reshape(-1) for index in indices])
-        reduced = _reduced(flat, reduction, groups)
-        ends = np.cumsum([arrays[index].size for index in indices])
-        for index, part in zip(indices, jnp.split(reduced, ends[:-1]), strict=True):
-            results[index] = part.reshape(arrays[index].shape)
+        joined = rows[indices[0]] if len(indices) == 1 else jnp.concatenate([rows[index] for index in indices], 1)
+        ends = np.cumsum([rows[index].shape[1] for index in indices])
+        for index, part in zip(indices, jnp.split(exchange(joined), ends[:-1], 1), strict=True):
+            results[index] = part
     return results
 
 
@@ -78,11 +96,25 @@ def _reduced(array: jax.Array, reduction: str, groups: Groups) -> jax.Array:
     if reduction not in _OF_XLA:
         rows = _gathered(array, groups, _largest(groups), fill=_neutral(reduction, dtype))
         return _REDUCERS[reduction](rows, axis=0).astype(dtype)
-    narrow = dtype.itemsize < 4 and replicas.target_in_use().platform == "cpu"  # type: ignore[union-attr]
+    on_cpu = replicas.target_in_use().platform == "cpu"  # type: ignore[union-attr]
+    narrow = dtype.itemsize < 4 and on_cpu
     wide = array.astype(np.float32 if jnp.issubdtype(dtype, np.floating) else np.int32) if narrow else array
     reduce = partial(_OF_XLA[reduction], axis_name=replicas.axis(), axis_index_groups=_index_groups(groups))
+    if on_cpu and wide.size * wide.dtype.itemsize >= _LARGE and _are_equal(groups):
+        reduce = partial(_reduced_in_parts, reduction, groups)
     reduced = replicas.in_order(reduce, wide)
     return reduced.astype(dtype)
+
+
+def _reduced_in_parts(reduction: str, groups: Groups, array: jax.Array) -> jax.Array:
+    """Each process of a group reduces a part of what all have, and gives it to all."""
+    size = _largest(groups)
+    over: dict[str, Any] = {"axis_name": replicas.axis(), "axis_index_groups": _index_groups(groups)}
+    flat = jnp.pad(array.reshape(-1), (0, -array.size % size))
+    rows = jax.lax.all_to_all(flat.reshape(size, -1), split_axis=0, concat_axis=0, **over)
+    part = _ROWS[reduction](rows, axis=0).astype(array.dtype)
+    whole = jax.lax.all_gather(part, tiled=True, **over)
+    return whole[: array.size].reshape(array.shape)
 
 
 def _neutral(reduction: str, dtype: np.dtype) -> Any:
@@ -165,7 +197,9 @@ def _gathered(array: jax.Array, groups: Groups, size: int, fill: Any = None) -> 
 @lowers(ALL_GATHER)
 def all_gather(arrays: list[jax.Array], dim: int, size: int, groups: Groups) -> list[jax.Array]:
     """Each array with those of the other processes of a group, `size` in all, along dimension `dim`."""
-    return [_merged(_gathered(array, groups, size), dim) for array in arrays]
+    flat = [array.reshape(1, -1) for array in arrays]
+    gathered = _together(flat, lambda joined: _gathered(joined[0], groups, size), _SMALL_PARTS // size)
+    return [_merged(rows.reshape(size, *array.shape), dim) for rows, array in zip(gathered, arrays, strict=True)]
 
 
 def _merged(rows: jax.Array, dim: int) -> jax.Array:
@@ -178,7 +212,20 @@ def _merged(rows: jax.Array, dim: int) -> jax.Array:
 @lowers(REDUCE_SCATTER)
 def reduce_scatter(arrays: list[jax.Array], reduction: str, dim: int, size: int, groups: Groups) -> list[jax.Array]:
     """Of each array, reduced over a group of `size`, the part along `dim` that falls to this process."""
-    return [_reduced_part(array, reduction, dim, size, groups) for array in arrays]
+    if len(arrays) == 1:
+        return [_reduced_part(arrays[0], reduction, dim, size, groups)]
+    rows = [_parts(array, dim, size).reshape(size, -1) for array in arrays]
+    reduced = _together(rows, lambda joined: _reduced_part(joined, reduction, 0, size, groups), _SMALL_PARTS)
+    return [
+        part.reshape(*array.shape[:dim], array.shape[dim] // size, *array.shape[dim + 1 :])
+        for part, array in zip(reduced, arrays, strict=True)
+    ]
+
+
+def _parts(array: jax.Array, dim: int, size: int) -> jax.Array:
+    """The parts of an array along `dim`, one behind the other along a new first dimension."""
+    shape = array.shape
+    return jnp.moveaxis(array.reshape(*shape[:dim], size, shape[dim] // size, *shape[dim + 1 :]), dim, 0)
 
 
 def _reduced_part(array: jax.Array, reduction: str, dim: int, size: int, groups: Groups) -> jax.Array:
@@ -238,15 +285,12 @@ def collective_permute(array: jax.Array, pairs: Groups) -> jax.Array:
 def broadcast(arrays: list[jax.Array], root: int, groups: Groups) -> list[jax.Array]:
     """The arrays of the process at place `root` of each group."""
     is_root = _position(groups) == root
-    results: list[Any] = list(arrays)
-    together: dict[np.dtype, list[int]] = {}
     words = [_words(array) for array in arrays]
-    for index, each in enumerate(words):
-        together.setdefault(each.dtype, []).append(index)
-    for indices in together.values():
-        flat = jnp.concatenate([words[index].reshape(-1) for index in indices])
-        sent = _sum_of_words(jnp.where(is_root, flat, jnp.zeros_like(flat)), groups) if flat.size else flat
-        ends = np.cumsum([math.prod(words[index].shape) for index in indices])
-        for index, part in zip(indices, jnp.split(sent, ends[:-1]), strict=True):
-            results[index] = _from_words(part.reshape(words[index].shape), arrays[index].dtype)
-    return results
+
+    def send(joined: jax.Array) -> jax.Array:
+        return _sum_of_words(jnp.where(is_root, joined, jnp.zeros_like(joined)), groups) if joined.size else joined
+
+    sent = _together([each.reshape(1, -1) for each in words], send)
+    return [
+        _from_words(row.reshape(each.shape), array.dtype) for row, each, array in zip(sent, words, arrays, strict=True)
+    ]

@@ -68,31 +68,15 @@ def while_loop(
 @_lowers(private.cond)
 def cond(
     predicate: Any, true: GraphModule, false: GraphModule, operands: Sequence[Any], key: jax.Array | None = None
-) -> list[Any]:
+) -> Any:
     def branch(graph: GraphModule) -> Callable[..., Any]:
         return lambda *arrays: body(graph)(arrays, key)
 
     if isinstance(predicate, bool):
-        return list(branch(true if predicate else false)(*operands))
-    return list(lax.cond(jnp.reshape(predicate, ()).astype(np.bool_), branch(true), branch(false), *operands))
-
-
-@_lowers(private.scan)
-def scan(
-    combine: GraphModule,
-    init: Sequence[jax.Array],
-    xs: Sequence[jax.Array],
-    additional: Sequence[Any],
-    key: jax.Array | None = None,
-) -> list[Any]:
-    def once(state: Any, slices: Sequence[jax.Array]) -> Any:
-        number, carry = state
-        results = body(combine)((*carry, *slices, *additional), _key_of_round(key, number))
-        carried = _keeping_dtypes(results[: len(init)], carry)
-        return (number + 1, carried), results[len(init) :]
-
-    (_, carry), outputs = lax.scan(once, (jnp.zeros((), np.int32), tuple(init)), list(xs))
-    return [*carry, *outputs]
+        results = branch(true if predicate else false)(*operands)
+    else:
+        results = lax.cond(jnp.reshape(predicate, ()).astype(np.bool_), branch(true), branch(false), *operands)
+    return list(results) if isinstance(true.graph.output_node().args[0], list | tuple) else results[0]
 
 
 @_lowers(private.map_loop)
@@ -115,26 +99,31 @@ def associative_scan(
     return list(lax.associative_scan(jax.vmap(pair), list(xs)))
 
 
-class _ReverseScan(torch._ops.HigherOrderOperator):
-    """A scan from the last round to the first, as gradients are computed."""
+class _OfGraphs(torch._ops.HigherOrderOperator):
+    """A loop whose bodies are graphs already, with which it may stand in any trace (`dynamo/nesting.py`)."""
 
-    def __init__(self) -> None:
-        super().__init__("xla_reverse_scan")
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return super().__call__(*args, **kwargs)
 
 
-reverse_scan = _ReverseScan()
+# Takes (body, init, xs, constants, length, reverse).
+graph_scan = _OfGraphs("xla_scan")
+# Takes (condition, body, carried, constants).
+graph_while = _OfGraphs("xla_while")
+_lowers(graph_while)(while_loop)
 
 
-@_lowers(reverse_scan)
-def _reverse_scan(
+@_lowers(graph_scan)
+def _graph_scan(
     combine: GraphModule,
     init: Sequence[jax.Array],
     xs: Sequence[jax.Array],
     additional: Sequence[Any],
-    length: int,
+    length: int | None = None,
+    reverse: bool = False,
     key: jax.Array | None = None,
 ) -> list[Any]:
     def once(state: Any, slices: Sequence[jax.Array]) -> Any:
@@ -142,5 +131,8 @@ def _reverse_scan(
         results = body(combine)((*carry, *slices, *additional), _key_of_round(key, number))
         return (number + 1, _keeping_dtypes(results[: len(init)], carry)), results[len(init) :]
 
-    (_, carry), outputs = lax.scan(once, (jnp.zeros((), np.int32), tuple(init)), list(xs), length, reverse=True)
+    (_, carry), outputs = lax.scan(once, (jnp.zeros((), np.int32), tuple(init)), list(xs), length, reverse)
     return [*carry, *outputs]
+
+
+_lowers(private.scan)(_graph_scan)

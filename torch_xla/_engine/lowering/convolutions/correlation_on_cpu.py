@@ -269,6 +269,8 @@ def _leaves_threads_idle(operand: _Shape, kernel: _Shape, window: Window) -> boo
     positions = window.positions(operand[2:])
     if len(positions) != 2 or max(window.base) > 1 or operand[0] == 1:
         return False
+    if not all(isinstance(size, int) for size in (operand[0], *positions)):
+        return False  # sizes that change: whether it would pay is not known
     narrow = kernel[0] < _SHARED_OUTPUTS and positions[1] < _SHARED_COLUMNS
     # Few input channels make the transposes dearer than the convolution.
     return narrow and operand[1] >= _TRANSPOSED_CHANNELS and operand[0] * prod(positions + kernel) >= _WORTH_THREADS

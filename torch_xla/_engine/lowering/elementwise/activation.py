@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..opmath import in_opmath, number_as
+from ..opmath import bound_as, in_opmath, number_as
 from ..registry import Promotion, lowers
 from .arithmetic import add
 
@@ -33,7 +33,7 @@ def add_relu(self: jax.Array, other: Any, alpha: Any = 1) -> jax.Array:
 
 @lowers(aten.hardtanh.default)
 def hardtanh(self: jax.Array, min_val: Any = -1, max_val: Any = 1) -> jax.Array:
-    return jnp.minimum(jnp.maximum(self, number_as(min_val, self.dtype)), number_as(max_val, self.dtype))
+    return jnp.minimum(jnp.maximum(self, bound_as(min_val, self.dtype)), bound_as(max_val, self.dtype))
 
 
 @lowers(aten.threshold.default)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..opmath import is_complex, is_float, same_dtype
+from ..opmath import bound_as, is_complex, is_float, same_dtype
 from ..registry import Promotion, lowers
 
 aten = torch.ops.aten
@@ -30,8 +30,6 @@ COMMON: dict[Any, Callable[..., jax.Array]] = {
     (aten.minimum.default,): jnp.minimum,
     (aten.fmax.default,): jnp.fmax,
     (aten.fmin.default,): jnp.fmin,
-    (aten.clamp_min.default, aten.clamp_min.Tensor): jnp.maximum,
-    (aten.clamp_max.default, aten.clamp_max.Tensor): jnp.minimum,
 }
 for ops, function in COMMON.items():
     lowers(*ops, promotion=Promotion.COMMON)(_of_one_dtype(function))
@@ -41,8 +39,18 @@ for ops, function in COMMON.items():
 def clamp(self: jax.Array, min: Any = None, max: Any = None) -> jax.Array:
     """`max` wins over a greater `min`, and NaN over all."""
     if min is not None:
-        self = jnp.maximum(*same_dtype(self, min))
-    return self if max is None else jnp.minimum(*same_dtype(self, max))
+        self = jnp.maximum(self, bound_as(min, self.dtype))
+    return self if max is None else jnp.minimum(self, bound_as(max, self.dtype))
+
+
+@lowers(aten.clamp_min.default, aten.clamp_min.Tensor, promotion=Promotion.COMMON)
+def clamp_min(self: jax.Array, min: Any) -> jax.Array:
+    return clamp(self, min)
+
+
+@lowers(aten.clamp_max.default, aten.clamp_max.Tensor, promotion=Promotion.COMMON)
+def clamp_max(self: jax.Array, max: Any) -> jax.Array:
+    return clamp(self, None, max)
 
 
 def _of_floats(function: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:

@@ -77,6 +77,12 @@ def bytes_along(operand: jax.Array, matrix: np.ndarray, dim: int) -> jax.Array:
     return jnp.clip(lax.floor((sums + 2 ** (bits - 1)) * 2.0**-bits), 0, 255)
 
 
+def refuse_whole_numbers(operand: jax.Array) -> None:
+    """Raises `TypeError` for integers other than bytes: no device of PyTorch says how their mixtures are rounded."""
+    if operand.dtype != np.uint8 and not jnp.issubdtype(operand.dtype, jnp.floating):
+        raise TypeError(f"pixels of {operand.dtype} cannot be mixed")
+
+
 def _forward(kernel: _Kernel, reach: int) -> Callable[..., jax.Array]:
     def lower(
         self: jax.Array,
@@ -85,7 +91,8 @@ def _forward(kernel: _Kernel, reach: int) -> Callable[..., jax.Array]:
         scales_h: float | None = None,
         scales_w: float | None = None,
     ) -> jax.Array:
-        whole = not jnp.issubdtype(self.dtype, jnp.floating)
+        refuse_whole_numbers(self)
+        whole = self.dtype == np.uint8
         result = self.astype(np.float32) if whole else widened(self)
         for dim, scale in ((3, scales_w), (2, scales_h)):
             outputs = output_size[dim - 2]

@@ -15,7 +15,7 @@ from jax import lax
 
 from ..opmath import widened
 from ..registry import lowers
-from .antialiasing import bytes_along
+from .antialiasing import bytes_along, refuse_whole_numbers
 
 aten = torch.ops.aten
 
@@ -106,6 +106,7 @@ def _interpolated(weights: _Weights) -> Callable[..., jax.Array]:
     def lower(self: jax.Array, output_size: list[int], align_corners: bool, *scales: float | None) -> jax.Array:
         if 0 in self.shape[1:]:
             raise ValueError(f"images of the size {self.shape[1:]} have no pixels to mix")
+        refuse_whole_numbers(self)
         whole = self.dtype == np.uint8
         x = self.astype(np.float32) if whole else widened(self)
         real = np.float64 if whole or x.dtype == np.float64 else np.float32

@@ -18,7 +18,8 @@ aten = torch.ops.aten
 
 def index_dtype(size: int) -> np.dtype:
     """The narrowest dtype that counts to `size`: XLA sorts and scans it faster than int64."""
-    return np.dtype(np.int32 if size < 2**31 else np.int64)
+    # A size that an export leaves open is compared with nothing.
+    return np.dtype(np.int32 if isinstance(size, int) and size < 2**31 else np.int64)
 
 
 def ordered(operand: jax.Array, axis: int, descending: bool = False) -> tuple[jax.Array, jax.Array]:

@@ -97,8 +97,13 @@ def _check(x: Any, w: Any, scale: Any, zero_point: Any, block_size: int, int4: b
     if block_size == -1:
         fits = w.ndim == 2 and w.shape[1] * pair == x.shape[-1] and scale.shape == (w.shape[0],)
     else:
-        blocks = -(-x.shape[-1] // block_size)
-        fits = w.ndim == 3 and w.shape[:2] == (blocks, block_size // pair) and blocks * block_size == x.shape[-1]
+        blocks = -(-x.shape[-1] // max(block_size, 1))
+        fits = (
+            block_size > 0
+            and w.ndim == 3
+            and w.shape[:2] == (blocks, block_size // pair)
+            and blocks * block_size == x.shape[-1]
+        )
         fits = fits and scale.shape == (blocks, w.shape[2])
     if not fits or (zero_point is not None and zero_point.shape != scale.shape):
         wanted = (

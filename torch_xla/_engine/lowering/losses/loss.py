@@ -40,7 +40,7 @@ def _class_weights(
 def _forward(
     self: jax.Array, target: jax.Array, weight: jax.Array | None, reduction: int, ignore_index: int
 ) -> tuple[jax.Array, jax.Array]:
-    x = widened(self)
+    x, target = widened(self), target.astype(np.int64)
     dim = 0 if x.ndim == 1 else 1
     weights = _class_weights(x.shape, target, weight, ignore_index, x.dtype)
     index = jnp.expand_dims(jnp.where(target == ignore_index, 0, target), dim)
@@ -64,7 +64,7 @@ def _backward(
     total_weight: jax.Array,
 ) -> jax.Array:
     dim = 0 if self.ndim == 1 else 1
-    gradient = widened(grad_output)
+    gradient, target = widened(grad_output), target.astype(np.int64)
     weights = _class_weights(self.shape, target, weight, ignore_index, gradient.dtype)
     if reduction == MEAN:
         gradient = gradient / widened(total_weight)

@@ -9,6 +9,7 @@ import torch
 from jax import lax
 
 from ... import dtypes
+from ..dims import one_dim
 from ..opmath import in_opmath, widened
 from ..registry import lowers
 
@@ -17,6 +18,7 @@ aten = torch.ops.aten
 
 def _along(function: Callable[..., jax.Array], dim: int, *arrays: jax.Array) -> jax.Array:
     """`function(*arrays, dim)`, also for zero-dim arrays, which count as one element, and for empty ones."""
+    dim = one_dim(dim, arrays[0].ndim)
     if arrays[0].size == 0:
         return arrays[0]
     if arrays[0].ndim == 0:

@@ -31,7 +31,8 @@ def _dtype_or_default(dtype: torch.dtype | None) -> np.dtype:
 
 def _dtype_of_numbers(*numbers: Any) -> np.dtype:
     """The dtype of a tensor made from these numbers, or from zero-dim arrays."""
-    kind = np.result_type(*(getattr(number, "dtype", type(number)) for number in numbers)).kind
+    kinds = (int if jax.export.is_symbolic_dim(n) else getattr(n, "dtype", type(n)) for n in numbers)
+    kind = np.result_type(*kinds).kind
     if kind == "c":
         return np.result_type(default_dtype(), np.complex64)
     if kind in "iu":
@@ -123,9 +124,13 @@ def arange_from(start: Any, end: Any, *, dtype: torch.dtype | None = None) -> ja
 def arange_with_step(start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype | None = None) -> jax.Array:
     result = _dtype_of_numbers(start, end, step) if dtype is None else dtypes.to_jax(dtype)
     result = INT64 if result == np.bool_ else result
-    if result == INT64:
-        # For this dtype alone PyTorch truncates the numbers before it counts.
-        length = -((int(start) - int(end)) // int(step))
+    sizes = [jax.export.is_symbolic_dim(number) for number in (start, end, step)]
+    if any(sizes):
+        first, last, by = (n if size else int(n) for n, size in zip((start, end, step), sizes, strict=True))
+        length = -((first - last) // by)
+    elif result == INT64:
+        # For this dtype alone PyTorch before 2.15 truncates the numbers before it counts.
+        length = len(torch.arange(start, end, step, dtype=torch.int64, device="meta"))
     else:
         length = math.ceil((float(end) - float(start)) / float(step))
     return _progression(start, step, length, result)

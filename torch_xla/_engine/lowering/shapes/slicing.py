@@ -59,8 +59,13 @@ def slice_backward(
     grad_output: jax.Array, input_sizes: Sequence[int], dim: int, start: int, end: int, step: int
 ) -> jax.Array:
     dim = one_dim(dim, len(input_sizes))
-    places = slice_bounds(input_sizes[dim], start, end, step)
-    return _spread_slice(grad_output, input_sizes, dim, places, jnp.zeros((), grad_output.dtype))
+    whole, count = input_sizes[dim], grad_output.shape[dim]
+    zero = jnp.zeros((), grad_output.dtype)
+    if not isinstance(start, jax.Array):
+        return _spread_slice(grad_output, input_sizes, dim, slice_bounds(whole, start, None, step)[:count], zero)
+    spread = lax.pad(grad_output, zero, [(0, 0, (each == dim) * (step - 1)) for each in range(grad_output.ndim)])
+    first = jnp.clip(jnp.where(start < 0, start + whole, start), 0, whole)
+    return lax.dynamic_update_slice_in_dim(lax.full(tuple(input_sizes), zero), spread, first, dim)
 
 
 @lowers(aten.select_scatter.default)

@@ -1,0 +1,11 @@
+"""Layouts that are found: as good as those that people write."""
+
+import pytest
+
+from tests.support import parts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", parts.names("layouts"))
+def test_layouts_that_are_found(name: str) -> None:
+    parts.check("layouts", name)

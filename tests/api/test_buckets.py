@@ -1,0 +1,111 @@
+"""torch_xla.experimental.buckets: sizes that change, in one program for each bucket."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+import torch_xla
+from torch_xla.debug import metrics
+from torch_xla.experimental.buckets import bucketed
+
+
+def compilations() -> int:
+    found: Any = metrics.metric_data("CompileTime")
+    return found[0] if found else 0
+
+
+def several(x: torch.Tensor, y: torch.Tensor) -> Any:
+    scores = torch.softmax(x @ y.T, -1)
+    return {"mean": x.mean(0), "rows": [scores, x.flip(0)], "last": x[-1], "flat": x.reshape(-1), "std": y.std(0)}
+
+
+def test_results_are_those_of_the_sizes_given_and_a_bucket_is_one_program() -> None:
+    torch.manual_seed(0)
+    function = bucketed(several, {0: 0, 1: 0}, buckets=(4, 8))
+    expected_compilations = {3: 1, 4: 0, 6: 1, 8: 0, 5: 0, 2: 0}
+    for size, programs in expected_compilations.items():
+        x, y = torch.randn(size, 3), torch.randn(size, 3)
+        before = compilations()
+        found = torch.utils._pytree.tree_map(lambda tensor: tensor.cpu(), function(x, y))
+        assert compilations() - before == programs, size
+        torch.testing.assert_close(found, several(x, y))
+
+
+@pytest.mark.slow
+def test_a_model_trains_as_on_the_cpu_and_its_step_is_not_compiled_for_each_length() -> None:
+    torch.manual_seed(0)
+    theirs = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    ours = copy.deepcopy(theirs).to("xla")
+    loss_of = lambda model: lambda x: model(x).square().mean()  # noqa: E731
+    step = bucketed(loss_of(ours), {0: 1})
+    for length, most in ((5, 2), (3, 2), (7, 0), (8, 0), (4, 0)):
+        x = torch.randn(2, length, 8)
+        before = compilations()
+        losses = []
+        for model, loss in ((ours, step(x)), (theirs, loss_of(theirs)(x))):
+            loss.backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    assert parameter.grad is not None
+                    parameter.sub_(parameter.grad, alpha=0.1)
+                    parameter.grad = None
+            losses.append(loss.detach())
+        torch_xla.sync()
+        assert compilations() - before <= most, length
+        torch.testing.assert_close(losses[0].cpu(), losses[1], rtol=1e-4, atol=1e-5)
+    for ours_, theirs_ in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(ours_.detach().cpu(), theirs_.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_results_go_on_into_another_function_without_a_copy_and_gradients_reach_arguments() -> None:
+    first, second = bucketed(lambda x: x.cumsum(0), {0: 0}), bucketed(lambda x: (x / x.mean(0)).square().sum(), {0: 0})
+    x = torch.rand(5, 2, requires_grad=True)
+    loss = second(first(x))
+    loss.backward()
+    ours = x.grad
+    x.grad = None
+    summed = x.cumsum(0)
+    (summed / summed.mean(0)).square().sum().backward()
+    torch.testing.assert_close(ours, x.grad)
+
+
+def test_what_is_sorted_does_not_hold_the_padding() -> None:
+    function = bucketed(lambda x: (*x.sort(0), *x.sort(0, descending=True)), {0: 0}, buckets=(8,))
+    x = torch.randn(5, 2)
+    for found, expected in zip(function(x), (*x.sort(0), *x.sort(0, descending=True)), strict=True):
+        torch.testing.assert_close(found.cpu(), expected)
+
+
+def test_a_mark_on_an_argument_says_what_changes() -> None:
+    function, x = bucketed(lambda x, y: (x @ y.T).mean(0), buckets=(4, 8)), torch.randn(3, 2)
+    torch_xla._XLAC._xla_mark_dynamic(x, -2)
+    assert 0 in x._dynamo_dynamic_indices  # type: ignore[attr-defined]
+    y = torch.randn(6, 2).to("xla")
+    torch.testing.assert_close(function(x, y).cpu(), (x @ y.cpu().T).mean(0))
+    for size, programs in {4: 0, 7: 1, 8: 0, 2: 0}.items():  # later arguments need no mark
+        x, before = torch.randn(size, 2), compilations()
+        torch.testing.assert_close(function(x, y).cpu(), (x @ y.cpu().T).mean(0))
+        assert compilations() - before == programs, size
+    another = torch.randn(5, 2)
+    torch._dynamo.mark_dynamic(another, 0)
+    torch.testing.assert_close(bucketed(lambda x: x.sum(0))(another).cpu(), another.sum(0))
+    message = r"_xla_mark_dynamic\(\): dimension 2 of a tensor of shape \[5, 2\]: it has 2 dimensions"
+    with pytest.raises(IndexError, match=message):
+        torch_xla._XLAC._xla_mark_dynamic(another, 2)
+
+
+def test_what_cannot_be_bucketed_is_refused_with_what_to_do() -> None:
+    function = bucketed(lambda x, y: x + y, {0: 0, 1: 0}, buckets=(4,))
+    with pytest.raises(ValueError, match="a size of 6 is above the largest bucket, 4"):
+        function(torch.ones(6), torch.ones(6))
+    with pytest.raises(ValueError, match=r"shape \[2\] has 2 where .* had equal sizes \(3 here\)"):
+        function(torch.ones(3), torch.ones(2))
+    with pytest.raises(ValueError, match="argument 1 has sizes that change, and is no tensor"):
+        function(torch.ones(3), 2)
+    norm = torch.nn.BatchNorm1d(3).to("xla")
+    with pytest.raises(NotImplementedError, match="writes to .*evaluation mode"):
+        bucketed(norm, {0: 0})(torch.ones(5, 3))
+    with pytest.raises(NotImplementedError, match="draws random numbers"):
+        bucketed(torch.nn.Dropout(), {0: 0})(torch.ones(5))

@@ -1,0 +1,67 @@
+"""Every operator that reaches a backend has a kernel, and every rule an operator that reaches it."""
+
+import pytest
+import torch
+
+from torch_xla._engine.backend import register
+from torch_xla._engine.lowering.registry import all_rules
+from torch_xla._engine.metrics import counters
+from torch_xla._engine.private import torch as private
+
+
+def names() -> list[str]:
+    return [name for name in private.all_operator_names() if name.startswith("aten::")]
+
+
+def test_every_operator_without_a_composition_has_a_kernel() -> None:
+    composed = ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
+    missing = [
+        name
+        for name in names()
+        if not any(private.has_kernel(name, key) for key in composed)
+        and not private.has_kernel(name, "PrivateUse1")
+        and name not in register._SHARING
+    ]
+    assert not missing
+
+
+def test_every_rule_of_an_operator_is_reached() -> None:
+    for op in all_rules():
+        if isinstance(op, str) or not op.name().startswith("aten::"):
+            continue
+        name = op.name().removesuffix(".default")
+        reached = private.has_kernel(name, "PrivateUse1") or private.has_kernel(name, "AutogradPrivateUse1")
+        assert reached or private.has_kernel(name, "CompositeImplicitAutograd") or name in register._SHARING, name
+
+
+def test_special_kernels_are_of_operators_that_there_are() -> None:
+    there = set(names())
+    gone = {name for name in register.special_kernels() if f"aten::{name}" not in there}
+    assert not gone
+
+
+@pytest.mark.parametrize(
+    ("name", "writes"),
+    [("aten::add_.Tensor", True), ("aten::_foreach_add_.Scalar", True), ("aten::add.Tensor", False),
+     ("aten::native_batch_norm", True), ("aten::exp.out", False)],
+)  # fmt: skip
+def test_kernels_that_write_what_they_read_are_known(name: str, writes: bool) -> None:
+    assert register._writes(name) is writes
+
+
+@pytest.mark.parametrize(
+    ("name", "takes"),
+    [("aten::add.Tensor", True), ("aten::mm", True), ("aten::where.self", False), ("aten::cat", False),
+     ("aten::pow.Tensor_Tensor", True), ("aten::addmm", False), ("aten::exp", False)],
+)  # fmt: skip
+def test_calls_with_two_tensors_and_nothing_else_take_the_short_way(name: str, takes: bool) -> None:
+    assert register._takes_two(name, name.partition(".")[2]) is takes
+
+
+def test_it_was_done_once() -> None:
+    assert counters.value_of("RegisterXLAFunctions") in (None, 1)  # None: the counters were cleared since
+
+
+def test_an_operator_at_the_end_of_python_is_refused_with_what_to_do() -> None:
+    with pytest.raises(RuntimeError, match="^aten::exp: Python is ending, .* in a function that `atexit` calls"):
+        register._refuse_at_the_end("aten::exp", torch.ones(1))

@@ -1,0 +1,77 @@
+"""All processes take a divided program from disk, or none. Real ones: tests/api/distributed/test_spmd_processes.py."""
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from torch_xla._engine.client import coordination, peers
+from torch_xla._engine.compile import together
+
+
+class Service:
+    """What processes speak through, in one process."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self.numbers: dict[str, int] = {}
+        self.changed = threading.Condition()
+
+    def settle(self, key: str, value: str) -> str:
+        with self.changed:
+            found = self.values.setdefault(key, value)
+            self.changed.notify_all()
+            return found
+
+    def next_number(self, key: str) -> int:
+        with self.changed:
+            self.numbers[key] = self.numbers.get(key, 0) + 1
+            return self.numbers[key]
+
+    def awaited(self, key: str, seconds: float) -> bytes:
+        with self.changed:
+            if not self.changed.wait_for(lambda: key in self.values, seconds):
+                raise TimeoutError
+            return self.values[key].encode()
+
+
+def answers(starts: list[str], monkeypatch: pytest.MonkeyPatch, late: int = 0) -> list[bool]:
+    """What each process is told, of which `late` do not ask."""
+    service: Any = Service()
+    key: Any = SimpleNamespace(digest="d", target=SimpleNamespace(processes=tuple(range(len(starts) + late))))
+    monkeypatch.setattr(together, "_SECONDS", 0.2)
+    monkeypatch.setattr(peers, "watch", lambda: service)
+    monkeypatch.setattr(coordination, "awaited", service.awaited)
+    found: dict[int, bool] = {}
+
+    def ask(index: int) -> None:
+        found[index] = together.agreed(service, key, starts[index], 1)
+
+    threads = [threading.Thread(target=ask, args=(index,)) for index in range(len(starts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [found[index] for index in range(len(starts))]
+
+
+@pytest.mark.parametrize(
+    ("starts", "late", "answer"),
+    [
+        (["one", "one", "one"], 0, True),
+        (["one", "", "one"], 0, False),
+        (["one", "two", "one"], 0, False),
+        (["one", "one"], 1, False),
+        (["", ""], 0, False),
+    ],
+)
+def test_all_processes_get_the_same_answer(
+    starts: list[str], late: int, answer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert answers(starts, monkeypatch, late) == [answer] * len(starts)
+
+
+def test_who_is_alone_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "watch", lambda: None)
+    assert not together.have(SimpleNamespace(), "one")  # type: ignore[arg-type]

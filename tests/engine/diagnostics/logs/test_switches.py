@@ -1,0 +1,37 @@
+"""The tools that settings ask for are turned on and off while a program runs."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import torch_xla
+from torch_xla._engine.diagnostics.logs import switches
+from torch_xla._engine.dispatch import value_checks
+from torch_xla._engine.metrics import events
+
+
+def test_a_new_program_looks_at_the_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert events.before_new_program == switches.settle
+    file = tmp_path / "steps"
+    with monkeypatch.context() as patch:
+        patch.setenv("XLA_METRICS_FILE", str(file))
+        torch_xla.sync()
+        assert not file.exists()  # nothing was compiled since
+        torch.ones(3, 7, 11).to("xla").cos().tolist()  # a program of its own
+        torch_xla.sync()
+        assert file.read_text().startswith("[MetricsData; step=")
+    switches.settle()
+    size = file.stat().st_size
+    torch_xla.sync()
+    assert file.stat().st_size == size
+
+
+def test_what_is_settled_twice_is_on_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("XLA_CHECK_VALUES", "1")
+        switches.settle()
+        switches.settle()
+        assert value_checks.are_on()
+    switches.settle()
+    assert not value_checks.are_on()

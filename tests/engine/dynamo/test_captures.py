@@ -1,0 +1,61 @@
+"""What a function uses besides its arguments, found without computing anything."""
+
+import inspect
+
+import pytest
+import torch
+
+from torch_xla._engine.dynamo.captures import Stage, with_captured
+
+
+def on_xla(*numbers: float) -> torch.Tensor:
+    return torch.tensor(numbers).to("xla")
+
+
+def test_what_is_used_is_captured_in_the_order_of_first_use() -> None:
+    first, second = on_xla(1), on_xla(2, 2)
+    stage = Stage()
+    x = stage.describe(on_xla(5, 6))
+    result = stage.run(lambda x: (x * second + first, second.sum()), x)
+    assert [id(each) for each in stage.captured] == [id(second), id(first)] and stage.written == []
+    assert result[0].shape == (2,) and result[0].device.type == "xla" and not stage.is_written(x)
+
+
+def test_writes_are_noticed_also_in_what_is_composed_of_others() -> None:
+    norm = torch.nn.BatchNorm1d(2).to("xla").train()
+    kept = on_xla(0, 0)
+    stage = Stage()
+    x = stage.describe(torch.ones(3, 2).to("xla"))
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        kept[0] = 1
+        x.add_(1)
+        return norm(x)  # type: ignore[no-any-return]
+
+    stage.run(function, x)
+    written = {id(stage.captured[place]) for place in stage.written}
+    assert {id(kept), id(norm.running_mean), id(norm.running_var)} <= written and id(norm.weight) not in written
+    assert stage.is_written(x) and kept.tolist() == [0, 0] and norm.running_mean.tolist() == [0, 0]
+
+
+def test_slices_and_strides_are_described() -> None:
+    stage = Stage()
+    whole = torch.ones(4, 3, 2).to("xla").transpose(1, 2)
+    assert stage.describe(whole).stride() == whole.stride()
+    assert stage.describe_slice(whole).shape == (2, 3) and stage.describe_slice(whole).stride() == whole[0].stride()
+
+
+def test_a_read_of_a_value_is_refused_with_its_line() -> None:
+    def reads(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if x.sum() > 0 else x  # the line
+
+    line = inspect.getsourcelines(reads)[1] + 1
+    stage = Stage()
+    with pytest.raises(RuntimeError, match=rf"reads a value of a tensor on the host at .*test_captures\.py:{line}"):
+        stage.run(reads, stage.describe(on_xla(1)))
+
+
+def test_other_tensors_are_found_in_the_place_of_those_closed_over() -> None:
+    factor = on_xla(2)
+    run = with_captured(lambda x: x * factor + factor, [factor], [on_xla(10)])
+    assert run(on_xla(3)).tolist() == [40] and (on_xla(3) * factor).tolist() == [6]

@@ -1,0 +1,47 @@
+"""PyTorch's loops and branches, called on our tensors outside of any graph."""
+
+import torch
+
+import torch_xla
+from torch_xla._engine.dynamo import higher_order
+from torch_xla.debug import metrics
+
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def negate(x: torch.Tensor) -> torch.Tensor:
+    return -x
+
+
+def choose(predicate: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = torch.ops.higher_order.cond(predicate, double, negate, (x,))
+    return found
+
+
+def test_a_branch_is_recorded_as_one_operation_and_traced_once() -> None:
+    metrics.clear_counters()
+    x = torch.arange(3.0).to("xla")
+    large = x.sum() > 2
+    assert choose(large, x).tolist() == [0, 2, 4] and choose(large.logical_not(), x).tolist() == [0, -1, -2]
+    traced = len(higher_order._known[double])
+    assert choose(x.sum() > 0, x + 1).tolist() == [2, 4, 6] and len(higher_order._known[double]) == traced == 1
+    assert choose(torch.tensor(True).to("xla"), torch.ones(5).to("xla")).tolist() == [2] * 5
+    assert len(higher_order._known[double]) == 2 and metrics.executed_fallback_ops() == []
+
+
+def test_what_was_traced_leaves_with_its_function() -> None:
+    before = len(higher_order._known)
+
+    def run() -> list[float]:
+        def plus(x: torch.Tensor) -> torch.Tensor:
+            return x + 1
+
+        x = torch.zeros(2).to("xla")
+        found: torch.Tensor = torch.ops.higher_order.cond(x.sum() == 0, plus, negate, (x,))
+        return found.tolist()
+
+    assert run() == [1, 1]
+    torch_xla.sync(wait=True)
+    assert len(higher_order._known) <= before + 1

@@ -1,0 +1,123 @@
+"""What processes exchange: here they are the rows of one array, against NumPy. Groups: `tests/engine/distributed/`."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from torch_xla._engine.client import platform, target
+from torch_xla._engine.lowering import replicas
+from torch_xla._engine.lowering.collectives import exchange
+
+COUNT = 4
+DTYPES = [np.bool_, np.uint8, np.int16, np.int64, np.float16, jnp.bfloat16, np.float32, np.complex64]
+
+
+def among_four(function: Callable[..., Any], *rows: Any) -> Any:
+    """What each of four processes gets, which have one row each."""
+    alone = target.of_replicas(tuple(platform.local_devices()[:1]))
+    four = replace(alone, devices=alone.devices * COUNT)
+
+    def program(*arrays: Any) -> Any:
+        with replicas.lowering_for(four):
+            replicas.begin(jnp.zeros(1))
+            return function(*arrays)
+
+    with jax.enable_x64(True):
+        found = jax.jit(jax.vmap(program, axis_name=target.REPLICAS))(*rows)
+    return jax.tree.map(np.asarray, found)
+
+
+def rows(dtype: Any, *size: int) -> np.ndarray:
+    numbers = np.arange(COUNT * int(np.prod(size))).reshape(COUNT, *size) % 7 % (2 if dtype is np.bool_ else 7)
+    return (numbers * (1 + 1j) if dtype is np.complex64 else numbers).astype(dtype)
+
+
+REDUCTIONS: dict[str, Any] = {
+    "sum": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum,
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
+def test_reductions(dtype: Any) -> None:
+    given, small = rows(dtype, 2, 3), rows(dtype, 1)
+    kind = np.dtype(dtype).kind
+    names = [
+        name
+        for name in REDUCTIONS
+        if name in ("sum", "mul") or (kind in "biu" or (name in ("min", "max") and kind != "c"))
+    ]
+
+    def all_of_them(*arrays: Any) -> list[Any]:
+        return [exchange.all_reduce(list(arrays), name, ()) for name in names]
+
+    for name, found in zip(names, among_four(all_of_them, given, small), strict=True):
+        for before, after in zip((given, small), found, strict=True):
+            wide = before.astype(np.float64) if kind in "fV" else before
+            function = {"sum": np.logical_or, "mul": np.logical_and}.get(name) if kind == "b" else None
+            expected = (function or REDUCTIONS[name]).reduce(wide).astype(dtype)
+            assert after.dtype == before.dtype and after.shape == before.shape
+            np.testing.assert_array_equal(
+                after.astype(np.complex128), np.broadcast_to(expected, after.shape).astype(np.complex128)
+            )
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
+def test_what_is_sent_arrives_as_it_was(dtype: Any) -> None:
+    given = rows(dtype, 2, 4)
+
+    def all_of_them(array: Any) -> list[Any]:
+        return [
+            exchange.all_gather([array, array[:, :1]], 1, COUNT, ())[0],
+            exchange.all_to_all(array, 1, 0, COUNT, ()),
+            exchange.collective_permute(array, ((0, 1), (1, 3), (3, 2), (2, 0))),
+            exchange.broadcast([array], 2, ())[0],
+        ]
+
+    gathered, moved, sent, root = among_four(all_of_them, given)
+    for process in range(COUNT):
+        np.testing.assert_array_equal(gathered[process], np.concatenate(list(given), 1))
+        np.testing.assert_array_equal(
+            moved[process], np.concatenate([each[:, process : process + 1] for each in given])
+        )
+        np.testing.assert_array_equal(root[process], given[2])
+    for process, source in enumerate((2, 0, 3, 1)):
+        np.testing.assert_array_equal(sent[process], given[source])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "dtype", [np.bool_, np.int16, np.float32, np.complex64], ids=lambda dtype: np.dtype(dtype).name
+)
+def test_each_gets_its_part_of_a_reduction(dtype: Any) -> None:
+    given, other = rows(dtype, 2, 4), rows(dtype, 1, 8)
+
+    def both(array: Any, second: Any) -> list[Any]:
+        alone = exchange.reduce_scatter([array], "sum", 1, COUNT, ())
+        return [*alone, *exchange.reduce_scatter([array, second], "sum", 1, COUNT, ())]
+
+    whole, wide = (
+        (np.logical_or.reduce(each) if dtype is np.bool_ else each.sum(0)).astype(dtype) for each in (given, other)
+    )
+    for found, expected, width in zip(among_four(both, given, other), (whole, whole, wide), (1, 1, 2), strict=True):
+        for process in range(COUNT):
+            np.testing.assert_array_equal(found[process], expected[:, process * width : (process + 1) * width])
+
+
+def test_nothing_is_sent_of_arrays_without_elements() -> None:
+    empty = np.zeros((COUNT, 0, 4), np.float32)
+    found = among_four(
+        lambda x: [
+            exchange.all_reduce([x], "sum", ())[0],
+            exchange.all_to_all(x, 1, 0, COUNT, ()),
+            exchange.broadcast([x], 0, ())[0],
+            exchange.reduce_scatter([x], "sum", 1, COUNT, ())[0],
+        ],
+        empty,
+    )
+    assert [each.shape[1:] for each in found] == [(0, 4), (0, 1), (0, 4), (0, 1)]

@@ -1,0 +1,51 @@
+"""Products of rows with the matrix of their group, against a loop."""
+
+import jax
+import numpy as np
+import pytest
+
+from torch_xla._engine.lowering.kernels.grouped import grouped_outer_product, grouped_product
+
+RANDOM = np.random.default_rng(0)
+LHS, RHS = (RANDOM.standard_normal(size, np.float32) for size in ((9, 4), (4, 4, 5)))
+
+
+def rows_of(sizes: list[int]) -> list[slice]:
+    ends = np.cumsum(sizes)
+    return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("sizes", [[3, 0, 4, 2], [0, 0, 9, 0], [1, 2, 0, 1]], ids=str)
+def test_rows_times_the_matrix_of_their_group(sizes: list[int], transposed: bool) -> None:
+    expected = np.zeros((9, 5), np.float32)
+    for group, rows in enumerate(rows_of(sizes)):
+        expected[rows] = LHS[rows] @ RHS[group]
+    rhs = RHS.swapaxes(1, 2) if transposed else RHS
+    found = jax.jit(grouped_product, static_argnums=3)(LHS, rhs, np.array(sizes), transposed)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_the_matrices_of_some_groups_alone(first: int) -> None:
+    sizes = [3, 1, 2, 2]  # one row of no group
+    expected = np.zeros((9, 5), np.float32)
+    for group in (first, first + 1):
+        rows = rows_of(sizes)[group]
+        expected[rows] = LHS[rows] @ RHS[group - first]
+    at = np.array([first])
+    found = jax.jit(grouped_product, static_argnums=3)(LHS, RHS[:2], np.array(sizes), False, at)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    sums = jax.jit(grouped_outer_product, static_argnums=4)(LHS.T, expected, np.array(sizes), at, 2)
+    for group in (first, first + 1):
+        rows = rows_of(sizes)[group]
+        np.testing.assert_allclose(sums[group - first], LHS[rows].T @ expected[rows], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [[3, 0, 4, 2], [0, 0, 0, 0], [1, 2, 0, 1]], ids=str)
+def test_columns_times_rows_by_group(sizes: list[int]) -> None:
+    given = RANDOM.standard_normal((9, 5), np.float32)
+    found = jax.jit(grouped_outer_product)(LHS.T, given, np.array(sizes))
+    assert found.shape == (4, 4, 5)
+    for group, rows in enumerate(rows_of(sizes)):
+        np.testing.assert_allclose(found[group], LHS[rows].T @ given[rows], rtol=1e-5, atol=1e-5)

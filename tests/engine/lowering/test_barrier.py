@@ -1,0 +1,56 @@
+"""Barriers, and values that wait for another one, change nothing."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from torch_xla._engine import dtypes
+from torch_xla._engine.lowering import barrier
+
+ODD = [0.0, -0.0, 1.0, -2.5, np.inf, -np.inf, np.nan, 3e38]
+EARLIER = [
+    jnp.array([np.nan]),
+    jnp.array([[-1.5]]),
+    jnp.zeros((0, 3)),
+    jnp.array(True),
+    jnp.array([-1j]),
+    jnp.uint32(7),
+]
+
+
+def bits(array: jax.Array) -> bytes:
+    return np.asarray(array).tobytes()
+
+
+@pytest.mark.parametrize("dtype", dtypes.TO_JAX.values(), ids=str)
+def test_what_waits_keeps_every_bit(dtype: np.dtype) -> None:
+    with jax.enable_x64(True):
+        numbers = np.array(ODD if jnp.issubdtype(dtype, np.inexact) else [0, 1, 100, 1], np.float64)
+        with np.errstate(all="ignore"):
+            array = jnp.asarray(numbers.astype(dtype))
+        for waiting in (barrier.after([array], jnp.array([-1.5]))[0], barrier.behind(array, jnp.array([1.0]))):
+            assert waiting.dtype == array.dtype and waiting.shape == array.shape
+            numbers_kept = np.asarray(waiting).astype(np.complex128), np.asarray(array).astype(np.complex128)
+            np.testing.assert_array_equal(*numbers_kept)
+            assert np.array_equal(np.signbit(numbers_kept[0].real), np.signbit(numbers_kept[1].real))
+
+
+def test_infinite_parts_of_complex_numbers_stay_what_they_are() -> None:
+    parts = [complex(real, imag) for real in ODD[:6] for imag in ODD[:6]]
+    array = jnp.array(parts, np.complex64)
+    assert bits(barrier.behind(array, jnp.ones(1))) == bits(array)
+
+
+@pytest.mark.parametrize("earlier", EARLIER, ids=lambda array: f"{array.dtype}{array.shape}")
+def test_the_zero_is_zero_whatever_it_is_made_of(earlier: jax.Array) -> None:
+    zero = barrier.zero_of(earlier)
+    assert (zero.dtype, zero.shape, int(zero)) == (np.uint32, (), 0)
+
+
+def test_no_simplification_sees_through_the_dependence() -> None:
+    compiled = jax.jit(lambda x, y: barrier.behind(x, y)).lower(jnp.ones(3), jnp.ones(2)).compile().as_text()
+    assert "f32[2]" in compiled.partition("ENTRY")[2]  # the other operand is read
+    both = jax.jit(barrier.barrier)([jnp.ones(2), jnp.zeros(3)])
+    assert [each.tolist() for each in both] == [[1, 1], [0, 0, 0]]
+    assert barrier.once_on_cpu(jnp.ones(2)).tolist() == [1, 1]

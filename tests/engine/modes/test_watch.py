@@ -1,0 +1,127 @@
+"""One call is watched: what it does besides recording, on which line, and what it looks at."""
+
+import gc
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import torch_xla
+from torch_xla._engine.modes.reach import Container, Kind, Reached
+from torch_xla._engine.modes.watch import Watch
+
+HERE = Path(__file__).name
+
+
+def watched(function: Callable[[], Any]) -> Watch:
+    with Watch() as watch:
+        function()
+    return watch
+
+
+def tensor() -> torch.Tensor:
+    x = torch.ones(3).to("xla")
+    torch_xla.sync()
+    return x
+
+
+def test_what_records_alone_has_no_reason() -> None:
+    x = tensor()
+
+    def step() -> torch.Tensor:
+        return (x * 2).sum() + len([1, 2])
+
+    watch = watched(step)
+    assert watch.complete and not watch.reasons and not watch.unknown and not watch.uploads
+    assert not any("print" in names for names in watch.reads().codes.values())
+    torch_xla.sync()
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda: tensor().sum().item(), "it reads a value on the host"),
+        (lambda: (tensor() * 2, torch_xla.sync()), "it ends a step inside"),
+        (lambda: random.random(), "it draws random numbers of Python's `random`"),
+        (lambda: np.random.rand(), "it draws random numbers of NumPy"),
+        (lambda: torch.rand(1), "it draws random numbers of PyTorch on the CPU"),
+    ],
+)
+def test_what_a_replay_would_leave_out_is_a_reason(function: Callable[[], Any], text: str) -> None:
+    assert any(each.startswith(text) for each in watched(function).reasons)
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda: print(end=""), "it prints"),
+        (lambda: time.perf_counter(), "it looks at the clock"),
+        (lambda: tensor()._version, "it looks at `_version` of a tensor"),
+    ],
+)
+def test_what_is_not_known_is_told_with_its_line(function: Callable[[], Any], text: str) -> None:
+    unknown = watched(function).unknown
+    assert any(each.startswith(text) and f"{HERE}:{function.__code__.co_firstlineno}" in each for each in unknown)
+
+
+def test_uploads_are_noted_with_their_line() -> None:
+    def step() -> torch.Tensor:
+        return torch.ones(3).to("xla")
+
+    (line,) = watched(step).uploads
+    assert line[0].endswith(HERE) and line[1] == step.__code__.co_firstlineno + 1
+
+
+def test_the_line_that_changed_a_suspect_is_found() -> None:
+    held = {"steps": 0, "other": 0}
+    found = Reached(containers=[Container("it", held, Kind.MAP)])
+    found.settle()
+    held["steps"] = -1
+    suspects = found.differences()
+
+    def step() -> None:
+        held["other"] += 1
+        held["steps"] += 1
+        held["other"] += 1
+
+    with Watch(suspects) as watch:
+        step()
+    line = watch.line_of("it['steps']")
+    assert line is not None and line[1] == step.__code__.co_firstlineno + 2
+    assert watch.line_of("it['other']") is None
+
+
+def test_who_profiles_already_goes_on_and_nothing_is_known() -> None:
+    seen = []
+    sys.setprofile(lambda *event: seen.append(event))
+    try:
+        watch = watched(lambda: len([]))
+        assert sys.getprofile() is not None
+    finally:
+        sys.setprofile(None)
+    assert not watch.complete and seen
+
+
+def test_everything_is_as_before_also_after_an_error() -> None:
+    before = gc.isenabled(), sys.getprofile(), sys.gettrace()
+    with pytest.raises(ZeroDivisionError), Watch():
+        assert not gc.isenabled()
+        raise ZeroDivisionError
+    assert (gc.isenabled(), sys.getprofile(), sys.gettrace()) == before
+    assert isinstance(tensor()._version, int)
+
+
+def test_names_that_were_read_are_collected() -> None:
+    thing = type("Thing", (), {"rate": 0.5})()
+
+    def step() -> Any:
+        return thing.rate
+
+    reads = watched(step).reads()
+    assert "rate" in reads.names and step.__code__ in reads.codes and not reads.compiled

@@ -1,0 +1,71 @@
+"""A distribution that there is not is refused as on the CPU, whatever was drawn before; any other is drawn from."""
+
+from collections.abc import Callable
+from itertools import product
+
+import pytest
+import torch
+
+from torch_xla._engine.operators.distributions import EXISTS
+
+NAN, INF = float("nan"), float("inf")
+NUMBERS = (-1.0, 0.0, 0.5, 1.0, 1.5, NAN, INF, -INF)
+Draw = Callable[..., torch.Tensor]
+
+
+def x(device: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.full((3,), 0.5, device=device).to(dtype)
+
+
+# By the name of the operator: a draw, and the parameters it is tried with.
+DRAWS: dict[str, tuple[Draw, list[tuple[float, ...]]]] = {
+    "bernoulli.p": (lambda d, p: torch.bernoulli(x(d), p), [(n,) for n in NUMBERS]),
+    "bernoulli_.float": (lambda d, p: x(d).bernoulli_(p), [(n,) for n in NUMBERS]),
+    "cauchy_": (lambda d, m, s: x(d).cauchy_(m, s), list(product((0.0, NAN), NUMBERS))),
+    "exponential_": (lambda d, p: x(d).exponential_(p), [(n,) for n in NUMBERS]),
+    "geometric_": (lambda d, p: x(d).geometric_(p), [(n,) for n in NUMBERS]),
+    "log_normal_": (lambda d, m, s: x(d).log_normal_(m, s), list(product((0.0, NAN), NUMBERS))),
+    "native_dropout": (lambda d, p: torch.nn.functional.dropout(x(d), p), [(n,) for n in NUMBERS]),
+    "normal.Tensor_float": (lambda d, s: torch.normal(x(d), s), [(n,) for n in NUMBERS]),
+    "normal.float_float": (lambda d, m, s: torch.normal(m, s, (3,), device=d), list(product((0.0, NAN), NUMBERS))),
+    "normal_": (lambda d, m, s: x(d).normal_(m, s), list(product((0.0, NAN), NUMBERS))),
+    "uniform_": (lambda d, a, b: x(d).uniform_(a, b), [*product(NUMBERS, NUMBERS), (-3e38, 3e38)]),
+    "random_.to": (
+        lambda d, to, bits: x(d, (torch.int8, torch.bool, torch.int64, torch.uint8)[int(bits)]).random_(int(to)),
+        [*product((-1, 0, 1, 2, 127, 128, 129, 256, 257), range(4))],
+    ),
+    "random_.from": (
+        lambda d, a, b: x(d, torch.int8).random_(int(a), int(b)),
+        [(0, 0), (1, 0), (-128, 127), (-129, 3), (5, 128), (5, 129), (-5, 5)],
+    ),
+    "multinomial": (
+        lambda d, *weights: torch.multinomial(torch.tensor(weights).to(d), 2, True),
+        [(1.0, 2.0), (0.0, 0.0), (-1.0, 2.0), (NAN, 1.0), (INF, 1.0), (0.0, 1.0)],
+    ),
+}
+
+
+def test_every_operator_is_tried() -> None:
+    assert DRAWS.keys() == EXISTS.keys()
+
+
+def outcome(draw: Draw, device: str, parameters: tuple[float, ...]) -> tuple[type, str] | None:
+    try:
+        draw(device, *parameters)
+    except Exception as error:
+        return type(error), str(error).partition("\n")[0]
+    return None
+
+
+@pytest.mark.filterwarnings("ignore:.*truncated.*|.*out of bounds.*:UserWarning")
+@pytest.mark.parametrize("name", DRAWS)
+def test_what_the_cpu_refuses_is_refused_and_nothing_else(name: str) -> None:
+    draw, tried = DRAWS[name]
+    ours = {parameters: outcome(draw, "xla", parameters) for parameters in tried}
+    assert ours == {parameters: outcome(draw, "cpu", parameters) for parameters in tried}
+
+
+def test_weights_that_the_device_computed_are_not_waited_for() -> None:
+    weights = torch.zeros(2, device="xla") - 1
+    drawn = torch.multinomial(weights, 2, True)
+    assert drawn.shape == (2,) and weights.untyped_storage().value.buffer is None  # type: ignore[attr-defined]

@@ -1,0 +1,44 @@
+"""The process of the service finds a port that nobody uses, and sees whether somebody is connected."""
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from torch_xla._engine.private import coordination_service as service
+
+
+def test_a_free_port_is_found_and_one_that_is_taken_refused() -> None:
+    port = service._free_port("127.0.0.1", 0)
+    assert port and service._free_port("127.0.0.1", port) == port
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        taken.bind(("127.0.0.1", port))
+        with pytest.raises(OSError, match="in use"):
+            service._free_port("127.0.0.1", port)
+
+
+def test_whether_somebody_is_connected_is_seen() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        assert not service._is_used(port)
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            accepted, _ = server.accept()
+            assert service._is_used(port)
+            accepted.close()
+            client.close()
+        assert not service._is_used(port)
+
+
+def test_it_says_why_it_cannot_listen() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [sys.executable, service.__file__, "127.0.0.1", str(port), "1", "100", "5"],
+            cwd="/", input="", capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+    assert done.stdout.startswith(f"error 127.0.0.1:{port}: ") and done.returncode == 0

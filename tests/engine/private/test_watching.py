@@ -1,0 +1,63 @@
+"""What PyTorch tells of tensors beside their values is told on, while somebody listens; and hooks of nodes count."""
+
+from types import FrameType
+from typing import Any
+
+import torch
+
+from torch_xla._engine.private import watching
+
+
+def test_who_reads_what_is_not_compared_is_told_of_with_the_frame() -> None:
+    seen: list[tuple[str, str]] = []
+
+    def listener(name: str, frame: FrameType) -> None:
+        seen.append((name, frame.f_code.co_name))
+
+    x = torch.ones(2)
+    before = {name: vars(torch.Tensor).get(name) for name in watching.ATTRIBUTES}
+    watching.listen(listener)
+    try:
+        x.add_(1)
+        values = x._version, x[1:]._base is x, x._cdata
+    finally:
+        watching.unlisten(listener)
+    here = "test_who_reads_what_is_not_compared_is_told_of_with_the_frame"
+    assert seen == [(name, here) for name in ("_version", "_base", "_cdata")]
+    assert values == (x._version, True, x._cdata) and len(seen) == 3  # nobody listens any more
+    assert {name: vars(torch.Tensor).get(name) for name in watching.ATTRIBUTES} == before
+
+
+def test_listeners_come_and_go_each_by_itself() -> None:
+    first: list[str] = []
+    second: list[str] = []
+
+    def one(name: str, _: Any) -> None:
+        first.append(name)
+
+    def other(name: str, _: Any) -> None:
+        second.append(name)
+
+    x = torch.ones(1)
+    watching.listen(one)
+    watching.listen(other)
+    _ = x._version
+    watching.unlisten(one)
+    _ = x._version
+    watching.unlisten(one)  # once more does nothing
+    _ = x._version
+    watching.unlisten(other)
+    _ = x._version
+    assert (len(first), len(second)) == (1, 3)
+
+
+def test_hooks_of_nodes_are_counted_and_work() -> None:
+    x = torch.ones(2, requires_grad=True)
+    y = x * 2
+    before, seen = watching.hooks_of_nodes(), []
+    assert y.grad_fn is not None
+    y.grad_fn.register_hook(lambda *gradients: seen.append("hook"))
+    y.grad_fn.register_prehook(lambda gradients: seen.append("before"))
+    assert watching.hooks_of_nodes() >= before + 1
+    y.sum().backward()
+    assert seen == ["before", "hook"]

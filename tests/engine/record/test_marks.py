@@ -1,0 +1,134 @@
+"""Memory that is to be divided so stays divided so, however it is written, for as long as it lives."""
+
+import gc
+
+import pytest
+import torch
+
+from tests.support.four_behind_one import COLUMNS, ROWS, on
+from torch_xla._engine.graph.sharding import Sharding
+from torch_xla._engine.lowering.sharding import of_array
+from torch_xla._engine.record import marks
+from torch_xla._engine.record.device import Device
+from torch_xla._engine.record.storage import value_of
+from torch_xla._engine.record.sync import sync_device
+
+X = torch.arange(24.0).view(8, 3)
+
+
+def lies(tensor: torch.Tensor) -> Sharding | None:
+    value = value_of(tensor)
+    return of_array(value.buffer, value.device.target)
+
+
+def test_what_was_said_of_a_storage_is_known_by_those_that_show_all_of_it(device: Device) -> None:
+    x = on(device, X, ROWS)
+    marks.remember(x, ROWS)
+    found = marks.mark_of(x)
+    assert found is not None and found.sharding == ROWS and marks.mark_of(x.detach()) is found
+    assert marks.mark_of(x[1:]) is None
+    marks.remember(x[1:], COLUMNS)  # a part of a storage is not marked
+    assert marks.mark_of(x) is found and len(device.marks) == 1
+    marks.forget(x)
+    assert marks.mark_of(x) is None and not device.marks
+
+
+def test_a_mark_goes_with_its_storage(device: Device) -> None:
+    x = on(device, X, ROWS)
+    marks.remember(x, ROWS)
+    del x
+    gc.collect()
+    assert not device.marks
+
+
+def test_what_is_filled_anew_is_divided_again_at_the_end_of_the_step(device: Device) -> None:
+    x, other = on(device, X), on(device, X, COLUMNS)
+    marks.remember(x, ROWS)
+    sync_device(device)
+    assert lies(x) == ROWS and x.cpu().equal(X)
+    x.copy_(other)
+    sync_device(device)
+    assert lies(x) == ROWS and lies(other) == COLUMNS and x.cpu().equal(X)
+    x.data = other.detach() * 2  # another storage
+    sync_device(device)
+    assert marks.mark_of(x) is None and x.cpu().equal(X * 2)
+
+
+def test_nothing_is_done_for_what_lies_as_it_should(device: Device) -> None:
+    x = on(device, X, ROWS)
+    marks.remember(x, ROWS)
+    marks.keep(device)
+    value = value_of(x)
+    marks.keep(device)
+    assert value_of(x) is value and not device.tape.code
+
+
+def test_values_are_moved_and_constrained_without_a_change_of_elements(device: Device) -> None:
+    x = on(device, X, ROWS)
+    value = marks.moved(value_of(x), COLUMNS)
+    assert of_array(value.buffer, device.target) == COLUMNS and value.spec.size == (8, 3)
+    assert of_array(value.buffer, device.target) != lies(x) == ROWS
+    y = x * 2
+    y.untyped_storage().value = marks.constrained(value_of(y), COLUMNS)  # type: ignore[attr-defined]
+    sync_device(device)
+    assert lies(y) == COLUMNS and y.cpu().equal(X * 2)
+
+
+def test_several_processes_divide_the_same_whatever_of_it_they_have_collected(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(marks, "_divided", {})
+
+    def recorded(ending: str) -> tuple[object, ...]:
+        x, other = on(device, X, ROWS), on(device, X, ROWS)
+        for tensor in (x, other):
+            marks.remember(tensor, ROWS)
+            tensor.mul_(2)
+        cycle: list[object] = [x]
+        cycle.append(cycle)
+        if ending != "held":
+            del x, tensor
+        if ending == "garbage":
+            del cycle
+        elif ending == "gone":
+            cycle.clear()
+        marks._keep_alike(device)
+        code = (*device.tape.code,)
+        sync_device(device)
+        assert lies(other) == ROWS and other.cpu().equal(X * 2)
+        return code
+
+    gc.disable()
+    try:
+        codes = [recorded(ending) for ending in ("garbage", "gone", "held", "garbage", "gone", "held")]
+    finally:
+        gc.enable()
+    assert codes[0] == codes[1] and len(set(codes)) == 2
+    assert codes[2:] == [codes[2]] * 4
+
+
+def test_a_finalizer_that_reads_moves_no_value_into_another_storage(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it reads leaves the tape, and what is left stands at other places of the next one."""
+    monkeypatch.setattr(marks, "_divided", {})
+
+    class Reading:
+        def __init__(self, tensor: torch.Tensor) -> None:
+            self.tensor, self.itself = tensor, self
+
+        def __del__(self) -> None:
+            assert self.tensor.sum().item() == 2 * X.sum()
+
+    x, other = on(device, X, ROWS), on(device, X, ROWS)
+    marks.remember(x, ROWS)
+    gc.disable()
+    try:
+        Reading(other * 2)
+        five, six = other * 5, other * 6
+        x.copy_(six)
+        marks._keep_alike(device)
+    finally:
+        gc.enable()
+    sync_device(device)
+    assert x.cpu().equal(X * 6) and lies(x) == ROWS and five.cpu().equal(X * 5)

@@ -1,0 +1,34 @@
+"""Devices by the names people give them."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from torch_xla._engine.record import ordinals
+
+
+@pytest.mark.parametrize(
+    "name", [None, 0, "xla", "xla:0", "CPU:0", torch.device("xla"), torch.device("xla:0")], ids=str
+)
+def test_each_name_means_the_device(name: Any) -> None:
+    assert ordinals.index_of(name) == 0 and ordinals.device_named(name).index == 0
+
+
+@pytest.mark.parametrize("name", ["cpu", "CPU:7", "banana", "cuda:0", torch.device("cpu")], ids=str)
+def test_another_device_is_refused_with_the_names_that_there_are(name: Any) -> None:
+    with pytest.raises(RuntimeError, match=f"^{name} is not an xla device: expected .* 'xla:0', or one of 'CPU:0'"):
+        ordinals.index_of(name)
+
+
+def test_ordinals_count_from_0() -> None:
+    with pytest.raises(RuntimeError, match="^xla:-1 does not exist: ordinals count from 0$"):
+        ordinals.device_named(-1)
+    with pytest.raises(RuntimeError, match="^xla:99 does not exist"):
+        ordinals.device_named(99)
+
+
+def test_the_hardware_is_named() -> None:
+    everything = ordinals.real_names()
+    assert everything[0] == "CPU:0" and ordinals.real_names([0, "xla", "CPU:0"]) == ["CPU:0"] * 3
+    assert ordinals.real_names([]) == []

@@ -1,0 +1,72 @@
+"""Steps that are run through in one call: no interrupt comes between them, and garbage is collected before or after."""
+
+import _thread
+import gc
+import threading
+from itertools import chain, starmap
+from types import SimpleNamespace
+
+import pytest
+
+from torch_xla._engine.uninterrupted import run_through, stores, uncollected, without_collecting
+
+
+def test_who_ends_first_leaves_the_garbage_to_who_ends_last() -> None:
+    begun, end, seen = threading.Event(), threading.Event(), []
+
+    def first() -> None:
+        begun.set()
+        end.wait(60)
+
+    other = threading.Thread(target=uncollected(first))
+    assert gc.isenabled()
+
+    def second() -> None:
+        other.start()
+        begun.wait(60)
+        uncollected(lambda: seen.append(gc.isenabled()))()
+        seen.append(gc.isenabled())
+
+    uncollected(second)()
+    seen.append(gc.isenabled())  # the other thread is still inside
+    end.set()
+    other.join()
+    assert seen == [False] * 3 and gc.isenabled()
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+def test_whether_garbage_is_collected_is_afterwards_as_the_program_has_it(was_on: bool) -> None:
+    def fails() -> None:
+        assert not gc.isenabled()
+        raise KeyboardInterrupt
+
+    try:
+        if not was_on:
+            gc.disable()
+        with pytest.raises(KeyboardInterrupt):
+            uncollected(uncollected(fails))()
+        assert gc.isenabled() == was_on
+    finally:
+        gc.enable()
+
+
+def test_an_interrupt_comes_behind_the_last_step() -> None:
+    done: list[int] = []
+    steps = chain(map(done.append, [1]), starmap(_thread.interrupt_main, [()]), map(done.append, [2, 3]))
+    with pytest.raises(KeyboardInterrupt):
+        run_through(steps)
+    assert done == [1, 2, 3]
+
+
+def test_attributes_are_set_when_they_are_run_through_and_not_before() -> None:
+    objects = [SimpleNamespace(name=0), SimpleNamespace(name=0)]
+    steps = stores(objects, "name", [1, 2])
+    assert [each.name for each in objects] == [0, 0]
+    run_through(steps)
+    assert [each.name for each in objects] == [1, 2]
+
+
+def test_no_garbage_is_collected_in_the_middle() -> None:
+    seen: list[bool] = []
+    without_collecting(map(seen.append, starmap(gc.isenabled, [(), ()])))
+    assert seen == [False, False] and gc.isenabled()

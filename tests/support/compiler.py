@@ -1,0 +1,30 @@
+"""How XLA compiles what the tests run.
+
+Most of a test's time is LLVM's, and most tests ask what is computed and not how fast. So `make test` has XLA optimize
+less. `make test-slow` and the commands that sweep whole databases compile as programs of users do, except where several
+processes or devices compile the same.
+"""
+
+import os
+
+# Kernels as XLA's CPU compiler built them before its fusion emitters, hardly optimized: a third of the time. Several
+# modules of LLVM for a program, which threads compile beside each other, take a fifth more altogether than one.
+QUICK = (
+    "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+)
+
+
+def be_quick() -> None:
+    """Has XLA compile quickly in this process and those it starts, unless whoever runs the tests has chosen."""
+    if os.environ.get("PJRT_DEVICE", "CPU") == "CPU":
+        os.environ.setdefault("XLA_FLAGS", QUICK)
+
+
+def quick_flags() -> str:
+    """XLA_FLAGS for a process that compiles quickly, unless whoever runs the tests has chosen."""
+    return os.environ.get("XLA_FLAGS", QUICK)
+
+
+def with_devices(count: int) -> str:
+    """XLA_FLAGS for a process with so many virtual CPU devices that compiles quickly."""
+    return f"{quick_flags()} --xla_force_host_platform_device_count={count}"

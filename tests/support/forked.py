@@ -1,0 +1,83 @@
+"""Processes that need not import PyTorch, JAX and this package again: forks of a server that has done nothing else.
+
+What a test runs in a process of its own costs half of its time before the first line. Tests that ask how a process
+starts or ends, or that set what is read when the package is imported, as the number of virtual devices, use
+`subprocess`.
+"""
+
+import atexit
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+
+import torch.multiprocessing
+
+_IMPORTED = [
+    "numpy",
+    "torch_xla",
+    "torch_xla.core.xla_model",
+    "torch_xla.debug.metrics",
+    "torch_xla.distributed.xla_backend",
+    "torch_xla.interop",
+    "tests.support.fleet",
+]
+
+
+def context() -> ForkServerContext:
+    """Starts processes that have imported this package and used no device."""
+    found: ForkServerContext = torch.multiprocessing.get_context("forkserver")
+    found.set_forkserver_preload(_IMPORTED)
+    return found
+
+
+def run(
+    program: str, *, environment: dict[str, str], folder: Path, seconds: float = 300
+) -> subprocess.CompletedProcess[str]:
+    """What `python -W error program` prints and ends with, run in a folder; `program` is a file there.
+
+    Raises `TimeoutError` if it takes longer than so many seconds, and kills it.
+    """
+    with tempfile.TemporaryDirectory() as told:
+        printed, complained = Path(told, "stdout"), Path(told, "stderr")
+        process = context().Process(
+            target=_main, args=(program, environment, str(folder), str(printed), str(complained)), daemon=False
+        )
+        process.start()
+        process.join(seconds)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            raise TimeoutError(f"{program} did not end within {seconds} s:\n{complained.read_text()}")
+        return subprocess.CompletedProcess(program, process.exitcode, printed.read_text(), complained.read_text())
+
+
+def _main(program: str, environment: dict[str, str], folder: str, printed: str, complained: str) -> None:
+    for number, path in ((1, printed), (2, complained)):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(file, number)
+        os.close(file)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.path.insert(0, folder)
+    sys.argv[:] = [program]
+    warnings.resetwarnings()
+    warnings.simplefilter("error")
+    code = 0
+    try:
+        runpy.run_path(os.path.join(folder, program), run_name="__main__")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    atexit._run_exitfuncs()  # a fork does not come to them
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

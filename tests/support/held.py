@@ -1,0 +1,13 @@
+"""What the tensors of other tests take, which a plan counts with all that the process holds."""
+
+import torch
+
+import torch_xla
+from torch_xla._engine.diagnostics.plans.planner import Held
+from torch_xla.debug import plan
+
+
+def held_by_others(devices: int | None = None) -> Held:
+    """What a plan finds held beside a program that has nothing of its own."""
+    torch_xla.sync()  # what was only recorded would be computed by the planned program
+    return plan(lambda: torch.ones(2, device="xla") * 2, steps=1, devices=devices).programs[0].held

@@ -1,0 +1,50 @@
+"""The service by which processes speak, in this process, with a connection for each whose part a thread plays."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from jaxlib import _jax
+
+
+def together(calls: list[Callable[[], Any]]) -> list[Any]:
+    """What the calls return or raise, each in a thread of its own."""
+    found: list[Any] = [None] * len(calls)
+
+    def run(place: int) -> None:
+        try:
+            found[place] = calls[place]()
+        except Exception as error:
+            found[place] = error
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+@contextmanager
+def connections(count: int) -> Iterator[list[Any]]:
+    """A block with the connections of so many processes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    service = _jax.get_distributed_runtime_service(
+        address, count, heartbeat_timeout=1000, cluster_register_timeout=20, recoverable=True
+    )
+    made = [
+        _jax.get_distributed_runtime_client(
+            address, index, init_timeout=20, heartbeat_timeout=1000, shutdown_on_destruction=False
+        )
+        for index in range(count)
+    ]
+    together([each.connect for each in made])
+    try:
+        yield made
+    finally:
+        together([each.shutdown for each in made])
+        service.shutdown()

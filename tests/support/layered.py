@@ -1,0 +1,43 @@
+"""A recorded graph that repeats itself, cut into stages: for the tests of what stages are built and run by."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torch_xla._engine.compile.source_metadata import Origins
+from torch_xla._engine.compile.stages import Stage, of
+from torch_xla._engine.graph.graph import Graph
+from torch_xla._engine.record import pending
+
+LAYERS = 4
+
+
+def recorded(scales: Sequence[float], draws: bool = False) -> pending.Pending:
+    """Layers of six operations, or seven where each `draws`, with a number of its own each."""
+    x = torch.ones(3, 3).to("xla")
+    for scale in scales:
+        y = (x.sin() @ x).cos() * scale
+        y = y * torch.rand_like(y) if draws else y
+        x = (y + x).tanh()
+    return pending.graph_of([x])
+
+
+def cut(graph: Graph, donated: Sequence[int] = ()) -> tuple[Stage, ...]:
+    """Its stages, however little they spare."""
+    found = of(graph, donated, 1, 1)
+    assert len(found) >= LAYERS
+    return found
+
+
+def origins(found: pending.Pending) -> Origins:
+    """Where the operations of a graph come from."""
+    return Origins(found.lines, found.scopes)
+
+
+def expected(scales: Sequence[float]) -> Any:
+    """What the layers give without random numbers."""
+    x = torch.ones(3, 3)
+    for scale in scales:
+        x = ((x.sin() @ x).cos() * scale + x).tanh()
+    return x.numpy()

@@ -1,0 +1,106 @@
+"""Runs tests with several releases of PyTorch and Python, each in an environment of its own, and writes the table.
+
+    python3 tools/versions.py --torch 2.11.0 2.15.0                     # this interpreter's Python, the whole suite
+    python3 tools/versions.py --python 3.12 3.13 -- tests/engine/view   # the pinned PyTorch, some of the tests
+    python3 tools/versions.py --slice --torch 2.12.0                    # what tells most of a release in some minutes
+
+Environments lie in `out/versions/` and are kept. What comes after `--` goes to pytest. Each run is a row of
+`docs/versions.md`, in the place of an older row of the same releases and tests.
+"""
+
+import argparse
+import datetime
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from install import OLDEST, ROOT, TORCH
+
+PAGE = ROOT / "docs" / "versions.md"
+FOLDER = ROOT / "out" / "versions"
+HEAD = "| Python | PyTorch | JAX | tests | result | day |\n| --- | --- | --- | --- | --- | --- |\n"
+# What a release breaks first: names that we borrow, the README's program, what is refused and in which words, operators
+# made of others, traced graphs.
+SLICE = [
+    "tests/engine/private",
+    "tests/house/test_readme.py",
+    "tests/test_tiny.py",
+    "tests/engine/dispatch/test_limits.py",
+    "tests/engine/dispatch/test_planning.py",
+    "tests/engine/dispatch/test_refusals.py",
+    "tests/engine/operators",
+    "tests/engine/dynamo",
+]
+TOLD = "import jax, sys, torch; print('.'.join(map(str, sys.version_info[:3])), torch.__version__, jax.__version__)"
+
+
+def interpreter(version: str) -> str | None:
+    """An interpreter of that version: on the path, or among those that pyenv or uv keeps."""
+    if version == ".".join(map(str, sys.version_info[:2])):
+        return sys.executable
+    kept = [
+        *Path.home().glob(f".pyenv/versions/{version}.*/bin/python"),
+        *Path.home().glob(f".local/share/uv/python/*-{version}.*/bin/python"),
+    ]
+    for candidate in [shutil.which(f"python{version}"), *map(str, kept)]:
+        # One that pyenv puts on the path may only say that it is not chosen.
+        if candidate and subprocess.run([candidate, "-c", ""], capture_output=True).returncode == 0:
+            return candidate
+    return None
+
+
+def outcome(python: str, version: str, torch: str, tests: list[str]) -> tuple[str, str, str, str]:
+    """Releases of Python, PyTorch and JAX as they were installed, and what pytest said last."""
+    folder = FOLDER / f"python{version}-torch{torch}"
+    install = [python, str(ROOT / "tools" / "install.py"), str(folder), "test", torch]
+    if subprocess.run(install, cwd=ROOT).returncode:
+        return version, torch, "", "could not be installed"
+    own = str(folder / "bin" / "python")
+    told = subprocess.run([own, "-W", "ignore", "-c", TOLD], cwd=ROOT, capture_output=True, text=True)
+    if told.returncode:
+        return version, torch, "", f"does not import: {told.stderr.splitlines()[-1]}"
+    done = subprocess.run([own, "-m", "pytest", *tests], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    print(done.stdout, flush=True)
+    last = re.findall(r"^=* ?((?:\d+ \w+,? ?)+)in [\d.]+s.*$", done.stdout, re.MULTILINE)
+    names = told.stdout.split()
+    return names[0], names[1], names[2], last[-1].strip() if last else f"pytest ended with {done.returncode}"
+
+
+def with_row(page: str, row: tuple[str, ...]) -> str:
+    """The page with `row` in its table, in the place of that of the same releases and tests."""
+    before, _, rows = page.partition(HEAD)
+    line = f"| {' | '.join(row)} |"
+    kept = [each for each in rows.splitlines() if each and each.split(" | ")[:4] != line.split(" | ")[:4]]
+    return before + HEAD + "\n".join(sorted([*kept, line])) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", nargs="+", default=[".".join(map(str, sys.version_info[:2]))], metavar="3.x")
+    parser.add_argument("--torch", nargs="+", default=[TORCH], metavar="2.x.y")
+    parser.add_argument("--slice", action="store_true", help="run the tests of the slice that this file names")
+    parser.add_argument("tests", nargs="*", help="arguments for pytest, after --")
+    chosen = parser.parse_args()
+    failed = False
+    for version in chosen.python:
+        if tuple(map(int, version.split("."))) < OLDEST:
+            parser.error(f"Python {'.'.join(map(str, OLDEST))} or newer is needed, not {version}")
+        python = interpreter(version)
+        if python is None:
+            print(f"No interpreter of Python {version} is installed here.", flush=True)
+            failed = True
+            continue
+        for torch in chosen.torch:
+            *releases, result = outcome(python, version, torch, [*chosen.tests, *(SLICE if chosen.slice else [])])
+            what = " ".join([*chosen.tests, *(["the slice"] if chosen.slice else [])]) or "all of `make test`"
+            what = what.replace("|", "/")
+            row = (*releases, what, result, datetime.date.today().isoformat())
+            PAGE.write_text(with_row(PAGE.read_text(), row))
+            failed |= re.fullmatch(r"\d+ passed(, \d+ (skipped|deselected|xfailed))*", result) is None
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

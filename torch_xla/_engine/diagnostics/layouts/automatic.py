@@ -1,0 +1,188 @@
+"""Layouts that nobody marked: looked for when a program first uses parameters that lie whole on each device.
+
+They are divided so, and marked: what is computed later finds them where they are. A batch of a later step is divided as
+the batches that the search knew.
+"""
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from ... import config, metrics
+from ...client import buffers, virtual
+from ...client.target import Target
+from ...compile.inlining import inlined
+from ...compile.program import Program
+from ...graph.sharding import Sharding
+from ...graph.spec import Spec, sharded
+from ...graph.tape import Tape, Value
+from ...lowering.sharding import carried, over_mesh, to_jax
+from ...metrics.amounts import duration, size
+from ...record import launcher, marks
+from ...record.schedule import Schedule
+from ..plans.device_specs import DeviceSpec, device_specs
+from ..plans.plan import known_of
+from .roles import Kind, Role, groups_of, modules_alive, roles_of
+from .search import Found, Search
+
+logger = logging.getLogger("torch_xla.sharding")
+
+# Whose rates decide where those of the devices are not known.
+ANY_DEVICE = "TPU v5p"
+
+# Words in the names of operators that multiply matrices: without one there is nothing to divide for.
+_PRODUCTS = ("mm", "linear", "conv", "matmul", "einsum", "attention")
+
+# What was found last.
+last: Found | None = None
+
+# How later batches are divided: by dtype and what a row of them is.
+_batches: dict[tuple[torch.dtype, tuple[int, ...]], tuple[int, ...]] = {}
+_mesh_shape: tuple[int, ...] = ()
+_decided: WeakKeyDictionary[Program, Sequence[tuple[int, Sharding | None]]] = WeakKeyDictionary()
+
+
+def turn_on(mesh_shape: tuple[int, ...] = ()) -> None:
+    """Has layouts be looked for from now on, over a mesh of this shape if it is given."""
+    global _mesh_shape
+    virtual.turn_on_automatic()
+    _mesh_shape = mesh_shape
+    settle()
+
+
+def settle() -> None:
+    """Begins to look for layouts, if that was asked for."""
+    if virtual.is_automatic():
+        launcher.arrange = _arrange
+
+
+def mesh_shape_for(devices: int, asked: tuple[int, ...] = ()) -> tuple[int, ...]:
+    """The shape that was asked for; else that of a mesh that is nearly a square, the longer side first."""
+    asked = asked or _mesh_shape or config.auto_spmd_mesh()
+    if asked:
+        if min(asked) < 1:
+            raise ValueError(f"layouts are to be found for a mesh of shape {asked}: give sides of 1 or more")
+        if math.prod(asked) != devices:
+            raise ValueError(
+                f"layouts are to be found for a mesh of shape {asked}, which has {math.prod(asked)} devices; there are "
+                f"{devices}. Give sides whose product is {devices} (mesh_shape=, XLA_AUTO_SPMD_MESH), or none."
+            )
+        return asked
+    side = next(side for side in range(math.isqrt(devices), 0, -1) if devices % side == 0)
+    return (devices // side, side) if side > 1 else (devices,)
+
+
+def search_for(
+    program: Program,
+    roles: Sequence[Role],
+    numbers: Sequence[float | int],
+    mesh_shape: tuple[int, ...],
+    known: tuple[DeviceSpec | None, int | None],
+    most_compilations: int,
+) -> Found:
+    """The best layout of a program's inputs."""
+    groups = groups_of(program.graph, roles, config.auto_use_group_sharding())
+    spec, room = known
+    search = Search(program, numbers, groups, mesh_shape, spec or device_specs[ANY_DEVICE], room, most_compilations)
+    found = search.run()
+    metrics.count("LayoutSearch")
+    metrics.count("LayoutCompile", len(found.trials))
+    return found
+
+
+def multiplies(program: Program) -> bool:
+    """Whether a program has products of matrices."""
+    operations = inlined(program.graph).graph.operations
+    return any(word in str(operation.plan.op) for operation in operations for word in _PRODUCTS)
+
+
+def _arrange(schedule: Schedule, tape: Tape) -> bool:
+    program = schedule.program
+    if program is None or not program.target.is_spread or launcher.describe is not None:
+        return False
+    wanted = _decided.get(program)
+    if wanted is None:
+        inputs, outputs = (
+            [tape.values[slot] for slot in slots] for slots in (schedule.cut.inputs, schedule.cut.outputs)
+        )
+        numbers = [tape.numbers[index] for index in schedule.cut.numbers]
+        wanted = _decided[program] = _decide(program, inputs, outputs, numbers)
+    for index, sharding in wanted:
+        _divide(tape, schedule.cut.inputs[index], sharding, program.target)
+    return bool(wanted)
+
+
+def _decide(
+    program: Program, inputs: Sequence[Value], outputs: Sequence[Value], numbers: Sequence[float | int]
+) -> Sequence[tuple[int, Sharding | None]]:
+    """The inputs of a program that are to be divided otherwise than they are, and how."""
+    global last
+    if not multiplies(program):
+        return ()
+    roles = roles_of(program.graph, inputs, outputs, modules_alive())
+    shape = mesh_shape_for(len(program.target.devices))
+    if any(role.kind is Kind.PARAMETER for role in roles):
+        known = known_of(program.target, None)
+        last = search_for(program, roles, numbers, shape, known, config.auto_spmd_compilations())
+        logger.info(_told(last))
+        _remember(last, roles, program.graph.inputs, program.target)
+        dims = {i: d for group, d in zip(last.groups, last.dims, strict=True) for i in group.members}
+    else:
+        dims = {i: (axes,) for i, role in enumerate(roles) if (axes := _of_batch(role, program.graph.inputs[i], shape))}
+    return [(index, sharding) for index, each in dims.items() if (sharding := over(program.target, shape, each))]
+
+
+def over(target: Target, mesh_shape: tuple[int, ...], dims: Any) -> Sharding | None:
+    """The engine's sharding for these axes of a mesh."""
+    return over_mesh(target.devices, mesh_shape, dims, target)
+
+
+def _remember(found: Found, roles: Sequence[Role], specs: Sequence[Spec], target: Target) -> None:
+    for group, dims in zip(found.groups, found.dims, strict=True):
+        for index in group.members:
+            tensor = roles[index].tensor
+            if tensor is not None:
+                marks.remember(tensor, over(target, found.mesh_shape, dims))
+            elif group.is_batch:
+                _batches[specs[index].dtype, specs[index].size[1:]] = dims[0]
+
+
+def _of_batch(role: Role, spec: Spec, shape: tuple[int, ...]) -> tuple[int, ...]:
+    if role.kind is not Kind.BATCH:
+        return ()
+    axes = _batches.get((spec.dtype, spec.size[1:]), ())
+    return () if spec.size[0] % math.prod(shape[axis] for axis in axes) else axes
+
+
+def _divide(tape: Tape, slot: int, sharding: Sharding | None, target: Target) -> None:
+    """Divides an input of a tape that has begun."""
+    value = tape.values[slot]
+    wanted = to_jax(sharding, target)
+    place = _places(tape)[slot]
+    value.buffer = buffers.place(value.buffer, wanted, carried(value.spec.size, wanted))
+    tape.code[place] = sharded(value.spec, sharding)
+
+
+def _places(tape: Tape) -> Mapping[int, int]:
+    """Where in the code of a tape its inputs stand, by slot."""
+    found, slot, place = {}, 0, 0
+    while place < len(tape.code):
+        entry = tape.code[place]
+        if isinstance(entry, Spec):
+            found[slot] = place
+        slot += 1 if isinstance(entry, Spec) else len(entry.outputs)
+        place += 1 if isinstance(entry, Spec) else 1 + len(entry.operands)
+    return found
+
+
+def _told(found: Found) -> str:
+    ends = "no change of one group would help" if found.is_exhausted else "XLA_AUTO_SPMD_COMPILATIONS looks further"
+    return (
+        f"layout over a mesh of {found.mesh_shape}: {len(found.trials)} were compiled in {found.seconds:.1f} s, "
+        f"{ends}; a step takes at least {duration(found.cost.seconds)} and {size(found.cost.peak)} on each device. "
+        "print(torch_xla.distributed.spmd.auto_layout()) shows it."
+    )

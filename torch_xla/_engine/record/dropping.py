@@ -1,0 +1,63 @@
+"""An operation that cannot be compiled fails once: it does not stay on its tape, where every later sync would fail."""
+
+from collections.abc import Callable
+from itertools import chain, repeat
+
+from ..compile.program import culprit_of
+from ..graph.graph import cut, decode
+from ..graph.plan import Plan
+from ..graph.tape import Failed
+from ..uninterrupted import run_through, stores
+from . import live_counters
+from .device import LOCK, Device, existing_devices
+from .rest import Changed, succeeded, unchanged_by
+from .schedule import Schedule, look
+
+
+def or_dropped(work: Callable[[], None]) -> None:
+    """Does what compiles programs. An operation that cannot be compiled fails once: it does not stay on its tape."""
+    try:
+        work()
+    except Exception as error:
+        culprit = culprit_of(error)
+        if culprit is not None:
+            plan, why = culprit
+            with LOCK:
+                for device in existing_devices():
+                    while not _drop(plan, Failed(why), device):
+                        pass
+        raise
+
+
+def _drop(plan: Plan, failed: Failed, device: Device) -> bool:
+    """Takes the operations of `plan` off the tape of `device`, and what needs their results; whoever uses one of those
+    is told. False if the tape has changed meanwhile."""
+    tape = device.tape
+    seen = look(tape)
+    if seen is None:
+        return False
+    inputs, operations, _ = decode(seen.code)
+    lost: set[int] = set()
+    kept = []
+    for operation in operations:
+        if _contains(operation.plan, plan) or not lost.isdisjoint(operation.operands):
+            lost.update(range(operation.first_output, operation.first_output + len(operation.plan.outputs)))
+        else:
+            kept.append(operation)
+    if not lost:
+        return True
+    left = Schedule(seen.live, None, cut(inputs, operations, (), ()), seen.code, tape.all_lines(seen.code), kept)
+    ends, unheld = succeeded(left, tape, seen.values, device, is_whole=False)
+    told = stores([seen.values[slot] for slot in lost], "tape", repeat(failed))
+    try:
+        run_through(chain(unchanged_by(tape, len(seen.code)), ends, told))
+    except Changed:
+        return False
+    live_counters.values.value += len(lost) + unheld
+    return True
+
+
+def _contains(plan: Plan, culprit: Plan) -> bool:
+    """Whether this is the culprit, or a compiled function in which it is."""
+    inner = plan.inside() if plan is not culprit and plan.inside is not None else None
+    return plan is culprit or (inner is not None and any(each.plan is culprit for each in inner.operations))

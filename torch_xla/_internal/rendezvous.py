@@ -1,0 +1,25 @@
+"""How processes find each other by `init_method="xla://"`, by the old internal path."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from .._engine import refused_names
+from .._engine.distributed import backend
+
+__getattr__ = refused_names.asked_of(__name__)
+
+
+def pjrt_rendezvous_handler(
+    url: str, timeout: timedelta | None = None, **kwargs: Any
+) -> Iterator[tuple[Any, int, int]]:
+    """What `torch.distributed` asks for `url`: yields once a store, the rank of this process, and how many there are.
+
+    The place is that which `torch_xla.launch` or `torchrun` gave; `timeout` and `kwargs` decide nothing.
+
+    >>> from torch_xla._internal.rendezvous import pjrt_rendezvous_handler
+    >>> store, rank, world_size = next(pjrt_rendezvous_handler("xla://"))
+    >>> rank, world_size
+    (0, 1)
+    """
+    return backend.meet(url, timeout, **kwargs)

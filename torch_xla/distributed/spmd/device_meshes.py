@@ -1,0 +1,330 @@
+"""Tensors that are distributed over a `DeviceMesh` of `xla` devices, which XLA divides."""
+
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+
+from ..._engine.client import processes
+from ..._engine.distributed import meshes
+from ..._engine.host import shards
+from ..._engine.private import c10d
+from ..._engine.record import marks, placement
+from .mesh import Mesh, PartitionSpec
+from .tensor_sharding import dims_over, parts_along, sharding_over
+from .xla_sharded_tensor import XLAShardedTensor, found_placements, local_part, redistribution
+from .xla_sharding import mark_sharding, mark_sharding_with_gradients
+
+Axes = tuple[int, ...]
+
+
+class DistributedTensor(XLAShardedTensor):
+    """An `XLAShardedTensor` over a `DeviceMesh`: what is computed from it is one, too, and lies as XLA has it."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **(kwargs or {}))
+        if torch.compiler.is_compiling() or func in _PLAIN:
+            return result
+        if not isinstance(result, torch.Tensor | tuple | list):
+            return result
+        mesh = next(
+            (each.device_mesh for each in torch.utils._pytree.tree_leaves(args) if isinstance(each, DistributedTensor)),
+            None,
+        )
+        return known_on(result, mesh)
+
+    def to_local(self, **options: Any) -> torch.Tensor:
+        """What this process holds, as a plain tensor: in one process, all of the value. Gradients pass."""
+        with torch._C.DisableTorchFunctionSubclass():
+            return super().to_local(**options)
+
+    def full_tensor(self, **options: Any) -> torch.Tensor:
+        """The value with a copy on every device, as a plain tensor. Gradients pass."""
+        with torch._C.DisableTorchFunctionSubclass():
+            return super().full_tensor(**options)
+
+    def __deepcopy__(self, memo: Any) -> torch.Tensor:
+        if id(self) not in memo:
+            copied = DistributedTensor(self.global_tensor.detach().__deepcopy__(memo)).on(*self._on)
+            is_parameter = isinstance(self, torch.nn.Parameter)
+            memo[id(self)] = torch.nn.Parameter(copied, False) if is_parameter else copied
+            memo[id(self)].requires_grad_(self.requires_grad)
+        return memo[id(self)]  # type: ignore[no-any-return]
+
+
+# They give a tensor that is asked for as a plain one.
+_PLAIN = frozenset((torch.Tensor.as_subclass, torch.Tensor.detach))
+
+
+def known_on(outputs: Any, device_mesh: DeviceMesh | None) -> Any:
+    """A structure whose plain tensors on `xla` say that they are distributed over a mesh."""
+
+    def known(value: Any) -> Any:
+        is_plain = isinstance(value, torch.Tensor) and not isinstance(value, XLAShardedTensor)
+        return DistributedTensor(value).on(device_mesh, None) if is_plain and value.device.type == "xla" else value
+
+    return torch.utils._pytree.tree_map(known, outputs)
+
+
+@functools.lru_cache(maxsize=64)
+def whole(device_mesh: DeviceMesh) -> Mesh:
+    """The mesh of all devices of which `device_mesh` is all or a part."""
+    root = c10d.root_of(device_mesh)
+    ids = np.array(root.mesh.tolist())
+    return Mesh(ids.ravel(), ids.shape, root.mesh_dim_names)
+
+
+@functools.lru_cache(maxsize=64)
+def axes_of(device_mesh: DeviceMesh) -> list[Axes]:
+    """For each axis of a mesh the axes of its `whole` that it is made of, the outermost first."""
+    grid = np.array(c10d.root_of(device_mesh).mesh.tolist())
+    own = np.array(device_mesh.mesh.tolist())
+    return [_axes_along(grid, np.moveaxis(own, axis, 0).reshape(own.shape[axis], -1)[:, 0]) for axis in range(own.ndim)]
+
+
+def _axes_along(grid: np.ndarray, line: np.ndarray) -> Axes:
+    places = np.array([np.argwhere(grid == rank)[0] for rank in line])
+    varying = [axis for axis in range(grid.ndim) if len(set(places[:, axis].tolist())) > 1]
+    for order in itertools.permutations(varying):
+        start: list[Any] = places[0].tolist()
+        for axis in order:
+            start[axis] = slice(None)
+        block = grid[tuple(start)].transpose([sorted(order).index(axis) for axis in order])
+        if block.ravel().tolist() == line.tolist():
+            return order
+    raise ValueError(f"a mesh of the devices {line.tolist()} is made of no axes of the mesh {grid.tolist()}")
+
+
+def spec_of(name: str, t: torch.Tensor, placements: Sequence[Placement], axes: Sequence[Axes]) -> PartitionSpec:
+    """For each dimension of `t` the axes of the whole mesh that divide it. `name` refuses what is neither."""
+    found: list[list[int]] = [[] for _ in range(t.dim())]
+    for own, given in zip(axes, placements, strict=True):
+        if isinstance(given, Shard):
+            found[given.dim] += own
+        elif not isinstance(given, Replicate):
+            raise ValueError(
+                f"{name}(): {given} says nothing of how XLA divides a tensor; Shard(dim) and Replicate() do"
+            )
+    return tuple(None if not own else own[0] if len(own) == 1 else tuple(own) for own in found)
+
+
+def _placements(name: str, t: torch.Tensor, mesh: DeviceMesh, given: Sequence[Placement] | None) -> list[Placement]:
+    chosen = [Replicate()] * mesh.ndim if given is None else list(given)
+    if len(chosen) != mesh.ndim:
+        raise ValueError(f"{name}(): {len(chosen)} placements for a mesh of {mesh.ndim} axes; give each one")
+    return [Shard(each.dim % max(t.dim(), 1)) if isinstance(each, Shard) else each for each in chosen]
+
+
+def distributed(name: str, t: torch.Tensor, mesh: DeviceMesh, given: Sequence[Placement] | None) -> XLAShardedTensor:
+    """`t`, a tensor on `xla`, marked so; where it is `Partial` XLA decides when the sum is taken."""
+    placements = _placements(name, t, mesh, given)
+    if not any(isinstance(each, Partial) for each in placements):
+        mark_sharding(t, whole(mesh), spec_of(name, t, placements, axes_of(mesh)))
+    return DistributedTensor(t).on(mesh, placements)
+
+
+def redistributed(t: XLAShardedTensor, mesh: DeviceMesh, given: Sequence[Placement]) -> XLAShardedTensor:
+    """The same value, divided so; gradients pass. Raises `RuntimeError` for `Partial`, as PyTorch does."""
+    placements = _placements("redistribute", t, mesh, given)
+    if any(isinstance(each, Partial) for each in placements):
+        raise RuntimeError(f"redistribute(): a value becomes {placements} by what is computed, not by being sent")
+    grid, spec = whole(mesh), spec_of("redistribute", t, placements, axes_of(mesh))
+    made = mark_sharding_with_gradients(t.shown, grid, spec)
+    dims = dims_over("redistribute", made, grid, spec)
+    if dims is not None:
+        marks.remember(made, sharding_over(made, grid, dims))
+    return DistributedTensor(made).on(mesh, placements)
+
+
+def _found(t: XLAShardedTensor) -> tuple[Placement, ...]:
+    """How a tensor lies along each axis of its mesh; where XLA decides, it is computed."""
+    plain, grid = t.global_tensor, whole(t.device_mesh)
+    lies = placement.planned(plain) if placement.is_known(plain) else placement.sharding_of(plain)
+    by_dim = [set(axes) for axes in lies.dims] if lies is not None else []
+    found: list[Placement] = []
+    for axes in axes_of(t.device_mesh):
+        one = sharding_over(plain, grid, (axes,)) if axes else None
+        parts = set(one.dims[0]) if one is not None else set()
+        dims = [dim for dim, own in enumerate(by_dim) if own & parts]
+        if dims and not parts <= by_dim[dims[0]]:
+            raise RuntimeError(
+                f"placements: XLA had this tensor of shape {list(t.shape)} lie as {t.sharding_spec}, which no "
+                "placement along an axis of the mesh says. redistribute() it, and they are what you give."
+            )
+        found.append(Shard(dims[0]) if dims else Replicate())
+    return tuple(found)
+
+
+redistribution.append(redistributed)
+found_placements.append(_found)
+
+_from_local: Any = DTensor.from_local
+
+
+def _local_or_global(
+    local_tensor: torch.Tensor, device_mesh: Any = None, placements: Any = None, **options: Any
+) -> Any:
+    mesh = device_mesh or c10d.current_mesh()
+    if mesh.device_type != "xla" or meshes.means_processes():
+        return _from_local(local_tensor, device_mesh, placements, **options)
+    if isinstance(local_tensor, DTensor):
+        raise RuntimeError("DTensor.from_local() takes a plain tensor, and this one is distributed: redistribute() it.")
+    if processes.process_count() > 1:
+        chosen = _placements("from_local", local_tensor, mesh, placements)
+        if local_tensor.requires_grad and local_tensor.device.type == "xla":
+            raise NotImplementedError(
+                "DTensor.from_local() in several processes under SPMD: the gradient of what one process has is not "
+                "that of the others, and a tensor on xla is one for all. Keep the local tensor on the CPU."
+            )
+        return DistributedTensor(_FromLocal.apply(local_tensor, mesh, chosen)).on(mesh, chosen)
+    there = local_tensor.to("xla")
+    chosen = _placements("from_local", there, mesh, placements)
+    if any(isinstance(each, Partial) for each in chosen):
+        return DistributedTensor(there.view_as(there)).on(mesh, chosen)
+    return redistributed(DistributedTensor(there), mesh, chosen)
+
+
+class _FromLocal(torch.autograd.Function):
+    """What each process has, on the host, as one tensor of all devices."""
+
+    @staticmethod
+    def forward(ctx: Any, local: torch.Tensor, mesh: DeviceMesh, placements: list[Placement]) -> torch.Tensor:
+        """The tensor of all devices; a `Partial` is summed up."""
+        ctx.on = mesh, [Replicate() if isinstance(each, Partial) else each for each in placements]
+        data, sums = local.detach().cpu(), [each for each in placements if isinstance(each, Partial)]
+        if not sums:
+            return _of_parts(data, mesh, placements)
+        moved = _side_by_side(placements)
+        stack = data.reshape(*[1] * len(sums), *data.shape)
+        _, count = _held(mesh, spec_of("from_local", stack, moved, axes_of(mesh)))
+        for dim, each in enumerate(sums):
+            neutral = _REDUCTIONS[each.reduce_op][1]
+            rest = [stack if neutral is None else torch.full_like(stack, neutral)] * (int(count[dim]) - 1)
+            stack = torch.cat([stack, *rest], dim)
+        made = _of_parts(stack, mesh, moved)
+        for each in sums:
+            made = _REDUCTIONS[each.reduce_op][0](made, 0)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        """The gradient of `local`: the part of this process, on the CPU."""
+        return own_part(redistributed(DistributedTensor(gradient), *ctx.on).global_tensor), None, None
+
+
+def _side_by_side(placements: Sequence[Placement]) -> list[Placement]:
+    """How values that are to be summed up lie beside each other, along a dimension in front for each `Partial`."""
+    count, found = sum(isinstance(each, Partial) for each in placements), list(placements)
+    place = 0
+    for axis, each in enumerate(placements):
+        if isinstance(each, Shard):
+            found[axis] = Shard(each.dim + count)
+        elif isinstance(each, Partial):
+            found[axis] = Shard(place)
+            place += 1
+    return found
+
+
+# How values of processes become one, and what one beside them is that changes nothing; `None`: they themselves.
+_REDUCTIONS: dict[str, tuple[Any, int | None]] = {
+    "sum": (torch.sum, 0),
+    "avg": (torch.mean, None),
+    "max": (torch.amax, None),
+    "min": (torch.amin, None),
+    "product": (torch.prod, 1),
+}
+
+
+def _held(mesh: DeviceMesh, spec: PartitionSpec) -> tuple[np.ndarray, np.ndarray]:
+    """Of a tensor that lies so, the first part of this process along each dimension, and how many it has there."""
+    # Each part is one element of this.
+    units = [1 if axes is None else parts_along(whole(mesh), np.ravel(axes).tolist()) for axes in spec]
+    places = shards.local_places(mark_sharding(torch.empty(units, device="xla"), whole(mesh), spec).global_tensor)
+    first = np.min([begin for begin, _ in places], axis=0, initial=max(units, default=0))
+    count = np.max([np.add(begin, size) for begin, size in places], axis=0, initial=0) - first
+    if len({begin for begin, _ in places}) != count.prod():
+        raise ValueError(f"DTensor: of a tensor that lies as {spec} this process has parts that are no block of it")
+    return first, count
+
+
+def _of_parts(local: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement]) -> torch.Tensor:
+    """In a program of several processes: what each of them has, on the CPU, as one tensor."""
+    spec = spec_of("from_local", local, placements, axes_of(mesh))
+    first, count = _held(mesh, spec)
+    if any(np.array(local.shape) % count):
+        raise ValueError(
+            f"DTensor.from_local(): of a tensor that lies as {list(placements)} this process has {count.tolist()} "
+            f"parts along each dimension; a local tensor of shape {list(local.shape)} is not made of them"
+        )
+    units = [1 if axes is None else parts_along(whole(mesh), np.ravel(axes).tolist()) for axes in spec]
+    sizes, start = (np.array(local.shape) // count * number for number in (units, first))
+    empty = torch.empty(sizes.tolist(), dtype=local.dtype, device="xla")
+    made = distributed("from_local", empty, mesh, placements).global_tensor
+    shards.load_local_shards(
+        made,
+        [
+            local[tuple(slice(b - s, b - s + n) for b, s, n in zip(begin, start.tolist(), size, strict=True))]
+            for begin, size in shards.local_places(made)
+        ],
+    )
+    return made
+
+
+def own_part(t: torch.Tensor) -> torch.Tensor:
+    """What the devices of this process have of a tensor, put together on the CPU. Waits for them.
+
+    Raises `ValueError` where that is no block of it.
+    """
+    parts = shards.local_shards(t)
+    first = [min(part.begin[dim] for part in parts) for dim in range(t.dim())]
+    size = [max(part.indices[dim].stop for part in parts) - first[dim] for dim in range(t.dim())]
+    if sum({part.begin: part.data.numel() for part in parts}.values()) != np.prod(size, dtype=int):
+        raise ValueError(
+            f"to_local(): what this process has of the tensor of shape {list(t.shape)} is no block of it; local_shards "
+            "are its parts"
+        )
+    made = torch.empty(size, dtype=t.dtype)
+    for part in parts:
+        made[tuple(slice(b.start - s, b.stop - s) for b, s in zip(part.indices, first, strict=True))] = part.data
+    return made
+
+
+class _ToLocal(torch.autograd.Function):
+    """What this process has of a distributed tensor, on the CPU."""
+
+    @staticmethod
+    def forward(ctx: Any, shown: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement]) -> torch.Tensor:
+        """The part of this process, on the CPU."""
+        ctx.on = mesh, placements
+        return own_part(shown)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        """The gradient of `shown`: those of all processes, divided as it is."""
+        return _of_parts(gradient, *ctx.on), None, None
+
+
+def _local(t: XLAShardedTensor) -> torch.Tensor:
+    if not t.requires_grad or t.device_mesh is None:
+        return own_part(t.global_tensor)
+    there = [Replicate() if isinstance(each, Partial) else each for each in t.placements]
+    made: torch.Tensor = _ToLocal.apply(t.shown, t.device_mesh, there)
+    return made
+
+
+def _constructed(function: Any, size: Any, mesh: DeviceMesh, placements: Any, **options: Any) -> DTensor:
+    requires_grad, fill = options.pop("requires_grad", False), options.pop("fill_value", None)
+    made = function(size, *(() if fill is None else (fill,)), **{**options, "device": "xla"})
+    return distributed(function.__name__, made, mesh, placements).requires_grad_(requires_grad)
+
+
+local_part.append(_local)
+DTensor.from_local = staticmethod(_local_or_global)  # type: ignore[method-assign, assignment]
+c10d.give_constructors(lambda mesh: mesh.device_type == "xla" and not meshes.means_processes(), _constructed)

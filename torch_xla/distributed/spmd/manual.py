@@ -1,0 +1,109 @@
+"""Regions in which you say what each device computes, instead of XLA."""
+
+from typing import Any
+
+import torch
+
+from ..._engine.graph.sharding import Sharding
+from ..._engine.record import manual
+from ..._engine.record.storage import value_of
+from .mesh import Mesh, PartitionSpec, get_global_mesh
+from .tensor_sharding import dims_over, sharding_over
+from .xla_sharded_tensor import XLAShardedTensor
+
+
+def enable_manual_sharding(
+    t: torch.Tensor, partition_spec: PartitionSpec, *, mesh: Mesh | None = None
+) -> XLAShardedTensor:
+    """For each device its part of `t`, divided over `mesh` (by default the global one) as `partition_spec` says.
+
+    The result is one tensor of the size of a part, of which every device has its own. What is computed from it is
+    computed by each device on what it has, until `disable_manual_sharding`: nothing is sent in between, except by
+    `torch_xla._XLAC._xla_spmd_all_reduce` and `_xla_spmd_reduce_scatter`. Other tensors take part whole. Where the mesh
+    does not divide a dimension evenly the last parts are padded with zeros. Gradients pass. To read such a tensor as
+    one value raises `RuntimeError`; its `local_shards` are the devices' values.
+
+    Raises `ValueError` where tensor, mesh and partition spec do not fit together.
+
+    >>> import torch, torch_xla.distributed.spmd as xs
+    >>> mesh, x = xs.get_1d_mesh("data"), torch.arange(8.0, device="xla").view(4, 2)
+    >>> own = xs.enable_manual_sharding(x, ("data", None), mesh=mesh)  # each device: some of the rows
+    >>> xs.disable_manual_sharding(own * 2, ("data", None), x.shape, mesh=mesh).tolist()
+    [[0.0, 2.0], [4.0, 6.0], [8.0, 10.0], [12.0, 14.0]]
+    """
+    whole = t.shown if isinstance(t, XLAShardedTensor) else t
+    chosen = _mesh("enable_manual_sharding", mesh)
+    dims = dims_over("enable_manual_sharding", whole, chosen, partition_spec)
+    if dims is None:
+        return XLAShardedTensor(whole.view_as(whole))
+    return XLAShardedTensor(_Enter.apply(whole, sharding_over(whole, chosen, dims)))
+
+
+def disable_manual_sharding(
+    t: torch.Tensor, partition_spec: PartitionSpec, full_shape: torch.Size, *, mesh: Mesh | None = None
+) -> XLAShardedTensor:
+    """The tensor of `full_shape` whose parts are what each device has of `t`, the result of a manual region.
+
+    Where several devices have the same part, as `partition_spec` says, that of the first counts: they should be equal.
+    Raises `ValueError` where `t` has not the size of a part.
+
+    >>> import torch, torch_xla.distributed.spmd as xs
+    >>> mesh, x = xs.get_1d_mesh("data"), torch.ones(2, device="xla")
+    >>> xs.disable_manual_sharding(xs.enable_manual_sharding(x, ("data",), mesh=mesh), ("data",), x.shape, mesh=mesh)
+    XLAShardedTensor(tensor([1., 1.], device='xla:0'))
+    """
+    own = t.shown if isinstance(t, XLAShardedTensor) else t
+    chosen, size = _mesh("disable_manual_sharding", mesh), tuple(full_shape)
+    dims = dims_over("disable_manual_sharding", own, chosen, partition_spec)
+    if dims is None:
+        return XLAShardedTensor(own.view_as(own))
+    sharding = sharding_over(own, chosen, dims)
+    expected = manual.size_of_part(size, sharding, value_of(own).device.target)
+    if tuple(own.shape) != expected:
+        raise ValueError(
+            f"disable_manual_sharding(): a part of {list(size)} divided as {partition_spec} over {chosen.mesh_shape} "
+            f"has the shape {list(expected)}; this tensor has {list(own.shape)}"
+        )
+    return XLAShardedTensor(_Leave.apply(own, sharding, size), chosen.mesh_shape, partition_spec)
+
+
+def _mark_manual_sharding(t: torch.Tensor) -> XLAShardedTensor:
+    """Has each device go on with its own copy of `t`, in a manual region."""
+    whole = t.global_tensor if isinstance(t, XLAShardedTensor) else t
+    if value_of(whole).device.spread is not None:
+        manual.make_manual(whole)
+    return XLAShardedTensor(whole)
+
+
+def _mesh(name: str, mesh: Mesh | None) -> Mesh:
+    found = mesh or get_global_mesh()
+    if found is None:
+        raise ValueError(f"{name}(): there is no mesh. Give mesh=, or set one by set_global_mesh(mesh)")
+    return found
+
+
+class _Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, whole: torch.Tensor, sharding: Sharding | None) -> torch.Tensor:
+        """The parts."""
+        ctx.sharding, ctx.size = sharding, tuple(whole.shape)
+        return manual.enter(whole, sharding)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        """The gradients of the parts as one; of copies their sum, for each was used by a device of its own."""
+        return manual.leave(grad_output, ctx.sharding, ctx.size, is_summed=True), None
+
+
+class _Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, own: torch.Tensor, sharding: Sharding | None, size: tuple[int, ...]) -> torch.Tensor:
+        """The whole."""
+        ctx.sharding = sharding
+        return manual.leave(own, sharding, size)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
+        """The gradient's parts. Equal copies share one: their sum is the gradient of what they were copied from."""
+        copies = manual.copies_of(ctx.sharding, grad_output.dim(), value_of(grad_output).device.target)
+        return manual.enter(grad_output / copies if copies > 1 else grad_output, ctx.sharding), None, None

@@ -1,0 +1,116 @@
+"""Sizes that change from call to call, in programs that do not: one for each of a few sizes, padded and exact."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from .._engine.export import buckets as _buckets
+from .._engine.private import torch as private
+
+# Below it a bucket saves less than it costs.
+_LEAST = 8
+
+
+def next_power_of_two(size: int) -> int:
+    """The least power of two that is not smaller than `size`, and at least 8.
+
+    >>> from torch_xla.experimental.buckets import next_power_of_two
+    >>> [next_power_of_two(size) for size in (1, 8, 9, 100)]
+    [8, 8, 16, 128]
+    """
+    return max(_LEAST, 1 << (size - 1).bit_length())
+
+
+class bucketed:  # noqa: N801 - it is called as a function is
+    """`function` with sizes that may change: it runs on arguments padded to a bucket, in one program for each bucket.
+
+    `dims` says which dimensions change, by the place of the argument: `{0: 1}`, or several as in `{0: (0, 1)}`. So does
+    a mark on an argument, `torch._dynamo.mark_dynamic(x, 1)` or `torch_xla._XLAC._xla_mark_dynamic(x, 1)`, for that
+    call and all later ones. Sizes that are equal in all calls belong together, as PyTorch's export finds them.
+    `buckets` are the sizes that there may be, ascending, or a function of a size; the next power of two without it.
+
+    The function is a module or a function of tensors without effects: traced once by `torch.export`, its weights
+    included, which may be trained. Its results are exactly those of the unpadded arguments, whatever it reduces over,
+    up to the order in which numbers are added, and so are its gradients: where an operation would see the padding, it
+    is masked, and the size itself is an argument of the program. An argument may be on the CPU: it is padded there and
+    moved. So is one on the device, by a read, unless it is a result of such a function, whose memory is padded.
+    Results are views of padded memory. What is computed from them outside is compiled for their size: so put the
+    loss into the function.
+
+    Raises `ValueError` for a size above the largest bucket and for arguments whose sizes contradict each other,
+    `NotImplementedError`, with what to do, for a function that draws random numbers or writes to buffers, and for
+    operations that are not known to be exact on padded operands. Gradients of gradients are not available.
+
+    >>> import torch, torch_xla
+    >>> from torch_xla.experimental.buckets import bucketed
+    >>> mean = bucketed(lambda x: x.mean(0), {0: 0}, buckets=(4, 16))
+    >>> mean(torch.arange(3.0)), mean(torch.arange(4.0))
+    (tensor(1., device='xla:0'), tensor(1.5000, device='xla:0'))
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        dims: Mapping[int, int | Sequence[int]] | None = None,
+        buckets: Sequence[int] | Callable[[int], int] | None = None,
+    ) -> None:
+        self._function = function
+        self._dims = {place: {dim} if isinstance(dim, int) else set(dim) for place, dim in (dims or {}).items()}
+        self._buckets = buckets
+        self._traced: dict[Any, _buckets.Traced] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        """The results for these arguments: tensors on the device, nested as the function returns them."""
+        for place, arg in enumerate(args):
+            marked = private.dynamic_dims(arg)
+            if marked:
+                self._dims.setdefault(place, set()).update(marked)
+        for place in self._dims:
+            if place >= len(args) or not isinstance(args[place], torch.Tensor):
+                raise ValueError(f"argument {place} has sizes that change, and is no tensor")
+        traced = self._traced_for(args)
+        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        counts = _sizes_of(traced, tensors)
+        bucket = _buckets.Bucket(traced, tuple(map(self._room, counts)))
+        results = _buckets.Bucketed.apply(bucket, counts, *traced.weights, *tensors)
+        return pytree.tree_unflatten(results, traced.tree)
+
+    def _traced_for(self, args: Sequence[Any]) -> _buckets.Traced:
+        training = isinstance(self._function, torch.nn.Module) and self._function.training
+        key = (training, *(self._kind(place, arg) for place, arg in enumerate(args)))
+        if key not in self._traced:
+            self._traced[key] = _buckets.trace(self._function, args, self._dims)
+        return self._traced[key]
+
+    def _kind(self, place: int, arg: Any) -> Any:
+        if not isinstance(arg, torch.Tensor):
+            return type(arg), repr(arg)
+        changing = self._dims.get(place, set())
+        return arg.dtype, tuple(None if dim in changing else size for dim, size in enumerate(arg.shape))
+
+    def _room(self, size: int) -> int:
+        if callable(self._buckets):
+            return self._buckets(size)
+        if self._buckets is None:
+            return next_power_of_two(size)
+        fitting = [bucket for bucket in sorted(self._buckets) if bucket >= size]
+        if not fitting:
+            raise ValueError(f"a size of {size} is above the largest bucket, {max(self._buckets)}")
+        return fitting[0]
+
+
+def _sizes_of(traced: _buckets.Traced, tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """What each symbol is in this call."""
+    found: dict[str, int] = {}
+    for tensor, described in zip(tensors, traced.inputs[len(traced.weights) :], strict=True):
+        for size, name in zip(tensor.shape, described.shape, strict=True):
+            if isinstance(name, int):
+                continue
+            if found.setdefault(str(name), size) != size:
+                raise ValueError(
+                    f"a tensor of shape {list(tensor.shape)} has {size} where the first call, and others of this call, "
+                    f"had equal sizes ({found[str(name)]} here)"
+                )
+    return tuple(found[symbol] for symbol in traced.symbols)
