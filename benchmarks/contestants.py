@@ -2,34 +2,22 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, TypeVar
 
 import jax
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm
 
 import torch_xla
 import torch_xla.debug.metrics as met
 from benchmarks.jax_steps import JaxInference, JaxTraining
 from benchmarks.models import WORKLOADS, Workload
+from benchmarks.steps import USUAL, Setting, Steps, prepared
 
-LR = 1e-3
 One = TypeVar("One", bound="Contestant")
-
-
-@dataclass(frozen=True)
-class Setting:
-    """How a workload is run."""
-
-    mode: str = "training"  # or "inference"
-    dtype: str = "float32"  # or "bfloat16": autocast in training, the weights' dtype in inference
-    batch: int | None = None  # how many examples; otherwise the workload's own
-
 
 # A model with fewer bytes of parameters may have most of its state packed by a replay.
 SMALL_STATE = 2 << 20
@@ -78,58 +66,10 @@ def ratio(
     return median(a / best(b) for a, *b in zip(found[one], *known, strict=True))
 
 
-class Steps:
-    """A model on some device, its batch, and a step: training with AdamW, or inference."""
-
-    def __init__(
-        self, workload: Workload, dropout: float, setting: Setting, device: torch.device, fused: bool | None = None
-    ) -> None:
-        torch.manual_seed(0)
-        self.setting = setting
-        self.dtype = getattr(torch, setting.dtype)
-        self.model, batch = prepared(workload, dropout, setting)
-        self.model = self.model.to(device)
-        self.inputs, self.targets = (tensor.to(device) for tensor in batch)
-        if setting.mode == "inference":
-            self.model.to(self.dtype)
-            self.inputs = self.inputs.to(self.dtype) if self.inputs.is_floating_point() else self.inputs
-        else:
-            self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LR, fused=fused)
-        self.forward: nn.Module = self.model
-
-    def step(self) -> Tensor:
-        """The loss, or the logits."""
-        return self.train() if self.setting.mode == "training" else self.infer()
-
-    def autocast(self) -> AbstractContextManager[None]:
-        wanted = self.dtype is not torch.float32
-        return torch.autocast(self.inputs.device.type, torch.bfloat16, enabled=wanted)
-
-    def train(self) -> Tensor:
-        """Forward, loss, backward and AdamW."""
-        with self.autocast():
-            loss = F.cross_entropy(self.forward(self.inputs), self.targets)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self.optimizer.step()
-        return loss.detach()
-
-    @torch.no_grad()
-    def infer(self) -> Tensor:
-        """The logits."""
-        return self.forward(self.inputs)
-
-
-def prepared(workload: Workload, dropout: float, setting: Setting) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
-    """The model on the CPU and a batch for it."""
-    model = workload.build(dropout).train(setting.mode == "training")
-    return model, workload.batch(setting.batch) if setting.batch else workload.batch()
-
-
 class Eager(Contestant):
     """PyTorch on the CPU, as it is."""
 
-    def __init__(self, workload: Workload, dropout: float, setting: Setting = Setting()) -> None:
+    def __init__(self, workload: Workload, dropout: float, setting: Setting = USUAL) -> None:
         self.steps = Steps(workload, dropout, setting, torch.device("cpu"))
 
     def step(self) -> None:
@@ -142,7 +82,7 @@ class Eager(Contestant):
 class Inductor(Eager):
     """PyTorch on the CPU, the model (forward and backward) compiled by inductor; the optimizer as it is."""
 
-    def __init__(self, workload: Workload, dropout: float, setting: Setting = Setting()) -> None:
+    def __init__(self, workload: Workload, dropout: float, setting: Setting = USUAL) -> None:
         super().__init__(workload, dropout, setting)
         self.steps.forward = CALLED["inductor"](self.steps.model)
 
@@ -152,7 +92,7 @@ class Ours(Contestant):
 
     fused: bool | None = None
 
-    def __init__(self, workload: Workload, dropout: float, setting: Setting = Setting()) -> None:
+    def __init__(self, workload: Workload, dropout: float, setting: Setting = USUAL) -> None:
         torch_xla.manual_seed(0)
         self.steps = Steps(workload, dropout, setting, torch.device("xla"), self.fused)
 
@@ -172,7 +112,7 @@ class Ours(Contestant):
 class OpenXla(Ours):
     """The xla device, the model compiled by `torch.compile(backend="openxla")`: two operations of a step's program."""
 
-    def __init__(self, workload: Workload, dropout: float, setting: Setting = Setting()) -> None:
+    def __init__(self, workload: Workload, dropout: float, setting: Setting = USUAL) -> None:
         super().__init__(workload, dropout, setting)
         self.steps.forward = CALLED["openxla"](self.steps.model)
 
@@ -182,7 +122,7 @@ class Replay(Ours):
 
     fused = True
 
-    def __init__(self, workload: Workload, dropout: float, setting: Setting = Setting()) -> None:
+    def __init__(self, workload: Workload, dropout: float, setting: Setting = USUAL) -> None:
         super().__init__(workload, dropout, setting)
         parameters = sum(p.nbytes for p in self.steps.model.parameters())
         if parameters < SMALL_STATE and setting.mode == "training":
@@ -199,7 +139,7 @@ class Replay(Ours):
 class Jax(Contestant):
     """The model by hand in JAX, one jitted step that is given its state to keep."""
 
-    def __init__(self, workload: Workload, dropout: float, setting: Setting = Setting()) -> None:
+    def __init__(self, workload: Workload, dropout: float, setting: Setting = USUAL) -> None:
         torch.manual_seed(0)
         name = next(name for name, known in WORKLOADS.items() if known.model == workload.model)
         model, batch = prepared(workload, dropout, setting)

@@ -8,15 +8,20 @@ from benchmarks import machine
 TITLE = "# Benchmarks"
 
 
+def section(text: str, heading: str) -> str:
+    """What stands below `heading` ("## …") in the page's text, with the heading; empty if it is not there."""
+    found = re.search(rf"^{re.escape(heading)}$.*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    return found[0] if found else ""
+
+
 def put(page: Path, heading: str, text: str) -> None:
     """Puts `text` below `heading` ("## …") of the page, in the place of what was there, or at its end."""
     before = page.read_text() if page.exists() else f"{TITLE}\n"
-    section = f"{heading}\n\n{text.strip()}\n\n"
-    found = re.search(rf"^{re.escape(heading)}$.*?(?=^## |\Z)", before, re.MULTILINE | re.DOTALL)
-    if found:
-        after = f"{before[: found.start()]}{section}{before[found.end() :]}"
+    after = f"{heading}\n\n{text.strip()}\n\n"
+    if old := section(before, heading):
+        after = before.replace(old, after)
     else:
-        after = f"{before.rstrip()}\n\n{section}"
+        after = f"{before.rstrip()}\n\n{after}"
     page.write_text(f"{after.rstrip()}\n")
 
 

@@ -2,8 +2,9 @@
 
     python -m benchmarks.readme
 
-`python -m benchmarks.everything` measures them and calls this. The day is today if the page has changed since it was
-committed, else that of the commit.
+`python -m benchmarks.everything` measures them and calls this; `python -m benchmarks.former` those of PyTorch/XLA 2.9,
+which are left out until it did. The day is today if the page has changed since it was committed, else that of the
+commit; the other package's figures have a day of their own.
 """
 
 import datetime
@@ -11,7 +12,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from benchmarks.page import table
+from benchmarks import former
+from benchmarks.page import section, table
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -26,15 +28,26 @@ def rows(page: str) -> list[list[str]]:
     lines = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
     header = next(line for line in lines if "eager, ms" in line)
     places = [header.index(column) for column in COLUMNS]
+    others = dict(re.findall(r"^\| ([^|]+) \| ([\d.]+) \|", section(page, former.HEADING), re.MULTILINE))
     found = []
     for name in SHOWN:
         line = next(line for line in lines[lines.index(header) :] if line[0].startswith(name))
-        found.append([line[0], *(line[place] for place in places)])
+        found.append([line[0], *(line[place] for place in places), *([others.get(line[0], "–")] if others else [])])
     return found
 
 
 def shown(page: str) -> str:
-    return table(["a step of training, ms", *(column.removesuffix(", ms") for column in COLUMNS)], rows(page)) + "\n"
+    """The README's table, as the page has the figures."""
+    columns = [column.removesuffix(", ms") for column in COLUMNS]
+    other = [former.COLUMN] if section(page, former.HEADING) else []
+    return table(["a step of training, ms", *columns, *other], rows(page)) + "\n"
+
+
+def told(page: str, day: str) -> str:
+    """When and on what it was measured."""
+    of_the_other = re.search(r", on (\d{4}-\d\d-\d\d)\.", section(page, former.HEADING))
+    then = f"; {former.COLUMN} on {of_the_other[1]}" if of_the_other and of_the_other[1] != day else ""
+    return f"Measured on two cores of a CPU, {day}{then}: [how, and the rest](docs/benchmarks.md).\n"
 
 
 def git(*arguments: str) -> str:
@@ -44,8 +57,8 @@ def git(*arguments: str) -> str:
 
 def main() -> None:
     day = str(datetime.date.today()) if git("status", "--porcelain") else git("log", "-1", "--format=%cs")
-    told = f"\nMeasured on two cores of a CPU, {day}: [how, and the rest](docs/benchmarks.md).\n"
-    README.write_text(PLACE.sub(lambda _: shown(PAGE.read_text()) + told, README.read_text()))
+    page = PAGE.read_text()
+    README.write_text(PLACE.sub(lambda _: f"{shown(page)}\n{told(page, day)}", README.read_text()))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The benchmarks measure what they claim to: the same models, the same steps."""
 
 import ast
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -11,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks import decode, hookless, long_run, page
+import torch_xla
+from benchmarks import decode, former, hookless, long_run, page, readme
 from benchmarks.contestants import Eager, OpenXla, Ours, Replay, Setting
 from benchmarks.decoders import DECODERS
 from benchmarks.jax_steps import JaxInference, JaxTraining
@@ -97,6 +99,29 @@ def test_a_section_of_the_page_is_replaced_and_the_others_stay(tmp_path: Path) -
     page.put(written, "## Two", "2")
     page.put(written, "## One", "uno")
     assert written.read_text() == "# Benchmarks\n\n## One\n\nuno\n\n## Two\n\n2\n"
+
+
+def test_the_readme_has_the_other_package_s_figures_once_they_were_measured() -> None:
+    before = readme.PAGE.read_text().replace(page.section(readme.PAGE.read_text(), former.HEADING), "")
+    assert former.COLUMN not in readme.shown(before)
+    title = WORKLOADS["mlp"].title
+    told = "Against torch_xla 2.9.0 with torch 2.9.0, on 2026-11-01."
+    measured = page.table(["model", "ms", "ms", ""], [[title, "7.5", "3", "1"]])
+    after = f"{before}\n{former.HEADING}\n\n{told}\n\n{measured}\n"
+    lines = readme.shown(after).splitlines()
+    assert lines[0].endswith(f"| {former.COLUMN} |")
+    assert {line.split(" | ")[0]: line.split(" | ")[-1] for line in lines}[f"| {title}"] == "7.5 |"
+    assert sum(line.endswith("| – |") for line in lines) == len(readme.SHOWN) - 1
+    assert "2026-11-02; PyTorch/XLA 2.9 on 2026-11-01:" in readme.told(after, "2026-11-02")
+
+
+@pytest.mark.slow
+def test_another_package_is_given_the_same_training() -> None:
+    # This one in the place of the other: what its process calls is in both.
+    with former.side(sys.executable, former.HERE.parent) as side:
+        assert side.package == torch_xla.__version__
+        assert side.ask("losses mlp 4") == pytest.approx(losses(Eager(WORKLOADS["mlp"], 0.0), 4), abs=1e-4)
+        assert side.ask("timed mlp 2") > 0
 
 
 @pytest.mark.slow

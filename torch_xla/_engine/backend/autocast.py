@@ -36,6 +36,8 @@ _FLOAT32 = (
     "_upsample_bicubic2d_aa", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d",
     "rms_norm", "norm.Scalar", "norm.ScalarOpt_dim",
 )  # fmt: skip
+# Of the same kind, and not in every release of PyTorch that we take.
+_FLOAT32_IF_THERE = tuple(name for name in ("linalg_matrix_sqrth",) if hasattr(torch.ops.aten, name))
 
 # As above, unless the call names a dtype.
 _FLOAT32_UNLESS_NAMED = (
@@ -62,7 +64,7 @@ def register_autocast() -> None:
     _libraries.append(library)
     for names, policy in (
         (_LOWER, _lower),
-        (_FLOAT32, _float32),
+        (_FLOAT32 + _FLOAT32_IF_THERE, _float32),
         (_FLOAT32_UNLESS_NAMED, _unless_named),
         (_WIDEST, _widest),
     ):

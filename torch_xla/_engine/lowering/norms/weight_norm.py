@@ -9,6 +9,8 @@ from ..opmath import widened
 from ..registry import lowers
 
 aten = torch.ops.aten
+# Slices without elements have the length 0; their gradient was 0 / 0 before.
+_EMPTY_SLICES_HAVE_A_GRADIENT = torch.__version__ >= (2, 15)  # type: ignore[operator]
 
 
 @lowers(aten._weight_norm_interface.default)
@@ -25,5 +27,7 @@ def weight_norm_interface_backward(
 ) -> tuple[jax.Array, jax.Array]:
     gradient, direction, length, norms = map(widened, (grad_w, saved_v, saved_g, saved_norms))
     others = without(dim % saved_v.ndim, saved_v.ndim)
-    along = jnp.sum(gradient * direction, others, keepdims=True) / norms
+    along = jnp.sum(gradient * direction, others, keepdims=True)
+    if direction.size or not _EMPTY_SLICES_HAVE_A_GRADIENT:
+        along = along / norms
     return (length / norms) * (gradient - direction * (along / norms)), along

@@ -1,0 +1,67 @@
+"""Trains the benchmarks' models with PyTorch/XLA 2.x, whose environment runs this: one answer for each line it is sent.
+
+`benchmarks.former` starts it, with a folder on the path that has the benchmarks and not this repository's package. What
+is called here is in PyTorch/XLA 2.9 and in this package alike.
+"""
+
+import json
+import sys
+import time
+from functools import cache
+
+import torch
+
+import torch_xla
+from benchmarks.models import WORKLOADS
+from benchmarks.steps import USUAL, Steps
+
+SETTLES = 6
+
+
+def step(steps: Steps) -> None:
+    """One step, which may still run afterwards; the loss lives until it is sent off."""
+    loss = steps.step()
+    torch_xla.sync()
+    del loss
+
+
+@cache
+def training(name: str) -> Steps:
+    """A model after so many steps that each is like the next."""
+    torch_xla.manual_seed(0)
+    steps = Steps(WORKLOADS[name], WORKLOADS[name].dropout, USUAL, torch.device("xla"))
+    for _ in range(SETTLES):
+        step(steps)
+    torch_xla.sync(wait=True)
+    return steps
+
+
+def timed(name: str, count: int) -> float:
+    """Milliseconds of a step, when `count` of them follow each other."""
+    steps = training(name)
+    step(steps)
+    torch_xla.sync(wait=True)
+    started = time.perf_counter()
+    for _ in range(count):
+        step(steps)
+    torch_xla.sync(wait=True)
+    return (time.perf_counter() - started) / count * 1e3
+
+
+def losses(name: str, count: int) -> list[float]:
+    """Of the first steps, without dropout."""
+    steps = Steps(WORKLOADS[name], 0.0, USUAL, torch.device("xla"))
+    return [steps.step().item() for _ in range(count)]
+
+
+def main() -> None:
+    """Says which releases these are, then answers line by line: `timed mlp 50`, `losses mlp 4`."""
+    torch.set_num_threads(int(sys.argv[1]))
+    print(json.dumps([torch_xla.__version__, torch.__version__]), flush=True)
+    for line in sys.stdin:
+        asked, name, count = line.split()
+        print(json.dumps({"timed": timed, "losses": losses}[asked](name, int(count))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
