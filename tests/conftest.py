@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support import compiler, workers
+from tests.support import compiler, limits, workers
 from torch_xla._engine.client import virtual
 from torch_xla._engine.compile import disk
 from torch_xla._engine.diagnostics.report import history
@@ -27,6 +27,7 @@ os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    limits.limit_subprocesses()
     if config.option.markexpr not in ("slow", "exhaustive"):
         compiler.be_quick()
 

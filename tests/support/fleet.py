@@ -1,9 +1,10 @@
 """Processes of one program that stay, so that many tests share the price of their start.
 
 Each runs functions of test modules that are sent to it by name, all of them the same function at a time. A fleet that
-does not answer in time is killed, and its test fails.
+does not answer in time is killed, and its test fails. If the test's process ended before, the fleet ends by itself.
 """
 
+import faulthandler
 import gc
 import importlib
 import traceback
@@ -34,7 +35,7 @@ class Fleet:
     def run(self, function: Callable[..., Any], *args: Any, seconds: float = SECONDS) -> list[Any]:
         """What `function(*args)` returned in each process, in order; raises what one raised, with its traceback."""
         for end in self.ends:
-            end.send((function.__module__, function.__qualname__, args))
+            end.send((function.__module__, function.__qualname__, args, seconds))
         answers = []
         for index, end in enumerate(self.ends):
             if not end.poll(seconds):
@@ -74,13 +75,16 @@ def _serve(index: int, ends: list[Connection], as_users: bool) -> None:
             end.close()
     while True:
         try:
-            module, name, args = own.recv()
+            module, name, args, seconds = own.recv()
         except EOFError:
             return
+        faulthandler.dump_traceback_later(seconds + 60, exit=True)
         try:
             answer: Any = True, getattr(importlib.import_module(module), name)(*args)
         except Exception:
             answer = False, traceback.format_exc()
+        finally:
+            faulthandler.cancel_dump_traceback_later()
         own.send(answer)
 
 

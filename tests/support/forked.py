@@ -6,6 +6,7 @@ starts or ends, or that set what is read when the package is imported, as the nu
 """
 
 import atexit
+import faulthandler
 import os
 import runpy
 import subprocess
@@ -46,7 +47,7 @@ def run(
     with tempfile.TemporaryDirectory() as told:
         printed, complained = Path(told, "stdout"), Path(told, "stderr")
         process = context().Process(
-            target=_main, args=(program, environment, str(folder), str(printed), str(complained)), daemon=False
+            target=_main, args=(program, environment, str(folder), str(printed), str(complained), seconds), daemon=False
         )
         process.start()
         process.join(seconds)
@@ -57,11 +58,14 @@ def run(
         return subprocess.CompletedProcess(program, process.exitcode, printed.read_text(), complained.read_text())
 
 
-def _main(program: str, environment: dict[str, str], folder: str, printed: str, complained: str) -> None:
+def _main(
+    program: str, environment: dict[str, str], folder: str, printed: str, complained: str, seconds: float
+) -> None:
     for number, path in ((1, printed), (2, complained)):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, number)
         os.close(file)
+    faulthandler.dump_traceback_later(seconds + 60, exit=True)  # if the test's process is gone
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)

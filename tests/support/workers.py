@@ -4,6 +4,7 @@ from functools import cache
 from pathlib import Path
 
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 
 class Shared(LoadFileScheduling):
@@ -15,6 +16,22 @@ class Shared(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         return _unit(self.config.rootpath / file, file)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """The test in which a worker ended, if it did; what it had still to do goes to others, without that test.
+
+        xdist would have them run it, too, and end one by one.
+        """
+        units = self.assigned_work.pop(node)
+        left = [(unit, test) for unit in units.values() for test, done in unit.items() if not done]
+        if not left:
+            return None
+        unit, culprit = left[0]
+        unit[culprit] = True
+        self.workqueue.update({scope: unit for scope, unit in units.items() if not all(unit.values())})
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return culprit
 
 
 @cache

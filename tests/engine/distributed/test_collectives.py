@@ -135,7 +135,7 @@ def everything() -> list[str]:
     "count", [*(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3)), pytest.param(4, marks=pytest.mark.exhaustive)]
 )
 def test_all_of_them_are_those_of_numpy_for_several_numbers_of_processes_and_every_dtype(count: int) -> None:
-    assert fleet_of(count, as_users=count == 2).run(everything, seconds=900) == [[]] * count
+    assert fleet_of(count, as_users=count == 2).run(everything, seconds=700) == [[]] * count
 
 
 def reduce_large_ones() -> list[str]:
@@ -161,7 +161,7 @@ def reduce_large_ones() -> list[str]:
     "count", [*(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4)), pytest.param(2, marks=pytest.mark.exhaustive)]
 )
 def test_large_arrays_are_reduced_as_by_numpy(count: int) -> None:
-    assert fleet_of(count).run(reduce_large_ones, seconds=900) == [[]] * count
+    assert fleet_of(count).run(reduce_large_ones, seconds=700) == [[]] * count
 
 
 def of_usual_dtypes() -> list[str]:
@@ -171,7 +171,7 @@ def of_usual_dtypes() -> list[str]:
 
 @pytest.mark.slow
 def test_all_of_them_are_those_of_numpy_for_eight_processes() -> None:
-    assert fleet_of(8).run(of_usual_dtypes, seconds=900) == [[]] * 8
+    assert fleet_of(8).run(of_usual_dtypes, seconds=700) == [[]] * 8
 
 
 def what_nobody_reads() -> list[float]:
