@@ -49,7 +49,7 @@ def run_file(arguments: argparse.Namespace, name: str) -> Results:
         if not results.tests:
             worker = Worker.start(arguments.folder, name, "cpu")
             results.tests = worker.tests
-        some = [test for test in results.tests if zlib.crc32(test.encode()) % arguments.every == 0]
+        some = [test for test in results.tests if zlib.crc32((arguments.seed + test).encode()) % arguments.every == 0]
         some = [test for test in some if re.search(arguments.keyword, f"{name}.{test}")]
         run(arguments.folder, name, "cpu", [test for test in some if test not in cpu], 300, cpu.__setitem__, worker)
         results.keep()
@@ -76,6 +76,7 @@ def main() -> int:
     )
     parser.add_argument("-k", dest="keyword", default="", metavar="PATTERN", help="only tests whose name matches")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="one test of N, chosen by its name")
+    parser.add_argument("--seed", default="", metavar="TEXT", help="another text, other tests of N")
     parser.add_argument("--beside", action="store_true", help="on the CPU beside this package, instead of xla")
     parser.add_argument("--failed", action="store_true", help="only what failed on xla (beside) last time")
     parser.add_argument("--missing", action="store_true", help="only what was not yet run on xla (beside)")

@@ -81,7 +81,7 @@ def _versions(every: Sequence[Results]) -> str:
     sampled = [r for r in every if r.devices["cpu"] and len(r.devices["cpu"]) < len(r.tests)]
     text = f"PyTorch {version('torch').partition('+')[0]} and JAX {version('jax')} on the CPU, tests of PyTorch 2.6.\n"
     if sampled:
-        text += "Of a long file a part was run: one test of n, by the checksum of its name (`--every`).\n"
+        text += "Of a long file a part was run: one test of n, by the checksum of its name (`--every`, `--seed`).\n"
     text += "`of` counts those that were run on `xla` and are meant for it; of several files only the first were.\n"
     return text + "\n"
 

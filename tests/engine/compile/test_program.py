@@ -15,6 +15,7 @@ from torch_xla._engine.compile.executable_key import key_of
 from torch_xla._engine.compile.program import Program
 from torch_xla._engine.graph.graph import Graph, cut, decode
 from torch_xla._engine.metrics import counters
+from torch_xla._engine.private import contexts
 from torch_xla._engine.record import pending
 from torch_xla._engine.record.device import device_for
 
@@ -117,7 +118,7 @@ def test_a_failed_compilation_leaves_what_was_there(monkeypatch: pytest.MonkeyPa
     program = program_of(scaled(2.0, 5.0))
     run(program, 2.0, 5.0)
 
-    def fails(*_: Any) -> Any:
+    def fails(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no room")
 
     with monkeypatch.context() as patched:
@@ -150,3 +151,16 @@ def test_what_is_looked_at_on_the_host_is_told_by_its_place() -> None:
     assert whole.outputs[output] == whole.operations[operation].first_output
     assert whole.operations[operation].plan.effect is not None
     assert program_of(scaled(1.0)).reports == ()
+
+
+def test_small_programs_are_lowered_in_one_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    make = contexts.private.module_context
+    monkeypatch.setattr(contexts, "_kept", contexts._Kept())
+    monkeypatch.setattr(contexts.private, "module_context", lambda: made.append(1) or make())
+    several = [(2.0,), (2.0, 3.0), (2.0, 3.0, 4.0)]
+    for numbers in several:
+        assert run(program_of(scaled(*numbers)), *numbers)[0] == 3 * np.prod(numbers)
+    assert len(made) == 1
+    program_of(scaled(2.0)).lowered((2.0,))  # what somebody may keep has its own
+    assert len(made) == 2

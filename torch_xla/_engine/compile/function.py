@@ -1,6 +1,7 @@
 """A graph as a JAX function, and that function lowered: some of the graph's numbers are baked in, others arguments."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from ..lowering import replicas
 from ..lowering.call import NeedsStaticNumber
 from ..lowering.manual import Manual, lower_on_devices
 from ..lowering.sharding import carried, constrain, from_jax, to_jax
+from ..private import contexts
 from ..private import jax as private
 from ..uninterrupted import uncollected
 from . import replicated
@@ -40,6 +42,9 @@ def options_for(target: Target) -> dict[str, Any] | None:
     apart = _APART.get(target.platform, {}) if target.axis is not None else {}
     return {**_OPTIONS.get(target.platform, {}), **apart, **compiler_options.chosen()} or None
 
+
+# A program of so few operations is lowered in a context that others before it were lowered in.
+_FEW = 100
 
 # Of an error: the plan that cannot be compiled, and why.
 _CULPRIT = "_culprit_of_torch_xla"
@@ -118,9 +123,14 @@ def results_of(executable: Any, signature: Signature, target: Target) -> list[Sh
 
 
 @uncollected
-def lowered(graph: Graph, key: Key, numbers: Sequence[float | int], origins: Origins) -> Any:
+def lowered(
+    graph: Graph, key: Key, numbers: Sequence[float | int], origins: Origins, compiled_at_once: bool = False
+) -> Any:
     """The graph lowered as its `key` says, with those of the `numbers` baked in that are no arguments: its executable
-    has its `signature`."""
+    has its `signature`.
+
+    `compiled_at_once` promises that this thread compiles it now, and nobody keeps it.
+    """
     target = key.target
     floats, ints = by_type(graph, key.arguments)
     with jax.enable_x64(True), private.located(None, ()), replicas.lowering_for(target):
@@ -134,7 +144,11 @@ def lowered(graph: Graph, key: Key, numbers: Sequence[float | int], origins: Ori
         jitted = jax.jit(
             function, donate_argnums=key.donated, keep_unused=True, compiler_options=options, out_shardings=given
         )
-        return jitted.trace(*described).lower()
+        traced = jitted.trace(*described)
+        # On other platforms programs hold more than JAX's own dialects.
+        is_small = target.is_host and target.mesh is None and len(graph.operations) <= _FEW
+        with contexts.kept() if is_small and compiled_at_once else nullcontext():
+            return traced.lower()
 
 
 def as_function(

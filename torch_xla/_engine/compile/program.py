@@ -395,7 +395,7 @@ class Program:
     def _lowered_with_fewest_arguments(self, packed: bytes, numbers: Sequence[float | int]) -> Any:
         while True:
             try:
-                return self._lower(numbers, self._executable_key(packed))
+                return self._lower(numbers, self._executable_key(packed), compiled_at_once=True)
             except MustBake as error:
                 self._must_bake.update(error.numbers)
                 self._set_promoted(self._promoted)
@@ -423,8 +423,8 @@ class Program:
         floats, ints = function.by_type(self.graph, arguments)
         self._promoted, self._floats, self._ints = arguments, floats, ints
 
-    def _lower(self, numbers: Sequence[float | int], key: Key) -> Any:
-        return function.lowered(self.graph, key, numbers, self.origins)
+    def _lower(self, numbers: Sequence[float | int], key: Key, compiled_at_once: bool = False) -> Any:
+        return function.lowered(self.graph, key, numbers, self.origins, compiled_at_once)
 
 
 def _without(packed: bytes, arguments: Sequence[int]) -> bytes:

@@ -12,7 +12,7 @@ from ...errors import CompilationRefused
 from ...metrics import events, lines
 from ...metrics.events import Cause, Compilation
 from ...metrics.lines import Line
-from .differences import Difference, Kind, Known, differences, is_part, similarity
+from .differences import Difference, Kind, Known, differences, in_common, is_part, similarity
 from .keepers import keepers
 
 # So many programs are kept to compare with, if they have so few operations in all.
@@ -152,14 +152,14 @@ def _is_comparable(old: Known, new: Known) -> bool:
 
 def _shares_lines(old: Known, new: Known) -> bool:
     """Whether both come from the same part of the user's program: they share most of the lines of the smaller one."""
-    one, other = set(old.lines), set(new.lines)
-    return 2 * len(one & other) >= min(len(one), len(other)) and bool(old.operators & new.operators)
+    one, other = old.known_lines, new.known_lines
+    return 2 * len(one & other) >= min(len(one), len(other)) and not old.operators.keys().isdisjoint(new.operators)
 
 
 def _shares_operations(old: Known, new: Known) -> bool:
     """Whether most of the smaller one is in the other: other lines may come to the program that these lines made."""
     size = min(len(old.graph.operations), len(new.graph.operations))
-    shared = sum((old.plans & new.plans).values())
+    shared = in_common(old.plans, new.plans)
     return (size >= _FEW and shared == size) or (size >= _MANY and 4 * shared >= 3 * size)
 
 

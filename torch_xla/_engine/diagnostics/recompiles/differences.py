@@ -110,9 +110,19 @@ class Known:
         return Counter(operation.plan for operation in self.graph.operations)
 
     @cached_property
+    def in_order(self) -> tuple[Any, ...]:
+        """The operators, one after the other."""
+        return tuple(operation.plan.op for operation in self.graph.operations)
+
+    @cached_property
+    def known_lines(self) -> frozenset[Line | None]:
+        """The user's lines that it came from."""
+        return frozenset(self.lines)
+
+    @cached_property
     def operators(self) -> Counter[Any]:
         """How often each operator does, whatever its operands."""
-        return Counter(operation.plan.op for operation in self.graph.operations)
+        return Counter(self.in_order)
 
     def line(self, index: int) -> Line | None:
         """The user's line of the operation with this index."""
@@ -149,14 +159,18 @@ class Known:
 
 def similarity(one: Known, other: Known) -> float:
     """From 0 to 1: how much two programs have in common. Equal operations count more than those that are only alike."""
-    before, after = one.graph.operations, other.graph.operations
-    size = max(len(before), len(after))
+    size = max(len(one.in_order), len(other.in_order))
     if not size:
         return 1.0
-    alike = sum((one.operators & other.operators).values())
-    equal = sum((one.plans & other.plans).values()) if alike else 0
-    in_order = alike == size and all(a.plan.op == b.plan.op for a, b in zip(before, after, strict=True))
+    in_order = one.in_order == other.in_order
+    alike = size if in_order else in_common(one.operators, other.operators)
+    equal = in_common(one.plans, other.plans) if alike else 0
     return (alike / size + equal / size + 2 * in_order) / 4
+
+
+def in_common(one: Counter[Any], other: Counter[Any]) -> int:
+    """How many elements two programs share, each as often as in both."""
+    return sum([min(count, other[each]) for each, count in one.items() if each in other])
 
 
 def is_part(part: Known, whole: Known) -> bool:
