@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.buffers import Buffer
 from torch_xla._engine.graph.effect import CALLBACK
 from torch_xla._engine.graph.graph import cut, decode, needed, needed_in_order, slots_of, walk
 from torch_xla._engine.graph.plan import Plan
@@ -24,7 +25,7 @@ def tapes(draw: Any) -> Tape:
     for _ in range(draw(st.integers(1, 10))):
         if not tape.values or draw(st.integers(0, 3)) == 0:
             value = Value(SCALAR, None, None, -1)
-            value.buffer = object()
+            value.buffer = Buffer()
             tape.enter(value)
             continue
         operands = draw(st.lists(st.integers(0, len(tape.values) - 1), max_size=3))
@@ -96,7 +97,7 @@ def test_equal_graphs_have_equal_codes_and_others_do_not() -> None:
         tape = Tape()
         for _ in range(2):
             value = Value(SCALAR, None, None, -1)
-            value.buffer = object()
+            value.buffer = Buffer()
             tape.enter(value)
         tape.append(plan, operands, None)
         inputs, operations, _ = decode(tape.code)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.buffers import Buffer
 from torch_xla._engine.graph.graph import cut, decode
 from torch_xla._engine.graph.plan import Plan
 from torch_xla._engine.graph.spec import spec_of
@@ -31,7 +32,7 @@ def test_a_graph_that_is_not_well_formed_is_named(change: dict[str, Any], compla
     tape = Tape()
     for spec in (row, SCALAR):
         value = Value(spec, None, None, -1)
-        value.buffer = object()
+        value.buffer = Buffer()
         tape.enter(value)
     tape.append(Plan("first", ((), {}), (row,), (float,), (SCALAR,)), (0,), None, (1.0,))
     second = Plan("second", ((), {}), (SCALAR, SCALAR), (float,), (SCALAR,), draws=1)

@@ -1,6 +1,9 @@
 """Views read and written as JAX arrays show and change what PyTorch shows and changes, whatever the dtype."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import accumulate
+from math import prod
 from typing import Any
 
 import jax
@@ -153,6 +156,22 @@ def test_a_write_of_a_region_updates_the_array_in_place() -> None:
     there = jax.jit(lambda a, v, o: write_view(a, v, base, at_start(rows), o), donate_argnums=0)
     text = there.lower(jnp.zeros((64, 32)), jnp.ones((8, 32)), 320).compile().as_text()
     assert "dynamic-update-slice" in text and "scatter" not in text and "copy(" not in text
+
+
+def test_a_bucket_is_filled_in_place_whatever_shapes_lie_in_it() -> None:
+    sizes = [(32, 48), (48,), (64, 48), (48,), (16, 96)]
+    bucket = Geometry.contiguous((sum(prod(size) for size in sizes),))
+    starts = accumulate((prod(size) for size in sizes), initial=0)
+    views = [replace(Geometry.contiguous(size), offset=start) for size, start in zip(sizes, starts, strict=False)]
+
+    def fill(array: jax.Array, values: list[jax.Array]) -> jax.Array:
+        for view, value in zip(views, values, strict=True):
+            array = write_view(array, jnp.tanh(value), bucket, view)
+        return array
+
+    values = [jnp.ones(size) for size in sizes]
+    text = jax.jit(fill, donate_argnums=0).lower(jnp.zeros(bucket.size), values).compile().as_text()
+    assert "dynamic-update-slice" in text and "copy(" not in text
 
 
 @pytest.mark.parametrize("theirs", dtypes.TO_JAX, ids=str)

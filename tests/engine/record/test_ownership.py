@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.buffers import Buffer
 from torch_xla._engine.graph.graph import Cut, Graph, Operation
 from torch_xla._engine.graph.plan import Plan
 from torch_xla._engine.graph.spec import contiguous_stride, spec_of
@@ -72,7 +73,7 @@ def test_a_donor_counts_as_held_by_nobody(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(donors, "marked", False)
     values = [value(), value(), value()]
     kept = values[:2]
-    values[0].buffer = object()
+    values[0].buffer = Buffer()
     assert ownership.held_at_end(values) == (bytes([1, 1, 0]), ())
     assert donors.mark(values[0], True)
     assert ownership.held_at_end(values) == (bytes([0, 1, 0]), (0,))

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.buffers import Buffer
 from torch_xla._engine.graph.effect import CALLBACK, CHECK
 from torch_xla._engine.graph.graph import Operation, decode, effective, needed_in_order
 from torch_xla._engine.graph.plan import Plan
@@ -21,7 +22,7 @@ def tape_of(*operations: tuple[Sequence[int], Any, Any]) -> Tape:
     """One input, and for each operation its operands, its result and its effect."""
     tape = Tape()
     value = Value(FLOAT, None, None, -1)
-    value.buffer = object()
+    value.buffer = Buffer()
     tape.enter(value)
     for nth, (operands, result, effect) in enumerate(operations):
         specs = tuple(tape.values[slot].spec for slot in operands)

@@ -101,6 +101,15 @@ def test_a_view_of_a_contiguous_base_takes_the_fewest_steps() -> None:
     assert solved(qkv, heads) == (Reshape, Slice, Transpose)
 
 
+def test_a_stretch_of_a_flat_base_is_sliced_before_it_is_reshaped() -> None:
+    flat = counting(96)  # rows of 6, of 12 and of 4 fit, and begin where the views do
+    assert solved(flat, flat[24:48].view(4, 6)) == (Slice, Reshape)
+    assert solved(flat, flat[24:48].view(2, 2, 6)) == (Slice, Reshape)
+    assert solved(flat, flat[24:48].view(4, 6).t()) == (Slice, Reshape, Transpose)
+    assert solved(flat, flat[24:48]) == (Slice,)
+    assert solved(flat, flat.view(16, 6)) == (Reshape,)
+
+
 def test_repeated_dimensions_are_one_broadcast() -> None:
     row, column = counting(1, 6), counting(4, 1)
     assert solved(row, row.expand(3, 6)) == solved(column, column.expand(4, 5)) == (Broadcast,)

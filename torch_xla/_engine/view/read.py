@@ -23,6 +23,8 @@ def steps_between(base: Geometry, view: Geometry, *, unit_steps: bool) -> tuple[
         return _read_nothing(base, view)
     if view.extent > base.numel:
         raise ValueError(f"{view} reaches past the end of a storage of {base.numel} elements")
+    if len(base.size) == 1 and view.numel < base.numel and view.is_dense():
+        return _read_stretch(base, view)
     dims = moving_dims(view)
     spans = spans_of(dims)
     if not is_nested(dims, spans):
@@ -85,6 +87,18 @@ def _read_nothing(base: Geometry, view: Geometry) -> tuple[Step, ...]:
         return (Reshape(view.size),)
     flat = base.numel
     return (Reshape((flat,)), Slice((0,), (0,), (1,)), Reshape(view.size))
+
+
+def _read_stretch(base: Geometry, view: Geometry) -> tuple[Step, ...]:
+    """Slices a flat base before anything is reshaped: XLA writes one parameter after the other into a bucket in place,
+    but copies the bucket wherever it changes between a flat array and one of rows that happen to fit."""
+    chain = _Chain(base.size)
+    end = view.offset + view.numel
+    chain.slice([Axis(base.numel, view.offset, end, 1, 0)])
+    order = view.memory_order()
+    chain.reshape(tuple([view.size[dim] for dim in order]))
+    chain.transpose(tuple(sorted(range(len(order)), key=order.__getitem__)))
+    return tuple(chain.steps)
 
 
 def _gather(base: Geometry, view: Geometry) -> tuple[Step, ...]:
