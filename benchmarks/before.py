@@ -24,6 +24,8 @@ ROOT = Path(__file__).parents[1]
 # What is measured, by the name that `--only` takes, with its unit.
 ROWS = {
     "add": ("`a + b`, recorded", "µs"),
+    "new": ("four operations on a tensor of a new size and the sum read, by the clock of the thread", "ms"),
+    "new_everywhere": ("the same by the clock of the process, XLA's threads with it", "ms"),
     "record": ("a training step of the encoder, recorded", "ms"),
     "encoder": ("a training step of the encoder", "ms"),
     "gpt2_like": ("a training step of the GPT-2-like model", "ms"),

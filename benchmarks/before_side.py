@@ -3,7 +3,9 @@
 `benchmarks.before` runs this file, by its path, for each of the two sides.
 """
 
+import itertools
 import json
+import logging
 import resource
 import sys
 import time
@@ -17,6 +19,7 @@ from benchmarks.contestants import Ours, Replay
 from benchmarks.models import WORKLOADS
 
 ADDITIONS, STEPS = 3000, 10
+sizes = itertools.count(100)
 
 
 @cache
@@ -39,6 +42,18 @@ def add() -> float:
     took = time.perf_counter() - start
     torch_xla.sync()
     return took / ADDITIONS * 1e6
+
+
+def new(clock: Callable[[], float]) -> float:
+    """Milliseconds for programs of a few operations that were never seen, from the first call to the value."""
+    logging.getLogger("torch_xla.recompiles").setLevel(logging.ERROR)  # that they are new is meant
+    took = []
+    for _ in range(STEPS):
+        x = torch.ones(next(sizes)).to("xla")
+        start = clock()
+        ((x + 1) * x).sigmoid().sum().item()
+        took.append(clock() - start)
+    return sorted(took)[STEPS // 2] * 1e3
 
 
 def record() -> float:
@@ -101,6 +116,8 @@ def memory() -> float:
 
 MEASURES: dict[str, Callable[[], float]] = {
     "add": add,
+    "new": lambda: new(time.thread_time),
+    "new_everywhere": lambda: new(time.process_time),
     "record": record,
     "encoder": lambda: steps("encoder"),
     "gpt2_like": lambda: steps("gpt2_like"),
