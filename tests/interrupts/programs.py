@@ -5,6 +5,7 @@ operation is done or it is not; so after any interrupt the tensors hold what the
 """
 
 import copy
+import gc
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ from torch_xla._engine.metrics import counters
 from torch_xla._engine.modes import packing
 from torch_xla._engine.record.schedule import clear_schedules
 from torch_xla.core.xla_builder import call_jax
-from torch_xla.experimental import eager_mode_context
+from torch_xla.experimental import eager_mode, eager_mode_context, is_eager_mode
 
 
 class Wrong(Exception):
@@ -131,6 +132,11 @@ class Eager(Counting):
         with eager_mode_context(True):
             super().step()
 
+    def check(self) -> None:
+        """Raises `Wrong` if the mode has stayed on, too."""
+        super().check()
+        _recorded_again()
+
 
 class EagerTraining(Training):
     """Training in eager mode."""
@@ -139,6 +145,19 @@ class EagerTraining(Training):
         """A step, operation by operation."""
         with eager_mode_context(True):
             return super().step()
+
+    def check(self) -> None:
+        """Raises `Wrong` if the mode has stayed on, too."""
+        super().check()
+        _recorded_again()
+
+
+def _recorded_again() -> None:
+    if is_eager_mode():
+        gc.collect()  # where the interrupt came in front of the block's end, that is when its frame goes
+    if is_eager_mode():
+        eager_mode(False)
+        raise Wrong("eager mode has stayed on")
 
 
 class Compiling(Counting):

@@ -1,26 +1,17 @@
 """A slice of `python -m tests.interrupts`."""
 
 import random
-from collections.abc import Iterator
 
 import pytest
 
 from tests.interrupts.check import interrupted
 from tests.interrupts.programs import PROGRAMS
-from torch_xla.experimental import eager_mode
 
 # These are compiled at each step, by XLA or by Dynamo, or take long to compile.
 SLOW = {"compiling", "torch.compile", "stages", "callbacks", "collectives", "ordinals"}
 
 # Its threads take turns at the interpreter, which costs a tenth of a second on a busy machine.
 COUNTS = {"threads": 100}
-
-
-@pytest.fixture(autouse=True)
-def recorded_again() -> Iterator[None]:
-    """An interrupt at the first instruction of `__exit__` leaves any mode of Python's on."""
-    yield
-    eager_mode(False)
 
 
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in SLOW])

@@ -44,12 +44,8 @@ def eager_mode_context(enable: bool) -> Iterator[None]:
     ...     torch_xla.experimental.is_eager_mode()
     True
     """
-    before = eager.is_on()
-    try:
-        eager.switch(enable)
+    with eager.switched(enable):
         yield
-    finally:
-        eager.switch(before)
 
 
 def compile(

@@ -1,9 +1,13 @@
 """Eager mode: every operation runs when it is called, right and cached; functions under `compile` do not."""
 
+import contextlib
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dis import opname
+from types import FrameType
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +17,9 @@ from torch import nn
 import torch_xla
 import torch_xla.debug.metrics as met
 from tests.support import costs
+from torch_xla._engine.dispatch import kernels
+from torch_xla._engine.modes import eager as modes
+from torch_xla.experimental import eager as documented
 from torch_xla.experimental import eager_mode, eager_mode_context, is_eager_mode
 
 
@@ -169,6 +176,61 @@ def test_the_context_turns_it_on_and_off() -> None:
             assert is_eager_mode()
         assert not is_eager_mode()
     assert is_eager_mode()
+
+
+class Interrupting:
+    """Raises `KeyboardInterrupt` at the place with a certain number, counted from 0, where Python may raise one.
+
+    That is where a function of these files begins or goes on, and behind a call.
+    """
+
+    FILES = (kernels.__file__, modes.__file__, documented.__file__, contextlib.__file__)
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self, frame: FrameType, kind: str, _: object) -> Any:
+        if frame.f_code.co_filename not in self.FILES:
+            return None
+        frame.f_trace_opcodes = True
+        is_behind_a_call = True  # or at the beginning
+
+        def look(frame: FrameType, kind: str, _: object) -> Any:
+            nonlocal is_behind_a_call
+            if kind in ("call", "opcode"):
+                if is_behind_a_call:
+                    self._raise_at_last()
+                is_behind_a_call = opname[frame.f_code.co_code[frame.f_lasti]].startswith("CALL")
+            return look
+
+        return look(frame, kind, None)
+
+    def _raise_at_last(self) -> None:
+        self.left -= 1
+        if self.left == -1:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_context_leaves_no_mode_on_wherever_it_is_interrupted(before: bool) -> None:
+    x = torch.arange(3.0).to("xla")
+    eager_mode(before)
+    places = 0
+    while True:
+        tracer = sys.gettrace()
+        sys.settrace(Interrupting(places))
+        try:
+            with eager_mode_context(not before):
+                pass
+        except KeyboardInterrupt:
+            places += 1
+        else:
+            break
+        finally:
+            sys.settrace(tracer)
+        assert is_eager_mode() == before, places
+        assert is_pending(x + 1) == (not before)
+    assert places > 15
 
 
 def test_what_was_recorded_before_is_started() -> None:

@@ -4,7 +4,8 @@ This is the hot path: a step of a small model passes here a thousand times. What
 operator, geometry of the operands and static arguments (`planning`), and found again by one dictionary look-up.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -40,9 +41,22 @@ _look: Callable[[Plan, planning.Call], None] | None = None
 
 def run_at_once(run: Callable[[planning.Entry, Operator, Any, Any, planning.Call], Any] | None) -> None:
     """Calls `run` in the place of `record_call` with every call that has operands from now on; `None` ends that."""
-    global _run_now
-    _run_now = run
+    global _longest, _run_now
+    _longest, _run_now = -1, run
     _choose_way()
+
+
+@contextmanager
+def as_now() -> Iterator[None]:
+    """A block after which operations run when they are called, or do not, as before it: however it is left."""
+    global _longest, _run_now
+    run = _run_now
+    try:
+        yield
+    finally:
+        # By stores: where a function begins there may be an interrupt. One behind them leaves the longer way on.
+        _longest, _run_now = -1, run
+        _choose_way()
 
 
 def runs_at_once() -> bool:

@@ -6,6 +6,8 @@ has written to.
 """
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -26,7 +28,6 @@ from ..uninterrupted import stores
 # Writing over so many bytes saves more than it costs to find out that nobody else holds them.
 _WORTH_TAKING = 1 << 16
 
-_is_on = False
 # An operation is being run; others came in the middle of it, from finalizers. Both under the lock.
 _is_running = _is_joined = False
 _compiles = metrics.counter("UncachedCompile")
@@ -36,18 +37,28 @@ _compiling = metrics.metric("EagerOpCompileTime")
 
 def is_on() -> bool:
     """Whether operations run when they are called; not inside a region."""
-    return _is_on
+    return kernels.runs_at_once()
 
 
 def switch(on: bool) -> None:
     """Turns eager mode on or off. What is recorded when it is turned on is started."""
-    global _is_on
-    was_on, _is_on = _is_on, on
+    was_on = is_on()
     kernels.run_at_once(_run if on else None)
     if on and not was_on:
         # Last: it may be interrupted, and then the next operation starts what is left.
-        for device in existing_devices():
-            sync_device(device)
+        _start_what_is_recorded()
+
+
+@contextmanager
+def switched(on: bool) -> Iterator[None]:
+    """A `with` block in which eager mode is on, or off."""
+    try:
+        with kernels.as_now():
+            switch(on)
+            yield
+    finally:
+        if is_on() and not on:
+            _start_what_is_recorded()
 
 
 def _run(entry: Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Any:
@@ -80,7 +91,7 @@ def _run(entry: Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[s
     if left is not None:
         left.run(learns=not is_joined)
     if is_joined:
-        _run_joined()
+        _start_what_is_recorded()
     took = time.perf_counter_ns() - start
     _executing.add(took)
     if _compiles.value != compiled:
@@ -88,7 +99,7 @@ def _run(entry: Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[s
     return made
 
 
-def _run_joined() -> None:
+def _start_what_is_recorded() -> None:
     for device in existing_devices():
         sync_device(device)
 
