@@ -132,3 +132,31 @@ def test_a_finalizer_that_reads_moves_no_value_into_another_storage(
         gc.enable()
     sync_device(device)
     assert x.cpu().equal(X * 6) and lies(x) == ROWS and five.cpu().equal(X * 5)
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_several_processes_move_nothing_that_is_garbage(
+    device: Device, is_held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may have collected it, and moves nothing."""
+    moved: list[Sharding | None] = []
+    move = marks.moved
+    monkeypatch.setattr(marks, "moved", lambda value, sharding: (moved.append(sharding), move(value, sharding))[1])
+    x = on(device, X, ROWS)
+    marks.remember(x, ROWS)
+    x.untyped_storage().value = value_of(on(device, X, COLUMNS))  # type: ignore[attr-defined]
+    cycle: list[object] = [x]
+    cycle.append(cycle)
+    gc.disable()
+    try:
+        if not is_held:
+            del x
+        del cycle
+        marks._keep_alike(device)
+    finally:
+        gc.enable()
+    assert moved == [ROWS] * is_held and len(device.marks) == is_held
+    if is_held:
+        assert lies(x) == ROWS and x.cpu().equal(X)
+        marks._keep_alike(device)  # it lies right now
+        assert moved == [ROWS]

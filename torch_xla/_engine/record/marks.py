@@ -79,12 +79,21 @@ class _Written(NamedTuple):
     storage: Any
 
 
+class _Astray(NamedTuple):
+    """A marked storage whose value is computed, and lies otherwise."""
+
+    mark: Mark
+    storage: Any
+
+
 def keep(device: Device) -> None:
     """Divides as marked what was written to marked storages on the tape of `device`, or lies otherwise."""
     if device.spread is not None and len(device.spread.processes) > 1:
         _keep_alike(device)
         return
-    for _, mark, storage in _written(device):
+    written, astray = _found(device)
+    _move(astray)
+    for _, mark, storage in written:
         storage.value = value = constrained(storage.value, mark.sharding)
         _settle(mark, value)
 
@@ -98,37 +107,39 @@ def _keep_alike(device: Device) -> None:
     """`keep`, of the same values in all processes, whichever of them have collected a storage.
 
     If all that is written was divided at the end of an equal tape, that is divided: so it is whatever of it is garbage.
-    If not, garbage is collected first.
+    If not, garbage is collected first; and before what is computed is moved.
     """
-    values, code, written = _written_now(device)
+    values, code, written, astray = _found_now(device)
     usual = _divided.get(code, ())
-    if not {(slot, mark.sharding) for slot, mark, _ in written}.issubset(usual):
-        del written  # which holds them
+    if astray or not {(slot, mark.sharding) for slot, mark, _ in written}.issubset(usual):
+        del written, astray  # which hold them
         gc.collect()
-        values, code, written = _written_now(device)
+        values, code, written, astray = _found_now(device)
         usual = (*dict.fromkeys([*_divided.get(code, ()), *((slot, mark.sharding) for slot, mark, _ in written)]),)
     _divided.pop(code, None)
     _divided[code] = usual  # the last of all: the first leaves
     if len(_divided) > _MOST:
         del _divided[next(iter(_divided))]
+    _move(astray)
     made = {(slot, sharding): constrained(values[slot], sharding) for slot, sharding in usual}
     for slot, mark, storage in written:
         storage.value = value = made[slot, mark.sharding]
         _settle(mark, value)
 
 
-def _written_now(device: Device) -> tuple[list[Value], tuple[Any, ...], list[_Written]]:
+def _found_now(device: Device) -> tuple[list[Value], tuple[Any, ...], list[_Written], list[_Astray]]:
     """Of one tape of `device`: a finalizer may have it evaluated at any time, and then slots are others."""
     while True:
-        tape, written = device.tape, _written(device)
+        tape, (written, astray) = device.tape, _found(device)
         code = (*tape.code,)
         if tape is device.tape:
-            return tape.values, code, written
+            return tape.values, code, written, astray
 
 
-def _written(device: Device) -> list[_Written]:
-    """Moves what is computed and lies otherwise than marked, and finds what is on the tape."""
-    found: list[_Written] = []
+def _found(device: Device) -> tuple[list[_Written], list[_Astray]]:
+    """What lies otherwise than marked, on the tape and computed."""
+    written: list[_Written] = []
+    astray: list[_Astray] = []
     for mark in list(device.marks.values()):
         storage: Any = mark.storage()
         value: Value | None = getattr(storage, "value", None)
@@ -138,11 +149,18 @@ def _written(device: Device) -> list[_Written]:
             placed = value.buffer.sharding
             if placed is not mark.seen:
                 if of_array(value.buffer, device.target) != mark.sharding:
-                    storage.value = value = moved(value, mark.sharding)
-                mark.seen = value.buffer.sharding
+                    astray.append(_Astray(mark, storage))
+                else:
+                    mark.seen = placed
         elif value.tape is device.tape and mark.settled != (value.tape.started, value.slot):
-            found.append(_Written(value.slot, mark, storage))
-    return found
+            written.append(_Written(value.slot, mark, storage))
+    return written, astray
+
+
+def _move(astray: list[_Astray]) -> None:
+    for mark, storage in astray:
+        storage.value = value = moved(storage.value, mark.sharding)
+        mark.seen = value.buffer.sharding
 
 
 def _settle(mark: Mark, value: Value) -> None:
