@@ -21,6 +21,7 @@ from torch_xla._engine.compile.program import Program
 from torch_xla._engine.diagnostics.logs import switches
 from torch_xla._engine.execute import executor
 from torch_xla._engine.metrics import counters
+from torch_xla._engine.record.pending import graph_of
 from torch_xla._engine.record.schedule import clear_schedules
 from torch_xla.experimental.scan_layers import scan_layers
 
@@ -476,3 +477,17 @@ def test_a_fused_step_of_many_parameters_is_compiled_in_parts() -> None:
     found = run(step, 20)
     assert counted("SharedOperations") - shared >= 20
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("at_most", [4, 16, 28])
+def test_there_are_no_more_stages_than_may_be(at_most: int) -> None:
+    kinds = [(torch.tanh, torch.sin), (torch.exp, torch.neg), (torch.cos, torch.abs)]
+    x = torch.ones(4).to("xla")
+    for kind in kinds:
+        for _ in range(40):
+            x = kind[1](kind[0](x))
+        x = x.floor()  # between what repeats
+    graph = graph_of([x]).graph
+    parts = stages.of(graph, (), 20, 1, at_most)
+    assert len(parts) <= at_most and (parts or at_most == 4)
+    assert sum(len(part.operations) for part in parts) in (0, len(graph.operations))

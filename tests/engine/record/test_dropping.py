@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 import torch_xla
-from torch_xla._engine.compile import stages
-from torch_xla._engine.errors import ExecutionError
+from torch_xla._engine.client.target import Target
+from torch_xla._engine.compile import replicated, stages
+from torch_xla._engine.errors import ExecutionError, OutOfMemory
 from torch_xla._engine.lowering import fx, registry
 from torch_xla._engine.record.device import device_at
 from torch_xla._engine.record.dropping import or_dropped
@@ -101,3 +102,39 @@ def test_an_operation_that_xla_does_not_compile_fails_once() -> None:
     for use in (failed.tolist, lambda: later * 2):
         with pytest.raises(RuntimeError, match=r"never computed.*no_such_target.*\(XLA does not compile jax::unknown"):
             use()
+
+
+def test_a_stage_that_fails_behind_others_is_told_as_the_cause_ever_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those before it have taken what the program was to write over."""
+    started: list[Any] = []
+
+    def failing(target: Target, compiled: Any) -> Any:
+        start = starter(target, compiled)
+
+        def fail(arrays: Any) -> Any:
+            started.append(arrays)
+            if len(started) == 5:
+                raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no memory for the fifth")
+            return arrays
+
+        return lambda calls: start(map(fail, calls))
+
+    starter = replicated.starter
+    monkeypatch.setattr(replicated, "starter", failing)
+    monkeypatch.setattr(stages, "LEAST_BYTES_ON_HOST", 1)
+    monkeypatch.setenv("XLA_STAGE_OPERATIONS", "8")
+    torch_xla.sync()
+    x, other = torch.full((8, 8), 0.5).to("xla"), torch.ones(3).to("xla")
+    kept = x.view(64)
+    for _ in range(24):
+        x.tanh_().mul_(2)
+    beside, doubled = other + 1, x * 2
+    with pytest.raises(OutOfMemory, match="(?s)no memory for the fifth.*What the program was to write over is lost"):
+        torch_xla.sync()
+    torch_xla.sync()
+    for use in (x.tolist, kept.tolist, doubled.tolist, lambda: x + 1):
+        with pytest.raises(RuntimeError, match="(?s)never computed.*no memory for the fifth"):
+            use()
+    assert beside.tolist() == [2.0] * 3 and other.tolist() == [1.0] * 3
+    x.copy_(torch.ones(8, 8))
+    assert kept.sum().item() == 64

@@ -7,6 +7,7 @@ argument: so a learning rate that changes every step costs one more compile, eve
 it baked, and then each combination of such numbers has its own executable.
 """
 
+import math
 import operator
 import struct
 import threading
@@ -328,7 +329,9 @@ class Program:
     def _look_for_stages(self) -> None:
         least = stages.LEAST_BYTES_ON_HOST if self.target.is_host else stages.LEAST_BYTES
         opened = inlined(self.graph)
-        found = stages.of(opened.graph, self.donated, config.stage_operations(), least)
+        # A run that waits for its own beginning would fail where that did, with what it was given away.
+        most = launches.MOST if self.is_limited else math.inf
+        found = stages.of(opened.graph, self.donated, config.stage_operations(), least, most)
         ends = self.ends
         if found:
             place = {slot: index for index, slot in enumerate(opened.graph.outputs)}

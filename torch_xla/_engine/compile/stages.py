@@ -5,6 +5,7 @@ are equal if their graphs are, however they were found: the same operations and 
 same results needed afterwards, the same inputs given away.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -43,18 +44,24 @@ class Stage:
         return self.graph.code, self.donated
 
 
-def of(graph: Graph, donated: Sequence[int], spared: int, least_bytes: int) -> tuple[Stage, ...]:
+def of(
+    graph: Graph, donated: Sequence[int], spared: int, least_bytes: int, at_most: float = math.inf
+) -> tuple[Stage, ...]:
     """The stages of a graph, of whose inputs those at `donated` may be given away, each of `least_bytes` or so.
 
-    None if they would not spare the compilation of `spared` operations, or if a value comes and goes unchanged.
+    None if they would not spare the compilation of `spared` operations, or if a value comes and goes unchanged. There
+    are about `MOST_STAGES`, and never more than `at_most`.
     """
     if not spared or _size(graph) <= spared:
         return ()
     if len(set(graph.outputs)) < len(graph.outputs) or min(graph.outputs) < len(graph.inputs):
         return ()
-    most = min(MOST_STAGES, _traffic(graph) // least_bytes)
+    most = int(min(MOST_STAGES, at_most, _traffic(graph) // least_bytes))
     parts = pieces.in_stages(graph, most) if most > repeats.FEWEST else []
-    if len(parts) < 2:
+    while len(parts) > at_most and most > repeats.FEWEST:
+        most -= 1
+        parts = pieces.in_stages(graph, most)
+    if not 2 <= len(parts) <= at_most:
         return ()
     stages = _stages(graph, frozenset(donated), parts)
     return stages if spared_by(stages) >= spared else ()

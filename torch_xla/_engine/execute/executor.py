@@ -136,7 +136,10 @@ def run(
         if not outputs:
             run_through(around.undo)
         if isinstance(error, jax.errors.JaxRuntimeError):
-            raise _failure_of(program, numbers, error, f"step {_step}", source_lines()) from error
+            found = _failure_of(program, numbers, error, f"step {_step}", source_lines())
+            if isinstance(found, ExecutionError) and any(buffers[index].is_deleted() for index in program.donated):
+                found = type(found)(str(found).replace(_ALL_IS_LEFT, _GIVEN_IS_LOST))
+            raise found from error
         raise
     if is_exchange:
         agreement.after(program, source_lines)
@@ -448,6 +451,8 @@ def _refusal_of(
     return found
 
 
+# A stage failed behind another.
+_GIVEN_IS_LOST = "What the program was to write over is lost; the other tensors of this step are still described."
 _ALL_IS_LEFT = "The tensors of this step are still described, so it can be tried again."
 _REST_IS_LEFT = "What needs this operation is lost; the other tensors of this step are still described."
 

@@ -1,9 +1,13 @@
-"""An operation that cannot be compiled fails once: it does not stay on its tape, where every later sync would fail."""
+"""What fails fails once: it does not stay on its tape, where every later sync would fail.
+
+That is an operation that cannot be compiled, and one that needs what a program had taken when it failed.
+"""
 
 from collections.abc import Callable
 from itertools import chain, repeat
 
 from ..compile.program import culprit_of
+from ..errors import ExecutionError
 from ..graph.graph import cut, decode
 from ..graph.plan import Plan
 from ..graph.tape import Failed
@@ -15,13 +19,13 @@ from .schedule import Schedule, look
 
 
 def or_dropped(work: Callable[[], None]) -> None:
-    """Does what compiles programs. An operation that cannot be compiled fails once: it does not stay on its tape."""
+    """Does what compiles and runs programs, and has nothing stay on its tape of which it becomes known that nobody can
+    compute it."""
     try:
         work()
     except Exception as error:
-        culprit = culprit_of(error)
-        if culprit is not None:
-            plan, why = culprit
+        plan, why = culprit_of(error) or (None, str(error))
+        if plan is not None or isinstance(error, ExecutionError):
             with LOCK:
                 for device in existing_devices():
                     while not _drop(plan, Failed(why), device):
@@ -29,18 +33,18 @@ def or_dropped(work: Callable[[], None]) -> None:
         raise
 
 
-def _drop(plan: Plan, failed: Failed, device: Device) -> bool:
-    """Takes the operations of `plan` off the tape of `device`, and what needs their results; whoever uses one of those
-    is told. False if the tape has changed meanwhile."""
+def _drop(plan: Plan | None, failed: Failed, device: Device) -> bool:
+    """Takes the operations of `plan` off the tape of `device`, and what needs their results or what is lost already;
+    whoever uses one of those is told. False if the tape has changed meanwhile."""
     tape = device.tape
     seen = look(tape)
     if seen is None:
         return False
     inputs, operations, _ = decode(seen.code)
-    lost: set[int] = set()
+    lost = {slot for slot in inputs if isinstance(seen.values[slot].tape, Failed)}
     kept = []
     for operation in operations:
-        if _contains(operation.plan, plan) or not lost.isdisjoint(operation.operands):
+        if (plan is not None and _contains(operation.plan, plan)) or not lost.isdisjoint(operation.operands):
             lost.update(range(operation.first_output, operation.first_output + len(operation.plan.outputs)))
         else:
             kept.append(operation)

@@ -4,16 +4,17 @@ A tape, an operation that runs at once, a replay, a pack and a cached graph all 
 """
 
 from collections.abc import Callable, Sequence
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any
 
 from ..compile.program import Program
+from ..errors import ExecutionError
 from ..execute import executor
 from ..execute.executor import ALONE, Around, SourceLines
-from ..graph.tape import Value, set_buffer
+from ..graph.tape import Failed, Value, set_buffer
 from ..metrics.counters import Counter
 from ..metrics.events import Cause
-from ..uninterrupted import run_through
+from ..uninterrupted import run_through, stores
 from . import live_counters
 from .generator import keys_of
 
@@ -52,7 +53,18 @@ def launch(
         run_through(chain(around.before, map(set_buffer, outputs, given), around.after))
         return
     buffers = [value.buffer for value in inputs]
-    executor.run(program, buffers, numbers, keys, outputs, cause, source_lines, around, is_first)
+    try:
+        executor.run(program, buffers, numbers, keys, outputs, cause, source_lines, around, is_first)
+    except ExecutionError as error:
+        if program.donated:
+            _lose(inputs, str(error))
+        raise
     live_counters.buffers.value += len(outputs)
     for counter, count in counts:
         counter.value += count
+
+
+def _lose(inputs: Sequence[Value], why: str) -> None:
+    """Has whoever needs what a program took, and failed before it gave anything, be told why it is gone."""
+    lost = [value for value in inputs if value.buffer is not None and value.buffer.is_deleted()]
+    run_through(chain(stores(lost, "tape", repeat(Failed(why))), stores(lost, "buffer", repeat(None))))
