@@ -6,10 +6,15 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+import torch_xla
+from tests.support import costs
+from tests.support.four_behind_one import ALL, ROWS, on, spread_device
 from torch_xla._engine.client import platform
+from torch_xla._engine.graph.interned import drop_unused
 from torch_xla._engine.graph.spec import spec_of
 from torch_xla._engine.record import device as devices
 from torch_xla._engine.record.device import LOCK, Device, _TapeOfAFork, empty_plan, let_go, seed_all, uninitialised
+from torch_xla._engine.record.storage import value_of
 
 
 @pytest.fixture
@@ -94,3 +99,20 @@ def test_a_tape_begins_with_what_is_expected(first: Device) -> None:
     tape = first.new_tape(["code"], {0: ("a.py", 1, "f")})
     assert not tape.code and tape.expected == ["code"] and tape.expected_lines == {0: ("a.py", 1, "f")}
     assert tape.placed is None  # one device: values have no sharding
+
+
+def test_how_a_value_lies_is_worked_out_once_for_all_that_lie_so() -> None:
+    with spread_device() as device:
+        first, second = (value_of(on(device, torch.zeros(8, 3), ROWS)) for _ in range(2))
+        spec = device.placed(first)
+        assert spec.sharding == ROWS and device.placed(second) is spec
+        assert device.placed(value_of(on(device, torch.zeros(8, 3), ALL))).sharding == ALL
+        assert costs.in_calls(lambda: device.placed(first)) < 25  # 6 on an idle machine; a step does it for each input
+
+
+def test_how_values_lie_is_forgotten_with_their_specs(first: Device) -> None:
+    value = value_of(torch.zeros(7, 5, device="xla"))
+    torch_xla.sync()
+    assert first.placed(value).sharding is None and first.places
+    drop_unused()
+    assert not first.places

@@ -15,7 +15,7 @@ from ..client import target as targets
 from ..client.target import Target
 from ..compile import disk
 from ..graph.graph import Graph
-from ..graph.interned import table_of_plans
+from ..graph.interned import look_through, table_of_plans
 from ..graph.plan import Plan
 from ..graph.spec import Spec, sharded, spec_of
 from ..graph.tape import Tape, Value
@@ -47,6 +47,7 @@ class Device:
         "last_schedule",
         "marks",
         "new_tensor",
+        "places",
         "spread",
         "tape",
         "torch_device",
@@ -56,6 +57,8 @@ class Device:
         self.index = index
         self.spread: Target | None = None  # the devices that stand behind this ordinal together, if there are several
         self.torch_device = torch.device("xla", index)
+        # What `placed` has found: the spec of a value by what it would be alone, and JAX's sharding of its buffer.
+        self.places: dict[tuple[Spec, Any], Spec] = {}
         self.marks: dict[int, Any] = {}  # how storages are to be divided, where somebody has said so (`marks`)
         self.tape = Tape()
         self.generator = Generator()
@@ -79,14 +82,19 @@ class Device:
     def spread_over(self, devices: tuple[Any, ...]) -> None:
         """Has these devices stand behind this ordinal together, in this order. Nothing may be recorded on it."""
         self.spread = targets.of_mesh(devices) if len(devices) > 1 else None
+        self.places = {}
         self.tape = self.new_tape()
 
     def placed(self, value: Value) -> Spec:
         """The spec of a computed value, with its sharding."""
-        buffer, target = value.buffer, self.target
-        if not lies_on(buffer.sharding, target):  # it was computed before these devices stood behind the ordinal
-            value.buffer = buffer = buffers.place(buffer, target.everywhere, value.spec.size)
-        return sharded(value.spec, of_array(buffer, target))
+        spec, buffer = value.spec, value.buffer
+        found = self.places.get((spec, buffer.sharding))
+        if found is None:
+            target = self.target
+            if not lies_on(buffer.sharding, target):  # it was computed before these devices stood behind the ordinal
+                value.buffer = buffer = buffers.place(buffer, target.everywhere, spec.size)
+            found = self.places[spec, buffer.sharding] = sharded(spec, of_array(buffer, target))
+        return found
 
     def target_of(self, graph: Graph) -> Target:
         """Where `graph` runs: here alone, or in all processes if it is collective."""
@@ -212,6 +220,15 @@ def device_for(device: Any) -> Device:
 def uninitialised(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device: Device) -> Value:
     """A value nobody has written yet."""
     return Value(spec_of(size, stride, dtype), device, None, -1)
+
+
+def _forget_places() -> int:
+    for device in _devices:
+        device.places = {}
+    return 0
+
+
+look_through(_forget_places, 0)  # they hold specs, which are looked through after them
 
 
 _EMPTY_PLANS: dict[Any, Plan] = {}

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 import torch
 
 from ..client import buffers
+from ..graph.interned import table_of_plans
 from ..graph.plan import Operand, Plan, interned
 from ..graph.sharding import Sharding
+from ..graph.spec import Spec
 from ..graph.tape import Value
 from ..lowering.sharding import CONSTRAINT, carried, of_array, to_jax
 from .device import LOCK, Device
@@ -35,10 +37,18 @@ class Mark:
 def constrained(value: Value, sharding: Sharding | None) -> Value:
     """The same as `value`, divided so wherever it stands in a program."""
     with LOCK:
-        device: Device = value.device
-        plan = interned(Plan(CONSTRAINT, ((Operand(0), sharding), {}), (value.spec,), (), (value.spec,)))
-        (made,) = record_plan(plan, (value,), device)
+        spec = value.spec
+        plan = _plans.get((spec, sharding))
+        if plan is None:
+            found = interned(Plan(CONSTRAINT, ((Operand(0), sharding), {}), (spec,), (), (spec,)))
+            plan = _plans.setdefault((spec, sharding), found)
+        (made,) = record_plan(plan, (value,), value.device)
     return made
+
+
+# Those that divide a value of such a spec so.
+_plans: dict[tuple[Spec, Sharding | None], Plan] = {}
+table_of_plans(_plans)
 
 
 def moved(value: Value, sharding: Sharding | None) -> Value:
