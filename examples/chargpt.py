@@ -177,7 +177,7 @@ def sample(model: nn.Module, text: Text, device: torch.device, args: argparse.Na
     model.eval()
     window = torch.cat([text.held_out, text.encode(args.prompt)])[-args.context :].unsqueeze(0).to(device)
     written = []
-    for _ in tqdm(range(args.sample), desc="sampling", unit="char"):
+    for _ in tqdm(range(args.sample), desc="sampling", unit="char", disable=None):
         logits = model(window)[:, -1] / args.temperature
         token = torch.multinomial(logits.softmax(-1), 1)
         window = torch.cat([window[:, 1:], token], dim=1)

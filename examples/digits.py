@@ -104,7 +104,7 @@ def train(data: Digits, device: torch.device, args: argparse.Namespace, dropout:
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs * steps_per_epoch(data, args))
     losses: list[Tensor] = []
-    with tqdm(total=steps, desc=f"{device.type:>4}", unit="step") as bar:
+    with tqdm(total=steps, desc=f"{device.type:>4}", unit="step", disable=None) as bar:
         for images, labels in islice(batches(data, args.batch_size, args.seed, device), steps):
             optimizer.zero_grad()
             loss = F.cross_entropy(model(images), labels)
@@ -122,7 +122,7 @@ def train(data: Digits, device: torch.device, args: argparse.Namespace, dropout:
 
 def show(bar: tqdm, loss: Tensor, device: torch.device) -> None:
     bar.update()
-    if bar.n % SHOW_EVERY:
+    if bar.disable or bar.n % SHOW_EVERY:  # in a file there is no bar
         return
     if device.type == "xla":
         # xla: the value is read after the step has been sent off, so that reading it does not cut the step in two.

@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "out" / "release"
 LARGEST = 1_000_000  # bytes
+INSTALL = ("-m", "pip", "--disable-pip-version-check", "install", "-q")
 IN_SOURCES = ("LICENSE", "README.md", "Makefile", "pyproject.toml", "tests/conftest.py", "docs/index.md")
 
 
@@ -41,7 +42,7 @@ def environment(folder: Path) -> Path:
 def build() -> tuple[Path, Path]:
     """The wheel and the source distribution."""
     python = environment(FOLDER / "builder")
-    run(python, "-m", "pip", "install", "-q", "build")
+    run(python, *INSTALL, "build")
     for old in [*FOLDER.glob("*.whl"), *FOLDER.glob("*.tar.gz")]:
         old.unlink()
     run(python, "-m", "build", "--outdir", FOLDER, ROOT)
@@ -76,9 +77,9 @@ def try_it(wheel: Path, everything: bool) -> None:
     home = FOLDER / "clean"
     python = environment(home)
     if everything:
-        run(python, "-m", "pip", "install", "-q", wheel)
+        run(python, *INSTALL, wheel)
     else:
-        run(python, "-m", "pip", "install", "-q", "--no-deps", wheel)
+        run(python, *INSTALL, "--no-deps", wheel)
         site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
         # After its own packages, so that the wheel's come first; the lines of an editable installation are not read.
         (site / "borrowed.pth").write_text(f"{sysconfig.get_path('purelib')}\n")

@@ -37,6 +37,29 @@ def test_new_memory_has_the_form_asked_for_and_is_described_only(name: str) -> N
     assert made.untyped_storage().nbytes() == MAKING[name]("cpu").untyped_storage().nbytes()
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.int16, torch.uint8, torch.bool]
+)
+def test_deterministic_algorithms_fill_memory_that_nobody_wrote(dtype: torch.dtype) -> None:
+    def made(device: str) -> list[torch.Tensor]:
+        ones = torch.ones(2, dtype=dtype, device=device)
+        strided = torch.empty_strided((2, 2), (3, 1), dtype=dtype, device=device)
+        grown = torch.empty(0, dtype=dtype, device=device).resize_(2)
+        return [torch.empty(3, dtype=dtype, device=device), torch.empty_like(ones), strided, ones.resize_(4), grown]
+
+    torch.use_deterministic_algorithms(True)
+    try:
+        found, expected = made("xla"), made("cpu")
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        unfilled = torch.empty(3, device="xla")
+    finally:
+        torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
+        torch.use_deterministic_algorithms(False)
+    assert value_of(unfilled).state == "empty" == value_of(torch.empty(3, device="xla")).state
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine.cpu(), theirs, equal_nan=True)
+
+
 def set_(d: str, offset: int, *geometry: Any) -> torch.Tensor:
     x = torch.ones(4, device=d)
     return x.set_(x.untyped_storage(), offset, *geometry)  # type: ignore[call-overload, no-any-return]

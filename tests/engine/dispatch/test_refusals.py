@@ -245,3 +245,28 @@ def test_pixels_of_whole_numbers_are_not_mixed(mode: str, antialias: bool) -> No
 
     assert message(call, "xla") == message(call, "cpu")
     assert "not implemented for 'Long'" in message(call, "xla")
+
+
+PRODUCTS: dict[str, Call] = {
+    "mm": lambda ones: ones(3, 3) @ ones(3, 3),
+    "mv": lambda ones: ones(3, 3) @ ones(3),
+    "dot": lambda ones: ones(3) @ ones(3),
+    "bmm": lambda ones: ones(2, 3, 3) @ ones(2, 3, 3),
+    "addmm": lambda ones: torch.addmm(ones(3, 3), ones(3, 3), ones(3, 3)),
+    "addmv": lambda ones: torch.addmv(ones(3), ones(3, 3), ones(3)),
+    "baddbmm_": lambda ones: ones(2, 3, 3).baddbmm_(ones(2, 3, 3), ones(2, 3, 3)),
+    "addr": lambda ones: torch.addr(ones(3, 3), ones(3), ones(3)),
+    "nothing": lambda ones: ones(2, 0) @ ones(0, 2),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_matrices_of_truth_values_are_multiplied_where_the_cpu_does(name: str) -> None:
+    def outcome(device: str) -> str:
+        try:
+            result = PRODUCTS[name](lambda *size: torch.ones(*size, dtype=torch.bool, device=device))
+            return f"{result.dtype} {result.cpu()}"
+        except NotImplementedError as refusal:
+            return str(refusal)
+
+    assert outcome("xla") == outcome("cpu")

@@ -18,6 +18,8 @@ FLOATS = torch.tensor([2.0, NAN, -0.0, 2.0, 0.0, NAN])
 CALLS: dict[str, Callable[[Callable[[torch.Tensor], torch.Tensor]], Any]] = {
     "nonzero": lambda on: on(MATRIX).nonzero(),
     "nonzero, none": lambda on: on(torch.zeros(3)).nonzero(),
+    "nonzero, one": lambda on: on(torch.tensor([[0, 2]])).nonzero(),
+    "nonzero, one dimension": lambda on: on(torch.ones(3)).nonzero(),
     "nonzero, no dimensions": lambda on: on(torch.tensor(3)).nonzero(),
     "nonzero, tuple": lambda on: on(MATRIX.t()).nonzero(as_tuple=True),
     "nonzero_static": lambda on: torch.nonzero_static(on(MATRIX), size=9),

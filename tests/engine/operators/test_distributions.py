@@ -69,3 +69,18 @@ def test_weights_that_the_device_computed_are_not_waited_for() -> None:
     weights = torch.zeros(2, device="xla") - 1
     drawn = torch.multinomial(weights, 2, True)
     assert drawn.shape == (2,) and weights.untyped_storage().value.buffer is None  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.uint8], ids=str)
+def test_integers_are_not_drawn_from_an_interval_of_floats(dtype: torch.dtype) -> None:
+    calls: list[Callable[[str], torch.Tensor]] = [
+        lambda d: torch.rand(3, dtype=dtype, device=d),
+        lambda d: torch.rand_like(torch.ones(3, dtype=dtype, device=d)),
+        lambda d: torch.ones(3, dtype=dtype, device=d).uniform_(),
+    ]
+    for call in calls:
+        with pytest.raises(NotImplementedError) as expected:
+            call("cpu")
+        with pytest.raises(NotImplementedError) as found:
+            call("xla")
+        assert str(found.value) == str(expected.value)

@@ -1,5 +1,6 @@
 """Kernels that make, move, share or resize memory: what is not computation and so has no lowering rule."""
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,10 +11,11 @@ from torch.nn.parameter import is_lazy
 
 from .. import metrics
 from ..client import buffers
-from ..graph.spec import contiguous_stride, refuse_impossible, spec_of
+from ..graph.spec import contiguous_stride, refuse_impossible
 from ..graph.tape import Value
 from ..host import transfer, untyped
 from ..metrics.report import READS
+from ..private import torch as private
 from ..record.device import Device, device_for, uninitialised
 from ..record.growth import Grown
 from ..record.storage import (
@@ -102,7 +104,16 @@ def _new(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype | No
     _refuse_negative(size)
     value = uninitialised(size, stride, dtype or torch.get_default_dtype(), device_for(device))
     refuse_impossible(value.spec)
+    if torch.are_deterministic_algorithms_enabled() and private.fills_uninitialized_memory():
+        return _filled(wrap(value))
     return wrap(value)
+
+
+def _filled(tensor: Tensor) -> Tensor:
+    """With what shows that nobody wrote it, as PyTorch's deterministic algorithms ask."""
+    if tensor.is_floating_point() or tensor.is_complex():
+        return tensor.fill_(math.nan)
+    return tensor.fill_(True if tensor.dtype is torch.bool else torch.iinfo(tensor.dtype).max)
 
 
 def _refuse_negative(size: Sequence[int]) -> None:
@@ -297,7 +308,7 @@ def _grow(tensor: Tensor, value: Value, elements: int) -> None:
     dtype = value.spec.dtype
     count = -(-elements * tensor.element_size() // dtype.itemsize)
     if value.spec.numel == 0 or value.state == "empty":
-        storage.value = Value(spec_of((count,), (1,), dtype), value.device, None, -1)  # type: ignore[attr-defined]
+        storage.value = value_of(torch.empty((count,), dtype=dtype, device=tensor.device))  # type: ignore[attr-defined]
         return
     flat = torch.empty((count,), dtype=dtype, device=tensor.device)
     old = wrap(value)

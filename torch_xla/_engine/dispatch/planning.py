@@ -231,8 +231,10 @@ def _refuse_dtypes(rule: Rule, operator: Operator, plan: Plan, args: tuple[Any, 
             return
     refusal = refusals.refusal_of_the_cpu(operator, args, kwargs)
     if refusal is not None and not refusals.is_of_zeros(refusal):
-        # A dtype that the CPU lacks a kernel for may have one here, but no device has an order of complex numbers.
-        if not refusals.is_of_a_missing_kernel(refusal) or any(dtype.is_complex for dtype in found):
+        # A dtype that the CPU lacks a kernel for may have one here, but no device has an order of complex numbers, and
+        # none a product of matrices of truth values.
+        of_truths = torch.bool in found and name.removeprefix("aten::").rstrip("_") in _PRODUCTS
+        if of_truths or not refusals.is_of_a_missing_kernel(refusal) or any(dtype.is_complex for dtype in found):
             raise refusal
     # For nothing, kernels do not look at dtypes, and some not for a single number, such as `cummin`.
     if all(spec.numel > spec.dtype.is_complex for spec in plan.operands):

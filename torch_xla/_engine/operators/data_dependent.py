@@ -37,7 +37,7 @@ def nonzero(self: Tensor) -> Tensor:
     """`torch.nonzero`: the places of what is not zero, one a row; its memory lies column by column."""
     truths = self if self.dtype is torch.bool else self != 0
     places: Tensor = _static_places(truths, size=_count(truths))
-    return places.t().contiguous().t()
+    return places.t().contiguous().as_strided(places.shape, (1, len(places)))
 
 
 def nonzero_out(self: Tensor, *, out: Tensor) -> Tensor:

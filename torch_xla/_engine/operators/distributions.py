@@ -29,7 +29,9 @@ def _integers_exist(self: Tensor, start: int, stop: int | None) -> bool:
 
 def _interval_exists(self: Tensor, start: float = 0.0, stop: float = 1.0) -> bool:
     dtype = self.dtype
-    most = torch.finfo(dtype).max if dtype.is_floating_point or dtype.is_complex else 0.0
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return False
+    most = torch.finfo(dtype).max
     return -most <= start <= stop <= most and stop - start <= most
 
 
@@ -68,7 +70,12 @@ def checked(name: str) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         given = args[:-1] if args and args[-1].__class__ is torch.Generator else args
         if not exists(*given):
-            refusals.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), args, kwargs)
+            operator = operator_of(f"aten::{name}")
+            refusals.refuse_if_the_cpu_does(operator, args, kwargs)
+            # That the CPU lacks a kernel for a dtype is no refusal; but no device has one that fills integers.
+            refusal = refusals.refusal_of_the_cpu(operator, args, kwargs) if name == "uniform_" else None
+            if refusal is not None and not args[0].is_floating_point():
+                raise refusal
         return record(*args, **kwargs)
 
     return kernel

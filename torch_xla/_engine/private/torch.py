@@ -212,6 +212,11 @@ def register_autocast_kernel(library: torch.library.Library, name: str, kernel: 
     library.m.impl(name, "AutocastPrivateUse1", kernel)
 
 
+def fills_uninitialized_memory() -> bool:
+    """`torch.utils.deterministic.fill_uninitialized_memory`, without what reading a module's property costs."""
+    return torch._C._get_deterministic_fill_uninitialized_memory()
+
+
 def without_autocast() -> Any:
     """A `with` block in which autocast is passed by."""
     key = torch._C._parse_dispatch_key("AutocastPrivateUse1")

@@ -29,7 +29,9 @@ class Finding:
 
 Check = Callable[[Surroundings], Iterator[Finding]]
 
-OLDEST_PYTHON, OLDEST_TORCH, OLDEST_JAX = (3, 11), (2, 11), (0, 10)
+OLDEST_PYTHON, OLDEST_TORCH, OLDEST_JAX, NEWER_JAX = (3, 11), (2, 11), (0, 10), (0, 11)
+# What pip is asked for; `NEWER_JAX` has other names than those that are borrowed of it.
+WANTED = {"torch": "torch>=2.11", "jax": "jax>=0.10,<0.11"}
 # What works without the device that a stage of the probe needs.
 STAGES = {
     "torch": "PyTorch could not be imported",
@@ -95,7 +97,13 @@ def _versions(around: Surroundings) -> Iterator[Finding]:
             yield Finding(
                 Level.ERROR,
                 f"{name} is {version}; torch_xla needs {_dotted(oldest)} or newer.",
-                f"pip install -U '{name}>={_dotted(oldest)}'",
+                f"pip install -U '{WANTED[name]}'",
+            )
+        elif name == "jax" and version and _numbers(version)[:2] >= NEWER_JAX:
+            yield Finding(
+                Level.ERROR,
+                f"jax is {version}; torch_xla needs one before {_dotted(NEWER_JAX)}.",
+                f"pip install '{WANTED[name]}'",
             )
     jax, jaxlib = around.packages.get("jax"), around.packages.get("jaxlib")
     if jax and jaxlib and _numbers(jax)[:2] != _numbers(jaxlib)[:2]:
@@ -184,9 +192,8 @@ def _failures(around: Surroundings) -> Iterator[Finding]:
 
 def _remedy(around: Surroundings, stage: str, facts: dict[str, Any]) -> str:
     if stage in ("torch", "jax"):
-        oldest = OLDEST_TORCH if stage == "torch" else OLDEST_JAX
         again = "" if facts.get("missing") else "--force-reinstall "
-        return f"pip install {again}'{stage}>={_dotted(oldest)}'"
+        return f"pip install {again}'{WANTED[stage]}'"
     wanted = around.settings.get("PJRT_DEVICE")
     allowed = around.settings.get("JAX_PLATFORMS")
     if stage == "device" and wanted and allowed and wanted.lower() not in allowed.lower():
