@@ -1,6 +1,8 @@
 """Numbers that a dtype does not hold: refused in every call where the CPU refuses them, and only there."""
 
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -89,3 +91,22 @@ def test_a_place_is_held_against_the_dimension_each_time() -> None:
             assert found.cpu().sum(1).nonzero().item() == index % 4
         with pytest.raises(IndexError):
             torch.ops.aten.select_backward(gradient, [4, 3], 0, 4)
+
+
+@pytest.mark.parametrize("size", [(0,), (0, 3)], ids=str)
+@pytest.mark.parametrize(
+    "norm",
+    [
+        lambda x, p: torch.linalg.vector_norm(x, p),
+        lambda x, p: torch.linalg.vector_norm(x, p, x.ndim - 1),
+        lambda x, p: torch.norm(x, p, dim=0),
+        lambda x, p: x.norm(p, 0, True, dtype=torch.float64),
+        lambda x, p: torch._foreach_norm([torch.ones_like(x[:, None]), x], p)[1],
+    ],
+    ids=["all", "last", "norm", "norm, dtype", "list"],
+)
+def test_a_norm_of_no_elements_has_an_order_that_the_cpu_takes(norm: Call, size: tuple[int, ...]) -> None:
+    for order in (2, 0, math.inf, 1.5, -1, -2.5, -math.inf, 0.0, 3):
+        program = partial(lambda order, device: norm(torch.ones(size, device=device), order), order)
+        theirs, ours = outcome(program, "cpu"), outcome(program, "xla")
+        assert (type(ours), str(ours)) == (type(theirs), str(theirs)), order

@@ -3,20 +3,25 @@
 Plans are found by the kinds of numbers, so the numbers of each call are looked at, where a dtype takes part that does
 not hold all of their kind. Not looked at are those that PyTorch lets wrap around, as in `bytes + 300`, and comparisons,
 which take any number. A complex number is part of what a plan is found by: it is settled with the plan.
+
+So it is with the order of a norm of no elements, of which some are the least or the greatest of them.
 """
 
 import math
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from ..lowering.storage import PLACES
 from . import refusals
 from .forms import Operator
 
 _NUMBERS = ("number", "Optional[number]", "List[number]")
+_NORMS = frozenset(("linalg_vector_norm", "norm", "foreach_norm"))
 _COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 _FLOATS = frozenset((torch.float32, torch.bfloat16, torch.complex64))
 _ENDLESS = frozenset((math.inf, -math.inf))
@@ -66,6 +71,9 @@ def limits_of(
     name = operator.overload._schema.name.partition("::")[2].strip("_")
     if not given or name in _COMPARISONS:
         return None
+    given_places = tuple(place for place in places if _numbers((place,), args, kwargs))
+    if name in _NORMS and not all(tensor.numel() for tensor in pytree.tree_leaves(args[0])):
+        return Limits(0, sys.float_info.max, False, False, given_places)  # the least and the greatest of nothing
     has_float = any(isinstance(number, float) for number in given)
     wraps = not name.startswith(("clamp", "hardtanh"))  # since 2.15 they refuse negative bounds of unsigned integers
     limits: list[tuple[float, float]] = []
@@ -84,7 +92,6 @@ def limits_of(
                 limits.append((-most if wraps and not dtype.is_signed else torch.iinfo(dtype).min, most))
     if not limits:
         return None
-    given_places = tuple(place for place in places if _numbers((place,), args, kwargs))
     least, greatest = max(least for least, _ in limits), min(most for _, most in limits)
     return Limits(least, greatest, is_unsigned, is_endless, given_places)
 
