@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 import torch_xla
 import torch_xla.core.xla_builder as xb
 import torch_xla.core.xla_model as xm
+from torch_xla._engine.compile import stages
+from torch_xla._engine.errors import ExecutionError
 
 
 @pytest.fixture(autouse=True)
@@ -187,14 +189,39 @@ def test_in_eager_mode_an_effect_happens_when_it_is_called() -> None:
     assert calls.seen == [2, 4, 6]
 
 
-def test_a_failing_callback_raises_where_somebody_waits() -> None:
-    def refuse(array: jax.Array) -> None:
+@pytest.mark.parametrize("is_pure", [True, False])
+def test_what_fails_on_the_host_fails_once_and_is_not_called_again(
+    is_pure: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[float] = []
+
+    def refuse(array: jax.Array) -> jax.Array:
+        called.append(float(array.sum()))
         raise ValueError("nobody wants this")
 
-    xb.call_jax(lambda x: (jax.debug.callback(refuse, x), x + 1)[1], (torch.ones(2, device="xla"),))
-    with pytest.raises(RuntimeError, match="nobody wants this"):
+    def refused(x: jax.Array) -> jax.Array:
+        if is_pure:
+            return jax.pure_callback(refuse, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+        jax.debug.callback(refuse, x)
+        return x + 1
+
+    monkeypatch.setattr(stages, "LEAST_BYTES_ON_HOST", 1)
+    monkeypatch.setenv("XLA_STAGE_OPERATIONS", "20")
+    x, weight, changed = (torch.ones(2).to("xla") for _ in range(3))
+    torch_xla.sync()
+    later = made = xb.call_jax(refused, (x,))
+    for _ in range(30):
+        later = later.tanh() * 2
+    weight.add_(1)
+    changed.add_(later)
+    with pytest.raises(ExecutionError, match="(?s)nobody wants this.*What needs this operation is lost") as failed:
         torch_xla.sync(wait=True)
-    torch_xla._XLAC._clear_pending_irs("xla:0")  # it could be tried again
+    assert "called by" in failed.value.__notes__[0]
+    torch_xla.sync(wait=True)
+    for use in (made.tolist, later.tolist, changed.tolist, lambda: later + 1):
+        with pytest.raises(RuntimeError, match="(?s)never computed.*nobody wants this"):
+            use()
+    assert weight.tolist() == [2, 2] and x.tolist() == [1, 1] and called == [2]
 
 
 ACTIONS = st.lists(st.sampled_from(("effect", "held", "read", "read effect", "pure", "drop", "sync", "collect")))

@@ -46,19 +46,20 @@ def options_for(target: Target) -> dict[str, Any] | None:
 # A program of so few operations is lowered in a context that others before it were lowered in.
 _FEW = 100
 
-# Of an error: the plan that cannot be compiled, and why.
+# Of an error: the plans that cannot be compiled or run, and why.
 _CULPRIT = "_culprit_of_torch_xla"
 
 
 def blame(error: Exception, plan: Plan, told: str, text: str) -> None:
     """Notes in an `error` that says `text` that it came of `plan`, which `told` describes."""
     error.add_note(told)
-    setattr(error, _CULPRIT, (plan, f"{text} ({told})"))
+    setattr(error, _CULPRIT, ((plan, *culprits_of(error)[0]), f"{text} ({told})"))
 
 
-def culprit_of(error: Exception) -> tuple[Plan, str] | None:
-    """The plan that cannot be compiled, if it is known to have caused `error`, and why it cannot."""
-    return getattr(error, _CULPRIT, None)
+def culprits_of(error: Exception) -> tuple[tuple[Plan, ...], str]:
+    """The plans that cannot be compiled or run, if they are known to have caused `error`, and why they cannot."""
+    found: tuple[tuple[Plan, ...], str] = getattr(error, _CULPRIT, ((), str(error)))
+    return found
 
 
 class MustBake(Exception):

@@ -27,12 +27,12 @@ from .. import config, dtypes, metrics
 from ..client import launches
 from ..client.buffers import put
 from ..client.target import Target
-from ..graph.effect import Kind
 from ..graph.graph import Graph, Operation, walk
 from ..graph.plan import Plan
 from ..graph.spec import Spec
 from ..graph.text import Line
 from ..lowering import growing
+from ..lowering.registry import calls_python
 from ..lowering.storage import PLACES
 from ..metrics.events import Sizes
 from ..metrics.lines import OptimizersLine
@@ -42,7 +42,7 @@ from . import build, culprit, disk, fingerprint, function, placing, replicated, 
 from .executable_key import Key
 from .function import MustBake
 from .function import blame as blame
-from .function import culprit_of as culprit_of
+from .function import culprits_of as culprits_of
 from .inlining import Inlined, inlined
 from .source_metadata import UNKNOWN
 
@@ -139,7 +139,7 @@ class Program:
 
     @cached_property
     def _calls_back(self) -> bool:
-        return any(effect.kind is Kind.CALLBACK for effect in self.graph.effects)
+        return any(calls_python(operation.plan) for operation in self.graph.operations)
 
     @cached_property
     def _places(self) -> frozenset[int]:
@@ -331,7 +331,9 @@ class Program:
         opened = inlined(self.graph)
         # A run that waits for its own beginning would fail where that did, with what it was given away.
         most = launches.MOST if self.is_limited else math.inf
-        found = stages.of(opened.graph, self.donated, config.stage_operations(), least, most)
+        # What calls Python is started by JAX, and may raise: then nothing must be given away (`_from_xla`).
+        spared = 0 if self._calls_back else config.stage_operations()
+        found = stages.of(opened.graph, self.donated, spared, least, most)
         ends = self.ends
         if found:
             place = {slot: index for index, slot in enumerate(opened.graph.outputs)}

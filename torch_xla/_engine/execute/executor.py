@@ -22,7 +22,7 @@ from ..errors import ExecutionError, OutOfMemory
 from ..graph.effect import ASSERTION, Kind, message_of
 from ..graph.plan import Plan
 from ..graph.tape import Value, set_buffer
-from ..lowering import value_checks
+from ..lowering import registry, value_checks
 from ..metrics import events, lines
 from ..metrics.events import Cause
 from ..metrics.lines import Line
@@ -139,7 +139,7 @@ def run(
             found = _failure_of(program, numbers, error, f"step {_step}", source_lines())
             if isinstance(found, ExecutionError) and any(buffers[index].is_deleted() for index in program.donated):
                 found = type(found)(str(found).replace(_ALL_IS_LEFT, _GIVEN_IS_LOST))
-            raise found from error
+            raise _with_callers(found, program, error) from error
         raise
     if is_exchange:
         agreement.after(program, source_lines)
@@ -449,6 +449,18 @@ def _refusal_of(
         found = ExecutionError(str(found).replace(_ALL_IS_LEFT, _REST_IS_LEFT))
         blame(found, *culprit, str(error).strip())
     return found
+
+
+def _with_callers(found: BaseException, program: Program, error: Exception) -> BaseException:
+    """The error of a run, with what has called Python on the host if that has raised: it is not run again."""
+    callers = [n for n, each in enumerate(program.graph.operations) if registry.calls_python(each.plan)]
+    if type(found) is not ExecutionError or not callers or "callback" not in str(error).lower():
+        return found
+    told = ExecutionError(str(found).replace(_ALL_IS_LEFT, _REST_IS_LEFT))
+    for index in callers:
+        text = f"called by {program.origins.told(program.graph, index)}"
+        blame(told, program.graph.operations[index].plan, text, str(error).strip())
+    return told
 
 
 # A stage failed behind another.

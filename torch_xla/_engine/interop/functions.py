@@ -275,7 +275,15 @@ def _trace_anew(flat: Flat | Gradient, specs: tuple[Spec, ...], wide: bool) -> T
     rule = rule_of(op)
     if rule is None:
         run = _run_of(closed) if effect is not None else jex.core.jaxpr_as_fun(closed)
-        rule = add_rule(Rule(op, functools.partial(_lower, run, len(leaves) == 1), Promotion.NONE, False))
+        rule = add_rule(
+            Rule(
+                op,
+                functools.partial(_lower, run, len(leaves) == 1),
+                Promotion.NONE,
+                False,
+                calls_python=jax_effects.calls_python(closed),
+            )
+        )
     operands = tuple(Operand(index) for index in range(len(specs)))
     structure = (-1,) * len(outputs) if len(outputs) != 1 else (-2, -1)
     return Traced(Plan(rule.op, (operands, {}), specs, (), outputs, structure, effect=effect), tree, rule, flat)

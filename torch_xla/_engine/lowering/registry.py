@@ -14,6 +14,7 @@ from typing import Any
 from torch._ops import OpOverload
 
 from ..graph.interned import drop_rules, look_through
+from ..graph.plan import Plan
 from ..private import jax as private
 
 
@@ -34,6 +35,7 @@ class Rule:
     promotion: Promotion
     random: bool  # the rule takes a keyword `key`: a typed JAX random key, another one at every call
     separable: bool = False  # each element of its lists is computed alone, so that the lists may be cut anywhere
+    calls_python: bool = False  # on the host, while the program runs
 
 
 _rules: dict[Any, Rule] = {}
@@ -107,6 +109,17 @@ def rule_of(op: Any) -> Rule | None:
 def names_to_come() -> list[str]:
     """The operators with a rule that PyTorch may define later, by name."""
     return list(_later)
+
+
+def calls_python(plan: Plan) -> bool:
+    """Whether a call, or one inside it, calls Python on the host while the program runs."""
+    # In a graph of PyTorch's an operation of our own is an argument: its name.
+    names = plan.op, *[each for each in plan.arguments[0] if each.__class__ is str]
+    rules = [_rules.get(name) or _made.get(name) for name in names]
+    inner = plan.inside() if plan.inside is not None else None
+    return any(rule is not None and rule.calls_python for rule in rules) or (
+        inner is not None and any(calls_python(each.plan) for each in inner.operations)
+    )
 
 
 def is_separable(op: Any) -> bool:

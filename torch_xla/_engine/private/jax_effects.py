@@ -22,6 +22,24 @@ def calls_back(closed: Any) -> bool:
     return not _CALLBACKS.isdisjoint(closed.effects)
 
 
+def calls_python(closed: Any) -> bool:
+    """Whether a traced function calls Python on the host at all, also for nothing but what that returns."""
+    return calls_back(closed) or _calls_for_results(closed)
+
+
+def _calls_for_results(part: Any) -> bool:
+    if isinstance(part, ClosedJaxpr):
+        return _calls_for_results(part.jaxpr)
+    if part.__class__ is tuple:
+        return any(map(_calls_for_results, part))
+    if not isinstance(part, Jaxpr):
+        return False
+    return any(
+        each.primitive is _callback.pure_callback_p or any(map(_calls_for_results, each.params.values()))
+        for each in part.eqns
+    )
+
+
 def in_order(closed: Any) -> Any:
     """The same function, all of whose callbacks are made in the order in which they were traced."""
 

@@ -1,12 +1,13 @@
 """What fails fails once: it does not stay on its tape, where every later sync would fail.
 
-That is an operation that cannot be compiled, and one that needs what a program had taken when it failed.
+That is an operation that cannot be compiled, one whose Python on the host has raised, and one that needs what a program
+had taken when it failed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain, repeat
 
-from ..compile.program import culprit_of
+from ..compile.program import culprits_of
 from ..errors import ExecutionError
 from ..graph.graph import cut, decode
 from ..graph.plan import Plan
@@ -24,17 +25,17 @@ def or_dropped(work: Callable[[], None]) -> None:
     try:
         work()
     except Exception as error:
-        plan, why = culprit_of(error) or (None, str(error))
-        if plan is not None or isinstance(error, ExecutionError):
+        plans, why = culprits_of(error)
+        if plans or isinstance(error, ExecutionError):
             with LOCK:
                 for device in existing_devices():
-                    while not _drop(plan, Failed(why), device):
+                    while not _drop(plans, Failed(why), device):
                         pass
         raise
 
 
-def _drop(plan: Plan | None, failed: Failed, device: Device) -> bool:
-    """Takes the operations of `plan` off the tape of `device`, and what needs their results or what is lost already;
+def _drop(plans: Sequence[Plan], failed: Failed, device: Device) -> bool:
+    """Takes the operations of `plans` off the tape of `device`, and what needs their results or what is lost already;
     whoever uses one of those is told. False if the tape has changed meanwhile."""
     tape = device.tape
     seen = look(tape)
@@ -44,7 +45,7 @@ def _drop(plan: Plan | None, failed: Failed, device: Device) -> bool:
     lost = {slot for slot in inputs if isinstance(seen.values[slot].tape, Failed)}
     kept = []
     for operation in operations:
-        if (plan is not None and _contains(operation.plan, plan)) or not lost.isdisjoint(operation.operands):
+        if any(_contains(operation.plan, plan) for plan in plans) or not lost.isdisjoint(operation.operands):
             lost.update(range(operation.first_output, operation.first_output + len(operation.plan.outputs)))
         else:
             kept.append(operation)
