@@ -1,5 +1,7 @@
 """Calls that wait for the end of a step."""
 
+import os
+import signal
 import threading
 
 import pytest
@@ -94,3 +96,21 @@ def test_who_adds_to_a_full_queue_waits(monkeypatch: pytest.MonkeyPatch) -> None
     third.join()
     background.join()
     assert made == [1, 2]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:RuntimeWarning", "ignore:.*fork:DeprecationWarning")
+def test_a_fork_does_not_wait_for_the_thread_that_it_has_not() -> None:
+    background, end = Background(), threading.Event()
+    background.start(end.wait)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # ends it
+        made: list[int] = []
+        background.join()
+        background.start(lambda: made.append(1))
+        background.join()
+        os._exit(len(made))
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 1
+    end.set()
+    background.join()

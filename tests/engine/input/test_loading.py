@@ -174,3 +174,19 @@ def test_a_loader_that_fails_to_begin_raises_at_once_and_starts_no_thread() -> N
     assert loading.tells_its_place(type("Accelerated", (), {"end_of_dataloader": False})()) and not (
         loading.tells_its_place([])
     )
+
+
+def test_a_loader_may_begin_another_one_when_it_begins() -> None:
+    class Outer:
+        def __iter__(self) -> Iterator[int]:
+            inner = InTurn([1, 2], device_at(0), as_given)
+            return iter([inner.next_batch(device_at(0)) for _ in range(2)])
+
+    given: list[int] = []
+    begins = threading.Thread(
+        target=lambda: given.append(InTurn(Outer(), device_at(0), as_given).next_batch(device_at(0)))
+    )
+    begins.daemon = True
+    begins.start()
+    begins.join(60)
+    assert given == [((1, 0), 0)]

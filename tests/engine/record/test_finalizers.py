@@ -1,6 +1,8 @@
 """Python collects garbage when it likes: what a finalizer records while a program is compiled is not lost."""
 
 import gc
+import sys
+from _thread import LockType
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -201,3 +203,15 @@ def test_a_finalizer_that_writes_to_what_a_replay_writes_comes_before_or_after(m
         gc.set_threshold(*before)
     gc.collect()
     assert whole.tolist() == [8.0] * 5
+
+
+def test_no_lock_of_the_package_is_one_that_its_own_thread_waits_for() -> None:
+    """Whoever holds one may collect garbage, whose finalizers may need it."""
+    held = [
+        f"{name}.{attribute}"
+        for name, module in list(sys.modules.items())
+        if name.startswith("torch_xla")
+        for attribute, value in list(vars(module).items())
+        if isinstance(value, LockType)
+    ]
+    assert not held

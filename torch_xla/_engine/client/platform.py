@@ -10,13 +10,14 @@ from contextlib import contextmanager
 import jax
 
 from .. import config
+from ..uninterrupted import uncollected
 from . import coordination, host_heap, plugins, processes, virtual
 
 # What the documents call a platform → what JAX calls it.
 _JAX_NAMES = {"CPU": "cpu", "CUDA": "cuda", "GPU": "gpu", "ROCM": "rocm", "TPU": "tpu"}
 _OUR_NAMES = {"cpu": "CPU", "gpu": "CUDA", "cuda": "CUDA", "rocm": "ROCM", "tpu": "TPU"}
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _started = False
 _forked = False  # from a process whose client ran: its threads, without which nothing works, are not here
 
@@ -66,6 +67,7 @@ def standing_in(devices: tuple[jax.Device, ...] | None) -> Iterator[None]:
 
 
 @functools.cache
+@uncollected  # a finalizer that reads would have JAX start in the middle of its start
 def _devices_of_client() -> tuple[jax.Device, ...]:
     global _started
     refuse_fork()

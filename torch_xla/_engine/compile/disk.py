@@ -50,7 +50,7 @@ _FOREIGN = (
     "machines that share a folder share a key (XLA_PERSISTENT_CACHE_KEY)."
 )
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _warned: set[str] = set()
 _misses: "deque[tuple[str, str]]" = deque(maxlen=256)
 

@@ -27,7 +27,7 @@ _LONGEST = 1 << 16
 # A note may not lead anywhere else.
 _NAME = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}\.xla")
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 # By the file's name and the target.
 _coming: dict[tuple[str, Any], "Future[Any]"] = {}
 _used: list[str] = []

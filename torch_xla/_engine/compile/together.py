@@ -15,7 +15,7 @@ from .executable_key import Key
 # Who has waited so long for another one's word compiles; all do as the first decides.
 _SECONDS = 30.0
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _asked: "Counter[str]" = Counter()
 
 

@@ -1,6 +1,7 @@
 """Step closures: calls that wait for the end of the step they were queued in, some of them for a thread apart."""
 
 import atexit
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -49,7 +50,8 @@ class Background:
         self._worker: ThreadPoolExecutor | None = None
         self._room: threading.BoundedSemaphore | None = None
         self._started: deque[Future[object]] = deque()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._process = 0  # whose thread it is: a fork has none of it
 
     @property
     def busy(self) -> bool:
@@ -59,7 +61,8 @@ class Background:
     def start(self, call: Call) -> None:
         """Makes `call` in the background, after those started before it."""
         with self._lock:
-            if self._worker is None or self._room is None:
+            if self._worker is None or self._room is None or self._process != os.getpid():
+                self._process, self._started = os.getpid(), deque()
                 self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="step-closures")
                 self._room = threading.BoundedSemaphore(max(1, config.max_async_closures()))
                 atexit.register(self.join)
@@ -76,5 +79,5 @@ class Background:
 
     def join(self) -> None:
         """Waits for every call started so far; raises what the first failed one raised."""
-        while self._started:
+        while self._started and self._process == os.getpid():
             self._started.popleft().result()

@@ -240,7 +240,7 @@ class InTurn:
         self._batches = None
 
 
-_filters = threading.Lock()
+_filters = threading.RLock()  # a loader may begin another one
 
 
 def _begin(loader: Iterable[Any]) -> Iterator[Any]:

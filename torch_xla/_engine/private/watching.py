@@ -20,7 +20,7 @@ ATTRIBUTES = ("_version", "_base", "_cdata")
 Listener = Callable[[str, FrameType], None]
 
 _listeners: list[Listener] = []
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def listen(listener: Listener) -> None:

@@ -191,7 +191,7 @@ def _quietly() -> Iterator[None]:
         yield
 
 
-_filters = threading.Lock()
+_filters = threading.RLock()
 
 
 def _is_alone() -> bool:
