@@ -26,8 +26,7 @@ demo: $(READY)
 	@echo "The picture is $(CURDIR)/out/digits.png"
 
 test: $(READY)
-	@$(RUN) tools/check.py
-	@$(RUN) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	@$(RUN) tools/check.py -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 test-slow: $(READY)
 	@$(RUN) -m pytest -n $(JOBS) --dist loadfile -m slow $(ARGS)

@@ -1,4 +1,7 @@
-"""The one check before a commit: format, lint, types. Run by `make check`, by `make test` and by pre-commit."""
+"""The one check before a commit: format, lint, types. Run by `make check`, by `make test` and by pre-commit.
+
+`tools/check.py -m pytest` runs the tests as well and looks at the types beside them, which alone leaves a core idle.
+"""
 
 import argparse
 import subprocess
@@ -19,24 +22,41 @@ FIXES = {
 }
 
 
-def passes(name: str, command: list[str]) -> bool:
-    """Runs one command; its output shows only if it finds something."""
-    print(f"{name} ... ", end="", flush=True)
-    start = time.monotonic()
-    result = subprocess.run(
+TYPES = "types of the engine"
+
+
+def start(command: list[str]) -> subprocess.Popen[str]:
+    """A command that runs beside what follows."""
+    return subprocess.Popen(
         [sys.executable, "-m", *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    print(f"{'FAILED' if result.returncode else 'ok'} ({time.monotonic() - start:.1f} s)")
-    if result.returncode:
-        print(result.stdout)
-    return result.returncode == 0
+
+
+def passes(name: str, process: subprocess.Popen[str]) -> bool:
+    """Waits for a command; its output shows only if it finds something."""
+    print(f"{name} ... ", end="", flush=True)
+    begin = time.monotonic()
+    found, _ = process.communicate()
+    print(f"{'FAILED' if process.returncode else 'ok'} ({time.monotonic() - begin:.1f} s)", flush=True)
+    if process.returncode:
+        print(found, flush=True)
+    return process.returncode == 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--fix", action="store_true", help="format, and fix what the linter can")
-    steps = {**(FIXES if parser.parse_args().fix else {}), **CHECKS}
-    return 0 if all([passes(name, command) for name, command in steps.items()]) else 1
+    parser.add_argument("-m", dest="tests", nargs=argparse.REMAINDER, help="a module that is run, too: pytest")
+    options = parser.parse_args()
+    steps = {**(FIXES if options.fix else {}), **CHECKS}
+    if not options.tests:
+        return 0 if all([passes(name, start(command)) for name, command in steps.items()]) else 1
+    types = start(steps.pop(TYPES))
+    if not all([passes(name, start(command)) for name, command in steps.items()]):
+        types.kill()
+        return 1
+    tests = subprocess.run([sys.executable, "-m", *options.tests], cwd=ROOT).returncode
+    return 0 if passes(TYPES, types) and tests == 0 else 1
 
 
 if __name__ == "__main__":
