@@ -7,7 +7,7 @@ import torch
 
 from ._engine.client import virtual
 from ._engine.diagnostics.layouts import automatic
-from ._engine.graph.op_sharding import OpSharding
+from ._engine.graph.op_sharding import OpSharding, ShardingType
 from ._engine.host import shards
 from ._engine.record import manual, marks, ordinals, pending, placement, tiles
 
@@ -61,9 +61,13 @@ def _get_xla_op_sharding(input: torch.Tensor) -> OpSharding | None:
 
 
 def _get_xla_sharding_spec(input: torch.Tensor) -> str:
-    """The same as text, `"{devices=[2,1]0,1}"`; empty if each device has all of it."""
-    found = _get_xla_op_sharding(input)
-    return "" if found is None else str(found)
+    """How a tensor lies, as text: `"{devices=[2,1]0,1}"`, `"{replicated}"`; empty if nobody has said it.
+
+    Under SPMD each device has a copy of a tensor that was marked so, and of one from before `use_spmd()`.
+    """
+    found = tiles.op_sharding_of(pending.on_xla(input))
+    is_said = found.sharding_type != ShardingType.REPLICATED or (_is_spread(input) and placement.is_said(input))
+    return str(found) if is_said else ""
 
 
 def _get_xla_sharding_specs(tensors: Tensors) -> list[str]:

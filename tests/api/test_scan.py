@@ -109,6 +109,24 @@ def test_scans_of_structures(length: int, width: int, differentiable: bool, uses
             torch.testing.assert_close(ours.detach().cpu(), expected.detach(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("draws", [False, True], ids=["plain", "draws"])
+def test_no_slices_are_no_rounds_with_gradients_of_any_order(draws: bool) -> None:
+    weight, init = (torch.tensor(value, device="xla", requires_grad=True) for value in (2.0, 1.0))
+    xs = torch.ones(0, 3, device="xla", requires_grad=True)
+    seen = torch.zeros(3, device="xla")
+
+    def fn(carry: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        seen.add_(x.detach())
+        return carry + weight * x.sum(), torch.nn.functional.dropout(x, 0.5) if draws else x * carry
+
+    carry, ys = scan(fn, init, xs)
+    assert carry.item() == 1 and ys.shape == (0, 3) and seen.sum().item() == 0
+    found = torch.autograd.grad(carry * 3 + ys.sum(), (weight, init, xs), create_graph=True)
+    assert [each.tolist() for each in found] == [0.0, 3.0, []]
+    second = torch.autograd.grad(found[0] + found[1] + found[2].sum(), (weight, init, xs), allow_unused=True)
+    assert [each.tolist() for each in second if each is not None] in ([0.0, 0.0, []], [0.0, []], [])
+
+
 def test_a_body_may_write_to_its_arguments() -> None:
     def fn(carry: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         carry.add_(x)
@@ -154,7 +172,7 @@ def test_a_pure_function_is_traced_once() -> None:
         (lambda c, x: (c[:2], x), torch.ones(2, 3), r"returned float32\[2\] for leaf 0 of what it carries, which is f"),
         (lambda c, x: ((c, c), x), torch.ones(2, 3), "must return what it carries, of the structure"),
         (lambda c, x: c, torch.ones(2, 3), r"must return \(carry, y\); it returned a"),
-        (lambda c, x: (c, x), torch.ones(0, 3), r"`xs` of one length, and not 0.*got \[0, 3\]"),
+        (lambda c, x: (c, x), torch.ones(()), r"`xs` of one length along their first dimension; got \[\]"),
         (lambda c, x: (c, c), {"a": torch.ones(2, 3), "b": torch.ones(3)}, r"one length.*got \[2, 3\], \[3\]"),
         (lambda c, x: (c, x), None, "needs at least one tensor in `xs`"),
         (3, torch.ones(2, 3), "takes a function of carry and slice; got a int"),

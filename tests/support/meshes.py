@@ -40,6 +40,7 @@ def tensors_from_before_are_copied_to_every_device() -> None:
     except UserWarning as warning:  # warnings are errors here
         assert "copied to every device" in str(warning)
     assert xr.is_spmd()
+    assert torch_xla._XLAC._get_xla_sharding_spec(before) == "{replicated}"
     assert (before * kept).tolist() == [1, 2, 3, 4]
     assert xs.wrap_as_sharded_tensor(before * 2).sharding_spec == "{replicated}"
     xs.mark_sharding(before, LINE, ("data",))
@@ -70,6 +71,7 @@ def tensors_are_divided_as_marked() -> None:
         marked = xs.mark_sharding(t, mesh, spec)  # type: ignore[arg-type]
         assert marked.sharding_spec == text, (marked.sharding_spec, text)
         assert str(mesh.get_op_sharding(spec)) == text  # type: ignore[arg-type]
+        assert torch_xla._XLAC._get_xla_sharding_spec(t) == text
         assert _shapes(t) == [shape] * 4
         for shard in marked.local_shards:
             assert shard.data.equal(host if shard.indices is ... else host[tuple(shard.indices)])

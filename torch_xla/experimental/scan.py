@@ -45,8 +45,10 @@ def scan(
     `torch.compile` ends a graph at it. With `fullgraph=True` PyTorch's own scan takes its place in the graph: `fn` may
     then write to nothing that it closes over, and `partition_fn` must be as it stands.
 
-    Raises `ValueError` for a body that returns something else than it carries, and for `xs` that are empty or of
-    unequal lengths.
+    Of no slices there are no rounds: the carry is `init`, and the `y`s are empty (PyTorch's own scan refuses that).
+
+    Raises `ValueError` for a body that returns something else than it carries, and for `xs` that are of unequal
+    lengths or hold no tensor.
 
     >>> import torch
     >>> from torch_xla.experimental.scan import scan
@@ -65,7 +67,7 @@ def scan(
         raise ValueError(f"scan() takes a function of carry and slice; got a {type(fn).__name__}")
     if torch.compiler.is_dynamo_compiling() and partition_fn is default_partition and _must_be_one_graph():
         return _in_one_graph(fn, init, xs)
-    _length(xs)
+    _check_lengths(xs)
     # Inside of another body what `fn` closes over may belong to that body.
     is_kept = is_fn_pure and not scanning.is_traced() and not inspect.ismethod(fn)
     known = _recipes.setdefault(fn, {}) if is_kept else {}
@@ -113,15 +115,14 @@ def _weakly(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args: found()(*args)
 
 
-def _length(xs: Any) -> int:
+def _check_lengths(xs: Any) -> None:
     tensors = scanning.tensors_in(xs)
     if not tensors:
         raise ValueError("scan() needs at least one tensor in `xs`, which tells how many rounds there are")
     lengths = {tensor.shape[0] if tensor.dim() else None for tensor in tensors}
-    if len(lengths) != 1 or None in lengths or 0 in lengths:
+    if len(lengths) != 1 or None in lengths:
         shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
-        raise ValueError(f"scan() needs `xs` of one length, and not 0, along their first dimension; got {shapes}")
-    return int(next(iter(lengths)) or 0)
+        raise ValueError(f"scan() needs `xs` of one length along their first dimension; got {shapes}")
 
 
 def _kind(leaf: Any) -> Any:

@@ -9,10 +9,11 @@ from tests.support import costs
 from tests.support.four_behind_one import COLUMNS, ROWS, on
 from torch_xla._engine.graph.plan import Plan
 from torch_xla._engine.graph.sharding import Sharding
+from torch_xla._engine.host import shards
 from torch_xla._engine.lowering.sharding import of_array
 from torch_xla._engine.record import marks
 from torch_xla._engine.record.device import Device
-from torch_xla._engine.record.storage import value_of
+from torch_xla._engine.record.storage import hold, value_of
 from torch_xla._engine.record.sync import sync_device
 
 X = torch.arange(24.0).view(8, 3)
@@ -54,6 +55,26 @@ def test_what_is_filled_anew_is_divided_again_at_the_end_of_the_step(device: Dev
     x.data = other.detach() * 2  # another storage
     sync_device(device)
     assert marks.mark_of(x) is None and x.cpu().equal(X * 2)
+
+
+@pytest.mark.parametrize("size", [(8, 3), (5, 3)], ids=["even", "uneven"])
+def test_the_parts_of_what_was_written_are_those_of_the_mark_before_the_step_ends(
+    size: tuple[int, int], device: Device
+) -> None:
+    x = on(device, torch.zeros(size), ROWS)
+    marks.remember(x, ROWS)
+    host = torch.arange(float(size[0] * size[1])).view(size)
+    hold(x, value_of(on(device, host, COLUMNS)))  # computed, and lies otherwise
+    for written in (host, host + 1):
+        found = shards.local_shards(x)
+        assert [tuple(each.padded.shape) for each in found] == [(-(-size[0] // 2), 3)] * 4 and lies(x) == ROWS
+        assert all(each.data.equal(written[each.indices]) for each in found)
+        hold(x, value_of(on(device, host, COLUMNS) + 1))  # recorded, and nothing said of it
+    tape = device.tape
+    marks.keep_now(x)
+    count = len(tape.code)
+    marks.keep_now(x)
+    assert len(tape.code) == count
 
 
 def test_nothing_is_done_for_what_lies_as_it_should(device: Device) -> None:

@@ -40,6 +40,7 @@ def local_shards(tensor: torch.Tensor, replicas: bool = True) -> list[Shard]:
 
     Without `replicas` each part is that of one device of the program.
     """
+    marks.keep_now(tensor)
     buffer = materialise(snapshot(tensor))
     if buffer.ndim != tensor.dim():
         return _values_of_devices(tensor, buffer)

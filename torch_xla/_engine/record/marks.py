@@ -81,6 +81,21 @@ def mark_of(tensor: torch.Tensor) -> Mark | None:
     return found if found is not None and shows_all(tensor, value.spec) else None
 
 
+def keep_now(tensor: torch.Tensor) -> None:
+    """Divides what the storage of `tensor` holds as it was marked, before the end of the step does."""
+    with LOCK:
+        mark, storage = mark_of(tensor), tensor.untyped_storage()
+        value: Any = getattr(storage, "value", None)
+        if mark is None or value is None:
+            return
+        if value.buffer is None and value.tape is value.device.tape:
+            if mark.settled != (value.tape.started, value.slot):
+                storage.value = value = constrained(value, mark.sharding)  # type: ignore[attr-defined]
+                _settle(mark, value)
+        elif value.buffer is not None and of_array(value.buffer, value.device.target) != mark.sharding:
+            _move([_Astray(mark, storage)])
+
+
 class _Written(NamedTuple):
     """A marked storage whose value is on the tape, and not divided as marked there."""
 

@@ -7,7 +7,7 @@ import torch
 from ..client import platform, virtual
 from ..graph.sharding import Sharding
 from ..graph.tape import Value
-from ..lowering.sharding import of_array, over_mesh
+from ..lowering.sharding import lies_on, of_array, over_mesh
 from . import marks
 from .device import LOCK, Device, existing_devices
 from .schedule import clear_schedules
@@ -124,6 +124,14 @@ def planned(tensor: torch.Tensor) -> Sharding | None:
         return found.sharding
     value = value_of(tensor)
     return None if value.buffer is None else of_array(value.buffer, value.device.target)
+
+
+def is_said(tensor: torch.Tensor) -> bool:
+    """Whether somebody has said how a tensor lies, or it was computed before the devices stood behind its ordinal."""
+    if marks.mark_of(tensor) is not None:
+        return True
+    value = value_of(tensor)
+    return value.buffer is not None and not lies_on(value.buffer.sharding, value.device.target)
 
 
 def is_known(tensor: torch.Tensor) -> bool:
