@@ -174,6 +174,25 @@ def test_a_compiled_step_calls_once_a_step() -> None:
     assert compiled.is_replayed
 
 
+def test_a_callback_that_uses_what_its_program_computes_is_told_what_to_do() -> None:
+    counted = torch.zeros(3, device="xla")
+    x = torch.ones(4, device="xla")
+
+    def count(array: jax.Array) -> None:
+        counted.add_(1)
+
+    def report(x: jax.Array) -> jax.Array:
+        jax.debug.callback(count, x)
+        return x * 2
+
+    xb.call_jax(report, (x,))
+    torch_xla.sync(wait=True)  # `counted` is recorded for the next step
+    with pytest.raises(ExecutionError, match="use the tensor after the step"):
+        xb.call_jax(report, (x,))
+        torch_xla.sync(wait=True)
+    assert x.tolist() == [1] * 4
+
+
 def test_in_eager_mode_an_effect_happens_when_it_is_called() -> None:
     calls = Calls()
     torch_xla.experimental.eager_mode(True)

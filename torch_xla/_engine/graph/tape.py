@@ -119,7 +119,10 @@ class Tape:
         elif isinstance(value.tape, Failed):
             value.tape.refuse()
         else:
-            raise RuntimeError("internal error: a value recorded on another tape was used; please report it")
+            raise RuntimeError(
+                "a tensor was used that a running program computes. A function which a program calls on the host has to be "
+                "given what it needs as arguments, or use the tensor after the step; if there is none, please report this"
+            )
         entered, kept = (entry,), (value,)
         # From here on nothing is allocated that garbage could be collected for: a finalizer may record, too.
         if self.ended:

@@ -151,4 +151,5 @@ def test_the_costs_of_many_lines_are_kept_in_bounded_memory_the_dearest_by_thems
     costs = debug.sync_costs()
     assert len(costs) <= 1000
     assert sum(cost.reads for cost in costs) == 1101
-    assert costs[0].line[0] == __file__ and costs[0].forced == 1
+    # Not the first: a machine that does something else meanwhile makes any line dear.
+    assert [cost.forced for cost in costs if cost.line[0] == __file__] == [1]
