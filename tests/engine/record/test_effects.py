@@ -16,6 +16,7 @@ import torch_xla.core.xla_builder as xb
 import torch_xla.core.xla_model as xm
 from torch_xla._engine.compile import stages
 from torch_xla._engine.errors import ExecutionError
+from torch_xla.experimental.scan import scan
 
 
 @pytest.fixture(autouse=True)
@@ -241,6 +242,35 @@ def test_what_fails_on_the_host_fails_once_and_is_not_called_again(
         with pytest.raises(RuntimeError, match="(?s)never computed.*nobody wants this"):
             use()
     assert weight.tolist() == [2, 2] and x.tolist() == [1, 1] and called == [2]
+
+
+def test_what_fails_on_the_host_in_a_loop_takes_nothing_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[float] = []
+
+    def refuse(array: jax.Array) -> jax.Array:
+        called.append(float(array.sum()))
+        raise ValueError("nobody wants this")
+
+    def refused(x: jax.Array) -> jax.Array:
+        return jax.pure_callback(refuse, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    monkeypatch.setattr(stages, "LEAST_BYTES_ON_HOST", 1)
+    monkeypatch.setenv("XLA_STAGE_OPERATIONS", "8")
+    weight = torch.ones(2, 2).to("xla")
+    torch_xla.sync()
+    for _ in range(10):
+        weight.mul_(2).sub_(1)
+    start, xs = weight.sum(0), torch.ones(2, 2, device="xla")
+    carry, _ = scan(lambda carry, x: (carry + xb.call_jax(refused, (x,)), x), start, xs)
+    other = xb.call_jax(lambda x: jax.pure_callback(lambda a: a, jax.ShapeDtypeStruct(x.shape, x.dtype), x), (xs,))
+    with pytest.raises(ExecutionError, match="(?s)nobody wants this.*What needs this operation is lost") as failed:
+        torch_xla.sync(wait=True)
+    assert all(each in failed.value.__notes__[0] for each in ("called by", "or by")), "which of both, XLA does not say"
+    torch_xla.sync(wait=True)
+    for use in (carry.tolist, other.tolist):
+        with pytest.raises(RuntimeError, match="(?s)never computed.*nobody wants this"):
+            use()
+    assert weight.tolist() == [[1, 1], [1, 1]] and called == [2]
 
 
 ACTIONS = st.lists(st.sampled_from(("effect", "held", "read", "read effect", "pure", "drop", "sync", "collect")))

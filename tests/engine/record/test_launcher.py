@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 import torch
 
+import torch_xla
 from torch_xla._engine.compile import cache
 from torch_xla._engine.compile.program import Program
+from torch_xla._engine.errors import ExecutionError
 from torch_xla._engine.execute.executor import Around
 from torch_xla._engine.graph.tape import Value
 from torch_xla._engine.metrics import counter, counters
@@ -66,3 +68,19 @@ def test_whoever_describes_programs_is_asked_in_the_place_of_a_run(monkeypatch: 
     launch(program, found.inputs, outputs, cause=Cause.READ)
     assert outputs[0].buffer == "described" and asked[0][0] is program and Cause.READ in asked[0]
     assert not counters.value_of("UncachedCompile")
+
+
+def test_what_another_run_has_lost_is_told_once_and_the_rest_is_computed() -> None:
+    lost, kept = torch.ones(3).to("xla"), torch.ones(3).to("xla")
+    torch_xla.sync(wait=True)
+    needs, other = lost + 1, kept + 1
+    value = value_of(lost)
+    value.buffer.delete()
+    launcher._lose([value], "a stage failed")
+    with pytest.raises(ExecutionError, match="needs a value that is gone: a stage failed"):
+        torch_xla.sync()
+    torch_xla.sync(wait=True)
+    assert other.tolist() == [2, 2, 2]
+    for each in (needs, lost):
+        with pytest.raises(RuntimeError, match="never computed.*a stage failed"):
+            each.tolist()

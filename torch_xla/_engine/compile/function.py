@@ -45,15 +45,17 @@ def options_for(target: Target) -> dict[str, Any] | None:
 
 # A program of so few operations is lowered in a context that others before it were lowered in.
 _FEW = 100
+# And of constants of so many elements together: they stay in the context.
+_SMALL = 4096
 
 # Of an error: the plans that cannot be compiled or run, and why.
 _CULPRIT = "_culprit_of_torch_xla"
 
 
-def blame(error: Exception, plan: Plan, told: str, text: str) -> None:
-    """Notes in an `error` that says `text` that it came of `plan`, which `told` describes."""
+def blame(error: Exception, plans: Sequence[Plan], told: str, text: str) -> None:
+    """Notes in an `error` that says `text` that it came of one of the `plans`, which `told` describes."""
     error.add_note(told)
-    setattr(error, _CULPRIT, ((plan, *culprits_of(error)[0]), f"{text} ({told})"))
+    setattr(error, _CULPRIT, ((*plans, *culprits_of(error)[0]), f"{text} ({told})"))
 
 
 def culprits_of(error: Exception) -> tuple[tuple[Plan, ...], str]:
@@ -148,6 +150,7 @@ def lowered(
         traced = jitted.trace(*described)
         # On other platforms programs hold more than JAX's own dialects.
         is_small = target.is_host and target.mesh is None and len(graph.operations) <= _FEW
+        is_small = is_small and sum(map(np.size, traced.jaxpr.consts)) <= _SMALL
         with contexts.kept() if is_small and compiled_at_once else nullcontext():
             return traced.lower()
 
@@ -190,7 +193,7 @@ def as_function(
                     raise MustBake(own) from error
                 raise
             except Exception as error:  # a rule may raise anything; the note says whose
-                blame(error, plan, f"Raised by the rule of {origins.told(graph, index)}", str(error))
+                blame(error, [plan], f"Raised by the rule of {origins.told(graph, index)}", str(error))
                 raise
         results = [_carrier(values[slot]) for slot in graph.outputs]
         if not carriers:

@@ -172,7 +172,7 @@ def _rule(parts: Parts) -> Rule:
         # Behind `None`, so that one output too is an output among several.
         return (None, *outputs) if lone else outputs
 
-    return add_rule(Rule(parts.name, lower, Promotion.NONE, fx.draws(module) > 0))
+    return add_rule(Rule(parts.name, lower, Promotion.NONE, fx.draws(module) > 0, calls_python=fx.calls_python(module)))
 
 
 def _kinds(arguments: list[Any]) -> str:

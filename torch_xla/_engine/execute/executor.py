@@ -447,7 +447,8 @@ def _refusal_of(
         culprit = program.culprit(numbers)
     if culprit is not None:
         found = ExecutionError(str(found).replace(_ALL_IS_LEFT, _REST_IS_LEFT))
-        blame(found, *culprit, str(error).strip())
+        plan, said = culprit
+        blame(found, [plan], said, str(error).strip())
     return found
 
 
@@ -457,9 +458,9 @@ def _with_callers(found: BaseException, program: Program, error: Exception) -> B
     if type(found) is not ExecutionError or not callers or "callback" not in str(error).lower():
         return found
     told = ExecutionError(str(found).replace(_ALL_IS_LEFT, _REST_IS_LEFT))
-    for index in callers:
-        text = f"called by {program.origins.told(program.graph, index)}"
-        blame(told, program.graph.operations[index].plan, text, str(error).strip())
+    # Which of several has raised is not known: XLA keeps the text of what it raised.
+    text = "called by " + "\nor by ".join([program.origins.told(program.graph, index) for index in callers])
+    blame(told, [program.graph.operations[index].plan for index in callers], text, str(error).strip())
     return told
 
 

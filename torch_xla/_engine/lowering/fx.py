@@ -100,6 +100,17 @@ def _graphs_inside(module: GraphModule) -> list[GraphModule]:
     return [each for each in found if isinstance(each, GraphModule)]
 
 
+def calls_python(module: GraphModule) -> bool:
+    """Whether an operator of the graph, or of those inside it, calls Python on the host while the program runs."""
+    # An operation of our own is an argument: its name.
+    nodes = module.graph.nodes
+    names = [each for node in nodes for each in (node.target, *node.args) if each.__class__ is str or callable(each)]
+    rules = map(rule_of, names)
+    return any(rule is not None and rule.calls_python for rule in rules) or any(
+        map(calls_python, _graphs_inside(module))
+    )
+
+
 def draws(module: GraphModule) -> int:
     """How many operators of the graph draw random numbers; one that takes graphs draws once."""
     return sum(is_random(module, node) for node in module.graph.nodes)

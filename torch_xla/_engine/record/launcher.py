@@ -55,9 +55,12 @@ def launch(
     buffers = [value.buffer for value in inputs]
     try:
         executor.run(program, buffers, numbers, keys, outputs, cause, source_lines, around, is_first)
-    except ExecutionError as error:
+    except BaseException as error:
+        for value in inputs:
+            if isinstance(value.tape, Failed):  # another run has lost it since it was recorded with
+                raise ExecutionError(f"This step needs a value that is gone: {value.tape.why}") from error
         if program.donated:
-            _lose(inputs, str(error))
+            _lose(inputs, str(error) or type(error).__name__)
         raise
     live_counters.buffers.value += len(outputs)
     for counter, count in counts:
