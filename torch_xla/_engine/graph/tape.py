@@ -120,9 +120,9 @@ class Tape:
             value.tape.refuse()
         else:
             raise RuntimeError(
-                "a tensor was used that a running program computes. A function which a program calls on the host has to "
-                "be given what it needs as arguments, or use the tensor after the step; if there is none, please report "
-                "this"
+                "a tensor was used that a running program computes. A function which a program calls on the host has "
+                "to be given what it needs as arguments, or use the tensor after the step; if there is none, please "
+                "report this"
             )
         entered, kept = (entry,), (value,)
         # From here on nothing is allocated that garbage could be collected for: a finalizer may record, too.
