@@ -35,6 +35,10 @@ def _interval_exists(self: Tensor, start: float = 0.0, stop: float = 1.0) -> boo
     return -most <= start <= stop <= most and stop - start <= most
 
 
+def _bounds(self: Tensor, start: float = 0.0, stop: float = 1.0) -> tuple[float, float]:
+    return start, stop
+
+
 def _weights_exist(self: Tensor, num_samples: int, replacement: bool = False) -> bool:
     known: np.ndarray | None = None
     if self.device.type == "xla" and self.dtype.is_floating_point and shows_all(self, value_of(self).spec):
@@ -74,8 +78,10 @@ def checked(name: str) -> Callable[..., Any]:
             refusals.refuse_if_the_cpu_does(operator, args, kwargs)
             # That the CPU lacks a kernel for a dtype is no refusal; but no device has one that fills integers.
             refusal = refusals.refusal_of_the_cpu(operator, args, kwargs) if name == "uniform_" else None
-            if refusal is not None and not args[0].is_floating_point():
-                raise refusal
+            if refusal is not None:
+                if not args[0].is_floating_point():
+                    raise refusal
+                raise RuntimeError(f"uniform_(): no interval of {args[0].dtype} has the bounds {_bounds(*given)}")
         return record(*args, **kwargs)
 
     return kernel

@@ -44,6 +44,15 @@ def test_norms_of_nothing_of_one_number_and_of_nan_agree() -> None:
     check_calls([*calls, call(aten.linalg_vector_norm.default, torch.zeros(3, 0), INF, [0])])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64])
+def test_norms_of_nothing_are_0_whatever_the_order(dtype: torch.dtype) -> None:
+    nothing = torch.zeros(0, 3, dtype=dtype)
+    # Of the first the reciprocal is 0 beside the dtype's numbers, of the last infinite.
+    orders = (1e308, 1e39, NAN, 0.5, 1e-320)
+    calls = [call(aten.linalg_vector_norm.default, nothing, order, dim) for order in orders for dim in (None, [0])]
+    check_calls([*calls, *(call(aten.norm.ScalarOpt_dim, nothing, order, [0], True) for order in orders)])
+
+
 @pytest.mark.skipif(not hasattr(aten, "linalg__powsum"), reason="newer than this PyTorch")
 def test_sums_of_powers_agree() -> None:
     operand = torch.randn(4, 5)

@@ -1,7 +1,7 @@
 """Norms of vectors, and distances between vectors."""
 
 from collections.abc import Sequence
-from math import inf, prod
+from math import inf
 from typing import Any
 
 import jax
@@ -20,9 +20,9 @@ aten = torch.ops.aten
 
 def magnitude_norm(magnitudes: jax.Array, order: float, dims: tuple[int, ...], keepdim: bool = False) -> jax.Array:
     """The norm of vectors that lie along `dims`, from the absolute values of their elements."""
+    if 0 in [magnitudes.shape[dim] for dim in dims]:  # 0, whatever the order
+        return jnp.sum(magnitudes, dims, magnitudes.dtype, keepdims=keepdim)
     if order in (inf, -inf):
-        if not prod(magnitudes.shape[dim] for dim in dims):
-            return jnp.sum(magnitudes, dims, magnitudes.dtype, keepdims=keepdim)
         return (jnp.max if order == inf else jnp.min)(magnitudes, dims, keepdims=keepdim)
     powers = _powers(magnitudes, order)
     total = jnp.sum(powers, dims, powers.dtype, keepdims=keepdim)
