@@ -9,11 +9,12 @@ from tests.support import costs
 from tests.support.four_behind_one import COLUMNS, ROWS, on
 from torch_xla._engine.graph.plan import Plan
 from torch_xla._engine.graph.sharding import Sharding
+from torch_xla._engine.graph.tape import Value
 from torch_xla._engine.host import shards
 from torch_xla._engine.lowering.sharding import of_array
 from torch_xla._engine.record import marks
 from torch_xla._engine.record.device import Device
-from torch_xla._engine.record.storage import hold, value_of
+from torch_xla._engine.record.storage import hold, value_of, wrap
 from torch_xla._engine.record.sync import sync_device
 
 X = torch.arange(24.0).view(8, 3)
@@ -75,6 +76,27 @@ def test_the_parts_of_what_was_written_are_those_of_the_mark_before_the_step_end
     count = len(tape.code)
     marks.keep_now(x)
     assert len(tape.code) == count
+
+
+def test_the_parts_of_memory_that_nobody_wrote_are_those_of_the_mark(device: Device) -> None:
+    x = wrap(Value(value_of(on(device, X)).spec, device, None, -1))
+    marks.remember(x, ROWS)
+    assert value_of(x).state == "empty"
+    found = shards.local_shards(x)
+    assert [tuple(each.data.shape) for each in found] == [(4, 3)] * 4 and lies(x) == ROWS
+    assert not x.cpu().any()
+
+
+def test_one_of_several_processes_moves_nothing_by_itself(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = on(device, X, ROWS)
+    marks.remember(x, ROWS)
+    hold(x, value_of(on(device, X, COLUMNS)))  # computed, and lies otherwise
+    value = value_of(x)
+    several = property(lambda self: frozenset((0, 1)))
+    monkeypatch.setattr(type(device.spread), "processes", several)
+    found = shards.local_shards(x)
+    assert value_of(x) is value and lies(x) == COLUMNS
+    assert all(each.data.equal(X[each.indices]) for each in found)
 
 
 def test_nothing_is_done_for_what_lies_as_it_should(device: Device) -> None:

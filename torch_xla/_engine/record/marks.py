@@ -82,18 +82,28 @@ def mark_of(tensor: torch.Tensor) -> Mark | None:
 
 
 def keep_now(tensor: torch.Tensor) -> None:
-    """Divides what the storage of `tensor` holds as it was marked, before the end of the step does."""
+    """Divides what the storage of `tensor` holds as it was marked, before the end of the step does.
+
+    But what is computed stays where it lies in a program of several processes: they move it together, at that end.
+    """
     with LOCK:
         mark, storage = mark_of(tensor), tensor.untyped_storage()
         value: Any = getattr(storage, "value", None)
         if mark is None or value is None:
             return
-        if value.buffer is None and value.tape is value.device.tape:
-            if mark.settled != (value.tape.started, value.slot):
+        device = value.device
+        if value.buffer is None and (value.tape is None or value.tape is device.tape):
+            if value.tape is None or mark.settled != (value.tape.started, value.slot):
                 storage.value = value = constrained(value, mark.sharding)  # type: ignore[attr-defined]
                 _settle(mark, value)
-        elif value.buffer is not None and of_array(value.buffer, value.device.target) != mark.sharding:
-            _move([_Astray(mark, storage)])
+        elif value.buffer is not None and not _is_of_several(device):
+            if of_array(value.buffer, device.target) != mark.sharding:
+                _move([_Astray(mark, storage)])
+
+
+def _is_of_several(device: Device) -> bool:
+    """Whether what lies on `device` is divided among several processes."""
+    return device.spread is not None and len(device.spread.processes) > 1
 
 
 class _Written(NamedTuple):
@@ -113,7 +123,7 @@ class _Astray(NamedTuple):
 
 def keep(device: Device) -> None:
     """Divides as marked what was written to marked storages on the tape of `device`, or lies otherwise."""
-    if device.spread is not None and len(device.spread.processes) > 1:
+    if _is_of_several(device):
         _keep_alike(device)
         return
     written, astray = _found(device)
