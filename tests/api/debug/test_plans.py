@@ -129,7 +129,7 @@ step()
 time.sleep(4)  # what compiling has left goes back when programs rest: it is not of the plan
 open("/proc/self/clear_refs", "w").write("5")
 for _ in range(3):
-    time.sleep(0.1)  # XLA's CPU client frees what a program used after it has told that it ended
+    time.sleep(1)  # XLA's CPU client frees what a program used after it has told that it ended
     step()
 print(planned / (status("VmHWM") - before))
 """
@@ -144,9 +144,10 @@ print(planned / (status("VmHWM") - before))
     ],
 )
 def test_the_planned_peak_is_what_a_run_takes(model: str) -> None:
-    # In a process of five the allocator has got the memory of a program twice, which is no need of the program's.
+    # In a process of five the allocator has got the memory of a program twice, which is no need of the program's; on a
+    # machine with other work in more, for what a program used is freed later.
     found: list[float] = []
-    while len(found) < 3 and not any(0.85 < each < 1.15 for each in found):
+    while len(found) < 6 and not any(0.85 < each < 1.15 for each in found):
         done = subprocess.run([sys.executable, "-c", MEASURED, model], capture_output=True, text=True, check=True)
         found.append(float(done.stdout))
     assert 0.85 < found[-1] < 1.15, found
