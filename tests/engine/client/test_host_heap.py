@@ -28,20 +28,26 @@ def step():
 x = torch.ones(5000, 5000, device="xla")
 for _ in range(3):
     step()
-started = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(5):
-    step()
-faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - started
+faults = []
+for _ in range(4):
+    started = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(5):
+        step()
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - started)
 kept = resident()
 del x
 torch_xla.sync(wait=True)
 torch.xla.empty_cache()
-print(faults, kept - resident())
+print(min(faults), kept - resident())
 """
 
 
 def run(**variables: str) -> tuple[int, int]:
-    """Page faults of five steps that make 100 MB each, and the bytes that `empty_cache()` returned afterwards."""
+    """Page faults of five steps that make 100 MB each, and the bytes that `empty_cache()` returned afterwards.
+
+    Of four rounds the one with the fewest: what threads hold beside each other, and with it how far the heap grows
+    before it grows no more, depends on who else has the cores.
+    """
     command = [sys.executable, "-c", PROGRAM]
     # How many pages a step touches depends on how XLA compiles it: here as for users.
     mine = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "XLA_FLAGS"))}
