@@ -43,8 +43,10 @@ def cache_key(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tmp_path_factory.mktemp("key") / "cache.key")
 
 
-# What passes here passes there too; `python -m tests.fuzz` looks for what no run has tried.
-hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
+# What passes here passes there too, however slowly inputs are drawn; `python -m tests.fuzz` looks for what no run tried.
+hypothesis.settings.register_profile(
+    "same", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("same")
 
 

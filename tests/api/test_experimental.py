@@ -132,10 +132,10 @@ def test_a_scan_whose_activations_pass_by_the_host() -> None:
 def test_callbacks_when_a_value_is_there() -> None:
     x = torch.ones(2, device="xla") + 1
     event = callback.on_ready_event(x)
-    assert event.wait(30)
+    assert event.wait(300)
     told: list[torch.Tensor] = []
     callback.on_ready_callback(x, told.append)
-    assert callback.on_ready_event(x).wait(30)
+    assert callback.on_ready_event(x).wait(300)
     for _ in range(1000):
         if told:
             break
@@ -266,7 +266,7 @@ PLUGIN = """
 def run_on_a_plugin(how: str, devices: int, **settings: str) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(PLUGIN).replace("{how}", how).replace("{devices}", str(devices))],
-        env={**os.environ, "PJRT_DEVICE": "MINE", **settings}, capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, "PJRT_DEVICE": "MINE", **settings}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == 0 and "works" in ran.stdout, ran.stderr[-3000:]
 

@@ -13,7 +13,7 @@ def python(program: str, **environment: str) -> subprocess.CompletedProcess[str]
     """Runs `program` in a Python of its own, in which every warning is an error."""
     clean = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **environment}
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], cwd=ROOT, env=clean, capture_output=True, text=True, timeout=120
+        [sys.executable, "-W", "error", "-c", program], cwd=ROOT, env=clean, capture_output=True, text=True
     )
 
 

@@ -27,18 +27,29 @@ def together(calls: list[Callable[[], Any]]) -> list[Any]:
     return found
 
 
+def _served(count: int) -> tuple[str, Any]:
+    for left in reversed(range(8)):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        try:
+            service = _jax.get_distributed_runtime_service(
+                address, count, heartbeat_timeout=1000, cluster_register_timeout=200, recoverable=True
+            )
+            return address, service
+        except RuntimeError:  # another program has taken the port meanwhile
+            if not left:
+                raise
+    raise AssertionError
+
+
 @contextmanager
 def connections(count: int) -> Iterator[list[Any]]:
     """A block with the connections of so many processes."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    service = _jax.get_distributed_runtime_service(
-        address, count, heartbeat_timeout=1000, cluster_register_timeout=20, recoverable=True
-    )
+    address, service = _served(count)
     made = [
         _jax.get_distributed_runtime_client(
-            address, index, init_timeout=20, heartbeat_timeout=1000, shutdown_on_destruction=False
+            address, index, init_timeout=200, heartbeat_timeout=1000, shutdown_on_destruction=False
         )
         for index in range(count)
     ]

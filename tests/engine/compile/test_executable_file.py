@@ -118,10 +118,10 @@ def test_a_file_is_read_as_far_as_it_is_believed(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe, 0o600)
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
-    for place in (tmp_path, pipe):
+    for place in (tmp_path, pipe) * 20:  # threads of earlier tests may open and close some meanwhile
         with pytest.raises(Unreadable, match="no regular file"):
             executable_file.contents(place)
-    assert not before or len(os.listdir("/proc/self/fd")) <= before  # an earlier test may close one meanwhile
+    assert not before or len(os.listdir("/proc/self/fd")) < before + 20
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="users are POSIX's")

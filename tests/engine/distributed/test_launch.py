@@ -15,6 +15,7 @@ import torch_xla.distributed.xla_multiprocessing as xmp
 import torch_xla.runtime as xr
 from tests.support.fleet import fleet_of
 from torch_xla._engine import errors
+from torch_xla.utils.utils import get_free_tcp_ports
 
 ROOT = Path(__file__).parents[3]
 
@@ -181,9 +182,10 @@ def test_launch_starts_a_process_for_each_device(tmp_path: Path) -> None:
 def test_several_agents_are_several_hosts(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     agents = []
+    (port,) = get_free_tcp_ports()
     for node in range(2):
         command = [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", "1", "--node-rank", str(node)]
-        command += ["--master-addr", "127.0.0.1", "--master-port", "29677", str(tmp_path / "program.py"), "launch"]
+        command += ["--master-addr", "127.0.0.1", "--master-port", str(port), str(tmp_path / "program.py"), "launch"]
         settings = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "PJRT_DEVICE": "CPU"}
         agents.append(
             subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

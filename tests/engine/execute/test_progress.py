@@ -3,6 +3,7 @@
 import io
 import re
 import sys
+import threading
 import time
 
 import pytest
@@ -61,6 +62,23 @@ def test_a_failing_one_ends_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError, match="out of room"), progress.told(3, HERE):
         time.sleep(0.1)
         raise RuntimeError("out of room")
+    assert terminal.getvalue().endswith("s\n")
+
+
+def test_a_line_that_is_just_written_at_the_end_stands_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, begun = terminal_of(monkeypatch), threading.Event()
+    write = terminal.write
+
+    def slowly(text: str) -> int:
+        if text.endswith("so far"):
+            begun.set()
+            time.sleep(0.1)
+        return write(text)
+
+    monkeypatch.setattr(terminal, "write", slowly)
+    with progress.told(3, HERE):
+        assert begun.wait(60)
+    time.sleep(0.2)
     assert terminal.getvalue().endswith("s\n")
 
 

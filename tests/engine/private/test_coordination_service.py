@@ -10,11 +10,17 @@ from torch_xla._engine.private import coordination_service as service
 
 
 def test_a_free_port_is_found_and_one_that_is_taken_refused() -> None:
-    port = service._free_port("127.0.0.1", 0)
-    assert port and service._free_port("127.0.0.1", port) == port
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        taken.bind(("127.0.0.1", port))
+        for left in reversed(range(8)):
+            port = service._free_port("127.0.0.1", 0)
+            assert port
+            try:
+                assert service._free_port("127.0.0.1", port) == port
+                taken.bind(("127.0.0.1", port))
+                break
+            except OSError:  # another program has taken it meanwhile
+                assert left
         with pytest.raises(OSError, match="in use"):
             service._free_port("127.0.0.1", port)
 
@@ -39,6 +45,6 @@ def test_it_says_why_it_cannot_listen() -> None:
         port = taken.getsockname()[1]
         done = subprocess.run(
             [sys.executable, service.__file__, "127.0.0.1", str(port), "1", "100", "5"],
-            cwd="/", input="", capture_output=True, text=True, timeout=60,
+            cwd="/", input="", capture_output=True, text=True,
         )  # fmt: skip
     assert done.stdout.startswith(f"error 127.0.0.1:{port}: ") and done.returncode == 0

@@ -19,6 +19,10 @@ PATIENCE, EVERY = 4.0, 1.0
 
 _ANEW = "\r\x1b[2K"
 
+# So long, in seconds, the end waits for a line that is just written, or that one would stand behind the end's. Not for
+# ever: the thread may collect garbage, and a finalizer wait for the compilation to end.
+_LAST_WORD = 1.0
+
 
 @contextmanager
 def told(operations: int, frames: tuple[Line, ...]) -> Iterator[None]:
@@ -40,6 +44,7 @@ def told(operations: int, frames: tuple[Line, ...]) -> Iterator[None]:
         running.release()
         seconds = time.perf_counter() - start
         if seconds > PATIENCE:
+            teller.join(_LAST_WORD)
             _write(f"{_ANEW}torch_xla compiled {what} in {seconds:.0f} s\n")
 
 

@@ -70,13 +70,18 @@ def test_every_way_of_looking_at_a_value_can_be_refused(way: str) -> None:
 
 
 def test_the_dearest_line_comes_first_with_its_source() -> None:
-    x = torch.ones(300, 300, device="xla")
-    for _ in range(3):
-        y = x @ x
-        line = sys._getframe().f_lineno + 1
-        y.sum().item()
-    x.cpu()
-    first, *others = debug.sync_costs()
+    for _ in range(10):  # to copy a value takes longer where others have the cores, at times
+        debug.clear_history()
+        x = torch.ones(300, 300, device="xla")
+        torch_xla.sync()
+        for _ in range(3):
+            y = x @ x
+            line = sys._getframe().f_lineno + 1
+            y.sum().item()
+        x.cpu()
+        first, *others = debug.sync_costs()
+        if first.reads == 3:
+            break
     assert first.line == (__file__, line, "test_the_dearest_line_comes_first_with_its_source")
     assert (first.reads, first.forced, first.bytes, first.waits) == (3, 3, 12, 0)
     assert first.seconds >= first.compiling > 0 and first.longest <= first.seconds

@@ -62,7 +62,7 @@ def part(profile: debug.HostProfile, name: str) -> debug.Part:
 
 
 def test_the_parts_add_up_to_the_whole() -> None:
-    for _ in range(5):  # between two parts this thread may stand still where others want the processor
+    for _ in range(20):  # between two parts this thread may stand still where others want the processor
         profile = trained(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1)))
         parts = profile.recording + profile.starting + profile.compiling + profile.waiting + profile.uploading
         if parts == pytest.approx(profile.seconds, rel=0.1):
@@ -78,10 +78,13 @@ def test_the_parts_add_up_to_the_whole() -> None:
 
 
 def test_a_module_that_is_slow_in_python_stands_out() -> None:
-    profile = trained(nn.Sequential(nn.Linear(8, 8), Slow(), nn.Linear(8, 1)))
-    slow = part(profile, "1 (Slow)")
+    for _ in range(10):  # where others have the cores, any part may be slow, and the device late
+        profile = trained(nn.Sequential(nn.Linear(8, 8), Slow(), nn.Linear(8, 1)))
+        slow, quick = part(profile, "1 (Slow)"), part(profile, "0 (Linear)")
+        if slow.seconds > quick.seconds and profile.idle > 0.05:
+            break
     assert slow.seconds > 0.06 and slow.operations == 0
-    assert part(profile, "Sequential").total_seconds > slow.seconds > part(profile, "0 (Linear)").seconds
+    assert part(profile, "Sequential").total_seconds > slow.seconds > quick.seconds
     assert profile.idle > 0.05
     assert "1 (Slow)" in str(profile) and "recording" in str(profile)
 
