@@ -43,7 +43,7 @@ def cache_key(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tmp_path_factory.mktemp("key") / "cache.key")
 
 
-# What passes here passes there too, however slowly inputs are drawn; `python -m tests.fuzz` looks for what no run tried.
+# What passes here passes there too, however slowly inputs are drawn; `python -m tests.fuzz` tries what no run tried.
 hypothesis.settings.register_profile(
     "same", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
