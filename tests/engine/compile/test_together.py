@@ -40,7 +40,7 @@ def answers(starts: list[str], monkeypatch: pytest.MonkeyPatch, late: int = 0) -
     """What each process is told, of which `late` do not ask."""
     service: Any = Service()
     key: Any = SimpleNamespace(digest="d", target=SimpleNamespace(processes=tuple(range(len(starts) + late))))
-    monkeypatch.setattr(together, "_SECONDS", 0.2)
+    monkeypatch.setattr(together, "_SECONDS", 0.2 if late else 60)
     monkeypatch.setattr(peers, "watch", lambda: service)
     monkeypatch.setattr(coordination, "awaited", service.awaited)
     found: dict[int, bool] = {}
