@@ -27,7 +27,9 @@ from torch_xla._engine.graph.graph import Graph
 from torch_xla._engine.metrics import counters
 from torch_xla._engine.record.schedule import clear_schedules
 
-SETTINGS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 
 
 @pytest.fixture
