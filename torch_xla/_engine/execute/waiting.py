@@ -104,6 +104,11 @@ class _Run(NamedTuple):
         return False
 
 
+def is_turn(count: int) -> bool:
+    """Whether `for_turn` would not wait: the runs before are known to have ended."""
+    return all([launches.last[place] is launches.NEVER for place in range(min(count, launches.MOST))])
+
+
 def for_turn(count: int) -> None:
     """Waits until so many runs on several devices of this host may begin, one after the other (`client/launches`)."""
     for place in range(min(count, launches.MOST)):
