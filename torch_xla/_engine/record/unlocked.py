@@ -60,7 +60,7 @@ class NotItsTurn(NotReady):
 
     def __init__(self, program: Program, compiled: Program | None) -> None:
         def wait() -> Program | None:
-            waiting.for_turn(program.starts)
+            waiting.for_turn(program.starts, LOCK)
             return compiled
 
         super().__init__(program, wait)
@@ -95,7 +95,7 @@ def prepare(
 def wait_for_turn(program: Program | None) -> None:
     """Waits for the turn of a program that is about to run, or one like it: so it does not wait under the lock."""
     if program is not None and program.is_limited and not LOCK._is_owned():  # type: ignore[attr-defined]
-        waiting.for_turn(program.starts)
+        waiting.for_turn(program.starts, LOCK)
 
 
 def under_lock(work: Callable[[Attempt], None]) -> None:
