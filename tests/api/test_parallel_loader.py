@@ -470,6 +470,7 @@ def test_a_loader_without_a_length_can_be_iterated() -> None:
         len(loader)
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more processes than this machine has cores
 @pytest.mark.parametrize("persistent", [False, True])
 def test_workers_in_other_processes_feed_it(persistent: bool) -> None:
     data = TensorDataset(torch.arange(12.0))

@@ -170,7 +170,7 @@ x = torch.arange(8.0, device="xla") + 1
 x.tolist()
 for collate in (None, lambda rows: rows):
     try:
-        list(DataLoader(TensorDataset(x), num_workers=1, collate_fn=collate, timeout=60))
+        list(DataLoader(TensorDataset(x), num_workers=1, collate_fn=collate, timeout=300))
     except RuntimeError as error:
         assert "forked" in str(error), error
     else:
