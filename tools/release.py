@@ -9,6 +9,7 @@ installed.
 """
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -26,7 +27,8 @@ IN_SOURCES = ("LICENSE", "README.md", "Makefile", "pyproject.toml", "tests/conft
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> str:
-    done = subprocess.run([str(each) for each in command], cwd=cwd, stdout=subprocess.PIPE, text=True)
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # may name the repository
+    done = subprocess.run([str(each) for each in command], cwd=cwd, env=own, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(f"{command[0]} failed; the reason is above.\n{done.stdout}")
     return done.stdout

@@ -224,7 +224,10 @@ def test_another_users_file_is_refused_and_left_alone(folder: Path, monkeypatch:
         executable_file.refuse_others(path, os.stat_result((status.st_mode, 0, 0, 1, os.geteuid() + 1, 0, 0, 0, 0, 0)))
     executable_file.refuse_others(path, os.stat_result((status.st_mode, 0, 0, 1, 0, 0, 0, 0, 0, 0)))  # root's
     if os.geteuid() == 0:
-        os.chown(path, 4321, 4321)
+        try:
+            os.chown(path, 4321, 4321)
+        except PermissionError:
+            pytest.skip("this root may give nothing to others, and trusts what is root's")
     else:
         monkeypatch.setattr(os, "geteuid", lambda: status.st_uid + 1)
     with pytest.warns(UserWarning, match="belongs to another user"):
