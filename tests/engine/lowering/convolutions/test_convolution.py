@@ -125,9 +125,10 @@ def test_narrow_floats_are_summed_in_float32(dtype: torch.dtype) -> None:
     assert_equal(apply_rule(aten.convolution.default, input, weight, None, *rest), expected)
     backward = (torch.randn(expected.shape).to(dtype), input, weight, [8], *rest, [True, True, True])
     ours = apply_rule(aten.convolution_backward.default, *backward)
-    for our, their in zip(ours, aten.convolution_backward.default(*backward), strict=True):
-        # PyTorch sums some of these in the narrow dtype; a few units in the last place are its own error.
-        torch.testing.assert_close(our.to(dtype), their, rtol=4 * torch.finfo(dtype).eps, atol=0.1)
+    # PyTorch sums some of these in the narrow dtype, which ones depends on the processor: the exact ones instead.
+    wide = (each.double() if isinstance(each, torch.Tensor) else each for each in backward)
+    for our, exact in zip(ours, aten.convolution_backward.default(*wide), strict=True):
+        torch.testing.assert_close(our.to(dtype), exact.to(dtype), rtol=2 * torch.finfo(dtype).eps, atol=1e-2)
 
 
 @pytest.mark.parametrize("mask", [[True, False, False], [False, True, False], [False, False, True]], ids=str)
