@@ -31,6 +31,7 @@ ROWS = {
     "gpt2_like": ("a training step of the GPT-2-like model", "ms"),
     "resnet_like": ("a training step of the ResNet-like model", "ms"),
     "replay": ("host time of a replayed step of the encoder", "ms"),
+    "unqueued": ("the same without its time in the queue for a core, which the device's threads decide", "ms"),
     "thread": ("the same by the clock of its thread", "ms"),
     "replayed": ("a replayed step of the encoder", "ms"),
     "first": ("the first four steps of the encoder", "s"),

@@ -324,12 +324,9 @@ def _has_equals(tensor: Tensor) -> bool:
 
 
 def _is_refused_by_decision(error: Exception, operands_and_results: Any) -> bool:
-    """Whether the call needs sparse tensors or complex32, which XLA devices lack, and the error says what to do."""
+    """Whether the call needs sparse tensors, which XLA devices lack, and the error says what to do."""
     tensors = [leaf for leaf in leaves(operands_and_results) if isinstance(leaf, Tensor)]
-    if isinstance(error, NoLowering):
-        return any(tensor.layout is not torch.strided for tensor in tensors)
-    named = isinstance(error, (TypeError, RuntimeError)) and str(error).startswith("torch.complex32 has no counterpart")
-    return named and any(tensor.dtype is torch.complex32 for tensor in tensors)
+    return isinstance(error, NoLowering) and any(tensor.layout is not torch.strided for tensor in tensors)
 
 
 def _same_leaves(results: dict[str, list[Any]]) -> bool:

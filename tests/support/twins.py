@@ -61,6 +61,8 @@ def check_elements(ours: torch.Tensor, theirs: torch.Tensor, name: str = "", **t
 def plain(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor without lazy bits or gradient, in a dtype that can be compared."""
     tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.dtype is torch.complex32:
+        return tensor.to(torch.complex64)
     return tensor.float() if "float8" in str(tensor.dtype) else tensor
 
 

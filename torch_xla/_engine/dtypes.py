@@ -33,6 +33,8 @@ _PAIRS = {
 
 TO_JAX: dict[torch.dtype, np.dtype] = {ours: np.dtype(theirs) for ours, theirs in _PAIRS.items()}
 TO_TORCH: dict[np.dtype, torch.dtype] = {theirs: ours for ours, theirs in TO_JAX.items()}
+# XLA has no complex numbers of two float16: they live in twice the memory, and each result is rounded.
+TO_JAX[torch.complex32] = np.dtype(np.complex64)
 
 # NumPy has not all of them: the bits of the others travel as integers.
 BITS = {1: torch.uint8, 2: torch.int16}
@@ -52,6 +54,7 @@ SHORT_NAMES: dict[torch.dtype, str] = {
     torch.bfloat16: "bf16",
     torch.float32: "f32",
     torch.float64: "f64",
+    torch.complex32: "c32",
     torch.complex64: "c64",
     torch.complex128: "c128",
     torch.float8_e4m3fn: "f8e4m3fn",
@@ -91,6 +94,8 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     """The memory of a CPU tensor as a NumPy array of the matching dtype; shared where PyTorch can."""
     dtype = to_jax(tensor.dtype)
     tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.dtype is torch.complex32:
+        tensor = tensor.to(torch.complex64)
     if dtype.isbuiltin != 1:
         tensor = tensor.contiguous()
         return tensor.view(BITS[tensor.element_size()]).numpy().view(dtype)

@@ -30,8 +30,11 @@ def test_a_run_that_failed_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(launches, "last", launches.last.copy())
     launches.last[0] = SimpleNamespace(block_until_ready=fail)
     launches.last[3] = SimpleNamespace(block_until_ready=lambda: asked.append("ended"))
+    assert not waiting.is_turn(1)
     waiting.for_turn(2)
+    assert waiting.is_turn(3) and not waiting.is_turn(100)
     waiting.for_turn(100)
+    assert waiting.is_turn(100)
     assert asked == ["failed", "ended"]
 
 

@@ -10,6 +10,7 @@ import torch
 from torch_xla._engine.client import target as targets
 from torch_xla._engine.compile import culprit
 from torch_xla._engine.compile.executable_key import key_of
+from torch_xla._engine.compile.stages import Stage
 from torch_xla._engine.graph.graph import Graph, Operation
 from torch_xla._engine.graph.plan import Operand, Plan
 from torch_xla._engine.graph.spec import spec_of
@@ -80,3 +81,21 @@ def test_nothing_is_blamed_for_what_is_over_or_meets_every_program(monkeypatch: 
     assert found(monkeypatch, Beside(), chain(SIN, COS, SIN)) is None
     with pytest.raises(KeyboardInterrupt):
         found(monkeypatch, Broken(message="INTERNAL: \nKeyboardInterrupt: "), chain(SIN, COS))
+
+
+def stage(first: int, *plans: Plan) -> Stage:
+    """Operations from the place `first` on, one for each of the plans."""
+    operations = tuple(range(first, first + len(plans)))
+    return Stage(chain(*plans), (), (first,), (), (), (0, 0), operations, (), False)
+
+
+def test_of_a_graph_in_stages_each_kind_is_compiled_by_itself_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = [stage(0, SIN, SIN), stage(2, SIN, SIN), stage(4, SIN, COS, SIN), stage(7, SIN, SIN)]
+    whole = chain(SIN, SIN, SIN, SIN, SIN, COS, SIN, SIN, SIN)
+    compiler = Compiler()
+    monkeypatch.setattr(culprit, "lowered", compiler.lowered)
+    key = key_of(whole, (), targets.of_device(jax.devices("cpu")[0]))
+    assert culprit.of_stages(stages, key, ()) == 5
+    assert [len(each.operations) for each in compiler.tried[:2]] == [2, 3]
+    assert all(len(each.operations) < 3 for each in compiler.tried[2:])
+    assert culprit.of_stages([each for each in stages if each is not stages[2]], key, ()) is None

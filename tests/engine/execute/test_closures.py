@@ -98,10 +98,7 @@ def test_who_adds_to_a_full_queue_waits(monkeypatch: pytest.MonkeyPatch) -> None
     assert made == [1, 2]
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:RuntimeWarning", "ignore:.*fork:DeprecationWarning")
-def test_a_fork_does_not_wait_for_the_thread_that_it_has_not() -> None:
-    background, end = Background(), threading.Event()
-    background.start(end.wait)
+def calls_made_in_a_fork(background: Background) -> int:
     child = os.fork()
     if child == 0:
         signal.alarm(60)  # ends it
@@ -111,6 +108,30 @@ def test_a_fork_does_not_wait_for_the_thread_that_it_has_not() -> None:
         background.join()
         os._exit(len(made))
     _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 1
+    return os.waitstatus_to_exitcode(status)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:RuntimeWarning", "ignore:.*fork:DeprecationWarning")
+def test_a_fork_does_not_wait_for_the_thread_that_it_has_not() -> None:
+    background, end = Background(), threading.Event()
+    background.start(end.wait)
+    assert calls_made_in_a_fork(background) == 1
     end.set()
     background.join()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:RuntimeWarning", "ignore:.*fork:DeprecationWarning")
+def test_a_fork_does_not_wait_for_the_lock_of_a_thread_that_it_has_not() -> None:
+    background, held, end = Background(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with background._lock:
+            held.set()
+            end.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    assert calls_made_in_a_fork(background) == 1
+    end.set()
+    holder.join()

@@ -20,6 +20,7 @@ def n(*size: int, d: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return numbers(*size, device=d, dtype=dtype)
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 @pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
 @pytest.mark.parametrize("size", [(2, 3), (0, 2), ()], ids=str)
 def test_a_round_trip_keeps_every_bit(dtype: torch.dtype, size: tuple[int, ...]) -> None:
@@ -33,6 +34,7 @@ def test_a_round_trip_keeps_every_bit(dtype: torch.dtype, size: tuple[int, ...])
     assert bytes(back.untyped_storage()) == bytes(host.untyped_storage())
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 @pytest.mark.parametrize("dtype", WITH_ZERO, ids=str)
 def test_every_dtype_can_be_made_and_read_on_the_device(dtype: torch.dtype) -> None:
     zeros = torch.zeros(2, dtype=dtype, device="xla")

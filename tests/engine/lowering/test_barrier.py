@@ -29,7 +29,13 @@ def test_what_waits_keeps_every_bit(dtype: np.dtype) -> None:
         numbers = np.array(ODD if jnp.issubdtype(dtype, np.inexact) else [0, 1, 100, 1], np.float64)
         with np.errstate(all="ignore"):
             array = jnp.asarray(numbers.astype(dtype))
-        for waiting in (barrier.after([array], jnp.array([-1.5]))[0], barrier.behind(array, jnp.array([1.0]))):
+        earlier = jnp.array([-1.5])
+        found = (
+            barrier.after([array], earlier)[0],
+            barrier.behind(array, earlier),
+            barrier.behind_in_place(array, earlier),
+        )
+        for waiting in found:
             assert waiting.dtype == array.dtype and waiting.shape == array.shape
             numbers_kept = np.asarray(waiting).astype(np.complex128), np.asarray(array).astype(np.complex128)
             np.testing.assert_array_equal(*numbers_kept)
@@ -51,6 +57,23 @@ def test_the_zero_is_zero_whatever_it_is_made_of(earlier: jax.Array) -> None:
 def test_no_simplification_sees_through_the_dependence() -> None:
     compiled = jax.jit(lambda x, y: barrier.behind(x, y)).lower(jnp.ones(3), jnp.ones(2)).compile().as_text()
     assert "f32[2]" in compiled.partition("ENTRY")[2]  # the other operand is read
+    in_place = jax.jit(barrier.behind_in_place).lower(jnp.ones((2, 3)), jnp.ones(2)).compile().as_text()
+    assert "f32[2]" in in_place.partition("ENTRY")[2]
     both = jax.jit(barrier.barrier)([jnp.ones(2), jnp.zeros(3)])
     assert [each.tolist() for each in both] == [[1, 1], [0, 0, 0]]
     assert barrier.once_on_cpu(jnp.ones(2)).tolist() == [1, 1]
+
+
+def test_what_waits_in_place_is_not_copied() -> None:
+    def program(x: jax.Array, earlier: jax.Array) -> jax.Array:
+        return barrier.behind_in_place((x.T @ x).reshape(2, -1), earlier)
+
+    compiled = jax.jit(program).lower(jnp.ones((64, 128)), jnp.ones(2)).compile()
+    planned, text = compiled.memory_analysis(), compiled.as_text()
+    assert planned is not None and planned.temp_size_in_bytes < 128 * 128 * 4  # the product is where the result is
+    assert text is not None and " copy(" not in text
+    numbers = jnp.array([[jnp.nan, -0.0, 1e-40], [jnp.inf, 1.0, 2.0]], jnp.float32)
+    assert bits(barrier.behind_in_place(numbers, jnp.ones(2))) == bits(numbers)
+    for odd in (jnp.zeros((0, 2)), jnp.float32(3), jnp.array([True, False]), jnp.array([1 - 2j])):
+        kept = barrier.behind_in_place(odd, jnp.ones(1))
+        assert bits(kept) == bits(odd) and kept.shape == odd.shape

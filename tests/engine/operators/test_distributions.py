@@ -1,7 +1,9 @@
 """A distribution that there is not is refused as on the CPU, whatever was drawn before; any other is drawn from."""
 
+import warnings
 from collections.abc import Callable
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -95,3 +97,15 @@ def test_bounds_are_looked_at_where_the_cpu_has_no_kernel(dtype: torch.dtype) ->
     for start, stop in ((0.0, 1.0), (2.0, 2.0), (-200.0, 200.0)):
         found = drawn.uniform_(start, stop).cpu().float()
         assert bool(((found >= start) & (found <= stop)).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("bounds", [(-(2**60), 5), (0, 2**60), (2**60,)], ids=str)
+def test_whole_numbers_that_are_no_floats_are_warned_of_as_on_the_cpu(dtype: torch.dtype, bounds: Any) -> None:
+    said = []
+    for device in ("cpu", "xla"):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.empty(2, dtype=dtype, device=device).random_(*bounds)
+        said.append([str(warning.message) for warning in caught])
+    assert said[0] == said[1] and "is out of bounds" in said[0][0]

@@ -10,6 +10,7 @@ from torch_xla._engine.record import extension
 from torch_xla._engine.record.extension import tensor_on_ordinal
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 @pytest.mark.parametrize("size", [(), (0,), (3,), (2, 0, 3), (2, 3, 4)], ids=str)
 @pytest.mark.parametrize("dtype", dtypes.TO_JAX, ids=str)
 def test_it_is_what_torch_empty_makes(dtype: torch.dtype, size: tuple[int, ...]) -> None:

@@ -1,20 +1,24 @@
-"""A program is found under the lock, compiled without it, and run under it."""
+"""A program is found under the lock, compiled and waited for without it, and run under it."""
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 import torch_xla
+from torch_xla._engine.client import launches
 from torch_xla._engine.compile import cache
 from torch_xla._engine.compile.program import Program
 from torch_xla._engine.metrics.events import Cause
 from torch_xla._engine.record import unlocked
-from torch_xla._engine.record.device import LOCK
+from torch_xla._engine.record.device import LOCK, device_at
 from torch_xla._engine.record.pending import graph_of
 from torch_xla._engine.record.schedule import clear_schedules
-from torch_xla._engine.record.unlocked import Attempt, NotCompiled, under_lock
+from torch_xla._engine.record.unlocked import Attempt, NotCompiled, NotItsTurn, under_lock, wait_for_turn
 
 
 @pytest.fixture(autouse=True)
@@ -111,5 +115,88 @@ def test_what_work_raises_is_raised_and_the_lock_is_free(fails: type[BaseExcepti
 
 def test_one_that_is_compiled_meanwhile_is_not_compiled_again() -> None:
     wanted = program(0)
-    compile_it: Callable[[], Program | None] = refused(wanted).compile
+    compile_it: Callable[[], Program | None] = refused(wanted).do_it
     assert compile_it() is wanted and compile_it() is None
+
+
+@pytest.fixture
+def last(monkeypatch: pytest.MonkeyPatch) -> "deque[Any]":
+    """The last runs, none of which is waited for at first."""
+    made: deque[Any] = deque([launches.NEVER] * launches.MOST, maxlen=launches.MOST)
+    monkeypatch.setattr(launches, "last", made)
+    return made
+
+
+def limited(program: Program) -> Program:
+    """As one over several devices, which waits for the first of the last runs."""
+    program.compile_for(())
+    program.is_limited = True
+    return program
+
+
+def run_that_notes(seen: list[bool]) -> SimpleNamespace:
+    """A run that has ended once it was waited for; notes whether others got the lock meanwhile."""
+    return SimpleNamespace(block_until_ready=lambda: seen.append(is_free()))
+
+
+@pytest.mark.parametrize("how", ["sync", "read"])
+def test_who_waits_for_its_turn_leaves_the_lock_to_others(last: "deque[Any]", how: str) -> None:
+    x = torch.ones(5).to("xla")
+
+    def step() -> torch.Tensor:
+        y = x.exp() + 1
+        if how == "sync":
+            torch_xla.sync()
+        return y.cpu()
+
+    expected = step()
+    schedule = device_at(0).last_schedule
+    assert schedule is not None and schedule.program is not None
+    schedule.program.is_limited = True
+    free: list[bool] = []
+    last[0] = run_that_notes(free)
+    assert torch.equal(step(), expected)
+    assert free == [True] and last[0] is launches.NEVER
+
+
+def test_what_is_recorded_while_a_sync_waits_for_its_turn_is_computed(last: "deque[Any]") -> None:
+    x, made = torch.ones(6).to("xla"), []
+    y = x.exp().sin()
+    wanted = graph_of([y])
+    limited(cache.program_of(wanted.graph, (), wanted.device.target_of(wanted.graph)))
+
+    def record_beside() -> None:
+        thread = threading.Thread(target=lambda: made.append(x + 41))  # which takes the lock
+        thread.start()
+        thread.join(60)
+        assert not thread.is_alive()
+
+    last[0] = SimpleNamespace(block_until_ready=record_beside)
+    torch_xla.sync()
+    assert torch.allclose(y.cpu(), torch.ones(6).exp().sin()) and made[0].tolist() == [42.0] * 6
+
+
+def test_a_turn_that_others_take_each_time_is_waited_for_under_the_lock_in_the_end(last: "deque[Any]") -> None:
+    wanted, attempts, free = limited(program(0)), [], []
+    last[0] = run_that_notes(free)
+
+    def work(attempt: Attempt) -> None:
+        attempts.append(attempt)
+        if not attempt.compiles:
+            last[0] = run_that_notes(free)
+            raise NotItsTurn(wanted, wanted)
+
+    under_lock(work)
+    assert [each.compiles for each in attempts] == [False, False, True] and free == [True, True]
+    assert attempts[1].compiled is wanted and attempts[1].seconds > 0
+
+
+def test_who_holds_the_lock_waits_for_no_turn_before_it_runs(last: "deque[Any]") -> None:
+    free: list[bool] = []
+    last[0] = run_that_notes(free)
+    with LOCK:
+        wait_for_turn(limited(program(0)))
+    wait_for_turn(None)
+    assert not free
+    wait_for_turn(limited(program(0)))
+    assert free == [True]

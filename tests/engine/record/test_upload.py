@@ -13,7 +13,7 @@ from torch_xla._engine.record.upload import dense_spec, from_numpy, to_numpy, up
 
 
 @pytest.mark.parametrize("size", [(), (3,), (2, 0), (2, 3)], ids=str)
-@pytest.mark.parametrize("dtype", dtypes.TO_JAX, ids=str)
+@pytest.mark.parametrize("dtype", dtypes.TO_TORCH.values(), ids=str)
 def test_a_round_trip_keeps_bits_size_and_dtype(dtype: torch.dtype, size: tuple[int, ...]) -> None:
     host = torch.arange(6.0)[: int(np.prod(size))].reshape(size).to(dtype)
     array = to_numpy(host)

@@ -10,6 +10,7 @@ from ..uninterrupted import uncollected
 from .executable_key import Key, key_of
 from .function import lowered
 from .source_metadata import UNKNOWN
+from .stages import Stage
 
 
 def of(graph: Graph, key: Key, numbers: Sequence[float | int]) -> int | None:
@@ -33,6 +34,15 @@ def of(graph: Graph, key: Key, numbers: Sequence[float | int]) -> int | None:
     alone, own = _alone(graph, refused - 1), graph.operations[refused - 1]
     given = numbers[own.first_number : own.first_number + len(own.plan.numbers)]
     return refused - 1 if _refuses(alone, key, given) else None
+
+
+def of_stages(stages: Sequence[Stage], key: Key, numbers: Sequence[float | int]) -> int | None:
+    """As `of` for a graph in stages, of which each kind is compiled by itself: what XLA takes is never put together."""
+    for stage in {stage.kind: stage for stage in stages}.values():
+        index = of(stage.graph, key, [numbers[number] for number in stage.numbers])
+        if index is not None:
+            return stage.operations[index]
+    return None
 
 
 def _beginning(graph: Graph, count: int) -> Graph:

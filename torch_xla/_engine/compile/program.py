@@ -133,6 +133,11 @@ class Program:
         return self._promoted
 
     @property
+    def starts(self) -> int:
+        """How many executables a run starts: one, or one for each stage."""
+        return len(self.stages or (self,))
+
+    @property
     def shared(self) -> tuple[tuple[int, int], ...]:
         """What is compiled once and run several times: how often, and of how many operations it is."""
         return tuple(stages.repeated(self.stages)) if self.stages else ()
@@ -185,7 +190,11 @@ class Program:
 
     def culprit(self, numbers: Sequence[float | int]) -> tuple[Plan, str] | None:
         """The one operation because of which XLA does not compile a run with these numbers, and a line about it."""
-        index = culprit.of(self.graph, self.key, numbers)
+        if self.stages:
+            index = culprit.of_stages(self.stages, self.key, numbers)
+            index = None if index is None else self._inlined.origin[index]
+        else:
+            index = culprit.of(self.graph, self.key, numbers)
         if index is None:
             return None
         return self.graph.operations[index].plan, f"XLA does not compile {self.origins.told(self.graph, index)}"

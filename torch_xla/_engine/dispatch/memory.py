@@ -138,7 +138,7 @@ def to_copy(
     """`.to(...)`: to another dtype on the device, to the host, or to another ordinal."""
     if is_lazy(self):
         # The parameter of a lazy module: empty memory that keeps its shape to itself.
-        with torch._C.DisableTorchFunctionSubclass():
+        with private.without_torch_function():
             self = self.data
     if self.device.type != "xla":
         return _upload(self if dtype is None else self.to(dtype), device_for(device), memory_format)

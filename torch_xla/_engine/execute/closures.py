@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from weakref import WeakSet
 
 from .. import config
 
@@ -47,11 +48,14 @@ class Background:
     """
 
     def __init__(self) -> None:
+        self._begin()
+        _all.add(self)
+
+    def _begin(self) -> None:
         self._worker: ThreadPoolExecutor | None = None
         self._room: threading.BoundedSemaphore | None = None
         self._started: deque[Future[object]] = deque()
         self._lock = threading.RLock()
-        self._process = 0  # whose thread it is: a fork has none of it
 
     @property
     def busy(self) -> bool:
@@ -61,8 +65,7 @@ class Background:
     def start(self, call: Call) -> None:
         """Makes `call` in the background, after those started before it."""
         with self._lock:
-            if self._worker is None or self._room is None or self._process != os.getpid():
-                self._process, self._started = os.getpid(), deque()
+            if self._worker is None or self._room is None:
                 self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="step-closures")
                 self._room = threading.BoundedSemaphore(max(1, config.max_async_closures()))
                 atexit.register(self.join)
@@ -79,5 +82,18 @@ class Background:
 
     def join(self) -> None:
         """Waits for every call started so far; raises what the first failed one raised."""
-        while self._started and self._process == os.getpid():
+        while self._started:
             self._started.popleft().result()
+
+
+_all: "WeakSet[Background]" = WeakSet()
+
+
+def _after_fork() -> None:
+    # A fork has none of the threads, and so nobody who gives back a lock that one of them held.
+    for background in _all:
+        background._begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -120,7 +120,7 @@ def run(
     if not program.fits:
         _look_for_room(program, numbers, source_lines)
     if program.is_limited:
-        waiting.for_turn(len(program.stages or (program,)))
+        waiting.for_turn(program.starts)
     start, ends, flight = _enter(program, numbers, source_lines, runs_again)
     outputs = list[jax.Array]()
     reported = _reported(program, flight, outputs, numbers, source_lines) if program.reports else ()

@@ -104,15 +104,27 @@ class _Run(NamedTuple):
         return False
 
 
-def for_turn(count: int) -> None:
-    """Waits until so many runs on several devices of this host may begin, one after the other (`client/launches`)."""
+def is_turn(count: int) -> bool:
+    """Whether `for_turn` would not wait: the runs before are known to have ended."""
+    return all([launches.last[place] is launches.NEVER for place in range(min(count, launches.MOST))])
+
+
+_NO_LOCK = contextlib.nullcontext()
+
+
+def for_turn(count: int, lock: contextlib.AbstractContextManager[Any] = _NO_LOCK) -> None:
+    """Waits until so many runs on several devices of this host may begin, one after the other (`client/launches`).
+
+    Who does not hold the `lock` under which programs are started gives it, to note what has ended.
+    """
     for place in range(min(count, launches.MOST)):
         run = launches.last[place]
         if run is launches.NEVER:
             continue
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             until_ready([_Run(run)])
-        launches.forget(place, run)
+        with lock:
+            launches.forget(place, run)
 
 
 def _wait_for(request: _Request, watch: peers.Watch) -> None:

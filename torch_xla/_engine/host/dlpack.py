@@ -47,6 +47,11 @@ def export(tensor: torch.Tensor) -> Any:
         raise TypeError(f"to_dlpack() takes a tensor on an xla device; got {_described(tensor)}")
     with LOCK:
         device: Device = value_of(tensor).device
+        if torch.complex32 in (tensor.dtype, value_of(tensor).spec.dtype):
+            raise TypeError(
+                "to_dlpack(): torch.complex32 lies in the memory of an xla device as torch.complex64. "
+                "Give tensor.to(torch.complex64), or tensor.cpu()."
+            )
         if device.spread is not None:
             raise RuntimeError(
                 f"to_dlpack(): the tensor lies on {len(device.spread.devices)} devices, and a capsule is of one. Give "

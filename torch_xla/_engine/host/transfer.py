@@ -48,6 +48,8 @@ def to_cpu(tensor: torch.Tensor, callers: int = 1) -> torch.Tensor:
     `callers`, so many at least, are functions of ours.
     """
     result = from_numpy(np.array(_elements(tensor, callers + 1), order="C"))
+    if tensor.dtype is torch.complex32:
+        result = result.to(torch.complex32)
     stride = dense_spec(tensor).stride
     if result.stride() == stride:
         return result
@@ -101,6 +103,8 @@ def fetch(value: Value, callers: int = 0) -> np.ndarray:
 
 
 def _cheap_on_host(tensor: torch.Tensor, value: Value) -> bool:
+    if torch.complex32 in (tensor.dtype, value.spec.dtype) and tensor.dtype is not value.spec.dtype:
+        return False  # the bytes are not those that are shown
     # Cutting a view out on the host saves a compile, if the bytes copied for nothing are few or cost nothing.
     if shows_all(tensor, value.spec):
         return True

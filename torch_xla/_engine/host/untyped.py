@@ -38,7 +38,8 @@ def host_copy(storage: torch.UntypedStorage) -> torch.UntypedStorage:
         return torch.UntypedStorage(0)
     array = fetch(value)
     order = Geometry(value.spec.size, value.spec.stride).memory_order()
-    return from_numpy(array.transpose(order).copy(order="C")).untyped_storage()
+    elements = from_numpy(array.transpose(order).copy(order="C"))
+    return (elements.to(value.spec.dtype) if value.spec.dtype is torch.complex32 else elements).untyped_storage()
 
 
 def copy_into(target: torch.UntypedStorage, source: torch.UntypedStorage) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 
 from .. import dtypes, precision
 from ..graph.plan import Number, Operand, Plan
-from .opmath import one_or_zero
+from .opmath import one_or_zero, rounded_to_halves
 from .registry import rule_of
 
 _NEEDS_A_NUMBER = (
@@ -96,6 +97,8 @@ def _finish(array: Any, spec: Any, plan: Plan) -> Any:
     array = jnp.asarray(array)
     if array.dtype != dtype:
         array = cast(array, dtype)
+    if spec.dtype is torch.complex32:
+        array = rounded_to_halves(array)
     if array.shape != spec.size:
         raise ValueError(f"the rule of {plan.op} returned shape {array.shape}, PyTorch expects {spec.size}")
     return array

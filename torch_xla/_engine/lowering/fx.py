@@ -18,6 +18,7 @@ from .. import dtypes
 from ..private import jax as private
 from . import promotion
 from .call import cast
+from .opmath import rounded_to_halves
 from .registry import Promotion, Rule, rule_of
 
 # Operators whose arguments are graphs, such as loops: each a function of its arguments, in which graphs stay what they
@@ -200,7 +201,8 @@ def _as_promised(result: Any, promised: Any) -> Any:
     if isinstance(promised, torch.Tensor):
         dtype = dtypes.to_jax(promised.dtype)
         array = jax.numpy.asarray(result)
-        return array if array.dtype == dtype else cast(array, dtype)
+        array = array if array.dtype == dtype else cast(array, dtype)
+        return rounded_to_halves(array) if promised.dtype is torch.complex32 else array
     if isinstance(promised, (list, tuple)):
         return [_as_promised(r, p) for r, p in zip(result, promised, strict=False)]
     return result

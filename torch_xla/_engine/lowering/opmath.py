@@ -37,6 +37,12 @@ def is_complex(array: jax.Array) -> bool:
     return jnp.issubdtype(array.dtype, jnp.complexfloating)
 
 
+def rounded_to_halves(array: jax.Array) -> jax.Array:
+    """Complex numbers whose parts are those that float16 has, as those of `torch.complex32` are."""
+    real, imag = (lax.convert_element_type(part, np.float16) for part in (lax.real(array), lax.imag(array)))
+    return lax.complex(lax.convert_element_type(real, np.float32), lax.convert_element_type(imag, np.float32))
+
+
 def number_as(number: Any, dtype: np.dtype) -> Any:
     """A number in `dtype`; integers wrap around, as in C."""
     if isinstance(number, (bool, int, float, complex, np.ndarray, np.generic)):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import jax
 
 from ..client.target import Target
-from .barrier import behind, zero_of
+from .barrier import behind, behind_in_place, zero_of
 
 _lowering = threading.local()
 
@@ -51,13 +51,15 @@ def end() -> jax.Array:
     return zero_of(_lowering.latest).reshape(1)
 
 
-def in_order(exchange: Callable[[jax.Array], jax.Array], array: jax.Array) -> jax.Array:
+def in_order(exchange: Callable[[jax.Array], jax.Array], array: jax.Array, *, in_place: bool = False) -> jax.Array:
     """`exchange(array)`, a collective, behind the one that was lowered before it.
 
     Processes whose programs differ in what nobody else sees must still meet in the same order, and XLA orders what
-    does not depend on each other as it likes. So the array depends on the last result, by its numbers.
+    does not depend on each other as it likes. So the array depends on the last result, by its numbers;
+    with `in_place` by its first, which costs nothing where the array was computed for this alone.
     """
     before = getattr(_lowering, "latest", None)
-    result = exchange(array if before is None else behind(array, before))
+    wait = behind_in_place if in_place else behind
+    result = exchange(array if before is None else wait(array, before))
     _lowering.latest = result
     return result

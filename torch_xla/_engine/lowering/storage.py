@@ -46,8 +46,10 @@ def read(
     if dtype is base_dtype:
         result = read_view(array, base, view, moved)
     else:
-        flat = reinterpret(array.astype(dtypes.to_jax(base_dtype)), base, dtypes.to_jax(dtype))
+        flat = _flat(array, base, base_dtype, dtype)
         result = read_view(flat, Geometry.contiguous(flat.shape), view)
+        if dtype is torch.complex32:
+            result = _unpacked(result)
     if conj:
         result = jnp.conj(result)
     return -result if neg else result
@@ -99,6 +101,36 @@ def write(
         return write_view(array, value, base, view, moved)
     if dtype is base_dtype:
         return write_view(array, *_once(array, value, base, view))
-    flat = reinterpret(array.astype(dtypes.to_jax(base_dtype)), base, dtypes.to_jax(dtype))
-    written = write_view(flat, *_once(flat, value.astype(flat.dtype), Geometry.contiguous(flat.shape), view))
-    return reinterpret_back(written, base, np.dtype(dtypes.to_jax(base_dtype)))
+    flat = _flat(array, base, base_dtype, dtype)
+    value = _packed(value) if dtype is torch.complex32 else value.astype(flat.dtype)
+    written = write_view(flat, *_once(flat, value, Geometry.contiguous(flat.shape), view))
+    result = reinterpret_back(written, base, _of_its_size(base_dtype))
+    return _unpacked(result) if base_dtype is torch.complex32 else result
+
+
+def _flat(array: jax.Array, base: Geometry, base_dtype: torch.dtype, dtype: torch.dtype) -> jax.Array:
+    """The bytes of a storage as a flat array of another dtype."""
+    array = _packed(array) if base_dtype is torch.complex32 else array.astype(dtypes.to_jax(base_dtype))
+    return reinterpret(array, base, _of_its_size(dtype))
+
+
+def _of_its_size(dtype: torch.dtype) -> np.dtype:
+    """A dtype of XLA's whose elements take as many bytes as those of `dtype` do in PyTorch."""
+    return np.dtype(np.uint32 if dtype is torch.complex32 else dtypes.to_jax(dtype))
+
+
+def _packed(array: jax.Array) -> jax.Array:
+    """The bits of `torch.complex32`: the real part in the lower half."""
+    real, imag = (
+        jax.lax.bitcast_convert_type(part.astype(np.float16), np.uint16).astype(np.uint32)
+        for part in (array.real, array.imag)
+    )
+    return real | imag << 16
+
+
+def _unpacked(bits: jax.Array) -> jax.Array:
+    real, imag = (
+        jax.lax.bitcast_convert_type(half.astype(np.uint16), np.float16).astype(np.float32)
+        for half in (bits & 0xFFFF, bits >> 16)
+    )
+    return jax.lax.complex(real, imag)

@@ -30,6 +30,7 @@ from ..record.launcher import launch
 from ..record.ownership import may_be_taken
 from ..record.schedule import lines_of
 from ..record.storage import wrap
+from ..record.unlocked import wait_for_turn
 from ..uninterrupted import stores, uncollected
 from .circumstances import circumstances
 from .gradients import NOTHING, Gradients
@@ -217,6 +218,7 @@ class Replay:
     def run(self, call: Call) -> tuple[bool, Any]:
         """Whether the program could be run on what the memory holds now, and what the function would have returned."""
         self._packing.prepare(self.runs, self._device, self._prepare)
+        wait_for_turn(self._plain.program)
         with LOCK:
             arguments: list[Any] = [call.tensors[index].untyped_storage() for index in self._arguments]
             if self._gradients.enter(self._storages, len(arguments)):

@@ -38,20 +38,13 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def linear_backward(self: Tensor, grad_output: Tensor, weight: Tensor, output_mask: list[bool]) -> Any:
     """`aten::linear_backward`, which sums the gradient of the bias over all rows.
 
-    It is not told the size of the bias. One of more than one dimension, which PyTorch takes as something to add, is
-    known to autograd alone.
+    It is not told the size of the bias. That of more than one dimension, which PyTorch takes as something to add, is
+    known to autograd alone, which sums what is given for it to that size.
     """
     grad_input, grad_weight, grad_bias = _linear_backward(self, grad_output, weight, output_mask)
     if output_mask[2] and _broad_bias:
-        grad_bias = _summed(grad_output)
+        grad_bias = grad_output
     return grad_input, grad_weight, grad_bias
-
-
-def _summed(grad_output: Tensor) -> Tensor:
-    """The gradient of the bias, of the size that autograd knows."""
-    node, number = private.current_autograd_node().next_functions[2]
-    assert node is not None  # a gradient that is asked for goes somewhere
-    return grad_output.sum_to_size(tuple(node._input_metadata[number].shape))
 
 
 def _differentiable_backward(self: Tensor, grad_output: Tensor, weight: Tensor, output_mask: list[bool]) -> Any:
@@ -72,7 +65,7 @@ def _differentiable_backward(self: Tensor, grad_output: Tensor, weight: Tensor, 
         flat, of = rows.reshape(count, matrix.shape[0]), self.reshape(count, matrix.shape[1])
         grad_weight = (flat.mT @ of.conj()).reshape(weight.shape)
     if output_mask[2]:
-        grad_bias = _summed(grad_output) if _broad_bias else grad_output.sum_to_size(weight.shape[:-1])
+        grad_bias = grad_output if _broad_bias else grad_output.sum_to_size(weight.shape[:-1])
     return grad_input, grad_weight, grad_bias
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..dispatch import refusals
 from ..dispatch.forms import operator_of
 from ..dispatch.kernels import recorder
+from ..private import torch as private
 from ..record.storage import shows_all, value_of
 
 
@@ -23,6 +24,11 @@ def _integers_exist(self: Tensor, start: int, stop: int | None) -> bool:
     limits = torch.finfo(self.dtype) if self.dtype.is_floating_point else None
     if limits is None and self.dtype is not torch.bool:
         limits = torch.iinfo(self.dtype)  # type: ignore[assignment]
+    elif limits is not None and self.dtype.itemsize > 1:
+        every = 2 / limits.eps  # up to here a float of this dtype is each whole number
+        if not (-every <= start <= every and (stop is None or stop - 1 <= every)):
+            with private.without_modes():
+                torch.empty(0, dtype=self.dtype).random_(start, stop)  # warns or refuses in the words of the CPU
     least, most = (limits.min, limits.max) if limits is not None else (0, 1)
     return least <= start and (stop is None or (start < stop and stop - 1 <= most))
 

@@ -127,7 +127,7 @@ def mark_conjugate(tensor: torch.Tensor) -> None:
 
 
 from_dlpack = torch._C._from_dlpack
-current_autograd_node = torch._C._current_autograd_node
+without_torch_function = torch._C.DisableTorchFunctionSubclass
 profiler_is_running = torch._C._autograd._profiler_enabled  # of `torch.profiler`: whether it would keep an event
 
 

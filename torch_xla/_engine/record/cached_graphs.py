@@ -20,6 +20,7 @@ from .device import LOCK, Device
 from .launcher import launch
 from .storage import snapshot, wrap
 from .sync import compute
+from .unlocked import wait_for_turn
 
 _graphs: "OrderedDict[bytes, tuple[Graph, Device]]" = OrderedDict()
 
@@ -73,6 +74,7 @@ def run(name: bytes, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         device = values[0].device  # equal graphs of two devices share their name
     program = cache.program_of(graph, (), device.target_of(graph))
     is_first = executor.prepare(program, numbers, Cause.READ, lambda: ())
+    wait_for_turn(program)
     with LOCK:
         draws = [device.generator.draw() for _ in range(graph.draws)]
         made = [Value(graph.specs[slot], device, None, -1) for slot in graph.outputs]

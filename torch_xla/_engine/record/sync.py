@@ -13,7 +13,7 @@ from typing import Any
 from .. import config, metrics
 from ..client import platform
 from ..compile.program import Program
-from ..execute import executor
+from ..execute import executor, waiting
 from ..execute.executor import Around
 from ..graph.tape import Failed, Tape, Value
 from ..metrics import events
@@ -27,7 +27,7 @@ from .growth import entered
 from .launcher import launch
 from .rest import Changed, succeeded, unchanged_by
 from .schedule import Schedule, Seen, find, lines_of, look
-from .unlocked import Attempt, NotCompiled, under_lock
+from .unlocked import Attempt, NotCompiled, NotItsTurn, under_lock, wait_for_turn
 
 _tracing = metrics.metric("LazyTracing")
 # Garbage of up to this generation is all.
@@ -52,6 +52,8 @@ def sync_device(device: Device, wait: bool = False) -> None:
         with LOCK:
             if device.marks:
                 marks.keep(device)
+        if device.last_schedule is not None:
+            wait_for_turn(device.last_schedule.program)  # most likely this one is like it
         or_dropped(partial(under_lock, partial(_run_all, device)))
     if wait or config.sync_wait():
         executor.wait([device.target.device])
@@ -108,7 +110,7 @@ def _evaluate(
 ) -> bool:
     """Runs the `tape` of `device`. False if nothing was run because the tape has changed meanwhile.
 
-    Garbage may be collected, with finalizers that may record or even sync. Raises `NotCompiled` where the attempt may
+    Garbage may be collected, with finalizers that may record or even sync. Raises `NotReady` where the attempt may
     not compile.
     """
     is_timed = events.closely or (events.watched and not told and roots)
@@ -124,7 +126,7 @@ def _evaluate(
         return False
     numbers = (*[tape.numbers[i] for i in schedule.cut.numbers],)
     if not attempt.compiles:
-        _refuse_to_compile(schedule, numbers, seen.values, cause)
+        _refuse_to_hold(schedule, numbers, seen.values, cause, attempt)
     _tracing.add(traced - int(attempt.seconds * 1e9))
     if device.last_schedule is not None:
         device.last_schedule.followed_by = schedule
@@ -172,11 +174,18 @@ def _found(
     return None if seen is None or schedule is None or len(tape.code) != len(seen.code) else (schedule, seen)
 
 
-def _refuse_to_compile(schedule: Schedule, numbers: tuple[Any, ...], values: list[Value], cause: Cause) -> None:
+def _refuse_to_hold(
+    schedule: Schedule, numbers: tuple[Any, ...], values: list[Value], cause: Cause, attempt: Attempt
+) -> None:
+    """Raises `NotReady` where the program would hold the lock while it is compiled, or waits for its turn."""
     program, part = schedule.program, schedule.cut
-    if program is not None and launcher.describe is None and not program.compiled_for(numbers):
+    if program is None or launcher.describe is not None:
+        return
+    if not program.compiled_for(numbers):
         buffers = [values[slot].buffer for slot in part.inputs]
         raise NotCompiled(program, numbers, buffers, cause, lambda: lines_of(part, schedule.lines))
+    if program.is_limited and not waiting.is_turn(program.starts):
+        raise NotItsTurn(program, attempt.compiled)
 
 
 def _run(

@@ -1,6 +1,7 @@
-"""Compiling without the lock that recording needs: a program is found under it, compiled without it, run under it.
+"""Compiling and waiting without the lock that recording needs.
 
-What was recorded meanwhile by another thread makes another program, which is compiled in its turn.
+A program is found under the lock. It is compiled, and waits for its turn, without; then it runs under the lock. What
+was recorded meanwhile by another thread makes another program, which is compiled in its turn.
 """
 
 import threading
@@ -10,28 +11,37 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..compile.program import Program
-from ..execute import executor
+from ..execute import executor, waiting
 from ..execute.executor import SourceLines
 from ..metrics.events import Cause
 from .device import LOCK
 
-# So often a program may have become another one while it was compiled: then others wait for the one that is to run.
+# So often a program may have become another one while it was compiled, or have lost its turn: then others wait for the
+# one that is to run.
 _ATTEMPTS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """How something is tried that may have to compile first."""
+    """How something is tried that may have to compile, or wait for its turn, first."""
 
-    compiles: bool  # whether it may compile by itself, and have others wait
-    seconds: float = 0.0  # that went by in compiling before it
+    compiles: bool  # whether it may do that by itself, and have others wait
+    seconds: float = 0.0  # that went by in compiling and waiting before it
     compiled: Program | None = None  # before it, and for it
 
 
 _FIRST = Attempt(False)
 
 
-class NotCompiled(Exception):
+class NotReady(Exception):
+    """Something has to be done first, without the lock; it gives the program if that was compiled for the run."""
+
+    def __init__(self, program: Program, do_it: Callable[[], Program | None]) -> None:
+        super().__init__(program)
+        self.do_it = do_it
+
+
+class NotCompiled(NotReady):
     """What is to run must be compiled first."""
 
     def __init__(
@@ -42,8 +52,18 @@ class NotCompiled(Exception):
         cause: Cause,
         source_lines: SourceLines,
     ) -> None:
-        super().__init__(program)
-        self.compile = lambda: program if prepare(program, numbers, buffers, cause, source_lines) else None
+        super().__init__(program, lambda: program if prepare(program, numbers, buffers, cause, source_lines) else None)
+
+
+class NotItsTurn(NotReady):
+    """What is to run must wait first for those before it."""
+
+    def __init__(self, program: Program, compiled: Program | None) -> None:
+        def wait() -> Program | None:
+            waiting.for_turn(program.starts, LOCK)
+            return compiled
+
+        super().__init__(program, wait)
 
 
 class _Thread(threading.local):
@@ -72,8 +92,14 @@ def prepare(
         _thread.is_compiling = False
 
 
+def wait_for_turn(program: Program | None) -> None:
+    """Waits for the turn of a program that is about to run, or one like it: so it does not wait under the lock."""
+    if program is not None and program.is_limited and not LOCK._is_owned():  # type: ignore[attr-defined]
+        waiting.for_turn(program.starts, LOCK)
+
+
 def under_lock(work: Callable[[Attempt], None]) -> None:
-    """Does `work` under the lock. Where it raises `NotCompiled`, the program is compiled without, and it is done again.
+    """Does `work` under the lock. Where it raises `NotReady`, that is seen to without, and it is done again.
 
     Not where the thread holds the lock already: somebody is in the middle of something then.
     """
@@ -83,11 +109,11 @@ def under_lock(work: Callable[[Attempt], None]) -> None:
             with LOCK:
                 work(attempt)
             return
-        except NotCompiled as found:
-            compile_it = found.compile
+        except NotReady as found:
+            do_it = found.do_it
         started = time.perf_counter()
-        compiled = compile_it()
-        del compile_it  # with the buffers that it knows
+        compiled = do_it()
+        del do_it  # with the buffers that it knows
         seconds += time.perf_counter() - started
         attempt = Attempt(False, seconds, compiled)
     with LOCK:

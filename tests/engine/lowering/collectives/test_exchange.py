@@ -90,6 +90,27 @@ def test_what_is_sent_arrives_as_it_was(dtype: Any) -> None:
         np.testing.assert_array_equal(sent[process], given[source])
 
 
+@pytest.mark.parametrize(("dtype", "sent"), [(np.float32, "f32"), (np.int16, "u32"), (np.int64, "i64")], ids=str)
+def test_words_are_sent_as_what_they_are(dtype: Any, sent: str) -> None:
+    def program(*arrays: Any) -> Any:
+        with replicas.lowering_for(replace(target.of_replicas(tuple(platform.local_devices()[:1])))):
+            replicas.begin(jnp.zeros(1))
+            return [
+                exchange.all_gather([arrays[0]], 0, 1, ())[0],
+                exchange.all_to_all(arrays[0], 0, 0, 1, ()),
+                exchange.collective_permute(arrays[0], ((0, 0),)),
+            ]
+
+    with jax.enable_x64(True):
+        traced = str(jax.make_jaxpr(program, axis_env=[(target.REPLICAS, 1)])(jnp.zeros((4, 2), dtype)))
+    lines = [
+        line
+        for line in traced.splitlines()
+        if any(f"= {op}[" in line for op in ("all_gather", "all_to_all", "ppermute"))
+    ]
+    assert len(lines) == 3 and all(f":{sent}[" in line for line in lines), traced
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "dtype", [np.bool_, np.int16, np.float32, np.complex64], ids=lambda dtype: np.dtype(dtype).name

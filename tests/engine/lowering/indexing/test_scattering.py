@@ -1,14 +1,18 @@
 """Gathering and scattering along a dimension agrees with PyTorch on the CPU."""
 
+import re
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 
-import torch_xla._engine.lowering.indexing.scattering  # noqa: F401
 from tests.support.rule_table import call, check_calls
 from tests.support.rules import apply_rule
 from tests.support.twins import check_same
+from torch_xla._engine.lowering.indexing import scattering
 
 aten = torch.ops.aten
 
@@ -106,6 +110,30 @@ def test_slices_are_added_copied_and_filled(dtype: torch.dtype) -> None:
         calls.append(call(aten.index_fill.int_Scalar, operand, dim, index - size, 1))
         calls.append(call(aten.index_fill.int_Tensor, operand, dim, torch.tensor(0), torch.tensor(1).to(dtype)))
     check_calls(calls)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_slice_is_copied(dtype: torch.dtype) -> None:
+    operand = sample(dtype, 2, 3, 4, 5)
+    sources = {dim: sample(dtype, *(1 if d == dim else operand.size(d) for d in range(4))) for dim in range(4)}
+    check_calls(
+        call(aten.index_copy.default, operand, dim, torch.tensor([place]), sources[dim % 4])
+        for dim, place in ((0, 1), (1, 0), (-2, 3), (3, 4))
+    )
+    for outside in (-1, 4, 1 << 40):  # nothing is written
+        written = apply_rule(aten.index_copy.default, operand, 2, torch.tensor([outside]), operand[:, :, :1])
+        assert torch.equal(written, operand)
+
+
+def test_one_slice_is_written_in_place_whoever_reads_the_result() -> None:
+    def step(cache: jax.Array, place: jax.Array, new: jax.Array) -> tuple[jax.Array, jax.Array]:
+        written = scattering.index_copy(cache, 2, place, new)
+        return written, jax.lax.dot_general(new, written, (((3,), (3,)), ((0, 1), (0, 1))))
+
+    cache, new = jnp.ones((1, 4, 32, 8)), jnp.ones((1, 4, 1, 8))
+    compiled = jax.jit(step, donate_argnums=0).lower(cache, jnp.zeros(1, np.int32), new).compile()
+    entry = compiled.as_text().partition("ENTRY")[2]
+    assert not re.findall(r"= f32\[(?:1,)?4,32,8\]\S* (?:copy|fusion)\(", entry), entry
 
 
 def test_a_fraction_of_a_source_is_added() -> None:

@@ -102,7 +102,7 @@ def _reduced(array: jax.Array, reduction: str, groups: Groups) -> jax.Array:
     reduce = partial(_OF_XLA[reduction], axis_name=replicas.axis(), axis_index_groups=_index_groups(groups))
     if on_cpu and wide.size * wide.dtype.itemsize >= _LARGE and _are_equal(groups):
         reduce = partial(_reduced_in_parts, reduction, groups)
-    reduced = replicas.in_order(reduce, wide)
+    reduced = replicas.in_order(reduce, wide, in_place=True)
     return reduced.astype(dtype)
 
 
@@ -155,6 +155,8 @@ def _words(array: jax.Array) -> jax.Array:
 
 
 def _from_words(words: jax.Array, dtype: np.dtype) -> jax.Array:
+    if words.dtype == dtype:
+        return words
     if dtype == np.bool_:
         return words.astype(np.bool_)
     if jnp.issubdtype(dtype, np.complexfloating):
@@ -162,6 +164,15 @@ def _from_words(words: jax.Array, dtype: np.dtype) -> jax.Array:
         return jax.lax.complex(_from_words(words[0], part), _from_words(words[1], part))
     bits = np.dtype(f"uint{8 * dtype.itemsize}")
     return jax.lax.bitcast_convert_type(words.astype(bits), dtype)
+
+
+def _move(send: Callable[[jax.Array], jax.Array], array: jax.Array) -> jax.Array:
+    """`send(array)`, which changes no bit, in order. It waits as words, and travels as words where it must: for words
+    that come and are meant as other numbers XLA copies all of them."""
+    is_complex = jnp.issubdtype(array.dtype, np.complexfloating)
+    if is_complex or array.dtype.itemsize < 4:
+        return replicas.in_order(send, _words(array))
+    return replicas.in_order(lambda words: send(_from_words(words, array.dtype)), _words(array))
 
 
 def _sum_of_words(words: jax.Array, groups: Groups) -> jax.Array:
@@ -174,11 +185,11 @@ def _gathered(array: jax.Array, groups: Groups, size: int, fill: Any = None) -> 
 
     Groups that are smaller leave rows of `fill`.
     """
-    words = _words(array)
     if _are_equal(groups):
         gather = partial(jax.lax.all_gather, axis_name=replicas.axis(), axis_index_groups=_index_groups(groups))
-        rows = replicas.in_order(gather, words)
+        rows = _move(gather, array)
     else:
+        words = _words(array)
         empty = jnp.zeros((size, *words.shape), words.dtype)
         rows = _sum_of_words(jax.lax.dynamic_update_index_in_dim(empty, words, _position(groups), 0), groups)
     if jnp.issubdtype(array.dtype, np.complexfloating):
@@ -241,7 +252,7 @@ def _reduced_part(array: jax.Array, reduction: str, dim: int, size: int, groups:
             axis_index_groups=_index_groups(groups),
             tiled=True,
         )
-        scattered = replicas.in_order(scatter, wide)
+        scattered = replicas.in_order(scatter, wide, in_place=True)
         return scattered.astype(dtype)
     part = array.shape[dim] // size
     return jax.lax.dynamic_slice_in_dim(_reduced(array, reduction, groups), _position(groups) * part, part, dim)
@@ -256,8 +267,7 @@ def all_to_all(array: jax.Array, split: int, concat: int, size: int, groups: Gro
         sizes[concat] *= size
         return array.reshape(sizes)
     if _are_equal(groups):
-        words = _words(array)
-        extra = words.ndim - array.ndim  # complex numbers have their two parts in front
+        extra = int(jnp.issubdtype(array.dtype, np.complexfloating))  # complex numbers have their two parts in front
         move = partial(
             jax.lax.all_to_all,
             axis_name=replicas.axis(),
@@ -266,8 +276,7 @@ def all_to_all(array: jax.Array, split: int, concat: int, size: int, groups: Gro
             axis_index_groups=_index_groups(groups),
             tiled=True,
         )
-        moved = replicas.in_order(move, words)
-        return _from_words(moved, array.dtype)
+        return _from_words(_move(move, array), array.dtype)
     rows = _gathered(array, groups, size)
     part = array.shape[split] // size
     own = jax.lax.dynamic_slice_in_dim(rows, _position(groups) * part, part, split + 1)
@@ -278,7 +287,7 @@ def all_to_all(array: jax.Array, split: int, concat: int, size: int, groups: Gro
 def collective_permute(array: jax.Array, pairs: Groups) -> jax.Array:
     """What the source sends that has this process as its target; zeros if none has."""
     send = partial(jax.lax.ppermute, axis_name=replicas.axis(), perm=[(source, target) for source, target in pairs])
-    return _from_words(replicas.in_order(send, _words(array)), array.dtype)
+    return _from_words(_move(send, array), array.dtype)
 
 
 @lowers(BROADCAST)
