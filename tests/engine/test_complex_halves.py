@@ -28,7 +28,7 @@ def filled(view: torch.Tensor) -> None:
     view[1:3] = 0.1
 
 
-# The CPU rounds a number to float16 before it multiplies, CUDA does not: these are numbers that float16 has.
+# The CPU rounds a number to float16 before it multiplies or compares; CUDA does not.
 CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
     "itself": lambda x: x,
     "item": lambda x: x[1].item(),
@@ -37,6 +37,10 @@ CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
     "sum with itself": lambda x: x + x,
     "product": lambda x: x * x,
     "product with a number": lambda x: x * 0.375j,
+    "product with a number that is rounded": lambda x: x * (0.1 - 0.3j),
+    "sum with a number that is rounded": lambda x: x + (0.1 - 4.5j),
+    "comparison with a zero-dim tensor": lambda x: x == torch.tensor(0.1 - 4.5j, device=x.device),
+    "comparison with a number that is rounded": lambda x: (x == 0.1 - 4.5j, x != 0.1 - 4.5j),
     "of a half and a number": lambda x: torch.ones_like(x.real) * 0.1j,
     "parts": lambda x: torch.complex(x.real, x.imag * 3),
     "pairs": lambda x: torch.view_as_complex(torch.view_as_real(x) * 2),
@@ -81,6 +85,8 @@ CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_it_is_what_it_is_on_the_cpu(name: str) -> None:
     ours, theirs = CALLS[name](made("xla")), CALLS[name](made("cpu"))
+    if isinstance(theirs, tuple) and isinstance(theirs[0], torch.Tensor):
+        ours, theirs = torch.stack(ours), torch.stack(theirs)
     if not isinstance(theirs, torch.Tensor):
         assert ours == theirs
         return

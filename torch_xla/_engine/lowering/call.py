@@ -10,7 +10,7 @@ import torch
 
 from .. import dtypes, precision
 from ..graph.plan import Number, Operand, Plan
-from .opmath import one_or_zero, rounded_to_halves
+from .opmath import is_number, number_as, one_or_zero, rounded_to_halves
 from .registry import rule_of
 
 _NEEDS_A_NUMBER = (
@@ -51,7 +51,17 @@ def arguments_of(plan: Plan, operands: Sequence[Any], numbers: Sequence[Any]) ->
         dtype = dtypes.to_jax(plan.compute_dtype)
         operands = [x if x.dtype == dtype else cast(x, dtype) for x in operands]
     args, kwargs = plan.arguments
-    return [_fill(a, operands, numbers) for a in args], {k: _fill(v, operands, numbers) for k, v in kwargs.items()}
+    named = {k: _fill(v, operands, numbers) for k, v in kwargs.items()}
+    if plan.compute_dtype is torch.complex32:
+        operands = [rounded_to_halves(x) for x in operands]  # a zero-dim tensor may have been wider
+        return [_rounded_number(_fill(a, operands, numbers)) for a in args], named
+    return [_fill(a, operands, numbers) for a in args], named
+
+
+def _rounded_number(argument: Any) -> Any:
+    """What PyTorch's kernels of the CPU take for a number beside `torch.complex32`."""
+    is_complex = isinstance(argument, (float, complex)) or (is_number(argument) and not isinstance(argument, int))
+    return rounded_to_halves(number_as(argument, np.dtype(np.complex64))) if is_complex else argument
 
 
 def cast(array: jax.Array, dtype: np.dtype) -> jax.Array:

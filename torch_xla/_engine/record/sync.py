@@ -52,11 +52,15 @@ def sync_device(device: Device, wait: bool = False) -> None:
         with LOCK:
             if device.marks:
                 marks.keep(device)
-        if device.last_schedule is not None:
-            wait_for_turn(device.last_schedule.program)  # most likely this one is like it
-        or_dropped(partial(under_lock, partial(_run_all, device)))
+        or_dropped(partial(_run_in_turn, device))
     if wait or config.sync_wait():
         executor.wait([device.target.device])
+
+
+def _run_in_turn(device: Device) -> None:
+    if device.last_schedule is not None:
+        wait_for_turn(device.last_schedule.program)  # most likely this one is like it
+    under_lock(partial(_run_all, device))
 
 
 def _run_all(device: Device, attempt: Attempt) -> None:
