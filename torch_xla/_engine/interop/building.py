@@ -16,7 +16,7 @@ from .forms import FORMS
 # A description of a value: a `ShapeDtypeStruct`, or a tuple of descriptions.
 Described = Any
 
-NAMES: dict[str, torch.dtype] = {name: dtype for dtype, name in dtypes.SHORT_NAMES.items()}
+NAMES: dict[str, torch.dtype] = {n: dtype for dtype, n in dtypes.SHORT_NAMES.items() if dtype is not torch.complex32}
 
 
 @dataclass(eq=False)

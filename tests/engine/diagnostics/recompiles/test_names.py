@@ -1,6 +1,7 @@
 """Inputs of programs are called what the user calls them, and looking for the names changes nothing."""
 
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,32 @@ def test_variables_containers_attributes_and_parameters_have_names() -> None:
         "model.0.weight",
         "model.0.bias.grad",
     )
+
+
+def test_a_gradient_is_not_read_while_another_thread_may_change_it() -> None:
+    model = nn.Linear(7, 8).to("xla")
+    model.bias.grad = on_device(8)
+    buffers = [buffer_of(model.bias), buffer_of(model.bias.grad)]
+    is_over = False
+
+    def work() -> None:
+        while not is_over:
+            sum(range(1000))
+
+    def wait() -> None:
+        while not is_over:
+            threading.Event().wait(0.01)
+
+    for activity, names in (work, ("model.bias", "")), (wait, ("model.bias", "model.bias.grad")):
+        is_over, thread = False, threading.Thread(target=activity)
+        thread.start()
+        for _ in range(100):
+            found = name_buffers(buffers)
+            if found == names:
+                break
+        is_over = True
+        thread.join()
+        assert found == names
 
 
 def test_the_innermost_variable_names_a_value_and_an_outer_one_what_is_gone() -> None:

@@ -6,6 +6,7 @@ searched, with the modules, optimizers and containers in them.
 
 import inspect
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
@@ -74,8 +75,8 @@ class Search:
         index = self.missing.pop(id(buffer), None)
         if index is not None:
             self.names[index] = name
-        if tensor.is_leaf and tensor.grad is not None:
-            self.note(f"{name}.grad", tensor.grad)
+        if tensor.is_leaf and not _others_run() and (gradient := tensor.grad) is not None:
+            self.note(f"{name}.grad", gradient)
 
     def _before(self, value: Value) -> Any:
         """The buffer of a parameter or a state before it is overwritten by what is recorded and has not run."""
@@ -115,6 +116,15 @@ class Search:
                     if isinstance(state, torch.Tensor):
                         self.note(f"{name}.state[{position}][{key!r}]", state, is_state=True)
                 position += 1
+
+
+def _others_run() -> bool:
+    """Whether another thread may be about to change a gradient: PyTorch ends the process if it is read meanwhile."""
+    own = threading.get_ident()
+    return any(
+        thread != own and frame.f_code.co_filename != threading.__file__ and user_frame(frame) is not None
+        for thread, frame in sys._current_frames().items()
+    )
 
 
 def value_of(tensor: torch.Tensor) -> Value | None:
