@@ -8,6 +8,7 @@ import copy
 import gc
 import queue
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -326,24 +327,25 @@ class Together(Counting):
         super().step()
 
 
+def _work(asked: "queue.SimpleQueue[threading.Event | None | bool]", other: Tensor) -> None:
+    while (answer := asked.get()) is not False:
+        if isinstance(answer, threading.Event):
+            answer.set()
+            continue
+        for _ in range(3):
+            torch._foreach_add_([other[:3], other[3:]], 1)
+            torch_xla.sync()
+
+
 class BesideAThread(Training):
     """Training while another thread records and runs what is its own."""
 
     def __init__(self) -> None:
         super().__init__()
         self.other = torch.zeros(6).to("xla")
-        self._asked: queue.SimpleQueue[threading.Event | None] = queue.SimpleQueue()
-        threading.Thread(target=self._work, daemon=True).start()
-
-    def _work(self) -> None:
-        while True:
-            answer = self._asked.get()
-            if answer is not None:
-                answer.set()
-                continue
-            for _ in range(3):
-                torch._foreach_add_([self.other[:3], self.other[3:]], 1)
-                torch_xla.sync()
+        self._asked: queue.SimpleQueue[threading.Event | None | bool] = queue.SimpleQueue()
+        threading.Thread(target=_work, args=(self._asked, self.other), daemon=True).start()
+        weakref.finalize(self, self._asked.put, False)
 
     def step(self) -> Tensor:
         """A step, while the thread works."""

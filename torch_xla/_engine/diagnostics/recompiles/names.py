@@ -119,12 +119,13 @@ class Search:
 
 
 def _others_run() -> bool:
-    """Whether another thread may be about to change a gradient: PyTorch ends the process if it is read meanwhile."""
+    """Whether another thread is in the user's program.
+
+    PyTorch ends the process when two threads look at a gradient: it gives it a Python object, and lets go of the
+    interpreter's lock while it takes that away.
+    """
     own = threading.get_ident()
-    return any(
-        thread != own and frame.f_code.co_filename != threading.__file__ and user_frame(frame) is not None
-        for thread, frame in sys._current_frames().items()
-    )
+    return any(thread != own and user_frame(frame) is not None for thread, frame in sys._current_frames().items())
 
 
 def value_of(tensor: torch.Tensor) -> Value | None:
