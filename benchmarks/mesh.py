@@ -121,6 +121,7 @@ class ByHand:
         mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(MESHES[layout]), AXES)
         whole = jax_steps.JaxTraining(name, workload.build(0.0), workload.batch(), 0.0)
         placed = jax.tree.map(lambda a: NamedSharding(mesh, P(*spec_of(a.shape, layout))), whole.state)
+        placed["fixed"] = jax.tree.map(lambda _: NamedSharding(mesh, P()), whole.state["fixed"])  # as our buffers
         self.state = jax.device_put(whole.state, placed)
         self.inputs, self.targets = jax.device_put((whole.x, whole.labels), NamedSharding(mesh, P("data")))
         step: Any = jax_steps.train
