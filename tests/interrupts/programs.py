@@ -8,7 +8,6 @@ import copy
 import gc
 import queue
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -340,12 +339,27 @@ def _work(asked: "queue.SimpleQueue[threading.Event | None | bool]", other: Tens
 class BesideAThread(Training):
     """Training while another thread records and runs what is its own."""
 
+    _started: list[tuple["queue.SimpleQueue[threading.Event | None | bool]", threading.Thread]] = []
+
+    @classmethod
+    @contextmanager
+    def around(cls) -> Iterator[None]:
+        """Ends the threads."""
+        try:
+            yield
+        finally:
+            while cls._started:
+                asked, thread = cls._started.pop()
+                asked.put(False)
+                thread.join()
+
     def __init__(self) -> None:
         super().__init__()
         self.other = torch.zeros(6).to("xla")
         self._asked: queue.SimpleQueue[threading.Event | None | bool] = queue.SimpleQueue()
-        threading.Thread(target=_work, args=(self._asked, self.other), daemon=True).start()
-        weakref.finalize(self, self._asked.put, False)
+        thread = threading.Thread(target=_work, args=(self._asked, self.other), daemon=True)
+        thread.start()
+        self._started.append((self._asked, thread))
 
     def step(self) -> Tensor:
         """A step, while the thread works."""
