@@ -59,3 +59,9 @@ def test_reads_of_every_kind_are_the_users_lines() -> None:
     assert {cost.line[0] for cost in costs} == {__file__}
     assert len({cost.line[1] for cost in costs}) == 7
     assert all(cost.reads == 2 for cost in costs)
+
+
+def test_the_users_own_files_are_told_from_installed_ones() -> None:
+    assert lines.is_users_own(__file__) and lines.is_users_own("<stdin>")
+    assert lines.belongs_to_user(pytest.__file__) and not lines.is_users_own(pytest.__file__)
+    assert not lines.is_users_own(torch.__file__) and not lines.is_users_own(lines.__file__)

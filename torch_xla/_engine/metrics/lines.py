@@ -48,6 +48,11 @@ def belongs_to_user(filename: str) -> bool:
     return not filename.startswith(_STANDARD_LIBRARY) or any(folder in filename for folder in _INSTALLED)
 
 
+def is_users_own(filename: str) -> bool:
+    """Whether a file belongs to the user, and to no package that is installed."""
+    return belongs_to_user(filename) and not any(folder in filename for folder in _INSTALLED)
+
+
 def is_ours(filename: str) -> bool:
     """Whether a file belongs to this package."""
     return filename.startswith(_PACKAGE + os.sep)

@@ -5,6 +5,7 @@ searched, with the modules, optimizers and containers in them.
 """
 
 import inspect
+import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,10 +18,11 @@ from ... import metrics
 from ...graph.graph import Operation, decode
 from ...graph.tape import Tape, Value
 from ...graph.text import name_of
-from ...metrics.lines import user_frame
+from ...metrics.lines import is_users_own, user_frame
 from ...uninterrupted import uncollected
 
 _MOST_FRAMES = 16
+_TRAIN = tuple(os.path.join(torch.__path__[0], package, "") for package in ("autograd", "optim"))
 _MOST_OBJECTS = 5000  # looked at in one search
 _LONGEST_CONTAINER = 256
 _PLAIN = ("builtins", "numpy", "torch", "jax", "jaxlib", "types", "threading")
@@ -75,7 +77,7 @@ class Search:
         index = self.missing.pop(id(buffer), None)
         if index is not None:
             self.names[index] = name
-        if tensor.is_leaf and not _others_run() and (gradient := tensor.grad) is not None:
+        if tensor.is_leaf and not _others_train() and (gradient := tensor.grad) is not None:
             self.note(f"{name}.grad", gradient)
 
     def _before(self, value: Value) -> Any:
@@ -118,14 +120,24 @@ class Search:
                 position += 1
 
 
-def _others_run() -> bool:
-    """Whether another thread is in the user's program.
+def _others_train() -> bool:
+    """Whether another thread is in the user's program, or in what looks at gradients.
 
     PyTorch ends the process when two threads look at a gradient: it gives it a Python object, and lets go of the
     interpreter's lock while it takes that away.
     """
     own = threading.get_ident()
-    return any(thread != own and user_frame(frame) is not None for thread, frame in sys._current_frames().items())
+    return any(thread != own and _may_train(frame) for thread, frame in sys._current_frames().items())
+
+
+def _may_train(innermost: FrameType) -> bool:
+    frame: FrameType | None = innermost
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        if is_users_own(filename) or filename.startswith(_TRAIN):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def value_of(tensor: torch.Tensor) -> Value | None:
