@@ -1,7 +1,9 @@
 """Inputs of programs are called what the user calls them, and looking for the names changes nothing."""
 
+import gc
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -70,6 +72,22 @@ def test_a_gradient_is_not_read_while_another_thread_may_look_at_it() -> None:
     assert name_buffers(buffers) == ("model.bias", "model.bias.grad")
 
 
+def test_looking_for_names_keeps_nothing_of_its_callers() -> None:
+    class Kept:
+        pass
+
+    def search() -> weakref.ref[Kept]:
+        kept, model = Kept(), nn.Linear(7, 8).to("xla")
+        name_buffers([buffer_of(model.bias), object()])
+        return weakref.ref(kept)
+
+    gc.disable()
+    try:
+        assert search()() is None
+    finally:
+        gc.enable()
+
+
 def test_the_innermost_variable_names_a_value_and_an_outer_one_what_is_gone() -> None:
     def inner(renamed: Tensor, buffers: list[Any]) -> tuple[str, ...]:
         assert renamed.shape == (2,)
@@ -100,8 +118,7 @@ def test_tensors_as_keys_are_not_read_for_a_name() -> None:
         optimizers[parameter].step()
         optimizers[parameter].zero_grad()
 
-    for p in model.parameters():
-        p.register_post_accumulate_grad_hook(step_at_once)
+    hooks = [p.register_post_accumulate_grad_hook(step_at_once) for p in model.parameters()]
     before = [p.detach().cpu() for p in model.parameters()]
     x = torch.arange(12.0).reshape(4, 3)
     for _ in range(2):
@@ -118,6 +135,8 @@ def test_tensors_as_keys_are_not_read_for_a_name() -> None:
         [p.detach().cpu() for p in model.parameters()], [p.detach() for p in expected.parameters()]
     )
     assert name_buffers([buffer_of(each) for each in values.values()])[0] == "values[<Parameter>]"
+    for hook in hooks:
+        hook.remove()  # they know the parameters, in a cycle that nobody sees
 
 
 def test_what_no_variable_leads_to_has_no_name() -> None:

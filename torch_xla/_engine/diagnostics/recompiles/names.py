@@ -126,8 +126,9 @@ def _others_train() -> bool:
     PyTorch ends the process when two threads look at a gradient: it gives it a Python object, and lets go of the
     interpreter's lock while it takes that away.
     """
-    own = threading.get_ident()
-    return any(thread != own and _may_train(frame) for thread, frame in sys._current_frames().items())
+    frames = sys._current_frames()
+    frames.pop(threading.get_ident(), None)  # which would keep all callers, in a cycle with what holds it here
+    return any(map(_may_train, frames.values()))
 
 
 def _may_train(innermost: FrameType) -> bool:
