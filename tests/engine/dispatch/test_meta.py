@@ -98,3 +98,16 @@ def test_results_in_an_order_of_memory_follow_their_operands() -> None:
     args = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
     (found,) = inferred("aten::convolution", x.to("xla"), weight.to("xla"), None, *args).outputs
     assert found.stride == torch.ops.aten.convolution(x, weight, None, *args).stride()
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("name", ["reflection_pad", "replication_pad"])
+def test_the_gradient_of_a_padded_image_lies_in_the_order_of_the_image(name: str, dims: int) -> None:
+    order = torch.channels_last if dims == 2 else torch.channels_last_3d
+    plain = torch.ones(2, 3, *(4, 5, 6)[:dims])
+    gradient = torch.ones(2, 3, *(6, 7, 8)[:dims])
+    for image, of_last in ((plain.to(memory_format=order), False), (plain, True)):
+        other = gradient.to(memory_format=order) if of_last else gradient
+        backward = getattr(torch.ops.aten, f"{name}{dims}d_backward")
+        (found,) = inferred(f"aten::{name}{dims}d_backward", other.to("xla"), image.to("xla"), [1, 1] * dims).outputs
+        assert found.stride == backward(other, image, [1, 1] * dims).stride()

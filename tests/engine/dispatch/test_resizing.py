@@ -86,3 +86,23 @@ def test_images_without_channels_are_refused_where_the_cpu_refuses_them(mode: st
 
         theirs, ours = outcome(program, "cpu"), outcome(program, "xla")
         assert type(ours) is type(theirs) and str(ours) == str(theirs) and results.get("xla") == results.get("cpu")
+
+
+@pytest.mark.parametrize(("mode", "dims"), [case for case in MODES if case[0] != "area"], ids=str)
+def test_whole_numbers_are_resized_where_the_cpu_resizes_them(mode: str, dims: int) -> None:
+    for antialias in (False, True)[: 1 + (mode in ("bilinear", "bicubic"))]:
+        for dtype in (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
+            for size in ((4,) * (dims - 2), IMAGES[dims][2:]):
+
+                def program(d: str, of: Any = (dtype, size, antialias)) -> torch.Tensor:
+                    x = torch.ones(IMAGES[dims], device=d).to(of[0])
+                    return interpolate(x, size=of[1], mode=mode, antialias=of[2])
+
+                theirs, ours = outcome(program, "cpu"), outcome(program, "xla")
+                assert type(ours) is type(theirs) and str(ours) == str(theirs), (dtype, size, antialias)
+
+
+def test_antialiasing_leaves_whole_numbers_of_the_same_size_as_they_are() -> None:
+    x = torch.arange(12).view(1, 1, 3, 4)
+    found = interpolate(x.to("xla"), size=(3, 4), mode="bicubic", antialias=True)
+    assert found.dtype is torch.int64 and found.cpu().equal(x)

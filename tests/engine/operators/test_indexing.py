@@ -79,6 +79,26 @@ def test_indices_the_host_knows_are_checked_at_once(place: str) -> None:
     assert x.tolist() == [0, 1, 2]
 
 
+@cases(
+    {
+        "a number": lambda d: n(4, 3, d=d).index_fill(1, torch.tensor([0, -1]), 7.0),
+        "a tensor": lambda d: n(4, 3, d=d).index_fill(0, torch.tensor([2]), torch.tensor(7.0, device=d)),
+        "in place": written(lambda x: x.index_fill_(0, torch.tensor([1, 3]), 7.0)),
+        "nothing": written(lambda x: x.index_fill_(0, torch.tensor([], dtype=torch.int64), 7.0)),
+    }
+)
+def test_what_is_filled_may_be_told_by_an_index_on_the_host(program: Program) -> None:
+    check_same(program)
+    assert met.executed_fallback_ops() == []
+
+
+def test_an_index_on_the_host_of_what_is_filled_is_checked_at_once() -> None:
+    x = torch.arange(3.0, device="xla")
+    with pytest.raises(IndexError):
+        x.index_fill_(0, torch.tensor([3]), 1.0)
+    assert x.tolist() == [0, 1, 2]
+
+
 def test_a_known_index_that_was_overwritten_is_not_mistaken_for_the_old_one() -> None:
     x = torch.arange(3.0, device="xla")
     index = torch.tensor([0, 7], device="xla")

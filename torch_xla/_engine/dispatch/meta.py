@@ -13,13 +13,17 @@ from . import meta_kernels
 from .forms import Form, Operator
 from .tensor_iterator import stride_of_result
 
-# Operators whose meta kernels leave the order of the result to the device, and how many of their first arguments
-# PyTorch's devices then ask for it.
+# Operators whose meta kernels leave the order of the result to the device, and which of their arguments PyTorch's
+# devices then ask for it.
 _ORDERED_AS = {
-    "aten::convolution": 2,
-    "aten::reflection_pad3d": 1,
-    "aten::replication_pad2d": 1,
-    "aten::replication_pad3d": 1,
+    "aten::convolution": slice(2),
+    "aten::reflection_pad2d_backward": slice(1, 2),
+    "aten::reflection_pad3d": slice(1),
+    "aten::reflection_pad3d_backward": slice(1, 2),
+    "aten::replication_pad2d": slice(1),
+    "aten::replication_pad2d_backward": slice(1, 2),
+    "aten::replication_pad3d": slice(1),
+    "aten::replication_pad3d_backward": slice(1, 2),
 }
 
 
@@ -61,7 +65,7 @@ def infer(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         kernel = meta_kernels.KERNELS.get(operator.name, operator.overload)
         result = kernel(*meta_args, **meta_kwargs)
         if operator.name in _ORDERED_AS:
-            result = _ordered_as(result, meta_args[: _ORDERED_AS[operator.name]])
+            result = _ordered_as(result, meta_args[_ORDERED_AS[operator.name]])
         elif _is_ordered_by_operands(operator) and isinstance(result, torch.Tensor):
             result = _ordered_by(result, [leaf for leaf in memo.values() if leaf.dim()])
     if operator.form is Form.INPLACE:

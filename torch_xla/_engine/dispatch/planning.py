@@ -232,9 +232,10 @@ def _refuse_dtypes(rule: Rule, operator: Operator, plan: Plan, args: tuple[Any, 
     refusal = refusals.refusal_of_the_cpu(operator, args, kwargs)
     if refusal is not None and not refusals.is_of_zeros(refusal):
         # A dtype that the CPU lacks a kernel for may have one here, but no device has an order of complex numbers, and
-        # none a product of matrices of truth values.
+        # none a product of matrices of truth values, or resizes images of whole numbers other than bytes.
         of_truths = torch.bool in found and name.removeprefix("aten::").rstrip("_") in _PRODUCTS
-        if of_truths or not refusals.is_of_a_missing_kernel(refusal) or any(dtype.is_complex for dtype in found):
+        is_none_s = of_truths or "upsample_" in name or any(dtype.is_complex for dtype in found)
+        if is_none_s or not refusals.is_of_a_missing_kernel(refusal):
             raise refusal
     # For nothing, kernels do not look at dtypes, and some not for a single number, such as `cummin`.
     if all(spec.numel > spec.dtype.is_complex for spec in plan.operands):

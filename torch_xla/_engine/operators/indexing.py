@@ -46,13 +46,16 @@ def _is_outside(index: Any, size: int, from_end: bool = True) -> bool:
 
 
 def by_dimension(name: str) -> Callable[..., Any]:
-    """The kernel of an operator with (self, dim, index, …)."""
+    """The kernel of an operator with (self, dim, index, …). The index of `index_fill` may lie on the CPU."""
     record = recorder(f"aten::{name}")
-    from_end = name.startswith("index_fill")
+    fills = from_end = name.startswith("index_fill")
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         if len(args) > 2 and isinstance(args[2], Tensor):
             tensor, dim, index = args[:3]
+            if fills and index.device.type == "cpu" and tensor.device.type == "xla":  # it is `tensor[index] = value`
+                index = index.to(device_for(tensor.device).torch_device)
+                args = (tensor, dim, index, *args[3:])
             if -tensor.dim() <= dim < tensor.dim() and _is_outside(index, tensor.shape[dim], from_end):
                 refusals.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), args, kwargs)
         return record(*args, **kwargs)
