@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.support.twins import Program, cases, check_refused, check_same
 from torch_xla._engine.backend import patches
 from torch_xla._engine.dispatch import kernels
 
@@ -30,6 +31,38 @@ def test_a_new_tensor_is_on_the_device_of_the_tensor() -> None:
 def test_memory_of_the_host_is_as_good_as_pinned_and_says_it_is_not() -> None:
     assert HOST.pin_memory() is HOST and HOST.pin_memory("xla") is HOST
     assert not HOST.is_pinned() and not HOST.is_pinned("xla")
+
+
+@cases(
+    {
+        "apply_": lambda d: torch.arange(6.0, device=d).view(2, 3).t().apply_(lambda x: x * 2 + 1),
+        "map_": lambda d: torch.ones(2, 3, device=d).map_(torch.arange(3.0, device=d), lambda x, y: x + 2 * y),
+        "map2_": lambda d: torch.ones(2, dtype=torch.int64, device=d).map2_(
+            *torch.arange(4, device=d).view(2, 2), lambda x, y, z: x + y * z
+        ),
+        "of a slice": lambda d: _with_negated_slice(torch.arange(6.0, device=d)),
+    }
+)
+def test_a_python_function_is_called_for_each_element_on_the_host(program: Program) -> None:
+    check_same(program)
+
+
+def _with_negated_slice(x: torch.Tensor) -> torch.Tensor:
+    part = x[1::2]
+    assert part.apply_(lambda each: -each) is part
+    return x
+
+
+@cases(
+    {
+        "of what requires a gradient": lambda d: torch.ones(2, device=d, requires_grad=True).apply_(abs),
+        "too large": lambda d: torch.ones(2, device=d).map_(torch.ones(3, device=d), lambda x, y: x),
+        "no function": lambda d: torch.ones(2, device=d).map_(torch.ones(2, device=d), "abs"),
+        "it raises": lambda d: torch.ones(2, device=d).apply_(lambda x: x / 0),
+    }
+)
+def test_a_python_function_of_each_element_is_refused_as_on_the_cpu(program: Program) -> None:
+    check_refused(program)
 
 
 def test_backward_runs_in_the_thread_of_who_calls_it() -> None:

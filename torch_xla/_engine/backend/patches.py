@@ -48,6 +48,9 @@ def apply_patches() -> None:
     # `pin_memory=True` must work for those who never use it.
     torch.Tensor.pin_memory = _pinning(torch.Tensor.pin_memory)  # type: ignore[method-assign]
     torch.Tensor.is_pinned = _pinned(torch.Tensor.is_pinned)  # type: ignore[method-assign]
+    # PyTorch calls a Python function for each element in the memory of the host alone.
+    for name in ("apply_", "map_", "map2_"):
+        setattr(torch.Tensor, name, _on_the_host(getattr(torch.Tensor, name)))
     # Recording is Python, and Python runs one thread at a time: PyTorch's backward thread for our device would only
     # take turns with the caller's. Without it a step is recorded faster, and the user's line is on the stack.
     private.wrap_backward(_in_the_callers_thread)
@@ -110,6 +113,18 @@ def _pinned(original: Any) -> Any:
         return torch.cuda.is_available() and bool(torch.ops.aten.is_pinned(self, torch.device("cuda")))
 
     return is_pinned
+
+
+def _on_the_host(original: Any) -> Any:
+    @functools.wraps(original)
+    def method(self: torch.Tensor, *args: Any) -> torch.Tensor:
+        if self.device.type != "xla":
+            return original(self, *args)  # type: ignore[no-any-return]
+        values = self.cpu()
+        original(values, *(a.cpu() if isinstance(a, torch.Tensor) and a.device.type == "xla" else a for a in args))
+        return self.copy_(values)
+
+    return method
 
 
 def _any_of_ours(original: Any) -> Any:
