@@ -180,3 +180,16 @@ def test_operands_that_are_no_matrices_or_differ_in_dtype_are_refused() -> None:
                 scaled_dot_product_attention(*operands)
         with pytest.raises(RuntimeError, match="query, key, and value to have the same dtype"):
             scaled_dot_product_attention(x, x.double(), x)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_result_without_a_gradient_gives_none_to_its_operands(masked: bool) -> None:
+    found = {}
+    for d in ("cpu", "xla"):
+        operands = [torch.ones(1, 2, 3, 4, device=d, requires_grad=True) for _ in range(3)]
+        mask = torch.ones(3, 3, device=d, requires_grad=True) if masked else None
+        result = torch.nn.functional.scaled_dot_product_attention(*operands, attn_mask=mask)
+        without: Any = torch._C._functions.UndefinedGrad()(result)  # type: ignore[attr-defined]
+        grads = torch.autograd.grad(without.sum(), [*operands, *([mask] * masked)], allow_unused=True)
+        found[d] = [grad is None or not grad.any() for grad in grads]
+    assert found["xla"] == found["cpu"] == [True] * (3 + masked)

@@ -110,7 +110,7 @@ _backward: Any = getattr(aten, _TWICE).default
 
 
 def attention_backward(
-    grad_out: Tensor,
+    grad_out: Tensor | None,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -120,6 +120,8 @@ def attention_backward(
     scale: float | None = None,
 ) -> Any:
     """The gradients of attention, which can be differentiated again: then they are composed of smaller operators."""
+    if grad_out is None:  # autograd's zero: nothing after the call depends on its result
+        return None, None, None, None
     operands: list[Any] = [grad_out, query, key, value, attn_bias]
     if not (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in operands)):
         with private.below_autograd():
