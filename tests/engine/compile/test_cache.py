@@ -7,6 +7,7 @@ import jax
 import pytest
 import torch
 
+from torch_xla._engine.client import mappings
 from torch_xla._engine.client import target as targets
 from torch_xla._engine.compile import cache
 from torch_xla._engine.compile.cache import program_of
@@ -51,6 +52,18 @@ def test_the_least_recently_used_leave_first(monkeypatch: pytest.MonkeyPatch) ->
     assert cache.size() == 2
     assert program_of(first, (), CPU) is kept
     assert program_of(second, (), CPU) is not left
+
+
+def test_where_mappings_are_scarce_half_of_the_programs_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(cache, "when_scarce", [lambda: asked.append(True)])
+    monkeypatch.setattr(mappings, "are_scarce", lambda: cache.size() == 4)
+    graphs = [graph(replace(NEG)) for _ in range(5)]
+    programs = [program_of(each, (), CPU) for each in graphs[:4]]
+    with pytest.warns(UserWarning, match="^Compiled code takes so many of the memory mappings"):
+        program_of(graphs[4], (), CPU)
+    assert asked == [True] and cache.size() == 3
+    assert program_of(graphs[2], (), CPU) is programs[2] and program_of(graphs[3], (), CPU) is programs[3]
 
 
 def test_a_new_program_may_be_refused_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

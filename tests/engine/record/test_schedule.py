@@ -1,12 +1,14 @@
 """Which program a tape becomes follows from it and from who holds its values, and is looked up the next time."""
 
 import gc
+import weakref
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 import torch_xla
+from torch_xla._engine.client import mappings
 from torch_xla._engine.lowering.storage import READ
 from torch_xla._engine.metrics import counters
 from torch_xla._engine.record import schedule
@@ -206,3 +208,20 @@ def test_an_evaluation_counts_what_it_runs() -> None:
 )  # fmt: skip
 def test_operations_are_counted_by_the_name_of_their_operator(op: object, name: str) -> None:
     assert counter_name(op) == name
+
+
+@pytest.mark.filterwarnings("ignore:Compiled code takes so many of the memory mappings")
+def test_programs_are_gone_where_mappings_are_scarce(monkeypatch: pytest.MonkeyPatch) -> None:
+    clear_schedules()
+    x = torch.ones(3, device="xla")
+    torch_xla.sync()
+    programs = []
+    for number in range(16):
+        monkeypatch.setattr(mappings, "are_scarce", lambda last=number == 15: last)
+        y = x
+        for _ in range(number + 1):
+            y = y.sin()
+        torch_xla.sync(wait=True)
+        programs.append(weakref.ref(device_at(0).last_schedule.program))  # type: ignore[union-attr, arg-type]
+    gone = [program() is None for program in programs]
+    assert all(gone[:7]) and not any(gone[8:])

@@ -224,6 +224,14 @@ def _lines_of_outputs(part: Cut, lines: dict[int, Line]) -> list[Line | None]:
     return [made_at[slot] for slot in part.graph.outputs]
 
 
+def _forget_half() -> None:
+    for table in (_schedules, shortcuts):
+        recency.trim(table, len(table) // 2)
+
+
+cache.when_scarce.append(_forget_half)
+
+
 def clear_schedules() -> None:
     """Forgets every schedule and program."""
     _schedules.clear()
