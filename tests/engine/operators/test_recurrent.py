@@ -80,6 +80,21 @@ def test_second_derivatives(name: str) -> None:
     check_same(program)
 
 
+@pytest.mark.parametrize("name", ["lstm", "gru", "tanh"])
+def test_many_gradients_at_once(name: str) -> None:
+    def program(d: str) -> Any:
+        torch.manual_seed(1)
+        network = NETWORKS[name]().to(d)
+        x = torch.randn(3, 2, FEATURES, device="cpu").to(d).requires_grad_()
+        output, _ = network(x)
+        gradients = torch.randn(4, *output.shape, device="cpu").to(d)
+        found = torch.autograd.grad(output, [x, *network.parameters()], gradients, is_grads_batched=True)
+        assert not any(each.requires_grad for each in found)
+        return found
+
+    check_same(program, strides=False)
+
+
 def test_dropout_between_layers_zeroes_and_scales() -> None:
     network = nn.RNN(1, 200, 2, nonlinearity="relu", bias=False, dropout=0.4).to("xla")
     with torch.no_grad():

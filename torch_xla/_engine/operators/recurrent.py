@@ -88,12 +88,13 @@ class RecurrentLayer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        """Records the gradients; if they are to be differentiated themselves, those of PyTorch's composition."""
+        """Records the gradients; those of PyTorch's composition if they will be differentiated, or are many at once."""
         input, hidden, cell, output, sizes, *rest = ctx.saved_tensors
         layer: Layer = ctx.layer
         count = layer.directions * layer.weights_of_a_direction
         weights, kept = rest[:count], rest[count:]
-        if torch.is_grad_enabled():
+        are_many = any(grad is not None and private.is_batch_of_gradients(grad) for grad in grads)
+        if torch.is_grad_enabled() or are_many:
             return None, None, *_differentiable_gradients(layer, ctx.batch_sizes, grads, input, hidden, cell, weights)
         wanted = ctx.needs_input_grad[2:]
         results = _record(BACKWARD, layer, wanted, grads, input, sizes, hidden, cell, weights, output, kept)
@@ -105,15 +106,17 @@ def _differentiable_gradients(
 ) -> list[Tensor | None]:
     input, hidden, cell, weights = operands
     tensors = [input, hidden, cell, *weights]
-    # An alias of each: the gradient stops there even if one operand was computed from another.
-    aliases: list[Any] = [None if t is None else t.view_as(t) for t in tensors]
-    input, hidden, cell, *weights = aliases
-    both = layer.directions == 2
-    network = _Network(layer.cell, input, batch_sizes, hidden, cell, weights, layer.biased, 1, 0.0, True, both)
-    results = [r for r, grad in zip(network.composed(), grads, strict=False) if grad is not None]
+    are_differentiated = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # An alias of each: the gradient stops there even if one operand was computed from another.
+        aliases: list[Any] = [None if t is None else t.view_as(t) for t in tensors]
+        input, hidden, cell, *weights = aliases
+        both = layer.directions == 2
+        network = _Network(layer.cell, input, batch_sizes, hidden, cell, weights, layer.biased, 1, 0.0, True, both)
+        results = [r for r, grad in zip(network.composed(), grads, strict=False) if grad is not None]
     wanted = [alias for alias in aliases if alias is not None and alias.requires_grad]
     given = [grad for grad in grads if grad is not None]
-    found = iter(torch.autograd.grad(results, wanted, given, create_graph=True, allow_unused=True))
+    found = iter(torch.autograd.grad(results, wanted, given, create_graph=are_differentiated, allow_unused=True))
     return [next(found) if alias is not None and alias.requires_grad else None for alias in aliases]
 
 

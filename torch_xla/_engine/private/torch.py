@@ -94,6 +94,9 @@ tensor_use_count = torch.Tensor._use_count  # type: ignore[attr-defined]
 
 transforms_are_active = torch._C._are_functorch_transforms_active
 
+# Whether a tensor stands for several that a vectorized backward pass was given (`is_grads_batched=True`).
+is_batch_of_gradients = torch._C._functorch.is_legacy_batchedtensor
+
 
 def modes_of_calls() -> tuple[object, ...]:
     """What sees the calls of this thread before an operator does: modes, and hooks of saved tensors."""
