@@ -78,15 +78,23 @@ def test_float8_saturates_or_overflows_as_pytorch_does(dtype: torch.dtype, sourc
     )
 
 
-def test_a_float_that_fits_no_integer_has_one_answer() -> None:
-    operand = torch.tensor([NAN, INF, -INF, 1e20])
-    limits = torch.iinfo(torch.int64)
-    assert apply_rule(aten._to_copy.default, operand, dtype=torch.int64).tolist() == [
-        0,
-        limits.max,
-        limits.min,
-        limits.max,
-    ]
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+@pytest.mark.parametrize("source", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_a_float_that_fits_no_integer_becomes_the_least(source: torch.dtype, dtype: torch.dtype) -> None:
+    least = torch.iinfo(dtype).min
+    operand = torch.tensor([NAN, INF, -INF, 1e20, -float(least), -1e20, float(least), -least / 4, 7.9], dtype=source)
+    fits = [operand[i].isfinite().item() for i in (-3, -2, -1)]
+    got = apply_rule(aten._to_copy.default, operand, dtype=dtype).tolist()
+    expected = [(least, -least // 4, 7)[i] if fits[i] else least for i in range(3)]
+    assert got == [least] * 6 + expected
+
+
+@pytest.mark.parametrize("source", FLOAT8[:2])
+def test_narrow_floats_become_integers(source: torch.dtype) -> None:
+    operand = torch.tensor([0.0, 1.5, -2.5, 240, NAN, INF]).to(source)
+    for dtype in (torch.int8, torch.int32, torch.int64):
+        expected = operand.float().to(dtype)
+        assert apply_rule(aten._to_copy.default, operand, dtype=dtype)[:4].tolist() == expected[:4].tolist()
 
 
 def test_a_real_part_is_taken_in_silence() -> None:

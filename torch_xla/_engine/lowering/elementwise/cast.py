@@ -22,10 +22,11 @@ _BY_WAY_OF: dict[np.dtype, np.dtype] = {
     np.dtype(np.uint16): np.dtype(np.int32),
     np.dtype(np.uint32): np.dtype(np.int64),
 }
+_SIGNED = frozenset(map(np.dtype, (np.int32, np.int64)))
 
 
 def cast(array: jax.Array, dtype: np.dtype) -> jax.Array:
-    """`array` in `dtype`, as PyTorch converts on the CPU; what fits no integer saturates first, NaN becomes 0."""
+    """`array` in `dtype`, as PyTorch converts on the CPU; what fits no integer, NaN too, becomes the least."""
     if array.dtype == dtype:
         return array
     if array.dtype == np.bool_ and jnp.issubdtype(dtype, np.inexact):
@@ -38,13 +39,22 @@ def cast(array: jax.Array, dtype: np.dtype) -> jax.Array:
         return lax.convert_element_type(jnp.clip(lax.convert_element_type(array, np.float32), -448, 448), dtype)
     if is_float(array):
         if dtype in _BY_WAY_OF:
-            array = lax.convert_element_type(array, _BY_WAY_OF[dtype])
+            array = _truncated(array, _BY_WAY_OF[dtype])
+        elif dtype in _SIGNED:
+            return _truncated(array, dtype)
         elif dtype == np.uint64:
             negative = lax.convert_element_type(lax.convert_element_type(array, np.int64), dtype)
             return jnp.where(array < 0, negative, lax.convert_element_type(array, dtype))
         elif dtype == _E8M0FNU:
             return _power_of_two(array)
     return lax.convert_element_type(array, dtype)
+
+
+def _truncated(array: jax.Array, dtype: np.dtype) -> jax.Array:
+    # XLA gives the nearest integer, as CUDA does, and 0 for NaN; the CPU's instruction the least for all.
+    least = np.iinfo(dtype).min
+    fits = array < -float(least) if float(jnp.finfo(array.dtype).max) > -least else jnp.isfinite(array)
+    return jnp.where(fits, lax.convert_element_type(array, dtype), np.array(least, dtype))
 
 
 def _power_of_two(array: jax.Array) -> jax.Array:
