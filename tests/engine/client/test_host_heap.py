@@ -140,7 +140,7 @@ before = resident()
 for between in (False, True):
     most, pinned = ordinary(between)
     deadline = time.monotonic() + 120  # it waits for a rest, and steps take long on a busy machine
-    while resident() - before > 150 and time.monotonic() < deadline:
+    while resident() - before > 400 and time.monotonic() < deadline:
         steps(1)
         time.sleep(0.05)
     print(round(most - before), round(resident() - before))
@@ -157,7 +157,9 @@ def test_an_import_sets_nothing_and_what_ordinary_tensors_free_goes_back(tmp_pat
     heaps, whole, between = (line.split() for line in done.stdout.splitlines())
     assert int(heaps[0]) >= 1  # threads that hold memory got heaps of their own, as they do without the package
     for most, left in (whole, between):
-        assert int(most) > 1700 and int(left) <= 150  # of 1907 MiB, less what lay free before and was taken again
+        # Of 2,000 MB, less what lay free before and was taken again. Of what is freed while the thread returns the rest,
+        # so much may stay as is not worth another look: 48 MB, 64 MiB and 256 MiB, and what Python itself holds.
+        assert int(most) > 1700 and int(left) <= 400
 
 
 HELD = """
@@ -285,6 +287,25 @@ def test_what_lies_between_goes_back_beyond_the_bound(libc: Libc, monkeypatch: p
     assert libc.trims == [0, 74 << 20]
 
 
+def test_the_heap_is_walked_again_when_the_process_has_grown(libc: Libc, monkeypatch: pytest.MonkeyPatch) -> None:
+    size, walks, resident = 300 << 20, [0], [1 << 30]
+
+    def outside(_: object) -> int:
+        walks[0] += 1
+        return 100 << 20
+
+    monkeypatch.setattr(host_heap, "_outside", outside)
+    monkeypatch.setattr(host_heap, "_resident", lambda: resident[0])
+    host_heap.keep_memory(size)
+    host_heap._look(libc)  # type: ignore[arg-type]
+    walked = walks[0]
+    left = size + (64 << 20) + host_heap._NOT_WORTH - ((100 << 20) - host_heap._use.other)
+    for more, again in ((0, 0), (left, 0), (left + 1, 1), (left + 1, 1)):
+        resident[0] = (1 << 30) + more
+        host_heap.keep_memory(size)
+        assert walks[0] == walked + again
+
+
 def test_more_is_kept_where_what_was_returned_is_soon_back(libc: Libc, monkeypatch: pytest.MonkeyPatch) -> None:
     use, size = host_heap._use, 300 << 20
     kept = [0]
@@ -296,6 +317,7 @@ def test_more_is_kept_where_what_was_returned_is_soon_back(libc: Libc, monkeypat
     steps += [*((2.8, once + 2 + count) for count in range(once)), (4.6, 2 * once + 1), (4.8, 2 * once + 2)]
     for times, returned in steps:
         kept[0], use.other = int(times * (size + (64 << 20))), 0
+        use.allowed = 0  # the process has grown since
         host_heap.keep_memory(size)  # a program as large is looked after when it starts
         assert len(libc.trims) == 1 + returned
     assert use.times == 4

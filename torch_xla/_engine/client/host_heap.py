@@ -87,6 +87,7 @@ class _Use:
         self.started = 0.0  # when the last was started
         self.gap = 0.0  # seconds between the last two
         self.other = 0  # bytes in memory that nobody allocated, when nothing was kept
+        self.allowed = 0  # bytes in memory that need no look at what of them is free
         self.compiling: set[object] = set()  # whoever does
         self.compiled = 0.0  # when somebody had, and left holes that nobody has taken; 0: there are none
         self.holes: list[int] = []  # blocks that fill them
@@ -118,7 +119,7 @@ def keep_memory(needed: int) -> None:
     use.latest = max(use.latest, needed)
     if needed > use.needed:
         _keep(needed)
-    elif needed >= _LARGE and (libc := _glibc()) is not None:
+    elif needed >= _LARGE and (libc := _glibc()) is not None and _resident() > use.allowed:
         with _lock:
             _return_excess(libc)
 
@@ -267,14 +268,20 @@ def _return_excess(libc: ctypes.CDLL) -> None:
     """Returns what is beyond the bound, and makes that larger or smaller by how soon there was too much."""
     use, now = _use, time.monotonic()
     since = now - use.returned
-    if _outside(libc) - use.other > use.times * _at_once(use.needed) + _NOT_WORTH:
+    most = use.times * _at_once(use.needed) + _NOT_WORTH
+    kept = _outside(libc) - use.other
+    if kept > most:
         libc.malloc_trim(_at_once(use.needed))
         use.other, use.returned = _outside(libc), now
+        kept = 0
         use.often = use.often + 1 if since < _SOON else 0
         if use.often == _OFTEN:
             use.times, use.often = min(2 * use.times, _HOLES), 0
     elif since > _SETTLED and use.times > 1:
         use.times, use.returned = use.times // 2, now
+    # `malloc` counts what is free by a walk through all of it, under its lock: until the process has grown by what is
+    # left of the bound, only the thread that looks once a second needs to know.
+    use.allowed = _resident() + most - kept
 
 
 def _after_fork() -> None:
@@ -308,8 +315,14 @@ def _outside(libc: ctypes.CDLL) -> int:
         return 0  # before glibc 2.33
     libc.mallinfo2.restype = _Mallinfo
     found = libc.mallinfo2()
-    words = Path("/proc/self/statm").read_text().split()
-    return (int(words[1]) - int(words[2])) * mmap.PAGESIZE - int(found.uordblks) - int(found.hblkhd)
+    return _resident() - int(found.uordblks) - int(found.hblkhd)
+
+
+def _resident() -> int:
+    """The bytes of this process in memory that are no file's."""
+    with open("/proc/self/statm") as statm:
+        words = statm.read().split()
+    return (int(words[1]) - int(words[2])) * mmap.PAGESIZE
 
 
 def _glibc() -> ctypes.CDLL | None:

@@ -1,6 +1,7 @@
 """Which operators of the user's program, at which lines, took the time of the device in a profile."""
 
 import os
+import warnings
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -80,13 +81,17 @@ def operator_times(folder: str | os.PathLike[str]) -> OperatorTimes:
 def _operations(content: bytes) -> dict[tuple[str, str], dict[str, list[float]]]:
     """By name and number of each program: the durations of its operations, in nanoseconds, by their names."""
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for plane in ProfileData.from_serialized_xspace(content).planes:
-        for line in plane.lines:
-            for event in line.events:
-                stats = dict(event.stats)
-                if "hlo_op" in stats:
-                    program = found.setdefault((str(stats.get("hlo_module")), str(stats.get("program_id"))), {})
-                    program.setdefault(str(stats["hlo_op"]), []).append(event.duration_ns)
+    with warnings.catch_warnings():
+        # JAX makes the type of `stats` when first asked for them; from Python 3.12 on that warns, and a warning that is
+        # an error ends the process there.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for plane in ProfileData.from_serialized_xspace(content).planes:
+            for line in plane.lines:
+                for event in line.events:
+                    stats = dict(event.stats)
+                    if "hlo_op" in stats:
+                        program = found.setdefault((str(stats.get("hlo_module")), str(stats.get("program_id"))), {})
+                        program.setdefault(str(stats["hlo_op"]), []).append(event.duration_ns)
     return found
 
 
