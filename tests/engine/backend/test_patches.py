@@ -110,9 +110,12 @@ def test_an_implementation_for_xla_is_called(in_library: bool) -> None:
         other.impl("twice", lambda x: x * 2 + 100)
     else:
         torch.library.impl(other, "twice", "XLA")(lambda x: x * 2 + 100)
-    twice = getattr(torch.ops, name).twice
-    assert twice(torch.ones(2, device="xla")).tolist() == [102.0, 102.0]
-    assert twice(torch.ones(2)).tolist() == [2.0, 2.0]
+    try:
+        twice = getattr(torch.ops, name).twice
+        assert twice(torch.ones(2, device="xla")).tolist() == [102.0, 102.0]
+        assert twice(torch.ones(2)).tolist() == [2.0, 2.0]
+    finally:
+        delattr(torch.ops, name)  # before PyTorch 2.13 an export stumbles over operators that are gone
 
 
 def test_a_custom_operator_for_xla() -> None:

@@ -157,7 +157,7 @@ def test_an_import_sets_nothing_and_what_ordinary_tensors_free_goes_back(tmp_pat
     heaps, whole, between = (line.split() for line in done.stdout.splitlines())
     assert int(heaps[0]) >= 1  # threads that hold memory got heaps of their own, as they do without the package
     for most, left in (whole, between):
-        # Of 2,000 MB, less what lay free before and was taken again. Of what is freed while the thread returns the rest,
+        # Of 2,000 MB, less what lay free before and was taken again. Of what is freed while the thread returns the rest
         # so much may stay as is not worth another look: 48 MB, 64 MiB and 256 MiB, and what Python itself holds.
         assert int(most) > 1700 and int(left) <= 400
 

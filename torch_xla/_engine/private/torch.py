@@ -342,6 +342,8 @@ def wrap_generator_class(make: Callable[[Any], Any]) -> None:
 
     class Calling(kind):  # type: ignore[misc, valid-type]
         __slots__ = ()
+        # A class written in C has its module in its name, which this attribute of its class would hide.
+        __module__ = type.__dict__["__module__"]
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             if cls is torch.Generator and (args or "device" in kwargs):
