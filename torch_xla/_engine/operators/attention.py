@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..dispatch import meta_kernels
 from ..private import torch as private
 
 aten = torch.ops.aten
@@ -179,4 +180,7 @@ def register_attention() -> list[torch.library.Library]:
         library.impl("scaled_dot_product_attention", scaled_dot_product_attention, dispatch_key)
         libraries.append(library)
     libraries[0].impl(_TWICE, attention_backward, "AutogradPrivateUse1")
+    if not private.has_kernel(_backward.name(), "Meta"):  # PyTorch 2.11, where nothing traced could have its gradient
+        libraries.append(torch.library.Library("aten", "IMPL", "Meta"))
+        libraries[-1].impl(_TWICE, meta_kernels.attention_backward, "Meta")
     return libraries
