@@ -13,7 +13,7 @@ import torch_xla
 import torch_xla.debug.metrics as met
 from torch_xla._engine.diagnostics.values import checking
 from torch_xla._engine.dispatch import kernels, value_checks
-from torch_xla._engine.execute import executor
+from torch_xla._engine.execute import flights
 from torch_xla._engine.graph import effect
 from torch_xla._engine.lowering.value_checks import all_checks
 from torch_xla.debug import check_values
@@ -106,7 +106,7 @@ def nothing_left() -> Iterator[None]:
 
 def waiting() -> int:
     """How many reports nobody has looked at."""
-    return sum(len(flight.reports) for flight in executor._flights.values())
+    return sum(len(flight.reports) for flight in flights.by_target.values())
 
 
 @pytest.mark.parametrize("name", list(BAD))

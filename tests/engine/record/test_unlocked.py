@@ -13,6 +13,7 @@ import torch_xla
 from torch_xla._engine.client import launches
 from torch_xla._engine.compile import cache
 from torch_xla._engine.compile.program import Program
+from torch_xla._engine.execute import flights, waiting
 from torch_xla._engine.metrics.events import Cause
 from torch_xla._engine.record import unlocked
 from torch_xla._engine.record.device import LOCK, device_at
@@ -157,6 +158,35 @@ def test_who_waits_for_its_turn_leaves_the_lock_to_others(last: "deque[Any]", ho
     last[0] = run_that_notes(free)
     assert torch.equal(step(), expected)
     assert free == [True] and last[0] is launches.NEVER
+
+
+@pytest.mark.parametrize("how", ["sync", "read", "replay"])
+def test_who_waits_for_memory_leaves_the_lock_to_others(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.ones(1 << 20).to("xla")
+
+    def step() -> torch.Tensor:
+        return x.exp() + 1
+
+    called = torch_xla.compile(step, replay=True) if how == "replay" else step
+    for _ in range(3):
+        kept = called()
+        if how == "sync":
+            torch_xla.sync()
+        expected = kept.cpu()
+    free: list[bool] = []
+    end = SimpleNamespace(
+        is_deleted=lambda: False, is_ready=lambda: False, block_until_ready=lambda: free.append(is_free())
+    )
+    flights.by_target[device_at(0).target].running.appendleft((64 << 20, [end]))
+    monkeypatch.setattr(waiting, "until_ready", lambda ends: [each.block_until_ready() for each in ends])
+    kept = called()
+    if how == "sync":
+        torch_xla.sync()
+    elif how == "read":
+        torch_xla._XLAC._xla_sync_multi([kept], [])
+    monkeypatch.undo()
+    assert free == [True]
+    assert torch.equal(kept.cpu(), expected)
 
 
 def test_what_is_recorded_while_a_sync_waits_for_its_turn_is_computed(last: "deque[Any]") -> None:

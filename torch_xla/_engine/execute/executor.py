@@ -2,8 +2,7 @@
 
 import gc
 import time
-from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -16,11 +15,9 @@ from ..client import buffers as client
 from ..client import host_heap
 from ..client.placeholder import Placeholder
 from ..client.platform import refuse_fork
-from ..client.target import Target
 from ..compile.program import Program, blame
 from ..errors import ExecutionError, OutOfMemory
 from ..graph.effect import ASSERTION, Kind, message_of
-from ..graph.plan import Plan
 from ..graph.tape import Value, set_buffer
 from ..lowering import registry, value_checks
 from ..metrics import events, lines
@@ -28,50 +25,22 @@ from ..metrics.events import Cause
 from ..metrics.lines import Line
 from ..private import jax as private
 from ..uninterrupted import run_through, without_collecting
-from . import agreement, progress, room, waiting
+from . import agreement, flights, progress, room, waiting
+from .flights import Flight, SourceLines
 from .offending import tell_hlo
-
-# The user's line of each operation of a program: looked up only where somebody wants to know.
-SourceLines = Callable[[], tuple[Line | None, ...]]
 
 _executed = metrics.counter("ExecuteComputation")
 _cached = metrics.counter("CachedCompile")
-_waiting = metrics.metric("DeviceLockWait")
 _executing = metrics.metric("ExecuteTime")
 
 _step = 0
 
 
-class _Flight:
-    """What a target has been given and may not have done yet."""
-
-    __slots__ = ("reports", "running", "started")
-
-    def __init__(self) -> None:
-        # The last programs started, each with small outputs that are there when all of it has ended: waiting waits for
-        # these, and they hold little memory.
-        self.started: deque[tuple[int, list[Any], Program, Sequence[float | int], SourceLines]] = deque(maxlen=32)
-        # The bytes that each program which may still run allocated, and outputs that tell when it has ended.
-        self.running: deque[tuple[int, list[Any]]] = deque()
-        # What assertions and checks of values found, with what they do, where they stand and the assertion's message.
-        self.reports: deque[tuple[Any, Plan, Line | None, int]] = deque()
-
-
-_flights: dict[Target, _Flight] = {}
 # That of the program that was started last.
-_latest: _Flight | None = None
+_latest: Flight | None = None
 
-# On the host a program waits for those before it until what they and it allocate is no more than this. Several at once
-# need memory for each, on cores that they only share; but the device stands still while a program that waited is woken
-# and started, and of small programs that is the larger part.
-_AT_ONCE = 64 << 20
-# Programs whose values take less are not counted.
-_COUNTED = 1 << 20
 # So many reports may wait for somebody who waits. A program that never does is looked at then.
 _MOST_REPORTS = 4096
-# After waiting for so many seconds, this part of them is a moment.
-_LONG, _MOMENT = 0.02, 1 / 400
-
 # A compilation of so many seconds leaves memory that is worth returning.
 _LEAVES_MEMORY = 1.0
 
@@ -153,25 +122,25 @@ def run(
 
 def _enter(
     program: Program, numbers: Sequence[float | int], source_lines: SourceLines, runs_again: bool
-) -> tuple[int, list[jax.Array], _Flight]:
+) -> tuple[int, list[jax.Array], Flight]:
     """Puts a program among those of its target, when there is room for what it takes on the host.
 
     Gives the time by then, the list for what tells that the program has ended, and the others.
     """
     global _latest
-    flight = _latest = _flights.get(program.target) or _flights.setdefault(program.target, _Flight())
-    is_large = program.bytes >= _COUNTED
+    flight = _latest = flights.by_target.get(program.target) or flights.by_target.setdefault(program.target, Flight())
+    is_large = program.bytes >= flights.COUNTED
     is_counted = is_large and program.target.is_host
     if is_large:
-        _leave_ended(flight)
-        _forget_ended(flight.running)
+        flights.leave_ended(flight)
+        flights.forget_ended(flight.running)
     begins = time.perf_counter_ns()
     if is_counted:
-        _make_room(flight.running, program.allocates)
+        flights.make_room(flight.running, program.allocates)
         if runs_again:
             host_heap.keep_memory(program.allocates)
     start = time.perf_counter_ns()
-    _waiting.add(start - begins)
+    flights.device_lock_wait.add(start - begins)
     _executed.value += 1
     ends = list[jax.Array]()
     flight.started.append((_step, ends, program, numbers, source_lines))
@@ -185,7 +154,7 @@ def _look_for_room(program: Program, numbers: Sequence[float | int], source_line
     target = program.target
     if not room.is_left(program.allocates, target):
         # What is still running may be about to give its memory back, and so may garbage.
-        flight = _flights.get(target)
+        flight = flights.by_target.get(target)
         if flight is not None:
             _wait(flight)
         gc.collect()
@@ -224,7 +193,7 @@ def _run(
 
 def _reported(
     program: Program,
-    flight: _Flight,
+    flight: Flight,
     outputs: list[jax.Array],
     numbers: Sequence[float | int],
     source_lines: SourceLines,
@@ -284,117 +253,50 @@ def _compile(
     events.emit(compilation._replace(seconds=seconds, sizes=sizes, shared=program.shared))
 
 
-def _make_room(running: "deque[tuple[int, list[Any]]]", needed: int) -> None:
-    """Waits until what the counted programs allocated is no more than `_AT_ONCE`, together with `needed` bytes."""
-    while running and needed + sum([size for size, _ in running]) > _AT_ONCE:
-        try:
-            _, ends = running.popleft()
-        except IndexError:
-            return  # another thread waits for the last
-        ends = _still_there(ends)
-        if all([end.is_ready() for end in ends]):
-            continue
-        start = time.perf_counter()
-        waiting.until_ready(ends)
-        waited = time.perf_counter() - start
-        if waited > _LONG:
-            # XLA tells that a program has ended and frees its memory then, in a thread that this one was just woken in
-            # the place of. A moment later its memory is there for the next program, which is about to ask for as much.
-            time.sleep(waited * _MOMENT)
-        _tell_wait(start, False)
-
-
-def _still_there(ends: list[Any]) -> list[Any]:
-    # One that is not was given to a later program, which ends later.
-    return [end for end in ends if not end.is_deleted()]
-
-
-def _tell_wait(start: float, asked: bool) -> None:
-    if events.closely or (asked and events.watched):
-        events.emit(events.Wait(lines.user_lines(events.depth), start, time.perf_counter() - start, asked))
-
-
 def wait(devices: Container[jax.Device] | None = None) -> None:
     """Waits until every program started so far has ended, on any device or on one of these at least.
 
     Raises what one of them raised.
     """
     start = time.perf_counter()
-    for target, flight in list(_flights.items()):
+    for target, flight in list(flights.by_target.items()):
         if devices is None or any(device in devices for device in target.devices):
             _wait(flight)
             _raise_failed(flight)
-    _tell_wait(start, True)
+    flights.tell_wait(start, True)
 
 
-def _wait(flight: _Flight) -> None:
+def _wait(flight: Flight) -> None:
     while True:
         try:
             first = flight.started[0]
         except IndexError:
-            _forget_ended(flight.running)
+            flights.forget_ended(flight.running)
             return
         step, ends, program, numbers, source_lines = first
         try:
-            waiting.until_ready(_still_there(ends))
+            waiting.until_ready(flights.still_there(ends))
             if program.graph.effects:
                 client.wait_for_callbacks()
         except jax.errors.JaxRuntimeError as error:
-            _leave(flight.started, first)
+            flights.leave(flight.started, first)
             raise _failure_of(program, numbers, error, f"step {step}", source_lines()) from error
-        _leave(flight.started, first)
-
-
-def _leave_ended(flight: _Flight) -> None:
-    """Lets go of programs that have ended well: the smallest of their outputs may be large."""
-    started = flight.started
-    while started:
-        try:
-            first = started[0]
-        except IndexError:
-            return  # another thread was faster
-        _, ends, program, _, _ = first
-        left = _still_there(ends)
-        if not ends or program.graph.effects or not all([end.is_ready() for end in left]):
-            return
-        try:
-            waiting.until_ready(left)
-        except jax.errors.JaxRuntimeError:
-            return  # whoever waits is told
-        _leave(started, first)
-
-
-def _forget_ended(running: "deque[Any]") -> None:
-    """Lets go of counted programs that have ended."""
-    while running:
-        try:
-            first = running[0]
-        except IndexError:
-            return
-        if not all([end.is_ready() for end in _still_there(first[1])]):
-            return
-        _leave(running, first)
-
-
-def _leave(started: "deque[Any]", waited_for: Any) -> None:
-    # Not before it was waited for, because waiting may be interrupted. Another thread may have been faster.
-    if started and started[0] is waited_for:
-        started.popleft()
+        flights.leave(flight.started, first)
 
 
 def has_reports() -> bool:
     """Whether a program that was started reports what nobody has looked at."""
-    return any([flight.reports for flight in list(_flights.values())])
+    return any([flight.reports for flight in list(flights.by_target.values())])
 
 
 def raise_failed_assertions(device: jax.Device) -> None:
     """Raises what the first failed assertion of a program started on `device` says; waits for all of them."""
-    for target, flight in list(_flights.items()):
+    for target, flight in list(flights.by_target.items()):
         if flight.reports and device in target.devices:
             _raise_failed(flight)
 
 
-def _raise_failed(flight: _Flight) -> None:
+def _raise_failed(flight: Flight) -> None:
     while flight.reports:
         try:
             first = flight.reports[0]
@@ -410,7 +312,7 @@ def _raise_failed(flight: _Flight) -> None:
         if error is not None:
             flight.reports.clear()  # on the CPU nothing that comes later would have been looked at
             raise error
-        _leave(flight.reports, first)
+        flights.leave(flight.reports, first)
 
 
 def _broken(message: str, line: Line | None) -> RuntimeError:

@@ -23,7 +23,7 @@ from ..client.planned import PlannedBuffer
 from ..client.target import Target
 from ..compile.cache import program_of
 from ..compile.program import Program
-from ..execute.executor import SourceLines
+from ..execute.flights import SourceLines
 from ..graph.graph import Operation, decode
 from ..graph.sharding import Sharding
 from ..graph.tape import Value

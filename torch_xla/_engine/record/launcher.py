@@ -10,7 +10,8 @@ from typing import Any
 from ..compile.program import Program
 from ..errors import ExecutionError
 from ..execute import executor
-from ..execute.executor import ALONE, Around, SourceLines
+from ..execute.executor import ALONE, Around
+from ..execute.flights import SourceLines
 from ..graph.tape import Failed, Value, set_buffer
 from ..metrics.counters import Counter
 from ..metrics.events import Cause

@@ -13,7 +13,7 @@ from typing import Any
 from .. import config, metrics
 from ..client import platform
 from ..compile.program import Program
-from ..execute import executor, waiting
+from ..execute import executor
 from ..execute.executor import Around
 from ..graph.tape import Failed, Tape, Value
 from ..metrics import events
@@ -27,7 +27,7 @@ from .growth import entered
 from .launcher import launch
 from .rest import Changed, succeeded, unchanged_by
 from .schedule import Schedule, Seen, find, lines_of, look
-from .unlocked import Attempt, NotCompiled, NotItsTurn, under_lock, wait_for_turn
+from .unlocked import Attempt, NotCompiled, NotItsTurn, is_turn, under_lock, wait_for_turn
 
 _tracing = metrics.metric("LazyTracing")
 # Garbage of up to this generation is all.
@@ -188,7 +188,7 @@ def _refuse_to_hold(
     if not program.compiled_for(numbers):
         buffers = [values[slot].buffer for slot in part.inputs]
         raise NotCompiled(program, numbers, buffers, cause, lambda: lines_of(part, schedule.lines))
-    if program.is_limited and not waiting.is_turn(program.starts):
+    if not is_turn(program):
         raise NotItsTurn(program, attempt.compiled)
 
 

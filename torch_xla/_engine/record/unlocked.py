@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..compile.program import Program
-from ..execute import executor, waiting
-from ..execute.executor import SourceLines
+from ..execute import executor, flights, waiting
+from ..execute.flights import SourceLines
 from ..metrics.events import Cause
 from .device import LOCK
 
@@ -56,11 +56,11 @@ class NotCompiled(NotReady):
 
 
 class NotItsTurn(NotReady):
-    """What is to run must wait first for those before it."""
+    """What is to run must wait first for those before it, or for the memory that they take."""
 
     def __init__(self, program: Program, compiled: Program | None) -> None:
         def wait() -> Program | None:
-            waiting.for_turn(program.starts, LOCK)
+            wait_for_turn(program)
             return compiled
 
         super().__init__(program, wait)
@@ -92,10 +92,18 @@ def prepare(
         _thread.is_compiling = False
 
 
+def is_turn(program: Program) -> bool:
+    """Whether `wait_for_turn` would not wait."""
+    return not (program.is_limited and not waiting.is_turn(program.starts)) and flights.has_room(program)
+
+
 def wait_for_turn(program: Program | None) -> None:
     """Waits for the turn of a program that is about to run, or one like it: so it does not wait under the lock."""
-    if program is not None and program.is_limited and not LOCK._is_owned():  # type: ignore[attr-defined]
+    if program is None or LOCK._is_owned():  # type: ignore[attr-defined]
+        return
+    if program.is_limited:
         waiting.for_turn(program.starts, LOCK)
+    flights.wait_for_room(program)
 
 
 def under_lock(work: Callable[[Attempt], None]) -> None:
