@@ -92,6 +92,17 @@ def test_a_change_of_a_dictionary_is_seen() -> None:
     assert private.dict_version(settings) != first
 
 
+def test_a_change_of_an_attribute_is_seen_where_versions_tell() -> None:
+    class Settings:
+        pass
+
+    settings = Settings()
+    settings.rate = 1  # type: ignore[attr-defined]
+    first = private.dict_version(vars(settings))
+    settings.rate = 2  # type: ignore[attr-defined]
+    assert (private.dict_version(vars(settings)) != first) is private.DICT_VERSIONS_TELL
+
+
 def test_a_conjugate_is_marked_in_place() -> None:
     z = torch.tensor([1 + 2j])
     private.mark_conjugate(z)

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from itertools import chain
+from itertools import chain, repeat
 from operator import attrgetter, is_
 from typing import Any
 
@@ -168,10 +168,16 @@ class Reached:
         self._empty = [each.held for each in self.containers if not each.expected and each.kind is not Kind.NAMED]
         maps = by_kind[Kind.MAP] + by_kind[Kind.ATTRIBUTES] + by_kind[Kind.NAMED]
         # A dictionary of the same version was not written to. An ordered one may have another order then.
-        self._dictionaries = [each for each in maps if type(each.held) is dict]
+        dictionaries = [each for each in maps if type(each.held) is dict]
+        self._dictionaries = dictionaries if private.DICT_VERSIONS_TELL else []
         self._plain = [each.held for each in self._dictionaries]
         self._versions = list(map(private.dict_version, self._plain))
+        # Where versions do not tell, names are looked up, and other dictionaries are looked through.
+        named = [] if private.DICT_VERSIONS_TELL else [each for each in dictionaries if each.kind is Kind.NAMED]
+        self._named = [(each.held.get, each.names) for each in named]
         self._maps = [each for each in maps if type(each.held) is not dict]
+        if not private.DICT_VERSIONS_TELL:
+            self._maps += [each for each in dictionaries if each.kind is not Kind.NAMED]
         # Of a class that has changed the names tell whether it matters; of other mappings all does.
         self._values = [each.held.values() for each in self._maps]
         self._keys = [tuple(each.held) for each in self._maps]
@@ -206,6 +212,7 @@ class Reached:
         return [
             *chain.from_iterable([map(read, of) for read, of in self._read]),
             *chain.from_iterable(self._sequences),
+            *chain.from_iterable([map(get, names, repeat(MISSING)) for get, names in self._named]),
             *[read() for read in self._names],
         ]
 

@@ -1,6 +1,7 @@
 """Every private name of PyTorch that the engine borrows, and why. Nothing else in the package touches one."""
 
 import ctypes
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -85,8 +86,10 @@ def meta_kernels_for_the_cpu(of_the_cpu: bool) -> Iterator[None]:
 # Dynamo's guards are made of it; importing it imports no Dynamo.
 TensorGuards = torch._C._dynamo.guards.TensorGuards
 
-# A number that is another one after every change to a dictionary.
+# A number that is another one after every change to a dictionary. From Python 3.13 on an object's attributes lie in the
+# object, and an assignment to one of them changes the dictionary that shows them without a new number.
 dict_version = torch._C._dynamo.guards.dict_version
+DICT_VERSIONS_TELL = sys.version_info < (3, 13)
 
 # How many tensors and others hold a storage, given its address: of aliases made in C++ Python knows nothing.
 storage_use_count = torch._C._storage_Use_Count

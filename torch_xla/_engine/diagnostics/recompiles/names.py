@@ -187,14 +187,19 @@ def name_buffers(buffers: Sequence[Any]) -> tuple[str, ...]:
 
 
 def visit_variables(search: Search) -> None:
-    """Shows a search the variables of the user's frames, the innermost first."""
+    """Shows a search the variables of the user's frames, the innermost first; tensors go before what may hold them."""
     frame = user_frame(sys._getframe(1))
     for _ in range(_MOST_FRAMES):
         if frame is None or search.is_over:
             break
-        for name, thing in sorted(_variables(frame).items(), key=lambda item: item[0] == "self"):
+        for name, thing in sorted(_variables(frame).items(), key=_turn):
             search.visit(name, thing, 2)
         frame = user_frame(frame.f_back) if frame.f_back is not None else None
+
+
+def _turn(variable: tuple[str, Any]) -> tuple[bool, bool]:
+    name, thing = variable
+    return name == "self", not issubclass(type(thing), torch.Tensor)
 
 
 def _variables(frame: FrameType) -> Mapping[str, Any]:
