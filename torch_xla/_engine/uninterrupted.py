@@ -3,8 +3,9 @@
 Python raises an interrupt (Ctrl-C, an alarm, `PyThreadState_SetAsyncExc`) where a function begins, where a loop jumps
 back and behind a call. So between two stores there is none, and none inside a call of a function written in C. Where
 one must not come between several calls, they are put into iterators written in C (`map`, `chain`), and one call runs
-these to their end: `run_through`. What has to happen together is stated so before any of it happens, and interrupts
-are neither blocked nor lost: one that came meanwhile is raised behind the call, when all is done.
+these to their end: `run_through`. A change of an object's class is not among them: it calls Python's audit hooks. What
+has to happen together is stated so before any of it happens, and interrupts are neither blocked nor lost: one that came
+meanwhile is raised behind the call, when all is done.
 
 Finalizers are Python, too, and run where garbage is collected. Where none must run (XLA makes arrays in the middle of
 what is run through; PyTorch's modes are on while a call is planned), nothing is collected meanwhile. An object whose

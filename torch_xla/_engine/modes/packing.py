@@ -77,7 +77,11 @@ class Pack:
 
 
 class Packed(Value):
-    """A value that lies in a pack until its buffer is read: in the place of a buffer is the pack, and where it lies."""
+    """A value that may lie in a pack until its buffer is read: then in its place is the pack, and where it lies.
+
+    Before it is laid there it is a value like others. A change of class calls whoever listens to Python (audit hooks),
+    and an interrupt may come there: so nothing may depend on it.
+    """
 
     __slots__ = ()
 
@@ -85,19 +89,25 @@ class Packed(Value):
     def buffer(self) -> Any:
         """The array of this value alone, which takes the pack apart for it."""
         with LOCK:
-            if self.__class__ is Packed:  # no other thread was faster
-                pack, index = _slot.__get__(self)
+            held = _slot.__get__(self)
+            if held.__class__ is tuple:  # no other thread was faster
+                pack, index = held
                 part = pack.part(index)
-                # By stores alone (`uninterrupted`); and the pack lets go of it last.
                 self.__class__ = Value  # type: ignore[assignment]
-                self.buffer = part  # type: ignore[misc]
+                # By stores alone from here on (`uninterrupted`); and the pack lets go of it last.
+                self.buffer = part
                 pack.forget(index)
         return _slot.__get__(self)
+
+    @buffer.setter
+    def buffer(self, buffer: Any) -> None:
+        _slot.__set__(self, buffer)
 
 
 def _laid(values: Sequence[Value], pack: Pack) -> Iterator[Any]:
     """Lays the values into a pack, when it is run through."""
-    return chain(map(set_buffer, values, zip(repeat(pack), count())), stores(values, "__class__", repeat(Packed)))
+    run_through(stores(values, "__class__", repeat(Packed)))
+    return map(set_buffer, values, zip(repeat(pack), count()))
 
 
 class _Group:
