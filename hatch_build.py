@@ -1,7 +1,8 @@
-"""Makes the wheel small: without comments and docstrings of private functions, compressed as far as its format allows.
+"""Makes the wheel small: without comments and docstrings that `help()` shows nobody, as small as its format allows.
 
-With them, or with zlib as builders use it, it would have more than 1 MB. The lines stay, so that tracebacks name those
-of the repository and of the source distribution, which have the comments.
+These are the docstrings of private functions, and those of the modules of `_engine`. With them, or with zlib as
+builders use it, it would have more than 1 MB. The lines stay, so that tracebacks name those of the repository and of
+the source distribution, which have the comments.
 """
 
 import ast
@@ -42,13 +43,18 @@ def without_comments(source: bytes) -> bytes:
     return "".join(lines).encode()
 
 
-def without_private_docstrings(source: bytes) -> bytes:
-    """The source with empty lines for docstrings of functions and classes whose name begins with one `_`."""
+def without_private_docstrings(source: bytes, is_private_module: bool) -> bytes:
+    """The source with empty lines for docstrings of functions and classes whose name begins with one `_`, and for that
+    of a module that is private.
+    """
     lines = source.decode().splitlines(keepends=True)
     for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            is_private = node.name.startswith("_") and not node.name.startswith("__")
+        elif isinstance(node, ast.Module):
+            is_private = is_private_module
+        else:
             continue
-        is_private = node.name.startswith("_") and not node.name.startswith("__")
         if is_private and ast.get_docstring(node) is not None and len(node.body) > 1:
             first, last = node.body[0].lineno, node.body[0].end_lineno
             assert last is not None
@@ -75,7 +81,8 @@ class CustomBuildHook(BuildHookInterface):
                 for member in built.infolist():  # RECORD is the last
                     data = built.read(member)
                     if member.filename.endswith(".py"):
-                        data = without_private_docstrings(without_comments(data))
+                        is_private = member.filename.startswith("torch_xla/_engine/")
+                        data = without_private_docstrings(without_comments(data), is_private)
                     if member.filename.endswith(".dist-info/RECORD"):
                         data = "".join([*lines, f"{member.filename},,\n"]).encode()
                     lines.append(recorded(member.filename, data))
