@@ -78,7 +78,7 @@ def test_the_third_difference_makes_one_that_fits_all() -> None:
 def test_of_a_collective_garbage_decides_nothing_and_is_collected_only_where_it_could(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(schedule, "_is_common", lambda device, code: True)
+    monkeypatch.setattr(schedule, "is_common", lambda device, code: True)
     device, x = device_at(0), torch.ones(3).to("xla")
 
     def looked_up(*which: int, is_exact: bool = False) -> Schedule | None:
@@ -110,7 +110,7 @@ def test_of_a_collective_garbage_decides_nothing_and_is_collected_only_where_it_
 def test_what_was_compiled_for_a_tape_runs_though_garbage_was_collected_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(schedule, "_is_common", lambda device, code: True)
+    monkeypatch.setattr(schedule, "is_common", lambda device, code: True)
     device, x = device_at(0), torch.ones(3).to("xla")
     made = three(x)
     first = look(device.tape)
@@ -129,7 +129,7 @@ def test_a_tape_that_is_too_long_is_relieved_of_the_same_in_all_processes(monkey
     kept = three(x)
     seen = look(device.tape)
     assert seen is not None and find(device, device.tape, seen, ()) is not None
-    monkeypatch.setattr(schedule, "_is_common", lambda device, code: True)
+    monkeypatch.setattr(schedule, "is_common", lambda device, code: True)
     assert find(device, device.tape, seen, ()) is None
     relieved = find(device, device.tape, seen, (), is_exact=True)
     assert relieved is not None and len(relieved.kept) == len(kept)
@@ -137,7 +137,7 @@ def test_a_tape_that_is_too_long_is_relieved_of_the_same_in_all_processes(monkey
 
 
 def test_a_sync_tells_how_often_it_collected_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "_is_common", lambda device, code: True)
+    monkeypatch.setattr(schedule, "is_common", lambda device, code: True)
     x = torch.ones(3).to("xla")
 
     def collected() -> tuple[int, int]:
@@ -155,7 +155,7 @@ def test_a_sync_tells_how_often_it_collected_garbage(monkeypatch: pytest.MonkeyP
 
 
 def test_young_garbage_does_not_make_all_be_collected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "_is_common", lambda device, code: True)
+    monkeypatch.setattr(schedule, "is_common", lambda device, code: True)
     x = torch.ones(3).to("xla")
     gc.disable()
     try:

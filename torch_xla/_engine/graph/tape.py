@@ -10,9 +10,12 @@ Allocating may collect garbage, whose finalizers may record too, or have the tap
 nothing more, and who was about to record looks for the next one (`record.storage.record_plan`).
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from operator import itemgetter
+from threading import get_ident
 from time import perf_counter_ns
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from .plan import Plan
 from .spec import Spec
@@ -56,6 +59,17 @@ class Ended(Exception):
     """The tape was evaluated before the operation was on it."""
 
 
+class Front(NamedTuple):
+    """How much of a tape, counted from its front, an evaluation of a thread is to run."""
+
+    thread: int
+    entries: int  # of the code
+    values: int
+
+
+_position: Callable[[tuple[int, int]], int] = itemgetter(0)
+
+
 class Tape:
     """Operations recorded on one device since its last sync."""
 
@@ -66,6 +80,7 @@ class Tape:
         "expected",
         "expected_code",
         "expected_lines",
+        "front",
         "is_rest",
         "lines",
         "numbers",
@@ -74,6 +89,7 @@ class Tape:
         "scopes",
         "shared",
         "started",
+        "turns",
         "values",
     )
 
@@ -83,7 +99,7 @@ class Tape:
         expected_lines: dict[int, Any] | None = None,
         placed: Callable[[Value], Spec] | None = None,
     ) -> None:
-        self.started = perf_counter_ns()  # when its first operand entered
+        self.started = perf_counter_ns()  # when its first operand entered, or its first operation was recorded
         self.ended = False  # it was evaluated: another one is in its place
         self.is_rest = False  # it begins with what an evaluation of a part of another left undone
         self.code: list[Any] = []
@@ -101,6 +117,10 @@ class Tape:
         self.expected = self.expected_code = expected
         self.expected_lines = expected_lines
         self.lines: dict[int, Any] = {}
+        # Who records: (position in the code, the thread from there on). As long as the tape walks the path it took last
+        # time, that is who began it.
+        self.turns: list[tuple[int, int]] = [(0, get_ident())]
+        self.front: Front | None = None  # where it was put in order for one thread (`record.turns`)
 
     def enter(self, value: Value, empty: Plan | None = None) -> int:
         """Gives a value that lies outside this tape a slot in it; `empty` is what uninitialised memory becomes.
@@ -111,7 +131,7 @@ class Tape:
         if self.ended:
             return -1
         if not values:
-            self.started = perf_counter_ns()
+            self._begin()
         if value.buffer is not None:
             entry: Any = value.spec if self.placed is None else self.placed(value)
         elif value.tape is None:
@@ -159,6 +179,8 @@ class Tape:
         Raises `Ended` if the tape was evaluated meanwhile, and records nothing then.
         """
         values = self.values
+        if not values:
+            self._begin()
         while True:
             slot = len(values)
             made = [Value(spec, device, self, slot + nth) for nth, spec in enumerate(plan.outputs)]
@@ -172,6 +194,14 @@ class Tape:
         self.draws += draws
         values += made
         return made
+
+    def _begin(self) -> None:
+        self.started = perf_counter_ns()
+        self.turns[0] = 0, get_ident()
+
+    def recorder(self, position: int) -> int:
+        """The thread that recorded the operation at this position of the code."""
+        return self.turns[bisect_right(self.turns, position, key=_position) - 1][1]
 
     def expects(self, plan: Plan) -> bool:
         """Whether the path that is walked has `plan` here, at a line that is known."""

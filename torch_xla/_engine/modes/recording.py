@@ -18,6 +18,7 @@ from ..record.generator import Generator
 from ..record.ownership import held
 from ..record.schedule import Schedule
 from ..record.storage import value_of
+from ..record.sync import sync_device
 from .circumstances import circumstances
 from .reach import Difference, Reached
 from .reads import Reads
@@ -97,6 +98,8 @@ def record(
 
     `known` is what calls have looked at so far: this one is understood if it looks at nothing else.
     """
+    if device.tape.code:
+        sync_device(device)  # what other threads have left there for themselves
     facts = Facts()
     looks_at = known or Reads()
     roots = [("the function", function), *((f"argument {i}", o) for i, o in enumerate(call.objects))]

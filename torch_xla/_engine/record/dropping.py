@@ -52,10 +52,10 @@ def _drop(plans: Sequence[Plan], failed: Failed, device: Device) -> bool:
     if not lost:
         return True
     left = Schedule(seen.live, None, cut(inputs, operations, (), ()), seen.code, tape.all_lines(seen.code), kept)
-    ends, unheld = succeeded(left, tape, seen.values, device, is_whole=False)
+    ends, unheld = succeeded(left, tape, seen, device)
     told = stores([seen.values[slot] for slot in lost], "tape", repeat(failed))
     try:
-        run_through(chain(unchanged_by(tape, len(seen.code)), ends, told))
+        run_through(chain(unchanged_by(tape, seen.length), ends, told))
     except Changed:
         return False
     live_counters.values.value += len(lost) + unheld

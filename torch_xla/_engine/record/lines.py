@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from threading import get_ident
 from types import FrameType
 from typing import Any
 
@@ -15,8 +16,10 @@ _OPTIMIZERS = os.path.dirname(os.path.abspath(optim.__file__)) + os.sep
 
 
 def note_line(tape: Tape, position: int, numbers: Sequence[Any] = ()) -> None:
-    """Keeps the line of the operation about to be recorded: the tape has left the path it took last time."""
+    """Keeps the line and the thread of what is about to be recorded: the tape has left the path it took last time."""
     tape.expected = None
+    if tape.turns[-1][1] != (thread := get_ident()):
+        tape.turns.append((position, thread))
     line = user_line()
     tape.lines[position] = OptimizersLine(line) if numbers and _is_called_by_an_optimizer() else line
 

@@ -1,16 +1,17 @@
 """What becomes of a tape that is evaluated: another takes its place, with what the evaluation leaves undone."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from typing import Any
 
 from ..compile.source_metadata import scopes_at
+from ..graph.graph import Operation
 from ..graph.spec import Spec, sharded
 from ..graph.tape import Tape, Value
 from ..lowering.sharding import carried, from_jax
 from ..uninterrupted import stores
 from .device import Device
-from .schedule import Schedule
+from .schedule import Schedule, Seen
 
 
 class Changed(Exception):
@@ -27,71 +28,92 @@ def unchanged_by(tape: Tape, length: int) -> Iterator[None]:
     return map(_Refusing({length: None}).__getitem__, map(len, map(getattr, (tape,), ("code",))))
 
 
-def succeeded(
-    schedule: Schedule, tape: Tape, values: list[Value], device: Device, is_whole: bool
-) -> tuple[Iterator[Any], int]:
+def succeeded(schedule: Schedule, tape: Tape, seen: Seen, device: Device) -> tuple[Iterator[Any], int]:
     """What puts another tape in the place of one that is about to be evaluated, when it is run through.
 
-    Besides: how many values were recorded anew that nobody holds. With `is_whole` all of the tape is evaluated.
+    Besides: how many values were recorded anew that nobody holds.
     """
     following = schedule.followed_by
     fresh = device.new_tape(following.code if following else None, following.lines if following else None)
-    if is_whole or not schedule.kept:
-        ends, unheld = _end_of(tape, fresh, device), 0
+    if not schedule.kept and not seen.behind:
+        ends, unheld = end_of(tape, fresh, device), 0
     else:
-        ends, unheld = _carry_over(schedule, tape, values, fresh, device)
+        fresh.is_rest = bool(schedule.kept)
+        again = Again(fresh, tape, seen.values, device, schedule.cut.outputs)
+        specs = _specs_afterwards(schedule, tape, seen.values, device)
+        for left in (schedule.kept, seen.behind):
+            again.record(left, specs, [tape.recorder(operation.position) for operation in left])
+        ends, unheld = chain(again.settled(), end_of(tape, fresh, device)), again.unheld
     if tape.scopes and (tape.scopes[-1][1] or fresh.scopes):
         fresh.scopes.append((len(fresh.code), tape.scopes[-1][1]))  # those still open
     return ends, unheld
 
 
-def _end_of(tape: Tape, following: Tape, device: Device) -> Iterator[Any]:
+def end_of(tape: Tape, following: Tape, device: Device) -> Iterator[Any]:
     """What puts another tape in the place of one that was evaluated."""
     # Values may outlive their tape; they must not keep all the others alive through it.
     names = "tape", "ended", "values", "code", "reads"
     return map(setattr, (device, tape, tape, tape, tape), names, (following, True, [], [], {}))
 
 
-def _carry_over(
-    schedule: Schedule, old: Tape, values: list[Value], tape: Tape, device: Device
-) -> tuple[Iterator[Any], int]:
-    """Records again, on the new `tape`, what the evaluation of one value leaves undone.
+class Again:
+    """Operations of a tape that are recorded again on the one that takes its place.
 
-    The values learn of it when what this returns is run through. The number is of those that nobody holds.
+    The values learn of it when `settled` is run through.
     """
-    unheld = 0
-    tape.is_rest = bool(schedule.kept)
-    slots: dict[int, int] = {}
-    moved: list[Value] = []
-    computed = set(schedule.cut.outputs)
-    specs = _specs_afterwards(schedule, old, values, device)
-    scopes = scopes_at([operation.position for operation in schedule.kept], old.scopes)
-    for index, operation in enumerate(schedule.kept):
-        plan = operation.plan
-        for slot in operation.operands:
-            if slot not in slots:
-                value = values[slot]
-                slots[slot] = tape.take_over(value, specs(slot))
-                moved.append(value)
-        if operation.position in schedule.lines and not tape.expects(plan):
-            tape.lines[len(tape.code)] = schedule.lines[operation.position]
-        if scopes:
-            tape.scopes.append((len(tape.code), scopes[index]))
+
+    def __init__(
+        self, tape: Tape, old: Tape, values: Sequence[Value], device: Device, computed: Sequence[int] = ()
+    ) -> None:
+        self.tape = tape
+        self.unheld = 0  # values that take the place of one that is `computed`
+        self._old, self._values, self._device, self._computed = old, values, device, frozenset(computed)
+        self._lines = old.all_lines(old.code)
+        self._slots: dict[int, int] = {}
+        self._moved: list[Value] = []
+
+    def record(self, operations: Sequence[Operation], specs: Callable[[int], Spec], recorders: Iterable[int]) -> None:
+        """Records these as what the `recorders` did; `specs` tells what enters at a slot of the old tape."""
+        tape = self.tape
+        scopes = scopes_at([operation.position for operation in operations], self._old.scopes)
+        for index, (operation, thread) in enumerate(zip(operations, recorders, strict=False)):
+            if tape.turns[-1][1] != thread:
+                tape.turns.append((len(tape.code), thread))
+            for slot in operation.operands:
+                if slot not in self._slots:
+                    value = self._values[slot]
+                    self._slots[slot] = tape.take_over(value, specs(slot))
+                    self._moved.append(value)
+            if operation.position in self._lines and not tape.expects(operation.plan):
+                tape.lines[len(tape.code)] = self._lines[operation.position]
+            if scopes:
+                tape.scopes.append((len(tape.code), scopes[index]))
+            self._append(operation)
+
+    def _append(self, operation: Operation) -> None:
+        tape, old, plan = self.tape, self._old, operation.plan
         first = operation.first_number
         numbers = old.numbers[first : first + len(plan.numbers)]
         draws = old.draws[operation.draw : operation.draw + plan.draws] if plan.draws else ()
-        made = tape.append(plan, [slots[slot] for slot in operation.operands], device, numbers, draws)
+        made = tape.append(plan, [self._slots[slot] for slot in operation.operands], self._device, numbers, draws)
         for nth, value in enumerate(made):
             slot = operation.first_output + nth
-            slots[slot] = value.slot
-            before = values[slot]
-            if slot in computed or before.buffer is not None:
-                unheld += 1
+            self._slots[slot] = value.slot
+            before = self._values[slot]
+            if slot in self._computed or before.buffer is not None:
+                self.unheld += 1
             else:
                 tape.values[value.slot] = value = before
-            moved.append(value)
-    placed = chain(stores(moved, "slot", range(len(moved))), stores(moved, "tape", repeat(tape)))
-    return chain(placed, _end_of(old, tape, device)), unheld
+            self._moved.append(value)
+
+    def settled(self) -> Iterator[Any]:
+        """Has the values lie where they were recorded again, when it is run through."""
+        places = self._slots
+        for (base, view), shown in self._old.reads.items():
+            if base in places and shown in places:
+                self.tape.reads[places[base], view] = places[shown]
+        slots = stores(self._moved, "slot", range(len(self._moved)))
+        return chain(slots, stores(self._moved, "tape", repeat(self.tape)))
 
 
 def _specs_afterwards(schedule: Schedule, old: Tape, values: list[Value], device: Device) -> Callable[[int], Spec]:

@@ -11,7 +11,7 @@ from ..compile.source_metadata import UNKNOWN, Origins, scopes_at
 from ..graph.aliasing import in_order, successors
 from ..graph.graph import Cut, Operation, cut, decode, effective, needed, needed_in_order, slots_of
 from ..graph.plan import Plan
-from ..graph.tape import Tape, Value
+from ..graph.tape import Front, Tape, Value
 from ..graph.verify import verify
 from ..lowering.growing import APPEND
 from ..lowering.storage import WRITE
@@ -71,22 +71,42 @@ shortcuts: dict[Any, Any] = {}
 
 
 class Seen(NamedTuple):
-    """What a tape holds at one moment, and which of its values somebody holds: it may grow, or end."""
+    """What of a tape is to be evaluated at one moment, and which of its values somebody holds: it may grow, or end."""
 
     code: tuple[Any, ...]
     values: list[Value]  # the tape's own list: whoever is in a copy counts as held
     live: bytes
     shared: tuple[int, ...]
     given: tuple[int, ...]  # the slots of donors
+    length: int  # of the whole code
+    behind: Sequence[Operation] = ()  # what stays on the tape, whatever becomes of the rest
 
 
-def look(tape: Tape) -> Seen | None:
-    """`None` if it has changed meanwhile."""
+def look(tape: Tape, front: Front | None = None) -> Seen | None:
+    """What is to be evaluated of a tape: all, or its `front`. `None` if it has changed meanwhile."""
     values = tape.values
     live, given = held_at_end(values)
     # Not by `tuple()`: before 3.12 it may collect garbage while it copies, and a finalizer may have the list moved.
-    seen = Seen((*tape.code,), values, live, (*tape.shared,), given)
-    return seen if len(seen.code) == len(tape.code) and len(live) == len(values) and not tape.ended else None
+    code = (*tape.code,)
+    seen = Seen(code, values, live, (*tape.shared,), given, len(code))
+    if len(code) != len(tape.code) or len(live) != len(values) or tape.ended:
+        return None
+    return seen if front is None else _front_of(seen, front)
+
+
+def _front_of(seen: Seen, front: Front) -> Seen:
+    """What is behind the front holds what it takes."""
+    behind = [each for each in decode(seen.code)[1] if each.position >= front.entries]
+    live, taken = bytearray(seen.live[: front.values]), set[int]()
+    for operation in behind:
+        for slot in operation.operands:
+            if slot < front.values:
+                live[slot] = True
+                taken.add(slot)
+    shared = (*[slot for slot in seen.shared if slot < front.values],)
+    given = (*[slot for slot in seen.given if slot < front.values and slot not in taken],)
+    code = seen.code[: front.entries]
+    return seen._replace(code=code, live=bytes(live), shared=shared, given=given, behind=behind)
 
 
 def find(
@@ -104,7 +124,7 @@ def find(
     """
     live = seen.live
     if not roots and roots is not None:
-        return _schedule(device, tape, seen, live, roots) if is_exact or not _is_common(device, seen.code) else None
+        return _schedule(device, tape, seen, live, roots) if is_exact or not is_common(device, seen.code) else None
     key = seen.code, roots, seen.shared, seen.given, tape.is_rest, device.index, device.spread, lowering_settings.now()
     known = _schedules.get(key)
     if known is None:
@@ -141,13 +161,13 @@ def find(
 
 def _liveness(key: Any, device: Device, code: Sequence[Any]) -> Liveness | None:
     found = _livenesses.get(key)
-    if found is None and _is_common(device, code):
+    if found is None and is_common(device, code):
         found = _livenesses[key] = Liveness()
         recency.trim(_livenesses, 4 * config.compilation_cache_size())
     return found
 
 
-def _is_common(device: Device, code: Sequence[Any]) -> bool:
+def is_common(device: Device, code: Sequence[Any]) -> bool:
     """Whether what is on a tape is done by several processes together."""
     if device.spread is not None and len(device.spread.processes) > 1:
         return True

@@ -15,7 +15,7 @@ from ..metrics.lines import user_lines
 from . import device as devices
 from .device import Device
 from .storage import value_of
-from .sync import sync_device
+from .sync import sync_device, sync_step
 
 _marks = metrics.counter("MarkStep")
 
@@ -62,11 +62,11 @@ def mark(device: Device, wait: bool) -> None:
 
 def _sync(device: Device, wait: bool) -> None:
     if not (events.closely or (events.watched and device.tape.code)):
-        sync_device(device, wait)
+        sync_step(device, wait)
         return
     index = device.index
     start = _ended.get(index) or time.perf_counter()
-    sync_device(device, wait)
+    sync_step(device, wait)
     now = _ended[index] = time.perf_counter()
     step = _marks.value, index, user_lines(events.depth) if events.closely else (), start, now - start
     if events.steps is not None:

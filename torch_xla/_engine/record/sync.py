@@ -5,7 +5,7 @@
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import chain, repeat
 from typing import Any
@@ -15,18 +15,18 @@ from ..client import platform
 from ..compile.program import Program
 from ..execute import executor
 from ..execute.executor import Around
-from ..graph.tape import Failed, Tape, Value
+from ..graph.tape import Failed, Front, Tape, Value
 from ..metrics import events
 from ..metrics.events import Cause
 from ..metrics.lines import user_lines
 from ..uninterrupted import run_through, stores
-from . import donors, launcher, live_counters, marks
+from . import donors, launcher, live_counters, marks, turns
 from .device import LOCK, Device
 from .dropping import or_dropped
 from .growth import entered
 from .launcher import launch
 from .rest import Changed, succeeded, unchanged_by
-from .schedule import Schedule, Seen, find, lines_of, look
+from .schedule import Schedule, Seen, find, is_common, lines_of, look
 from .unlocked import Attempt, NotCompiled, NotItsTurn, is_turn, under_lock, wait_for_turn
 
 _tracing = metrics.metric("LazyTracing")
@@ -48,23 +48,37 @@ TAPE_LIMIT = 100_000
 
 def sync_device(device: Device, wait: bool = False) -> None:
     """Starts the computation of everything recorded on `device` that somebody still holds, and begins a new tape."""
+    _sync(device, wait, _run_all)
+
+
+def sync_step(device: Device, wait: bool = False) -> None:
+    """`sync_device` for what this thread has recorded: what others have stays for their steps (`turns`)."""
+    _sync(device, wait, _run_own)
+
+
+def _sync(device: Device, wait: bool, run: Callable[[Device, Attempt], None]) -> None:
     if device.tape.code or device.marks:
         with LOCK:
             if device.marks:
                 marks.keep(device)
-        or_dropped(partial(_run_in_turn, device))
+        or_dropped(partial(_run_in_turn, device, run))
     if wait or config.sync_wait():
         executor.wait([device.target.device])
 
 
-def _run_in_turn(device: Device) -> None:
+def _run_in_turn(device: Device, run: Callable[[Device, Attempt], None]) -> None:
     if device.last_schedule is not None:
         wait_for_turn(device.last_schedule.program)  # most likely this one is like it
-    under_lock(partial(_run_all, device))
+    under_lock(partial(run, device))
 
 
 def _run_all(device: Device, attempt: Attempt) -> None:
     while device.tape.code and not _evaluate(device, device.tape, None, Cause.SYNC, attempt):
+        pass
+
+
+def _run_own(device: Device, attempt: Attempt) -> None:
+    while (tape := device.tape).code and not _evaluate(device, tape, None, Cause.SYNC, attempt, turns.others(tape)):
         pass
 
 
@@ -86,7 +100,7 @@ def compute(values: Sequence[Value], of_transfer: bool = False) -> None:
 def _compute(values: Sequence[Value], of_transfer: bool, attempt: Attempt) -> None:
     while roots := _pending(values):
         for (device, tape), slots in roots.items():
-            if not _evaluate(device, tape, tuple(slots), Cause.READ, attempt, told=of_transfer):
+            if not _evaluate(device, tape, tuple(slots), Cause.READ, attempt, turns.others(tape), of_transfer):
                 break  # slots may be others now
 
 
@@ -110,9 +124,17 @@ def _pending(values: Sequence[Value]) -> dict[tuple[Device, Tape], list[int]]:
 
 
 def _evaluate(
-    device: Device, tape: Tape, roots: tuple[int, ...] | None, cause: Cause, attempt: Attempt, told: bool = False
+    device: Device,
+    tape: Tape,
+    roots: tuple[int, ...] | None,
+    cause: Cause,
+    attempt: Attempt,
+    waiting: Collection[int] = (),
+    told: bool = False,
 ) -> bool:
-    """Runs the `tape` of `device`. False if nothing was run because the tape has changed meanwhile.
+    """Runs the `tape` of `device`, but for what the `waiting` threads have recorded and nobody else needs.
+
+    False if nothing was run because the tape has changed meanwhile, or was put in order.
 
     Garbage may be collected, with finalizers that may record or even sync. Raises `NotReady` where the attempt may
     not compile.
@@ -122,7 +144,14 @@ def _evaluate(
     if events.guarded:
         events.ask(events.Evaluation(cause, device.index, user_lines(events.depth), time.perf_counter(), 0.0, 0))
     traced = time.perf_counter_ns() - tape.started
-    found = _found(device, tape, roots, attempt.compiled)
+    front = None
+    if waiting and not is_common(device, tape.code):
+        front = turns.front_of(tape, waiting, roots)
+        if front is None:
+            turns.bring_forward(device, tape, waiting, roots)
+        if front is None or not front.entries:
+            return front is not None
+    found = _found(device, tape, front, roots, attempt.compiled)
     if found is None:
         return False
     schedule, seen = found
@@ -134,11 +163,11 @@ def _evaluate(
     _tracing.add(traced - int(attempt.seconds * 1e9))
     if device.last_schedule is not None:
         device.last_schedule.followed_by = schedule
-    ends, unheld = succeeded(schedule, tape, seen.values, device, is_whole=roots is None)
+    ends, unheld = succeeded(schedule, tape, seen, device)
     if schedule.liveness is not None:
         ends = chain(ends, schedule.liveness.learned(schedule.live, seen.values))
     afterwards = None
-    unchanged = unchanged_by(tape, len(seen.code))
+    unchanged = unchanged_by(tape, seen.length)
     try:
         if schedule.program is None:
             run_through(chain(unchanged, ends))
@@ -161,21 +190,21 @@ def _evaluate(
 
 
 def _found(
-    device: Device, tape: Tape, roots: tuple[int, ...] | None, compiled: Program | None
+    device: Device, tape: Tape, front: Front | None, roots: tuple[int, ...] | None, compiled: Program | None
 ) -> tuple[Schedule, Seen] | None:
-    """The schedule of the `tape` with what it follows from; `None` if the tape has changed meanwhile.
+    """The schedule of the `tape`, or its `front`, with what it follows from; `None` if the tape has changed meanwhile.
 
     Where garbage could decide, it is collected: what is young, which takes a millisecond, and then all.
     """
-    seen = look(tape)
+    seen = look(tape, front)
     schedule = None if seen is None else find(device, tape, seen, roots, compiled=compiled)
     for generation, counter in enumerate(_collected, 1):
         if schedule is None and seen is not None:
             counter.value += 1
             gc.collect(generation)
-            seen = look(tape)
+            seen = look(tape, front)
             schedule = None if seen is None else find(device, tape, seen, roots, generation == _ALL, compiled)
-    return None if seen is None or schedule is None or len(tape.code) != len(seen.code) else (schedule, seen)
+    return None if seen is None or schedule is None or len(tape.code) != seen.length else (schedule, seen)
 
 
 def _refuse_to_hold(
