@@ -13,7 +13,8 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import torch_xla
@@ -68,6 +69,25 @@ def by_tensors() -> Any:
     parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
     held = model[0].weight.to_local().shape
     return trained(model, range(3), "xla", max_norm=0.1)[:-1], list(held)
+
+
+def exchanged_by_tensors() -> Any:
+    """What each of two divided layers exchanges, forward and backward: once without, once with divided rows."""
+    join()
+    mesh = init_device_mesh("xla", (2,))
+    by_rows = RowwiseParallel(output_layouts=Shard(0))
+    plans = {"rows of weights": RowwiseParallel(), "and of the result": by_rows, "columns": ColwiseParallel()}
+    counts = {}
+    for name, plan in plans.items():
+        torch.manual_seed(0)
+        layer = parallelize_module(nn.Linear(6, 4).to("xla"), mesh, plan)
+        x = data(0).to("xla")
+        with CommDebugMode() as seen:
+            y = layer(x.chunk(2, -1)[dist.get_rank()] if name != "columns" else x)
+            y.sum().backward()
+        counts[name] = {str(operator).rpartition(".")[2]: count for operator, count in seen.get_comm_counts().items()}
+        torch_xla.sync()
+    return counts
 
 
 def deep() -> nn.Sequential:
@@ -137,6 +157,35 @@ def test_tensors_are_divided() -> None:
     for found, held in fleet_of(2).run(by_tensors, seconds=300):
         assert found == pytest.approx(expected, rel=1e-4)
         assert held == [4, 6]
+
+
+@pytest.mark.slow
+def test_divided_layers_exchange_results_and_no_weights() -> None:
+    for counts in fleet_of(2).run(exchanged_by_tensors):
+        assert counts == {
+            "rows of weights": {"all_reduce": 1},
+            "and of the result": {"reduce_scatter_tensor": 1, "all_gather_into_tensor": 1},
+            "columns": {},
+        }
+
+
+def sharded_from_the_host() -> Any:
+    """What a model on the CPU holds once it is divided, and its losses."""
+    join()
+    model = network()
+    model.register_buffer("seen", torch.ones(2))
+    fully_shard(model[0], mesh=init_device_mesh("xla", (2,)))
+    fully_shard(model, mesh=init_device_mesh("xla", (2,)))
+    devices = {tensor.device.type for tensor in (*model.parameters(), *model.buffers())}
+    return devices, trained(model, range(2), "xla")[:-1]
+
+
+@pytest.mark.slow
+def test_a_model_on_the_host_moves_when_it_is_sharded() -> None:
+    expected = trained(network(), range(2), "cpu")[:-1]
+    for devices, found in fleet_of(2).run(sharded_from_the_host):
+        assert devices == {"xla"}
+        assert found == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.slow

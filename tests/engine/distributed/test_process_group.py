@@ -269,6 +269,25 @@ def test_gradients_accumulate_without_an_exchange() -> None:
         assert reduced == [[30.0, 32.0]]  # twice the mean
 
 
+def broadcast_what_autograd_knows() -> Any:
+    """Rank 0's tensor, which has views and is saved for a gradient, is overwritten by itself."""
+    rank = join()
+    x = own(0, 4).requires_grad_()
+    part = list(torch.chunk(x, 2))[1]
+    y = part * x[:2]
+    dist.broadcast(x.detach(), 0)
+    (part.sum() + y.sum()).backward()
+    assert x.grad is not None
+    return rank, part.tolist(), x.grad.tolist()
+
+
+@pytest.mark.slow
+def test_autograd_is_not_told_of_what_a_collective_writes() -> None:
+    for rank, (found, part, gradient) in enumerate(fleet_of(COUNT).run(broadcast_what_autograd_knows)):
+        assert found == rank
+        assert part == [2.0, 3.0] and gradient == [2.0, 3.0, 1.0, 2.0]
+
+
 def train_fully_sharded() -> Any:
     rank = join()
     mesh = init_device_mesh("xla", (COUNT,))

@@ -1,6 +1,6 @@
 """Backend: `xla` as a backend of PyTorch: its name, hooks and guard, the registered kernels, autocast, every patch.
 
-Doors: patches, register.
+Doors: modules, patches, register.
 """
 
 from .hooks import claim_device_name as claim_device_name

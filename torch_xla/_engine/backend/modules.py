@@ -30,7 +30,7 @@ def keeping_parameters(original: Callable[..., Module]) -> Callable[..., Module]
                 if kind not in crosses:
                     crosses[kind] = _crosses(*kind, fn)
                 if crosses[kind]:
-                    _move(parameter, fn)
+                    move(parameter, fn)
         return original(self, fn, recurse)
 
     return _apply
@@ -48,13 +48,14 @@ def _crosses(device: torch.device, dtype: torch.dtype, fn: Callable[[torch.Tenso
     return isinstance(moved, torch.Tensor) and (moved.device.type == "xla") != (device.type == "xla")
 
 
-def _move(parameter: Parameter, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def move(parameter: torch.Tensor, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Gives a parameter, or a buffer, the value and the memory of `fn(parameter)`; it remains the same object."""
     # A parameter that can be trained stays one, also if it is moved in a block of inference.
     with torch.inference_mode(type(parameter) is Parameter and parameter.is_inference()):
         _exchange(parameter, fn)
 
 
-def _exchange(parameter: Parameter, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def _exchange(parameter: torch.Tensor, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
     with torch.no_grad():
         moved = fn(parameter).detach().requires_grad_(parameter.requires_grad)
         if parameter.grad is not None:

@@ -3,6 +3,7 @@
 import importlib
 from collections.abc import Sequence
 
+from ..backend import modules
 from ..client import platform, processes, virtual
 from ..private import c10d
 
@@ -22,4 +23,4 @@ def install(divider: str) -> None:
         importlib.import_module(divider)
         return [platform.ordinal_of(device) for device in platform.local_devices()]
 
-    c10d.give_meshes_groups(means_processes, divides)
+    c10d.give_meshes_groups(means_processes, divides, modules.move)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..private.c10d import ProcessGroup, done
-from . import collectives, replicas
+from . import collectives
 
 Tensors = Sequence[torch.Tensor]
 
@@ -68,7 +68,7 @@ class XlaGroup(ProcessGroup):
         if not self._is_single():
             reduced = self._reduced(tensors, opts.reduceOp)
             if self.rank() == opts.rootRank:
-                replicas.write(tensors, reduced)
+                _write(tensors, reduced)
             else:
                 collectives.start()
         return done(list(tensors))
@@ -76,7 +76,7 @@ class XlaGroup(ProcessGroup):
     def broadcast(self, tensors: Tensors, opts: Any = None) -> Any:
         """Overwrites the tensors with those of the root."""
         if not self._is_single():
-            replicas.write(tensors, _broadcast(tensors, getattr(opts, "rootRank", 0), self._groups))
+            _write(tensors, _broadcast(tensors, getattr(opts, "rootRank", 0), self._groups))
         return done(list(tensors))
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
@@ -88,18 +88,18 @@ class XlaGroup(ProcessGroup):
             else:
                 self._gather_uneven(targets, given)
         for (targets, _), rows in zip(even, self._rows_of_each([given for _, given in even]), strict=True):
-            replicas.write(targets, rows)
+            _write(targets, rows)
         return done([list(targets) for targets in outputs])
 
     def _gather_uneven(self, targets: Tensors, given: torch.Tensor) -> None:
         for root, target in enumerate(targets):
             own = given if root == self.rank() else target
-            replicas.write([target], [own] if self._is_single() else _broadcast([own], root, self._groups))
+            _write([target], [own] if self._is_single() else _broadcast([own], root, self._groups))
 
     def allgather_coalesced(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
         """Fills `output_lists[rank][index]` with input `index` of each process."""
         for index, rows in enumerate(self._rows_of_each(inputs)):
-            replicas.write([targets[index] for targets in output_lists], rows)
+            _write([targets[index] for targets in output_lists], rows)
         return done([list(targets) for targets in output_lists])
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
@@ -109,7 +109,7 @@ class XlaGroup(ProcessGroup):
         """Fills each output with the inputs of all processes, one behind the other."""
         flat = [given.reshape(1, -1) for given in inputs]
         gathered = flat if self._is_single() else _all_gather(flat, 0, self._groups)
-        replicas.write(outputs, [rows.reshape(out.shape) for rows, out in zip(gathered, outputs, strict=True)])
+        _write(outputs, [rows.reshape(out.shape) for rows, out in zip(gathered, outputs, strict=True)])
         return done(list(outputs))
 
     all_gather_single = _allgather_base
@@ -123,7 +123,7 @@ class XlaGroup(ProcessGroup):
             if _are_of_one_size(given):
                 even.append((target, torch.stack(list(given))))
             else:
-                replicas.write([target], [self._reduced(given, op)[self.rank()]])
+                _write([target], [self._reduced(given, op)[self.rank()]])
         self._scatter_reduced([target for target, _ in even], [given for _, given in even], op)
         return done(list(outputs))
 
@@ -154,10 +154,10 @@ class XlaGroup(ProcessGroup):
         size = self.size()
         even = not input_sizes and not output_sizes
         if self._is_single():
-            replicas.write([output], [input])
+            _write([output], [input])
         elif even and input.dim() and input.shape[0] % size == 0:
             moved = _all_to_all(input, 0, 0, self._groups)
-            replicas.write([output], [moved.reshape(output.shape)])
+            _write([output], [moved.reshape(output.shape)])
         else:
             sent = list(input.split(input_sizes or [input.shape[0] // size] * size))
             received = list(output.split(output_sizes or [output.shape[0] // size] * size))
@@ -169,7 +169,7 @@ class XlaGroup(ProcessGroup):
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
         """Sends input i to process i, and fills output i with what process i sends."""
         if self._is_single():
-            replicas.write(outputs, inputs)
+            _write(outputs, inputs)
         else:
             self._exchange_in_pairs(outputs, inputs)
         return done(list(outputs))
@@ -178,20 +178,20 @@ class XlaGroup(ProcessGroup):
         # Sizes that are equal here may differ elsewhere, so nobody knows whether one exchange of all would do. The two
         # of a pair know both of theirs: each pair exchanges by itself, in an order in which nobody waits in a circle.
         own = self.rank()
-        replicas.write([outputs[own]], [inputs[own]])
+        _write([outputs[own]], [inputs[own]])
         for low in range(self.size()):
             for high in range(low + 1, self.size()):
                 if own in (low, high):
                     other = low + high - own
                     pair = collectives.pair(self._ranks[low], self._ranks[high])
-                    replicas.write([outputs[other]], [_swapped(inputs[other], outputs[other], own == high, pair)])
+                    _write([outputs[other]], [_swapped(inputs[other], outputs[other], own == high, pair)])
 
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> Any:
         """Fills the list of the root with the tensors of all processes."""
         for index, given in enumerate(inputs):
             rows = self._rows(given)
             if self.rank() == opts.rootRank:
-                replicas.write(outputs[index], rows)
+                _write(outputs[index], rows)
         if self.rank() != opts.rootRank:
             collectives.start()
         return done([list(targets) for targets in outputs])
@@ -205,7 +205,7 @@ class XlaGroup(ProcessGroup):
                 else target.new_zeros((self.size(), *target.shape))
             )
             sent = [own] if self._is_single() else _broadcast([own], opts.rootRank, self._groups)
-            replicas.write([target], [sent[0][self.rank()]])
+            _write([target], [sent[0][self.rank()]])
         if self.rank() == opts.rootRank:
             collectives.start()
         return done(list(outputs))
@@ -220,7 +220,7 @@ class XlaGroup(ProcessGroup):
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Any:
         """Overwrites tensors with what one process of the group sends."""
         pair = collectives.pair(self._ranks[source], self._ranks[self.rank()])
-        replicas.write(tensors, _broadcast(tensors, 0, pair))
+        _write(tensors, _broadcast(tensors, 0, pair))
         return done(list(tensors))
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Any:
@@ -238,7 +238,7 @@ class XlaGroup(ProcessGroup):
         """Waits until all processes of the group have run what they recorded before."""
         if not self._is_single():
             token = torch.ones(1, device="xla")
-            replicas.write([token], _all_reduce([token], "sum", self._groups))
+            _write([token], _all_reduce([token], "sum", self._groups))
             token.item()
         return done([])
 
@@ -251,7 +251,7 @@ class XlaGroup(ProcessGroup):
 
     def _reduce_in_place(self, tensors: Tensors, op: Any) -> Any:
         if not self._is_single():
-            replicas.write(tensors, self._reduced(tensors, op))
+            _write(tensors, self._reduced(tensors, op))
         return done(list(tensors))
 
     def _reduced(self, tensors: Tensors, op: Any) -> list[torch.Tensor]:
@@ -266,7 +266,7 @@ class XlaGroup(ProcessGroup):
         parts = flat
         if not self._is_single():
             parts = self._averaged(_reduce_scatter(flat, _REDUCTIONS[name], 0, self._groups), name)
-        replicas.write(outputs, [part.reshape(out.shape) for part, out in zip(parts, outputs, strict=True)])
+        _write(outputs, [part.reshape(out.shape) for part, out in zip(parts, outputs, strict=True)])
 
     def _averaged(self, tensors: list[torch.Tensor], name: str) -> list[torch.Tensor]:
         if name != "AVG":
@@ -280,6 +280,16 @@ class XlaGroup(ProcessGroup):
         if self._is_single():
             return [[given] for given in tensors]
         return [list(gathered.unbind()) for gathered in _all_gather([t.unsqueeze(0) for t in tensors], 0, self._groups)]
+
+
+def _write(targets: Tensors, results: Tensors) -> None:
+    """Overwrites each of the `targets` with its result.
+
+    As PyTorch's own groups do, without telling autograd of the write: tensors and views that it knows stay usable.
+    """
+    with torch.no_grad():
+        for target, result in zip(targets, results, strict=True):
+            target.data.copy_(result)
 
 
 def _swapped(given: torch.Tensor, like: torch.Tensor, place: int, pair: collectives.Groups) -> torch.Tensor:

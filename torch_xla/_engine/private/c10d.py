@@ -49,9 +49,12 @@ class _OfProcesses(str):
     __hash__ = str.__hash__
 
 
-def give_meshes_groups(wanted: Callable[[], bool], divides: Callable[[], Sequence[int]]) -> None:
+def give_meshes_groups(
+    wanted: Callable[[], bool], divides: Callable[[], Sequence[int]], move: Callable[..., None]
+) -> None:
     """A mesh of `xla` devices gets process groups and coordinates like any other, while `wanted()`.
 
+    From then on `fully_shard` moves what a module has in other memory by `move(tensor, to_device)`.
     Otherwise it has coordinates alone: those of the first of the devices of this process, which `divides()` gives.
     """
     original, original_rank, original_group = DeviceMesh.__init__, _device_mesh.get_rank, DeviceMesh.get_group
@@ -60,7 +63,8 @@ def give_meshes_groups(wanted: Callable[[], bool], divides: Callable[[], Sequenc
         if device_type != "xla":
             return original(self, device_type, *args, **kwargs)
         if wanted():
-            _divide_gradients_of_linear()
+            _divide_linear()
+            _move_what_is_sharded(move)
             original(self, _OfProcesses(device_type), *args, **kwargs)
         else:
             divides()
@@ -125,14 +129,34 @@ def give_constructors(wanted: Callable[[Any], bool], make: Callable[..., Any]) -
 
 
 @functools.cache
-def _divide_gradients_of_linear() -> None:
-    """Gives distributed tensors the gradient of `linear`.
+def _move_what_is_sharded(move: Callable[..., None]) -> None:
+    """`fully_shard` moves parameters by `tensor.data = ...`, which PyTorch refuses between kinds of memory.
 
-    PyTorch composes `linear` of products for other devices, whose gradients distributed tensors know; here it is one
-    operator. The module is found here for the same reason as below.
+    Not before somebody makes a mesh: the module takes a while to import.
     """
-    dispatcher = importlib.import_module("torch.distributed.tensor").DTensor._op_dispatcher
-    dispatcher._custom_op_handlers[torch.ops.aten.linear_backward.default] = _gradients_of_linear
+    module: Any = importlib.import_module("torch.distributed.fsdp._fully_shard._fsdp_init")
+    original = module._move_states_to_device
+
+    def move_states(params: list[Any], buffers: list[Any], device: torch.device) -> None:
+        if device.type == "xla":
+            for tensor in (*params, *buffers):
+                if type(tensor) in (torch.nn.Parameter, torch.Tensor) and tensor.device.type not in ("xla", "meta"):
+                    move(tensor, lambda given: given.to(device))
+        original(params, buffers, device)
+
+    module._move_states_to_device = move_states
+
+
+@functools.cache
+def _divide_linear() -> None:
+    """Has distributed tensors compute `linear` and its gradient as products, for which they know what to exchange.
+
+    So PyTorch composes it for other devices; here it is one operator, which would gather weights that are divided. The
+    module is found here for the same reason as above.
+    """
+    handlers = importlib.import_module("torch.distributed.tensor").DTensor._op_dispatcher._custom_op_handlers
+    handlers[torch.ops.aten.linear.default] = lambda operator, args, kwargs: operator.decompose(*args, **kwargs)
+    handlers[torch.ops.aten.linear_backward.default] = _gradients_of_linear
 
 
 def _gradients_of_linear(operator: Any, args: Any, kwargs: Any) -> list[torch.Tensor | None]:
