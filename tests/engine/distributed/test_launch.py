@@ -115,12 +115,21 @@ def main(index, what):
         if index == 1:
             raise KeyError("what was wrong")
         xm.rendezvous("never")  # the others wait for the one that failed
+    if what == "read":
+        total = xm.all_reduce("sum", torch.full((3,), index + 1.0, device="xla"))
+        if index == 0:
+            print(total.tolist(), flush=True)
+        return  # the other one does its part though it asks for nothing
+    if what == "alone":
+        xm.rendezvous("begin")
+        total = index or xm.all_reduce("sum", torch.ones(3, device="xla"))
+        return
     everyone = xm.rendezvous("all", f"{xr.global_ordinal()}/{xr.world_size()}@{xr.host_index()}".encode())
     xm.master_print(*[each.decode() for each in everyone], flush=True)
 
 if __name__ == "__main__":
-    if sys.argv[1] == "launch":
-        torch_xla.launch(main, args=("run",))
+    if sys.argv[1] in ("launch", "read", "alone"):
+        torch_xla.launch(main, args=(sys.argv[1],))
     elif sys.argv[1] == "fork":
         xmp.spawn(main, args=("run",), nprocs=2, start_method="fork")
     else:
@@ -136,9 +145,14 @@ if __name__ == "__main__":
 
 
 def run_program(folder: Path, command: list[str], **settings: str) -> list[str]:
-    program = folder / "program.py"
+    result = run_alone(folder / "program.py", command, settings)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
+
+
+def run_alone(program: Path, command: list[str], settings: dict[str, str]) -> "subprocess.CompletedProcess[str]":
     program.write_text(PROGRAM)
-    result = subprocess.run(
+    return subprocess.run(
         [*command[:-1], str(program), command[-1]],
         env={
             "PATH": "/usr/bin:/bin",
@@ -151,8 +165,6 @@ def run_program(folder: Path, command: list[str], **settings: str) -> list[str]:
         text=True,
         timeout=250,
     )
-    assert result.returncode == 0, result.stderr
-    return result.stdout.splitlines()
 
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
@@ -170,6 +182,21 @@ def test_a_context_is_joined_later_and_what_a_child_raises_arrives_and_ends_the_
 @pytest.mark.slow
 def test_torchrun_starts_the_processes(tmp_path: Path) -> None:
     assert run_program(tmp_path, [*TORCHRUN, "--standalone", "--nproc-per-node", "2", "launch"]) == ["0/2@0 1/2@0"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [[*TORCHRUN, "--standalone", "--nproc-per-node", "2"], [sys.executable]])
+def test_a_process_that_ends_does_its_part_of_what_another_reads(tmp_path: Path, command: list[str]) -> None:
+    # XLA's Gloo tells on the same stream whom it is connected to.
+    assert run_program(tmp_path, [*command, "read"], CPU_NUM_DEVICES="2")[-1] == "[3.0, 3.0, 3.0]"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [[*TORCHRUN, "--standalone", "--nproc-per-node", "2"], [sys.executable]])
+def test_a_process_that_exchanges_with_nobody_at_its_end_fails(tmp_path: Path, command: list[str]) -> None:
+    result = run_alone(tmp_path / "program.py", [*command, "alone"], {"CPU_NUM_DEVICES": "2"})
+    assert result.returncode != 0
+    assert "PeerError" in result.stderr and "collective" in result.stderr
 
 
 @pytest.mark.slow

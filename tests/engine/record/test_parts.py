@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.buffers import Buffer
-from torch_xla._engine.graph.effect import CALLBACK, CHECK
+from torch_xla._engine.graph.effect import CALLBACK, CHECK, collective
 from torch_xla._engine.graph.graph import Operation, decode, effective, needed_in_order
 from torch_xla._engine.graph.plan import Plan
 from torch_xla._engine.graph.spec import spec_of
 from torch_xla._engine.graph.tape import Tape, Value
-from torch_xla._engine.record.parts import parted, reporting, with_reported
+from torch_xla._engine.record.parts import parted, reporting, with_end, with_reported
 
 FLOAT, COUNTER = spec_of((4,), (1,), torch.float32), spec_of((), (), torch.int64)
 
@@ -89,3 +89,10 @@ def test_what_is_looked_at_on_the_host_is_an_output_too() -> None:
     _, operations, _ = decode(tape.code)
     assert reporting(operations, [0, 1, 2]) == [1]
     assert with_reported(operations, [0, 1], [1]) == [1, 2] and with_reported(operations, [0, 2], [1]) == [1]
+
+
+def test_exchanges_of_which_nobody_holds_a_result_give_one_to_wait_for() -> None:
+    tape = tape_of(([0], FLOAT, collective()), ([0], COUNTER, collective()), ([0], COUNTER, CALLBACK))
+    _, operations, _ = decode(tape.code)
+    assert with_end(operations, [0, 1, 2], []) == [2] and with_end(operations, [0], []) == [1]
+    assert with_end(operations, [0, 1], [1]) == [1] and with_end(operations, [2], []) == []

@@ -2,11 +2,13 @@
 
 import atexit
 import logging
+import os
 import socket
 import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -31,9 +33,15 @@ _client: Any = None
 _relay: Relay | None = None
 _round = 0
 _failed: BaseException | None = None
+_pid = os.getpid()
 _attempt = ""
 _service: private.Service | None = None  # if this process has started it
 _come: list[str] = []  # what this process has come to, of that to which all must
+
+# What a process does before it takes leave of the others: they may wait for its part of something.
+before_leaving: list[Callable[[], None]] = []
+# Whether that has failed where the exit code was decided already.
+has_failed_at_end = False
 
 
 def connect() -> None:
@@ -57,7 +65,7 @@ def connect() -> None:
         private.listen_on("127.0.0.1" if place.is_on_one_machine else _own_address(place.address))
         started_by_us = processes.is_served or config.torchrun() is not None
         peers.begin(_client, place, everyone, started_by_us)
-        atexit.register(disconnect)
+        atexit.register(leave)
 
 
 def _lost(address: str, why: str) -> None:
@@ -114,6 +122,33 @@ def _own_address(towards: str) -> str:
         return str(probe.getsockname()[0])
 
 
+def leave() -> None:
+    """Ends this process's part in the program, as the last that it does."""
+    global has_failed_at_end
+    if os.getpid() != _pid:
+        return  # a fork, which is none of the processes
+    try:
+        finish()
+    except BaseException as error:
+        has_failed_at_end = True
+        note_exception(error)
+        raise  # Python prints it
+    disconnect()
+
+
+def finish() -> None:
+    """Does this process's part of what the others may wait for, if it has not failed."""
+    watch = peers.watch()
+    if processes.process_count() == 1 or _error() is not None or (watch is not None and watch.fault):
+        return
+    for call in before_leaving:
+        call()
+
+
+def _error() -> BaseException | None:
+    return _failed or getattr(sys, "last_value", None)
+
+
 def disconnect() -> None:
     """Leaves the other processes; says why, if this one has failed."""
     global _client, _service
@@ -123,7 +158,7 @@ def disconnect() -> None:
         watch = peers.watch()
         if connection is None or watch is None:
             return
-        error = _failed or getattr(sys, "last_value", None)
+        error = _error()
         watch.end(_farewell(watch, error) if error is not None else "")
         if _relay is not None:
             _relay.is_left = True

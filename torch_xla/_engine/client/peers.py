@@ -185,14 +185,18 @@ class Watch:
         while not self.has_fault.wait(_SECOND):
             left = self.ended()
             if left:
-                names = ", ".join(map(str, left))
-                self.declare(
-                    f"Process{'es' if len(left) > 1 else ''} {names} of {self.place.count} ended without a collective "
-                    f"that others wait in: all processes must run the same ones. ({text.strip()})"
-                )
+                self.declare_ended(left, f" ({text.strip()})")
             elif time.monotonic() > end:
                 return None
         return self.error()
+
+    def declare_ended(self, left: Sequence[int], why: str = "") -> None:
+        """Declares that these processes have ended without an exchange that others wait in."""
+        names = ", ".join(map(str, left))
+        self.declare(
+            f"Process{'es' if len(left) > 1 else ''} {names} of {self.place.count} ended without a collective "
+            f"that others wait in: all processes must run the same ones.{why}"
+        )
 
     def position(self) -> str:
         """Where this process is, in words."""

@@ -1,12 +1,14 @@
 """Records collectives: operations that all processes of a program run together, whoever reads their results."""
 
+import atexit
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from ..client import processes
+from ..client import coordination, processes
 from ..dispatch.kernels import append
+from ..execute import executor
 from ..graph.effect import collective
 from ..graph.interned import table_of_plans
 from ..graph.plan import Operand, Plan
@@ -15,6 +17,7 @@ from ..graph.tape import Value
 from ..lowering.collectives import exchange
 from ..modes import eager
 from ..record.device import existing_devices
+from ..record.schedule import is_common
 from ..record.storage import snapshot, wrap
 from ..record.sync import sync_device
 
@@ -102,6 +105,22 @@ def start() -> None:
     """Starts what is recorded: for a process that has no result to ask for, while another waits for its part."""
     for device in existing_devices():
         sync_device(device)
+
+
+def finish() -> None:
+    """Runs what is recorded of collectives and waits until it has ended: for a process that leaves the others.
+
+    They may wait for its part of what it has never asked for itself.
+    """
+    for device in existing_devices():
+        if is_common(device, device.tape.code):
+            sync_device(device)
+    executor.wait()
+
+
+coordination.before_leaving.append(finish)
+# Also in a process that has only recorded, and not met the others yet.
+atexit.register(coordination.leave)
 
 
 def _with(tensor: torch.Tensor, dim: int, size: int) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from .. import config
 from ..client import choice, coordination, platform, processes, virtual
 from ..client.processes import Place
 from ..errors import PeerError
-from . import cluster, collectives
+from . import cluster
 
 # So long, in seconds, the others may take to raise that one of them is gone.
 _GRACE = 10.0
@@ -155,7 +155,7 @@ def _run(index: int, count: int, meeting: str, fn: Callable[..., Any], args: tup
     try:
         fn(index, *args)
         if count > 1:
-            collectives.start()  # others may wait for what this process has recorded
+            coordination.finish()
     except BaseException as error:
         coordination.note_exception(error)
         raise

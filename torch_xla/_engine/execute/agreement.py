@@ -18,6 +18,7 @@ import functools
 import json
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +44,8 @@ _WINDOW = 1 << 14
 _REMEMBERED = 256
 # After so many seconds the threads of those that have not come are asked.
 _REMIND = 0.3
+# So often, in seconds, who waits looks whether one of them has ended.
+_LOOK = 3.0
 # So many collectives, to both sides of a difference, are told.
 _TOLD = 256
 
@@ -258,21 +261,31 @@ def _bring(watch: Watch, group: Sequence[int], name: str, end: int, digest: str)
 
 
 def _wait_for_all(watch: Watch, part: Part, begin: int, digest: str) -> None:
-    seconds, is_reminded = config.collective_seconds(), False
     key = f"{part.name}/{begin + len(part.collectives)}"
-    while True:
-        try:
-            coordination.awaited(f"go/{key}", seconds if is_reminded else min(seconds, _REMIND))
-        except TimeoutError:
-            if is_reminded:
-                look_for_the_missing(watch, seconds)
-            elif watch.next_number(f"reminded/{key}") == 1:
-                others = [index for index in part.group if index != watch.place.index]
-                letter = {"kind": "ask", "group": part.group, "name": part.name, "begin": begin, "digest": digest}
-                watch.send(others, letter | {"collectives": [_short(each) for each in part.collectives]})
-            is_reminded = True
-            continue
+    if _have_come(key, _REMIND):
         return
+    if watch.next_number(f"reminded/{key}") == 1:
+        others = [index for index in part.group if index != watch.place.index]
+        letter = {"kind": "ask", "group": part.group, "name": part.name, "begin": begin, "digest": digest}
+        watch.send(others, letter | {"collectives": [_short(each) for each in part.collectives]})
+    seconds = config.collective_seconds()
+    end = time.monotonic() + seconds
+    while not _have_come(key, min(_LOOK, max(0.0, end - time.monotonic()))):
+        ended = sorted(set(watch.ended()).intersection(part.group))
+        if ended:
+            watch.declare_ended(ended)
+            raise watch.error()
+        if time.monotonic() >= end:
+            look_for_the_missing(watch, seconds)
+            end += seconds
+
+
+def _have_come(key: str, seconds: float) -> bool:
+    try:
+        coordination.awaited(f"go/{key}", seconds)
+    except TimeoutError:
+        return False
+    return True
 
 
 def _answer(watch: Watch, letter: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import jax
 
 from .. import config
-from ..client import buffers, launches, peers
+from ..client import buffers, coordination, launches, peers
 from ..errors import PeerError
 from . import agreement
 
@@ -148,11 +148,12 @@ def failure_of(error: Exception) -> PeerError | None:
 
 
 def _leave() -> None:
-    """Ends this process at once, after all else, if something runs that nobody waits for any more.
+    """Ends this process at once, after all else, as one that failed: if something runs that nobody waits for any more.
 
-    The client of the device would wait for it when Python closes it, and what it waits for may never come.
+    The client of the device would wait for it when Python closes it, and what it waits for may never come. And so if it
+    could not do its part of what others wait for.
     """
-    if any(not request.has_ended for request in _stuck):
+    if coordination.has_failed_at_end or any(not request.has_ended for request in _stuck):
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         os._exit(1)

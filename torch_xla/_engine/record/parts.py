@@ -56,3 +56,14 @@ def with_reported(operations: Sequence[Operation], chosen: Sequence[int], output
 def reporting(operations: Sequence[Operation], chosen: Sequence[int]) -> list[int]:
     """Those of the `chosen` operations whose results are looked at on the host."""
     return [index for index in chosen if (effect := operations[index].plan.effect) and effect.is_reported]
+
+
+def with_end(operations: Sequence[Operation], chosen: Sequence[int], outputs: list[int]) -> list[int]:
+    """The outputs; where there are none, a result of an exchange, by which its end can be waited for."""
+    if outputs:
+        return outputs
+    exchanges = [operations[i] for i in chosen if (effect := operations[i].plan.effect) and effect.is_collective]
+    sizes = {
+        each.first_output + place: spec.numel for each in exchanges for place, spec in enumerate(each.plan.outputs)
+    }
+    return [min(sizes, key=sizes.__getitem__)] if sizes else outputs

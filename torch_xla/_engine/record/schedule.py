@@ -20,7 +20,7 @@ from . import recency
 from .device import Device
 from .liveness import Liveness, covers
 from .ownership import donated, held_at_end
-from .parts import parted, reporting, with_reported
+from .parts import parted, reporting, with_end, with_reported
 
 
 @dataclass(slots=True)
@@ -190,7 +190,7 @@ def _schedule(device: Device, tape: Tape, seen: Seen, live: bytes, roots: tuple[
         chosen = needed_in_order(operations, producer, asked)
         outputs, kept = parted(operations, producer, pending, chosen, effects, keeps_counters=tape.is_rest)
     if effects:
-        outputs = with_reported(operations, chosen, outputs)
+        outputs = with_end(operations, chosen, with_reported(operations, chosen, outputs))
     part = cut(inputs, operations, chosen, outputs)
     if config.check():
         verify(part.graph)
