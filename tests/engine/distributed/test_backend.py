@@ -25,7 +25,7 @@ def test_a_rank_that_is_not_this_process_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(processes, "process_index", lambda: 1)
     made: list[tuple[int, list[int]]] = []
 
-    def group(rank: int, ranks: list[int], timeout: object) -> object:
+    def group(rank: int, ranks: list[int], timeout: object, store: object) -> object:
         made.append((rank, ranks))
         return made
 

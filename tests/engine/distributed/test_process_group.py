@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional
+from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -39,6 +40,7 @@ def collectives() -> dict[str, Any]:
     rank = join()
     warnings.simplefilter("ignore", FutureWarning)  # the names of PyTorch 2.13; those before are what programs use
     found: dict[str, Any] = {"group": (rank, dist.get_world_size(), dist.get_backend())}
+    found["device"] = str(distributed_c10d._get_pg_default_device())
     for name, op in {"sum": dist.ReduceOp.SUM, "avg": dist.ReduceOp.AVG, "max": dist.ReduceOp.MAX}.items():
         x = own(rank)
         work = dist.all_reduce(x, op, async_op=True)
@@ -84,6 +86,7 @@ def test_collectives_give_what_they_say() -> None:
         ranks = range(COUNT)
         assert found == {
             "group": (rank, COUNT, "xla"),
+            "device": "xla",
             "sum": ([60.0, 64.0], True),
             "avg": ([15.0, 16.0], True),
             "max": ([30.0, 31.0], True),
@@ -103,9 +106,17 @@ def test_collectives_give_what_they_say() -> None:
 def objects_groups_and_messages() -> Any:
     rank = join()
     everyone: list[Any] = [None] * COUNT
+    before = met.counter_value("ExecuteComputation")
     dist.all_gather_object(everyone, "x" * rank)
     one = [{"a": 1} if rank == 0 else None]
     dist.broadcast_object_list(one, 0)
+    assert met.counter_value("ExecuteComputation") == before  # they pass over the host
+    x = own(rank)
+    dist.all_reduce(x)
+    assert rank or x.tolist() == [60.0, 64.0]  # the others wait for rank 0 on the host, and not with this unrun
+    dist.broadcast_object_list(one, 0)
+    both = dist.new_group(backend="cpu:gloo,xla:xla")
+    assert distributed_c10d._device_capability(both) == ["cpu", "xla"]
     low, high = dist.new_group([0, 1, 2]), dist.new_group([3, 1])
     x = own(rank)
     if rank in (0, 1, 2):

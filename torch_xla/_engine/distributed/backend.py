@@ -25,6 +25,7 @@ def register(group: Callable[..., XlaGroup] = XlaGroup) -> None:
         c10d.register_rendezvous_handler(scheme, meet)
     reducer.install()
     c10d.give_batches_order(XlaGroup, place_in_batch, batch)
+    c10d.keep_objects_on_host(XlaGroup)
 
 
 def _create(group: Callable[..., XlaGroup], options: Any, own: Any = None) -> XlaGroup:
@@ -37,7 +38,7 @@ def _create(group: Callable[..., XlaGroup], options: Any, own: Any = None) -> Xl
             f"init_process_group('xla'): rank {options.group_rank} of {options.group_size} was asked for, and this is "
             f"process {processes.process_index()} of {count}. Leave rank and world_size out (init_method='xla://')."
         )
-    return group(options.group_rank, ranks, options.timeout)
+    return group(options.group_rank, ranks, options.timeout, options.store)
 
 
 def meet(url: str, timeout: Any = None, **kwargs: Any) -> Iterator[tuple[Any, int, int]]:

@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
+from ..private import c10d
 from ..private.c10d import ProcessGroup, done
 from . import collectives
+from .host_group import HostGroup, or_here
 
 Tensors = Sequence[torch.Tensor]
 
@@ -23,8 +25,12 @@ _REDUCTIONS = {
 class XlaGroup(ProcessGroup):
     """The processes `ranks` of the program, in this order."""
 
-    def __init__(self, rank: int, ranks: Sequence[int], timeout: Any = None) -> None:
+    # What PyTorch asks a backend, which this is as well: it neither makes tensors nor does several things as one.
+    supports_coalescing = supports_splitting = supports_time_estimate = False
+
+    def __init__(self, rank: int, ranks: Sequence[int], timeout: Any = None, store: Any = None) -> None:
         super().__init__(rank, len(ranks))
+        self.host = HostGroup(store, rank, ranks, timeout)
         self._ranks = list(ranks)
         self._groups = collectives.group_with(self._ranks)
         self._name = ""
@@ -55,6 +61,19 @@ class XlaGroup(ProcessGroup):
         """The name of the backend."""
         return "xla"
 
+    @property
+    def _device_types(self) -> list[torch.device]:
+        # Tensors on the CPU are taken in any case; PyTorch sends some there if it hears so.
+        return [torch.device(each) for each in ("cpu", "xla") if each in ("xla", *c10d.devices_asked_for(self))]
+
+    def _get_backend(self, device: torch.device) -> Any:
+        return self.host.connection() if device.type == "cpu" and device in self._device_types else self
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Whether the group makes tensors that are exchanged faster than others."""
+        return False
+
+    @or_here
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Any:
         """Overwrites each tensor with its reduction over the group."""
         return self._reduce_in_place(tensors, getattr(opts, "reduceOp", "SUM"))
@@ -63,6 +82,7 @@ class XlaGroup(ProcessGroup):
         """Overwrites each tensor with its reduction over the group."""
         return self._reduce_in_place(tensors, getattr(opts, "reduceOp", "SUM"))
 
+    @or_here
     def reduce(self, tensors: Tensors, opts: Any) -> Any:
         """Overwrites the tensors of the root with their reduction over the group."""
         if not self._is_single():
@@ -73,12 +93,14 @@ class XlaGroup(ProcessGroup):
                 collectives.start()
         return done(list(tensors))
 
+    @or_here
     def broadcast(self, tensors: Tensors, opts: Any = None) -> Any:
         """Overwrites the tensors with those of the root."""
         if not self._is_single():
             _write(tensors, _broadcast(tensors, getattr(opts, "rootRank", 0), self._groups))
         return done(list(tensors))
 
+    @or_here
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
         """Fills each list with the tensors of all processes."""
         even = []
@@ -102,6 +124,7 @@ class XlaGroup(ProcessGroup):
             _write([targets[index] for targets in output_lists], rows)
         return done([list(targets) for targets in output_lists])
 
+    @or_here
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
         return self.allgather_into_tensor_coalesced([output], [input])
 
@@ -131,6 +154,7 @@ class XlaGroup(ProcessGroup):
         """Does what `reduce_scatter` does; where all processes bring equal sizes, in one collective."""
         return self.reduce_scatter(outputs, inputs, opts)
 
+    @or_here
     def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
         return self.reduce_scatter_tensor_coalesced([output], [input], opts)
 
@@ -142,6 +166,7 @@ class XlaGroup(ProcessGroup):
     reduce_scatter_single = _reduce_scatter_base
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 
+    @or_here
     def alltoall_base(
         self,
         output: torch.Tensor,
@@ -186,6 +211,7 @@ class XlaGroup(ProcessGroup):
                     pair = collectives.pair(self._ranks[low], self._ranks[high])
                     _write([outputs[other]], [_swapped(inputs[other], outputs[other], own == high, pair)])
 
+    @or_here
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> Any:
         """Fills the list of the root with the tensors of all processes."""
         for index, given in enumerate(inputs):
@@ -196,6 +222,7 @@ class XlaGroup(ProcessGroup):
             collectives.start()
         return done([list(targets) for targets in outputs])
 
+    @or_here
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Any:
         """Fills the output of process i with tensor i of the root."""
         for index, target in enumerate(outputs):
@@ -210,6 +237,7 @@ class XlaGroup(ProcessGroup):
             collectives.start()
         return done(list(outputs))
 
+    @or_here
     def send(self, tensors: Tensors, to: int, tag: int = 0) -> Any:
         """Sends tensors to one process of the group."""
         _broadcast(tensors, 0, collectives.pair(self._ranks[self.rank()], self._ranks[to]))
@@ -217,12 +245,14 @@ class XlaGroup(ProcessGroup):
             collectives.start()
         return done(list(tensors))
 
+    @or_here
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Any:
         """Overwrites tensors with what one process of the group sends."""
         pair = collectives.pair(self._ranks[source], self._ranks[self.rank()])
         _write(tensors, _broadcast(tensors, 0, pair))
         return done(list(tensors))
 
+    @or_here
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Any:
         """Raises: a program names both ends."""
         raise NotImplementedError("recv(src=None): on xla the sender must be named, as both run one program")
@@ -343,7 +373,7 @@ def _name_of(op: Any) -> str:
 
 
 def _there(tensors: Tensors) -> list[torch.Tensor]:
-    """`tensors` on the device: those that PyTorch makes for objects are on the CPU."""
+    """`tensors` on the device: the host carries those of some dtypes alone."""
     return [tensor if tensor.device.type == "xla" else tensor.to("xla") for tensor in tensors]
 
 

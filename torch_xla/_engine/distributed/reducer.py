@@ -22,16 +22,27 @@ class UsedParameters(c10d.Reducer):  # type: ignore[misc]
     remains one execution.
     """
 
-    def __init__(self, parameters: Sequence[torch.Tensor], *arguments: Any) -> None:
-        *before, group, sparse, cap, finds_unused = arguments[:6]
-        super().__init__(parameters, *before, group, sparse, cap, False, *arguments[6:])
-        self._parameters, self._group = list(parameters), group
+    def __init__(
+        self,
+        params: Sequence[torch.Tensor],
+        bucket_indices: Any,
+        per_bucket_size_limits: Any,
+        process_group: Any,
+        expect_sparse_gradients: Sequence[bool] = (),
+        bucket_bytes_cap: int = 25 * 2**20,
+        find_unused_parameters: bool = False,
+        *arguments: Any,
+        **options: Any,
+    ) -> None:
+        before = params, bucket_indices, per_bucket_size_limits, process_group, list(expect_sparse_gradients)
+        super().__init__(*before, bucket_bytes_cap, False, *arguments, **options)
+        self._parameters, self._group = list(params), process_group
         self._is_static = False
         self._used: set[int] = set()
         self._known: list[int] | None = None
         self._is_armed = self._is_queued = False
         self._watches = False
-        if finds_unused:
+        if find_unused_parameters:
             self._watch()
 
     def _set_static_graph(self) -> None:
@@ -52,13 +63,13 @@ class UsedParameters(c10d.Reducer):  # type: ignore[misc]
 
         return note
 
-    def prepare_for_backward(self, outputs: Sequence[torch.Tensor]) -> None:
+    def prepare_for_backward(self, outputs: torch.Tensor | Sequence[torch.Tensor]) -> None:
         """The next backward pass reduces."""
         if not self._watches:
             super().prepare_for_backward(outputs)
             return
         self._is_armed = True
-        for output in outputs:
+        for output in [outputs] if isinstance(outputs, torch.Tensor) else outputs:
             if output.requires_grad:
                 output.register_hook(lambda gradient: self._queue())
 
@@ -107,17 +118,21 @@ def install() -> None:
     """Gives `DistributedDataParallel` this reducer for modules on `xla`."""
     usual = c10d.Reducer
 
-    def make(parameters: Sequence[torch.Tensor], *arguments: Any) -> Any:
-        on_xla = all(parameter.device.type == "xla" for parameter in parameters)
-        return (UsedParameters if on_xla else usual)(parameters, *arguments)
+    def make(params: Sequence[torch.Tensor], *arguments: Any, **options: Any) -> Any:
+        on_xla = bool(params) and all(parameter.device.type == "xla" for parameter in params)
+        return (UsedParameters if on_xla else usual)(params, *arguments, **options)
 
     c10d.give_data_parallel(make, _check_hook)
 
 
-def _check_hook(reducer: Any) -> None:
-    if isinstance(reducer, UsedParameters) and reducer._watches:
+def _check_hook(reducer: Any) -> Any:
+    """The group of a reducer that is ours, and None of others."""
+    if not isinstance(reducer, UsedParameters):
+        return None
+    if reducer._watches:
         raise NotImplementedError(
             "DistributedDataParallel on xla: a communication hook is called for buckets, of which there are none with "
             "find_unused_parameters or static_graph: all gradients are reduced together in the step's program. Leave "
             "out the hook, or these arguments"
         )
+    return reducer._group

@@ -32,6 +32,43 @@ def done(result: Any) -> Any:
     return _c10d._create_work_from_future(future)  # type: ignore[attr-defined]
 
 
+def devices_asked_for(group: Any) -> list[str]:
+    """Of which devices the user named a backend for the group: "cpu:gloo,xla:xla" names two."""
+    told = _distributed_c10d._world.pg_backend_config.get(group, "")
+    return [each.partition(":")[0] for each in told.split(",") if each]
+
+
+def keep_objects_on_host(group_of: Any) -> None:
+    """Objects pass as bytes in the host's memory through groups of the class `group_of`."""
+    original = _distributed_c10d._get_object_coll_device
+
+    def device_of(group: Any = None) -> str:
+        found = group or _distributed_c10d._get_default_group()
+        return "cpu" if isinstance(found, group_of) else original(group)
+
+    _distributed_c10d._get_object_coll_device = device_of
+
+
+def has_gloo() -> bool:
+    """Whether this PyTorch has a group for tensors in the host's memory."""
+    return torch.distributed.is_gloo_available()
+
+
+def is_average(options: Any) -> bool:
+    """Whether these are the options of a collective that averages, which Gloo does not."""
+    reduction = getattr(options, "reduceOp", None)
+    return str(getattr(reduction, "op", reduction)).endswith("AVG")
+
+
+def gloo(store: Any, rank: int, size: int, timeout: Any, address: str) -> Any:
+    """PyTorch's group of processes for tensors in the host's memory, listening on `address`, or where it finds best."""
+    options = _c10d.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._timeout = timeout
+    create = _c10d.ProcessGroupGloo.create_device
+    options._devices = [create(hostname=address) if address else _c10d.ProcessGroupGloo.create_default_device()]
+    return _c10d.ProcessGroupGloo(store, rank, size, options)  # type: ignore[arg-type]
+
+
 class _OfProcesses(str):
     """The name of a device type that says it is not "xla" where PyTorch asks.
 
@@ -169,17 +206,28 @@ def _gradients_of_linear(operator: Any, args: Any, kwargs: Any) -> list[torch.Te
     ]
 
 
-def give_data_parallel(make: Callable[..., Any], check_hook: Callable[[Any], None]) -> None:
-    """`DistributedDataParallel` makes its reducer by `make`; `check_hook` sees one that gets a communication hook."""
+def give_data_parallel(make: Callable[..., Any], check_hook: Callable[[Any], Any]) -> None:
+    """`DistributedDataParallel` makes its reducer by `make`; `check_hook` sees one that gets a communication hook.
+
+    It tells the group if that is one in Python. PyTorch's own hook that halves in C++ takes none of its works.
+    """
     torch.distributed.Reducer = make  # type: ignore[attr-defined, assignment, misc]
-    for name in ("_register_comm_hook", "_register_builtin_comm_hook"):
-        original = getattr(torch.distributed, name)
+    by_python = torch.distributed._register_comm_hook  # type: ignore[attr-defined]
+    by_name = torch.distributed._register_builtin_comm_hook  # type: ignore[attr-defined]
 
-        def register(reducer: Any, *args: Any, original: Callable[..., None] = original) -> None:
-            check_hook(reducer)
-            original(reducer, *args)
+    def register(reducer: Any, state: Any, hook: Any) -> None:
+        check_hook(reducer)
+        by_python(reducer, state, hook)
 
-        setattr(torch.distributed, name, register)
+    def register_builtin(reducer: Any, kind: Any) -> None:
+        group = check_hook(reducer)
+        if group is None or kind != _c10d.BuiltinCommHookType.FP16_COMPRESS:
+            return by_name(reducer, kind)
+        hooks: Any = importlib.import_module("torch.distributed.algorithms.ddp_comm_hooks.default_hooks")
+        return by_python(reducer, group, hooks.fp16_compress_hook)
+
+    module: Any = torch.distributed
+    module._register_comm_hook, module._register_builtin_comm_hook = register, register_builtin
 
 
 def give_batches_order(group_of: Any, place: Callable[[Any, int, bool], Any], together: Callable[[], Any]) -> None:

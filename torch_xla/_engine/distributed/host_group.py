@@ -1,0 +1,89 @@
+"""What is in the host's memory passes between processes beside the device: by Gloo, as PyTorch's own groups do.
+
+So objects need no program for each of their sizes, and a checkpoint that is written in the background does not mix with
+the collectives of the step.
+"""
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+from ..client import processes
+from ..private import c10d
+from ..record.device import existing_devices
+from ..record.schedule import is_common
+from ..record.sync import sync_step
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+# What Gloo reduces and moves. Tensors of other dtypes go over the device.
+_DTYPES = (
+    torch.float16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int32, torch.int64,
+)  # fmt: skip
+
+# How many groups of the same processes there were: each has keys of its own in a store that outlives it.
+_times: dict[tuple[int, ...], int] = {}
+
+
+class HostGroup:
+    """The same processes as a group on the device, which Gloo connects when the first of their tensors comes."""
+
+    def __init__(self, store: Any, rank: int, ranks: Sequence[int], timeout: Any) -> None:
+        members = tuple(ranks)
+        _times[members] = _times.get(members, 0) + 1
+        name = f"torch_xla/host/{'-'.join(map(str, members))}/{_times[members]}"
+        self._store = None if store is None else PrefixStore(name, store)
+        self._rank, self._size = rank, len(members)
+        self._timeout = timeout if timeout is not None else timedelta(minutes=30)
+        self._lock = threading.Lock()
+        self._made: Any = None
+
+    def carries(self, arguments: Sequence[Any]) -> bool:
+        """Whether the tensors among the arguments of a collective pass over the host: if all of them are there."""
+        if self._store is None or self._size == 1 or not c10d.has_gloo():
+            return False
+        tensors = [tensor for argument in arguments for tensor in _tensors(argument)]
+        reduces = any(c10d.is_average(argument) for argument in arguments)
+        return bool(tensors) and not reduces and all(t.device.type == "cpu" and t.dtype in _DTYPES for t in tensors)
+
+    def connection(self) -> Any:
+        """PyTorch's group; all processes come here with their first tensors in the host's memory."""
+        _start_exchanges()
+        with self._lock:
+            if self._made is None:
+                here = "127.0.0.1" if processes.place().is_on_one_machine else ""
+                self._made = c10d.gloo(self._store, self._rank, self._size, self._timeout, here)
+            return self._made
+
+
+def _start_exchanges() -> None:
+    """Starts what this thread has recorded if others may wait for it on the device, while it waits for them here."""
+    for device in existing_devices():
+        if is_common(device, (*device.tape.code,)):
+            sync_step(device)
+
+
+def _tensors(argument: Any) -> Iterator[torch.Tensor]:
+    if isinstance(argument, torch.Tensor):
+        yield argument
+    elif isinstance(argument, (list, tuple)):
+        for each in argument:
+            yield from _tensors(each)
+
+
+def or_here(method: Method) -> Method:
+    """A collective of a group whose `host` carries it where its tensors are in the host's memory."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = [*args, *kwargs.values()]
+        if self.host.carries(given):
+            return getattr(self.host.connection(), method.__name__)(*args, **kwargs)
+        return method(self, *args, **kwargs)
+
+    return call  # type: ignore[return-value]
