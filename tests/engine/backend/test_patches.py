@@ -33,6 +33,12 @@ def test_memory_of_the_host_is_as_good_as_pinned_and_says_it_is_not() -> None:
     assert not HOST.is_pinned() and not HOST.is_pinned("xla")
 
 
+def test_memory_belongs_to_the_one_stream() -> None:
+    assert torch.ones(2, device="xla").record_stream(torch.xla.current_stream()) is None  # type: ignore[attr-defined]
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        HOST.record_stream(torch.Stream("cpu"))
+
+
 @cases(
     {
         "apply_": lambda d: torch.arange(6.0, device=d).view(2, 3).t().apply_(lambda x: x * 2 + 1),

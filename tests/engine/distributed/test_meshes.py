@@ -1,6 +1,10 @@
 """What a mesh of `xla` devices is made of."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
+import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from torch_xla._engine.client import processes, virtual
@@ -19,3 +23,29 @@ def test_processes_of_one_device_each_are_a_mesh(
 def test_a_mesh_of_this_process_has_its_devices_and_no_groups() -> None:
     mesh = DeviceMesh("xla", [0])
     assert mesh.size() == 1 and list(mesh.get_coordinate() or ()) == [0] and mesh.device_type == "xla"
+
+
+@pytest.mark.parametrize("makes", [lambda: None, lambda: torch.Generator("xla")], ids=["device", "generator"])
+def test_parts_of_a_tensor_draw_other_numbers_and_go_on_from_one_state(makes: Callable[[], Any]) -> None:
+    found = []
+    for first in (0, 4, 4):
+        torch.manual_seed(3)
+        generator = makes()
+        if generator is not None:
+            generator.manual_seed(3)
+        with meshes.drawing(first, generator):
+            part = torch.rand(4, device="xla").tolist()
+        found.append((part, torch.rand(4, device="xla", generator=generator).tolist()))
+    torch.manual_seed(3)
+    expected = torch.rand(4, device="xla").tolist()
+    assert found[0][0] == expected  # the first part is drawn as the whole would be
+    assert found[1][0] != expected and found[1] == found[2]
+    assert found[0][1] == found[1][1] != expected
+
+
+def test_a_generator_of_another_device_is_refused() -> None:
+    with (
+        pytest.raises(RuntimeError, match="Expected a 'xla' device type for generator but found 'cpu'"),
+        meshes.drawing(0, torch.Generator()),
+    ):
+        pass

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional
-from torch.distributed import distributed_c10d
+from torch.distributed import distributed_c10d, tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -335,6 +335,25 @@ def test_distributed_tensors_on_a_mesh_of_two_dimensions() -> None:
         assert coordinates == ((row, column), column, 2)
         assert part == whole[4 * row : 4 * row + 4, 2 * column : 2 * column + 2].tolist()
         assert product == (whole @ whole.t()).tolist()
+
+
+def drawn() -> Any:
+    """A divided tensor of random numbers, twice; which of its elements `dropout` leaves, of a whole one in each process."""
+    join()
+    mesh = init_device_mesh("xla", (COUNT,))
+    torch.manual_seed(5)
+    found = [tensor.rand(8, 2, device_mesh=mesh, placements=[Shard(0)]).full_tensor().tolist() for _ in range(2)]
+    whole = distribute_tensor(torch.ones(64), mesh, [Replicate()])
+    return *found, torch.nn.functional.dropout(whole).to_local().tolist()
+
+
+@pytest.mark.slow
+def test_parts_of_distributed_tensors_are_drawn_apart() -> None:
+    found = fleet_of(COUNT).run(drawn)
+    first, second, left = found[0]
+    assert found == [found[0]] * COUNT
+    assert len({number for numbers in (first, second) for row in numbers for number in row}) == 32
+    assert set(left) == {0.0, 2.0}
 
 
 class Branches(torch.nn.Module):

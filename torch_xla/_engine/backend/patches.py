@@ -48,6 +48,8 @@ def apply_patches() -> None:
     # `pin_memory=True` must work for those who never use it.
     torch.Tensor.pin_memory = _pinning(torch.Tensor.pin_memory)  # type: ignore[method-assign]
     torch.Tensor.is_pinned = _pinned(torch.Tensor.is_pinned)  # type: ignore[method-assign]
+    # PyTorch takes streams of its own class alone. A device of ours has one, so memory is given back in its order.
+    torch.Tensor.record_stream = _in_the_one_stream(torch.Tensor.record_stream)  # type: ignore[method-assign]
     # PyTorch calls a Python function for each element in the memory of the host alone.
     for name in ("apply_", "map_", "map2_"):
         setattr(torch.Tensor, name, _on_the_host(getattr(torch.Tensor, name)))
@@ -91,6 +93,15 @@ def _on_own_device(original: Any) -> Any:
         return original(self, *args, **kwargs)  # type: ignore[no-any-return]
 
     return new_tensor
+
+
+def _in_the_one_stream(original: Any) -> Any:
+    @functools.wraps(original)
+    def record_stream(self: torch.Tensor, s: Any) -> None:
+        if self.device.type != "xla":
+            original(self, s)
+
+    return record_stream
 
 
 def _pinning(original: Any) -> Any:

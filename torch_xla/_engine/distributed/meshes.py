@@ -1,11 +1,16 @@
 """What a `DeviceMesh("xla", …)` is made of: processes, or devices that XLA divides tensors over."""
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from ..backend import modules
 from ..client import platform, processes, virtual
 from ..private import c10d
+from ..record.device import current_index, device_at
+from ..record.generator import state_of_part
+from ..record.torch_generator import state_of
 
 
 def means_processes() -> bool:
@@ -23,4 +28,25 @@ def install(divider: str) -> None:
         importlib.import_module(divider)
         return [platform.ordinal_of(device) for device in platform.local_devices()]
 
-    c10d.give_meshes_groups(means_processes, divides, modules.move)
+    c10d.give_meshes_groups(means_processes, divides, modules.move, drawing)
+
+
+@contextmanager
+def drawing(first: int, generator: Any) -> Iterator[None]:
+    """In this block a process draws its part of a tensor, which begins with number `first` of the tensor's.
+
+    Processes that have parts of their own draw other numbers, those that have the same part draw the same, and all go on
+    from one state. Operators are not given the `generator`: it, or the device's, is what they draw from all the same.
+    """
+    used = device_at(current_index()).generator
+    source = used if generator is None else state_of(generator)
+    if source is None:
+        raise RuntimeError(f"Expected a 'xla' device type for generator but found '{generator.device.type}'")
+    kept, state = used.state, source.draw()
+    after = source.state
+    used.state = state_of_part(state, first)
+    try:
+        yield
+    finally:
+        used.state = kept
+        source.state = after

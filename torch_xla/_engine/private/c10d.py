@@ -3,6 +3,8 @@
 import functools
 import importlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -87,11 +89,15 @@ class _OfProcesses(str):
 
 
 def give_meshes_groups(
-    wanted: Callable[[], bool], divides: Callable[[], Sequence[int]], move: Callable[..., None]
+    wanted: Callable[[], bool],
+    divides: Callable[[], Sequence[int]],
+    move: Callable[..., None],
+    drawing: Callable[[int, Any], AbstractContextManager[None]],
 ) -> None:
     """A mesh of `xla` devices gets process groups and coordinates like any other, while `wanted()`.
 
-    From then on `fully_shard` moves what a module has in other memory by `move(tensor, to_device)`.
+    From then on `fully_shard` moves what a module has in other memory by `move(tensor, to_device)`, and distributed
+    tensors draw their parts in blocks `drawing(first, generator)`: what number of the tensor's the part begins with.
     Otherwise it has coordinates alone: those of the first of the devices of this process, which `divides()` gives.
     """
     original, original_rank, original_group = DeviceMesh.__init__, _device_mesh.get_rank, DeviceMesh.get_group
@@ -102,6 +108,7 @@ def give_meshes_groups(
         if wanted():
             _divide_linear()
             _move_what_is_sharded(move)
+            _draw_in(drawing)
             original(self, _OfProcesses(device_type), *args, **kwargs)
         else:
             divides()
@@ -182,6 +189,22 @@ def _move_what_is_sharded(move: Callable[..., None]) -> None:
         original(params, buffers, device)
 
     module._move_states_to_device = move_states
+
+
+@functools.cache
+def _draw_in(drawing: Callable[[int, Any], AbstractContextManager[None]]) -> None:
+    """PyTorch counts in the second word of the random state, which is how CUDA draws; ours is stepped in the first."""
+    tracker: Any = importlib.import_module("torch.distributed.tensor._random").OffsetBasedRNGTracker
+    original = tracker._distribute_region
+
+    def region(self: Any, spec: Any, generator: Any = None) -> AbstractContextManager[None]:
+        if self._device.type != "xla":
+            return original(self, spec, generator)  # type: ignore[no-any-return]
+        counted = SimpleNamespace(offset=0)
+        self._set_pre_op_offset(counted, spec)
+        return drawing(int(counted.offset), generator)
+
+    tracker._distribute_region = region
 
 
 @functools.cache

@@ -10,6 +10,8 @@ import numpy as np
 _MULTIPLIER = 6364136223846793005
 _INCREMENT = 1442695040888963407
 _MASK = (1 << 63) - 1
+# Not the distance of a key's words, so that no word of one part's key is one of another's.
+_BETWEEN_PARTS = 0xD1342543DE82EF95
 
 
 class Generator:
@@ -31,6 +33,11 @@ class Generator:
         state = self.state
         self.state = (state * _MULTIPLIER + _INCREMENT) & _MASK
         return state
+
+
+def state_of_part(state: int, first: int) -> int:
+    """The state for one draw of a part of a tensor, which begins with number `first` of the tensor's."""
+    return (state + first * _BETWEEN_PARTS) & _MASK
 
 
 # Two words of a key lie so far from the state.
