@@ -1,5 +1,7 @@
 """What is borrowed of `torch.distributed` does what we take it for."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -44,36 +46,32 @@ def test_a_mesh_is_what_it_was_behind_a_call_that_fails() -> None:
     assert mesh._device_type == "xla" and type(mesh._device_type) is str
 
 
-def test_operations_of_a_batch_run_in_the_order_of_their_places_and_are_told_in_that_of_the_list(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    called: list[list[int]] = []
+def test_the_operations_of_a_batch_are_called_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
     module: Any = c10d._distributed_c10d
 
     class Group: ...
 
     class Operation:
-        def __init__(self, peer: int, op: Any = module.isend) -> None:
-            self.group, self.group_peer, self.op = Group(), peer, op
+        def __init__(self, group: Any) -> None:
+            self.group = group
 
     def original(operations: list[Operation]) -> list[str]:
-        called.append([each.group_peer for each in operations])
-        return [f"work {each.group_peer}" for each in operations]
+        called.append(f"batch of {len(operations)}")
+        return ["work"] * len(operations)
 
-    class Together:
-        def __enter__(self) -> None:
-            called.append([])
-
-        def __exit__(self, *_: object) -> None: ...
+    @contextmanager
+    def together() -> Iterator[None]:
+        called.append("begin")
+        yield
+        called.append("end")
 
     for each in (module, torch.distributed):
         monkeypatch.setattr(each, "batch_isend_irecv", original)
-    c10d.give_batches_order(Group, lambda group, peer, is_send: (peer, is_send), Together)
-    assert torch.distributed.batch_isend_irecv([Operation(3), Operation(1), Operation(2)]) == [  # type: ignore[list-item]
-        "work 3", "work 1", "work 2",
-    ]  # fmt: skip
-    assert called == [[], [1, 2, 3]]
-    foreign = Operation(9)
-    foreign.group = object()  # type: ignore[assignment]
-    module.batch_isend_irecv([foreign, Operation(1)])
-    assert called[2:] == [[9, 1]]  # another group's are PyTorch's own
+    c10d.give_batches_end(Group, together)
+    ours = [Operation(Group()), Operation(Group())]
+    assert torch.distributed.batch_isend_irecv(ours) == ["work", "work"]  # type: ignore[arg-type]
+    assert called == ["begin", "batch of 2", "end"]
+    module.batch_isend_irecv([Operation(object()), *ours])
+    assert called[3:] == ["batch of 3"]  # another group's are PyTorch's own
+

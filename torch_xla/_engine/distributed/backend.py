@@ -8,8 +8,8 @@ from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-define
 
 from ..client import coordination, processes
 from ..private import c10d
-from . import cluster, reducer
-from .process_group import XlaGroup, batch, place_in_batch
+from . import cluster, messages, reducer
+from .process_group import XlaGroup
 
 _registered = False
 
@@ -24,7 +24,7 @@ def register(group: Callable[..., XlaGroup] = XlaGroup) -> None:
     for scheme in ("xla", "pjrt"):
         c10d.register_rendezvous_handler(scheme, meet)
     reducer.install()
-    c10d.give_batches_order(XlaGroup, place_in_batch, batch)
+    c10d.give_batches_end(XlaGroup, messages.batch)
     c10d.keep_objects_on_host(XlaGroup)
 
 

@@ -96,9 +96,10 @@ def permute(tensor: torch.Tensor, pairs: Sequence[Sequence[int]]) -> torch.Tenso
     return _record(exchange.PERMUTE, [tensor], arguments, (), [tensor.shape], is_list=False)[0]
 
 
-def broadcast(tensors: Sequence[torch.Tensor], root: int, groups: Groups) -> list[torch.Tensor]:
-    """New tensors: those of the process at place `root` of each group."""
-    return _record(exchange.BROADCAST, tensors, (root, groups), groups, [t.shape for t in tensors])
+def broadcast(tensors: Sequence[torch.Tensor], root: int, groups: Groups, tag: int = 0) -> list[torch.Tensor]:
+    """New tensors: those of the process at place `root` of each group, if all think of the same `tag`."""
+    arguments = (root, groups, tag) if tag else (root, groups)
+    return _record(exchange.BROADCAST, tensors, arguments, groups, [t.shape for t in tensors])
 
 
 def start() -> None:

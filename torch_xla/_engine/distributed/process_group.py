@@ -4,16 +4,16 @@ What a collective returns is recorded when the call returns, so its work has alw
 reads a result, runs it.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from ..private import c10d
 from ..private.c10d import ProcessGroup, done
-from . import collectives
+from . import collectives, messages
 from .host_group import HostGroup, or_here
+from .messages import write
 
 Tensors = Sequence[torch.Tensor]
 
@@ -88,7 +88,7 @@ class XlaGroup(ProcessGroup):
         if not self._is_single():
             reduced = self._reduced(tensors, opts.reduceOp)
             if self.rank() == opts.rootRank:
-                _write(tensors, reduced)
+                write(tensors, reduced)
             else:
                 collectives.start()
         return done(list(tensors))
@@ -97,7 +97,7 @@ class XlaGroup(ProcessGroup):
     def broadcast(self, tensors: Tensors, opts: Any = None) -> Any:
         """Overwrites the tensors with those of the root."""
         if not self._is_single():
-            _write(tensors, _broadcast(tensors, getattr(opts, "rootRank", 0), self._groups))
+            write(tensors, _broadcast(tensors, getattr(opts, "rootRank", 0), self._groups))
         return done(list(tensors))
 
     @or_here
@@ -110,18 +110,18 @@ class XlaGroup(ProcessGroup):
             else:
                 self._gather_uneven(targets, given)
         for (targets, _), rows in zip(even, self._rows_of_each([given for _, given in even]), strict=True):
-            _write(targets, rows)
+            write(targets, rows)
         return done([list(targets) for targets in outputs])
 
     def _gather_uneven(self, targets: Tensors, given: torch.Tensor) -> None:
         for root, target in enumerate(targets):
             own = given if root == self.rank() else target
-            _write([target], [own] if self._is_single() else _broadcast([own], root, self._groups))
+            write([target], [own] if self._is_single() else _broadcast([own], root, self._groups))
 
     def allgather_coalesced(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
         """Fills `output_lists[rank][index]` with input `index` of each process."""
         for index, rows in enumerate(self._rows_of_each(inputs)):
-            _write([targets[index] for targets in output_lists], rows)
+            write([targets[index] for targets in output_lists], rows)
         return done([list(targets) for targets in output_lists])
 
     @or_here
@@ -132,7 +132,7 @@ class XlaGroup(ProcessGroup):
         """Fills each output with the inputs of all processes, one behind the other."""
         flat = [given.reshape(1, -1) for given in inputs]
         gathered = flat if self._is_single() else _all_gather(flat, 0, self._groups)
-        _write(outputs, [rows.reshape(out.shape) for rows, out in zip(gathered, outputs, strict=True)])
+        write(outputs, [rows.reshape(out.shape) for rows, out in zip(gathered, outputs, strict=True)])
         return done(list(outputs))
 
     all_gather_single = _allgather_base
@@ -146,7 +146,7 @@ class XlaGroup(ProcessGroup):
             if _are_of_one_size(given):
                 even.append((target, torch.stack(list(given))))
             else:
-                _write([target], [self._reduced(given, op)[self.rank()]])
+                write([target], [self._reduced(given, op)[self.rank()]])
         self._scatter_reduced([target for target, _ in even], [given for _, given in even], op)
         return done(list(outputs))
 
@@ -179,10 +179,10 @@ class XlaGroup(ProcessGroup):
         size = self.size()
         even = not input_sizes and not output_sizes
         if self._is_single():
-            _write([output], [input])
+            write([output], [input])
         elif even and input.dim() and input.shape[0] % size == 0:
             moved = _all_to_all(input, 0, 0, self._groups)
-            _write([output], [moved.reshape(output.shape)])
+            write([output], [moved.reshape(output.shape)])
         else:
             sent = list(input.split(input_sizes or [input.shape[0] // size] * size))
             received = list(output.split(output_sizes or [output.shape[0] // size] * size))
@@ -194,7 +194,7 @@ class XlaGroup(ProcessGroup):
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
         """Sends input i to process i, and fills output i with what process i sends."""
         if self._is_single():
-            _write(outputs, inputs)
+            write(outputs, inputs)
         else:
             self._exchange_in_pairs(outputs, inputs)
         return done(list(outputs))
@@ -203,13 +203,13 @@ class XlaGroup(ProcessGroup):
         # Sizes that are equal here may differ elsewhere, so nobody knows whether one exchange of all would do. The two
         # of a pair know both of theirs: each pair exchanges by itself, in an order in which nobody waits in a circle.
         own = self.rank()
-        _write([outputs[own]], [inputs[own]])
+        write([outputs[own]], [inputs[own]])
         for low in range(self.size()):
             for high in range(low + 1, self.size()):
                 if own in (low, high):
                     other = low + high - own
                     pair = collectives.pair(self._ranks[low], self._ranks[high])
-                    _write([outputs[other]], [_swapped(inputs[other], outputs[other], own == high, pair)])
+                    write([outputs[other]], [_swapped(inputs[other], outputs[other], own == high, pair)])
 
     @or_here
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> Any:
@@ -217,7 +217,7 @@ class XlaGroup(ProcessGroup):
         for index, given in enumerate(inputs):
             rows = self._rows(given)
             if self.rank() == opts.rootRank:
-                _write(outputs[index], rows)
+                write(outputs[index], rows)
         if self.rank() != opts.rootRank:
             collectives.start()
         return done([list(targets) for targets in outputs])
@@ -232,25 +232,20 @@ class XlaGroup(ProcessGroup):
                 else target.new_zeros((self.size(), *target.shape))
             )
             sent = [own] if self._is_single() else _broadcast([own], opts.rootRank, self._groups)
-            _write([target], [sent[0][self.rank()]])
+            write([target], [sent[0][self.rank()]])
         if self.rank() == opts.rootRank:
             collectives.start()
         return done(list(outputs))
 
     @or_here
     def send(self, tensors: Tensors, to: int, tag: int = 0) -> Any:
-        """Sends tensors to one process of the group."""
-        _broadcast(tensors, 0, collectives.pair(self._ranks[self.rank()], self._ranks[to]))
-        if not _batches:
-            collectives.start()
-        return done(list(tensors))
+        """Sends tensors to one process of the group, when somebody waits for it."""
+        return messages.later(tensors, self.global_rank(self.rank()), self.global_rank(to), tag)
 
     @or_here
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Any:
-        """Overwrites tensors with what one process of the group sends."""
-        pair = collectives.pair(self._ranks[source], self._ranks[self.rank()])
-        _write(tensors, _broadcast(tensors, 0, pair))
-        return done(list(tensors))
+        """Overwrites tensors with what one process of the group sends, when somebody waits for it."""
+        return messages.later(tensors, self.global_rank(source), self.global_rank(self.rank()), tag)
 
     @or_here
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Any:
@@ -268,7 +263,7 @@ class XlaGroup(ProcessGroup):
         """Waits until all processes of the group have run what they recorded before."""
         if not self._is_single():
             token = torch.ones(1, device="xla")
-            _write([token], _all_reduce([token], "sum", self._groups))
+            write([token], _all_reduce([token], "sum", self._groups))
             token.item()
         return done([])
 
@@ -281,7 +276,7 @@ class XlaGroup(ProcessGroup):
 
     def _reduce_in_place(self, tensors: Tensors, op: Any) -> Any:
         if not self._is_single():
-            _write(tensors, self._reduced(tensors, op))
+            write(tensors, self._reduced(tensors, op))
         return done(list(tensors))
 
     def _reduced(self, tensors: Tensors, op: Any) -> list[torch.Tensor]:
@@ -296,7 +291,7 @@ class XlaGroup(ProcessGroup):
         parts = flat
         if not self._is_single():
             parts = self._averaged(_reduce_scatter(flat, _REDUCTIONS[name], 0, self._groups), name)
-        _write(outputs, [part.reshape(out.shape) for part, out in zip(parts, outputs, strict=True)])
+        write(outputs, [part.reshape(out.shape) for part, out in zip(parts, outputs, strict=True)])
 
     def _averaged(self, tensors: list[torch.Tensor], name: str) -> list[torch.Tensor]:
         if name != "AVG":
@@ -310,16 +305,6 @@ class XlaGroup(ProcessGroup):
         if self._is_single():
             return [[given] for given in tensors]
         return [list(gathered.unbind()) for gathered in _all_gather([t.unsqueeze(0) for t in tensors], 0, self._groups)]
-
-
-def _write(targets: Tensors, results: Tensors) -> None:
-    """Overwrites each of the `targets` with its result.
-
-    As PyTorch's own groups do, without telling autograd of the write: tensors and views that it knows stay usable.
-    """
-    with torch.no_grad():
-        for target, result in zip(targets, results, strict=True):
-            target.data.copy_(result)
 
 
 def _swapped(given: torch.Tensor, like: torch.Tensor, place: int, pair: collectives.Groups) -> torch.Tensor:
@@ -336,33 +321,6 @@ def _are_of_one_size(tensors: Tensors) -> bool:
     return len({tuple(tensor.shape) for tensor in tensors}) == 1
 
 
-# One for each batch of messages that is being recorded. A batch is started as a whole.
-_batches: list[None] = []
-
-
-@contextmanager
-def batch() -> Iterator[None]:
-    """In this block `send` records; what was recorded is started at its end."""
-    _batches.append(None)
-    try:
-        yield
-    finally:
-        _batches.pop()
-    if not _batches:
-        collectives.start()
-
-
-def place_in_batch(group: XlaGroup, peer: int, is_send: bool) -> tuple[int, int, bool]:
-    """What the messages of a batch are sorted by, so that both ends of each come to it in the same order.
-
-    Pair after pair, and of one pair first what its lower rank sends: whoever waits for a message waits for one that
-    comes earlier in this order, so nobody waits in a circle. Messages in one direction stay as they are.
-    """
-    own, other = group.global_rank(group.rank()), group.global_rank(peer)
-    sender = own if is_send else other
-    return min(own, other), max(own, other), sender != min(own, other)
-
-
 def _name_of(op: Any) -> str:
     name = str(getattr(op, "op", op)).rpartition(".")[2].upper()
     if name not in _REDUCTIONS:
@@ -372,26 +330,27 @@ def _name_of(op: Any) -> str:
     return name
 
 
-def _there(tensors: Tensors) -> list[torch.Tensor]:
-    """`tensors` on the device: the host carries those of some dtypes alone."""
-    return [tensor if tensor.device.type == "xla" else tensor.to("xla") for tensor in tensors]
+def _in_order(tensors: Tensors) -> list[torch.Tensor]:
+    """`tensors` on the device, behind the messages that wait."""
+    messages.record()
+    return messages.there(tensors)
 
 
 def _broadcast(tensors: Tensors, root: int, groups: collectives.Groups) -> list[torch.Tensor]:
-    return collectives.broadcast(_there(tensors), root, groups)
+    return collectives.broadcast(_in_order(tensors), root, groups)
 
 
 def _all_gather(tensors: Tensors, dim: int, groups: collectives.Groups) -> list[torch.Tensor]:
-    return collectives.all_gather(_there(tensors), dim, groups)
+    return collectives.all_gather(_in_order(tensors), dim, groups)
 
 
 def _all_reduce(tensors: Tensors, reduction: str, groups: collectives.Groups) -> list[torch.Tensor]:
-    return collectives.all_reduce(_there(tensors), reduction, groups)
+    return collectives.all_reduce(_in_order(tensors), reduction, groups)
 
 
 def _reduce_scatter(tensors: Tensors, reduction: str, dim: int, groups: collectives.Groups) -> list[torch.Tensor]:
-    return collectives.reduce_scatter(_there(tensors), reduction, dim, groups)
+    return collectives.reduce_scatter(_in_order(tensors), reduction, dim, groups)
 
 
 def _all_to_all(tensor: torch.Tensor, split: int, concat: int, groups: collectives.Groups) -> torch.Tensor:
-    return collectives.all_to_all(_there([tensor])[0], split, concat, groups)
+    return collectives.all_to_all(_in_order([tensor])[0], split, concat, groups)

@@ -253,11 +253,10 @@ def give_data_parallel(make: Callable[..., Any], check_hook: Callable[[Any], Any
     module._register_comm_hook, module._register_builtin_comm_hook = register, register_builtin
 
 
-def give_batches_order(group_of: Any, place: Callable[[Any, int, bool], Any], together: Callable[[], Any]) -> None:
-    """`batch_isend_irecv` on a group of the class `group_of` runs its operations by `place(group, peer, is_send)`.
+def give_batches_end(group_of: Any, together: Callable[[], AbstractContextManager[None]]) -> None:
+    """`batch_isend_irecv` on a group of the class `group_of` calls its operations inside `together()`.
 
-    All of them are called inside `together()`. PyTorch calls those of other groups than its own in the order of the
-    list, and promises that it does not matter. That module binds the name, and so does `torch.distributed`.
+    That module binds the name, and so does `torch.distributed`.
     """
     original = _distributed_c10d.batch_isend_irecv
 
@@ -266,15 +265,8 @@ def give_batches_order(group_of: Any, place: Callable[[Any, int, bool], Any], to
         groups = [op.group or _distributed_c10d._get_default_group() for op in p2p_op_list]
         if not groups or not all(isinstance(group, group_of) for group in groups):
             return original(p2p_op_list)
-        places = [
-            place(group, op.group_peer, op.op is _distributed_c10d.isend)
-            for group, op in zip(groups, p2p_op_list, strict=True)
-        ]
-        order = sorted(range(len(places)), key=places.__getitem__)
         with together():
-            works = original([p2p_op_list[index] for index in order])
-        by_index = dict(zip(order, works, strict=True))
-        return [by_index[index] for index in range(len(places))]
+            return original(p2p_op_list)
 
     for module in (_distributed_c10d, torch.distributed):
         module.batch_isend_irecv = batch  # type: ignore[attr-defined]

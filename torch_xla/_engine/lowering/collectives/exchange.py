@@ -291,8 +291,8 @@ def collective_permute(array: jax.Array, pairs: Groups) -> jax.Array:
 
 
 @lowers(BROADCAST)
-def broadcast(arrays: list[jax.Array], root: int, groups: Groups) -> list[jax.Array]:
-    """The arrays of the process at place `root` of each group."""
+def broadcast(arrays: list[jax.Array], root: int, groups: Groups, tag: int = 0) -> list[jax.Array]:
+    """The arrays of the process at place `root` of each group. Processes compare their tags before this runs."""
     is_root = _position(groups) == root
     words = [_words(array) for array in arrays]
 
