@@ -28,7 +28,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_messages_of_both_ends_have_one_order() -> None:
-    sent = [Message([], 1, 0, 0), Message([], 0, 1, 2), Message([], 3, 0, 0), Message([], 0, 1, 1), Message([], 2, 1, 0)]
+    sent = [Message([], *each) for each in ((1, 0, 0), (0, 1, 2), (3, 0, 0), (0, 1, 1), (2, 1, 0))]
     ordered = [(each.sender, each.receiver, each.tag) for each in sorted(sent, key=Message.place)]
     assert ordered == [(0, 1, 1), (0, 1, 2), (1, 0, 0), (3, 0, 0), (2, 1, 0)]
 

@@ -343,7 +343,7 @@ def test_distributed_tensors_on_a_mesh_of_two_dimensions() -> None:
 
 
 def drawn() -> Any:
-    """A divided tensor of random numbers, twice; which of its elements `dropout` leaves, of a whole one in each process."""
+    """A divided tensor of random numbers, twice; what `dropout` leaves of a tensor that is whole in each process."""
     join()
     mesh = init_device_mesh("xla", (COUNT,))
     torch.manual_seed(5)

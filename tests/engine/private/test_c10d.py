@@ -74,4 +74,3 @@ def test_the_operations_of_a_batch_are_called_together(monkeypatch: pytest.Monke
     assert called == ["begin", "batch of 2", "end"]
     module.batch_isend_irecv([Operation(object()), *ours])
     assert called[3:] == ["batch of 3"]  # another group's are PyTorch's own
-

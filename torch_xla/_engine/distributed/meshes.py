@@ -35,8 +35,8 @@ def install(divider: str) -> None:
 def drawing(first: int, generator: Any) -> Iterator[None]:
     """In this block a process draws its part of a tensor, which begins with number `first` of the tensor's.
 
-    Processes that have parts of their own draw other numbers, those that have the same part draw the same, and all go on
-    from one state. Operators are not given the `generator`: it, or the device's, is what they draw from all the same.
+    Processes that have parts of their own draw other numbers, those that have the same part draw the same, and all go
+    on from one state. Operators are not given the `generator`, and draw from it all the same.
     """
     used = device_at(current_index()).generator
     source = used if generator is None else state_of(generator)

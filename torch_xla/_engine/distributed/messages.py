@@ -1,7 +1,7 @@
 """Messages between two processes of a group, in an order in which nobody waits in a circle.
 
-What `isend` and `irecv` ask for is recorded when somebody waits for one of them, all of it at once: so two messages that
-cross, or that go around a ring, come to their processes in one order, as those of a batch do.
+What `isend` and `irecv` ask for is recorded when somebody waits for one of them, all of it at once: so messages that
+cross, or go around a ring, come to their processes in one order, as those of a batch do.
 """
 
 import threading

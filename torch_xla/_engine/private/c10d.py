@@ -64,11 +64,11 @@ def is_average(options: Any) -> bool:
 
 def gloo(store: Any, rank: int, size: int, timeout: Any, address: str) -> Any:
     """PyTorch's group of processes for tensors in the host's memory, listening on `address`, or where it finds best."""
-    options = _c10d.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    kind: Any = _c10d.ProcessGroupGloo
+    options = kind._Options()
     options._timeout = timeout
-    create = _c10d.ProcessGroupGloo.create_device
-    options._devices = [create(hostname=address) if address else _c10d.ProcessGroupGloo.create_default_device()]
-    return _c10d.ProcessGroupGloo(store, rank, size, options)  # type: ignore[arg-type]
+    options._devices = [kind.create_device(hostname=address) if address else kind.create_default_device()]
+    return kind(store, rank, size, options)
 
 
 class _OfProcesses(str):
