@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 import torch_xla
 import torch_xla.debug.metrics as met
 from tests.support.fleet import fleet_of
+from torch_xla._engine.distributed.process_group import XlaGroup
 from torch_xla._internal.c10d_registration import broadcast_xla
 from torch_xla.distributed import xla_backend
 
@@ -213,6 +214,14 @@ def test_names_of_upstream_do_what_they_say() -> None:
 def test_options_that_mean_nothing_are_refused(options: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         xla_backend.new_xla_process_group(pg_options=options)
+
+
+def test_bits_of_floats_are_not_combined() -> None:
+    options = dist.ReduceScatterOptions()  # type: ignore[attr-defined]
+    options.reduceOp = dist.ReduceOp.BXOR
+    x = torch.ones(2, device="xla")
+    with pytest.raises(ValueError, match=r"reduction BXOR combines the bits .* has dtype torch\.float32; view it"):
+        XlaGroup(0, [0])._reduce_scatter_base(torch.zeros(2, device="xla"), x, options)
 
 
 def network() -> torch.nn.Module:

@@ -20,6 +20,7 @@ Tensors = Sequence[torch.Tensor]
 _REDUCTIONS = {
     "SUM": "sum", "AVG": "sum", "PRODUCT": "mul", "MIN": "min", "MAX": "max", "BAND": "and", "BOR": "or", "BXOR": "xor",
 }  # fmt: skip
+_OF_BITS = ("BAND", "BOR", "BXOR")
 
 
 class XlaGroup(ProcessGroup):
@@ -280,13 +281,13 @@ class XlaGroup(ProcessGroup):
         return done(list(tensors))
 
     def _reduced(self, tensors: Tensors, op: Any) -> list[torch.Tensor]:
-        name = _name_of(op)
+        name = _name_of(op, tensors)
         if self._is_single():
             return list(tensors)
         return self._averaged(_all_reduce(tensors, _REDUCTIONS[name], self._groups), name)
 
     def _scatter_reduced(self, outputs: Tensors, inputs: Tensors, op: Any) -> None:
-        name, size = _name_of(op), self.size()
+        name, size = _name_of(op, inputs), self.size()
         flat = [given.reshape(size, -1) for given in inputs]
         parts = flat
         if not self._is_single():
@@ -321,12 +322,19 @@ def _are_of_one_size(tensors: Tensors) -> bool:
     return len({tuple(tensor.shape) for tensor in tensors}) == 1
 
 
-def _name_of(op: Any) -> str:
+def _name_of(op: Any, tensors: Tensors) -> str:
     name = str(getattr(op, "op", op)).rpartition(".")[2].upper()
     if name not in _REDUCTIONS:
         raise ValueError(
             f"torch.distributed on xla: reduction {op} is not supported; use one of {', '.join(_REDUCTIONS)}"
         )
+    if name in _OF_BITS:
+        for tensor in tensors:
+            if tensor.is_floating_point() or tensor.is_complex():
+                raise ValueError(
+                    f"torch.distributed on xla: reduction {name} combines the bits of integers and bools, and a tensor "
+                    f"has dtype {tensor.dtype}; view it as integers, or use another reduction"
+                )
     return name
 
 
