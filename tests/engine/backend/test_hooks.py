@@ -65,6 +65,15 @@ def test_streams_and_events_are_one_order_of_execution() -> None:
     assert x.tolist() == [2, 2]
 
 
+def test_streams_and_events_are_those_that_the_library_takes() -> None:
+    stream, event = xla.current_stream(), xla.current_stream().record_event()
+    assert isinstance(stream, torch.Stream) and isinstance(event, torch.Event)
+    torch.accelerator.current_stream().wait_event(event)
+    torch.Stream.wait_event(stream, event)
+    assert stream == xla.Stream() and hash(stream) == hash(xla.Stream()) and stream != torch.Stream("cpu")
+    assert stream.device == event.device == torch.device("xla", 0) and stream.stream_id == 0
+
+
 def test_events_tell_how_long_the_device_took() -> None:
     begin, between, end = (xla.Event(enable_timing=True) for _ in range(3))
     begin.record()

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from torch_xla._engine.client import processes, virtual
-from torch_xla._engine.distributed import meshes
+from torch_xla._engine.distributed import backend, meshes
 
 
 @pytest.mark.parametrize(("count", "spmd", "expected"), [(1, False, False), (4, False, True), (4, True, False)])
@@ -23,6 +25,19 @@ def test_processes_of_one_device_each_are_a_mesh(
 def test_a_mesh_of_this_process_has_its_devices_and_no_groups() -> None:
     mesh = DeviceMesh("xla", [0])
     assert mesh.size() == 1 and list(mesh.get_coordinate() or ()) == [0] and mesh.device_type == "xla"
+
+
+def test_a_program_for_several_processes_may_be_run_by_one() -> None:
+    backend.register()
+    dist.init_process_group("xla", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = DeviceMesh("xla", [0])
+        assert meshes.means_processes() and mesh.get_group() is not None and mesh.get_local_rank() == 0
+        x = distribute_tensor(torch.arange(6.0).view(2, 3), mesh, [Shard(0)])
+        assert (x @ x.t()).full_tensor().tolist() == [[5.0, 14.0], [14.0, 50.0]]
+    finally:
+        dist.destroy_process_group()
+    assert not meshes.means_processes()
 
 
 @pytest.mark.parametrize("makes", [lambda: None, lambda: torch.Generator("xla")], ids=["device", "generator"])

@@ -1,6 +1,7 @@
 """PyTorch's own ways to divide a model: by tensors, in a pipeline; checkpoints for another number of processes."""
 
 import copy
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,9 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.debug import CommDebugMode
@@ -149,6 +150,42 @@ def resume(folder: str) -> Any:
     dcp.load({"model": weights, "optimizer": states}, checkpoint_id=folder)
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=states)
     return losses(model, optimizer, range(2, 4), "xla")
+
+
+def saved_beside_steps(folder: str) -> Any:
+    """What a model held when it began to be saved, and what was saved while it was trained on."""
+    join()
+    group = dist.new_group(backend="cpu:gloo,xla:xla")
+    model = sharded(2)
+    optimizer = trained(model, range(2), "xla")[-1]
+    before = [parameter.to_local().tolist() for parameter in model.parameters()]
+    written = dcp.async_save({"model": get_model_state_dict(model)}, checkpoint_id=folder, process_group=group)
+    losses(model, optimizer, range(2, 4), "xla")
+    written.result()
+    other = {"model": get_model_state_dict(sharded(2))}
+    dcp.load(other, checkpoint_id=folder, process_group=group)
+    return before, [value.to_local().tolist() for value in other["model"].values()]
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_written_beside_the_steps(tmp_path: Path) -> None:
+    for before, loaded in fleet_of(2).run(saved_beside_steps, str(tmp_path)):
+        assert loaded == before
+
+
+def divided_flat() -> Any:
+    """Losses of a model whose parameters PyTorch's older class divides as flat ones."""
+    join()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is deprecated
+        return trained(FullyShardedDataParallel(network().to("xla"), use_orig_params=True), range(3), "xla")[:-1]
+
+
+@pytest.mark.slow
+def test_the_older_class_that_divides_trains_as_one_process() -> None:
+    expected = trained(network(), range(3), "cpu")[:-1]
+    for found in fleet_of(2).run(divided_flat):
+        assert found == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.slow

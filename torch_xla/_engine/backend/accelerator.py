@@ -91,7 +91,8 @@ def _synchronize(index: int) -> None:
 
 
 def _stream(index: int) -> torch.Stream:
-    return torch.Stream(device=torch.device("xla", _index(index)))
+    found: torch.Stream = torch.get_device_module("xla").current_stream(_index(index))
+    return found
 
 
 def _usage(index: int) -> memory.Usage:

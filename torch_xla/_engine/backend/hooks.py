@@ -180,14 +180,23 @@ def empty_cache() -> None:
     host_heap.release_memory()
 
 
-class Stream:
-    """An order of execution. An XLA device has one, so streams are the same and need no waiting for each other."""
+class Stream(torch.Stream):
+    """An order of execution. An XLA device has one, so streams are the same and need no waiting for each other.
 
-    def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
-        self.device = torch.device("xla", _index(device))
-        self.device_index = self.device.index
-        self.stream_id = 0
-        self.device_type = torch.device("xla").type
+    PyTorch's own class, which its C++ takes without looking, as it does events.
+    """
+
+    stream_id = 0  # type: ignore[assignment]
+    device_type = "xla"  # type: ignore[assignment]
+
+    def __new__(cls, device: Any = None, priority: int = 0, **_: Any) -> "Stream":
+        return super().__new__(cls, device=torch.device("xla", _index(device)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.device == self.device
+
+    def __hash__(self) -> int:
+        return hash(self.device)
 
     def synchronize(self) -> None:
         """Waits for everything started so far."""
@@ -197,13 +206,13 @@ class Stream:
         """True: the next operation waits by itself."""
         return True
 
-    def wait_stream(self, stream: "Stream") -> None:
+    def wait_stream(self, stream: torch.Stream) -> None:
         """Nothing to do: there is one stream."""
 
-    def wait_event(self, event: "Event") -> None:
+    def wait_event(self, event: torch.Event) -> None:
         """Nothing to do: there is one stream."""
 
-    def record_event(self, event: "Event | None" = None) -> "Event":
+    def record_event(self, event: torch.Event | None = None) -> torch.Event:
         """An event at this point."""
         event = event or Event()
         event.record(self)
@@ -216,34 +225,43 @@ class Stream:
         return None
 
 
-class Event:
+class Event(torch.Event):
     """A point in the one stream."""
 
+    def __new__(cls, device: Any = None, enable_timing: bool = False, **_: Any) -> "Event":
+        return super().__new__(cls, device=torch.device("xla", _index(device)))
+
     def __init__(self, device: Any = None, enable_timing: bool = False, **_: Any) -> None:
-        self.device = torch.device("xla", _index(device))
+        self._index = _index(device)
         self._takes_time = enable_timing
         self._reached: float | None = None
 
-    def record(self, stream: Stream | None = None) -> None:
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """Whose stream it is in."""
+        return torch.device("xla", self._index)
+
+    def record(self, stream: torch.Stream | None = None) -> None:
         """Marks this point: what was recorded so far is started. An event that takes the time waits for it, too."""
-        sync_device(devices.device_at(self.device.index), wait=self._takes_time)
+        sync_device(devices.device_at(self._index), wait=self._takes_time)
         self._reached = time.perf_counter()
 
-    def elapsed_time(self, end_event: "Event") -> float:
+    def elapsed_time(self, end_event: torch.Event) -> float:
         """The milliseconds that its device took from this point to the other."""
-        events = self, end_event
+        events: Any = self, end_event
         if not all(event._takes_time for event in events):
             raise ValueError("elapsed_time: both events must be made with `enable_timing=True`.")
-        if self._reached is None or end_event._reached is None:
+        begin, end = (event._reached for event in events)
+        if begin is None or end is None:
             raise ValueError("elapsed_time: both events must be recorded before.")
-        return (end_event._reached - self._reached) * 1e3
+        return float(end - begin) * 1e3
 
-    def wait(self, stream: Stream | None = None) -> None:
+    def wait(self, stream: torch.Stream | None = None) -> None:
         """Nothing to do: there is one stream."""
 
     def synchronize(self) -> None:
         """Waits for everything started so far on its device."""
-        executor.wait([devices.device_at(self.device.index).target.device])
+        executor.wait([devices.device_at(self._index).target.device])
 
     def query(self) -> bool:
         """True: the next operation waits by itself."""

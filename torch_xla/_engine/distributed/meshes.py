@@ -5,17 +5,25 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch.distributed as dist
+
 from ..backend import modules
 from ..client import platform, processes, virtual
 from ..private import c10d
 from ..record.device import current_index, device_at
 from ..record.generator import state_of_part
 from ..record.torch_generator import state_of
+from .process_group import XlaGroup
 
 
 def means_processes() -> bool:
-    """Whether a mesh is one of processes: in a program of several, of which each has a device of its own."""
-    return processes.process_count() > 1 and not virtual.is_on()
+    """Whether a mesh is one of processes: in a program of several, of which each has a device of its own.
+
+    So is one of a single process if it made a group and has one device: a program for several, run by itself.
+    """
+    if virtual.is_on() or processes.process_count() > 1:
+        return not virtual.is_on()
+    return isinstance(dist.group.WORLD, XlaGroup) and len(platform.local_devices()) == 1
 
 
 def install(divider: str) -> None:
