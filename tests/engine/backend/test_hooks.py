@@ -70,8 +70,8 @@ def test_streams_and_events_are_those_that_the_library_takes() -> None:
     assert isinstance(stream, torch.Stream) and isinstance(event, torch.Event)
     torch.accelerator.current_stream().wait_event(event)
     torch.Stream.wait_event(stream, event)
-    assert stream == xla.Stream() and hash(stream) == hash(xla.Stream()) and stream != torch.Stream("cpu")
-    assert stream.device == event.device == torch.device("xla", 0) and stream.stream_id == 0
+    assert stream == xla.Stream() == torch.Stream(device="xla:0") and hash(stream) == hash(xla.Stream())
+    assert stream.device == event.device == torch.device("xla", 0)
 
 
 def test_events_tell_how_long_the_device_took() -> None:

@@ -186,17 +186,10 @@ class Stream(torch.Stream):
     PyTorch's own class, which its C++ takes without looking, as it does events.
     """
 
-    stream_id = 0  # type: ignore[assignment]
     device_type = "xla"  # type: ignore[assignment]
 
     def __new__(cls, device: Any = None, priority: int = 0, **_: Any) -> "Stream":
         return super().__new__(cls, device=torch.device("xla", _index(device)))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and other.device == self.device
-
-    def __hash__(self) -> int:
-        return hash(self.device)
 
     def synchronize(self) -> None:
         """Waits for everything started so far."""
