@@ -49,6 +49,7 @@ try:
     from ._engine.distributed import launch as _launch
     from ._engine.distributed import meshes as _meshes
     from ._engine.modes import eager as _eager
+    from ._engine.private import torch as _private
     from ._engine.record import device as _devices
     from ._engine.record import ordinals as _ordinals
     from ._engine.record import random as _random
@@ -234,4 +235,4 @@ def set_custom_compile_options(options: dict[str, bool | int | float | str] | No
 
 
 # `torch.compile` takes the device for a constant of the graph, instead of ending the graph at the question.
-device._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_private.constant_in_graphs(device)

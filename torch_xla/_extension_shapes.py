@@ -3,6 +3,7 @@
 import torch
 
 from ._engine.modes.region import Region
+from ._engine.private.torch import mark_dynamic
 
 _most = 1
 _sessions: dict[str, Region] = {}
@@ -27,7 +28,7 @@ def _xla_mark_dynamic(tensor: torch.Tensor, dim: int) -> None:
         raise IndexError(
             f"_xla_mark_dynamic(): dimension {dim} of a tensor of shape {list(tensor.shape)}: it has {count} dimensions"
         )
-    torch._dynamo.mark_dynamic(tensor, dim % count)
+    mark_dynamic(tensor, dim % count)
 
 
 def set_most_graphs(most: int) -> None:

@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from .._engine import refused_names
 from .._engine.export import computations
 from .._engine.interop import building, functions
-from .._engine.private.torch import constant_in_graphs
+from .._engine.private.torch import constant_in_graphs, pytree
 from .._engine.record import placeholders
 from .builder_op import Op as Op
 from .builder_op import create_computation as create_computation

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from .._engine.export import buckets as _buckets
 from .._engine.private import torch as private
+from .._engine.private.torch import pytree
 
 # Below it a bucket saves less than it costs.
 _LEAST = 8

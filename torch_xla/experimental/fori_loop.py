@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from .._engine.dynamo import loops
+from .._engine.private.torch import pytree
 from .scan import scan
 
 

@@ -3,7 +3,8 @@
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
+
+from .._engine.private.torch import pytree
 
 
 class _Call:

@@ -4,9 +4,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.ao.quantization.fx import _decomposed
 
-assert _decomposed is not None  # PyTorch defines its operators there
+from .._engine.private.torch import define_quantized_operators
+
+define_quantized_operators()
 
 _operators = torch.ops.quantized_decomposed
 

@@ -6,14 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._higher_order_ops.associative_scan import associative_scan as _associative_scan
-from torch._higher_order_ops.scan import scan as _scan
-from torch.utils import _pytree as pytree
 
 from .._engine import refused_names
 from .._engine.dynamo import scanning
 from .._engine.dynamo.scanning import default_partition as default_partition
-from .._engine.private.torch import constant_in_graphs, must_be_one_graph
+from .._engine.private.torch import (
+    associative_scan_function,
+    constant_in_graphs,
+    must_be_one_graph,
+    pytree,
+    scan_function,
+)
 from ..core.builder_parameters import Parameters
 from ..core.builder_slices import dynamic_slice as dynamic_slice
 from ..core.builder_slices import dynamic_update_slice as dynamic_update_slice
@@ -90,7 +93,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], xs: Any, reverse: bool = Fal
     >>> associative_scan(torch.maximum, torch.tensor([1.0, 3.0, 2.0], device="xla"))
     tensor([1., 3., 3.], device='xla:0')
     """
-    return _associative_scan(fn, xs, dim, reverse, combine_mode="generic")
+    return associative_scan_function(fn, xs, dim, reverse, combine_mode="generic")
 
 
 @constant_in_graphs
@@ -105,7 +108,7 @@ def _in_one_graph(fn: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any)
         result = fn(*pytree.tree_map_only(torch.Tensor, torch.clone, (carry, x)))
         return pytree.tree_map_only(torch.Tensor, torch.clone, result)
 
-    found: tuple[Any, Any] = _scan(body, init, xs)
+    found: tuple[Any, Any] = scan_function(body, init, xs)
     return found
 
 

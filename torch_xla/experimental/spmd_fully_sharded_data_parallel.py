@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from .._engine.private.torch import address_of, version_of
 from .._engine.record.barrier import delayed
 from ..distributed import spmd as xs
 from ..distributed.spmd.tensor_sharding import parts_along
@@ -107,11 +108,11 @@ class SpmdFullyShardedDataParallel(nn.Module):
         """A block whose backward pass reads parameters anew, instead of what the forward pass had gathered of them."""
         if not self._reshard_after_forward or torch.compiler.is_compiling():
             return nullcontext()
-        own = {parameter.untyped_storage()._cdata for parameter in self._orig_module.parameters()}
+        own = {address_of(parameter.untyped_storage()) for parameter in self._orig_module.parameters()}
 
         def pack(tensor: torch.Tensor) -> Any:
-            is_parameter = tensor.device.type == "xla" and tensor.untyped_storage()._cdata in own
-            return _Parameter(tensor, tensor._version) if is_parameter else tensor
+            is_parameter = tensor.device.type == "xla" and address_of(tensor.untyped_storage()) in own
+            return _Parameter(tensor, version_of(tensor)) if is_parameter else tensor
 
         return torch.autograd.graph.saved_tensors_hooks(pack, _read_again)
 
@@ -139,10 +140,10 @@ class _Parameter(NamedTuple):
 def _read_again(saved: Any) -> torch.Tensor:
     if not isinstance(saved, _Parameter):
         return saved  # type: ignore[no-any-return]
-    if saved.tensor._version != saved.version:
+    if version_of(saved.tensor) != saved.version:
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace operation: a "
-            f"parameter of shape {list(saved.tensor.shape)} is at version {saved.tensor._version}; expected version "
+            f"parameter of shape {list(saved.tensor.shape)} is at version {version_of(saved.tensor)}; expected version "
             f"{saved.version} instead. Call backward() before the optimizer's step."
         )
     (again,) = delayed([saved.tensor])

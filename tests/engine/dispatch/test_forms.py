@@ -14,7 +14,7 @@ def test_every_operator_with_an_out_is_known_by_its_name() -> None:
         if not name.startswith("aten::") or private.has_kernel(name, "CompositeImplicitAutograd"):
             continue
         try:
-            schema = private.schema_of(*name.partition(".")[::2])
+            schema = private.schema_named(*name.partition(".")[::2])
         except RuntimeError:
             assert name.partition(".")[0] == "aten::cholesky"  # PyTorch 2.14 has taken it out; our kernel is left
             continue

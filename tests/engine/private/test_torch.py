@@ -112,7 +112,7 @@ def test_a_conjugate_is_marked_in_place() -> None:
 def test_operators_are_known_without_their_python_objects() -> None:
     assert "aten::add.Tensor" in set(private.all_operator_names())
     assert private.has_kernel("aten::add.Tensor", "CPU") and not private.has_kernel("aten::add.Tensor", "XPU")
-    assert [argument.name for argument in private.schema_of("aten::add", "Tensor").arguments] == [
+    assert [argument.name for argument in private.schema_named("aten::add", "Tensor").arguments] == [
         "self",
         "other",
         "alpha",

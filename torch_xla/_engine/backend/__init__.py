@@ -1,4 +1,5 @@
-"""Backend: `xla` as a backend of PyTorch: its name, hooks and guard, the registered kernels, autocast, every patch.
+"""Backend: `xla` as a backend of PyTorch: its name, hooks and guard, the registered kernels, autocast, and
+what replaces functions of PyTorch that belong to no other room.
 
 Doors: modules, patches, register.
 """

@@ -14,6 +14,7 @@ import torch
 from .. import config
 from ..client import choice, host_heap, memory, platform
 from ..dtypes import TO_JAX
+from ..private import patched
 from ..private import torch as private
 from ..record import device as devices
 from ..record.sync import sync_device
@@ -53,12 +54,12 @@ def _current_or_host() -> torch.device:
 
 def answer() -> None:
     """Answers for `torch.accelerator` and for whoever asks PyTorch for the accelerator in Python."""
-    private.answer_for_accelerator(
-        getAccelerator=current, **{name: _whoever_is_asked(*functions) for name, functions in _ANSWERS.items()}
-    )
-    private.answer_for_device(_current_or_host)
-    private.wrap_available_device_type(_without_xla)
-    private.wrap_fake_device_test(_if_in_use)
+    patched.accelerator["getAccelerator"].put(current)
+    for name, functions in _ANSWERS.items():
+        patched.accelerator[name].put(_whoever_is_asked(*functions))
+    patched.accelerator_or_host.put(_current_or_host)
+    patched.data_parallel_type.wrap(_without_xla)
+    patched.is_to_be_initialised.wrap(_if_in_use)
     # What PyTorch keeps of the answer is right until `xla` comes into use.
     devices.before_first_use.append(torch.get_device_module.cache_clear)
 
@@ -126,8 +127,8 @@ def _supported_elsewhere(module: Any, index: int) -> dict[str, Any]:
 _ANSWERS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "getDeviceIndex": (devices.current_index, lambda module: module.current_device()),
     "setDeviceIndex": (devices.set_current_index, lambda module, index: module.set_device(index)),
-    "exchangeDevice": (_exchange_device, lambda module, index: module._exchange_device(index)),
-    "maybeExchangeDevice": (_exchange_device, lambda module, index: module._maybe_exchange_device(index)),
+    "exchangeDevice": (_exchange_device, lambda module, index: private.exchange_device(module, index, True)),
+    "maybeExchangeDevice": (_exchange_device, lambda module, index: private.exchange_device(module, index, False)),
     "synchronizeDevice": (_synchronize, lambda module, index: module.synchronize(index)),
     "getStream": (_stream, lambda module, index: module.current_stream(index)),
     "setStream": (lambda stream: None, lambda module, stream: module.set_stream(stream)),

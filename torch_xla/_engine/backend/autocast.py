@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
-from torch.utils import _pytree as pytree
 
 from ..dispatch.forms import resolve
 from ..private import torch as private
+from ..private.torch import OpOverload, pytree, schema_of
 
 # Matrix products and convolutions: fast in the lower dtype, and they accumulate in float32 anyway.
 _LOWER = (
@@ -137,7 +136,7 @@ def _float32(op: OpOverload, args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def _unless_named(op: OpOverload, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    position = next(i for i, a in enumerate(op._schema.arguments) if a.name == "dtype")
+    position = next(i for i, a in enumerate(schema_of(op).arguments) if a.name == "dtype")
     named = kwargs.get("dtype") is not None or (len(args) > position and args[position] is not None)
     if named or not (_is_eligible(args[0]) and args[0].dtype is not torch.float32):
         return args, kwargs

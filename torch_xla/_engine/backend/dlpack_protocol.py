@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ..host import dlpack
+from ..private import patched
 from ..private import torch as private
 from ..record.storage import value_of
 
@@ -15,15 +16,11 @@ _HOST, _CUDA, _OTHER = 1, 2, 12
 
 def patch_exchange() -> None:
     """Lets tensors on `xla` be taken by every library that speaks DLPack; other devices stay as they are."""
-    torch.Tensor.__dlpack__ = _offering(torch.Tensor.__dlpack__)  # type: ignore[method-assign]
-    torch.Tensor.__dlpack_device__ = _placing(torch.Tensor.__dlpack_device__)  # type: ignore[method-assign]
-    # PyTorch's own writes down an address that an `xla` tensor does not have.
-    exporting = _exporting(torch.utils.dlpack.to_dlpack)  # type: ignore[attr-defined]
-    torch.utils.dlpack.to_dlpack = exporting  # type: ignore[attr-defined]
-    torch.to_dlpack = exporting  # type: ignore[attr-defined]
-    # PyTorch's own copies a capsule to another device, and knows no `xla` behind one.
+    patched.dlpack.wrap(_offering)
+    patched.dlpack_device.wrap(_placing)
+    patched.to_dlpack.wrap(_exporting)
     private.give_default_device(torch.asarray)
-    torch.asarray = _arranging(torch.asarray)
+    patched.asarray.wrap(_arranging)
 
 
 def _offering(original: Callable[..., Any]) -> Callable[..., Any]:

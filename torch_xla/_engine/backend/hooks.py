@@ -289,14 +289,16 @@ def _lazy_init() -> None:
     return None
 
 
+# Checkpointing asks for this before it saves the random state of a device.
+_initialized = True
+
+
 module = types.ModuleType("torch.xla", "The device module of `xla`: what `torch.cuda` is for CUDA.")
 for _name in (
     "is_available", "is_initialized", "device_count", "current_device", "set_device", "device", "synchronize",
     "manual_seed", "manual_seed_all", "get_rng_state", "set_rng_state", "initial_seed", "get_amp_supported_dtype",
     "get_device_properties", "get_device_name", "get_device_capability", "empty_cache", "Stream", "Event",
     "current_stream",
-    "default_stream", "set_stream", "stream", "_is_in_bad_fork", "_lazy_init",
+    "default_stream", "set_stream", "stream", "_is_in_bad_fork", "_lazy_init", "_initialized",
 ):  # fmt: skip
     setattr(module, _name, globals()[_name])
-# Checkpointing asks for this before it saves the random state of a device.
-module._initialized = True  # type: ignore[attr-defined]

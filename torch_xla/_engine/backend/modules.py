@@ -22,7 +22,8 @@ def keeping_parameters(original: Callable[..., Module]) -> Callable[..., Module]
     def _apply(self: Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Module:
         # The parameters of a script belong to C++, which would not see that they have moved: PyTorch gives it new ones.
         is_script = isinstance(self, torch.jit.ScriptModule)
-        parameters = [] if is_script else [p for p in self._parameters.values() if p is not None and _is_kept(p)]
+        own = () if is_script else private.parameters_of(self).values()
+        parameters = [p for p in own if p is not None and _is_kept(p)]
         if parameters and not torch.__future__.get_swap_module_params_on_conversion():
             crosses: dict[tuple[torch.device, torch.dtype], bool] = {}
             for parameter in parameters:

@@ -1,4 +1,6 @@
-"""What of PyTorch we replace on import, each with its reason. The list is whole but for `torch.compile` (`dynamo/`)."""
+"""What PyTorch does instead for `xla`, of that which belongs to no room of its own. Why is said in the list of all
+that is replaced (`private/patched.py`).
+"""
 
 import functools
 from collections.abc import Callable
@@ -9,6 +11,7 @@ import torch
 from ..dispatch.first_states import with_first_momentum
 from ..dispatch.kernels import note_default_dtype
 from ..operators.checkpointing import patch_checkpoints
+from ..private import patched
 from ..private import torch as private
 from ..record.torch_generator import generator_for
 from .autocast import set_default_dtype, with_default_dtype
@@ -21,50 +24,39 @@ around_backward: list[Callable[[bool], None]] = []
 
 
 def apply_patches() -> None:
-    """Applies every patch. Each leaves all other devices as they are."""
-    # `is_xla` is a C++ test for a device type that PyTorch gave the name before us.
-    setattr(torch.Tensor, "is_xla", property(_is_xla))  # noqa: B010
-    # Every device with a module of its own has such a method (`.cuda()`); PyTorch's generator of them refuses the
-    # name, because `is_xla` exists.
-    torch.Tensor.xla = _tensor_xla  # type: ignore[attr-defined]
-    torch.nn.Module.xla = _module_xla  # type: ignore[attr-defined]
-    # A module that moves between the host and `xla` keeps its Parameter objects: tied weights stay tied, and an
-    # optimizer made before the move keeps training them. PyTorch makes new Parameters between unlike devices.
-    torch.nn.Module._apply = keeping_parameters(torch.nn.Module._apply)  # type: ignore[method-assign]
-    # Storages of bytes, copies and pickles.
+    """Replaces what is replaced on import."""
+    patched.is_xla.put(property(_is_xla))
+    patched.tensor_xla.put(_tensor_xla)
+    patched.module_xla.put(_module_xla)
+    patched.module_apply.wrap(keeping_parameters)
     patch_storages()
-    # NumPy, JAX and others may take tensors as they are.
     patch_exchange()
     # PyTorch makes no generators for a backend in Python.
     private.wrap_generator_class(generator_for)
-    # Checkpoints save memory although the whole step is one program.
     patch_checkpoints()
-    # PyTorch's default for devices it does not know is float16; that of `xla` is documented as bfloat16.
-    torch.autocast.__init__ = with_default_dtype(torch.autocast.__init__)  # type: ignore[method-assign]
+    patched.autocast.wrap(with_default_dtype)
     set_default_dtype()
-    # PyTorch makes the result on the current ordinal instead of that of the tensor.
-    torch.Tensor.new_tensor = _on_own_device(torch.Tensor.new_tensor)  # type: ignore[method-assign]
-    # PyTorch asks the accelerator for pinned memory, and `xla` becomes the accelerator by being imported: a loader with
-    # `pin_memory=True` must work for those who never use it.
-    torch.Tensor.pin_memory = _pinning(torch.Tensor.pin_memory)  # type: ignore[method-assign]
-    torch.Tensor.is_pinned = _pinned(torch.Tensor.is_pinned)  # type: ignore[method-assign]
-    # PyTorch takes streams of its own class alone. A device of ours has one, so memory is given back in its order.
-    torch.Tensor.record_stream = _in_the_one_stream(torch.Tensor.record_stream)  # type: ignore[method-assign]
-    # PyTorch calls a Python function for each element in the memory of the host alone.
-    for name in ("apply_", "map_", "map2_"):
-        setattr(torch.Tensor, name, _on_the_host(getattr(torch.Tensor, name)))
-    # Recording is Python, and Python runs one thread at a time: PyTorch's backward thread for our device would only
-    # take turns with the caller's. Without it a step is recorded faster, and the user's line is on the stack.
-    private.wrap_backward(_in_the_callers_thread)
-    # PyTorch lists the devices that may attend by a function of the user's; the operator itself runs on every one.
-    private.wrap_devices_of_flex_attention(_any_of_ours)
-    # The first step of SGD computes its momentum in another way than all others, which would be a program of its own.
-    torch.optim.SGD._init_group = with_first_momentum(torch.optim.SGD._init_group)  # type: ignore[method-assign]
-    # Libraries give operators an implementation for "XLA", which is PyTorch's key of another backend by our name.
-    torch.library.Library.impl = _for_our_key_too(torch.library.Library.impl)  # type: ignore[method-assign]
-    # What a recorded call means may depend on the default dtype; asking for it at every call would cost more.
-    private.after_default_dtype_changes(note_default_dtype)
+    patched.new_tensor.wrap(_on_own_device)
+    patched.pin_memory.wrap(_pinning)
+    patched.is_pinned.wrap(_pinned)
+    patched.record_stream.wrap(_in_the_one_stream)
+    for patch in patched.calls_for_elements.values():
+        patch.wrap(_on_the_host)
+    patched.run_backward.wrap(_in_the_callers_thread)
+    patched.devices_of_flex_attention.wrap(_any_of_ours)
+    patched.first_momentum.wrap(with_first_momentum)
+    patched.library_impl.wrap(_for_our_key_too)
+    for patch in patched.default_dtype.values():
+        patch.wrap(_noting)
     note_default_dtype()
+
+
+def _noting(setter: Callable[[Any], None]) -> Callable[[Any], None]:
+    def set_and_note(argument: Any) -> None:
+        setter(argument)
+        note_default_dtype()
+
+    return set_and_note
 
 
 def _is_xla(tensor: torch.Tensor) -> bool:

@@ -156,4 +156,4 @@ def _takes_two(name: str, overload: str) -> bool:
 
 def _schema(name: str) -> Any:
     base, _, overload = name.partition(".")
-    return private.schema_of(base, overload)
+    return private.schema_named(base, overload)

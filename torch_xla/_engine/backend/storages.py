@@ -6,7 +6,6 @@ storage first and leaves all other devices to the method it replaces.
 
 import copy
 import functools
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -17,40 +16,41 @@ from torch import Tensor, UntypedStorage
 
 from ..client import platform
 from ..host import untyped
+from ..private import patched
+from ..private import torch as private
 
 
 def patch_storages() -> None:
-    """Replaces the methods; each entry says what it does for `xla` storages."""
+    """Replaces the methods."""
     ours: dict[str, Callable[..., Any]] = {
         "nbytes": untyped.nbytes,
         "size": untyped.nbytes,
-        "__len__": untyped.nbytes,
+        "len": untyped.nbytes,
         "data_ptr": _address,
-        "resize_": _resize,
-        "fill_": _fill,
-        "__getitem__": _get,
-        "__setitem__": _set,
-        "__iter__": _iterate,
+        "resize": _resize,
+        "fill": _fill,
+        "getitem": _get,
+        "setitem": _set,
+        "iter": _iterate,
         "tolist": _to_list,
         "new": _new_like,
         "is_shared": _is_shared,
-        "_write_file": _write_file,
-        "_set_from_file": _set_from_file,
-        "share_memory_": _share_memory,
+        "write_file": _to_file,
+        "set_from_file": _from_file,
+        "share_memory": _share_memory,
     }
+    methods = patched.storage_methods
     for name, method in ours.items():
-        setattr(UntypedStorage, name, _on_xla(getattr(UntypedStorage, name), method))
-    UntypedStorage.copy_ = _copying(UntypedStorage.copy_)  # type: ignore[method-assign]
-    UntypedStorage.__new__ = _making(UntypedStorage.__new__)  # type: ignore[method-assign, assignment]
-    Tensor.data_ptr = _addressing(Tensor.data_ptr)  # type: ignore[method-assign]
+        methods[name].wrap(functools.partial(_on_xla, method))
+    methods["copy"].wrap(_copying)
+    patched.storage_new.wrap(_making)
+    patched.data_ptr.wrap(_addressing)
     _send_to_processes()
-    # PyTorch copies and pickles tensors of a device called "xla" one by one, as if they had no storage: those that
-    # share memory would no longer, and a part of a tensor would lose its strides.
-    Tensor.__deepcopy__ = _deepcopying(Tensor.__deepcopy__)  # type: ignore[method-assign]
-    Tensor._reduce_ex_internal = _reducing(Tensor._reduce_ex_internal)  # type: ignore[method-assign]
+    patched.deepcopy.wrap(_deepcopying)
+    patched.reduce_ex.wrap(_reducing)
 
 
-def _on_xla(original: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
+def _on_xla(ours: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def method(self: UntypedStorage, *args: Any, **kwargs: Any) -> Any:
         return (ours if self.device.type == "xla" else original)(self, *args, **kwargs)
@@ -122,13 +122,13 @@ def _is_shared(self: UntypedStorage) -> bool:
     return False
 
 
-def _write_file(self: UntypedStorage, *args: Any) -> Any:
-    return untyped.host_copy(self)._write_file(*args)
+def _to_file(self: UntypedStorage, *args: Any) -> Any:
+    return private.write_storage(untyped.host_copy(self), *args)
 
 
-def _set_from_file(self: UntypedStorage, *args: Any) -> UntypedStorage:
+def _from_file(self: UntypedStorage, *args: Any) -> UntypedStorage:
     host = UntypedStorage(self.nbytes())
-    host._set_from_file(*args)
+    private.read_storage(host, *args)
     return self.copy_(host)
 
 
@@ -139,7 +139,7 @@ def _share_memory(self: UntypedStorage, *args: Any, **kwargs: Any) -> UntypedSto
 def _copying(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def copy_(self: UntypedStorage, source: Any, non_blocking: bool | None = None) -> UntypedStorage:
-        plain = source._untyped_storage if isinstance(source, torch.TypedStorage) else source
+        plain = private.untyped(source) if isinstance(source, torch.TypedStorage) else source
         if "xla" not in (self.device.type, plain.device.type):
             return original(self, source, non_blocking)  # type: ignore[no-any-return]
         untyped.copy_into(self, plain)
@@ -188,25 +188,14 @@ def _deepcopying(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _reducing(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def _reduce_ex_internal(self: Tensor, proto: Any) -> Any:
+    def reduce_ex(self: Tensor, proto: Any) -> Any:
         is_plain = self.device.type == "xla" and type(self).__torch_dispatch__ is Tensor.__torch_dispatch__
         if not is_plain or self.layout is not torch.strided:
             return original(self, proto)
         torch.utils.hooks.warn_if_has_hooks(self)
-        shown: tuple[Any, ...] = (
-            self.storage_offset(),
-            tuple(self.size()),
-            self.stride(),
-            self.requires_grad,
-            OrderedDict(),
-        )
-        metadata = torch._utils.get_tensor_metadata(self)
-        last = (metadata,) if metadata else ()
-        if self.dtype in torch.storage._new_dtypes():
-            return torch._utils._rebuild_tensor_v3, (self.untyped_storage(), *shown, self.dtype, *last)
-        return torch._utils._rebuild_tensor_v2, (self._typed_storage(), *shown, *last)
+        return private.reduced(self)
 
-    return _reduce_ex_internal
+    return reduce_ex
 
 
 def _send_to_processes() -> None:

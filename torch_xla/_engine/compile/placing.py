@@ -15,6 +15,7 @@ from ..graph.sharding import ANY, MANUAL, Placed, Sharding
 from ..lowering import manual
 from ..lowering.registry import is_separable
 from ..lowering.sharding import CONSTRAINT
+from ..private.torch import OpOverload
 from .lists import Lists, length_of_lists
 
 
@@ -91,5 +92,5 @@ def _together(operation: Operation) -> Iterator[list[int]]:
         lists = Lists.of(plan)
         for operands, outputs in zip(lists.operands, lists.outputs, strict=True):
             yield [*(operation.operands[index] for index in operands), *(first + index for index in outputs)]
-    elif isinstance(plan.op, torch._ops.OpOverload) and torch.Tag.pointwise in plan.op.tags:
+    elif isinstance(plan.op, OpOverload) and torch.Tag.pointwise in plan.op.tags:
         yield [*operation.operands, *range(first, first + len(plan.outputs))]

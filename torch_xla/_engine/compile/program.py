@@ -37,6 +37,7 @@ from ..lowering.storage import PLACES
 from ..metrics.events import Sizes
 from ..metrics.lines import OptimizersLine
 from ..private import jax as private
+from ..private.torch import OpOverload, overload_name_of
 from ..uninterrupted import uncollected
 from . import build, culprit, disk, fingerprint, function, placing, replicated, staged, stages
 from .executable_key import Key
@@ -483,7 +484,7 @@ def _known_to_change(graph: Graph, numbers: Sequence[float | int], lines: Sequen
 
 def _counts_for_each(plan: Plan) -> bool:
     """Whether a number comes for each tensor of a list: optimizers work those out anew for every step."""
-    return getattr(plan.op, "_overloadname", "") == "ScalarList"
+    return isinstance(plan.op, OpOverload) and overload_name_of(plan.op) == "ScalarList"
 
 
 def _sizes(found: Any) -> Sizes:

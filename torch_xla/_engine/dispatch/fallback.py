@@ -5,13 +5,13 @@ import warnings
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from .. import metrics
 from ..errors import NoLowering
 from ..host.transfer import to_cpu, upload_into
 from ..metrics import events
 from ..metrics.lines import text, user_line, user_lines
+from ..private.torch import pytree, schema_of
 from ..record.device import Device, device_for
 from .cpu_fallbacks import ON_THE_CPU
 from .forms import Operator
@@ -21,7 +21,7 @@ _warned: set[str] = set()
 
 def run(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Runs the call on CPU copies of its tensors and brings results and writes back."""
-    name = operator.overload._schema.name
+    name = schema_of(operator.overload).name
     start = time.perf_counter()
     if events.guarded:
         events.ask(events.Fallback(name, user_lines(events.depth), start, 0.0))

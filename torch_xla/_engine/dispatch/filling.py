@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..private.torch import address_of
 from ..record.storage import META_KEYS, as_strided, value_of, wrap
 from ..uninterrupted import run_through, stores
 from . import planning
@@ -42,7 +43,7 @@ def fill_all(outs: Sequence[Tensor], results: Sequence[Tensor], warns: bool = Tr
     resized: list[tuple[Tensor, Tensor]] = []
     for out, result in zip(outs, results, strict=True):
         storage, size, offset = out.untyped_storage(), result.shape, out.storage_offset()
-        place = storage._cdata
+        place = address_of(storage)
         if place not in storages:
             storages[place], copies[place] = storage, wrap(value_of(out)).untyped_storage()
         copy = _showing(copies[place], out)

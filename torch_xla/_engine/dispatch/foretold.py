@@ -13,10 +13,9 @@ calls, are seen there as far as the database's entries come to them.
 
 from typing import Any
 
-from torch._ops import OpOverload
-
 from ..graph.plan import Plan
 from ..lowering.registry import Rule
+from ..private.torch import OpOverload, schema_of
 from . import meta
 
 # Each element of the result comes of the elements in its place.
@@ -37,7 +36,7 @@ def is_foretold(rule: Rule, plan: Plan, inferred: meta.Inferred, writes: bool) -
     """Whether a call that `rule` lowers is planned by what its meta kernel told alone; `writes`: into an operand."""
     if not isinstance(rule.op, OpOverload) or not rule.op.name().startswith("aten::"):
         return False
-    name = rule.op._schema.name.removeprefix("aten::")
+    name = schema_of(rule.op).name.removeprefix("aten::")
     is_known = name in _ELEMENTWISE or name in _OF_DIMENSIONS and all(spec.size for spec in plan.operands)
     if not (is_known and len(inferred.structure) == 1) and not name.startswith("_foreach_"):
         return False

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 import torch
-from torch._ops import OpOverload
 
 from ..lowering.storage import PLACES
+from ..private.torch import OpOverload, overload_name_of, schema_of
 
 
 class Form(Enum):
@@ -60,12 +60,12 @@ class Operator:
 
 def form_of(op: OpOverload) -> Form:
     """The form of an overload."""
-    written = [a for a in op._schema.arguments if a.alias_info and a.alias_info.is_write]
+    written = [a for a in schema_of(op).arguments if a.alias_info and a.alias_info.is_write]
     if any(a.is_out for a in written):
         return Form.OUT
     if written or torch.Tag.inplace_view in op.tags:
         return Form.INPLACE
-    return Form.VIEW if any(r.alias_info for r in op._schema.returns) else Form.FUNCTIONAL
+    return Form.VIEW if any(r.alias_info for r in schema_of(op).returns) else Form.FUNCTIONAL
 
 
 def resolve(name: str) -> OpOverload:
@@ -81,7 +81,7 @@ def operator_of(name: str) -> Operator:
     """The operator called `name`."""
     op = resolve(name)
     form = form_of(op)
-    arguments = op._schema.arguments
+    arguments = schema_of(op).arguments
     written: list[int | str] = []
     scalars: set[int | str] = set()
     for position, argument in enumerate(arguments):
@@ -91,7 +91,7 @@ def operator_of(name: str) -> Operator:
         is_place = argument.name in PLACES.get(op, ())
         if is_place or kind in ("Tensor", "Optional[Tensor]", "number", "Optional[number]", "List[number]"):
             scalars.update((position, argument.name))
-    packet_name = op._schema.name.split("::")[1]
+    packet_name = schema_of(op).name.split("::")[1]
     index_like = packet_name.strip("_") in ("index", "index_put", "index_put_impl", "unsafe_index", "unsafe_index_put")
     functional = _functional_sibling(op, form)
     return Operator(
@@ -101,7 +101,7 @@ def operator_of(name: str) -> Operator:
         tuple(written),
         frozenset(scalars),
         index_like,
-        bool(op._schema.returns),
+        bool(schema_of(op).returns),
         form is Form.INPLACE and packet_name.startswith("_foreach_"),
         _lost_defaults(op, functional),
         form is Form.OUT and _names_dtype(functional) and not _names_dtype(op),
@@ -110,22 +110,22 @@ def operator_of(name: str) -> Operator:
 
 
 def _names_dtype(op: OpOverload | None) -> bool:
-    return op is not None and any(argument.name == "dtype" for argument in op._schema.arguments)
+    return op is not None and any(argument.name == "dtype" for argument in schema_of(op).arguments)
 
 
 def _reordered(op: OpOverload, functional: OpOverload | None) -> tuple[int, ...]:
-    ours = [a.name for a in op._schema.arguments]
-    theirs = [a.name for a in functional._schema.arguments] if functional is not None else ours
+    ours = [a.name for a in schema_of(op).arguments]
+    theirs = [a.name for a in schema_of(functional).arguments] if functional is not None else ours
     return tuple(map(ours.index, theirs)) if ours != theirs and set(ours) == set(theirs) else ()
 
 
 def _lost_defaults(op: OpOverload, functional: OpOverload | None) -> tuple[tuple[int, str, object], ...]:
     if functional is None:
         return ()
-    required = {a.name for a in functional._schema.arguments if not a.has_default_value()}
+    required = {a.name for a in schema_of(functional).arguments if not a.has_default_value()}
     return tuple(
         (position, a.name, a.default_value)
-        for position, a in enumerate(op._schema.arguments)
+        for position, a in enumerate(schema_of(op).arguments)
         if a.has_default_value() and a.name in required
     )
 
@@ -133,25 +133,25 @@ def _lost_defaults(op: OpOverload, functional: OpOverload | None) -> tuple[tuple
 def _functional_sibling(op: OpOverload, form: Form) -> OpOverload | None:
     if form is Form.FUNCTIONAL:
         return op
-    namespace, packet_name = op._schema.name.split("::")
+    namespace, packet_name = schema_of(op).name.split("::")
     operators = getattr(torch.ops, namespace)
     if form is Form.INPLACE:
-        known = _SIBLINGS.get(f"{packet_name}.{op._overloadname}")
+        known = _SIBLINGS.get(f"{packet_name}.{overload_name_of(op)}")
         if known is not None:
             return resolve(f"{namespace}::{known}")
         packet = getattr(operators, packet_name.removesuffix("_"), None)
         if packet is None:
             packet = getattr(operators, f"{packet_name.removesuffix('_')}_functional", None)
-        overload = getattr(packet, op._overloadname, None) if packet is not None else None
+        overload = getattr(packet, overload_name_of(op), None) if packet is not None else None
         return overload if overload is not None and form_of(overload) is Form.FUNCTIONAL else None
     if form is Form.OUT:
-        wanted = [(a.name, str(a.type)) for a in op._schema.arguments if not a.is_out]
+        wanted = [(a.name, str(a.type)) for a in schema_of(op).arguments if not a.is_out]
         packet = getattr(operators, packet_name)
         for overload_name in packet.overloads():
             candidate = getattr(packet, overload_name)
             if form_of(candidate) is not Form.FUNCTIONAL:
                 continue
-            theirs = [(a.name, str(a.type)) for a in candidate._schema.arguments]
+            theirs = [(a.name, str(a.type)) for a in schema_of(candidate).arguments]
             if theirs[: len(wanted)] == wanted and {name for name, _ in theirs[len(wanted) :]} <= {
                 "dtype", "layout", "device", "pin_memory", "memory_format",
             }:  # fmt: skip

@@ -16,6 +16,7 @@ from ..graph.plan import Plan
 from ..graph.spec import Spec
 from ..graph.tape import Value
 from ..private import torch as private
+from ..private.torch import schema_of
 from ..record.device import LOCK, Device, device_for, let_go
 from ..record.growth import Grown
 from ..record.lines import note_line
@@ -417,7 +418,7 @@ def out_variant(name: str) -> Kernel:
         nonlocal operator, compute
         if operator is None or compute is None:
             operator = operator_of(name)
-            names.extend(a.name for a in operator.overload._schema.arguments if a.is_out)
+            names.extend(a.name for a in schema_of(operator.overload).arguments if a.is_out)
             if operator.functional is not None:
                 compute = recorder(operator.functional.name())
         if compute is None:

@@ -7,6 +7,7 @@ import torch
 
 from ..errors import NoLowering
 from ..private import torch as private
+from ..private.torch import schema_of
 from .kernels import recorder
 
 _SPARSE = (
@@ -59,7 +60,7 @@ def _refusing(name: str, advice: str) -> Callable[..., Any]:
 
 def _refuse_for(advice: str) -> Callable[..., Any]:
     def refuse(op: Any, *_: Any, **__: Any) -> Any:
-        raise NoLowering(f"{op._schema.name}: {advice}")
+        raise NoLowering(f"{schema_of(op).name}: {advice}")
 
     return refuse
 

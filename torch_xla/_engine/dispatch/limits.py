@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..lowering.storage import PLACES
+from ..private.torch import pytree, schema_of
 from . import refusals
 from .forms import Operator
 
@@ -59,7 +59,7 @@ def limits_of(
 
     Raises what the CPU raises for a complex number.
     """
-    arguments, where = operator.overload._schema.arguments, PLACES.get(operator.overload, {})
+    arguments, where = schema_of(operator.overload).arguments, PLACES.get(operator.overload, {})
     if bounded := tuple((i, a.name) for i, a in enumerate(arguments) if where.get(a.name)):
         count = args[1][args[2]]  # of what is cut: `input_sizes`, `dim`
         return Limits(-count, count - 1, False, False, bounded)
@@ -68,7 +68,7 @@ def limits_of(
     if any(number.__class__ is complex for number in every):
         refusals.refuse_if_the_cpu_does(operator, args, kwargs)
     given = [number for number in every if number.__class__ is not complex]
-    name = operator.overload._schema.name.partition("::")[2].strip("_")
+    name = schema_of(operator.overload).name.partition("::")[2].strip("_")
     if not given or name in _COMPARISONS:
         return None
     given_places = tuple(place for place in places if _numbers((place,), args, kwargs))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from ..private.torch import address_of
 from .forms import Operator
 
 # The memory of an element: its storage, the first byte, and the one behind the last.
@@ -67,7 +68,7 @@ def _extent(tensor: Tensor) -> _Extent:
     last = sum((int(size) - 1) * int(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     start = int(tensor.storage_offset())
     return (
-        tensor.untyped_storage()._cdata,
+        address_of(tensor.untyped_storage()),
         start * width,
         (start + last + 1) * width if tensor.numel() else start * width,
     )

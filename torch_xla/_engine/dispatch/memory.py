@@ -93,7 +93,7 @@ def new_empty_strided(self: Tensor, size: list[int], stride: list[int], **option
 def is_set_to(self: Tensor, tensor: Tensor) -> bool:
     """`Tensor.is_set_to`: whether both show the same storage in the same way."""
     return (
-        self.untyped_storage()._cdata == tensor.untyped_storage()._cdata
+        self.untyped_storage() is tensor.untyped_storage()
         and self.storage_offset() == tensor.storage_offset()
         and self.shape == tensor.shape
         and self.stride() == tensor.stride()
@@ -229,7 +229,7 @@ def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
 
 
 def _shows_the_same(self: Tensor, src: Tensor) -> bool:
-    return self.untyped_storage()._cdata == src.untyped_storage()._cdata and view_of(self) is view_of(src)
+    return self.untyped_storage() is src.untyped_storage() and view_of(self) is view_of(src)
 
 
 _has_warned = False

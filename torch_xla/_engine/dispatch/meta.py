@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..graph.spec import Spec, contiguous_stride, spec_of
 from ..private import torch as private
+from ..private.torch import pytree, schema_of
 from ..view.geometry import Geometry
 from . import meta_kernels
 from .forms import Form, Operator
@@ -59,7 +59,7 @@ def infer(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
             return torch.device("meta")
         return None if isinstance(leaf, torch.Generator) else leaf
 
-    of_the_cpu = operator.overload._schema.name not in meta_kernels.LIKE_CUDA
+    of_the_cpu = schema_of(operator.overload).name not in meta_kernels.LIKE_CUDA
     with private.without_modes(), torch.no_grad(), private.meta_kernels_for_the_cpu(of_the_cpu):
         meta_args, meta_kwargs = pytree.tree_map(convert, (args, kwargs))
         kernel = meta_kernels.KERNELS.get(operator.name, operator.overload)
@@ -79,7 +79,7 @@ def infer(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         outputs, structure = _describe(result, exact=True)
         return Inferred(outputs, structure if len(structure) > 1 or structure[0] != -1 else (-1,), True)
     nested = isinstance(result, (tuple, list))
-    if nested and str(operator.overload._schema.returns[0].type).startswith("List"):
+    if nested and str(schema_of(operator.overload).returns[0].type).startswith("List"):
         outputs, _ = _describe(tuple(result), exact=False)
         return Inferred(outputs, (len(result),), True)
     results = result if nested else (result,)

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from ..metrics.lines import user_line
 from ..private import torch as private
+from ..private.torch import pytree
 from .tensor_iterator import stride_of_indexed
 
 aten = torch.ops.aten

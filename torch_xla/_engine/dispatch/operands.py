@@ -3,8 +3,8 @@
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from ..private.torch import pytree
 from ..record.device import Device, device_for
 from ..record.storage import value_of
 from . import refusals

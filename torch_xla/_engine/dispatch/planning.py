@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import torch
-from torch.utils import _pytree as pytree
 
 from .. import dtypes
 from ..client import platform
@@ -16,6 +15,7 @@ from ..lowering import decompositions, promotion
 from ..lowering.call import apply_rule, flatten
 from ..lowering.registry import Promotion, Rule, rule_of
 from ..private import jax as private
+from ..private.torch import pytree, schema_of
 from ..uninterrupted import uncollected
 from . import limits as number_limits
 from . import meta, refusals
@@ -116,7 +116,7 @@ def plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any],
 
 @uncollected  # PyTorch's modes are on, also for what a finalizer calls
 def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Entry:
-    if call[2] and operator.overload._schema.name in _SIZED_BY_NUMBERS:
+    if call[2] and schema_of(operator.overload).name in _SIZED_BY_NUMBERS:
         return Entry(None, variants={})
     rule = rule_of(operator.functional) if operator.functional is not None else None
     inferred: meta.Inferred | None = None
@@ -187,11 +187,11 @@ def _written_operands(operator: Operator, args: tuple[Any, ...], kwargs: dict[st
 
 def _is_doubtful(rule: Rule, operator: Operator, plan: Plan, shapes: Any) -> bool:
     """Whether PyTorch may refuse dtypes that its meta kernels let pass. `shapes` is what a trial of the rule gave."""
-    if operator.overload._schema.name.startswith("aten::_foreach_"):
+    if schema_of(operator.overload).name.startswith("aten::_foreach_"):
         truths = any(isinstance(leaf, bool) for leaf in pytree.tree_leaves(plan.arguments))
         return truths or any(not (s.dtype.is_floating_point or s.dtype.is_complex) for s in plan.operands)
     if rule.promotion is Promotion.NONE:
-        name = operator.overload._schema.name.partition("::")[2].rstrip("_")
+        name = schema_of(operator.overload).name.partition("::")[2].rstrip("_")
         if "backward" in name:
             return False  # autograd calls it, and what the forward kernel kept has the dtypes of this device
         if name in ("complex", "polar"):
@@ -213,7 +213,7 @@ def _refuse_dtypes(rule: Rule, operator: Operator, plan: Plan, args: tuple[Any, 
     Beside indices or masks of the usual dtypes nothing is asked: the zeros that the CPU is asked with may mean
     something else as such.
     """
-    name = operator.overload._schema.name
+    name = schema_of(operator.overload).name
     found = tuple(spec.dtype for spec in plan.operands)
     given = [
         kwargs.get(w) if isinstance(w, str) else args[w] for w in operator.scalars if w in kwargs or _is_in(w, args)
@@ -245,7 +245,7 @@ def _refuse_dtypes(rule: Rule, operator: Operator, plan: Plan, args: tuple[Any, 
 def _has_usual_places(operator: Operator, plan: Plan) -> bool:
     """Whether what says where elements are has one of the dtypes that every operator takes for it."""
     args, kwargs = plan.arguments
-    named = {**dict(zip([a.name for a in operator.overload._schema.arguments], args, strict=False)), **kwargs}
+    named = {**dict(zip([a.name for a in schema_of(operator.overload).arguments], args, strict=False)), **kwargs}
     places = [(named.get(name), usual) for name, usual in _PLACES.items()]
     return all(plan.operands[place.index].dtype in usual for place, usual in places if isinstance(place, Operand))
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from ..private import torch as private
+from ..private.torch import address_of, overload_name_of, pytree, schema_of
 from ..record.storage import value_of
 from ..view import Geometry, InternalOverlap, Overlap, has_internal_overlap, overlap_between
 from .forms import Operator
@@ -62,7 +62,7 @@ def written_tensors(operator: Operator, args: tuple[Any, ...], kwargs: dict[str,
 
 def places_elements(operator: Operator) -> bool:
     """Whether it writes elements to other places than it reads them from."""
-    return operator.overload._schema.name.partition("::")[2] in _PLACE_ELEMENTS
+    return schema_of(operator.overload).name.partition("::")[2] in _PLACE_ELEMENTS
 
 
 def refuse_overlapping_target(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -70,14 +70,14 @@ def refuse_overlapping_target(operator: Operator, args: tuple[Any, ...], kwargs:
     for tensor in written_tensors(operator, args, kwargs):
         if has_internal_overlap(_geometry(tensor)) is not InternalOverlap.YES:
             continue
-        name = operator.overload._schema.name.partition("::")[2]
+        name = schema_of(operator.overload).name.partition("::")[2]
         if name in _DEPRECATED_ON_EXPANDED:
             warnings.warn(
                 f"Use of {_DEPRECATED_ON_EXPANDED[name]} on expanded tensors is deprecated. Please clone() the tensor "
                 "before performing this operation.",
                 stacklevel=4,
             )
-        elif name not in _WRITES_ONE_NUMBER or operator.overload._overloadname == "Tensor":
+        elif name not in _WRITES_ONE_NUMBER or overload_name_of(operator.overload) == "Tensor":
             raise RuntimeError(_OVERLAPPING_TARGET)
 
 
@@ -85,7 +85,7 @@ def refuse_partial_overlap(
     operator: Operator, written: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
     """Raises as PyTorch does if an operand shares some, but not all, of its memory with a written tensor."""
-    reads_elsewhere = operator.overload._schema.name.partition("::")[2] in _READ_ELSEWHERE
+    reads_elsewhere = schema_of(operator.overload).name.partition("::")[2] in _READ_ELSEWHERE
     if reads_elsewhere or places_elements(operator):
         operands = pytree.tree_leaves(args if reads_elsewhere else (args[1:], kwargs))
         others = [o for o in operands if isinstance(o, Tensor)]
@@ -112,7 +112,7 @@ def refuse_partial_overlap_of_lists(args: tuple[Any, ...]) -> None:
     for others in args[1:]:
         for target, operand in zip(args[0], others, strict=False) if isinstance(others, (list, tuple)) else ():
             shares = isinstance(operand, Tensor) and operand is not target
-            if shares and operand.untyped_storage()._cdata == target.untyped_storage()._cdata:
+            if shares and operand.untyped_storage() is target.untyped_storage():
                 if _overlap(target, operand) is Overlap.PARTIAL:
                     raise RuntimeError(_OVERLAPPING_OPERAND)
 
@@ -146,7 +146,7 @@ def _overlap(a: Tensor, b: Tensor) -> Overlap:
 
 def _overlap_in_storage(a: Tensor, b: Tensor) -> Overlap | None:
     """How two tensors overlap; `None` if they lie in different storages."""
-    return _overlap(a, b) if a.untyped_storage()._cdata == b.untyped_storage()._cdata else None
+    return _overlap(a, b) if a.untyped_storage() is b.untyped_storage() else None
 
 
 def _in_bytes(tensor: Tensor) -> Geometry:
@@ -213,7 +213,7 @@ class _Twins:
     def _like(self, tensor: Tensor) -> Tensor:
         value = value_of(tensor)
         spec = value.spec
-        key = tensor.untyped_storage()._cdata
+        key = address_of(tensor.untyped_storage())
         storage = self._storages.get(key)
         if storage is None:
             size = spec.numel * spec.dtype.itemsize

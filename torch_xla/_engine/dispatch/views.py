@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from ..graph.spec import Spec
+from ..private.torch import redispatch_of
 from ..record.storage import META_KEYS, point_at, shows_all, value_of, wrap
 from ..view.geometry import Geometry
 from .forms import resolve
@@ -23,7 +24,7 @@ NAMES = (
 
 def view_kernel(name: str) -> Any:
     """A kernel that makes the view by PyTorch's Meta kernel."""
-    redispatch = resolve(name)._handle.redispatch_boxed
+    redispatch = redispatch_of(resolve(name))
 
     def kernel(*args: Any, **kwargs: Any) -> torch.Tensor:
         result: torch.Tensor = redispatch(META_KEYS, *args, **kwargs)
@@ -32,8 +33,8 @@ def view_kernel(name: str) -> Any:
     return kernel
 
 
-_neg_view = torch.ops.aten._neg_view.default._handle.redispatch_boxed
-_as_strided = torch.ops.aten.as_strided.default._handle.redispatch_boxed
+_neg_view = redispatch_of(torch.ops.aten._neg_view.default)
+_as_strided = redispatch_of(torch.ops.aten.as_strided.default)
 
 
 def as_strided(

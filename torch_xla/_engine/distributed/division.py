@@ -7,12 +7,15 @@ import torch
 from torch import nn
 
 from ..client import processes
+from ..private.torch import parameters_of
 from .replicas import AVERAGED
 from .shards import Layout
 from .units import Handle, Piece
 
 # Left on a parameter that was divided: who finds it in another place of the model as well must be told.
 _DIVIDED = "_torch_xla_is_divided"
+# And as PyTorch/XLA 2 marks a part of one.
+_SHARD = "_is_sharded"
 
 
 def divide(
@@ -51,8 +54,8 @@ def _parameters_of(module: nn.Module) -> Iterator[tuple[nn.Parameter, _Where]]:
     places: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
     names: dict[nn.Parameter, list[str]] = {}
     for prefix, each in module.named_modules():
-        for name, parameter in each._parameters.items():
-            if parameter is not None and not getattr(parameter, "_is_sharded", False):
+        for name, parameter in parameters_of(each).items():
+            if parameter is not None and not getattr(parameter, _SHARD, False):
                 places.setdefault(parameter, []).append((each, name))
                 names.setdefault(parameter, []).append(f"{prefix}.{name}" if prefix else name)
     for parameter, where in places.items():
@@ -66,7 +69,7 @@ def _shard_of(data: torch.Tensor, layout: Layout, place: int, device: torch.devi
             "param_init_fn, or modules with reset_parameters()"
         )
     shard = nn.Parameter(layout.shard(data, place).to(device), requires_grad=trained)
-    shard._is_sharded = True  # type: ignore[attr-defined]
+    setattr(shard, _SHARD, True)
     if layout.count == processes.replica_count():
         setattr(shard, AVERAGED, True)
     return shard
@@ -83,7 +86,7 @@ def _one(
     layout = layout_of(parameter.shape)
     shard = _shard_of(parameter.data, layout, place, device, parameter.requires_grad)
     for module, name in places:
-        module._parameters[name] = shard
+        parameters_of(module)[name] = shard
     return Handle(shard, layout, (Piece(places, names, parameter.shape, 0),))
 
 
@@ -105,7 +108,7 @@ def _flat(
             pieces.append(Piece(places, names, parameter.shape, offset))
             offset += parameter.numel()
             for module, name in places:
-                del module._parameters[name]
+                del parameters_of(module)[name]
         layout = layout_of(flat.shape)
         shard = _shard_of(flat, layout, place, device, trained)
         owner.register_parameter(f"flat_param_{index}", shard)

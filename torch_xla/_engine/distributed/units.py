@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..private import patched
 from ..private import torch as private
 from ..record.barrier import delayed
 from . import shards
@@ -194,8 +195,7 @@ class Unit:
                 for module, name in piece.places:
                     module.__dict__.pop(name, None)
                     if isinstance(module, nn.RNNBase):
-                        # It keeps a list of its weights besides.
-                        module._flat_weights = [getattr(module, each, None) for each in module._flat_weights_names]
+                        private.renew_list_of_weights(module)
 
     def _queue(self) -> None:
         if not self._is_queued:
@@ -234,7 +234,7 @@ def _by_groups(
 @functools.cache
 def _tell_norms_of_parts() -> None:
     """Lets PyTorch's norm of gradients, and so its `clip_grad_norm_`, be that of all parts of a gradient."""
-    private.wrap_total_norm(_of_all_parts)
+    patched.total_norm.wrap(_of_all_parts)
 
 
 def _of_all_parts(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule
 
 from .. import config, metrics
@@ -16,7 +15,15 @@ from ..graph.tape import Value
 from ..lowering import decompositions
 from ..modes import eager, region
 from ..private import torch as private
-from ..private.dynamo import aot_autograd, aot_module_simplified, guard_distributed, never_trace, register_backend
+from ..private.dynamo import (
+    aot_autograd,
+    aot_module_simplified,
+    guard_distributed,
+    never_trace,
+    register_backend,
+    takes_a_list,
+)
+from ..private.torch import HigherOrderOperator, OpOverload
 from ..record.device import Device
 from ..record.storage import hold, wrap
 from ..record.sync import sync_device
@@ -77,8 +84,7 @@ def _boxed(compiled: Callable[..., Any]) -> Callable[..., Any]:
         arguments.clear()
         return compiled(taken)
 
-    boxed._boxed_call = True  # type: ignore[attr-defined]
-    return boxed
+    return takes_a_list(boxed)
 
 
 def _by_operator(module: GraphModule) -> Callable[[list[Any]], Any]:
@@ -147,7 +153,7 @@ class CompiledGraph:
 def _is_of_operators(module: GraphModule) -> bool:
     """Whether a graph is one of aten operators already, and not of PyTorch's functions and modules."""
     return all(
-        isinstance(node.target, torch._ops.OpOverload) or getattr(node.target, "__module__", "") in _OF_PYTHON
+        isinstance(node.target, OpOverload) or getattr(node.target, "__module__", "") in _OF_PYTHON
         for node in module.graph.nodes
         if node.op not in ("placeholder", "get_attr", "output")
     )

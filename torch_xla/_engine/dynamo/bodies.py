@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule
-from torch.utils import _pytree as pytree
 
 from ..lowering import decompositions
 from ..private.dynamo import aot_export_joint_simple, described
+from ..private.torch import pytree
 from .backend import compile_whole
 from .nesting import by_itself
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule
-from torch.utils import _pytree as pytree
 
 from ..private import torch as private
+from ..private.torch import pytree
 from . import nesting
 from .bodies import pure_graph
 from .captures import Stage, with_captured

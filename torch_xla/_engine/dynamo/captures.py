@@ -4,12 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..metrics import lines
-from ..private.dynamo import READS_ON_THE_HOST, FakeTensor, FakeTensorMode, ShapeEnv, innermost
+from ..private.dynamo import READS_ON_THE_HOST, FakeTensor, FakeTensorMode, ShapeEnv, TorchDispatchMode, innermost
+from ..private.torch import HigherOrderOperator, address_of, pytree, schema_of
 from .nesting import Substitution, by_itself
 
 
@@ -46,7 +44,7 @@ class Stage:
 
     def is_written(self, described: torch.Tensor) -> bool:
         """Whether a function wrote to the memory of this tensor."""
-        return described.untyped_storage()._cdata in self._writes.storages
+        return address_of(described.untyped_storage()) in self._writes.storages
 
     @property
     def captured(self) -> list[torch.Tensor]:
@@ -81,12 +79,12 @@ class _Writes(TorchDispatchMode):
         kwargs = kwargs or {}
         if isinstance(func, HigherOrderOperator):
             return func(*args, **kwargs)  # a loop or branch, which writes to nothing
-        if func._schema.is_mutable:
-            for place, argument in enumerate(func._schema.arguments):
+        if schema_of(func).is_mutable:
+            for place, argument in enumerate(schema_of(func).arguments):
                 value = kwargs.get(argument.name, args[place] if place < len(args) else None)
                 if argument.alias_info is not None and argument.alias_info.is_write:
                     tensors = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-                    self.storages.update(tensor.untyped_storage()._cdata for tensor in tensors)
+                    self.storages.update(address_of(tensor.untyped_storage()) for tensor in tensors)
         elif func.namespace == "aten":
             # Of what is composed of others, such as a batch norm, only the pieces say what they write to.
             with self:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from .. import metrics
 from ..private import torch as private
+from ..private.torch import pytree
 from .bodies import traced_call
 from .split import Unsplittable
 

@@ -5,9 +5,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from ..lowering import fx
+from ..private import patched
 from ..private import torch as private
 
 # PyTorch registers the first two itself; its versions look for a bridge and know neither donation nor one graph a step.
@@ -17,7 +16,7 @@ NAMES = ("openxla", "openxla_eval", "torchxla_trace_once", "aot_torchxla_trace_o
 
 def install() -> None:
     """Replaces `torch.compile` by itself, with a first call that prepares Dynamo; takes over loops and branches."""
-    torch.compile = _registering(torch.compile)
+    patched.compile.wrap(_registering)
     for operator in fx.higher_order:
         private.kernel_of_higher_order(operator, functools.partial(_run_higher_order, operator))
 

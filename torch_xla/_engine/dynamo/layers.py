@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch.func import functional_call
-from torch.utils import _pytree as pytree
 
 from ..private import torch as private
+from ..private.torch import pytree
 from .bodies import pure_graph
 from .captures import Stage
 from .nesting import is_traced

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from ..private.torch import pytree
 from . import branches as branches
 from .bodies import pure_graph
 from .captures import Stage, with_captured

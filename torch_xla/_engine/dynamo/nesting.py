@@ -6,13 +6,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from ..lowering.control_flow.loops import graph_scan, graph_while
 from ..private import dynamo as private
+from ..private.torch import HigherOrderOperator, pytree
 from ..private.torch import is_traced as is_traced
 from .backend import compile_whole
 

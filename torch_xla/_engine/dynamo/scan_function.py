@@ -5,10 +5,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..private.dynamo import TorchDispatchMode
+from ..private.torch import HigherOrderOperator, pytree, schema_of
 from ..record.device import device_for
 from .differentiation import Differentiated, Roles, without_gradients
 from .nesting import Whole, is_traced
@@ -186,7 +185,7 @@ class _Draws(TorchDispatchMode):
             result = func(*args, **kwargs)
             self._drawn += [each.clone() for each in pytree.tree_leaves(result)]
             return result
-        if func._schema.is_mutable:
+        if schema_of(func).is_mutable:
             return args[0].copy_(self._drawn.pop(0))
-        given = [self._drawn.pop(0) for _ in func._schema.returns]
+        given = [self._drawn.pop(0) for _ in schema_of(func).returns]
         return given[0] if len(given) == 1 else tuple(given)

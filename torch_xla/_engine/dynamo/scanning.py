@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..private.dynamo import default_partition as default_partition
+from ..private.torch import pytree
 from . import branches as branches
 from .bodies import pure_graph
 from .captures import Stage, with_captured

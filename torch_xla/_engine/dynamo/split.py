@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
-from torch.utils import _pytree as pytree
 
 from ..lowering import fx
+from ..private.torch import HigherOrderOperator, OpOverload, pytree, schema_of
 
 aten = torch.ops.aten
 
@@ -73,9 +72,9 @@ def _sort(node: Node, parts: Parts, on_device: set[Node], late: set[Node]) -> No
             raise Unsplittable("an argument is given a value that was on the host")
         parts.writes.append((operands[0], operands[1]))
         return
-    if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
+    if isinstance(node.target, OpOverload) and schema_of(node.target).is_mutable:
         raise Unsplittable(f"{node.target} writes to its arguments")
-    if isinstance(node.target, torch._ops.HigherOrderOperator) and not (_is_a_check(node) or _is_lowered(node)):
+    if isinstance(node.target, HigherOrderOperator) and not (_is_a_check(node) or _is_lowered(node)):
         raise Unsplittable(f"{node.target} is no operator of aten")
     devices = _devices(node)
     is_transfer = "xla" not in devices or any("cpu" in _devices(each) and _rank(each) for each in operands)
@@ -107,7 +106,7 @@ def _is_a_check(node: Node) -> bool:
     if node.target is not torch.ops.higher_order.with_effects:
         return False
     called = node.args[1]
-    return isinstance(called, OpOverload) and not called._schema.returns and not called._schema.is_mutable
+    return isinstance(called, OpOverload) and not schema_of(called).returns and not schema_of(called).is_mutable
 
 
 def _is_lowered(node: Node) -> bool:

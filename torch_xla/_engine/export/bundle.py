@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 from jax.export import Exported
-from torch.utils import _pytree as pytree
 
+from ..private.torch import pytree
 from . import alone, modules
 
 

@@ -8,10 +8,10 @@ import jax
 import numpy as np
 import torch
 from jax.export import Exported
-from torch.utils import _pytree as pytree
 
 from ..client import buffers
 from ..interop import arrays, functions
+from ..private.torch import pytree
 from . import modules
 from .bundle import StableHLOFunc, StableHLOModelBundle, VariableType, arguments_of
 

@@ -12,12 +12,12 @@ from jax.export import Exported
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 from torch.fx import GraphModule, Node
-from torch.utils import _pytree as pytree
 
 from .. import dtypes, precision
 from ..client import platform
 from ..lowering import decompositions, fx
 from ..lowering.views import read_view
+from ..private.torch import pytree
 from ..uninterrupted import uncollected
 from ..view.geometry import Geometry
 from . import modules

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .. import dtypes
+from ..private.torch import schema_if_any
 from ..view.geometry import Geometry
 from .graph import Graph, Operation
 from .plan import Number, Operand
@@ -108,7 +109,7 @@ def name_of(operation: Operation) -> str:
     """The operator without its overload, `aten::sum`."""
     op = operation.plan.op
     # The rule of a decomposed operator belongs to a pair: the operator, and a number of its own.
-    schema = getattr(op[0] if isinstance(op, tuple) else op, "_schema", None)
+    schema = schema_if_any(op[0] if isinstance(op, tuple) else op)
     return str(op) if schema is None else str(schema.name)
 
 
@@ -142,7 +143,7 @@ def _attributes(operation: Operation, numbers: Sequence[Any]) -> Iterator[str]:
     plan = operation.plan
     own = numbers[operation.first_number : operation.first_number + len(plan.numbers)] or plan.numbers
     args, kwargs = plan.arguments
-    schema = getattr(plan.op, "_schema", None)
+    schema = schema_if_any(plan.op)
     if schema is None:
         yield from _view_attributes(args, own)
     else:

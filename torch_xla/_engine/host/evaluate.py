@@ -8,6 +8,7 @@ import torch
 
 from ..compile import cache
 from ..metrics.events import Cause
+from ..private.torch import address_of
 from ..pytree.nested import replaced
 from ..record import pending, sync
 from ..record.storage import value_of
@@ -67,7 +68,7 @@ def identity(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 def storage_id(tensor: torch.Tensor) -> int:
     """A number that all tensors on one storage have in common, and no other living tensor has."""
-    number: int = tensor.untyped_storage()._cdata
+    number: int = address_of(tensor.untyped_storage())
     return number
 
 

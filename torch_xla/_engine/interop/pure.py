@@ -6,13 +6,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..dynamo.backend import compile_graph
 from ..graph.plan import kinds_of
 from ..lowering import decompositions
 from ..private.dynamo import aot_function
-from ..private.torch import is_traced
+from ..private.torch import is_traced, pytree
 from ..record.device import current_index, device_at
 
 _record_graph = functools.partial(compile_graph, kind="forward")

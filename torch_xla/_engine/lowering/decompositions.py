@@ -7,14 +7,18 @@ from typing import Any
 
 import jax
 import torch
-from torch._decomp import core_aten_decompositions, get_decompositions
-from torch._ops import OpOverload
 from torch.func import functionalize
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils import _pytree as pytree
 
 from ..private import torch as private
+from ..private.torch import (
+    DynamicOutputShapeException,
+    OpOverload,
+    core_aten_decompositions,
+    get_decompositions,
+    pytree,
+)
 from . import fx
 from .registry import Promotion, Rule, add_rule, rule_of
 
@@ -114,5 +118,5 @@ def _trace(
             return make_fx(
                 functionalize(call, remove="mutations_and_views"), decomposition_table=table(), tracing_mode="fake"
             )(*examples)
-        except (NotImplementedError, torch._subclasses.fake_tensor.DynamicOutputShapeException):
+        except (NotImplementedError, DynamicOutputShapeException):
             return None

@@ -10,12 +10,11 @@ from typing import Any
 
 import jax
 import torch
-from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import GraphModule, Node
-from torch.utils import _pytree as pytree
 
 from .. import dtypes
 from ..private import jax as private
+from ..private.torch import HigherOrderOperator, OpOverload, overload_name_of, pytree, schema_of
 from . import promotion
 from .call import cast
 from .opmath import rounded_to_halves
@@ -61,12 +60,12 @@ EMPTY: dict[Any, Callable[..., Any]] = {
 def rule_for(op: OpOverload) -> Rule | None:
     """The rule of an operator in a graph: its own, or that of the copy if it is a view."""
     rule = rule_of(op)
-    if rule is not None or not any(each.alias_info for each in op._schema.returns):
+    if rule is not None or not any(each.alias_info for each in schema_of(op).returns):
         return rule
-    namespace, _, name = op._schema.name.partition("::")
+    namespace, _, name = schema_of(op).name.partition("::")
     copies = getattr(getattr(torch.ops, namespace), f"{name}_copy", None)
     # Strides say which elements `as_strided` shows; an array has none.
-    copy = None if op is aten.as_strided.default else getattr(copies, op._overloadname, None)
+    copy = None if op is aten.as_strided.default else getattr(copies, overload_name_of(op), None)
     return rule_of(copy) if isinstance(copy, OpOverload) else None
 
 
@@ -147,7 +146,7 @@ def interpret(module: GraphModule, arrays: Sequence[Any], keys: Iterable[jax.Arr
             if rule is not None and rule.random:
                 kwargs = {**kwargs, "key": next(unused)}
             line = line_of(node)
-            with private.located(line, (node.target._schema.name,) if line is not None else ()):
+            with private.located(line, (schema_of(node.target).name,) if line is not None else ()):
                 values[node] = _call(node, args, kwargs)
             if watch is not None:
                 watch(node, (args, kwargs), values[node])

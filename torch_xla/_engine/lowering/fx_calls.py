@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
 from .. import dtypes
 from ..graph.graph import Graph, Operation
 from ..graph.plan import Operand, Plan, interned
 from ..graph.spec import Spec, contiguous_stride, spec_of
+from ..private.torch import OpOverload
 from . import fx, promotion
 from .registry import Promotion, Rule
 

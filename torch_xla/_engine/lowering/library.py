@@ -7,9 +7,8 @@ from typing import Any
 import jax
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
-from torch.utils import _pytree as pytree
 
+from ..private.torch import OpOverload, pytree, schema_of
 from .registry import lowers, rule_of
 
 # Held as long as the process lives: dropping it would take the operators back.
@@ -31,7 +30,7 @@ def define(schema: str, like: Callable[..., Any]) -> OpOverload:
 
 def differentiate(op: OpOverload, backward: Callable[..., Any]) -> None:
     """Has `backward(inputs, *grads)` tell the gradients of `op`: both by the names of its arguments."""
-    names = [argument.name for argument in op._schema.arguments]
+    names = [argument.name for argument in schema_of(op).arguments]
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         tensors = [each if isinstance(each, Tensor) else None for each in inputs]
@@ -59,7 +58,7 @@ def _on_cpu(op: OpOverload, args: Any, kwargs: Any) -> Any:
             else leaf
         )
 
-    filled = {argument.name: argument.default_value for argument in op._schema.arguments[len(args) :]}
+    filled = {argument.name: argument.default_value for argument in schema_of(op).arguments[len(args) :]}
     filled.update(kwargs)
     with jax.enable_x64(True):
         args, filled = pytree.tree_map(array_of, (args, filled))

@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
-from torch._ops import OpOverload
-
 from ..graph.interned import drop_rules, look_through
 from ..graph.plan import Plan
 from ..private import jax as private
+from ..private.torch import OpOverload
 
 
 class Promotion(Enum):

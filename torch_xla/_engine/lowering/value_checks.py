@@ -20,6 +20,7 @@ from .. import dtypes
 from ..graph.effect import CHECK
 from ..graph.plan import Plan
 from ..graph.spec import spec_of
+from ..private.torch import schema_of
 from .call import arguments_of
 from .dims import one_dim
 from .registry import Promotion, Rule, add_rule, lowers
@@ -113,7 +114,7 @@ def complaint(plan: Plan, report: np.ndarray, line: str | None) -> Exception | N
     floats = jnp.issubdtype(finding.values.dtype, jnp.floating)
     value = f"{np.int32(bits).view(np.float32).item():g}" if floats else str(bits)
     place = f"[{', '.join(map(str, index[: len(finding.bad.shape)]))}]"
-    name = check.op._schema.name.partition("::")[2]
+    name = schema_of(check.op).name.partition("::")[2]
     where = f" at {line}" if line is not None else ""
     return check.raises(f"{name}{where}: `{finding.argument}` {finding.must}. It is {value} at {place}.")
 

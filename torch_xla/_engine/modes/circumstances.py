@@ -4,7 +4,6 @@ import threading
 from typing import Any
 
 import torch
-from torch.utils._device import DeviceContext
 
 from .. import lowering_settings
 from ..dispatch import value_checks
@@ -26,7 +25,7 @@ def circumstances(device: Device) -> tuple[Any, ...]:
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
         torch.is_anomaly_enabled(),
-        torch.autograd.forward_ad._current_level,
+        private.level_of_tangents(),
         private.modes_of_calls(),
         hooks_of_nodes(),
         lowering_settings.now(),
@@ -41,7 +40,7 @@ def hindrance() -> str:
     if torch.is_anomaly_enabled():
         return "autograd looks for anomalies"
     for mode in private.modes_of_calls():
-        if type(mode) is not DeviceContext:
+        if type(mode) is not private.DeviceContext:
             name = "hooks of saved tensors" if isinstance(mode, tuple) else f"`{type(mode).__qualname__}`"
             return f"{name} may do something at every operation"
     return ""

@@ -10,6 +10,7 @@ import torch
 from ..graph.spec import Spec
 from ..graph.tape import Value
 from ..private import torch as private
+from ..private.torch import address_of
 from ..record.device import Device
 from ..record.storage import META_KEYS, as_strided, wrap
 from .recording import GRADIENT, Facts, Place
@@ -34,7 +35,7 @@ def _of_one(as_gradient: bool) -> tuple[int, int, int]:
     gradients[0].untyped_storage()  # is an object of its own from now on
     if as_gradient:
         parameter.grad = gradients[0]
-    address = gradients[0].untyped_storage()._cdata
+    address = address_of(gradients[0].untyped_storage())
     return _counts(gradients)[0], _uses(gradients[0]), private.storage_use_count(address)
 
 
@@ -151,7 +152,7 @@ class Gradients:
                     gradient = as_strided(META_KEYS, gradient, *geometry)
                 storage = gradient.untyped_storage()
                 self._ours[number] = gradient
-                self._addresses[number] = storage._cdata
+                self._addresses[number] = address_of(storage)
                 storages[place - arguments] = storage
 
     def left(self) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:

@@ -239,7 +239,7 @@ def call_is_known(called: Any) -> bool:
         return name in _TORCH_CALLS
     if isinstance(owner, np.ndarray):
         return name in _ARRAY_METHODS
-    if owner is torch._C._VariableFunctions or getattr(owner, "__module__", "") == "torch._C._VariableFunctions":
+    if owner is private.FUNCTIONS or getattr(owner, "__module__", "") == "torch._C._VariableFunctions":
         return name in _operators() or name in _TORCH_CALLS
     if isinstance(owner, (types.MethodWrapperType, contextvars.ContextVar)) or is_plain(owner):
         return True

@@ -23,8 +23,6 @@ _code = attrgetter("__code__")
 _defaults = attrgetter("__defaults__")
 _kwdefaults = attrgetter("__kwdefaults__")
 _dict_of = attrgetter("__dict__")
-_hooks = attrgetter("_backward_hooks")
-_hooks_after = attrgetter("_post_accumulate_grad_hooks")
 
 
 class _Missing:
@@ -103,7 +101,7 @@ class Container:
             case Kind.OBJECT:
                 return [type(held), getattr(held, "__dict__", None)]
             case Kind.HOOKS:
-                return [_hooks(held), _hooks_after(held)]
+                return [private.hooks_of(held), private.hooks_after_accumulation_of(held)]
             case Kind.GEOMETRY:
                 return [held.untyped_storage(), (held.shape, held.stride(), held.storage_offset(), held.requires_grad)]
 
@@ -198,8 +196,8 @@ class Reached:
             (_kwdefaults, functions),
             (type, objects),
             (_dict_of, self._with_dict),
-            (_hooks, hooked),
-            (_hooks_after, hooked),
+            (private.hooks_of, hooked),
+            (private.hooks_after_accumulation_of, hooked),
             (
                 cell_contents if any(each.expected[0] is MISSING for each in by_kind[Kind.CELL]) else _cell_contents,
                 self._cells,

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
 from ..graph.spec import Spec
 from ..graph.tape import Tape
 from ..metrics import lines
+from ..private.torch import pytree, version_of
 from ..record import marks
 from ..record.device import Device
 from ..record.generator import Generator
@@ -218,7 +218,7 @@ class _Before:
         steps = [Step(each, argument=index) for index, each in enumerate(call.tensors)]
         steps += [Step(each) for each in reached.tensors]
         steps += [Step(each, leaf=index) for index, each in enumerate(self._before) if each is not None]
-        self._versions = [(step, step.tensor._version) for step in steps if not step.tensor.is_inference()]
+        self._versions = [(step, version_of(step.tensor)) for step in steps if not step.tensor.is_inference()]
         self._given = set(map(id, call.containers))
         self._draw_state = device.generator.state
 
@@ -259,7 +259,7 @@ class _Before:
                 facts.reasons.append(f"something else keeps a result of it{line}: a list, an attribute or a cycle")
                 break
         for step, version in self._versions:
-            step.count = step.tensor._version - version
+            step.count = version_of(step.tensor) - version
             if step.count and (step.leaf < 0 or facts.gradients[step.leaf] == "the same"):
                 facts.written.append(step)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..private.torch import is_view
 from ..record.storage import value_of
 
 # Gives the tensor or value behind one source of a result; filled in at every replay.
@@ -117,7 +118,7 @@ class Returned:
             key = owner[0]
             self.owners.add(key)
         number = self._made.setdefault(id(tensor), len(self._made))
-        self.structure.append((key, number, size, stride, offset, tensor.dtype, tensor._is_view()))
+        self.structure.append((key, number, size, stride, offset, tensor.dtype, is_view(tensor)))
         return _view_of(key, ("made", number), size, stride, offset)
 
 

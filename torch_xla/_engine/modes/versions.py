@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ..private import torch as private
+from ..private.torch import version_of
 from .recording import Facts, Step
 
 
@@ -38,7 +39,7 @@ class Steps:
 
     def _count_together(self, arguments: list[torch.Tensor]) -> None:
         tensors = [arguments[step.argument] if kept is None else kept for step, kept in self._together]
-        wanted = [tensor._version + step.count for tensor, (step, _) in zip(tensors, self._together, strict=True)]
+        wanted = [version_of(tensor) + step.count for tensor, (step, _) in zip(tensors, self._together, strict=True)]
         for tensor, version in zip(tensors, wanted, strict=True):
-            if tensor._version < version:
-                private.increment_version([tensor] * (version - tensor._version))
+            if version_of(tensor) < version:
+                private.increment_version([tensor] * (version - version_of(tensor)))

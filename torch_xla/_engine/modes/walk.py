@@ -22,6 +22,7 @@ import torch
 from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
+from ..private import torch as private
 from . import known
 from .reach import MISSING, Container, Kind, Reached, key_text
 from .reads import Executed, Reads
@@ -203,7 +204,7 @@ class _Walk:
             if not simple or tensor.is_quantized or tensor.nbytes > MOST_HOST_BYTES:
                 if strict:
                     self._unknown(path, f"a tensor on {tensor.device.type} of {tensor.nbytes} bytes")
-                self._hold(path, functools.partial(getattr, tensor, "_version"), Kind.NAME)
+                self._hold(path, functools.partial(private.version_of, tensor), Kind.NAME)
                 return
             self._hold(path, tensor, Kind.HOST)
             self._tensor_attributes(path, tensor, strict)
@@ -212,8 +213,8 @@ class _Walk:
         self._mapping(path, tensor.__dict__, strict, Kind.ATTRIBUTES)
         if tensor.requires_grad:
             self._hold(f"the hooks of {path}", tensor, Kind.HOOKS)
-            self.add(f"the hooks of {path}", tensor._backward_hooks)
-            self.add(f"the hooks of {path}", tensor._post_accumulate_grad_hooks)
+            self.add(f"the hooks of {path}", private.hooks_of(tensor))
+            self.add(f"the hooks of {path}", private.hooks_after_accumulation_of(tensor))
 
     def _array(self, path: str, array: Any, strict: bool) -> None:
         if array.dtype.hasobject or array.nbytes > MOST_HOST_BYTES:

@@ -10,16 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils import checkpoint
 
+from ..private import patched
 from ..record.barrier import delayed
 
 
 def patch_checkpoints() -> None:
     """Delays the inputs of every recomputation; other devices stay as they are."""
-    # Without reentry the frame holds the function that computes again; with it, the inputs are detached first.
-    checkpoint._CheckpointFrame.__init__ = _isolating(checkpoint._CheckpointFrame.__init__)  # type: ignore[method-assign]
-    checkpoint.detach_variable = _detaching(checkpoint.detach_variable)
+    patched.checkpoint_frame.wrap(_isolating)
+    patched.detach_variable.wrap(_detaching)
 
 
 def _isolating(original: Callable[..., None]) -> Callable[..., None]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from ..dispatch.kernels import recorder
+from ..private import patched
 from ..private import torch as private
 
 _linear = recorder("aten::linear")
@@ -79,8 +79,8 @@ _registered: list[torch.library.Library] = []
 def register_whole() -> None:
     """Registers the kernels, and takes them back while a level of dual numbers is open."""
     _register()
-    forward_ad.enter_dual_level = _entering(forward_ad.enter_dual_level)
-    forward_ad.exit_dual_level = _leaving(forward_ad.exit_dual_level)
+    patched.enter_dual_level.wrap(_entering)
+    patched.exit_dual_level.wrap(_leaving)
 
 
 def _register() -> None:
@@ -105,7 +105,7 @@ def _leaving(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def exit_dual_level(*, level: Any = None) -> None:
         original(level=level)
-        if forward_ad._current_level < 0 and not _registered:
+        if private.level_of_tangents() < 0 and not _registered:
             _register()
 
     return exit_dual_level

@@ -14,6 +14,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import Backend
 from torch.distributed.rendezvous import register_rendezvous_handler, rendezvous
 
+from . import patched
+
 _device_mesh: Any = importlib.import_module(DeviceMesh.__module__)
 
 # Their signatures in Python's stubs are those of its callers; who writes a group takes what C++ passes.
@@ -42,13 +44,15 @@ def devices_asked_for(group: Any) -> list[str]:
 
 def keep_objects_on_host(group_of: Any) -> None:
     """Objects pass as bytes in the host's memory through groups of the class `group_of`."""
-    original = _distributed_c10d._get_object_coll_device
 
-    def device_of(group: Any = None) -> str:
-        found = group or _distributed_c10d._get_default_group()
-        return "cpu" if isinstance(found, group_of) else original(group)
+    def wrapper(original: Callable[..., str]) -> Callable[..., str]:
+        def device_of(group: Any = None) -> str:
+            found = group or _distributed_c10d._get_default_group()
+            return "cpu" if isinstance(found, group_of) else original(group)
 
-    _distributed_c10d._get_object_coll_device = device_of
+        return device_of
+
+    patched.device_of_objects.wrap(wrapper)
 
 
 def has_gloo() -> bool:
@@ -141,10 +145,10 @@ def give_meshes_groups(
         return original_local_rank(self, mesh_dim)
 
     original_local_rank = DeviceMesh.get_local_rank
-    _device_mesh.get_rank = get_rank
-    for method in (get_group, get_local_rank):
-        setattr(DeviceMesh, method.__name__, method)
-    DeviceMesh.__init__ = make  # type: ignore[method-assign]
+    patched.mesh_rank.put(get_rank)
+    patched.mesh_group.put(get_group)
+    patched.mesh_local_rank.put(get_local_rank)
+    patched.mesh_init.put(make)
 
 
 def root_of(mesh: Any) -> Any:
@@ -162,14 +166,16 @@ def give_constructors(wanted: Callable[[Any], bool], make: Callable[..., Any]) -
 
     For meshes that are `wanted`.
     """
-    module: Any = importlib.import_module("torch.distributed.tensor._api")
-    original = module._dtensor_init_helper
 
-    def helper(function: Any, size: Any, device_mesh: Any = None, placements: Any = None, **options: Any) -> Any:
-        mesh = device_mesh or current_mesh()
-        return (make if wanted(mesh) else original)(function, size, mesh, placements, **options)
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        def helper(function: Any, size: Any, device_mesh: Any = None, placements: Any = None, **options: Any) -> Any:
+            mesh = device_mesh or current_mesh()
+            return (make if wanted(mesh) else original)(function, size, mesh, placements, **options)
 
-    module._dtensor_init_helper = helper
+        return helper
+
+    importlib.import_module("torch.distributed.tensor._api")
+    patched.dtensor_constructor.wrap(wrapper)
 
 
 @functools.cache
@@ -178,33 +184,37 @@ def _move_what_is_sharded(move: Callable[..., None]) -> None:
 
     Not before somebody makes a mesh: the module takes a while to import.
     """
-    module: Any = importlib.import_module("torch.distributed.fsdp._fully_shard._fsdp_init")
-    original = module._move_states_to_device
 
-    def move_states(params: list[Any], buffers: list[Any], device: torch.device) -> None:
-        if device.type == "xla":
-            for tensor in (*params, *buffers):
-                if type(tensor) in (torch.nn.Parameter, torch.Tensor) and tensor.device.type not in ("xla", "meta"):
-                    move(tensor, lambda given: given.to(device))
-        original(params, buffers, device)
+    def wrapper(original: Callable[..., None]) -> Callable[..., None]:
+        def move_states(params: list[Any], buffers: list[Any], device: torch.device) -> None:
+            if device.type == "xla":
+                for tensor in (*params, *buffers):
+                    if type(tensor) in (torch.nn.Parameter, torch.Tensor) and tensor.device.type not in ("xla", "meta"):
+                        move(tensor, lambda given: given.to(device))
+            original(params, buffers, device)
 
-    module._move_states_to_device = move_states
+        return move_states
+
+    importlib.import_module("torch.distributed.fsdp._fully_shard._fsdp_init")
+    patched.move_states.wrap(wrapper)
 
 
 @functools.cache
 def _draw_in(drawing: Callable[[int, Any], AbstractContextManager[None]]) -> None:
     """PyTorch counts in the second word of the random state, which is how CUDA draws; ours is stepped in the first."""
-    tracker: Any = importlib.import_module("torch.distributed.tensor._random").OffsetBasedRNGTracker
-    original = tracker._distribute_region
 
-    def region(self: Any, spec: Any, generator: Any = None) -> AbstractContextManager[None]:
-        if self._device.type != "xla":
-            return original(self, spec, generator)  # type: ignore[no-any-return]
-        counted = SimpleNamespace(offset=0)
-        self._set_pre_op_offset(counted, spec)
-        return drawing(int(counted.offset), generator)
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        def region(self: Any, spec: Any, generator: Any = None) -> AbstractContextManager[None]:
+            if self._device.type != "xla":
+                return original(self, spec, generator)  # type: ignore[no-any-return]
+            counted = SimpleNamespace(offset=0)
+            self._set_pre_op_offset(counted, spec)
+            return drawing(int(counted.offset), generator)
 
-    tracker._distribute_region = region
+        return region
+
+    importlib.import_module("torch.distributed.tensor._random")
+    patched.region_of_draws.wrap(wrapper)
 
 
 @functools.cache
@@ -234,7 +244,6 @@ def give_data_parallel(make: Callable[..., Any], check_hook: Callable[[Any], Any
 
     It tells the group if that is one in Python. PyTorch's own hook that halves in C++ takes none of its works.
     """
-    torch.distributed.Reducer = make  # type: ignore[attr-defined, assignment, misc]
     by_python = torch.distributed._register_comm_hook  # type: ignore[attr-defined]
     by_name = torch.distributed._register_builtin_comm_hook  # type: ignore[attr-defined]
 
@@ -249,15 +258,13 @@ def give_data_parallel(make: Callable[..., Any], check_hook: Callable[[Any], Any
         hooks: Any = importlib.import_module("torch.distributed.algorithms.ddp_comm_hooks.default_hooks")
         return by_python(reducer, group, hooks.fp16_compress_hook)
 
-    module: Any = torch.distributed
-    module._register_comm_hook, module._register_builtin_comm_hook = register, register_builtin
+    patched.reducer.put(make)
+    patched.hook_of_reducer.put(register)
+    patched.builtin_hook_of_reducer.put(register_builtin)
 
 
 def give_batches_end(group_of: Any, together: Callable[[], AbstractContextManager[None]]) -> None:
-    """`batch_isend_irecv` on a group of the class `group_of` calls its operations inside `together()`.
-
-    That module binds the name, and so does `torch.distributed`.
-    """
+    """`batch_isend_irecv` on a group of the class `group_of` calls its operations inside `together()`."""
     original = _distributed_c10d.batch_isend_irecv
 
     @functools.wraps(original)
@@ -268,8 +275,7 @@ def give_batches_end(group_of: Any, together: Callable[[], AbstractContextManage
         with together():
             return original(p2p_op_list)
 
-    for module in (_distributed_c10d, torch.distributed):
-        module.batch_isend_irecv = batch  # type: ignore[attr-defined]
+    patched.batch_isend_irecv.put(batch)
 
 
 def distributed(name: str, of: Any, mesh: Any, *args: Any) -> Any:

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from jax._src.interpreters import mlir
-
 from . import jax as private
+from . import patched
 
 # So many modules are lowered in one context.
 MOST = 32
@@ -52,4 +51,4 @@ def _context() -> Any:
     return _kept.context
 
 
-mlir.make_ir_context = _context
+patched.module_context.put(_context)

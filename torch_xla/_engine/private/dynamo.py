@@ -11,7 +11,6 @@ from torch._dynamo import trace_rules
 from torch._dynamo.backends import registry
 from torch._dynamo.backends.common import aot_autograd as aot_autograd
 from torch._dynamo.guards import GuardBuilder
-from torch._dynamo.variables.builder import VariableBuilder
 from torch._functorch.aot_autograd import aot_export_joint_simple as aot_export_joint_simple
 from torch._functorch.aot_autograd import aot_function as aot_function
 from torch._functorch.aot_autograd import aot_module_simplified as aot_module_simplified
@@ -27,9 +26,12 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, disable_proxy_modes_tracing, track_tensor_tree
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv as ShapeEnv
-from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils.weak import TensorWeakRef
+
+from . import patched
+from .torch import pytree
 
 # What PyTorch raises where a trace would have to know a value.
 READS_ON_THE_HOST = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
@@ -54,16 +56,24 @@ def guard_distributed() -> None:
 
     Of others it guards the parts, and of this one it would guard nothing.
     """
-    original = VariableBuilder.wrap_tensor
 
-    @functools.wraps(original)
-    def wrap_tensor(self: Any, value: torch.Tensor) -> Any:
-        found = original(self, value)
-        if isinstance(value, torch.distributed.tensor.DTensor) and not is_traceable_wrapper_subclass(value):
-            self.install_guards(functools.partial(GuardBuilder.TENSOR_MATCH, value=TensorWeakRef(value)))
-        return found
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrap_tensor(self: Any, value: torch.Tensor) -> Any:
+            found = original(self, value)
+            if isinstance(value, torch.distributed.tensor.DTensor) and not is_traceable_wrapper_subclass(value):
+                self.install_guards(functools.partial(GuardBuilder.TENSOR_MATCH, value=TensorWeakRef(value)))
+            return found
 
-    VariableBuilder.wrap_tensor = wrap_tensor  # type: ignore[method-assign]
+        return wrap_tensor
+
+    patched.wrap_tensor.wrap(wrapper)
+
+
+def takes_a_list(function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """`function`, which takes its arguments as one list and may empty it."""
+    function._boxed_call = True  # type: ignore[attr-defined]
+    return function
 
 
 def never_trace(package: str) -> None:

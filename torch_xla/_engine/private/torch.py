@@ -1,21 +1,35 @@
-"""Every private name of PyTorch that the engine borrows, and why. Nothing else in the package touches one."""
+"""Every private name of PyTorch that the engine borrows, and why. Nothing outside of this room touches one."""
 
 import ctypes
+import importlib
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import _meta_registrations
+from torch._decomp import core_aten_decompositions as core_aten_decompositions
+from torch._decomp import get_decompositions as get_decompositions
+from torch._higher_order_ops.associative_scan import associative_scan as _associative_scan
 from torch._higher_order_ops.associative_scan import associative_scan_op
 from torch._higher_order_ops.cond import cond_op
 from torch._higher_order_ops.map import map_impl
+from torch._higher_order_ops.scan import scan as _scan
 from torch._higher_order_ops.scan import scan_op
 from torch._higher_order_ops.while_loop import while_loop_op
+from torch._ops import HigherOrderOperator as HigherOrderOperator
+from torch._ops import OpOverload as OpOverload
+from torch._subclasses.fake_tensor import DynamicOutputShapeException as DynamicOutputShapeException
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
-from torch.nn.attention import flex_attention
+from torch.utils import _pytree
+from torch.utils._device import DeviceContext as DeviceContext
+
+from . import patched
 
 # The documented way to a Python backend goes through these: an empty tensor on PrivateUse1, the hooks and the guard.
 create_empty_tensor = torch._C._acc.create_empty_tensor
@@ -34,7 +48,43 @@ META_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
 # What the dispatcher knows about an operator, without building its Python objects.
 all_operator_names = torch._C._dispatch_get_all_op_names
 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-schema_of = torch._C._get_schema
+schema_named = torch._C._get_schema
+
+# What an overload knows of itself.
+schema_of: Callable[[Any], Any] = attrgetter("_schema")
+overload_name_of: Callable[[Any], str] = attrgetter("_overloadname")
+# Calls the kernel of an overload for the given dispatch keys.
+redispatch_of: Callable[[Any], Any] = attrgetter("_handle.redispatch_boxed")
+
+# Structures that hold tensors. In public, they are not in every release that we take.
+pytree = _pytree
+
+# Where the C++ object of a storage or a generator lies.
+address_of: Callable[[Any], int] = attrgetter("_cdata")
+# How often a tensor was written in place.
+version_of: Callable[[torch.Tensor], int] = attrgetter("_version")
+hooks_of: Callable[[torch.Tensor], Any] = attrgetter("_backward_hooks")
+hooks_after_accumulation_of: Callable[[torch.Tensor], Any] = attrgetter("_post_accumulate_grad_hooks")
+is_view: Callable[[torch.Tensor], bool] = torch.Tensor._is_view
+
+# A module's own tables, in which one thing may stand under two names, and be exchanged without questions.
+parameters_of: Callable[[torch.nn.Module], dict[str, Any]] = attrgetter("_parameters")
+buffers_of: Callable[[torch.nn.Module], dict[str, Any]] = attrgetter("_buffers")
+modules_of: Callable[[torch.nn.Module], dict[str, Any]] = attrgetter("_modules")
+
+# PyTorch's way from a module to its `forward`: the same two frames each time.
+CALLS_OF_MODULES = frozenset((torch.nn.Module._call_impl.__code__, torch.nn.Module._wrapped_call_impl.__code__))
+# The class whose methods the functions of `torch` are.
+FUNCTIONS = torch._C._VariableFunctions
+
+# How many levels of forward derivatives are open, and -1 if none is: asked for at every replay.
+level_of_tangents: Callable[[], int] = partial(vars(torch.autograd.forward_ad).__getitem__, "_current_level")
+
+
+def schema_if_any(op: Any) -> Any:
+    """The schema of an overload; `None` for an operation that is not PyTorch's."""
+    return getattr(op, "_schema", None)
+
 
 # Kernels run with Python dispatch modes still active (FakeTensorMode of torch.compile, vmap): meta inference must not
 # see them, or a mode would trace our private meta tensors.
@@ -69,7 +119,7 @@ def _device_hint(tensor: Any) -> str:
     return hint
 
 
-_meta_registrations.device_hint = _device_hint
+patched.device_hint.put(_device_hint)
 
 
 @contextmanager
@@ -134,45 +184,32 @@ def mark_conjugate(tensor: torch.Tensor) -> None:
 
 from_dlpack = torch._C._from_dlpack
 without_torch_function = torch._C.DisableTorchFunctionSubclass
+without_torch_dispatch = torch._C._DisableTorchDispatch
+# What makes a subclass of tensors one that PyTorch treats as a plain tensor.
+plain_torch_function = torch._C._disabled_torch_function_impl
+plain_torch_dispatch: Any = torch._C._disabled_torch_dispatch_impl  # type: ignore[attr-defined]
 profiler_is_running = torch._C._autograd._profiler_enabled  # of `torch.profiler`: whether it would keep an event
 
 
-def after_default_dtype_changes(note: Any) -> None:
-    """Calls `note` whenever the default dtype is set: all public ways to set it end in these two functions."""
-
-    def noting(setter: Any) -> Any:
-        def set_and_note(argument: Any) -> None:
-            setter(argument)
-            note()
-
-        return set_and_note
-
-    for name in ("_set_default_dtype", "_set_default_tensor_type"):
-        setattr(torch._C, name, noting(getattr(torch._C, name)))
+def exchange_device(module: Any, index: int, is_needed: bool) -> int:
+    """Makes `index` the ordinal of another backend's device module; gives the one before."""
+    found: int = (module._exchange_device if is_needed else module._maybe_exchange_device)(index)
+    return found
 
 
-def answer_for_accelerator(**answers: Any) -> None:
-    """Replaces what `torch.accelerator` asks PyTorch's guard, which knows one ordinal of a Python backend."""
-    for name, answer in answers.items():
-        setattr(torch._C, f"_accelerator_{name}", answer)
+def mark_dynamic(tensor: torch.Tensor, dim: int) -> None:
+    """Says that a dimension changes from call to call. Imports Dynamo."""
+    torch._dynamo.mark_dynamic(tensor, dim)
 
 
-def answer_for_device(answer: Any) -> None:
-    """Replaces the question for the accelerator, or for the CPU if there is none."""
-    torch._C._get_accelerator = answer  # type: ignore[attr-defined]
+def define_quantized_operators() -> None:
+    """Imports what defines `torch.ops.quantized_decomposed`."""
+    importlib.import_module("torch.ao.quantization.fx._decomposed")
 
 
-def wrap_available_device_type(wrapper: Any) -> None:
-    """Replaces the function that tells `DataParallel` what to spread a module over, for that class alone."""
-    names = torch.nn.parallel.data_parallel.__globals__
-    names["_get_available_device_type"] = wrapper(names["_get_available_device_type"])
-
-
-def wrap_fake_device_test(wrapper: Any) -> None:
-    """Replaces the question of `FakeTensorMode`, whether this device is one to be initialised."""
-    names = vars(torch._subclasses.fake_tensor)
-    if "_is_privateuse1_backend_available" in names:  # before 2.12 it asks for CUDA alone
-        names["_is_privateuse1_backend_available"] = wrapper(names["_is_privateuse1_backend_available"])
+def renew_list_of_weights(module: torch.nn.RNNBase) -> None:
+    """Lets a recurrent layer, which keeps a list of its weights, find those that it has now."""
+    module._flat_weights = [getattr(module, name, None) for name in module._flat_weights_names]
 
 
 def raw_library(namespace: str) -> torch.library.Library:
@@ -218,6 +255,27 @@ def register_autocast_kernel(library: torch.library.Library, name: str, kernel: 
     library.m.impl(name, "AutocastPrivateUse1", kernel)
 
 
+# Of storages in the memory of the host: to a file, and from one.
+write_storage: Any = torch.UntypedStorage._write_file
+read_storage: Any = torch.UntypedStorage._set_from_file
+
+
+def untyped(storage: torch.TypedStorage) -> torch.UntypedStorage:
+    """The storage behind one of the older kind, which warns whoever asks it in public."""
+    return storage._untyped_storage
+
+
+def reduced(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[Any, ...]]:
+    """What a pickle keeps of a tensor that PyTorch takes for one with a storage."""
+    hooks: OrderedDict[Any, Any] = OrderedDict()
+    shown = tensor.storage_offset(), tuple(tensor.size()), tensor.stride(), tensor.requires_grad, hooks
+    metadata = torch._utils.get_tensor_metadata(tensor)
+    last = (metadata,) if metadata else ()
+    if tensor.dtype in torch.storage._new_dtypes():
+        return torch._utils._rebuild_tensor_v3, (tensor.untyped_storage(), *shown, tensor.dtype, *last)
+    return torch._utils._rebuild_tensor_v2, (tensor._typed_storage(), *shown, *last)
+
+
 def fills_uninitialized_memory() -> bool:
     """`torch.utils.deterministic.fill_uninitialized_memory`, without what reading a module's property costs."""
     return torch._C._get_deterministic_fill_uninitialized_memory()
@@ -252,24 +310,6 @@ def calls_are_watched() -> bool:
 def give_default_device(constructor: Any) -> None:
     """Has a constructor that is replaced in `torch` made on the default device still: the mode knows it by identity."""
     torch.utils._device._device_constructors().add(constructor)
-
-
-def wrap_backward(wrapper: Any) -> None:
-    """Replaces the function that starts PyTorch's backward engine, under both names it is called by."""
-    wrapped = wrapper(torch.autograd.graph._engine_run_backward)
-    torch.autograd.graph._engine_run_backward = wrapped
-    torch.autograd._engine_run_backward = wrapped  # type: ignore[attr-defined]
-
-
-def wrap_devices_of_flex_attention(wrapper: Any) -> None:
-    """Replaces the function that holds the tensors given to `flex_attention` against a list of devices."""
-    flex_attention._validate_device = wrapper(flex_attention._validate_device)
-
-
-def wrap_total_norm(wrapper: Any) -> None:
-    """Replaces the function that `clip_grad_norm_` asks for the norm of gradients, under both names it is called by."""
-    clipping = torch.nn.utils.clip_grad
-    clipping._get_total_norm = torch.nn.utils.get_total_norm = wrapper(clipping._get_total_norm)
 
 
 def never_traced(function: Any) -> Any:
@@ -322,6 +362,10 @@ cond = cond_op
 scan = scan_op
 map_loop = map_impl
 associative_scan = associative_scan_op
+
+# The functions that prepare what these two take.
+scan_function = _scan
+associative_scan_function = _associative_scan
 
 
 def kernel_of_higher_order(operator: Any, kernel: Any) -> None:

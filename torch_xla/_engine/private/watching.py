@@ -12,10 +12,8 @@ from types import FrameType, SimpleNamespace
 from typing import Any
 
 import torch
-from torch.autograd.function import _HookMixin
 
-# What tells more of a tensor than is compared.
-ATTRIBUTES = ("_version", "_base", "_cdata")
+from . import patched
 
 Listener = Callable[[str, FrameType], None]
 
@@ -24,11 +22,11 @@ _lock = threading.RLock()
 
 
 def listen(listener: Listener) -> None:
-    """Calls `listener(name, frame)` whenever Python code reads one of the `ATTRIBUTES` of any tensor."""
+    """Calls `listener(name, frame)` whenever Python code reads an attribute of any tensor that tells more of it."""
     with _lock:
         if not _listeners:
-            for name in ATTRIBUTES:
-                setattr(torch.Tensor, name, _told(name))
+            for patch in patched.told_attributes.values():
+                patch.wrap(_told)
         _listeners.append(listener)
 
 
@@ -37,13 +35,13 @@ def unlisten(listener: Listener) -> None:
     with _lock:
         _listeners[:] = [each for each in _listeners if each != listener]
         if not _listeners:
-            for name in ATTRIBUTES:
-                if name in vars(torch.Tensor):
-                    delattr(torch.Tensor, name)
+            for patch in patched.told_attributes.values():
+                if patch.in_force:
+                    patch.take_back()
 
 
-def _told(name: str) -> property:
-    descriptor = getattr(torch._C.TensorBase, name)
+def _told(descriptor: Any) -> property:
+    name = descriptor.__name__
 
     def read(tensor: torch.Tensor) -> Any:
         for listener in tuple(_listeners):
@@ -65,7 +63,7 @@ def _counted(original: Any) -> Any:
     return staticmethod(register_hook)
 
 
-_HookMixin._register_hook = _counted(_HookMixin._register_hook)  # type: ignore[method-assign]
+patched.hooks_of_nodes.wrap(_counted)
 
 
 def hooks_of_nodes() -> int:

@@ -14,6 +14,7 @@ from ..graph.graph import Graph, decode
 from ..graph.tape import Tape, Value
 from ..graph.text import digest
 from ..metrics.events import Cause
+from ..private.torch import address_of
 from ..uninterrupted import run_through, stores
 from . import live_counters, pending
 from .device import LOCK, Device
@@ -48,11 +49,11 @@ def inputs_of(tensors: Sequence[torch.Tensor]) -> tuple[list[int], list[torch.Te
     with LOCK:
         found = pending.graph_of(tensors)
         values = list(found.inputs)
-    owners = {id(storage.value): storage._cdata for storage in _storages()}  # type: ignore[attr-defined]
+    owners = {id(storage.value): address_of(storage) for storage in _storages()}  # type: ignore[attr-defined]
     shown = [wrap(value) for value in values]
     numbers = [torch.tensor(n, dtype=torch.float64 if isinstance(n, float) else torch.int64) for n in found.numbers]
     made = [*shown, *numbers]
-    identities = [each.untyped_storage()._cdata for each in made]
+    identities = [address_of(each.untyped_storage()) for each in made]
     for index, value in enumerate(values):
         identities[index] = owners.get(id(value), identities[index])
     return identities, made

@@ -8,6 +8,7 @@ import torch
 from .. import config, dtypes
 from ..compile import languages
 from ..graph.text import to_dot, to_text
+from ..private.torch import address_of
 from .pending import graph_of, is_pending
 from .storage import value_of
 
@@ -67,7 +68,7 @@ def describe(tensor: torch.Tensor) -> str:
     """All that is known of one tensor: its place, its value's state, and what is recorded to compute it."""
     value = value_of(tensor)
     rows = [
-        f"Tensor ID: {tensor.untyped_storage()._cdata}",
+        f"Tensor ID: {address_of(tensor.untyped_storage())}",
         f"Device: {tensor.device}",
         f"Size: {list(tensor.shape)}, stride {list(tensor.stride())}, offset {tensor.storage_offset()}",
         f"Dtype: {tensor.dtype}",

@@ -10,8 +10,9 @@ import functools
 import torch
 
 from ..private import torch as private
+from ..private.torch import redispatch_of
 
-_view_as = torch.ops.aten.view.dtype._handle.redispatch_boxed
+_view_as = redispatch_of(torch.ops.aten.view.dtype)
 
 _EXTENSION_DEVICE = 12  # kDLExtDev
 _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5, "bool": 6}

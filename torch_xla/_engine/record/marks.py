@@ -17,6 +17,7 @@ from ..graph.sharding import Sharding
 from ..graph.spec import Spec
 from ..graph.tape import Value
 from ..lowering.sharding import CONSTRAINT, carried, of_array, to_jax
+from ..private.torch import address_of
 from .device import LOCK, Device
 from .storage import record_plan, shows_all, value_of
 
@@ -27,7 +28,7 @@ class Mark:
     __slots__ = ("seen", "settled", "sharding", "storage")
 
     def __init__(self, storage: Any, sharding: Sharding | None, marks: dict[int, "Mark"]) -> None:
-        place = storage._cdata
+        place = address_of(storage)
         self.sharding = sharding
         self.storage = weakref.ref(storage, lambda _: marks.pop(place, None))
         self.settled: tuple[int, int] | None = None  # the tape, by when it began, and the slot that is divided so
@@ -65,19 +66,19 @@ def remember(tensor: torch.Tensor, sharding: Sharding | None) -> None:
     if not shows_all(tensor, value.spec):
         return
     marks = value.device.marks
-    mark = marks[storage._cdata] = Mark(storage, sharding, marks)
+    mark = marks[address_of(storage)] = Mark(storage, sharding, marks)
     _settle(mark, value)
 
 
 def forget(tensor: torch.Tensor) -> None:
     """Lets the storage of `tensor` be divided as XLA sees fit from now on."""
-    value_of(tensor).device.marks.pop(tensor.untyped_storage()._cdata, None)
+    value_of(tensor).device.marks.pop(address_of(tensor.untyped_storage()), None)
 
 
 def mark_of(tensor: torch.Tensor) -> Mark | None:
     """What was said of the storage of `tensor`, if it shows all of it."""
     value = value_of(tensor)
-    found: Mark | None = value.device.marks.get(tensor.untyped_storage()._cdata)
+    found: Mark | None = value.device.marks.get(address_of(tensor.untyped_storage()))
     return found if found is not None and shows_all(tensor, value.spec) else None
 
 

@@ -16,6 +16,7 @@ from ..graph.spec import Spec, contiguous_stride, spec_of
 from ..graph.tape import Ended, Tape, Value
 from ..lowering.storage import READ, WRITE
 from ..private import torch as private
+from ..private.torch import address_of, redispatch_of
 from ..uninterrupted import run_through, stores
 from ..view.geometry import Geometry
 from ..view.moved import at_start, is_moved
@@ -24,8 +25,8 @@ from .growth import Grown, entered, taken_of_room
 from .lines import note_line
 from .upload import dense_spec, upload
 
-as_strided = torch.ops.aten.as_strided.default._handle.redispatch_boxed
-_set = torch.ops.aten.set_.source_Storage_storage_offset._handle.redispatch_boxed
+as_strided = redispatch_of(torch.ops.aten.as_strided.default)
+_set = redispatch_of(torch.ops.aten.set_.source_Storage_storage_offset)
 META_KEYS = private.META_KEYS
 
 
@@ -259,7 +260,7 @@ def hold_together(tensors: Sequence[torch.Tensor], values: Sequence[Value]) -> N
     held: dict[int, Value] = {}
     for tensor, value in zip(tensors, values, strict=True):
         storage = tensor.untyped_storage()
-        place = storage._cdata
+        place = address_of(storage)
         # Several may show parts of one storage.
         held[place] = _written(tensor, held.get(place) or value_of(tensor), value)
         storages[place] = storage

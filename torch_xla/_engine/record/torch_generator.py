@@ -5,6 +5,7 @@ from weakref import WeakValueDictionary
 
 import torch
 
+from ..private.torch import address_of
 from .device import current_index, device_at
 from .generator import Generator
 from .random import state_from_bytes, state_in_bytes
@@ -78,7 +79,7 @@ class TorchGenerator(torch.Generator):
 
 
 def _identity(generator: torch.Generator) -> int:
-    address: int = generator._cdata  # type: ignore[attr-defined]
+    address: int = address_of(generator)
     return address
 
 

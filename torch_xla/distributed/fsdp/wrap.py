@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import nn
 
+from ..._engine.private.torch import modules_of
+
 
 def always_wrap_policy(*args: Any, **kwargs: Any) -> bool:
     """Wraps every submodule.
@@ -107,9 +109,9 @@ def recursive_wrap(
         done[child] = replacement
         setattr(module, name, replacement)
         wrapped += count
-    for name, child in list(module._modules.items()):
+    for name, child in list(modules_of(module).items()):
         if child in done and done[child] is not child:
-            module._modules[name] = done[child]
+            modules_of(module)[name] = done[child]
     rest = total - wrapped
     if not only_wrap_children and auto_wrap_policy(module=module, recurse=False, unwrapped_params=rest):
         return wrapper_cls(module, **kwargs), total

@@ -16,6 +16,7 @@ from ..._engine.distributed import collectives as exchange
 from ..._engine.distributed.division import divide, materialize
 from ..._engine.distributed.shards import Layout
 from ..._engine.distributed.units import Exchange, Manner, Unit
+from ..._engine.private.torch import buffers_of
 from ..._engine.pytree.nested import collected, replaced
 from ...core import collectives
 from .dummies import dummy_all_reduce, gather, reduce_scatter
@@ -174,10 +175,10 @@ class XlaFullyShardedDataParallel(nn.Module):
 
     def _move_buffers(self, module: nn.Module) -> None:
         for each in module.modules():
-            for name, buffer in each._buffers.items():
+            for name, buffer in buffers_of(each).items():
                 if buffer is not None:
                     dtype = self.buffer_dtype if buffer.is_floating_point() else None
-                    each._buffers[name] = buffer.to(self.xla_device, dtype)
+                    buffers_of(each)[name] = buffer.to(self.xla_device, dtype)
 
     @property
     def module(self) -> XlaFlattenParamsWrapper:

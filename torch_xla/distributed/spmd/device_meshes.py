@@ -13,7 +13,8 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from ..._engine.client import processes
 from ..._engine.distributed import meshes
 from ..._engine.host import shards
-from ..._engine.private import c10d
+from ..._engine.private import c10d, patched
+from ..._engine.private.torch import pytree, without_torch_function
 from ..._engine.record import marks, placement
 from .mesh import Mesh, PartitionSpec
 from .tensor_sharding import dims_over, parts_along, sharding_over
@@ -28,26 +29,26 @@ class DistributedTensor(XLAShardedTensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with torch._C.DisableTorchFunctionSubclass():
+        with without_torch_function():
             result = func(*args, **(kwargs or {}))
         if torch.compiler.is_compiling() or func in _PLAIN:
             return result
         if not isinstance(result, torch.Tensor | tuple | list):
             return result
         mesh = next(
-            (each.device_mesh for each in torch.utils._pytree.tree_leaves(args) if isinstance(each, DistributedTensor)),
+            (each.device_mesh for each in pytree.tree_leaves(args) if isinstance(each, DistributedTensor)),
             None,
         )
         return known_on(result, mesh)
 
     def to_local(self, **options: Any) -> torch.Tensor:
         """What this process holds, as a plain tensor: in one process, all of the value. Gradients pass."""
-        with torch._C.DisableTorchFunctionSubclass():
+        with without_torch_function():
             return super().to_local(**options)
 
     def full_tensor(self, **options: Any) -> torch.Tensor:
         """The value with a copy on every device, as a plain tensor. Gradients pass."""
-        with torch._C.DisableTorchFunctionSubclass():
+        with without_torch_function():
             return super().full_tensor(**options)
 
     def __deepcopy__(self, memo: Any) -> torch.Tensor:
@@ -70,7 +71,7 @@ def known_on(outputs: Any, device_mesh: DeviceMesh | None) -> Any:
         is_plain = isinstance(value, torch.Tensor) and not isinstance(value, XLAShardedTensor)
         return DistributedTensor(value).on(device_mesh, None) if is_plain and value.device.type == "xla" else value
 
-    return torch.utils._pytree.tree_map(known, outputs)
+    return pytree.tree_map(known, outputs)
 
 
 @functools.lru_cache(maxsize=64)
@@ -326,5 +327,5 @@ def _constructed(function: Any, size: Any, mesh: DeviceMesh, placements: Any, **
 
 
 local_part.append(_local)
-DTensor.from_local = staticmethod(_local_or_global)  # type: ignore[method-assign, assignment]
+patched.from_local.put(staticmethod(_local_or_global))
 c10d.give_constructors(lambda mesh: mesh.device_type == "xla" and not meshes.means_processes(), _constructed)

@@ -13,6 +13,7 @@ from ..._engine.client.processes import process_count
 from ..._engine.graph.op_sharding import ShardingType
 from ..._engine.host import shards
 from ..._engine.private import checkpoint as checkpointing
+from ..._engine.private import torch as private
 from ..._engine.record import placement
 from ..._engine.record.tiles import op_sharding_of
 
@@ -54,7 +55,7 @@ def no_dispatch() -> Iterator[None]:
     >>> with no_dispatch():
     ...     pass
     """
-    with torch._C._DisableTorchDispatch():
+    with private.without_torch_dispatch():
         yield
 
 
@@ -84,8 +85,8 @@ class XLAShardedTensor(DTensor):
     (tensor([0., 1., 2., 3.]), <class 'torch.Tensor'>)
     """
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
-    __torch_dispatch__ = torch._C._disabled_torch_dispatch_impl  # type: ignore[attr-defined]
+    __torch_function__ = private.plain_torch_function
+    __torch_dispatch__ = private.plain_torch_dispatch
 
     # It shows memory of its own, so `torch.compile` takes it as it is: it wraps no tensor as other `DTensor`s do.
     __tensor_flatten__ = _Absent()

@@ -9,6 +9,7 @@ from ..._engine.graph.op_sharding import ShardingType as ShardingType
 from ..._engine.graph.op_sharding import XlaShardingSpec
 from ..._engine.graph.sharding import Sharding
 from ..._engine.lowering.marking import aot_mark_sharding_fake as aot_mark_sharding_fake
+from ..._engine.private.torch import pytree
 from ..._engine.record import marks, placement
 from ..._engine.record.device import Device, device_for
 from ..._engine.record.storage import value_of
@@ -191,15 +192,15 @@ def shard_as(a: Any, b: Any) -> tuple[Any, Any]:
     >>> y.tolist()
     [0.0, 0.0]
     """
-    first, form = torch.utils._pytree.tree_flatten(a)
-    second, other = torch.utils._pytree.tree_flatten(b)
+    first, form = pytree.tree_flatten(a)
+    second, other = pytree.tree_flatten(b)
     if form != other:
         raise ValueError(f"shard_as(): the two structures differ: {form} and {other}")
     made = []
     for one, two in zip(first, second, strict=True):
         known = placement.planned(unwrap_sharded_tensor(one))
         made.append(two if known is None else placement.constrained(unwrap_sharded_tensor(two), known))
-    return a, torch.utils._pytree.tree_unflatten(made, other)
+    return a, pytree.tree_unflatten(made, other)
 
 
 @dataclass

@@ -35,7 +35,7 @@ def torch() -> dict[str, Any]:
     return {
         "version": str(module.__version__),
         "cuda": module.version.cuda,
-        "privateuse1": module._C._get_privateuse1_backend_name(),
+        "privateuse1": module.device("privateuseone").type,
         "file": module.__file__,
     }
 

@@ -14,6 +14,7 @@ from ...graph.aliasing import successors
 from ...graph.graph import Graph
 from ...graph.spec import Spec
 from ...graph.tape import Value
+from ...private.torch import address_of
 from ..recompiles.names import value_of
 
 
@@ -101,7 +102,7 @@ def roles_of(
 
 def _kind(parameter: torch.Tensor, spec: Spec) -> Kind:
     value = value_of(parameter)
-    is_marked = value is not None and parameter.untyped_storage()._cdata in value.device.marks
+    is_marked = value is not None and address_of(parameter.untyped_storage()) in value.device.marks
     return Kind.WHOLE if is_marked or spec.sharding is not None or not spec.size else Kind.PARAMETER
 
 

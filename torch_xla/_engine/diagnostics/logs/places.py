@@ -9,20 +9,17 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 import jax
-import torch
 
 from ...backend.register import special_kernels
 from ...dispatch import fallback
 from ...metrics.events import Cause
 from ...metrics.lines import Line, line_of
 from ...metrics.report import FALLBACK
+from ...private.torch import CALLS_OF_MODULES
 
 _PACKAGE = str(Path(__file__).parents[3]) + os.sep
 _ENGINE = os.path.join(_PACKAGE, "_engine") + os.sep
 _HIDDEN = (_ENGINE, os.path.dirname(os.path.abspath(jax.__file__)) + os.sep, "<frozen ")
-
-# PyTorch's way from a module to its `forward`: the same two frames each time.
-_CALLS_OF_MODULES = frozenset((torch.nn.Module._call_impl.__code__, torch.nn.Module._wrapped_call_impl.__code__))
 
 _READ = "most likely user code trying to access tensor value before torch_xla.sync"
 _FULL = "the recorded graph had become too long, and was run before the step's end"
@@ -91,7 +88,7 @@ def here() -> Place:
                 reason = _reason_of(code)
                 if reason == _REGION:
                     graph = str(getattr(frame.f_locals.get("self"), "name", ""))
-        if not code.co_filename.startswith(_HIDDEN) and code not in _CALLS_OF_MODULES:
+        if not code.co_filename.startswith(_HIDDEN) and code not in CALLS_OF_MODULES:
             frames.append(line_of(frame))
     return Place(tuple(frames), operator, reason or _REASONS[-1][2], graph, is_fallback)
 

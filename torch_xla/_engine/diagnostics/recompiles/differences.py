@@ -23,6 +23,7 @@ from ...lowering.sharding import CONSTRAINT
 from ...lowering.storage import READ, WRITE
 from ...metrics.events import Cause, Compilation
 from ...metrics.lines import Line
+from ...private.torch import schema_if_any
 from ...view.geometry import Geometry
 
 # Operations compared one by one from the first difference on.
@@ -340,7 +341,7 @@ def _argument(old: Operation, new: Operation) -> str:
 
 def _arguments(plan: Plan) -> dict[str, Any]:
     args, kwargs = plan.arguments
-    schema = getattr(plan.op, "_schema", None)
+    schema = schema_if_any(plan.op)
     if plan.op == CONSTRAINT:
         return {"the division": "none" if args[1] is None else str(args[1])}
     if schema is None:

@@ -11,6 +11,7 @@ from ...graph.plan import Number, Operand, Plan
 from ...graph.spec import Spec, spec_of
 from ...lowering.barrier import BARRIER
 from ...lowering.storage import READ, WRITE
+from ...private.torch import OpOverload
 from ...view.geometry import Geometry
 
 # Operators that are not PyTorch's, and the same in every process.
@@ -92,7 +93,7 @@ def decode(data: dict[str, Any]) -> Graph:
 def name_of_plan(plan: Plan) -> str:
     """The operator with its overload, `aten::sum.dim_IntList`."""
     op = _operator_of(plan)
-    return str(op.name()) if isinstance(op, torch._ops.OpOverload) else str(op)
+    return str(op.name()) if isinstance(op, OpOverload) else str(op)
 
 
 def _operator_of(plan: Plan) -> Any:
@@ -101,7 +102,7 @@ def _operator_of(plan: Plan) -> Any:
 
 def _name_for_good(plan: Plan) -> None:
     op = _operator_of(plan)
-    if not isinstance(op, torch._ops.OpOverload) and op not in _OURS:
+    if not isinstance(op, OpOverload) and op not in _OURS:
         raise TypeError(f"{op} exists in this process alone, such as a compiled graph or a function of JAX")
 
 

@@ -15,6 +15,7 @@ from ...errors import NotFinite
 from ...graph.text import Line, name_of, shape
 from ...lowering import fx
 from ...metrics.lines import text
+from ...private.torch import schema_of
 from . import inspection
 from .inspection import Run, any_of, is_inexact
 from .stepping import Stop, look_inside, walk
@@ -135,7 +136,7 @@ def _inside(test: Test, stop: Stop) -> tuple[str, Line | None] | None:
         arrays = [leaf for leaf in jax.tree.leaves(results) if isinstance(leaf, jax.Array)]
         read = [leaf for leaf in jax.tree.leaves(operands) if isinstance(leaf, jax.Array)]
         if not found and any(any_of(test, arrays)) and not any(any_of(test, read)):
-            found.append((str(node.target._schema.name), fx.line_of(node)))  # type: ignore[union-attr]
+            found.append((str(schema_of(node.target).name), fx.line_of(node)))
 
     look_inside(stop, watch)
     return found[0] if found else None

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._decomp import get_decompositions
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...dispatch.forms import resolve
@@ -14,6 +13,7 @@ from ...graph.plan import Number, Operand, Plan
 from ...lowering.barrier import BARRIER
 from ...lowering.call import flatten
 from ...lowering.storage import READ, WRITE
+from ...private.torch import OpOverload, get_decompositions, schema_of
 from ...view.geometry import Geometry
 
 
@@ -53,10 +53,10 @@ def run(plan: Plan, operands: Sequence[Tensor], numbers: Sequence[float | int]) 
 
 
 def _run_operator(op: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if not isinstance(op, torch._ops.OpOverload):
+    if not isinstance(op, OpOverload):
         raise NotRunnable(f"{op} is not PyTorch's")
     # In-place operators have arguments that the functional ones, whose rules compute them, lack at the end.
-    args = args[: sum(not argument.kwarg_only for argument in op._schema.arguments)]
+    args = args[: sum(not argument.kwarg_only for argument in schema_of(op).arguments)]
     try:
         return op(*args, **kwargs)
     except NotImplementedError as error:

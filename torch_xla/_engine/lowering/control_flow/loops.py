@@ -6,11 +6,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
 from jax import lax
 from torch.fx import GraphModule
 
 from ...private import torch as private
+from ...private.torch import HigherOrderOperator
 from .. import fx
 
 
@@ -99,7 +99,7 @@ def associative_scan(
     return list(lax.associative_scan(jax.vmap(pair), list(xs)))
 
 
-class _OfGraphs(torch._ops.HigherOrderOperator):
+class _OfGraphs(HigherOrderOperator):
     """A loop whose bodies are graphs already, with which it may stand in any trace (`dynamo/nesting.py`)."""
 
     def __init__(self, name: str) -> None:

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import torch
 from jax import lax
-from torch._ops import OpOverload
 
 from ... import dtypes
+from ...private.torch import OpOverload
 from ..call import cast
 from ..opmath import is_number, number_as, widened
 from ..promotion import common_dtype, float_dtype
