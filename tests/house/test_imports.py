@@ -15,6 +15,7 @@ LEVEL = {
     "uninterrupted": 0,
     "config": 1,
     "refused_names": 0,
+    "tables": 0,
     "compiler_options": 1,
     "precision": 1,
     "dtypes": 2,

@@ -19,6 +19,7 @@ from .._engine.interop import custom_calls, pallas
 from .._engine.lowering.kernels import attention, grouped
 from .._engine.metrics import counters
 from .._engine.private.torch import constant_in_graphs
+from .._engine.tables import put_last
 from ..core.xla_builder import call_jax
 from .flash_attention import FlashAttention as FlashAttention
 from .flash_attention import fa_custom_backward as fa_custom_backward
@@ -45,6 +46,7 @@ DEFAULT_MASK_VALUE = attention.MASK_VALUE
 
 # The kernels that `trace_pallas(use_cache=True)` lowered, by kernel, arguments and their shapes.
 trace_pallas_arg_to_payload: dict[Any, Any] = {}
+_MOST_PAYLOADS = 256
 
 # The operators compute the same on both devices.
 gmm_xla = gmm_non_xla = torch.ops.xla.gmm
@@ -267,7 +269,7 @@ def trace_pallas(
 
     payload = custom_calls.configuration(custom_calls.mosaic(of_arrays, described))
     if key is not None:
-        trace_pallas_arg_to_payload[key] = payload
+        put_last(trace_pallas_arg_to_payload, key, payload, _MOST_PAYLOADS)
     return payload, tensors
 
 

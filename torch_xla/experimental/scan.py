@@ -17,12 +17,14 @@ from .._engine.private.torch import (
     pytree,
     scan_function,
 )
+from .._engine.tables import put_last
 from ..core.builder_parameters import Parameters
 from ..core.builder_slices import dynamic_slice as dynamic_slice
 from ..core.builder_slices import dynamic_update_slice as dynamic_update_slice
 
 __getattr__ = refused_names.asked_of(__name__)
 
+_MOST = 256  # of a function
 _recipes: "weakref.WeakKeyDictionary[Any, dict[Any, scanning.Recipe]]" = weakref.WeakKeyDictionary()
 
 
@@ -78,7 +80,7 @@ def scan(
     key = (tree, partition_fn, torch.is_grad_enabled(), *map(_kind, leaves))
     recipe = known.get(key)
     if recipe is None:
-        recipe = known[key] = scanning.trace(_weakly(fn) if is_kept else fn, init, xs)
+        recipe = put_last(known, key, scanning.trace(_weakly(fn) if is_kept else fn, init, xs), _MOST)
     return scanning.run(recipe, init, xs, partition_fn)
 
 

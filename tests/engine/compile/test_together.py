@@ -75,3 +75,13 @@ def test_all_processes_get_the_same_answer(
 def test_who_is_alone_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "watch", lambda: None)
     assert not together.have(SimpleNamespace(), "one")  # type: ignore[arg-type]
+
+
+def test_what_was_asked_long_ago_is_forgotten_and_no_time_comes_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(together, "_asked", {})
+    monkeypatch.setattr(together, "_MOST", 4)
+    assert [together._times_asked("first") for _ in range(3)] == [1, 2, 3]
+    for number in range(20):
+        assert together._times_asked(str(number)) >= 1
+        assert len(together._asked) <= 4
+    assert together._times_asked("first") > 3 and together._times_asked("0") > 1

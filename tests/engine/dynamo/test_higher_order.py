@@ -1,5 +1,6 @@
 """PyTorch's loops and branches, called on our tensors outside of any graph."""
 
+import pytest
 import torch
 
 import torch_xla
@@ -45,3 +46,11 @@ def test_what_was_traced_leaves_with_its_function() -> None:
     assert run() == [1, 1]
     torch_xla.sync(wait=True)
     assert len(higher_order._known) <= before + 1
+
+
+def test_kinds_of_operands_without_end_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(higher_order, "_MOST", 2)
+    for size in range(1, 6):
+        x = torch.ones(size, device="xla")
+        assert choose(x.sum() > 2, x).tolist() == [-1.0 if size < 3 else 2.0] * size
+        assert len(higher_order._known[double]) <= 2

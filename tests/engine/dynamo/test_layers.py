@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from torch_xla._engine.dynamo import layers as scanned
 from torch_xla._engine.dynamo.layers import require_equal, scan_layers
 from torch_xla._engine.private.dynamo import default_partition
 
@@ -60,3 +61,11 @@ def changed(change: Callable[[Layer], object]) -> list[Layer]:
 def test_a_layer_that_differs_is_named_with_what_differs(change: Callable[[Layer], object], words: str) -> None:
     with pytest.raises(ValueError, match=rf"^scan_layers\(\) needs equal layers; layer 2 differs .*{words}"):
         require_equal(changed(change), torch.ones(4, 2).to("xla"))
+
+
+def test_kinds_of_operands_without_end_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanned, "_MOST", 2)
+    layers = [nn.Linear(2, 2, device="xla") for _ in range(2)]
+    for size in range(1, 5):
+        assert scan_layers(layers, torch.ones(size, 2, device="xla"), default_partition, True).shape == (size, 2)
+    assert len(scanned._recipes[layers[0]]) <= 2

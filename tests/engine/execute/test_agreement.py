@@ -1,5 +1,8 @@
 """What a process expects of the collectives to come follows from those that were, however programs divide them."""
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,3 +62,30 @@ def test_what_is_kept_does_not_grow(monkeypatch) -> None:  # type: ignore[no-unt
     assert max(len(one.kept), len(other.kept)) <= 64 * 4
     for end in range(1990, 2001):
         assert one.digest(end) == other.digest(end)
+
+
+class Watch:
+    """Speaks to nobody."""
+
+    step, line = 0, None
+
+    def settle(self, key: str, value: str) -> str:
+        return value
+
+    def next_number(self, key: str) -> int:
+        return 1
+
+
+def test_whom_this_process_was_counted_for_is_forgotten_where_it_has_been(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch: Any = Watch()
+    program: Any = object()
+    monkeypatch.setattr(agreement.peers, "watch", lambda: watch)
+    monkeypatch.setattr(agreement, "parts_of", lambda _: (agreement.Part((0, 1), "0,1", ["a", "b"], [0, 1]),))
+    monkeypatch.setattr(agreement, "_sequences", {})
+    monkeypatch.setattr(agreement, "_counted", set())
+    for step in range(1, 6):
+        agreement._bring(watch, (0, 1), "0,1", 2 * step, "digest")
+        agreement._bring(watch, (0, 1), "0,1", 2 * step + 2, "digest")  # of another process that is ahead
+        assert agreement._counted == {("0,1", 2 * step), ("0,1", 2 * step + 2)}
+        agreement.after(program, ())
+        assert agreement._counted == {("0,1", 2 * step + 2)}

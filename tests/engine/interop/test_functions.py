@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import OrderedDict
 from typing import Any
 
 import jax
@@ -174,3 +175,17 @@ def test_arrays_and_structures_reach_the_function_as_they_are() -> None:
     with pytest.raises(ValueError, match="at least one tensor among its arguments"):
         functions.call(lambda: jnp.ones(2), (), {})
     assert "f32[2]" in functions.hlo_text(jnp.sin, (x,), {}) and "sine" in functions.hlo_text(jnp.sin, (x,), {})
+
+
+def test_functions_of_graphs_without_end_are_forgotten_and_those_in_use_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functions, "_MOST_IN_GRAPHS", 4)
+    monkeypatch.setattr(functions, "_in_graphs", OrderedDict())
+    names = []
+    for number in range(8):
+        tree = jax.tree.structure(((0,), {}))
+        flat = functions.Flat(lambda x, number=number: x + number, tree, (functions._ARRAY,), f"plus {number}")
+        names.append(functions._in_graph(flat, [((2,), torch.float32)]).plan.op)
+        functions._named(names[0])
+    assert len(functions._in_graphs) <= 4 and names[0] in functions._in_graphs
+    with pytest.raises(RuntimeError, match="which left memory after 4 others; trace the graph again"):
+        functions._named(names[1])

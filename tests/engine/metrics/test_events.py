@@ -126,8 +126,10 @@ def test_a_listener_that_fails_is_told_once_and_the_step_goes_on(caplog: pytest.
         with caplog.at_level(logging.ERROR):
             for _ in range(2):
                 assert (torch.ones(3, device="xla") + 4).sum().item() == 15
+        assert fail in {listener for listener, _ in events._logged}
     finally:
         events.unlisten(fail)
+    assert fail not in {listener for listener, _ in events._logged}
     assert met.counter_value("ListenerFailed") == len(calls) > 2
     assert len(caplog.records) == len({type(event) for event in calls})
     assert "more of its failures are only counted" in caplog.text

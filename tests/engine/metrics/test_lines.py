@@ -65,3 +65,11 @@ def test_the_users_own_files_are_told_from_installed_ones() -> None:
     assert lines.is_users_own(__file__) and lines.is_users_own("<stdin>")
     assert lines.belongs_to_user(pytest.__file__) and not lines.is_users_own(pytest.__file__)
     assert not lines.is_users_own(torch.__file__) and not lines.is_users_own(lines.__file__)
+
+
+def test_files_without_end_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "_MOST_FILES", 8)
+    monkeypatch.setattr(lines, "_is_users", {})
+    for index in range(30):
+        assert asked_from("def asked():\n    return user_lines(1)\n", f"<cell {index}>")[0] == f"<cell {index}>"
+        assert len(lines._is_users) <= 8

@@ -190,3 +190,7 @@ def test_traces_are_forgotten_beyond_a_number_and_what_is_compiled_is_not() -> N
     private.drop_traces(0)
     assert program(jnp.ones(3)).tolist() == [2, 2, 2] and len(runs) == 1
     assert program(jnp.ones(4)).tolist() == [2] * 4 and len(runs) == 2
+
+
+def test_lines_without_end_are_forgotten() -> None:
+    assert private.traceback_at.cache_info().maxsize == 1 << 14

@@ -126,6 +126,7 @@ DeviceMesh("xla", [0])
 backend.register()
 units._tell_norms_of_parts()
 c10d._move_what_is_sharded(print)
+c10d._draw_in(print)
 watching.listen(print)
 compare("in use", ours())
 for patch in patched.ALL:

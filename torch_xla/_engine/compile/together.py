@@ -6,17 +6,21 @@ its own arrays needs none of this: what they have in common are collectives, in 
 """
 
 import threading
-from collections import Counter
 
 from ..client import coordination, peers
 from ..client.target import Target
+from ..tables import put_last
 from .executable_key import Key
 
 # Who has waited so long for another one's word compiles; all do as the first decides.
 _SECONDS = 30.0
 
 _lock = threading.RLock()
-_asked: "Counter[str]" = Counter()
+# How often each program was asked for, of the last. What has left is counted from the highest of what left, so that no
+# place is used twice; and it leaves in the same order in all processes, which ask alike.
+_asked: dict[str, int] = {}
+_MOST = 4096
+_left = 0
 
 
 def is_needed(target: Target) -> bool:
@@ -38,10 +42,16 @@ def have(key: Key, written: str) -> bool:
     watch = peers.watch()
     if watch is None:
         return False
+    return agreed(watch, key, written, _times_asked(key.digest))
+
+
+def _times_asked(digest: str) -> int:
+    global _left
     with _lock:
-        _asked[key.digest] += 1
-        time = _asked[key.digest]
-    return agreed(watch, key, written, time)
+        before = dict(_asked)
+        time = put_last(_asked, digest, _asked.get(digest, _left) + 1, _MOST)
+        _left = max([_left, *(before[each] for each in before.keys() - _asked.keys())])
+    return time
 
 
 def agreed(watch: peers.Watch, key: Key, written: str, time: int) -> bool:

@@ -16,6 +16,7 @@ from ..lowering.call import apply_rule, flatten
 from ..lowering.registry import Promotion, Rule, rule_of
 from ..private import jax as private
 from ..private.torch import pytree, schema_of
+from ..tables import put_last
 from ..uninterrupted import uncollected
 from . import limits as number_limits
 from . import meta, refusals
@@ -31,8 +32,10 @@ _SIZED_BY_NUMBERS = ("aten::arange", "aten::range", "aten::_scaled_dot_product_f
 # Numbers that take the dtype of the tensors they multiply.
 _FACTORS = ("alpha", "beta", "value")
 
-# Operators of which the CPU takes operands of these dtypes: its answer is the same for every size.
-_taken: set[tuple[Any, ...]] = set()
+# Operators of which the CPU takes operands of these dtypes: its answer is the same for every size. A list may have any
+# number of tensors.
+_taken: dict[tuple[Any, ...], None] = {}
+_MOST_TAKEN = 4096
 
 # Their operands must have one dtype. Others take indices or masks beside numbers.
 _PRODUCTS = frozenset(("mm", "bmm", "mv", "dot", "vdot", "addmm", "addmv", "addbmm", "baddbmm", "addr", "linear"))
@@ -239,7 +242,7 @@ def _refuse_dtypes(rule: Rule, operator: Operator, plan: Plan, args: tuple[Any, 
             raise refusal
     # For nothing, kernels do not look at dtypes, and some not for a single number, such as `cummin`.
     if all(spec.numel > spec.dtype.is_complex for spec in plan.operands):
-        _taken.add(asked)
+        put_last(_taken, asked, None, _MOST_TAKEN)
 
 
 def _has_usual_places(operator: Operator, plan: Plan) -> bool:

@@ -11,12 +11,14 @@ import torch
 from .. import metrics
 from ..private import torch as private
 from ..private.torch import pytree
+from ..tables import put_last
 from .bodies import traced_call
 from .split import Unsplittable
 
 _log = logging.getLogger("torch_xla.dynamo")
 
 # By the first function of a call, which must still live, and by what else it was called with.
+_MOST = 256
 _known: "weakref.WeakKeyDictionary[Any, dict[Any, Callable[..., Any]]]" = weakref.WeakKeyDictionary()
 
 
@@ -34,7 +36,7 @@ def run(operator: Any, args: Any, kwargs: Any) -> Any:
             metrics.count("DynamoGraphByOperator")
             _log.warning("%s runs on the host: %s", operator, reason)
             call = functools.partial(_composed, operator, leaves, tree)
-        known[key] = call
+        put_last(known, key, call, _MOST)
     return call([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
 
 

@@ -10,6 +10,7 @@ from torch.func import functional_call
 
 from ..private import torch as private
 from ..private.torch import pytree
+from ..tables import put_last
 from .bodies import pure_graph
 from .captures import Stage
 from .nesting import is_traced
@@ -20,6 +21,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 _PLAIN = (bool, int, float, str, tuple, type(None))
 
+_MOST = 256  # of a layer
 _recipes: "weakref.WeakKeyDictionary[nn.Module, dict[Any, tuple[Recipe, list[str]]]]" = weakref.WeakKeyDictionary()
 
 
@@ -40,10 +42,11 @@ def scan_layers(layers: Iterable[nn.Module], value: Any, partition: Callable[...
         require_equal(layers, value)
     stacked = {name: torch.stack([each[name] for each in own]) for name in own[0]}
     numbers = torch.arange(len(layers), device="xla")  # layers without tensors are counted too
-    if key not in known:
-        written = _written(layers[0], own[0], value)
-        known[key] = trace(_body(layers[0], written), value, (stacked, numbers)), written
-    recipe, written = known[key]
+    found = known.get(key)
+    if found is None:
+        names = _written(layers[0], own[0], value)
+        found = put_last(known, key, (trace(_body(layers[0], names), value, (stacked, numbers)), names), _MOST)
+    recipe, written = found
     result, buffers = run(recipe, value, (stacked, numbers), partition)
     with torch.no_grad():
         for name, new in zip(written, buffers, strict=True):

@@ -130,7 +130,7 @@ class _Sequence:
         return blake2b("\n".join(known).encode(), digest_size=12).hexdigest()
 
 
-@functools.cache
+@functools.lru_cache(4096)
 def _short(collective: str) -> str:
     return blake2b(collective.encode(), digest_size=6).hexdigest()
 
@@ -142,7 +142,7 @@ _parts: WeakKeyDictionary[Program, tuple[Part, ...]] = WeakKeyDictionary()
 _next: dict[str, Started] = {}
 # What others told of places to which this process had not come: by group and the number where they begin.
 _noted: dict[str, dict[int, list[str]]] = {}
-# The groups and numbers for which this process was counted.
+# The groups and numbers for which this process was counted, and to which it has not come.
 _counted: set[tuple[str, int]] = set()
 
 
@@ -185,6 +185,8 @@ def after(program: Program, source_lines: SourceLines) -> None:
             sequence.recent.append(Started(sequence.end, part, source_lines))
             sequence.advance(part.collectives)
             _next.pop(part.name, None)
+            # Each is asked for by this process before it comes there, and once by another.
+            _counted.difference_update([each for each in _counted if each[0] == part.name and each[1] <= sequence.end])
             noted = _noted.get(part.name)
             if noted is not None:
                 for begin in [begin for begin, told in noted.items() if begin + len(told) <= sequence.end]:

@@ -4,6 +4,7 @@ import functools
 import hashlib
 import itertools
 import operator
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from ..private import jax_effects
 from ..private.torch import is_traced
 from ..record.storage import snapshot, wrap
 from ..record.sync import sync_device
+from ..tables import put_last
 from ..uninterrupted import uncollected
 from .arrays import from_jax
 from .pallas import Interpreted
@@ -41,8 +43,9 @@ _serial = itertools.count()
 _traced: dict[Any, "Traced"] = {}
 table_of_plans(_traced, operator.attrgetter("plan"))
 
-# Those that a graph of PyTorch's calls, which knows them by name: as with PyTorch's own table of kernels, they stay.
-_in_graphs: dict[str, "Traced"] = {}
+# Those that a graph of PyTorch's calls, which knows them by name and cannot hold them. Those used last stay.
+_in_graphs: "OrderedDict[str, Traced]" = OrderedDict()
+_MOST_IN_GRAPHS = 4096
 
 
 @dataclass(frozen=True)
@@ -303,11 +306,22 @@ def _in_graph(flat: Flat | Gradient, kinds: Sequence[tuple[tuple[int, ...], torc
             f"or a graph of torch.compile, cannot promise to do. Leave the callback out, or write the whole loop in "
             f"JAX (jax.lax.scan inside of {flat.name})."
         )
-    return _in_graphs.setdefault(traced.plan.op, traced)
+    return put_last(_in_graphs, traced.plan.op, _in_graphs.get(traced.plan.op, traced), _MOST_IN_GRAPHS)
+
+
+def _named(name: str) -> Traced:
+    try:
+        _in_graphs.move_to_end(name)
+        return _in_graphs[name]
+    except KeyError:
+        raise RuntimeError(
+            f"a graph calls the JAX function {name}, which left memory after {_MOST_IN_GRAPHS} others; trace the graph "
+            "again"
+        ) from None
 
 
 def _without_values(name: str, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    found = _in_graphs[name].plan.outputs
+    found = _named(name).plan.outputs
     return [operands[0].new_empty(spec.size, dtype=spec.dtype) for spec in found]
 
 
@@ -317,7 +331,7 @@ JAX_FUNCTION = define("jax_function(str name, Tensor[] operands) -> Tensor[]", _
 @lowers(JAX_FUNCTION)
 def jax_function(name: str, operands: Sequence[Any]) -> list[Any]:
     """What the function of this name gives for arrays: how graphs call one."""
-    found = _in_graphs[name].rule.lower(*operands)
+    found = _named(name).rule.lower(*operands)
     return list(found[1:] if found[0] is None else found)
 
 
@@ -328,7 +342,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]) -> 
 
 
 def _backward(ctx: Any, grads: Sequence[torch.Tensor]) -> Any:
-    flat = _in_graphs[ctx.name].flat
+    flat = _named(ctx.name).flat
     return None, _gradients(flat, ctx.saved_tensors, ctx.needs_input_grad[1], grads, ctx.differentiable)
 
 

@@ -178,6 +178,7 @@ def listen(listener: Listener, frames: int = 1, closely: bool = True) -> None:
 def unlisten(listener: Listener) -> None:
     """Ends `listen`."""
     _listeners[:] = [entry for entry in _listeners if entry[0] != listener]
+    _logged.difference_update([each for each in _logged if each[0] == listener])
     _settle()
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from types import CodeType, FrameType
 
+from ..tables import put_last
+
 Line = tuple[str, int, str]  # file, line, function
 
 
@@ -34,6 +36,7 @@ _NOT_USERS = (_folder_of("torch"), _folder_of("jax"), _PACKAGE + os.sep, *_GENER
 
 # Filenames are looked up for every frame of a new program: a dictionary answers faster than prefixes.
 _is_users: dict[str, bool] = {}
+_MOST_FILES = 4096  # each cell of a notebook is one
 
 # The line of each instruction that was asked for. A frame finds its line by reading a table from the start, which takes
 # longer than all the rest. By the identity of a code object, for its hash is slow; it is kept, so nothing else gets it.
@@ -65,7 +68,7 @@ def user_frame(start: FrameType | None = None) -> FrameType | None:
         filename = frame.f_code.co_filename
         users = _is_users.get(filename)
         if users is None:
-            users = _is_users[filename] = belongs_to_user(filename)
+            users = put_last(_is_users, filename, belongs_to_user(filename), _MOST_FILES)
         if users:
             return frame
         frame = frame.f_back  # type: ignore[assignment]

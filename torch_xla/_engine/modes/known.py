@@ -55,7 +55,7 @@ _FOLDERS = (
 )
 
 
-@functools.cache
+@functools.lru_cache(4096)
 def _domain_of_file(filename: str) -> Domain | None:
     for folder, domain in _FOLDERS:
         if filename.startswith(folder):

@@ -324,7 +324,7 @@ class _Somewhere(source_info_util.SourceInfo):
         return _Somewhere(known, self.name_stack if name_stack is None else name_stack)
 
 
-@functools.cache
+@functools.lru_cache(1 << 14)
 def traceback_at(line: tuple[str, int, str] | None) -> Any:
     """A traceback whose only frame stands at `line` (file, number, function); without `line`, one with none.
 

@@ -18,6 +18,7 @@ from ..graph.spec import Spec
 from ..graph.tape import Value
 from ..lowering.sharding import CONSTRAINT, carried, of_array, to_jax
 from ..private.torch import address_of
+from ..tables import put_last
 from .device import LOCK, Device
 from .storage import record_plan, shows_all, value_of
 
@@ -152,10 +153,7 @@ def _keep_alike(device: Device) -> None:
         gc.collect()
         values, code, written, astray = _found_now(device)
         usual = (*dict.fromkeys([*_divided.get(code, ()), *((slot, mark.sharding) for slot, mark, _ in written)]),)
-    _divided.pop(code, None)
-    _divided[code] = usual  # the last of all: the first leaves
-    if len(_divided) > _MOST:
-        del _divided[next(iter(_divided))]
+    put_last(_divided, code, usual, _MOST)
     _move(astray)
     made = {(slot, sharding): constrained(values[slot], sharding) for slot, sharding in usual}
     for slot, mark, storage in written:

@@ -1,6 +1,8 @@
 """Layouts that are looked for: the mesh, what programs are worth it, and where inputs stand."""
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -74,3 +76,14 @@ def test_axes_of_a_mesh_become_a_sharding() -> None:
     whole = automatic.over(devices, (4,), ((), (0,)))
     assert whole is not None and whole.dims == ((), (0, 1))
     assert automatic.over(devices, (2, 2), ((), ())) is None
+
+
+def test_kinds_of_batches_without_end_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(automatic, "_batches", {})
+    group = SimpleNamespace(members=[0], is_batch=True)
+    found: Any = SimpleNamespace(groups=[group], dims=[((0, 1),)], mesh_shape=(2, 2))
+    place: Any = None
+    for width in range(2 * automatic._MOST_BATCHES):
+        automatic._remember(found, [Role(Kind.BATCH)], [batch(8, width)], place)
+    assert len(automatic._batches) <= automatic._MOST_BATCHES
+    assert automatic._of_batch(Role(Kind.BATCH), batch(8, width), (2, 2)) == (0, 1)

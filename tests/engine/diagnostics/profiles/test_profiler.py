@@ -331,3 +331,11 @@ def test_the_command_tells_what_it_takes() -> None:
     command = [sys.executable, "-m", "torch_xla.debug.capture_profile", "--help"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and "--service_addr" in done.stdout and "--duration_ms" in done.stdout
+
+
+def test_names_of_steps_without_end_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_steps", {})
+    monkeypatch.setattr(engine, "_MOST_NAMES", 4)
+    for number in range(9):
+        engine.StepTrace(f"step {number}")
+    assert len(engine._steps) <= 4 and engine._steps["step 8"] == 0

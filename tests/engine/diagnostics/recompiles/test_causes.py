@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -518,3 +520,15 @@ def test_a_call_that_two_threads_planned_at_once_is_told_as_such() -> None:
     again = replace(operation, plan=replace(operation.plan))
     assert y.shape == (6,) and again.plan is not operation.plan
     assert differences._argument(operation, again) == "sin was planned twice, by two threads at once"
+
+
+def test_reasons_without_end_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(causes, "_reasons", {})
+    monkeypatch.setattr(causes, "_MOST_REASONS", 4)
+    for number in range(10):
+        difference: Any = SimpleNamespace(kind=next(iter(Kind)))
+        explanation: Any = SimpleNamespace(
+            is_recompilation=True, differences=[difference], line=("cell.py", number, "f")
+        )
+        causes._tell(explanation)
+    assert 0 < len(causes._reasons) <= 4

@@ -24,6 +24,7 @@ from ...lowering.sharding import carried, over_mesh, to_jax
 from ...metrics.amounts import duration, size
 from ...record import launcher, marks
 from ...record.schedule import Schedule
+from ...tables import put_last
 from ..plans.device_specs import DeviceSpec, device_specs
 from ..plans.plan import known_of
 from .roles import Kind, Role, groups_of, modules_alive, roles_of
@@ -42,6 +43,7 @@ last: Found | None = None
 
 # How later batches are divided: by dtype and what a row of them is.
 _batches: dict[tuple[torch.dtype, tuple[int, ...]], tuple[int, ...]] = {}
+_MOST_BATCHES = 256
 _mesh_shape: tuple[int, ...] = ()
 _decided: WeakKeyDictionary[Program, Sequence[tuple[int, Sharding | None]]] = WeakKeyDictionary()
 
@@ -148,7 +150,7 @@ def _remember(found: Found, roles: Sequence[Role], specs: Sequence[Spec], target
             if tensor is not None:
                 marks.remember(tensor, over(target, found.mesh_shape, dims))
             elif group.is_batch:
-                _batches[specs[index].dtype, specs[index].size[1:]] = dims[0]
+                put_last(_batches, (specs[index].dtype, specs[index].size[1:]), dims[0], _MOST_BATCHES)
 
 
 def _of_batch(role: Role, spec: Spec, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,11 +1,9 @@
 """Profiles: what host and device did when, written by JAX's profiler for xprof and TensorBoard."""
 
 import functools
-import itertools
 import os
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -19,6 +17,7 @@ from ...private import torch as private
 from ...private import xprof
 from ...record.scopes import close_scope, open_scope
 from ...record.step import end_step
+from ...tables import put_last
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -59,14 +58,17 @@ class Trace:
         self._span.__exit__(kind, error, traceback)
 
 
-_steps: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+# How many steps of a name there were.
+_steps: dict[str, int] = {}
+_MOST_NAMES = 1024
 
 
 class StepTrace(Trace):
     """A `Trace` that is a step: it ends with a sync, and xprof takes it for one. Those without number are counted."""
 
     def __init__(self, name: str, **metadata: Any) -> None:
-        metadata.setdefault("step_num", next(_steps[name]))
+        number = put_last(_steps, name, _steps.get(name, -1) + 1, _MOST_NAMES)
+        metadata.setdefault("step_num", number)
         super().__init__(name, _r=1, **metadata)  # `_r`: xprof's mark for the root of what belongs together
 
     def __exit__(

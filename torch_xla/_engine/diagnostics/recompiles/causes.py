@@ -3,7 +3,7 @@
 import logging
 import os
 import re
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,6 +12,7 @@ from ...errors import CompilationRefused
 from ...metrics import events, lines
 from ...metrics.events import Cause, Compilation
 from ...metrics.lines import Line
+from ...tables import put_last
 from .differences import Difference, Kind, Known, differences, in_common, is_part, similarity
 from .keepers import keepers
 
@@ -19,6 +20,7 @@ from .keepers import keepers
 _MOST_PROGRAMS = 128
 _MOST_OPERATIONS = 500_000
 _MOST_EXPLANATIONS = 512
+_MOST_REASONS = 4096
 _SHOWN = 3  # differences in one line
 _FEW, _MANY = 3, 6  # operations: if all of the few are in another program, or most of the many, the two are compared
 
@@ -68,7 +70,7 @@ class Explanation:
 _known: "deque[Known]" = deque(maxlen=_MOST_PROGRAMS)
 _explanations: "deque[Explanation]" = deque(maxlen=_MOST_EXPLANATIONS)
 # How often each reason came, for the log.
-_reasons: Counter[tuple[Kind, Line]] = Counter()
+_reasons: dict[tuple[Kind, Line], int] = {}
 
 
 def short(line: Line) -> str:
@@ -169,8 +171,7 @@ def _tell(explanation: Explanation) -> None:
         _log.debug("%s", explanation)
         return
     reason = (explanation.differences[0].kind, explanation.line)
-    _reasons[reason] += 1
-    count = _reasons[reason]
+    count = put_last(_reasons, reason, _reasons.get(reason, 0) + 1, _MOST_REASONS)
     if count & (count - 1):
         return
     if count < 4:
