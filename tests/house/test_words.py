@@ -1,10 +1,12 @@
-"""Names say what a file is for, and what is unfinished is not in the code."""
+"""Names say what a file or a class is for, and what is unfinished is not in the code."""
 
+import ast
 import re
+from collections import defaultdict
 
 import pytest
 
-from tests.house.source import FOLDERS, ROOT, name_of, none, python_files
+from tests.house.source import FOLDERS, ROOT, name_of, none, python_files, tree_of
 
 # Written apart, so that this file passes its own test.
 UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
@@ -16,6 +18,13 @@ DOCUMENTED = {
     "torch_xla/_internal/utils.py",
     "torch_xla/distributed/fsdp/utils.py",
     "torch_xla/experimental/distributed_checkpoint/util.py",
+}
+
+# Classes of one name and two meanings. Users are given the first of each; the second is the field's word, or ours.
+TWO_MEANINGS = {
+    "Plan",  # of `torch_xla.debug.plan()`, and a recorded call
+    "Replay",  # of `torch_xla.debug.replay_step()`, and a call that is made again without its function
+    "Unit",  # of a metric, and of FSDP
 }
 
 TEXTS = python_files(*FOLDERS) + sorted((ROOT / "docs").rglob("*.md")) + sorted(ROOT.glob("*.md"))
@@ -36,3 +45,18 @@ def test_every_file_and_folder_has_a_name_that_says_what_it_is_for(folder: str) 
     for path in {*files, *(path.parent for path in files)}:
         if path.stem in NAMELESS:
             assert name_of(path) in DOCUMENTED, f"{name_of(path)}: name it after what it does"
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    places = defaultdict(list)
+    for path in python_files("torch_xla/_engine"):
+        for node in tree_of(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(f"{name_of(path)}:{node.lineno}")
+    several = {name: found for name, found in places.items() if len(found) > 1}
+    none(
+        f"{', '.join(found)}: {name} means two things: give one its own name"
+        for name, found in several.items()
+        if name not in TWO_MEANINGS
+    )
+    assert several.keys() >= TWO_MEANINGS

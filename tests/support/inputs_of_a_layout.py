@@ -2,16 +2,16 @@
 
 import torch
 
-from torch_xla._engine.diagnostics.layouts.roles import Kind, Role
+from torch_xla._engine.diagnostics.layouts.roles import Role, RoleKind
 from torch_xla._engine.graph.graph import Graph
 from torch_xla._engine.graph.spec import contiguous_stride, spec_of
 
 SIZES = ((8, 8), (8, 8), (8, 8), (4, 16), ())
 GRAPH = Graph(tuple(spec_of(size, contiguous_stride(size), torch.float32) for size in SIZES), (), ())
 ROLES = [
-    Role(Kind.PARAMETER, "layers.0.weight", 0),
-    Role(Kind.PARAMETER, "layers.1.weight", 1),
-    Role(Kind.FOLLOWER, "", 1),
-    Role(Kind.BATCH),
-    Role(Kind.WHOLE),
+    Role(RoleKind.PARAMETER, "layers.0.weight", 0),
+    Role(RoleKind.PARAMETER, "layers.1.weight", 1),
+    Role(RoleKind.FOLLOWER, "", 1),
+    Role(RoleKind.BATCH),
+    Role(RoleKind.WHOLE),
 ]

@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 from .._engine.distributed import collectives as exchange
 from .._engine.distributed import shards
-from .._engine.distributed.shards import Layout
+from .._engine.distributed.shards import ShardLayout
 from ..core import collectives
 
 Groups = Sequence[Sequence[int]] | None
@@ -86,9 +86,9 @@ class ZeroRedundancyOptimizer(Optimizer):
         among = exchange.groups_of(self._groups)
         self._among, self._count, self._place = among, exchange.size_of(among), exchange.place_in(among)
         self._parts: dict[torch.Tensor, torch.nn.Parameter] = {}
-        self._layouts: dict[torch.Tensor, Layout] = {}
+        self._layouts: dict[torch.Tensor, ShardLayout] = {}
         for parameter in self._parameters():
-            layout = self._layouts[parameter] = Layout(parameter.shape, self._count, on_dim_0=True)
+            layout = self._layouts[parameter] = ShardLayout(parameter.shape, self._count, on_dim_0=True)
             part = layout.shard(parameter.data, self._place).to(self.optimizer_dtype)
             self._parts[parameter] = torch.nn.Parameter(part, requires_grad=parameter.requires_grad)
         groups = [{**group, "params": [self._parts[p] for p in group["params"]]} for group in self.param_groups]

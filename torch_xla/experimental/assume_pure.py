@@ -9,7 +9,7 @@ from torch import nn
 from torch.func import functional_call
 
 from .._engine import refused_names
-from .._engine.dynamo.captures import Stage
+from .._engine.dynamo.captures import Tracing
 from .._engine.interop import pure
 from ..core.xla_builder import call_jax
 
@@ -66,7 +66,7 @@ def make_fake_inputs(input: Any) -> Any:
     >>> make_fake_inputs(torch.ones(2, device="xla")).shape, make_fake_inputs(3)
     (torch.Size([2]), 3)
     """
-    return Stage().describe(input) if isinstance(input, torch.Tensor) else input
+    return Tracing().describe(input) if isinstance(input, torch.Tensor) else input
 
 
 def j2t_autograd(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -59,7 +59,7 @@ class bucketed:  # noqa: N801 - it is called as a function is
         self._function = function
         self._dims = {place: {dim} if isinstance(dim, int) else set(dim) for place, dim in (dims or {}).items()}
         self._buckets = buckets
-        self._traced: dict[Any, _buckets.Traced] = {}
+        self._traced: dict[Any, _buckets.TracedForSizes] = {}
 
     def __call__(self, *args: Any) -> Any:
         """The results for these arguments: tensors on the device, nested as the function returns them."""
@@ -77,7 +77,7 @@ class bucketed:  # noqa: N801 - it is called as a function is
         results = _buckets.Bucketed.apply(bucket, counts, *traced.weights, *tensors)
         return pytree.tree_unflatten(results, traced.tree)
 
-    def _traced_for(self, args: Sequence[Any]) -> _buckets.Traced:
+    def _traced_for(self, args: Sequence[Any]) -> _buckets.TracedForSizes:
         training = isinstance(self._function, torch.nn.Module) and self._function.training
         key = (training, *(self._kind(place, arg) for place, arg in enumerate(args)))
         if key not in self._traced:
@@ -101,7 +101,7 @@ class bucketed:  # noqa: N801 - it is called as a function is
         return fitting[0]
 
 
-def _sizes_of(traced: _buckets.Traced, tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
+def _sizes_of(traced: _buckets.TracedForSizes, tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
     """What each symbol is in this call."""
     found: dict[str, int] = {}
     for tensor, described in zip(tensors, traced.inputs[len(traced.weights) :], strict=True):

@@ -91,7 +91,7 @@ def both(other: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[peers.Wa
 def test_what_all_do_together_begins_when_the_last_has_come(both: tuple[peers.Watch, peers.Watch]) -> None:
     def comes() -> None:
         if both[1].next_number("come/begin") == 2:
-            both[1].settle("all/begin", "")
+            both[1].propose("all/begin", "")
 
     threading.Timer(0.05, comes).start()
     coordination.all_come("begin")

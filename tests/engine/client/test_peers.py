@@ -61,7 +61,7 @@ def test_each_says_where_it_is_when_it_is_asked(watches: list[Watch]) -> None:
 
 
 def test_what_is_settled_stays_and_numbers_count(watches: list[Watch]) -> None:
-    assert watches[0].settle("name", "first") == "first" and watches[1].settle("name", "second") == "first"
+    assert watches[0].propose("name", "first") == "first" and watches[1].propose("name", "second") == "first"
     assert [watch.next_number("tickets") for watch in watches] == [1, 2, 3]
 
 
@@ -88,7 +88,7 @@ def test_an_error_of_a_collective_names_who_ended_without_it(watches: list[Watch
 def test_who_is_cut_off_speaks_no_more_and_raises(watches: list[Watch]) -> None:
     watches[0].cut("The service is gone.")
     with pytest.raises(RuntimeError, match="^The service is gone.$"):
-        watches[0].settle("name", "value")
+        watches[0].propose("name", "value")
     watches[0].declare("not heard")
     assert not watches[1].fault and watches[0].fault == "The service is gone."
 

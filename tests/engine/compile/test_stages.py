@@ -349,7 +349,7 @@ def test_what_was_compiled_once_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     file = tmp_path / "analysis.txt"
     monkeypatch.setenv("PT_XLA_DEBUG_FILE", str(file))
     monkeypatch.setenv("PT_XLA_DEBUG_LEVEL", "1")
-    switches.settle()
+    switches.apply_settings()
 
     def repeat() -> None:
         x = torch.randn(4, 4).to("xla")
@@ -359,7 +359,7 @@ def test_what_was_compiled_once_is_told(tmp_path: Path, monkeypatch: pytest.Monk
 
     in_stages(repeat, 10)
     monkeypatch.delenv("PT_XLA_DEBUG_LEVEL")
-    switches.settle()
+    switches.apply_settings()
     assert re.search(r"^Stage Analysis: graph \w+: compiled once: 5 × 6 operations$", file.read_text(), re.MULTILINE)
     assert "; compiled once: 5 × 6 operations]" in torch_xla.debug.explain_recompiles()
     assert counted("SharedOperations") == 4 * 6

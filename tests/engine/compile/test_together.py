@@ -18,7 +18,7 @@ class Service:
         self.numbers: dict[str, int] = {}
         self.changed = threading.Condition()
 
-    def settle(self, key: str, value: str) -> str:
+    def propose(self, key: str, value: str) -> str:
         with self.changed:
             found = self.values.setdefault(key, value)
             self.changed.notify_all()

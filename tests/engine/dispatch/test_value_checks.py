@@ -328,11 +328,11 @@ def test_assertions_that_are_known_to_fail_raise_at_once() -> None:
 
 def test_a_setting_checks_the_whole_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_CHECK_VALUES", "1")
-    checking.settle()
+    checking.apply_settings()
     try:
         with pytest.raises(IndexError):
             F.embedding(on("xla")(7), x(on("xla"))).tolist()
     finally:
         monkeypatch.delenv("XLA_CHECK_VALUES")
-        checking.settle()
+        checking.apply_settings()
     assert not value_checks.are_on()

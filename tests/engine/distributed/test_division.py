@@ -9,7 +9,7 @@ from torch import nn
 from torch_xla._engine.client import processes
 from torch_xla._engine.distributed.division import divide, materialize
 from torch_xla._engine.distributed.replicas import AVERAGED
-from torch_xla._engine.distributed.shards import Layout
+from torch_xla._engine.distributed.shards import ShardLayout
 from torch_xla._engine.distributed.units import Handle
 
 CPU = torch.device("cpu")
@@ -23,8 +23,8 @@ class Net(nn.Module):
         self.frozen = nn.Parameter(torch.arange(3.0), requires_grad=False)
 
 
-def layouts(count: int) -> Callable[[torch.Size], Layout]:
-    return lambda size: Layout(size, count)
+def layouts(count: int) -> Callable[[torch.Size], ShardLayout]:
+    return lambda size: ShardLayout(size, count)
 
 
 def divided(net: nn.Module, count: int = 2, place: int = 1, flatten: bool = False) -> list[Handle]:

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torch_xla._engine.distributed import shards
-from torch_xla._engine.distributed.shards import Layout
+from torch_xla._engine.distributed.shards import ShardLayout
 
 LAYOUTS = st.builds(
-    Layout,
+    ShardLayout,
     st.lists(st.integers(0, 5), max_size=3).map(torch.Size),
     st.integers(1, 5),
     st.booleans(),
@@ -25,7 +25,7 @@ def numbers(size: torch.Size) -> torch.Tensor:
 
 @settings(max_examples=60)
 @given(LAYOUTS)
-def test_parts_of_one_size_are_the_whole_again(layout: Layout) -> None:
+def test_parts_of_one_size_are_the_whole_again(layout: ShardLayout) -> None:
     tensor = numbers(layout.size)
     parts = [layout.shard(tensor, place) for place in range(layout.count)]
     assert {tuple(part.shape) for part in parts} == {layout.shard_size}
@@ -38,7 +38,7 @@ def test_parts_of_one_size_are_the_whole_again(layout: Layout) -> None:
 
 @settings(max_examples=30)
 @given(LAYOUTS.filter(lambda layout: layout.on_dim_0 and layout.size))
-def test_rows_stay_rows(layout: Layout) -> None:
+def test_rows_stay_rows(layout: ShardLayout) -> None:
     tensor = numbers(layout.size)
     step = layout.shard_size[0]
     for place in range(layout.count):
@@ -48,7 +48,7 @@ def test_rows_stay_rows(layout: Layout) -> None:
 
 def test_a_part_has_memory_of_its_own_and_no_gradient() -> None:
     tensor = torch.ones(4, requires_grad=True)
-    part = Layout(torch.Size([4]), 2).shard(tensor, 0)
+    part = ShardLayout(torch.Size([4]), 2).shard(tensor, 0)
     part.fill_(7)
     assert tensor.tolist() == [1, 1, 1, 1] and not part.requires_grad
 
@@ -83,4 +83,4 @@ def test_what_travels_together_comes_apart(kinds: list[tuple[int, torch.dtype]],
 
 @pytest.mark.parametrize(("size", "expected"), [((), (1,)), ((5,), (2,)), ((0, 3), (1,))])
 def test_the_smallest_parts(size: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    assert Layout(torch.Size(size), 3).shard_size == expected
+    assert ShardLayout(torch.Size(size), 3).shard_size == expected

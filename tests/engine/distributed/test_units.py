@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from torch_xla._engine.distributed.division import divide
-from torch_xla._engine.distributed.shards import Layout
+from torch_xla._engine.distributed.shards import ShardLayout
 from torch_xla._engine.distributed.units import Exchange, Manner, Unit
 
 COUNT = 2
@@ -19,8 +19,8 @@ def unit_of(module: nn.Module, flatten: bool = False, **manner: object) -> tuple
     wholes: list[torch.Tensor] = []
     gathered: list[int] = []
 
-    def remembering(size: torch.Size) -> Layout:
-        return Layout(size, COUNT)
+    def remembering(size: torch.Size) -> ShardLayout:
+        return ShardLayout(size, COUNT)
 
     originals = {id(p): p.detach().clone() for p in module.parameters()}
     handles = divide(module, module, torch.device("xla"), remembering, 0, flatten)

@@ -5,7 +5,7 @@ import inspect
 import pytest
 import torch
 
-from torch_xla._engine.dynamo.captures import Stage, with_captured
+from torch_xla._engine.dynamo.captures import Tracing, with_captured
 
 
 def on_xla(*numbers: float) -> torch.Tensor:
@@ -14,7 +14,7 @@ def on_xla(*numbers: float) -> torch.Tensor:
 
 def test_what_is_used_is_captured_in_the_order_of_first_use() -> None:
     first, second = on_xla(1), on_xla(2, 2)
-    stage = Stage()
+    stage = Tracing()
     x = stage.describe(on_xla(5, 6))
     result = stage.run(lambda x: (x * second + first, second.sum()), x)
     assert [id(each) for each in stage.captured] == [id(second), id(first)] and stage.written == []
@@ -24,7 +24,7 @@ def test_what_is_used_is_captured_in_the_order_of_first_use() -> None:
 def test_writes_are_noticed_also_in_what_is_composed_of_others() -> None:
     norm = torch.nn.BatchNorm1d(2).to("xla").train()
     kept = on_xla(0, 0)
-    stage = Stage()
+    stage = Tracing()
     x = stage.describe(torch.ones(3, 2).to("xla"))
 
     def function(x: torch.Tensor) -> torch.Tensor:
@@ -39,7 +39,7 @@ def test_writes_are_noticed_also_in_what_is_composed_of_others() -> None:
 
 
 def test_slices_and_strides_are_described() -> None:
-    stage = Stage()
+    stage = Tracing()
     whole = torch.ones(4, 3, 2).to("xla").transpose(1, 2)
     assert stage.describe(whole).stride() == whole.stride()
     assert stage.describe_slice(whole).shape == (2, 3) and stage.describe_slice(whole).stride() == whole[0].stride()
@@ -50,7 +50,7 @@ def test_a_read_of_a_value_is_refused_with_its_line() -> None:
         return x + 1 if x.sum() > 0 else x  # the line
 
     line = inspect.getsourcelines(reads)[1] + 1
-    stage = Stage()
+    stage = Tracing()
     with pytest.raises(RuntimeError, match=rf"reads a value of a tensor on the host at .*test_captures\.py:{line}"):
         stage.run(reads, stage.describe(on_xla(1)))
 

@@ -4,15 +4,15 @@ import torch
 
 import torch_xla
 from torch_xla._engine.dynamo.bodies import pure_graph
-from torch_xla._engine.dynamo.operation import Operation
+from torch_xla._engine.dynamo.operation import GraphOperation
 from torch_xla._engine.dynamo.split import split
 from torch_xla._engine.graph.graph import decode
 from torch_xla._engine.record.device import current_index, device_at
 from torch_xla._engine.record.storage import wrap
 
 
-def operation(function, *examples: torch.Tensor) -> Operation:  # type: ignore[no-untyped-def]
-    return Operation(split(pure_graph(function, list(examples)), "test"))
+def operation(function, *examples: torch.Tensor) -> GraphOperation:  # type: ignore[no-untyped-def]
+    return GraphOperation(split(pure_graph(function, list(examples)), "test"))
 
 
 def test_a_graph_is_one_operation_whose_plan_equal_calls_share() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from torch_xla._engine.dynamo.differentiation import Roles
-from torch_xla._engine.dynamo.scan_function import Loop, _Draws
+from torch_xla._engine.dynamo.scan_function import ScanLoop, _Draws
 from torch_xla._engine.private.dynamo import default_partition
 
 TENSORS = [torch.tensor([1.0, 0.5]), torch.arange(1.0, 5).reshape(2, 2), torch.tensor([0.5, 2.0])]
@@ -24,7 +24,7 @@ def by_hand(carry: torch.Tensor, xs: torch.Tensor, weight: torch.Tensor) -> tupl
 
 
 def test_without_gradients_nothing_is_kept() -> None:
-    loop = Loop(body, Roles(1, 1, 1))
+    loop = ScanLoop(body, Roles(1, 1, 1))
     found = loop.run([each.to("xla") for each in TENSORS], default_partition)
     torch.testing.assert_close([each.cpu() for each in found], list(by_hand(*TENSORS)))  # type: ignore[arg-type]
     assert not any(each.requires_grad for each in found) and loop._plain is not None and not loop._differentiated
@@ -32,7 +32,7 @@ def test_without_gradients_nothing_is_kept() -> None:
 
 @pytest.mark.slow
 def test_gradients_and_gradients_of_gradients() -> None:
-    loop = Loop(body, Roles(1, 1, 1))
+    loop = ScanLoop(body, Roles(1, 1, 1))
 
     def both(run, *leaves: torch.Tensor) -> list[torch.Tensor]:  # type: ignore[no-untyped-def]
         last, outputs = run(*leaves)

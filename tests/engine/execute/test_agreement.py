@@ -69,7 +69,7 @@ class Watch:
 
     step, line = 0, None
 
-    def settle(self, key: str, value: str) -> str:
+    def propose(self, key: str, value: str) -> str:
         return value
 
     def next_number(self, key: str) -> int:
@@ -80,7 +80,7 @@ def test_whom_this_process_was_counted_for_is_forgotten_where_it_has_been(monkey
     watch: Any = Watch()
     program: Any = object()
     monkeypatch.setattr(agreement.peers, "watch", lambda: watch)
-    monkeypatch.setattr(agreement, "parts_of", lambda _: (agreement.Part((0, 1), "0,1", ["a", "b"], [0, 1]),))
+    monkeypatch.setattr(agreement, "parts_of", lambda _: (agreement.GroupPart((0, 1), "0,1", ["a", "b"], [0, 1]),))
     monkeypatch.setattr(agreement, "_sequences", {})
     monkeypatch.setattr(agreement, "_counted", set())
     for step in range(1, 6):

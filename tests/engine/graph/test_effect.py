@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from torch_xla._engine.graph import effect
-from torch_xla._engine.graph.effect import ASSERTION, CALLBACK, CHECK, Kind, collective
+from torch_xla._engine.graph.effect import ASSERTION, CALLBACK, CHECK, EffectKind, collective
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def test_what_all_processes_run_and_what_is_looked_at_on_the_host() -> None:
     kinds = [CALLBACK, CHECK, ASSERTION, collective()]
     assert [each.is_collective for each in kinds] == [False, False, False, True]
     assert [each.is_reported for each in kinds] == [False, True, True, False]
-    assert {each.kind for each in kinds} == set(Kind)
+    assert {each.kind for each in kinds} == set(EffectKind)
 
 
 def test_equal_effects_are_equal_and_groups_tell_collectives_apart() -> None:

@@ -13,7 +13,7 @@ from torch_xla._engine.graph.plan import Number, Operand, Plan
 from torch_xla._engine.graph.spec import contiguous_stride, spec_of
 from torch_xla._engine.lowering import registry, value_checks
 from torch_xla._engine.lowering.registry import rule_of
-from torch_xla._engine.lowering.value_checks import Finding, complaint, outside, report_of, report_plan
+from torch_xla._engine.lowering.value_checks import Condition, complaint, outside, report_of, report_plan
 
 aten = torch.ops.aten
 
@@ -79,10 +79,10 @@ def test_floats_are_told_as_numbers() -> None:
 
 
 def test_the_first_of_several_findings_is_reported() -> None:
-    def findings(first: list[bool], second: list[bool]) -> Iterator[Finding]:
-        yield Finding("none", jnp.zeros((0,), bool), jnp.zeros(0), "has no elements")
-        yield Finding("a", jnp.array(first), jnp.array([10, 20]), "")
-        yield Finding("b", jnp.array([second]), jnp.array([[30, 40]]), "")
+    def findings(first: list[bool], second: list[bool]) -> Iterator[Condition]:
+        yield Condition("none", jnp.zeros((0,), bool), jnp.zeros(0), "has no elements")
+        yield Condition("a", jnp.array(first), jnp.array([10, 20]), "")
+        yield Condition("b", jnp.array([second]), jnp.array([[30, 40]]), "")
 
     with jax.enable_x64(True):
         reports = [

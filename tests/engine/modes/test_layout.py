@@ -16,7 +16,7 @@ from torch_xla._engine.graph.graph import Graph, Operation
 from torch_xla._engine.graph.plan import Operand, Plan
 from torch_xla._engine.graph.spec import contiguous_stride, spec_of
 from torch_xla._engine.graph.verify import verify
-from torch_xla._engine.modes.layout import Layout, Packs, flat_spec, pack_graph, packed, unpack_graph
+from torch_xla._engine.modes.layout import BoundProgram, Packs, flat_spec, pack_graph, packed, unpack_graph
 
 CPU = targets.of_device(jax.devices("cpu")[0])
 
@@ -45,7 +45,7 @@ def test_packing_puts_one_behind_the_other() -> None:
         np.testing.assert_array_equal(found, array)
 
 
-def plain() -> Layout:
+def plain() -> BoundProgram:
     """`a += x; b += x; c = x * 1`: a, b and c have places 0, 1 and 2, of which c is replaced; x is place 3."""
     vector = spec(2)
     arguments = ((Operand(0), Operand(1)), {"alpha": 1})
@@ -58,10 +58,10 @@ def plain() -> Layout:
     )
     graph = Graph((vector,) * 3, operations, (3, 4, 5))
     program = cache.program_of(graph, (0, 1), CPU)
-    return Layout(program, [0, 1, 3], [(0, 0), (1, 1)], [(2, 2, vector)])
+    return BoundProgram(program, [0, 1, 3], [(0, 0), (1, 1)], [(2, 2, vector)])
 
 
-def run(layout: Layout, buffers: list[Any]) -> list[Any]:
+def run(layout: BoundProgram, buffers: list[Any]) -> list[Any]:
     ((results),) = layout.program.start([put(np.float32(each), CPU) for each in buffers], (), None)
     return [np.asarray(each).tolist() for each in results]
 

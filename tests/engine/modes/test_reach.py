@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from torch_xla._engine.modes.reach import MISSING, Container, Kind, Reached, bytes_of
+from torch_xla._engine.modes.reach import MISSING, Container, Look, Reached, bytes_of
 
 
 class Thing:
@@ -45,47 +45,47 @@ def copy_of(function: Any) -> Any:
 
 
 # How each kind is made, changed, and told; `True` where the change is one.
-CASES: dict[str, tuple[Kind, Callable[[], Any], Callable[[Any], Any], str]] = {
-    "a value": (Kind.MAP, lambda: {"a": 1}, lambda d: d.update(a=2), "it['a']: 1 before, 2 now"),
-    "an entry": (Kind.MAP, lambda: {"a": 1}, lambda d: d.update(b=2), "it: 1 entries before, 2 now"),
-    "a key": (Kind.MAP, lambda: {"a": 1}, lambda d: (d.pop("a"), d.update(b=1)), "it['b']: 'a' before, 'b' now"),
+CASES: dict[str, tuple[Look, Callable[[], Any], Callable[[Any], Any], str]] = {
+    "a value": (Look.MAP, lambda: {"a": 1}, lambda d: d.update(a=2), "it['a']: 1 before, 2 now"),
+    "an entry": (Look.MAP, lambda: {"a": 1}, lambda d: d.update(b=2), "it: 1 entries before, 2 now"),
+    "a key": (Look.MAP, lambda: {"a": 1}, lambda d: (d.pop("a"), d.update(b=1)), "it['b']: 'a' before, 'b' now"),
     "of an ordered one": (
-        Kind.MAP,
+        Look.MAP,
         lambda: collections.OrderedDict(a=1, b=1),
         lambda d: d.move_to_end("a"),
         "it['b']: 'a' before, 'b' now",
     ),
     "an attribute": (
-        Kind.ATTRIBUTES,
+        Look.ATTRIBUTES,
         lambda: Thing().__dict__,
         lambda d: d.update(rate=0.25),
         "it.rate: 0.5 before, 0.25 now",
     ),
-    "an element": (Kind.SEQUENCE, lambda: [1, "a"], lambda s: s.__setitem__(1, "b"), "it[1]: 'a' before, 'b' now"),
-    "a variable": (Kind.CELL, lambda: cell(1), lambda c: setattr(c, "cell_contents", 2), "it: 1 before, 2 now"),
-    "the code": (Kind.FUNCTION, lambda: copy_of(function), set_code(), "it: <code"),
+    "an element": (Look.SEQUENCE, lambda: [1, "a"], lambda s: s.__setitem__(1, "b"), "it[1]: 'a' before, 'b' now"),
+    "a variable": (Look.CELL, lambda: cell(1), lambda c: setattr(c, "cell_contents", 2), "it: 1 before, 2 now"),
+    "the code": (Look.FUNCTION, lambda: copy_of(function), set_code(), "it: <code"),
     "the defaults": (
-        Kind.FUNCTION,
+        Look.FUNCTION,
         lambda: copy_of(function),
         lambda f: setattr(f, "__defaults__", (2,)),
         "it: (1,) before, (2,) now",
     ),
     "the class": (
-        Kind.OBJECT,
+        Look.OBJECT,
         Thing,
         lambda o: setattr(o, "__class__", type("Other", (Thing,), {})),
         "it: <class",
     ),
-    "a tensor on the CPU": (Kind.HOST, lambda: torch.ones(2), lambda t: t.add_(1), "it, a tensor on the CPU"),
-    "an array": (Kind.ARRAY, lambda: np.ones(2), lambda a: a.fill(2), "it, an array"),
+    "a tensor on the CPU": (Look.HOST, lambda: torch.ones(2), lambda t: t.add_(1), "it, a tensor on the CPU"),
+    "an array": (Look.ARRAY, lambda: np.ones(2), lambda a: a.fill(2), "it, an array"),
     "the memory of a tensor": (
-        Kind.GEOMETRY,
+        Look.GEOMETRY,
         lambda: torch.ones(2),
         lambda t: setattr(t, "data", torch.ones(2)),
         "it, the memory of a tensor or how it shows it",
     ),
     "the hooks of a tensor": (
-        Kind.HOOKS,
+        Look.HOOKS,
         lambda: torch.ones(2, requires_grad=True),
         lambda t: t.register_hook(lambda g: g),
         "it: None before, OrderedDict",
@@ -95,7 +95,7 @@ CASES: dict[str, tuple[Kind, Callable[[], Any], Callable[[Any], Any], str]] = {
 
 def settled(*containers: Container) -> Reached:
     found = Reached(containers=list(containers))
-    found.settle()
+    found.accept_all()
     return found
 
 
@@ -106,16 +106,16 @@ def test_a_change_is_seen_and_told(name: str) -> None:
     found = settled(Container("it", held, kind))
     assert found.unchanged() and found.unchanged() and found.differences() == []
     change(held)
-    if kind is not Kind.GEOMETRY:  # that is compared by guards, see `replay`
+    if kind is not Look.GEOMETRY:  # that is compared by guards, see `replay`
         assert not found.unchanged()
     assert str(found.differences()[0]).startswith(text)
-    found.settle()
+    found.accept_all()
     assert found.unchanged() and not found.differences()
 
 
 def test_names_are_looked_at_whether_they_are_there_or_not() -> None:
     names: dict[str, Any] = {"a": 1, "b": 2}
-    found = settled(Container("", names, Kind.NAMED, ("a", "c")))
+    found = settled(Container("", names, Look.NAMED, ("a", "c")))
     names["b"] = 3
     assert found.unchanged()
     names["c"] = 4
@@ -126,7 +126,7 @@ def test_names_are_looked_at_whether_they_are_there_or_not() -> None:
 
 def test_an_equal_number_takes_the_place_of_another() -> None:
     held = {"rate": float("1.5"), "size": (1, 1000), "nan": float("nan"), "zero": 0.0}
-    found = settled(Container("it", held, Kind.MAP))
+    found = settled(Container("it", held, Look.MAP))
     held.update(rate=float("1.5"), size=(1, int("1000")), nan=float("nan"))
     assert found.unchanged() and found.unchanged()
     held["zero"] = -0.0
@@ -139,10 +139,10 @@ def test_an_equal_number_takes_the_place_of_another() -> None:
 
 def test_a_variable_may_lose_its_value() -> None:
     held = cell(1)
-    found = settled(Container("it", held, Kind.CELL))
+    found = settled(Container("it", held, Look.CELL))
     del held.cell_contents
     assert not found.unchanged()
-    found.settle()
+    found.accept_all()
     assert found.unchanged()
     held.cell_contents = 2
     assert not found.unchanged()
@@ -151,7 +151,7 @@ def test_a_variable_may_lose_its_value() -> None:
 def test_what_was_empty_is_no_more() -> None:
     some: list[int] = []
     mapping: dict[str, int] = {}
-    found = settled(Container("list", some, Kind.SEQUENCE), Container("map", mapping, Kind.MAP))
+    found = settled(Container("list", some, Look.SEQUENCE), Container("map", mapping, Look.MAP))
     assert found.unchanged()
     some.append(1)
     assert not found.unchanged()
@@ -163,7 +163,7 @@ def test_what_was_empty_is_no_more() -> None:
 
 def test_a_difference_can_be_looked_at_again() -> None:
     held = {"a": 1}
-    found = settled(Container("it", held, Kind.MAP))
+    found = settled(Container("it", held, Look.MAP))
     held["a"] = 2
     (difference,) = found.differences()
     held["a"] = 3

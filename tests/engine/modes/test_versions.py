@@ -2,7 +2,7 @@
 
 import torch
 
-from torch_xla._engine.modes.recording import Facts, Step
+from torch_xla._engine.modes.recording import Facts, VersionStep
 from torch_xla._engine.modes.versions import Steps
 from torch_xla._engine.private import torch as private
 
@@ -21,7 +21,11 @@ def test_each_is_stepped_as_often_as_it_was_written() -> None:
     seen, leaf, argument = ones(2), ones(2).requires_grad_(), ones(2)
     leaf.grad = ones(2)
     gradient = leaf.grad
-    written = [Step(seen, count=2), Step(ones(2), argument=0, count=3), Step(gradient, leaf=0, count=1)]
+    written = [
+        VersionStep(seen, count=2),
+        VersionStep(ones(2), argument=0, count=3),
+        VersionStep(gradient, leaf=0, count=1),
+    ]
     before = [each._version for each in (seen, argument, gradient, leaf)]
     step(Facts(written=written, leaves=[leaf]), [argument])
     after = [each._version for each in (seen, argument, gradient, leaf)]
@@ -30,7 +34,7 @@ def test_each_is_stepped_as_often_as_it_was_written() -> None:
 
 def test_a_leaf_without_a_gradient_has_nothing_to_step() -> None:
     leaf = ones(2).requires_grad_()
-    step(Facts(written=[Step(ones(2), leaf=0, count=1)], leaves=[leaf]), [])
+    step(Facts(written=[VersionStep(ones(2), leaf=0, count=1)], leaves=[leaf]), [])
     assert leaf._version == 0
 
 
@@ -39,7 +43,7 @@ def test_what_shares_a_counter_is_stepped_once() -> None:
     view = x[1:]
     assert view._version == x._version
     before = x._version
-    step(Facts(written=[Step(x, count=2), Step(view, count=2)]), [])
+    step(Facts(written=[VersionStep(x, count=2), VersionStep(view, count=2)]), [])
     assert x._version == view._version == before + 2
 
 
@@ -48,13 +52,13 @@ def test_what_shares_memory_and_no_counter_is_stepped_by_itself() -> None:
     other = x.detach()
     alone = x.data
     counts = [each._version for each in (x, other, alone)]
-    step(Facts(written=[Step(x, count=2), Step(alone, argument=0, count=1)]), [alone])
+    step(Facts(written=[VersionStep(x, count=2), VersionStep(alone, argument=0, count=1)]), [alone])
     assert [each._version for each in (x, other, alone)] == [counts[0] + 2, counts[1] + 2, counts[2] + 1]
 
 
 def test_arguments_are_those_of_the_call() -> None:
     first, second = ones(2), ones(2)
-    facts = Facts(written=[Step(first, argument=0, count=1)])
+    facts = Facts(written=[VersionStep(first, argument=0, count=1)])
     versions = first._version, second._version
     step(facts, [second])
     assert (first._version, second._version) == (versions[0], versions[1] + 1)

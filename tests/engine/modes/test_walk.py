@@ -95,7 +95,7 @@ def test_modules_and_optimizers_are_seen_whole() -> None:
     assert {id(each) for each in expected} <= {id(each) for each in found.tensors}
     optimizer.param_groups[0]["lr"] = 0.2
     assert any("lr" in str(each) for each in found.differences())
-    found.settle()
+    found.accept_all()
     model.eval()
     assert {str(each).rpartition(".")[2] for each in found.differences()} >= {"training: True before, False now"}
 

@@ -13,14 +13,14 @@ import pytest
 import torch
 
 import torch_xla
-from torch_xla._engine.modes.reach import Container, Kind, Reached
-from torch_xla._engine.modes.watch import Watch
+from torch_xla._engine.modes.reach import Container, Look, Reached
+from torch_xla._engine.modes.watch import CallWatch
 
 HERE = Path(__file__).name
 
 
-def watched(function: Callable[[], Any]) -> Watch:
-    with Watch() as watch:
+def watched(function: Callable[[], Any]) -> CallWatch:
+    with CallWatch() as watch:
         function()
     return watch
 
@@ -80,8 +80,8 @@ def test_uploads_are_noted_with_their_line() -> None:
 
 def test_the_line_that_changed_a_suspect_is_found() -> None:
     held = {"steps": 0, "other": 0}
-    found = Reached(containers=[Container("it", held, Kind.MAP)])
-    found.settle()
+    found = Reached(containers=[Container("it", held, Look.MAP)])
+    found.accept_all()
     held["steps"] = -1
     suspects = found.differences()
 
@@ -90,7 +90,7 @@ def test_the_line_that_changed_a_suspect_is_found() -> None:
         held["steps"] += 1
         held["other"] += 1
 
-    with Watch(suspects) as watch:
+    with CallWatch(suspects) as watch:
         step()
     line = watch.line_of("it['steps']")
     assert line is not None and line[1] == step.__code__.co_firstlineno + 2
@@ -110,7 +110,7 @@ def test_who_profiles_already_goes_on_and_nothing_is_known() -> None:
 
 def test_everything_is_as_before_also_after_an_error() -> None:
     before = gc.isenabled(), sys.getprofile(), sys.gettrace()
-    with pytest.raises(ZeroDivisionError), Watch():
+    with pytest.raises(ZeroDivisionError), CallWatch():
         assert not gc.isenabled()
         raise ZeroDivisionError
     assert (gc.isenabled(), sys.getprofile(), sys.gettrace()) == before

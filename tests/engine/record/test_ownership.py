@@ -60,7 +60,7 @@ def test_what_is_taken_is_refused_as_soon_as_another_holds_it() -> None:
     found = ownership.taken(given_away := [storage.value], known := [storage.value, (operand, "view")])
     assert found is not None
     assert found.are_free(besides=1) and not found.are_free()  # the storage is not among the known
-    with pytest.raises(ownership.Held):
+    with pytest.raises(ownership.StillHeld):
         list(found.refusal())
     another, storage.value = storage.value, operand
     assert not found.are_free()

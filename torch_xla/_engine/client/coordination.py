@@ -234,7 +234,7 @@ def all_come(what: str) -> None:
     watch.line = lines.user_line()
     _come.append(what)
     if watch.next_number(f"come/{what}") == watch.place.count:
-        watch.settle(f"all/{what}", "")
+        watch.propose(f"all/{what}", "")
     seconds = config.collective_seconds()
     end = time.monotonic() + seconds
     while True:

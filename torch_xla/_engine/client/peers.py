@@ -131,7 +131,7 @@ class Watch:
         except RuntimeError:
             return ""
 
-    def settle(self, key: str, value: str) -> str:
+    def propose(self, key: str, value: str) -> str:
         """What lies under `key` for good: this value, or what somebody put there before."""
         self._speak()
         try:

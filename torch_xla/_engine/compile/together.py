@@ -57,13 +57,13 @@ def _times_asked(digest: str) -> int:
 def agreed(watch: peers.Watch, key: Key, written: str, time: int) -> bool:
     """`have`, asked for this key for the `time`th time."""
     place = f"kept/{key.digest}/{time}"
-    if not written or watch.settle(f"{place}/start", written) != written:
-        verdict = watch.settle(place, "compile")
+    if not written or watch.propose(f"{place}/start", written) != written:
+        verdict = watch.propose(place, "compile")
     elif watch.next_number(f"{place}/have") == len(key.target.processes):
-        verdict = watch.settle(place, "load")
+        verdict = watch.propose(place, "load")
     else:
         try:
             verdict = coordination.awaited(place, _SECONDS).decode()
         except TimeoutError:
-            verdict = watch.settle(place, "compile")
+            verdict = watch.propose(place, "compile")
     return verdict == "load"

@@ -9,8 +9,8 @@ from torch import nn
 from ..client import processes
 from ..private.torch import parameters_of
 from .replicas import AVERAGED
-from .shards import Layout
-from .units import Handle, Piece
+from .shards import ShardLayout
+from .units import Handle, ParameterPiece
 
 # Left on a parameter that was divided: who finds it in another place of the model as well must be told.
 _DIVIDED = "_torch_xla_is_divided"
@@ -22,7 +22,7 @@ def divide(
     module: nn.Module,
     owner: nn.Module,
     device: torch.device,
-    layout_of: Callable[[torch.Size], Layout],
+    layout_of: Callable[[torch.Size], ShardLayout],
     place: int,
     flatten: bool,
 ) -> list[Handle]:
@@ -62,7 +62,7 @@ def _parameters_of(module: nn.Module) -> Iterator[tuple[nn.Parameter, _Where]]:
         yield parameter, (tuple(where), tuple(names[parameter]))
 
 
-def _shard_of(data: torch.Tensor, layout: Layout, place: int, device: torch.device, trained: bool) -> nn.Parameter:
+def _shard_of(data: torch.Tensor, layout: ShardLayout, place: int, device: torch.device, trained: bool) -> nn.Parameter:
     if data.is_meta:
         raise ValueError(
             "XlaFullyShardedDataParallel: a parameter is on the meta device and has no values to divide. Give "
@@ -80,21 +80,21 @@ def _one(
     places: tuple[tuple[nn.Module, str], ...],
     names: tuple[str, ...],
     device: torch.device,
-    layout_of: Callable[[torch.Size], Layout],
+    layout_of: Callable[[torch.Size], ShardLayout],
     place: int,
 ) -> Handle:
     layout = layout_of(parameter.shape)
     shard = _shard_of(parameter.data, layout, place, device, parameter.requires_grad)
     for module, name in places:
         parameters_of(module)[name] = shard
-    return Handle(shard, layout, (Piece(places, names, parameter.shape, 0),))
+    return Handle(shard, layout, (ParameterPiece(places, names, parameter.shape, 0),))
 
 
 def _flat(
     found: Sequence[tuple[nn.Parameter, _Where]],
     owner: nn.Module,
     device: torch.device,
-    layout_of: Callable[[torch.Size], Layout],
+    layout_of: Callable[[torch.Size], ShardLayout],
     place: int,
 ) -> list[Handle]:
     kinds: dict[Any, list[tuple[nn.Parameter, _Where]]] = {}
@@ -105,7 +105,7 @@ def _flat(
         flat = torch.cat([parameter.data.reshape(-1) for parameter, _ in members])
         pieces, offset = [], 0
         for parameter, (places, names) in members:
-            pieces.append(Piece(places, names, parameter.shape, offset))
+            pieces.append(ParameterPiece(places, names, parameter.shape, offset))
             offset += parameter.numel()
             for module, name in places:
                 del parameters_of(module)[name]

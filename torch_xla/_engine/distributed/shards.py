@@ -17,7 +17,7 @@ Groups = collectives.Groups
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ShardLayout:
     """What part of a tensor of `size` each of `count` processes holds.
 
     Without `on_dim_0` the tensor is flat, padded with zeros to a multiple of `count * multiple` elements, and a part

@@ -20,14 +20,14 @@ from ..private import torch as private
 from ..record.barrier import delayed
 from . import shards
 from .collectives import Groups, all_reduce
-from .shards import Layout
+from .shards import ShardLayout
 
 # Tensors, the size of the group, the groups, and how many MiB may travel together.
 Talk = Callable[[Sequence[torch.Tensor], int, Groups, float], list[torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ParameterPiece:
     """One parameter of the user's: where it stands, its size, and where it begins in the flat tensor that holds it."""
 
     places: tuple[tuple[nn.Module, str], ...]
@@ -41,8 +41,8 @@ class Handle:
     """A shard, and the parameters that the whole tensor is made of: one, or several that lie flat in it."""
 
     shard: nn.Parameter
-    layout: Layout
-    pieces: tuple[Piece, ...]
+    layout: ShardLayout
+    pieces: tuple[ParameterPiece, ...]
 
 
 @dataclass

@@ -27,7 +27,7 @@ from ..private.torch import HigherOrderOperator, OpOverload
 from ..record.device import Device
 from ..record.storage import hold, wrap
 from ..record.sync import sync_device
-from .operation import Operation
+from .operation import GraphOperation
 from .split import Unsplittable, constants, evaluate, results, split
 
 _log = logging.getLogger("torch_xla.dynamo")
@@ -98,7 +98,7 @@ class CompiledGraph:
         self._parts = split(module, kind)
         self._has_inner_graphs = any(isinstance(node.target, HigherOrderOperator) for node in self._parts.device)
         self._constants = constants(module, list(module.graph.nodes))
-        self._operation = Operation(self._parts) if self._parts.module is not None else None
+        self._operation = GraphOperation(self._parts) if self._parts.module is not None else None
         if self._operation is None and self._parts.before:
             warnings.warn(
                 'torch.compile(backend="openxla"): a graph has no tensor on an xla device and runs on the CPU as it '

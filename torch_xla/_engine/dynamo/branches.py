@@ -11,7 +11,7 @@ from ..private import torch as private
 from ..private.torch import pytree
 from . import nesting
 from .bodies import pure_graph
-from .captures import Stage, with_captured
+from .captures import Tracing, with_captured
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def _lifted(operator: Any, call: Callable[..., Any], args: Sequence[Any]) -> Any
     functions = [args[place] for place in form.functions]
     if all(isinstance(each, GraphModule) for each in functions):
         return call(*args)
-    stage = Stage()
+    stage = Tracing()
     described = [
         pytree.tree_map_only(
             torch.Tensor, stage.describe_slice if place in form.sliced else stage.describe, args[place]

@@ -11,7 +11,7 @@ from ..private.torch import HigherOrderOperator, address_of, pytree, schema_of
 from .nesting import Substitution, by_itself
 
 
-class Stage:
+class Tracing:
     """Where functions run on tensors that have sizes and dtypes but no memory, and what they captured there."""
 
     def __init__(self) -> None:

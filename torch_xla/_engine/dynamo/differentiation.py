@@ -12,7 +12,7 @@ from ..lowering import decompositions, fx
 from ..lowering.control_flow.loops import graph_scan, graph_while
 from ..private.dynamo import aot_export_joint_simple
 from .bodies import leave_out_assertions, pure_graph
-from .captures import Stage
+from .captures import Tracing
 from .nesting import Whole, by_itself
 
 aten = torch.ops.aten
@@ -48,7 +48,7 @@ class Examples:
 
     def __init__(self, roles: Roles, tensors: Sequence[torch.Tensor]) -> None:
         self.roles = roles
-        self.stage = Stage()
+        self.stage = Tracing()
         self.whole = [self.stage.describe(each) for each in tensors]
         self.length = int(tensors[roles.carried].shape[0])
 

@@ -12,7 +12,7 @@ from ..private import torch as private
 from ..private.torch import pytree
 from ..tables import put_last
 from .bodies import pure_graph
-from .captures import Stage
+from .captures import Tracing
 from .nesting import is_traced
 from .scanning import Recipe, run, tensors_in, trace
 from .split import text_of
@@ -83,7 +83,7 @@ def _find(layer: nn.Module, name: str) -> Any:
 
 def _written(layer: nn.Module, own: dict[str, torch.Tensor], value: Any) -> list[str]:
     """The buffers of a layer that it writes to."""
-    stage = Stage()
+    stage = Tracing()
     described = {name: stage.describe(tensor) for name, tensor in own.items()}
     inputs = pytree.tree_map_only(torch.Tensor, stage.describe, value)
     stage.run(lambda: functional_call(layer, described, (inputs,)))

@@ -9,7 +9,7 @@ import torch
 from ..private.torch import pytree
 from . import branches as branches
 from .bodies import pure_graph
-from .captures import Stage, with_captured
+from .captures import Tracing, with_captured
 from .differentiation import around_while
 from .nesting import Whole, is_traced, substituted
 
@@ -25,7 +25,7 @@ class Loop:
     def __init__(self, condition: Callable[..., Any], body: Callable[..., Any], carried: Sequence[Any]) -> None:
         leaves, self._tree = pytree.tree_flatten(tuple(carried))
         self._condition, self._body, self._count = condition, body, len(leaves)
-        stage = Stage()
+        stage = Tracing()
         described = [stage.describe(as_tensor(leaf)) for leaf in leaves]
         check_condition(stage.run(condition, *pytree.tree_unflatten(described, self._tree)))
         after = stage.run(body, *pytree.tree_unflatten(described, self._tree))

@@ -28,7 +28,7 @@ _plans: dict[Any, Plan] = {}
 table_of_plans(_plans)
 
 
-class Operation:
+class GraphOperation:
     """Records the device's part of a graph as one operation."""
 
     def __init__(self, parts: Parts) -> None:

@@ -13,7 +13,7 @@ from .differentiation import Differentiated, Roles, without_gradients
 from .nesting import Whole, is_traced
 
 
-class Loop:
+class ScanLoop:
     """A scan of a body, which runs without gradients or with those that its tensors ask for."""
 
     def __init__(self, body: Callable[..., Any], roles: Roles, reverse: bool = False) -> None:
@@ -87,8 +87,8 @@ class _Gradient:
         self._constants = [place for place in self._wanted if place >= roles.carried + roles.slices]
         self._slices = [place for place in self._wanted if place not in (*self._carried, *self._constants)]
         self._outside = [place for place in loop.differentiable if place >= roles.carried]
-        self._again = Loop(self._round_again, roles, loop.reverse)
-        self._back: Loop | None = None
+        self._again = ScanLoop(self._round_again, roles, loop.reverse)
+        self._back: ScanLoop | None = None
 
     def run(self, grads: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], state: Any) -> list[torch.Tensor]:
         """Gradients by the inputs that need them, in order."""
@@ -101,7 +101,7 @@ class _Gradient:
         slices = [*rounds[: len(carried)], *inputs[len(carried) : roles.carried + roles.slices]]
         slices += [*(grads[place] for place in self._outside), *rounds[len(carried) :]]
         if self._back is None:
-            self._back = Loop(self._round_back, Roles(len(start), len(slices), len(constants)), not loop.reverse)
+            self._back = ScanLoop(self._round_back, Roles(len(start), len(slices), len(constants)), not loop.reverse)
         found = self._back.run([*start, *slices, *constants], loop.partition)
         by_place = dict(zip((*self._carried, *self._constants, *self._slices), found, strict=True))
         return [by_place[place] for place in self._wanted]

@@ -10,11 +10,11 @@ from ..private.dynamo import default_partition as default_partition
 from ..private.torch import pytree
 from . import branches as branches
 from .bodies import pure_graph
-from .captures import Stage, with_captured
+from .captures import Tracing, with_captured
 from .differentiation import Roles
 from .loops import check_carried, on_device
 from .nesting import is_traced as is_traced
-from .scan_function import Loop
+from .scan_function import ScanLoop
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Recipe:
     written: int
     roles: Roles
     graph: Any = None  # the body as a graph, where it computes gradients itself, which no loop traces
-    loop: Loop | None = None
+    loop: ScanLoop | None = None
 
     def body(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """One round as a pure function: of what is carried, slices and constants, to what is carried and outputs."""
@@ -75,7 +75,7 @@ class Recipe:
 def trace(function: Callable[..., Any], init: Any, xs: Any) -> Recipe:
     """Runs the body once on tensors without memory, and notes what it uses. Raises at mistakes of the body."""
     nested_init, nested_xs = Nested.of(init), Nested.of(xs)
-    stage = Stage()
+    stage = Tracing()
     carry = [stage.describe(each) for each in tensors_in(init)]
     slices = [stage.describe_slice(each) for each in tensors_in(xs)]
     given = nested_init.fill([stage.describe(each) for each in carry]), nested_xs.fill(slices)
@@ -107,7 +107,7 @@ def run(recipe: Recipe, init: Any, xs: Any, partition: Callable[..., Any]) -> tu
     written = recipe.captured[: recipe.written]
     tensors = [*tensors_in(init), *written, *tensors_in(xs), *recipe.captured[recipe.written :]]
     if recipe.loop is None:
-        recipe.loop = Loop(recipe.body, recipe.roles)
+        recipe.loop = ScanLoop(recipe.body, recipe.roles)
     results = recipe.loop.run([on_device(each) for each in tensors], partition)
     carried = len(recipe.init.places)
     for tensor, value in zip(written, results[carried : recipe.roles.carried], strict=True):

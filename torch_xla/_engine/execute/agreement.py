@@ -54,7 +54,7 @@ _compared = metrics.counter("ComparedCollectives")
 SourceLines = Callable[[], Sequence[Line | None]]
 
 
-class Part(NamedTuple):
+class GroupPart(NamedTuple):
     """What a program does with one group of processes."""
 
     group: tuple[int, ...]
@@ -67,7 +67,7 @@ class Started(NamedTuple):
     """A program that was started, or is about to be."""
 
     begin: int  # the number of its first collective
-    part: Part
+    part: GroupPart
     source_lines: SourceLines
 
 
@@ -137,7 +137,7 @@ def _short(collective: str) -> str:
 
 _lock = threading.RLock()
 _sequences: dict[str, _Sequence] = {}
-_parts: WeakKeyDictionary[Program, tuple[Part, ...]] = WeakKeyDictionary()
+_parts: WeakKeyDictionary[Program, tuple[GroupPart, ...]] = WeakKeyDictionary()
 # What this process is about to start, of each group.
 _next: dict[str, Started] = {}
 # What others told of places to which this process had not come: by group and the number where they begin.
@@ -195,7 +195,7 @@ def after(program: Program, source_lines: SourceLines) -> None:
                     del _noted[part.name]
 
 
-def parts_of(program: Program) -> tuple[Part, ...]:
+def parts_of(program: Program) -> tuple[GroupPart, ...]:
     """What a program does with each group of processes that this one exchanges with."""
     found = _parts.get(program)
     if found is None:
@@ -203,29 +203,29 @@ def parts_of(program: Program) -> tuple[Part, ...]:
     return found
 
 
-def _parts_of(program: Program) -> list[Part]:
+def _parts_of(program: Program) -> list[GroupPart]:
     if program.target.is_spread:
         return [_of_a_mesh(program)]
     own, everyone = processes.process_index(), tuple(range(processes.process_count()))
-    parts: dict[tuple[int, ...], Part] = {}
+    parts: dict[tuple[int, ...], GroupPart] = {}
     for place, operation in enumerate(program.graph.operations):
         effect = operation.plan.effect
         if effect is None or not effect.is_collective:
             continue
         group = next((group for group in effect.groups if own in group), everyone)
         if len(group) > 1:
-            part = parts.setdefault(group, Part(group, ",".join(map(str, group)), [], []))
+            part = parts.setdefault(group, GroupPart(group, ",".join(map(str, group)), [], []))
             part.collectives.append(_in_words(operation.plan))
             part.places.append(place)
     return [parts[group] for group in sorted(parts)]
 
 
-def _of_a_mesh(program: Program) -> Part:
+def _of_a_mesh(program: Program) -> GroupPart:
     """XLA puts the collectives into a program that it divides: the processes of a mesh must run all of it alike."""
     group = program.target.processes
     size = len(program.graph.operations)
     words = f"a divided program of {size} operations ({program.key.digest})"
-    return Part(group, ",".join(map(str, group)), [words], [size - 1])
+    return GroupPart(group, ",".join(map(str, group)), [words], [size - 1])
 
 
 def _in_words(plan: Plan) -> str:
@@ -238,7 +238,7 @@ def _in_words(plan: Plan) -> str:
     return f"{str(plan.op).removeprefix('xla::')}({', '.join(rest)}) of {taken}"
 
 
-def _compare(watch: Watch, asked: Sequence[tuple[Part, int, str]]) -> None:
+def _compare(watch: Watch, asked: Sequence[tuple[GroupPart, int, str]]) -> None:
     # All is told before anything is waited for: one group may wait for what was told to another.
     for part, begin, digest in asked:
         end = begin + len(part.collectives)
@@ -251,18 +251,18 @@ def _compare(watch: Watch, asked: Sequence[tuple[Part, int, str]]) -> None:
 
 def _bring(watch: Watch, group: Sequence[int], name: str, end: int, digest: str) -> bool:
     """Counts this process as one of those that have come to `end` with this digest; whether nobody has another."""
-    if watch.settle(f"digest/{name}/{end}", digest) != digest:
+    if watch.propose(f"digest/{name}/{end}", digest) != digest:
         return False
     with _lock:
         if (name, end) in _counted:
             return True
         _counted.add((name, end))
     if watch.next_number(f"came/{name}/{end}") == len(group):
-        watch.settle(f"go/{name}/{end}", digest)
+        watch.propose(f"go/{name}/{end}", digest)
     return True
 
 
-def _wait_for_all(watch: Watch, part: Part, begin: int, digest: str) -> None:
+def _wait_for_all(watch: Watch, part: GroupPart, begin: int, digest: str) -> None:
     key = f"{part.name}/{begin + len(part.collectives)}"
     if _have_come(key, _REMIND):
         return
@@ -320,7 +320,7 @@ def _describe(watch: Watch, letter: dict[str, Any]) -> None:
         for number, (words, place) in enumerate(zip(part.collectives, part.places, strict=True), begin):
             line = where[place] if place < len(where) else None
             told[number] = [words, lines.text(line) if line is not None else ""]
-    watch.settle(f"described/{watch.place.index}", json.dumps([watch.step, told]))
+    watch.propose(f"described/{watch.place.index}", json.dumps([watch.step, told]))
 
 
 peers.handlers["ask"] = _answer

@@ -17,7 +17,7 @@ from ..client.placeholder import Placeholder
 from ..client.platform import refuse_fork
 from ..compile.program import Program, blame
 from ..errors import ExecutionError, OutOfMemory
-from ..graph.effect import ASSERTION, Kind, message_of
+from ..graph.effect import ASSERTION, EffectKind, message_of
 from ..graph.tape import Value, set_buffer
 from ..lowering import registry, value_checks
 from ..metrics import events, lines
@@ -305,7 +305,7 @@ def _raise_failed(flight: Flight) -> None:
         array, plan, line, message = first
         waiting.until_ready([array])
         found = client.get(array)
-        if plan.effect is not None and plan.effect.kind is Kind.CHECK:
+        if plan.effect is not None and plan.effect.kind is EffectKind.CHECK:
             error = value_checks.complaint(plan, found, None if line is None else lines.text(line))
         else:
             error = None if found else _broken(message_of(message), line)

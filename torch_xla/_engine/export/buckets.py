@@ -51,7 +51,7 @@ class _Called(torch.nn.Module):
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedForSizes:
     """A function of symbolic sizes: what it takes beside its arguments, what it gives, and its gradients."""
 
     symbols: tuple[str, ...]
@@ -133,7 +133,7 @@ _DRAWS = (
 )
 
 
-def trace(function: Callable[..., Any], args: Sequence[Any], dims: Mapping[int, Collection[int]]) -> Traced:
+def trace(function: Callable[..., Any], args: Sequence[Any], dims: Mapping[int, Collection[int]]) -> TracedForSizes:
     """Traces `function` for arguments of which some dimensions change. Raises what PyTorch's export raises."""
     module = _Called(function)
     shapes = tuple({dim: torch.export.Dim.DYNAMIC for dim in dims.get(place, ())} for place in range(len(args)))
@@ -171,7 +171,7 @@ def trace(function: Callable[..., Any], args: Sequence[Any], dims: Mapping[int, 
     )
     shaped = tuple(jax.ShapeDtypeStruct(each.shape, each.dtype) for each in outputs)
     held = tuple(weight for _, weight in weights)
-    return Traced(tuple(symbols), held, run, tuple(described), shaped, lowered.call_spec.out_spec)
+    return TracedForSizes(tuple(symbols), held, run, tuple(described), shaped, lowered.call_spec.out_spec)
 
 
 def _live(module: torch.nn.Module, name: str | None, held: dict[str, Any]) -> torch.Tensor:
@@ -201,7 +201,7 @@ def _refuse_what_is_no_function(program: Any, graph: Any) -> None:
 class Bucket:
     """A traced function at one size for each of its symbols."""
 
-    traced: Traced
+    traced: TracedForSizes
     rooms: tuple[int, ...]
 
     def operands(self, counts: Sequence[int], args: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 
-class Kind(Enum):
+class EffectKind(Enum):
     """The kinds of effects."""
 
     COLLECTIVE = auto()  # it sends to other processes and receives from them: each must run it
@@ -18,28 +18,28 @@ class Kind(Enum):
 class Effect:
     """An effect: done once, in the order of the recording, whether or not somebody holds the operation's results."""
 
-    kind: Kind
+    kind: EffectKind
     # Of a collective: which replicas exchange with which, each in one group; none: all with all.
     groups: tuple[tuple[int, ...], ...] = ()
 
     @property
     def is_collective(self) -> bool:
         """Whether all processes must run it."""
-        return self.kind is Kind.COLLECTIVE
+        return self.kind is EffectKind.COLLECTIVE
 
     @property
     def is_reported(self) -> bool:
         """Whether its results are looked at on the host, though nobody holds them."""
-        return self.kind in (Kind.ASSERTION, Kind.CHECK)
+        return self.kind in (EffectKind.ASSERTION, EffectKind.CHECK)
 
 
-CALLBACK = Effect(Kind.CALLBACK)
-CHECK = Effect(Kind.CHECK)
+CALLBACK = Effect(EffectKind.CALLBACK)
+CHECK = Effect(EffectKind.CHECK)
 
 # The effect of an operation whose result, a bool without dimensions, must be true: else its message is raised the next
 # time the host waits for the device. The message is the first number of the operation, lest another one makes another
 # program.
-ASSERTION = Effect(Kind.ASSERTION)
+ASSERTION = Effect(EffectKind.ASSERTION)
 
 # The messages of assertions by their numbers, the one used last at the end; and the other way round.
 _messages: "OrderedDict[int, str]" = OrderedDict()
@@ -69,4 +69,4 @@ def message_of(number: int) -> str:
 
 def collective(groups: tuple[tuple[int, ...], ...] = ()) -> Effect:
     """The effect of an operation by which replicas exchange values, in groups or all with all."""
-    return Effect(Kind.COLLECTIVE, groups)
+    return Effect(EffectKind.COLLECTIVE, groups)

@@ -19,12 +19,12 @@ from jax import lax
 
 from ..private import jax as private
 
-Rule = Callable[["Sizes", Any, list[Any]], Any]
+Rule = Callable[["SymbolSizes", Any, list[Any]], Any]
 _rules: dict[str, Rule] = {}
 
 
 @dataclass(frozen=True)
-class Sizes:
+class SymbolSizes:
     """The room that each symbol has, and how much of it counts: an array of no dimensions."""
 
     rooms: dict[str, int]
@@ -64,13 +64,13 @@ def bounded(closed: Any, symbols: Sequence[str], rooms: Sequence[int]) -> Callab
     """
 
     def run(counts: Any, *arrays: Any) -> list[Any]:
-        sizes = Sizes(dict(zip(symbols, rooms, strict=True)), {s: counts[i] for i, s in enumerate(symbols)})
+        sizes = SymbolSizes(dict(zip(symbols, rooms, strict=True)), {s: counts[i] for i, s in enumerate(symbols)})
         return _evaluate(sizes, closed.jaxpr, closed.consts, arrays)
 
     return run
 
 
-def _evaluate(sizes: Sizes, jaxpr: Any, consts: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
+def _evaluate(sizes: SymbolSizes, jaxpr: Any, consts: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
     known: dict[Any, Any] = {}
 
     def value(atom: Any) -> Any:
@@ -84,7 +84,7 @@ def _evaluate(sizes: Sizes, jaxpr: Any, consts: Sequence[Any], arrays: Sequence[
     return [value(atom) for atom in jaxpr.outvars]
 
 
-def _apply(sizes: Sizes, equation: Any, arrays: list[Any]) -> list[Any]:
+def _apply(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> list[Any]:
     name = equation.primitive.name
     inner = next((equation.params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in equation.params), None)
     if inner is not None and name in _CALLS:
@@ -106,7 +106,7 @@ def _apply(sizes: Sizes, equation: Any, arrays: list[Any]) -> list[Any]:
     return list(found) if equation.primitive.multiple_results else [found]
 
 
-def _with_rooms(sizes: Sizes, params: dict[str, Any]) -> dict[str, Any]:
+def _with_rooms(sizes: SymbolSizes, params: dict[str, Any]) -> dict[str, Any]:
     return {
         key: sizes.rooms_of(value) if key in ("shape", "new_sizes", "sizes") and value is not None else value
         for key, value in params.items()
@@ -160,19 +160,19 @@ _NEUTRAL: dict[str, Callable[[Any], Any]] = {
 
 
 @_rule("dim_as_value")
-def _size(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
+def _size(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     return jnp.asarray(sizes.count(equation.params["dim"]), equation.outvars[0].aval.dtype)
 
 
 @_rule(*(f"reduce_{kind}" for kind in ("sum", "prod", "max", "min", "and", "or", "xor")))
-def _reduce(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
+def _reduce(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     fill = _NEUTRAL[equation.primitive.name.removeprefix("reduce_")](arrays[0].dtype)
     array = sizes.masked(arrays[0], equation.invars[0].aval.shape, equation.params["axes"], fill)
     return equation.primitive.bind(array, **equation.params)
 
 
 @_rule("argmax", "argmin")
-def _place(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
+def _place(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     (array,), shape, axes = arrays, equation.invars[0].aval.shape, equation.params["axes"]
     least = equation.primitive.name == "argmax"
     # Of equal elements the first counts, which lies in front of the padding.
@@ -181,14 +181,14 @@ def _place(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 @_rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
-def _cumulative(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
+def _cumulative(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     fill = _NEUTRAL[equation.primitive.name.removeprefix("cum")](arrays[0].dtype)
     array = sizes.masked(arrays[0], equation.invars[0].aval.shape, (equation.params["axis"],), fill)
     return equation.primitive.bind(array, **equation.params)
 
 
 @_rule("dot_general")
-def _product(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
+def _product(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     contracted = equation.params["dimension_numbers"][0]
     pairs = zip(arrays, equation.invars, contracted, strict=True)
     # Both: nothing is infinite or not a number in the place of a zero.
@@ -196,7 +196,7 @@ def _product(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 @_rule("sort")
-def _sort(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
+def _sort(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     dim, params = equation.params["dimension"], equation.params
     keep = sizes.counting(arrays[0].shape, equation.invars[0].aval.shape, (dim,))
     if keep is None:
@@ -207,14 +207,14 @@ def _sort(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 @_rule("top_k")
-def _largest(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
+def _largest(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     (array,), shape = arrays, equation.invars[0].aval.shape
     array = sizes.masked(array, shape, (array.ndim - 1,), _least(array.dtype))
     return equation.primitive.bind(array, **equation.params)
 
 
 @_rule("concatenate")
-def _concatenate(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
+def _concatenate(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     dim, shapes = equation.params["dimension"], [atom.aval.shape for atom in equation.invars]
     if all(isinstance(shape[dim], int) for shape in shapes[:-1]):
         return lax.concatenate(arrays, dim)
@@ -229,7 +229,7 @@ def _concatenate(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 @_rule("slice")
-def _slice(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
+def _slice(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     (array,), params = arrays, equation.params
     strides = params["strides"] or (1,) * array.ndim
     for dim, (start, step, size) in enumerate(
@@ -252,7 +252,7 @@ def _shifted(array: Any, start: Any, room: int, dim: int) -> Any:
 
 
 @_rule("dynamic_slice")
-def _dynamic_slice(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
+def _dynamic_slice(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     array, *starts = arrays
     shape = equation.invars[0].aval.shape
     for dim, (start, size) in enumerate(zip(starts, equation.params["slice_sizes"], strict=True)):
@@ -264,7 +264,7 @@ def _dynamic_slice(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 @_rule("gather")
-def _gather(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
+def _gather(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     array, index = arrays
     shape = equation.invars[0].aval.shape
     params = {**equation.params, "slice_sizes": sizes.rooms_of(equation.params["slice_sizes"])}
@@ -277,7 +277,7 @@ def _gather(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 @_rule("scatter-add", "scatter_add")
-def _scatter_add(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
+def _scatter_add(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     array, index, update = arrays
     shape = equation.invars[2].aval.shape
     update = sizes.masked(update, shape, range(len(shape)), 0)
@@ -285,7 +285,7 @@ def _scatter_add(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 @_rule("pad")
-def _pad(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
+def _pad(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     (array, fill), shape, config = arrays, equation.invars[0].aval.shape, equation.params["padding_config"]
     if any(not isinstance(n, int | np.integer) or n < 0 for entry in config for n in entry[:2]):
         raise NotImplementedError(f"padding by {config}, which changes or cuts, of a size that changes")
@@ -294,7 +294,7 @@ def _pad(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 @_rule("rev")
-def _reverse(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
+def _reverse(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     (array,), shape = arrays, equation.invars[0].aval.shape
     for dim in equation.params["dimensions"]:
         array = lax.rev(array, (dim,))
@@ -304,7 +304,7 @@ def _reverse(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 @_rule("reshape")
-def _reshape(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
+def _reshape(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     (array,), old, new = arrays, equation.invars[0].aval.shape, equation.outvars[0].aval.shape
     room = sizes.rooms_of(new)
     if _keeps_places(old, new):
@@ -352,7 +352,7 @@ def _factors(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[list[Any], li
 
 
 @_rule("reduce_window_sum", "reduce_window_max", "reduce_window_min", "reduce_window")
-def _windows(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
+def _windows(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     kind = equation.primitive.name.removeprefix("reduce_")
     if kind not in _NEUTRAL:
         raise NotImplementedError("windows with a function of their own over a size that changes")
@@ -362,7 +362,7 @@ def _windows(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 @_rule("conv_general_dilated")
-def _convolution(sizes: Sizes, equation: Any, arrays: list[Any]) -> Any:
+def _convolution(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     numbers, params = equation.params["dimension_numbers"], equation.params
     if any(not isinstance(n, int) for pair in params["padding"] for n in pair):
         raise NotImplementedError("a convolution whose padding changes; its gradient by weights is one")

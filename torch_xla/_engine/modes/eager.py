@@ -20,7 +20,7 @@ from ..graph.plan import Plan
 from ..graph.tape import Tape, Value
 from ..record import eager_cache
 from ..record.device import LOCK, Device, existing_devices
-from ..record.ownership import Held
+from ..record.ownership import StillHeld
 from ..record.storage import value_of
 from ..record.sync import sync_device
 from ..uninterrupted import stores
@@ -115,7 +115,7 @@ def _write(
     kwargs: dict[str, Any],
     call: Call,
     device: Device,
-    alone: eager_cache.Call,
+    alone: eager_cache.EagerCall,
 ) -> tuple[Any, "_Recorded | None"]:
     """Runs a call that writes to its arguments without a tape."""
     kernels.refuse_overlap(entry, operator, args, kwargs)
@@ -133,7 +133,7 @@ def _write(
             try:
                 eager_cache.run(way, outputs, call[2], _draws(plan, args, kwargs, device), around)
                 return kernels.returned_by(operator, args, kwargs), None
-            except Held:
+            except StillHeld:
                 pass  # another thread was faster
         if way is not alone:
             break
@@ -170,7 +170,7 @@ def _record(
     kwargs: dict[str, Any],
     call: Call,
     device: Device,
-    alone: eager_cache.Call | None,
+    alone: eager_cache.EagerCall | None,
 ) -> tuple[Any, _Recorded]:
     """Records the call; if it was `alone`, the next one like it needs no tape."""
     plan: Plan = entry.plan  # type: ignore[assignment]

@@ -13,7 +13,7 @@ from ..private import torch as private
 from ..private.torch import address_of
 from ..record.device import Device
 from ..record.storage import META_KEYS, as_strided, wrap
-from .recording import GRADIENT, Facts, Place
+from .recording import GRADIENT, Facts, OuterMemory
 
 _gradient = attrgetter("grad")
 _attributes = attrgetter("__dict__")
@@ -92,7 +92,7 @@ class Gradients:
         self._if_ours = {True: [[each] * count for each in _AS_GRADIENT], False: [[each] * count for each in _ALONE]}
         for index, place in enumerate(facts.places):
             if place.leaf >= 0:
-                facts.places[index] = Place(NOTHING, GRADIENT, leaf=place.leaf)
+                facts.places[index] = OuterMemory(NOTHING, GRADIENT, leaf=place.leaf)
 
     def are_there(self) -> bool:
         """Whether there are gradients where there were some, and none where there were none."""

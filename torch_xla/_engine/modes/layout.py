@@ -17,7 +17,7 @@ from ..lowering.packing import PACK, UNPACK
 
 
 @dataclass
-class Layout:
+class BoundProgram:
     """A program with the places its inputs come from and its outputs go to.
 
     A place is memory that outlives the call: the arguments come first, then what the function sees, then packs.
@@ -98,7 +98,7 @@ def _unpack_plan(specs: Sequence[Spec]) -> Plan:
     return interned(Plan(UNPACK, arguments, (flat_spec(specs),), (), tuple(specs), (len(specs),)))
 
 
-def packed(plain: Layout, packs: Packs, first_place: int, target: Target) -> Layout:
+def packed(plain: BoundProgram, packs: Packs, first_place: int, target: Target) -> BoundProgram:
     """The same with packs, which have their places behind all others."""
     graph, kept = plain.program.graph, packs.kept
     members = {index for group in kept for index in group}
@@ -120,7 +120,7 @@ def packed(plain: Layout, packs: Packs, first_place: int, target: Target) -> Lay
     moved_to = {output: now for now, output in enumerate(order)}
     program = cache.program_of(whole, donated, target)
     program.origins = _origins(plain.program.origins, len(kept), len(joined))
-    return Layout(
+    return BoundProgram(
         program,
         [*range(first_place, first_place + len(kept)), *(plain.inputs[index] for index in rest)],
         [(moved_to[output], into) for output, into in in_place[len(kept) :]],

@@ -26,7 +26,7 @@ from ..record.device import LOCK, Device
 from ..record.launcher import launch
 from ..record.ownership import are_owned, may_be_taken
 from ..uninterrupted import run_through, stores
-from .layout import Layout, Packs, flat_spec, pack_graph, packed, unpack_graph
+from .layout import BoundProgram, Packs, flat_spec, pack_graph, packed, unpack_graph
 
 # After so many runs a replay is packed: the compilation for it takes as long as some thousands of runs save.
 _AFTER = 1_000
@@ -165,7 +165,7 @@ class _Group:
         pack = self._new_pack()
         return pack.value, chain(self._held(pack, values), stores(self.storages, "value", values))
 
-    def settle(self) -> None:
+    def note_run(self) -> None:
         """Called when a program has written into the pack."""
         if self.pack is not None and not self.pack.is_whole:
             # Something that ran meanwhile, such as a finalizer, has read a value that it held before.
@@ -188,7 +188,7 @@ class _Group:
 class Packing:
     """What of a replay is packed, and when: a pack that others read too often is made ever more rarely."""
 
-    def __init__(self, plain: Layout, storages: Sequence[Any], first: int, excluded: Container[int]) -> None:
+    def __init__(self, plain: BoundProgram, storages: Sequence[Any], first: int, excluded: Container[int]) -> None:
         """`storages` are those of the places from `first` on; the `excluded` places stay as they are."""
         self._plain = plain
         self._storages = storages
@@ -198,9 +198,9 @@ class Packing:
         self._since = -1  # the run that was the first with the packs there are; -1: there are none
         self._kept: list[_Group] = []
         self._renewed: list[_Group] = []
-        self._layout: Layout | None = None
+        self._layout: BoundProgram | None = None
 
-    def prepare(self, runs: int, device: Device, compile_it: Callable[[Layout], None]) -> None:
+    def prepare(self, runs: int, device: Device, compile_it: Callable[[BoundProgram], None]) -> None:
         """Compiles what packing takes, if it is time for it: without the lock that recording needs."""
         if self._layout is None and runs >= self._next and not events.guarded:
             self._next = runs + self._pause  # lest one that fails is tried at every run
@@ -208,7 +208,7 @@ class Packing:
             if self._layout is not None:
                 self._next = runs
 
-    def layout(self, runs: int) -> Layout:
+    def layout(self, runs: int) -> BoundProgram:
         """How this run, after so many others, goes."""
         if self._since >= 0:
             assert self._layout is not None
@@ -236,7 +236,7 @@ class Packing:
         """What stands for the packs among the storages."""
         return [group.pack for group in self._kept]
 
-    def results(self, layout: Layout) -> tuple[dict[int, Value], list[Iterator[Any]]]:
+    def results(self, layout: BoundProgram) -> tuple[dict[int, Value], list[Iterator[Any]]]:
         """The values of those outputs of a run that are packs, and what is done when they have their buffers."""
         values: dict[int, Value] = {}
         placed: list[Iterator[Any]] = []
@@ -248,11 +248,11 @@ class Packing:
                 placed.append(after)
         return values, placed
 
-    def settle(self, layout: Layout) -> None:
+    def note_run(self, layout: BoundProgram) -> None:
         """Called when a run has ended."""
         if layout is not self._plain:
             for group in (*self._kept, *self._renewed):
-                group.settle()
+                group.note_run()
             _packed.value += 1
 
     def _fits(self) -> bool:
@@ -268,7 +268,7 @@ class Packing:
         for group in (*self._kept, *self._renewed):
             group.forget()
 
-    def _packed(self, device: Device, compile_it: Callable[[Layout], None]) -> Layout | None:
+    def _packed(self, device: Device, compile_it: Callable[[BoundProgram], None]) -> BoundProgram | None:
         plain = self._plain
         kept: dict[torch.dtype, list[tuple[int, Spec, int]]] = defaultdict(list)
         renewed: dict[torch.dtype, list[tuple[int, Spec, int]]] = defaultdict(list)

@@ -34,7 +34,7 @@ MISSING = _Missing()
 
 
 @dataclass
-class Difference:
+class Change:
     """Something that is not what it was."""
 
     path: str
@@ -45,7 +45,7 @@ class Difference:
         return f"{self.path}{self.text}"
 
 
-class Kind(Enum):
+class Look(Enum):
     """How the contents of a container are looked at."""
 
     MAP = auto()  # the values of a mapping, and its keys
@@ -63,9 +63,9 @@ class Kind(Enum):
 
 
 _CHANGED = {
-    Kind.HOST: ", a tensor on the CPU",
-    Kind.ARRAY: ", an array",
-    Kind.GEOMETRY: ", the memory of a tensor or how it shows it",
+    Look.HOST: ", a tensor on the CPU",
+    Look.ARRAY: ", an array",
+    Look.GEOMETRY: ", the memory of a tensor or how it shows it",
 }
 
 
@@ -75,7 +75,7 @@ class Container:
 
     path: str
     held: Any
-    kind: Kind
+    kind: Look
     names: tuple[str, ...] = ()
     expected: list[Any] = field(default_factory=list)
 
@@ -83,51 +83,51 @@ class Container:
         """What it holds now."""
         held = self.held
         match self.kind:
-            case Kind.MAP | Kind.ATTRIBUTES:
+            case Look.MAP | Look.ATTRIBUTES:
                 return [*_plain_dict(held).values(), *_plain_dict(held)]
-            case Kind.NAMED:
+            case Look.NAMED:
                 get = held.get
                 return [get(name, MISSING) for name in self.names]
-            case Kind.SEQUENCE:
+            case Look.SEQUENCE:
                 return list(elements_of(held))
-            case Kind.CELL:
+            case Look.CELL:
                 return [cell_contents(held)]
-            case Kind.HOST | Kind.ARRAY:
+            case Look.HOST | Look.ARRAY:
                 return [bytes_of(held)]
-            case Kind.NAME:
+            case Look.NAME:
                 return [held()]
-            case Kind.FUNCTION:
+            case Look.FUNCTION:
                 return [_code(held), _defaults(held), _kwdefaults(held)]
-            case Kind.OBJECT:
+            case Look.OBJECT:
                 return [type(held), getattr(held, "__dict__", None)]
-            case Kind.HOOKS:
+            case Look.HOOKS:
                 return [private.hooks_of(held), private.hooks_after_accumulation_of(held)]
-            case Kind.GEOMETRY:
+            case Look.GEOMETRY:
                 return [held.untyped_storage(), (held.shape, held.stride(), held.storage_offset(), held.requires_grad)]
 
     def place(self, index: int) -> str:
         """The name of one element, for messages."""
-        if self.kind is Kind.SEQUENCE:
+        if self.kind is Look.SEQUENCE:
             return f"{self.path}[{index}]"
-        if self.kind is Kind.NAMED:
+        if self.kind is Look.NAMED:
             return f"{self.path}.{self.names[index]}" if self.path else self.names[index]
-        if self.kind not in (Kind.MAP, Kind.ATTRIBUTES):
+        if self.kind not in (Look.MAP, Look.ATTRIBUTES):
             return self.path
         key = list(self.held)[index % len(self.held)]
-        return f"{self.path}.{key}" if self.kind is Kind.ATTRIBUTES else f"{self.path}[{key_text(key)}]"
+        return f"{self.path}.{key}" if self.kind is Look.ATTRIBUTES else f"{self.path}[{key_text(key)}]"
 
     def element(self, index: int) -> Any:
         """One element now; `None` if it is gone."""
         contents = self.contents()
         return contents[index] if index < len(contents) else None
 
-    def differences(self) -> list[Difference]:
+    def differences(self) -> list[Change]:
         """What is not as expected. An equal number in the place of another is taken for it from now on."""
         now = self.contents()
         if len(now) != len(self.expected):
-            share = 2 if self.kind in (Kind.MAP, Kind.ATTRIBUTES) else 1
+            share = 2 if self.kind in (Look.MAP, Look.ATTRIBUTES) else 1
             text = f": {len(self.expected) // share} entries before, {len(now) // share} now"
-            return [Difference(self.path, text, lambda: len(self.contents()))]
+            return [Change(self.path, text, lambda: len(self.contents()))]
         found = []
         for index, (old, new) in enumerate(zip(self.expected, now, strict=True)):
             if old is not new:
@@ -135,7 +135,7 @@ class Container:
                     self.expected[index] = new
                 else:
                     text = _CHANGED.get(self.kind) or f": {_short(old)} before, {_short(new)} now"
-                    found.append(Difference(self.place(index), text, functools.partial(self.element, index)))
+                    found.append(Change(self.place(index), text, functools.partial(self.element, index)))
         return found
 
 
@@ -151,7 +151,7 @@ class Reached:
     codes: set[Any] = field(default_factory=set)  # of the functions of the program that were found
     seen: dict[int, Any] = field(default_factory=dict)  # every object
 
-    def settle(self) -> None:
+    def accept_all(self) -> None:
         """Takes what everything holds now for what it must hold."""
         for each in self.containers:
             each.expected = each.contents()
@@ -159,34 +159,34 @@ class Reached:
 
     def _flatten(self) -> None:
         # The same again, in lists that are compared without a line of Python for each.
-        by_kind: dict[Kind, list[Container]] = {kind: [] for kind in Kind}
+        by_kind: dict[Look, list[Container]] = {kind: [] for kind in Look}
         for each in self.containers:
-            if each.expected or each.kind is Kind.NAMED:
+            if each.expected or each.kind is Look.NAMED:
                 by_kind[each.kind].append(each)
-        self._empty = [each.held for each in self.containers if not each.expected and each.kind is not Kind.NAMED]
-        maps = by_kind[Kind.MAP] + by_kind[Kind.ATTRIBUTES] + by_kind[Kind.NAMED]
+        self._empty = [each.held for each in self.containers if not each.expected and each.kind is not Look.NAMED]
+        maps = by_kind[Look.MAP] + by_kind[Look.ATTRIBUTES] + by_kind[Look.NAMED]
         # A dictionary of the same version was not written to. An ordered one may have another order then.
         dictionaries = [each for each in maps if type(each.held) is dict]
         self._dictionaries = dictionaries if private.DICT_VERSIONS_TELL else []
         self._plain = [each.held for each in self._dictionaries]
         self._versions = list(map(private.dict_version, self._plain))
         # Where versions do not tell, names are looked up, and other dictionaries are looked through.
-        named = [] if private.DICT_VERSIONS_TELL else [each for each in dictionaries if each.kind is Kind.NAMED]
+        named = [] if private.DICT_VERSIONS_TELL else [each for each in dictionaries if each.kind is Look.NAMED]
         self._named = [(each.held.get, each.names) for each in named]
         self._maps = [each for each in maps if type(each.held) is not dict]
         if not private.DICT_VERSIONS_TELL:
-            self._maps += [each for each in dictionaries if each.kind is not Kind.NAMED]
+            self._maps += [each for each in dictionaries if each.kind is not Look.NAMED]
         # Of a class that has changed the names tell whether it matters; of other mappings all does.
         self._values = [each.held.values() for each in self._maps]
         self._keys = [tuple(each.held) for each in self._maps]
         self._expected = [value for each in self._values for value in each]
-        self._sequences = [each.held for each in by_kind[Kind.SEQUENCE]]
+        self._sequences = [each.held for each in by_kind[Look.SEQUENCE]]
         self._lengths = list(map(len, self._sequences))
-        self._cells = [each.held for each in by_kind[Kind.CELL]]
-        self._names = [each.held for each in by_kind[Kind.NAME]]
-        functions = [each.held for each in by_kind[Kind.FUNCTION]]
-        objects = [each.held for each in by_kind[Kind.OBJECT]]
-        hooked = [each.held for each in by_kind[Kind.HOOKS]]
+        self._cells = [each.held for each in by_kind[Look.CELL]]
+        self._names = [each.held for each in by_kind[Look.NAME]]
+        functions = [each.held for each in by_kind[Look.FUNCTION]]
+        objects = [each.held for each in by_kind[Look.OBJECT]]
+        hooked = [each.held for each in by_kind[Look.HOOKS]]
         self._objects = objects
         self._with_dict = [each for each in objects if hasattr(each, "__dict__")]
         # What is read by a function in C of each, and what it gave.
@@ -199,12 +199,12 @@ class Reached:
             (private.hooks_of, hooked),
             (private.hooks_after_accumulation_of, hooked),
             (
-                cell_contents if any(each.expected[0] is MISSING for each in by_kind[Kind.CELL]) else _cell_contents,
+                cell_contents if any(each.expected[0] is MISSING for each in by_kind[Look.CELL]) else _cell_contents,
                 self._cells,
             ),
         ]
         self._given = self._give()
-        self._bytes = [(each.held, each.expected[0]) for each in by_kind[Kind.HOST] + by_kind[Kind.ARRAY]]
+        self._bytes = [(each.held, each.expected[0]) for each in by_kind[Look.HOST] + by_kind[Look.ARRAY]]
 
     def _give(self) -> list[Any]:
         return [
@@ -246,7 +246,7 @@ class Reached:
                 self._versions[index] = version
         return True
 
-    def differences(self) -> list[Difference]:
+    def differences(self) -> list[Change]:
         """What has changed since the contents were settled."""
         return [difference for each in self.containers for difference in each.differences()]
 

@@ -20,12 +20,12 @@ from ..record.schedule import Schedule
 from ..record.storage import value_of
 from ..record.sync import sync_device
 from .circumstances import circumstances
-from .reach import Difference, Reached
+from .reach import Change, Reached
 from .reads import Reads
 from .results import Returned, Unreturnable
 from .signature import Call
 from .walk import TooMuch, not_found, reach
-from .watch import Watch
+from .watch import CallWatch
 
 # What a gradient is called in messages.
 GRADIENT = "a gradient"
@@ -35,7 +35,7 @@ MOST_CONSTANT_BYTES = 1 << 20
 
 
 @dataclass
-class Place:
+class OuterMemory:
     """Memory that outlives the call: an argument, something the function sees, or a gradient."""
 
     tensor: torch.Tensor
@@ -45,7 +45,7 @@ class Place:
 
 
 @dataclass
-class Step:
+class VersionStep:
     """How far the call stepped a version counter: of an argument, of a leaf's gradient, or of another tensor."""
 
     tensor: torch.Tensor
@@ -59,8 +59,8 @@ class Facts:
     """What one call did."""
 
     reasons: list[str] = field(default_factory=list)  # why it cannot be replayed
-    differences: list[Difference] = field(default_factory=list)
-    places: list[Place] = field(default_factory=list)
+    differences: list[Change] = field(default_factory=list)
+    places: list[OuterMemory] = field(default_factory=list)
     reached: Reached | None = None
     leaves: list[torch.Tensor] = field(default_factory=list)
     had_gradient: list[bool] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Facts:
     sinks: dict[int, int] = field(default_factory=dict)  # place → slot
     returned: Returned | None = None
     new: dict[Any, int] = field(default_factory=dict)  # memory that only the result has → slot
-    written: list[Step] = field(default_factory=list)
+    written: list[VersionStep] = field(default_factory=list)
     reads: Reads = field(default_factory=Reads)
     only_learned: bool = False  # it looked at what was not known before the call: more is not known of it
     schedule: Schedule | None = None
@@ -91,7 +91,7 @@ def record(
     call: Call,
     device: Device,
     known: Reads | None,
-    suspects: Sequence[Difference],
+    suspects: Sequence[Change],
     end: Callable[[], None],
 ) -> tuple[Any, Facts]:
     """Calls the function on an empty tape, ends the step by `end`, and tells what happened.
@@ -111,7 +111,7 @@ def record(
     around = circumstances(device)
     given = [_copy(each) for each in call.containers]
     before = _Before(call, facts, device)
-    with Watch(suspects) as watch:
+    with CallWatch(suspects) as watch:
         result = function(*args, **kwargs)
     facts.reads = watch.reads()
     facts.reasons += watch.reasons
@@ -154,7 +154,7 @@ def _holds(container: Any, copy: list[Any]) -> bool:
     return len(now) == len(copy) and all(map(is_, now, copy))
 
 
-def _told(difference: Difference, watch: Watch) -> str:
+def _told(difference: Change, watch: CallWatch) -> str:
     line = watch.line_of(difference.path)
     where = f" ({lines.text(line)})" if line is not None else ""
     hint = ""
@@ -205,9 +205,9 @@ class _Before:
         self._by_storage: dict[int, int] = {}
         self._storages: list[Any] = []
         for index, tensor in enumerate(call.tensors):
-            self._add(Place(tensor, f"argument {index}", index))
+            self._add(OuterMemory(tensor, f"argument {index}", index))
         for tensor, path in zip(reached.tensors, reached.tensor_paths, strict=True):
-            self._add(Place(tensor, path))
+            self._add(OuterMemory(tensor, path))
         facts.leaves = [tensor for tensor in reached.tensors if tensor.requires_grad and tensor.is_leaf]
         facts.had_gradient = [leaf.grad is not None for leaf in facts.leaves]
         self._before = [leaf.grad for leaf in facts.leaves]
@@ -215,9 +215,9 @@ class _Before:
             if gradient is not None:
                 self._add_gradient(gradient, index)
         self.buffers = [getattr(getattr(storage, "value", None), "buffer", None) for storage in self._storages]
-        steps = [Step(each, argument=index) for index, each in enumerate(call.tensors)]
-        steps += [Step(each) for each in reached.tensors]
-        steps += [Step(each, leaf=index) for index, each in enumerate(self._before) if each is not None]
+        steps = [VersionStep(each, argument=index) for index, each in enumerate(call.tensors)]
+        steps += [VersionStep(each) for each in reached.tensors]
+        steps += [VersionStep(each, leaf=index) for index, each in enumerate(self._before) if each is not None]
         self._versions = [(step, version_of(step.tensor)) for step in steps if not step.tensor.is_inference()]
         self._given = set(map(id, call.containers))
         self._draw_state = device.generator.state
@@ -231,16 +231,16 @@ class _Before:
                 "a gradient has attributes, requires a gradient, or shows its memory in a way of its own"
             )
         else:
-            self._add(Place(gradient, GRADIENT, leaf=leaf))
+            self._add(OuterMemory(gradient, GRADIENT, leaf=leaf))
 
-    def _add(self, place: Place) -> None:
+    def _add(self, place: OuterMemory) -> None:
         storage = place.tensor.untyped_storage()
         if id(storage) not in self._by_storage:
             self._by_storage[id(storage)] = len(self._storages)
             self._storages.append(storage)
             self.facts.places.append(place)
 
-    def compare(self, result: Any, watch: Watch) -> None:
+    def compare(self, result: Any, watch: CallWatch) -> None:
         """Fills in the facts; whatever is not understood becomes a reason."""
         facts, tape = self.facts, self.device.tape
         live = held(tape.values)
@@ -272,7 +272,7 @@ class _Before:
         if [expected.draw() for _ in tape.draws] != tape.draws or expected.state != self.device.generator.state:
             facts.reasons.append("it seeds the device, or draws random numbers from a generator of its own")
 
-    def _inputs(self, tape: Tape, watch: Watch) -> None:
+    def _inputs(self, tape: Tape, watch: CallWatch) -> None:
         facts = self.facts
         places: dict[int, list[int]] = {}
         for index, buffer in enumerate(self.buffers):

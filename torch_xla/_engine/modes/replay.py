@@ -34,9 +34,9 @@ from ..record.unlocked import wait_for_turn
 from ..uninterrupted import stores, uncollected
 from .circumstances import circumstances
 from .gradients import NOTHING, Gradients
-from .layout import Layout
+from .layout import BoundProgram
 from .packing import Packing
-from .recording import Facts, Place, inputs_of
+from .recording import Facts, OuterMemory, inputs_of
 from .signature import Call
 from .versions import Steps
 
@@ -70,7 +70,7 @@ class Replay:
         self._schedule = schedule
         self._circumstances = circumstances(device)
         self._reached = reached
-        reached.settle()
+        reached.accept_all()
         places = facts.places
         self._arguments = [place.argument for place in places if place.argument >= 0]
         # A place is where it is in `facts.places`; constants come behind.
@@ -123,7 +123,7 @@ class Replay:
         self._release_arguments(places)
 
     @staticmethod
-    def _release_arguments(places: list[Place]) -> None:
+    def _release_arguments(places: list[OuterMemory]) -> None:
         """Lets go of the arguments of the call it was recorded from, which belong to who gave them."""
         places[:] = [replace(place, tensor=NOTHING) if place.argument >= 0 else place for place in places]
 
@@ -151,10 +151,10 @@ class Replay:
             if index not in used or self._facts.places[index].leaf >= 0:
                 self._storages[index - len(self._arguments)] = None
 
-    def _planned(self, program: Program, inputs: list[int]) -> Layout:
+    def _planned(self, program: Program, inputs: list[int]) -> BoundProgram:
         """Where each output of the program goes: in place of a value that was donated, to other memory, or back."""
         facts, graph = self._facts, program.graph
-        layout = Layout(program, inputs)
+        layout = BoundProgram(program, inputs)
         number = {slot: index for index, slot in enumerate(self._schedule.cut.outputs)}
         # What held one value was read once: it must still be one value.
         self._sharing = [(first, other) for first, *others in facts.sharing for other in others]
@@ -245,13 +245,13 @@ class Replay:
             outputs, around = self._outcome(layout, storages, values, moved, made, call.tensors)
             lines = functools.partial(self._lines, layout)
             launch(layout.program, values, outputs, self._numbers, draws, Cause.SYNC, lines, around)
-            self._packing.settle(layout)
+            self._packing.note_run(layout)
             result = self._result(layout, call, made)
         self.runs += 1
         _replayed.value += 1
         return True, result
 
-    def _fit(self, layout: Layout, storages: list[Any], values: list[Value], moved: list[Value]) -> bool:
+    def _fit(self, layout: BoundProgram, storages: list[Any], values: list[Value], moved: list[Value]) -> bool:
         """Whether the memory has the forms and shares values as it did, and may be overwritten."""
         if any([storages[one].value is not storages[other].value for one, other in self._sharing]):
             return False
@@ -266,7 +266,7 @@ class Replay:
                 return False
         return True
 
-    def _lies_as_before(self, layout: Layout, values: list[Value]) -> bool:
+    def _lies_as_before(self, layout: BoundProgram, values: list[Value]) -> bool:
         """Whether each value is divided among the devices as the program takes it."""
         return all(map(is_, map(self._device.placed, values), layout.program.graph.inputs))
 
@@ -285,12 +285,12 @@ class Replay:
         return True
 
     @staticmethod
-    def _may_donate(layout: Layout, values: list[Value]) -> bool:
+    def _may_donate(layout: BoundProgram, values: list[Value]) -> bool:
         return may_be_taken([values[index] for index in layout.donated], besides=1)  # `values`
 
     def _outcome(
         self,
-        layout: Layout,
+        layout: BoundProgram,
         storages: list[Any],
         values: list[Value],
         moved: list[Value],
@@ -325,7 +325,7 @@ class Replay:
                 found[output] = Value(graph.specs[slot], self._device, None, -1)
         return [found[output] for output in range(len(graph.outputs))], around
 
-    def _result(self, layout: Layout, call: Call, made: dict[int, Value]) -> Any:
+    def _result(self, layout: BoundProgram, call: Call, made: dict[int, Value]) -> Any:
         returned = self._facts.returned
         assert returned is not None
         sources: dict[Any, Any] = {key: wrap(made[output]) for key, output in layout.new.items()}
@@ -337,10 +337,10 @@ class Replay:
                 sources[place] = call.tensors[each.argument] if each.argument >= 0 else each.tensor
         return returned.make(sources)
 
-    def _prepare(self, layout: Layout) -> None:
+    def _prepare(self, layout: BoundProgram) -> None:
         executor.prepare(layout.program, self._numbers, Cause.SYNC, functools.partial(self._lines, layout))
 
-    def _lines(self, layout: Layout) -> Any:
+    def _lines(self, layout: BoundProgram) -> Any:
         lines = lines_of(self._schedule.cut, self._schedule.lines)
         before = len(layout.updated)
         behind = len(layout.program.graph.operations) - len(lines) - before

@@ -8,7 +8,7 @@ import torch
 
 from ..private import torch as private
 from ..private.torch import version_of
-from .recording import Facts, Step
+from .recording import Facts, VersionStep
 
 
 class Steps:
@@ -18,14 +18,14 @@ class Steps:
         self._alone: list[torch.Tensor] = []
         self._arguments: list[int] = []
         self._leaves: list[torch.Tensor] = []  # whose gradients
-        self._together: list[tuple[Step, torch.Tensor | None]] = []  # one may count for the other
+        self._together: list[tuple[VersionStep, torch.Tensor | None]] = []  # one may count for the other
         memory = Counter(id(step.tensor.untyped_storage()) for step in facts.written)
         for step in facts.written:
             if step.leaf >= 0:
                 self._leaves += [facts.leaves[step.leaf]] * step.count
             elif memory[id(step.tensor.untyped_storage())] > 1:
                 kept = step.tensor if step.argument < 0 else None
-                self._together.append((Step(torch.empty(0), step.argument, count=step.count), kept))
+                self._together.append((VersionStep(torch.empty(0), step.argument, count=step.count), kept))
             elif step.argument >= 0:
                 self._arguments += [step.argument] * step.count
             else:

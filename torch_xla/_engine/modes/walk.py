@@ -24,7 +24,7 @@ from torch.optim import optimizer as optimizers
 
 from ..private import torch as private
 from . import known
-from .reach import MISSING, Container, Kind, Reached, key_text
+from .reach import MISSING, Container, Look, Reached, key_text
 from .reads import Executed, Reads
 
 # Beyond so many objects or entries, looking at them every step costs more than recording does.
@@ -56,7 +56,7 @@ def reach(roots: Iterable[tuple[str, Any]], reads: Reads) -> Reached:
             break
         reads = reads.with_those_of(more)
     walk.finish()
-    walk.found.settle()
+    walk.found.accept_all()
     return walk.found
 
 
@@ -79,7 +79,7 @@ class _Walk:
         self.found = Reached()
         self.reads = reads
         self._seen: dict[int, Any] = {}
-        self._held: set[tuple[int, Kind]] = set()
+        self._held: set[tuple[int, Look]] = set()
         self._strict: set[int] = set()
         self._queue: deque[tuple[str, Any, bool]] = deque()
         self._entries = 0
@@ -107,7 +107,7 @@ class _Walk:
     def finish(self) -> None:
         found = self.found
         for path, mapping, names in self._named.values():
-            found.containers.append(Container(path, mapping, Kind.NAMED, tuple(sorted(names))))
+            found.containers.append(Container(path, mapping, Look.NAMED, tuple(sorted(names))))
         for path, target in self._weak:
             if target is not None and id(target) not in self._seen:
                 found.unknown.append(f"it sees a weak reference ({path}) to something that it does not see otherwise")
@@ -152,19 +152,19 @@ class _Walk:
         if isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
             self._builtin(path, value, strict)
         elif isinstance(value, contextvars.ContextVar):
-            self._hold(path, functools.partial(value.get, MISSING), Kind.NAME)
+            self._hold(path, functools.partial(value.get, MISSING), Look.NAME)
             self.add(path, value.get(MISSING), strict)
         elif isinstance(value, weakref.ReferenceType):
             if strict:
                 self._weak.append((path, value()))
-            self._hold(path, lambda: value() is None, Kind.NAME)
+            self._hold(path, lambda: value() is None, Look.NAME)
         elif isinstance(value, (functools._lru_cache_wrapper,)):
             if strict and _is_own(value.__wrapped__):
                 self._unknown(path, "a function with a cache")
             self.add(path, value.__wrapped__, strict)
         elif kind is types.GeneratorType and inspect.getgeneratorstate(value) == inspect.GEN_CREATED:
             # Such as that of a context manager which decorates a function: at every call it makes itself anew.
-            self._hold(path, functools.partial(inspect.getgeneratorstate, value), Kind.NAME)
+            self._hold(path, functools.partial(inspect.getgeneratorstate, value), Look.NAME)
         elif isinstance(value, jax.Array) or _is_opaque(kind):
             return
         elif known.state_is_in_python(kind):
@@ -191,7 +191,7 @@ class _Walk:
                 found.tensor_ids.add(id(tensor))
                 found.tensors.append(tensor)
                 found.tensor_paths.append(path)
-                self._hold(path, tensor, Kind.GEOMETRY)
+                self._hold(path, tensor, Look.GEOMETRY)
                 self._tensor_attributes(path, tensor, strict)
             if type(tensor) not in _TENSORS:
                 found.unknown.append(f"it sees a tensor of class `{type(tensor).__qualname__}` ({path})")
@@ -204,15 +204,15 @@ class _Walk:
             if not simple or tensor.is_quantized or tensor.nbytes > MOST_HOST_BYTES:
                 if strict:
                     self._unknown(path, f"a tensor on {tensor.device.type} of {tensor.nbytes} bytes")
-                self._hold(path, functools.partial(private.version_of, tensor), Kind.NAME)
+                self._hold(path, functools.partial(private.version_of, tensor), Look.NAME)
                 return
-            self._hold(path, tensor, Kind.HOST)
+            self._hold(path, tensor, Look.HOST)
             self._tensor_attributes(path, tensor, strict)
 
     def _tensor_attributes(self, path: str, tensor: torch.Tensor, strict: bool) -> None:
-        self._mapping(path, tensor.__dict__, strict, Kind.ATTRIBUTES)
+        self._mapping(path, tensor.__dict__, strict, Look.ATTRIBUTES)
         if tensor.requires_grad:
-            self._hold(f"the hooks of {path}", tensor, Kind.HOOKS)
+            self._hold(f"the hooks of {path}", tensor, Look.HOOKS)
             self.add(f"the hooks of {path}", private.hooks_of(tensor))
             self.add(f"the hooks of {path}", private.hooks_after_accumulation_of(tensor))
 
@@ -221,33 +221,33 @@ class _Walk:
             if strict:
                 self._unknown(path, f"an array of {array.dtype} of {array.nbytes} bytes")
         else:
-            self._hold(path, array, Kind.ARRAY)
+            self._hold(path, array, Look.ARRAY)
 
-    def _hold(self, path: str, held: Any, kind: Kind) -> None:
-        if kind is not Kind.NAME and (id(held), kind) in self._held:
+    def _hold(self, path: str, held: Any, kind: Look) -> None:
+        if kind is not Look.NAME and (id(held), kind) in self._held:
             return
         self._held.add((id(held), kind))
         self.found.containers.append(Container(path, held, kind))
 
-    def _mapping(self, path: str, mapping: Mapping[Any, Any], strict: bool, kind: Kind = Kind.MAP) -> None:
+    def _mapping(self, path: str, mapping: Mapping[Any, Any], strict: bool, kind: Look = Look.MAP) -> None:
         self._hold(path, mapping, kind)
         self._entries += len(mapping)
         items = dict.items(mapping) if isinstance(mapping, dict) else mapping.items()
         for key, value in list(items):
             if not isinstance(key, str):
                 self.add(f"a key of {path}", key, strict)
-            self.add(f"{path}.{key}" if kind is Kind.ATTRIBUTES else f"{path}[{key_text(key)}]", value, strict)
+            self.add(f"{path}.{key}" if kind is Look.ATTRIBUTES else f"{path}[{key_text(key)}]", value, strict)
 
     def _sequence(self, path: str, sequence: Any, strict: bool) -> None:
         self._entries += len(sequence)
         if not isinstance(sequence, (tuple, frozenset)):
-            self._hold(path, sequence, Kind.SEQUENCE)
+            self._hold(path, sequence, Look.SEQUENCE)
         for index, value in enumerate(sequence):
             self.add(f"{path}[{index}]", value, strict)
 
     def _object(self, path: str, value: Any, strict: bool) -> None:
         kind = type(value)
-        self._hold(f"the class of {path}", value, Kind.OBJECT)
+        self._hold(f"the class of {path}", value, Look.OBJECT)
         attributes = getattr(value, "__dict__", None)
         of_torch = known.is_torchs(kind)
         if isinstance(attributes, dict):
@@ -258,7 +258,7 @@ class _Walk:
             else:
                 self._attributes(path, attributes)
         for name in _slots(kind):
-            self._hold(f"{path}.{name}", functools.partial(getattr, value, name, MISSING), Kind.NAME)
+            self._hold(f"{path}.{name}", functools.partial(getattr, value, name, MISSING), Look.NAME)
             self.add(f"{path}.{name}", getattr(value, name, MISSING), strict)
         if isinstance(value, dict):
             self._mapping(path, value, strict)
@@ -268,7 +268,7 @@ class _Walk:
 
     def _all_attributes(self, path: str, attributes: dict[str, Any], strict: bool, of_torch: bool) -> None:
         """Those that the program has not named PyTorch may look at: they must stay, but need not be understood."""
-        self._hold(path, attributes, Kind.ATTRIBUTES)
+        self._hold(path, attributes, Look.ATTRIBUTES)
         self._entries += len(attributes)
         for name, value in list(attributes.items()):
             self.add(
@@ -329,7 +329,7 @@ class _Walk:
         if not is_programs:
             return
         self.found.codes.add(code)
-        self._hold(path, function, Kind.FUNCTION)
+        self._hold(path, function, Look.FUNCTION)
         self.add(f"the defaults of {path}", function.__defaults__)
         self.add(f"the defaults of {path}", function.__kwdefaults__)
         names: frozenset[str] = frozenset().union(*read)
@@ -341,7 +341,7 @@ class _Walk:
             self._names("", sys.modules, [name, *([name.partition(".")[0]] if "." in name else [])])
 
     def _cell(self, name: str, cell: Any, strict: bool) -> None:
-        self._hold(name, cell, Kind.CELL)
+        self._hold(name, cell, Look.CELL)
         try:
             value = cell.cell_contents
         except ValueError:

@@ -22,17 +22,17 @@ from ..metrics.lines import Line
 from ..private import watching
 from . import known, reads
 from .known import Domain
-from .reach import Difference
+from .reach import Change
 
 _GENERATORS = ("Python's `random`", "NumPy", "PyTorch on the CPU", "a generator of its own")
 
 _LOG = logging.Logger._log.__code__
 
 
-class Watch:
+class CallWatch:
     """A `with` block around one call. Afterwards `reasons` says what a replay would leave out, each with its line."""
 
-    def __init__(self, suspects: Sequence[Difference] = ()) -> None:
+    def __init__(self, suspects: Sequence[Change] = ()) -> None:
         self.reasons: list[str] = []
         self.unknown: list[str] = []  # calls of which nobody knows what they do
         self.uploads: list[Line] = []
@@ -43,7 +43,7 @@ class Watch:
         self._suspects = list(suspects)
         self._culprits: dict[str, Line] = {}
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "CallWatch":
         self._thread = threading.get_ident()
         # Whose finalisers and callbacks a collection would run in the middle of the call is chance.
         self._collects = gc.isenabled()

@@ -45,7 +45,7 @@ class Shortcut:
         return made, [made[place] for place in self.results]
 
 
-class Call(NamedTuple):
+class EagerCall(NamedTuple):
     """A call that needs no tape, if its shortcut is known."""
 
     key: Any
@@ -53,7 +53,7 @@ class Call(NamedTuple):
     shortcut: Shortcut | None
 
 
-def look_up(operation: Any, operands: Sequence[Any], device: Device) -> Call | None:
+def look_up(operation: Any, operands: Sequence[Any], device: Device) -> EagerCall | None:
     """A call of `operation`, which knows the operands' geometry, on `operands`: each a value or (value, view).
 
     `None` if it needs a tape: something is recorded or not computed yet, or somebody wants to see each step. The caller
@@ -73,16 +73,16 @@ def look_up(operation: Any, operands: Sequence[Any], device: Device) -> Call | N
             return None
         key.append(places.setdefault(value, len(places)))
     found = tuple(key)
-    return Call(found, list(places), shortcuts.get(found))
+    return EagerCall(found, list(places), shortcuts.get(found))
 
 
-def if_held(call: Call) -> Call:
+def if_held(call: EagerCall) -> EagerCall:
     """The same call where somebody holds memory that its program would otherwise take."""
     key = call.key, "held"
-    return Call(key, call.values, shortcuts.get(key))
+    return EagerCall(key, call.values, shortcuts.get(key))
 
 
-def taken(call: Call, *known: Sequence[Any]) -> ownership.Taken | None:
+def taken(call: EagerCall, *known: Sequence[Any]) -> ownership.Taken | None:
     """What the program of `call` takes if nobody else holds it; `known` are lists of values or of (value, view) that
     hold them. `None` if it may not take them."""
     shortcut, values = call.shortcut, call.values
@@ -94,7 +94,7 @@ def taken(call: Call, *known: Sequence[Any]) -> ownership.Taken | None:
 
 
 def run(
-    call: Call, made: list[Value], numbers: Sequence[float | int], draws: list[int], around: Around = ALONE
+    call: EagerCall, made: list[Value], numbers: Sequence[float | int], draws: list[int], around: Around = ALONE
 ) -> None:
     """Starts the program; `made` are the values that get its outputs."""
     shortcut, values = call.shortcut, call.values

@@ -67,13 +67,13 @@ def donated(
     return takers(part.graph, candidates, successor)
 
 
-class Held(Exception):
+class StillHeld(Exception):
     """Somebody holds what a program was about to take."""
 
 
 class _Refusing(dict[bool, None]):
     def __missing__(self, key: bool) -> None:
-        raise Held
+        raise StillHeld
 
 
 _agree: Callable[[bool], None] = _Refusing({True: None}).__getitem__
@@ -90,7 +90,7 @@ class Taken(NamedTuple):
         return all(map(le, _counts(self.values), map(besides.__add__, self.most)))
 
     def refusal(self) -> Iterator[None]:
-        """Raises `Held`, when it is run through, if they are not free."""
+        """Raises `StillHeld`, when it is run through, if they are not free."""
         return map(_agree, map(le, _counts(self.values), self.most))
 
 

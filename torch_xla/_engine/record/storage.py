@@ -30,7 +30,7 @@ _set = redispatch_of(torch.ops.aten.set_.source_Storage_storage_offset)
 META_KEYS = private.META_KEYS
 
 
-class Kind:
+class ViewKind:
     """What views have in common that differ in where they begin alone. Interned: a call on any of them has one plan."""
 
     __slots__ = ("first", "shown")
@@ -45,7 +45,7 @@ class View:
 
     __slots__ = ("conj", "dtype", "geometry", "kind", "neg", "numbers", "shown")
 
-    def __init__(self, geometry: Geometry, dtype: torch.dtype, conj: bool, neg: bool, kind: Kind) -> None:
+    def __init__(self, geometry: Geometry, dtype: torch.dtype, conj: bool, neg: bool, kind: ViewKind) -> None:
         self.geometry = geometry
         self.dtype = dtype
         self.conj = conj  # it shows the complex conjugates
@@ -59,12 +59,12 @@ class View:
         return taken_of_room(value, self.geometry) if self.dtype is value.spec.dtype else None
 
 
-_kinds: dict[Any, Kind] = {}
+_kinds: dict[Any, ViewKind] = {}
 _views: dict[Any, View] = {}
 
 # By view; and, where one plan serves all of a kind, by kind too.
-_read_plans: dict[tuple[Spec, View | Kind], Plan] = {}
-_write_plans: dict[tuple[Spec, View | Kind], Plan] = {}
+_read_plans: dict[tuple[Spec, View | ViewKind], Plan] = {}
+_write_plans: dict[tuple[Spec, View | ViewKind], Plan] = {}
 
 table_of_plans(_read_plans)
 table_of_plans(_write_plans)
@@ -149,7 +149,7 @@ def view_of(tensor: torch.Tensor) -> View:
     if view is None:
         geometry = Geometry(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
         first = at_start(geometry)
-        kind = _kinds.setdefault((first, dtype, conj, tensor.is_neg()), Kind(first, dtype))
+        kind = _kinds.setdefault((first, dtype, conj, tensor.is_neg()), ViewKind(first, dtype))
         view = _views.setdefault(key, View(geometry, dtype, conj, tensor.is_neg(), kind))
         note_new()
     return view
@@ -222,7 +222,7 @@ def read_slot(tape: Tape, value: Value, view: View) -> int:
 
 
 def _plan_of(
-    plans: dict[tuple[Spec, View | Kind], Plan], spec: Spec, view: View, make: Callable[[Spec, View, bool], Plan]
+    plans: dict[tuple[Spec, View | ViewKind], Plan], spec: Spec, view: View, make: Callable[[Spec, View, bool], Plan]
 ) -> Plan:
     """The plan of a view seen for the first time: that of its kind, with the offset as a number, if one serves all."""
     base, writes = Geometry(spec.size, spec.stride), plans is _write_plans

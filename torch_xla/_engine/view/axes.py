@@ -34,7 +34,7 @@ class Axis(NamedTuple):
         return self.limit - self.start != self.size or self.step != 1
 
 
-class Group(NamedTuple):
+class AxisGroup(NamedTuple):
     """Dimensions of the base, neighbours in memory from outer to inner, that become `axes` together."""
 
     dims: tuple[int, ...]
@@ -63,7 +63,7 @@ def is_nested(dims: list[Strided], spans: list[int]) -> bool:
     return all([dim[0] >= span for dim, span in zip(dims, spans[1:], strict=True)])
 
 
-def cut(base: Geometry, view: Geometry, dims: list[Strided], spans: list[int], *, unit_steps: bool) -> list[Group]:
+def cut(base: Geometry, view: Geometry, dims: list[Strided], spans: list[int], *, unit_steps: bool) -> list[AxisGroup]:
     """Axes for a view with nested `dims`; with `unit_steps` rather one axis more than a slice with a step above 1."""
     if base.offset:
         raise ValueError(NOT_DENSE)
@@ -73,14 +73,14 @@ def cut(base: Geometry, view: Geometry, dims: list[Strided], spans: list[int], *
         # A cut between the base's dimensions can spoil a cut further in, but never the reverse.
         axes = _cut_anywhere(base.numel, dims, view.offset, unit_steps)
         if not any(axis.parts for axis in axes):
-            return [Group(tuple(dim for _, _, dim in memory), axes)]
+            return [AxisGroup(tuple(dim for _, _, dim in memory), axes)]
     return groups
 
 
 def _cut_between_dims(
     memory: list[Strided], total: int, dims: list[Strided], spans: list[int], offset: int, unit_steps: bool
-) -> list[Group]:
-    groups: list[Group] = []
+) -> list[AxisGroup]:
+    groups: list[AxisGroup] = []
     together: tuple[int, ...] = ()
     first, below = 0, total
     for row, n, dim in memory:
@@ -94,7 +94,7 @@ def _cut_between_dims(
             last += 1
         if fits and offset % row + spans[last] <= row:
             axes = _cut_anywhere(total // row, _in_rows(dims[first:last], row), offset // row, unit_steps)
-            groups.append(Group(together, axes))
+            groups.append(AxisGroup(together, axes))
             together, first, offset, total = (), last, offset % row, row
     if below != 1:
         raise ValueError(NOT_DENSE)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from .axes import Axis, Group, cut, is_nested, moving_dims, spans_of
+from .axes import Axis, AxisGroup, cut, is_nested, moving_dims, spans_of
 from .geometry import Geometry
 from .steps import Broadcast, Gather, Pad, Reshape, Slice, Step, Transpose, size_after
 
@@ -114,7 +114,7 @@ def _gather(base: Geometry, view: Geometry) -> tuple[Step, ...]:
     return tuple(chain.steps)
 
 
-def _assemble(base: Geometry, view: Geometry, groups: list[Group]) -> tuple[Step, ...]:
+def _assemble(base: Geometry, view: Geometry, groups: list[AxisGroup]) -> tuple[Step, ...]:
     repeats = any([n > 1 for n, stride in zip(view.size, view.stride, strict=True) if not stride])
     chain = _Chain(base.size)
     axes, reshaped = _first_axes(chain, groups)
@@ -134,7 +134,7 @@ def _assemble(base: Geometry, view: Geometry, groups: list[Group]) -> tuple[Step
     return tuple(chain.steps)
 
 
-def _first_axes(chain: _Chain, groups: list[Group]) -> tuple[list[Axis], bool]:
+def _first_axes(chain: _Chain, groups: list[AxisGroup]) -> tuple[list[Axis], bool]:
     """The axes that the array is sliced along next, and whether it must be reshaped for them to exist."""
     if all([len(dims) == 1 == len(axes) for dims, axes in groups]):
         return _axes_of_dims(chain, groups), False
@@ -151,16 +151,16 @@ def _first_axes(chain: _Chain, groups: list[Group]) -> tuple[list[Axis], bool]:
     return [axis for group in groups for axis in group.axes], True
 
 
-def _axes_of_dims(chain: _Chain, groups: list[Group]) -> list[Axis]:
+def _axes_of_dims(chain: _Chain, groups: list[AxisGroup]) -> list[Axis]:
     """The axis of each dimension of the base, where each has one."""
     axes = {dims[0]: axis for dims, (axis,) in groups}
     return [axes.get(dim) or Axis(n, 0, n, 1, None) for dim, n in enumerate(chain.size)]
 
 
-def _slice_first(chain: _Chain, groups: list[Group]) -> list[Group]:
+def _slice_first(chain: _Chain, groups: list[AxisGroup]) -> list[AxisGroup]:
     """Slices along dimensions of the base before the rest is reshaped, if that is all there is to slice."""
-    plain: list[Group] = []
-    others: list[Group] = []
+    plain: list[AxisGroup] = []
+    others: list[AxisGroup] = []
     for group in groups:
         is_plain = len(group.dims) == 1 == len(group.axes) and not group.axes[0].parts
         (plain if is_plain else others).append(group)
@@ -171,11 +171,11 @@ def _slice_first(chain: _Chain, groups: list[Group]) -> list[Group]:
     chain.slice(_axes_of_dims(chain, plain))
     for dims, (axis,) in plain:
         if axis.dim is not None:
-            others.append(Group(dims, list(_after_slice(axis, chain.size[dims[0]]))))
+            others.append(AxisGroup(dims, list(_after_slice(axis, chain.size[dims[0]]))))
     return others
 
 
-def _first_dim_shown(group: Group) -> int:
+def _first_dim_shown(group: AxisGroup) -> int:
     pending = list(group.axes)
     shown = []
     while pending:

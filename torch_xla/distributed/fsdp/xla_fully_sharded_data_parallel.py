@@ -14,7 +14,7 @@ import torch_xla
 
 from ..._engine.distributed import collectives as exchange
 from ..._engine.distributed.division import divide, materialize
-from ..._engine.distributed.shards import Layout
+from ..._engine.distributed.shards import ShardLayout
 from ..._engine.distributed.units import Exchange, Manner, Unit
 from ..._engine.private.torch import buffers_of
 from ..._engine.pytree.nested import collected, replaced
@@ -162,7 +162,7 @@ class XlaFullyShardedDataParallel(nn.Module):
 
     def _divided(self, module: nn.Module, multiple: int) -> Unit:
         layout_of = partial(
-            Layout, count=self.world_size, on_dim_0=self.shard_param_on_dim_0 and not self.flatten_parameters,
+            ShardLayout, count=self.world_size, on_dim_0=self.shard_param_on_dim_0 and not self.flatten_parameters,
             multiple=multiple,
         )  # fmt: skip
         handles = divide(module, self._fsdp_wrapped_module, self.xla_device, layout_of, self.rank,

@@ -14,7 +14,7 @@ from torch_xla._engine.client import planned, target
 from torch_xla._engine.compile.executable_key import key_of
 from torch_xla._engine.compile.program import Program
 from torch_xla._engine.diagnostics.layouts import automatic
-from torch_xla._engine.diagnostics.layouts.roles import Kind, Role
+from torch_xla._engine.diagnostics.layouts.roles import Role, RoleKind
 from torch_xla._engine.graph.spec import Spec, contiguous_stride, spec_of
 from torch_xla._engine.record.device import current_index, device_at
 from torch_xla._engine.record.pending import graph_of
@@ -64,10 +64,10 @@ def batch(*size: int) -> Spec:
 def test_a_later_batch_is_divided_as_those_that_the_search_knew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(automatic, "_batches", {(torch.float32, (16,)): (0, 1)})
     shape = (2, 2)
-    assert automatic._of_batch(Role(Kind.BATCH), batch(8, 16), shape) == (0, 1)
-    assert automatic._of_batch(Role(Kind.BATCH), batch(6, 16), shape) == ()  # it does not come out even
-    assert automatic._of_batch(Role(Kind.BATCH), batch(8, 17), shape) == ()
-    assert automatic._of_batch(Role(Kind.PARAMETER), batch(8, 16), shape) == ()
+    assert automatic._of_batch(Role(RoleKind.BATCH), batch(8, 16), shape) == (0, 1)
+    assert automatic._of_batch(Role(RoleKind.BATCH), batch(6, 16), shape) == ()  # it does not come out even
+    assert automatic._of_batch(Role(RoleKind.BATCH), batch(8, 17), shape) == ()
+    assert automatic._of_batch(Role(RoleKind.PARAMETER), batch(8, 16), shape) == ()
 
 
 def test_axes_of_a_mesh_become_a_sharding() -> None:
@@ -84,6 +84,6 @@ def test_kinds_of_batches_without_end_are_forgotten(monkeypatch: pytest.MonkeyPa
     found: Any = SimpleNamespace(groups=[group], dims=[((0, 1),)], mesh_shape=(2, 2))
     place: Any = None
     for width in range(2 * automatic._MOST_BATCHES):
-        automatic._remember(found, [Role(Kind.BATCH)], [batch(8, width)], place)
+        automatic._remember(found, [Role(RoleKind.BATCH)], [batch(8, width)], place)
     assert len(automatic._batches) <= automatic._MOST_BATCHES
-    assert automatic._of_batch(Role(Kind.BATCH), batch(8, width), (2, 2)) == (0, 1)
+    assert automatic._of_batch(Role(RoleKind.BATCH), batch(8, width), (2, 2)) == (0, 1)

@@ -5,7 +5,7 @@ from torch import nn
 
 import torch_xla
 from tests.support.inputs_of_a_layout import GRAPH, ROLES
-from torch_xla._engine.diagnostics.layouts.roles import Kind, groups_of, modules_alive, roles_of
+from torch_xla._engine.diagnostics.layouts.roles import RoleKind, groups_of, modules_alive, roles_of
 from torch_xla._engine.record.pending import Pending, graph_of
 from torch_xla._engine.record.storage import snapshot
 
@@ -24,8 +24,8 @@ def test_parameters_of_one_name_are_a_group() -> None:
     ]
 
 
-def roles(found: Pending, results: list[torch.Tensor], model: nn.Module) -> dict[str, tuple[Kind, int]]:
-    """Kind and owner of each input, by a name for it."""
+def roles(found: Pending, results: list[torch.Tensor], model: nn.Module) -> dict[str, tuple[RoleKind, int]]:
+    """RoleKind and owner of each input, by a name for it."""
     outputs = [snapshot(each) for each in results]
     gathered = roles_of(found.graph, found.inputs, outputs, {"": model})
     return {
@@ -41,8 +41,12 @@ def test_parameters_buffers_and_batches_of_a_forward_pass() -> None:
     result = model(x) * rate
     found = roles(graph_of([result]), [result], model)
     kinds = {name: kind for name, (kind, _) in found.items()}
-    assert kinds["0.weight"] is kinds["0.bias"] is kinds["1.weight"] is Kind.PARAMETER
-    assert kinds["1.running_mean"] is Kind.WHOLE and kinds["(2, 4)"] is Kind.BATCH and kinds["()"] is Kind.WHOLE
+    assert kinds["0.weight"] is kinds["0.bias"] is kinds["1.weight"] is RoleKind.PARAMETER
+    assert (
+        kinds["1.running_mean"] is RoleKind.WHOLE
+        and kinds["(2, 4)"] is RoleKind.BATCH
+        and kinds["()"] is RoleKind.WHOLE
+    )
 
 
 def test_gradients_and_states_lie_as_their_parameter_does() -> None:
@@ -57,11 +61,11 @@ def test_gradients_and_states_lie_as_their_parameter_does() -> None:
     results = [model.weight, state["exp_avg"], state["exp_avg_sq"]]
     pending = graph_of(results)
     gathered = roles_of(pending.graph, pending.inputs, [snapshot(each) for each in results], {"": model})
-    (owner,) = [index for index, role in enumerate(gathered) if role.kind is Kind.PARAMETER]
-    followers = [role for role in gathered if role.kind is Kind.FOLLOWER]
+    (owner,) = [index for index, role in enumerate(gathered) if role.kind is RoleKind.PARAMETER]
+    followers = [role for role in gathered if role.kind is RoleKind.FOLLOWER]
     assert gathered[owner].name == "weight" and len(followers) == 3 and {role.owner for role in followers} == {owner}
     assert all(
-        spec.size != (6, 4) or role.kind is not Kind.BATCH
+        spec.size != (6, 4) or role.kind is not RoleKind.BATCH
         for role, spec in zip(gathered, pending.graph.inputs, strict=True)
     )
 
@@ -86,4 +90,4 @@ def test_half_made_modules_and_optimizers_are_passed_over() -> None:
     assert model in modules_alive().values() and half is not None
     result = model(torch.ones(1, 2).to("xla"))
     found = roles(graph_of([result]), [result], model)
-    assert found["weight"][0] is Kind.PARAMETER and without is not None
+    assert found["weight"][0] is RoleKind.PARAMETER and without is not None

@@ -36,14 +36,14 @@ def tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tell]:
         for name, value in ({"PT_XLA_DEBUG_LEVEL": "2"} | settings).items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("PT_XLA_DEBUG_FILE", str(file))
-        switches.settle()
+        switches.apply_settings()
         program()
         return file.read_text().splitlines() if file.exists() else []
 
     yield run
     for name in [name for name in os.environ if name.startswith("PT_XLA_DEBUG")]:
         monkeypatch.delenv(name)
-    switches.settle()
+    switches.apply_settings()
 
 
 def here() -> str:

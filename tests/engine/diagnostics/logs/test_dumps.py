@@ -27,17 +27,17 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Iterator[Use]:
     """Makes settings and turns on what they ask for."""
     used: list[str] = []
 
-    def settle(**settings: object) -> None:
+    def set_to(**settings: object) -> None:
         torch_xla.sync()
         used.extend(settings)
         for name, value in settings.items():
             monkeypatch.setenv(name, str(value))
-        switches.settle()
+        switches.apply_settings()
 
-    yield settle
+    yield set_to
     for name in used:
         monkeypatch.delenv(name)
-    switches.settle()
+    switches.apply_settings()
 
 
 def step(n: int) -> None:

@@ -19,7 +19,7 @@ Loop = Callable[[int], None]
 def settled() -> Iterator[None]:
     met.clear_all()
     yield
-    switches.settle()
+    switches.apply_settings()
 
 
 def inference(steps: int) -> None:
@@ -42,7 +42,7 @@ def test_each_step_is_told_and_its_metrics_are_saved(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XLA_METRICS_FILE", str(file))
         patch.setenv("XLA_EMIT_STEPLOG", "1")
-        switches.settle()
+        switches.apply_settings()
         loop(3)
     assert re.findall(r"(?m)^Counter: MarkStep\n  Value: (\d+)$", file.read_text()) == ["1", "2", "3"]
     assert file.read_text().count("[MetricsData; step=") == 3
@@ -58,7 +58,7 @@ def test_reads_that_are_too_frequent_are_told(loop: Loop, tmp_path: Path) -> Non
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PT_XLA_DEBUG", "1")
         patch.setenv("PT_XLA_DEBUG_FILE", str(file))
-        switches.settle()
+        switches.apply_settings()
         loop(12)
     told = file.read_text()
     assert "pt-xla-profiler: TransferFromDeviceTime too frequent: 12 counts during 12 steps\n" in told

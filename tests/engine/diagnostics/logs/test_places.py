@@ -12,9 +12,9 @@ from torch_xla._engine.metrics import events
 from torch_xla._engine.metrics.events import Cause
 
 
-def seen(run: Callable[[], object]) -> list[places.Place]:
+def seen(run: Callable[[], object]) -> list[places.CallSite]:
     """The places at which a call tells of evaluations, transfers and fallbacks."""
-    found: list[places.Place] = []
+    found: list[places.CallSite] = []
 
     def hear(event: object) -> None:
         found.append(places.here())
@@ -37,7 +37,7 @@ def test_the_frames_of_the_program_come_innermost_first() -> None:
 
 def test_calls_of_modules_are_no_frames_of_the_program() -> None:
     class Looks(torch.nn.Module):
-        def forward(self) -> places.Place:
+        def forward(self) -> places.CallSite:
             return places.here()
 
     frames = Looks()().frames
@@ -58,7 +58,7 @@ def test_the_operator_at_work_is_named_and_hides_what_is_inside_it(monkeypatch: 
 
 
 def test_causes_are_told_in_the_words_of_the_documents() -> None:
-    place = places.Place((), "", places._DYNAMO, "", False)
+    place = places.CallSite((), "", places._DYNAMO, "", False)
     assert place.cause(Cause.SYNC) == "dynamo is executing a compiled program"
     assert place.cause(Cause.SYNC, compiling=True) == "dynamo is compiling a FX graph to HLO"
     assert place.cause(Cause.READ).startswith("most likely user code trying to access tensor value")

@@ -43,9 +43,9 @@ def test_a_setting_that_names_another_file_is_followed(monkeypatch: pytest.Monke
     with monkeypatch.context() as patch:
         for name in ("first", "second"):
             patch.setenv("XLA_METRICS_FILE", str(tmp_path / name))
-            report_file.settle()
+            report_file.apply_settings()
             torch_xla.sync()
-    report_file.settle()
+    report_file.apply_settings()
     torch_xla.sync()
     assert [(tmp_path / name).read_text().count("[MetricsData; ") for name in ("first", "second")] == [1, 1]
     assert events.watched == listening

@@ -22,12 +22,12 @@ def test_each_step_is_told_with_the_line_that_ended_it(
     x = torch.ones(3).to("xla")
     with monkeypatch.context() as patch:
         patch.setenv("XLA_EMIT_STEPLOG", "1")
-        switches.settle()
+        switches.apply_settings()
         for _ in range(2):
             x = x + 1
             torch_xla.sync()
         torch_xla.sync()  # a step too, with nothing in it
-    switches.settle()
+    switches.apply_settings()
     x = x + 1
     torch_xla.sync()
     first, second, third = capsys.readouterr().err.splitlines()

@@ -12,7 +12,7 @@ from torch_xla._engine.metrics import events
 
 
 def test_a_new_program_looks_at_the_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert events.before_new_program == switches.settle
+    assert events.before_new_program == switches.apply_settings
     file = tmp_path / "steps"
     with monkeypatch.context() as patch:
         patch.setenv("XLA_METRICS_FILE", str(file))
@@ -21,7 +21,7 @@ def test_a_new_program_looks_at_the_settings(monkeypatch: pytest.MonkeyPatch, tm
         torch.ones(3, 7, 11).to("xla").cos().tolist()  # a program of its own
         torch_xla.sync()
         assert file.read_text().startswith("[MetricsData; step=")
-    switches.settle()
+    switches.apply_settings()
     size = file.stat().st_size
     torch_xla.sync()
     assert file.stat().st_size == size
@@ -30,8 +30,8 @@ def test_a_new_program_looks_at_the_settings(monkeypatch: pytest.MonkeyPatch, tm
 def test_what_is_settled_twice_is_on_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setenv("XLA_CHECK_VALUES", "1")
-        switches.settle()
-        switches.settle()
+        switches.apply_settings()
+        switches.apply_settings()
         assert value_checks.are_on()
-    switches.settle()
+    switches.apply_settings()
     assert not value_checks.are_on()

@@ -23,11 +23,11 @@ def test_reads_are_appended_as_they_happen(
     with monkeypatch.context() as patch:
         patch.setenv("XLA_FNTRACKER_FILE", str(file))
         patch.setenv("PT_XLA_DEBUG_MAX_FRAME", "2")
-        switches.settle()
+        switches.apply_settings()
         for _ in range(3):
             look(x)
         x.tolist()
-    switches.settle()
+    switches.apply_settings()
     look(x)  # nobody listens any more
     read = frames.parse_frames(file.read_text().splitlines())
     assert [(each.operator, each.calls, each.early) for each in read] == [("equal", 1, 1)] * 3 + [("_to_copy", 1, 0)]
@@ -61,9 +61,9 @@ def test_a_read_has_the_name_of_the_operator_that_the_program_calls(
     x = torch.ones(3).to("xla")
     with monkeypatch.context() as patch:
         patch.setenv("XLA_FNTRACKER_FILE", str(file))
-        switches.settle()
+        switches.apply_settings()
         read(x)
-    switches.settle()
+    switches.apply_settings()
     found = frames.parse_frames(file.read_text().splitlines())
     assert {each.operator for each in found} == {operator}
     assert all(f"<lambda> ({__file__}:" in "".join(each.frames) for each in found)

@@ -147,11 +147,11 @@ def test_no_tool_that_listens_fails_on_a_program(monkeypatch: pytest.MonkeyPatch
             patch.setenv(name, str(tmp_path / name))
         for name in ("PT_XLA_DEBUG", "XLA_IR_DEBUG", "XLA_HLO_DEBUG"):
             patch.setenv(name, "1")
-        switches.settle()
+        switches.apply_settings()
         for seed in range(8):
             a_program(seed)
             torch_xla.sync()
-    switches.settle()
+    switches.apply_settings()
     assert met.counter_value("ListenerFailed") is None
     assert len(list(tmp_path.iterdir())) == len(files)
     assert debug.report().startswith("torch_xla report\n")

@@ -72,7 +72,7 @@ def test_executions_are_kept_without_their_programs_while_somebody_watches_close
         (torch.ones(3, device="xla") + 1).tolist()
     finally:
         events.unlisten(ignore)
-    started = [event for event in history.recent if isinstance(event, history.Started)]
+    started = [event for event in history.recent if isinstance(event, history.PastExecution)]
     assert [event.operations for event in started] == [2]
     [cost] = debug.sync_costs()
     assert (cost.reads, cost.forced) == (1, 1)  # the evaluation told apart is counted once

@@ -31,10 +31,10 @@ def test_an_error_of_the_block_goes_first() -> None:
 def test_a_block_within_a_program_that_is_checked_leaves_that_on(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setenv("XLA_CHECK_VALUES", "1")
-        checking.settle()
-        checking.settle()
+        checking.apply_settings()
+        checking.apply_settings()
         with checking.checking():
             torch.ones(2).to("xla")
         assert value_checks.are_on()
-    checking.settle()
+    checking.apply_settings()
     assert not value_checks.are_on()

@@ -2,14 +2,14 @@
 
 import torch
 
-from torch_xla._engine.diagnostics.values.recomputation import Difference, Replay, _compare
+from torch_xla._engine.diagnostics.values.recomputation import Mismatch, Replay, _compare
 
 LINE = ("train.py", 7, "step")
 
 
 def compared(
     device: torch.Tensor, cpu: torch.Tensor, tolerance: float | None = None, read: float = 0.0
-) -> Difference | None:
+) -> Mismatch | None:
     return _compare(device, cpu, tolerance, ("aten::op", LINE), "f32[2]", read)
 
 
@@ -67,7 +67,7 @@ def test_the_text_says_what_was_compared() -> None:
         "Each of the 2 operators compared gives on the device what PyTorch gives on the CPU.\n"
         "The results of the step (1) are those of PyTorch."
     )
-    small, large = (Difference("op", None, "f32[]", off, 1e-5, (), 1.0, 2.0) for off in (0.1, 0.5))
+    small, large = (Mismatch("op", None, "f32[]", off, 1e-5, (), 1.0, 2.0) for off in (0.1, 0.5))
     found.differences, found.skipped = [small, large], {"aten::rand": "it draws"}
     text = str(found)
     assert not found.agrees and found.first is small and "2 of 2 operators compared differ" in text

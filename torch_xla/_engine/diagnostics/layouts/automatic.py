@@ -27,7 +27,7 @@ from ...record.schedule import Schedule
 from ...tables import put_last
 from ..plans.device_specs import DeviceSpec, device_specs
 from ..plans.plan import known_of
-from .roles import Kind, Role, groups_of, modules_alive, roles_of
+from .roles import Role, RoleKind, groups_of, modules_alive, roles_of
 from .search import Found, Search
 
 logger = logging.getLogger("torch_xla.sharding")
@@ -53,10 +53,10 @@ def turn_on(mesh_shape: tuple[int, ...] = ()) -> None:
     global _mesh_shape
     virtual.turn_on_automatic()
     _mesh_shape = mesh_shape
-    settle()
+    apply_settings()
 
 
-def settle() -> None:
+def apply_settings() -> None:
     """Begins to look for layouts, if that was asked for."""
     if virtual.is_automatic():
         launcher.arrange = _arrange
@@ -127,7 +127,7 @@ def _decide(
         return ()
     roles = roles_of(program.graph, inputs, outputs, modules_alive())
     shape = mesh_shape_for(len(program.target.devices))
-    if any(role.kind is Kind.PARAMETER for role in roles):
+    if any(role.kind is RoleKind.PARAMETER for role in roles):
         known = known_of(program.target, None)
         last = search_for(program, roles, numbers, shape, known, config.auto_spmd_compilations())
         logger.info(_told(last))
@@ -154,7 +154,7 @@ def _remember(found: Found, roles: Sequence[Role], specs: Sequence[Spec], target
 
 
 def _of_batch(role: Role, spec: Spec, shape: tuple[int, ...]) -> tuple[int, ...]:
-    if role.kind is not Kind.BATCH:
+    if role.kind is not RoleKind.BATCH:
         return ()
     axes = _batches.get((spec.dtype, spec.size[1:]), ())
     return () if spec.size[0] % math.prod(shape[axis] for axis in axes) else axes

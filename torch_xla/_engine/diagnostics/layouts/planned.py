@@ -16,7 +16,7 @@ from ..plans import planner
 from ..plans.device_specs import DeviceSpec, spec_named
 from ..plans.plan import known_of
 from . import automatic
-from .roles import Kind, Role, roles_of
+from .roles import Role, RoleKind, roles_of
 from .search import Found
 
 
@@ -39,7 +39,7 @@ class _Seen:
     ) -> Sequence[Any]:
         """Tells where the results of a program would lie, and keeps it."""
         roles = roles_of(program.graph, inputs, outputs, {"": self.model})
-        if automatic.multiplies(program) and any(role.kind is Kind.PARAMETER for role in roles):
+        if automatic.multiplies(program) and any(role.kind is RoleKind.PARAMETER for role in roles):
             self.program, self.numbers, self.roles = program, numbers, roles
         planner.sizes_of(program, numbers)
         return program.placed(numbers)

@@ -18,7 +18,7 @@ from ...private.torch import address_of
 from ..recompiles.names import value_of
 
 
-class Kind(Enum):
+class RoleKind(Enum):
     """What an input is."""
 
     PARAMETER = "parameter"
@@ -31,14 +31,14 @@ class Kind(Enum):
 class Role:
     """What one input is, and whose."""
 
-    kind: Kind = Kind.BATCH
+    kind: RoleKind = RoleKind.BATCH
     name: str = ""
     owner: int = -1  # the parameter that a follower belongs to
     tensor: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class InputGroup:
     """Inputs that are divided alike: parameters of one name but for its numbers and of one size, or batches."""
 
     name: str
@@ -76,7 +76,7 @@ def roles_of(
     """The role of each input. What a result takes the place of is whose the result is."""
     index_of = {id(value): index for index, value in enumerate(inputs)}
     index_of |= {id(outputs[output]): index for index, output in successors(graph).items()}
-    roles = [Role() if spec.size and spec.sharding is None else Role(Kind.WHOLE) for spec in graph.inputs]
+    roles = [Role() if spec.size and spec.sharding is None else Role(RoleKind.WHOLE) for spec in graph.inputs]
     owners: dict[int, int] = {}
 
     def index(tensor: Any) -> int:
@@ -86,7 +86,7 @@ def roles_of(
     for prefix, module in modules.items():
         for name, buffer in module.named_buffers():
             if (place := index(buffer)) >= 0:
-                roles[place] = Role(Kind.WHOLE, prefix + name)
+                roles[place] = Role(RoleKind.WHOLE, prefix + name)
         for name, parameter in module.named_parameters():
             if (place := index(parameter)) >= 0:
                 owners[id(parameter)] = place
@@ -100,35 +100,35 @@ def roles_of(
     return roles
 
 
-def _kind(parameter: torch.Tensor, spec: Spec) -> Kind:
+def _kind(parameter: torch.Tensor, spec: Spec) -> RoleKind:
     value = value_of(parameter)
     is_marked = value is not None and address_of(parameter.untyped_storage()) in value.device.marks
-    return Kind.WHOLE if is_marked or spec.sharding is not None or not spec.size else Kind.PARAMETER
+    return RoleKind.WHOLE if is_marked or spec.sharding is not None or not spec.size else RoleKind.PARAMETER
 
 
 def _follow(roles: list[Role], graph: Graph, place: int, owner: int) -> None:
-    if place < 0 or roles[place].kind is Kind.PARAMETER:
+    if place < 0 or roles[place].kind is RoleKind.PARAMETER:
         return
     is_alike = owner >= 0 and graph.inputs[place].size == graph.inputs[owner].size
-    follows = is_alike and roles[owner].kind is Kind.PARAMETER and graph.inputs[place].sharding is None
-    roles[place] = Role(Kind.FOLLOWER if follows else Kind.WHOLE, owner=owner)
+    follows = is_alike and roles[owner].kind is RoleKind.PARAMETER and graph.inputs[place].sharding is None
+    roles[place] = Role(RoleKind.FOLLOWER if follows else RoleKind.WHOLE, owner=owner)
 
 
-def groups_of(graph: Graph, roles: Sequence[Role], by_name: bool) -> list[Group]:
+def groups_of(graph: Graph, roles: Sequence[Role], by_name: bool) -> list[InputGroup]:
     """The groups of a program's inputs, those with the most bytes first. Not `by_name`: each parameter is its own."""
     gathered: dict[Any, list[int]] = {}
     for index, role in enumerate(roles):
         size = graph.inputs[index].size
-        if role.kind is Kind.PARAMETER:
+        if role.kind is RoleKind.PARAMETER:
             name = re.sub(r"(?<![^.])\d+(?![^.])", "*", role.name) if by_name else role.name
             gathered.setdefault((name, size), []).append(index)
-        elif role.kind is Kind.BATCH:
+        elif role.kind is RoleKind.BATCH:
             gathered.setdefault(("", size[:1]), []).append(index)
     found = []
     for (name, size), members in gathered.items():
-        names = tuple(roles[index].name for index in members if roles[index].kind is Kind.PARAMETER)
+        names = tuple(roles[index].name for index in members if roles[index].kind is RoleKind.PARAMETER)
         own = set(members)
-        members += [i for i, role in enumerate(roles) if role.kind is Kind.FOLLOWER and role.owner in own]
+        members += [i for i, role in enumerate(roles) if role.kind is RoleKind.FOLLOWER and role.owner in own]
         total = sum(graph.inputs[i].numel * graph.inputs[i].dtype.itemsize for i in members)
-        found.append(Group(name or f"batches of {size[0]}", size, tuple(members), names, total))
+        found.append(InputGroup(name or f"batches of {size[0]}", size, tuple(members), names, total))
     return sorted(found, key=lambda group: (group.is_batch, -group.bytes, -math.prod(group.size), group.name))

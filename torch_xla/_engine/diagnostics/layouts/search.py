@@ -21,7 +21,7 @@ from ...lowering.sharding import over_mesh
 from ..plans import planner
 from ..plans.device_specs import DeviceSpec
 from ..plans.plan import seconds_of
-from .roles import Group
+from .roles import InputGroup
 
 # What a mesh axis does in the layouts that the search begins with.
 _WAYS = ("data", "fsdp", "tensor")
@@ -29,7 +29,7 @@ _WAYS = ("data", "fsdp", "tensor")
 _LEAST = 1e-3
 
 
-class Cost(NamedTuple):
+class LayoutCost(NamedTuple):
     """What one run of a program costs each device: the bytes it has too few, seconds, bytes at the peak and sent."""
 
     missing: int
@@ -37,7 +37,7 @@ class Cost(NamedTuple):
     peak: int
     sent: int
 
-    def is_better_than(self, other: "Cost") -> bool:
+    def is_better_than(self, other: "LayoutCost") -> bool:
         """Whether it fits better, or as well and is faster."""
         if self.missing != other.missing:
             return self.missing < other.missing
@@ -48,7 +48,7 @@ class Trial(NamedTuple):
     """One layout that was tried: what it was, or what was changed."""
 
     name: str
-    cost: Cost
+    cost: LayoutCost
 
 
 Assignment = tuple[Dims, ...]
@@ -59,9 +59,9 @@ class Found:
     """The best layout of a search: how each group is divided, by the axes of the mesh for each dimension."""
 
     mesh_shape: tuple[int, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[InputGroup, ...]
     dims: Assignment
-    cost: Cost
+    cost: LayoutCost
     trials: tuple[Trial, ...]
     seconds: float
     is_exhausted: bool  # no change of one group would help; else the compilations were used up
@@ -73,13 +73,13 @@ class Search:
 
     program: Program
     numbers: Sequence[float | int]
-    groups: Sequence[Group]
+    groups: Sequence[InputGroup]
     mesh_shape: tuple[int, ...]
     spec: DeviceSpec
     room: int | None
     most_compilations: int
     trials: list[Trial] = field(default_factory=list)
-    _known: dict[Assignment, Cost] = field(default_factory=dict)
+    _known: dict[Assignment, LayoutCost] = field(default_factory=dict)
 
     def run(self) -> Found:
         """The best that was found."""
@@ -124,7 +124,7 @@ class Search:
             name = " × ".join(f"{way} {side}" for way, side in zip(ways, self.mesh_shape, strict=True))
             yield name, tuple(self._by_hand(group, ways) for group in self.groups)
 
-    def _by_hand(self, group: Group, ways: tuple[str, ...]) -> Dims:
+    def _by_hand(self, group: InputGroup, ways: tuple[str, ...]) -> Dims:
         """As people divide it: a batch by rows, products by what widens or narrows, and FSDP the longest dimension."""
         dims: list[tuple[int, ...]] = [()] * len(group.size)
         if group.is_batch:
@@ -139,7 +139,7 @@ class Search:
                 return tried
         return tuple(dims)
 
-    def _with(self, group: Group, dims: Sequence[tuple[int, ...]], dim: int, axes: tuple[int, ...]) -> Dims:
+    def _with(self, group: InputGroup, dims: Sequence[tuple[int, ...]], dim: int, axes: tuple[int, ...]) -> Dims:
         """`dims` with these axes for one dimension, if they divide it evenly."""
         parts = math.prod(self.mesh_shape[axis] for axis in axes)
         axes = dims[dim] if group.size[dim] % parts else axes
@@ -154,7 +154,7 @@ class Search:
                     best = tried
         return best
 
-    def _neighbours(self, group: Group, dims: Dims) -> Iterator[Dims]:
+    def _neighbours(self, group: InputGroup, dims: Dims) -> Iterator[Dims]:
         for axis in range(len(self.mesh_shape)):
             without = tuple(tuple(each for each in axes if each != axis) for axes in dims)
             if without != dims:
@@ -164,12 +164,14 @@ class Search:
                 if moved not in (dims, without):
                     yield moved
 
-    def _cost(self, assignment: Assignment, name: str) -> Cost:
+    def _cost(self, assignment: Assignment, name: str) -> LayoutCost:
         if assignment not in self._known:
             sizes, work = planner.sizes_and_work(self._laid_out(assignment), self.numbers)
             peak = sizes.inputs + sizes.outputs - sizes.aliased + sizes.intermediate
             missing = 0 if self.room is None else max(0, peak - self.room)
-            found = Cost(missing, seconds_of(work, self.spec).most, peak, sum(each.sent for each in work.collectives))
+            found = LayoutCost(
+                missing, seconds_of(work, self.spec).most, peak, sum(each.sent for each in work.collectives)
+            )
             self._known[assignment] = found
             self.trials.append(Trial(name, found))
         return self._known[assignment]

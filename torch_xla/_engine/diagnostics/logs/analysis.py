@@ -19,7 +19,7 @@ from ...metrics.lines import Line
 from ...modes import eager
 from ..recompiles import causes
 from . import places
-from .places import Place, here
+from .places import CallSite, here
 from .reads import Read, Tally
 
 PROFILER = "pt-xla-profiler"
@@ -125,10 +125,10 @@ class Analysis:
                 told = f"graph {self._hash_of(event.program)}: compiled once: {causes.times(event.shared)}"
                 self._write("Stage Analysis", [told], framed=False)
 
-    def _shown(self, place: Place) -> tuple[Line, ...]:
+    def _shown(self, place: CallSite) -> tuple[Line, ...]:
         return place.frames[: self._most_frames]
 
-    def _explained(self, title: str, program: Any, cause: str, place: Place) -> list[str]:
+    def _explained(self, title: str, program: Any, cause: str, place: CallSite) -> list[str]:
         graph = program.graph
         lines = [title, f"  {cause}", "Graph Info:"]
         if place.graph:
@@ -158,7 +158,7 @@ class Analysis:
             "Unexpected Execution Analysis", ["Execution Cause", f"  {place.cause(cause)}", *self._frames(place)]
         )
 
-    def _frames(self, place: Place) -> list[str]:
+    def _frames(self, place: CallSite) -> list[str]:
         lines = ["Python Frame Triggered Execution:", *(f"  {places.text(line)}" for line in self._shown(place))]
         return lines if len(place.frames) <= self._most_frames else [*lines, "  .........."]
 
@@ -195,7 +195,7 @@ def tell_unexpected(cause: Cause) -> None:
         _running.tell_unexpected(cause)
 
 
-def settle() -> None:
+def apply_settings() -> None:
     """Makes what the settings ask for listen, and nothing else."""
     global _running
     level = config.debug_level()

@@ -68,7 +68,7 @@ class Dumps:
 _running: Dumps | None = None
 
 
-def settle() -> None:
+def apply_settings() -> None:
     """Makes what the settings ask for listen, and nothing else."""
     global _running
     file = config.save_tensors_file()

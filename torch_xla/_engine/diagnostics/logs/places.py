@@ -55,7 +55,7 @@ def _kernels() -> dict[CodeType, str]:
 _FALLBACK = fallback.run.__code__
 
 
-class Place(NamedTuple):
+class CallSite(NamedTuple):
     """A place in the program, seen from inside the engine."""
 
     frames: tuple[Line, ...]  # those of the program, of PyTorch and of our public functions; the innermost first
@@ -71,7 +71,7 @@ class Place(NamedTuple):
         return {Cause.READ: _READ, Cause.FULL: _FULL}.get(cause, self.reason)
 
 
-def here() -> Place:
+def here() -> CallSite:
     """Where the caller's thread is."""
     frames: list[Line] = []
     operator = reason = graph = ""
@@ -90,7 +90,7 @@ def here() -> Place:
                     graph = str(getattr(frame.f_locals.get("self"), "name", ""))
         if not code.co_filename.startswith(_HIDDEN) and code not in CALLS_OF_MODULES:
             frames.append(line_of(frame))
-    return Place(tuple(frames), operator, reason or _REASONS[-1][2], graph, is_fallback)
+    return CallSite(tuple(frames), operator, reason or _REASONS[-1][2], graph, is_fallback)
 
 
 def _stack(frame: FrameType | None) -> Iterator[FrameType]:

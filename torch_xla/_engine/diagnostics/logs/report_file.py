@@ -31,7 +31,7 @@ def _hear(event: Any) -> None:
 _file = ""
 
 
-def settle() -> None:
+def apply_settings() -> None:
     """Listens for steps if the settings name a file."""
     global _file
     before, _file = _file, config.metrics_file()

@@ -20,7 +20,7 @@ def _hear(event: Any) -> None:
         sys.stderr.flush()  # the last line before a program hangs is why one asks for these
 
 
-def settle() -> None:
+def apply_settings() -> None:
     """Turns on what the settings ask for."""
     global _is_on, _dumps_stack
     before, _is_on = _is_on, config.emit_step_log()

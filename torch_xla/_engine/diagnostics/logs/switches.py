@@ -10,10 +10,10 @@ from . import analysis, dumps, report_file, step_log, tracker
 _TOOLS = (analysis, automatic, checking, dumps, nan, report_file, step_log, tracker)
 
 
-def settle() -> None:
+def apply_settings() -> None:
     """Turns on what the environment asks for, and off what it does not ask for any more."""
     for tool in _TOOLS:
-        tool.settle()
+        tool.apply_settings()
 
 
 def start() -> None:
@@ -21,5 +21,5 @@ def start() -> None:
     live_counters.begin()
     recorded_counts.begin()
     explanation.begin()
-    settle()
-    events.before_new_program = settle
+    apply_settings()
+    events.before_new_program = apply_settings

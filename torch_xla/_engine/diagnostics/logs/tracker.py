@@ -16,7 +16,7 @@ def _hear(event: Any) -> None:
             file.write(read.line() + "\n")
 
 
-def settle() -> None:
+def apply_settings() -> None:
     """Listens if the settings name a file."""
     global _file
     before, _file = _file, config.tracker_file()

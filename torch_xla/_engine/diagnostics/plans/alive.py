@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from ..protobuf import number_of, parsed, text_of
-from .hlo import Computation, Instruction, Leaf, Module
+from .hlo import HloComputation, Instruction, Leaf, Module
 
 # Give what they are given.
 _FORWARD = {"bitcast", "tuple", "get-tuple-element", "opt-barrier", "while", "call", "after-all", "copy-done"}
@@ -31,7 +31,7 @@ Buffers = frozenset[int]
 class _Lives:
     """The buffers of one computation: who makes them and who reads them last."""
 
-    def __init__(self, computation: Computation, set_aside: Container[str] | None) -> None:
+    def __init__(self, computation: HloComputation, set_aside: Container[str] | None) -> None:
         self.made: list[tuple[Instruction, Leaf]] = []
         self.makes: dict[str, list[int]] = {}
         self.last: dict[int, int] = {}
@@ -103,7 +103,7 @@ def set_aside(assignment: bytes, module: bytes) -> frozenset[str] | None:
     return frozenset(found) if maker else None
 
 
-def _at_peak(module: Module, computation: Computation, set_aside: Container[str] | None) -> tuple[int, list[Alive]]:
+def _at_peak(module: Module, computation: HloComputation, set_aside: Container[str] | None) -> tuple[int, list[Alive]]:
     lives = _Lives(computation, set_aside)
     alive: dict[int, int] = {}
     ends: dict[int, list[int]] = {}

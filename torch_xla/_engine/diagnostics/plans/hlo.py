@@ -83,7 +83,7 @@ class Instruction:
 
 
 @dataclass(slots=True)
-class Computation:
+class HloComputation:
     """Instructions in the order in which they run."""
 
     name: str
@@ -107,10 +107,10 @@ class Module:
 
     times: int
     partitions: int
-    computations: dict[str, Computation]
-    entry: Computation
+    computations: dict[str, HloComputation]
+    entry: HloComputation
 
-    def executed(self) -> Iterator[tuple[Computation, int]]:
+    def executed(self) -> Iterator[tuple[HloComputation, int]]:
         """The computations whose instructions run one by one, and how often each does."""
         pending = [(self.entry, self.times)]
         while pending:
@@ -135,7 +135,7 @@ def module(text: str, times: int = 1) -> Module:
     """A module as XLA prints it, of an executable that runs `times` times."""
     lines = text.splitlines()
     places = _Places()
-    computations: dict[str, Computation] = {}
+    computations: dict[str, HloComputation] = {}
     entry = current = None
     head = next(line for line in lines if line.startswith("HloModule"))
     partitions = re.search(r"num_partitions=(\d+)", head)
@@ -145,7 +145,7 @@ def module(text: str, times: int = 1) -> Module:
             if header is None:
                 places.read(line)
                 continue
-            current = computations[header[2]] = Computation(header[2])
+            current = computations[header[2]] = HloComputation(header[2])
             entry = current if header[1] else entry
         elif line.startswith("}"):
             current = None

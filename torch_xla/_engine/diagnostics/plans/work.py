@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, field
 
 from ...metrics.lines import Line
-from .hlo import Computation, Instruction, Module
+from .hlo import HloComputation, Instruction, Module
 
 KINDS = (
     "all-gather",
@@ -88,7 +88,7 @@ def _note_collective(
     found: dict[tuple[str, Line | None, int], Collective],
     kind: str,
     instruction: Instruction,
-    computation: Computation,
+    computation: HloComputation,
     module: Module,
     times: int,
 ) -> None:
@@ -128,7 +128,7 @@ def group_size(instruction: Instruction, partitions: int) -> int:
     return len(listed[1].split(",")) if listed and listed[1] else partitions
 
 
-def _flops(instruction: Instruction, computation: Computation, module: Module) -> tuple[float, str]:
+def _flops(instruction: Instruction, computation: HloComputation, module: Module) -> tuple[float, str]:
     """Of the products and convolutions that it is or has inside, with the dtype of their operands."""
     opcode = instruction.opcode
     if opcode == "fusion":
@@ -156,7 +156,7 @@ def _flops(instruction: Instruction, computation: Computation, module: Module) -
     return 0.0, ""
 
 
-def _moved(instruction: Instruction, computation: Computation, module: Module) -> int:
+def _moved(instruction: Instruction, computation: HloComputation, module: Module) -> int:
     """The bytes it reads and writes. Of what it takes a part from, it reads that part."""
     given = instruction.bytes
     if instruction.opcode in _READS_A_PART:
@@ -173,7 +173,7 @@ def _moved(instruction: Instruction, computation: Computation, module: Module) -
     return given + sum(read)
 
 
-def _moved_by_fusion(inner: Computation, given: int, read: list[int]) -> tuple[int, list[int]]:
+def _moved_by_fusion(inner: HloComputation, given: int, read: list[int]) -> tuple[int, list[int]]:
     users: dict[str, list[Instruction]] = {}
     for each in inner.instructions:
         for name in each.operands:

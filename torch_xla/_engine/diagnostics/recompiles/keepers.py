@@ -12,13 +12,13 @@ from ...client.target import Target
 from ...graph.graph import Operation, decode
 from ...graph.tape import Tape, Value
 from ...record.device import existing_devices
-from .names import Search, value_of, visit_variables
+from .names import NameSearch, value_of, visit_variables
 
 _MOST_NODES = 2000  # of graphs of gradients
 _SHOWN = 2
 
 
-class _Keepers(Search):
+class _Keepers(NameSearch):
     """Finds the variables that lead to some values, and those that may do so by way of a graph of gradients."""
 
     def __init__(self, values: Iterable[Value]) -> None:

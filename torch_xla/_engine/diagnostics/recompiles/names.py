@@ -28,7 +28,7 @@ _LONGEST_CONTAINER = 256
 _PLAIN = ("builtins", "numpy", "torch", "jax", "jaxlib", "types", "threading")
 
 
-class Search:
+class NameSearch:
     """Looks for the variables that lead to some buffers."""
 
     def __init__(self, buffers: Sequence[Any]) -> None:
@@ -181,12 +181,12 @@ def _attributes(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
 @uncollected  # where garbage is collected another thread may come in, and take the gradient that PyTorch is showing us
 def name_buffers(buffers: Sequence[Any]) -> tuple[str, ...]:
     """The name of each buffer in the user's program, or "" where no variable leads to it. Inner frames go first."""
-    search = Search(buffers)
+    search = NameSearch(buffers)
     visit_variables(search)
     return tuple(search.names)
 
 
-def visit_variables(search: Search) -> None:
+def visit_variables(search: NameSearch) -> None:
     """Shows a search the variables of the user's frames, the innermost first; tensors go before what may hold them."""
     frame = user_frame(sys._getframe(1))
     for _ in range(_MOST_FRAMES):

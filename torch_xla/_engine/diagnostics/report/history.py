@@ -26,7 +26,7 @@ _MOST_MEMORY = 2048
 _SHARE_FOR_MEMORY = 0.002
 
 
-class Started(NamedTuple):
+class PastExecution(NamedTuple):
     """What is kept of an execution: not its program."""
 
     start: float
@@ -45,7 +45,7 @@ class FallbackCost:
 
 
 # The last evaluations, waits, transfers and fallbacks; executions only while somebody watches closely.
-recent: "deque[Evaluation | Wait | Transfer | Fallback | Started]" = deque(maxlen=_MOST_EVENTS)
+recent: "deque[Evaluation | Wait | Transfer | Fallback | PastExecution]" = deque(maxlen=_MOST_EVENTS)
 _steps: "deque[tuple[Any, ...]]" = deque(maxlen=_MOST_STEPS)
 # (time, bytes in use) on the first device
 memory_used: "deque[tuple[float, int]]" = deque(maxlen=_MOST_MEMORY)
@@ -105,7 +105,7 @@ def _listen(event: Any) -> None:
         causes.note(event)
         costs.note_compilation(event)
     elif kind is Execution:
-        recent.append(Started(event.start, event.seconds, len(event.program.graph.operations)))
+        recent.append(PastExecution(event.start, event.seconds, len(event.program.graph.operations)))
     elif kind is Step:
         if event.start + event.seconds > events.due:
             look_at_memory()

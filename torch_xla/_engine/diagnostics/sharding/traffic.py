@@ -19,7 +19,7 @@ from ...metrics.amounts import size
 from ...metrics.events import Compilation
 from ...metrics.lines import Line, text
 from ..plans import hlo, work
-from ..plans.hlo import Computation, Instruction
+from ..plans.hlo import HloComputation, Instruction
 from ..plans.work import Collective
 
 logger = logging.getLogger("torch_xla.sharding")
@@ -119,7 +119,7 @@ def _gathered(module: hlo.Module) -> list[Copied]:
     return list(copied.values())
 
 
-def _is_parameter(gather: Instruction, computation: Computation) -> bool:
+def _is_parameter(gather: Instruction, computation: HloComputation) -> bool:
     """Whether what is gathered is what the program was given, at most in another order or dtype."""
     instruction = gather
     while instruction.operands:

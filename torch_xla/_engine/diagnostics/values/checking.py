@@ -25,7 +25,7 @@ def checking() -> Iterator[None]:
     executor.wait()
 
 
-def settle() -> None:
+def apply_settings() -> None:
     """Starts and ends the same for the whole program, as XLA_CHECK_VALUES says."""
     global _is_set
     wanted = config.check_values()

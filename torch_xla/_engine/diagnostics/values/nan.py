@@ -26,7 +26,7 @@ TESTS: dict[str, Test] = {"NaN": jnp.isnan, "inf": jnp.isinf}
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class FirstNonFinite:
     """Where the first NaN or inf of a step comes from, and how to say it."""
 
     what: str  # "NaN", "inf"
@@ -45,7 +45,7 @@ def searching(also_inf: bool) -> Iterator[None]:
 _asked: list[tuple[str, inspection.Inspector]] = []
 
 
-def settle() -> None:
+def apply_settings() -> None:
     """Starts and ends the same for the whole program, as XLA_FIND_NAN says."""
     wanted = config.find_nan()
     if _asked and _asked[0][0] != wanted:
@@ -67,7 +67,7 @@ def _raiser(also_inf: bool) -> Callable[[Run], None]:
     return inspect
 
 
-def find(run: Run, also_inf: bool) -> Finding | None:
+def find(run: Run, also_inf: bool) -> FirstNonFinite | None:
     """The origin of the first NaN of a run, or of the first inf if there is none; `None` if its results have neither.
 
     An inf is looked for on request alone: masks are full of them.
@@ -78,7 +78,7 @@ def find(run: Run, also_inf: bool) -> Finding | None:
     return None
 
 
-def _origin(run: Run, what: str, test: Test) -> Finding:
+def _origin(run: Run, what: str, test: Test) -> FirstNonFinite:
     had_it = any_of(test, run.inputs)
     first_inf = ""
     for stop in walk(run.graph, run.inputs, run.numbers, run.keys, run.program.target):
@@ -94,10 +94,10 @@ def _origin(run: Run, what: str, test: Test) -> Finding:
         f"run one by one: it comes from how XLA compiles them together, such as a lower precision of what is fused. "
         f"torch_xla.debug.capture_step() keeps the step for a bug report."
     )
-    return Finding(what, None, None, report)
+    return FirstNonFinite(what, None, None, report)
 
 
-def _of_operator(run: Run, what: str, test: Test, stop: Stop, first_inf: str) -> Finding:
+def _of_operator(run: Run, what: str, test: Test, stop: Stop, first_inf: str) -> FirstNonFinite:
     line = run.lines[stop.number]
     name = name_of(stop.operation)
     inner = _inside(test, stop)
@@ -125,7 +125,7 @@ def _of_operator(run: Run, what: str, test: Test, stop: Stop, first_inf: str) ->
         rows.append(f"  with {', '.join(map(repr, stop.numbers))}")
     if first_inf:
         rows.append(f"The first inf of this step comes from {first_inf}.")
-    return Finding(what, name, line, "\n".join(rows))
+    return FirstNonFinite(what, name, line, "\n".join(rows))
 
 
 def _inside(test: Test, stop: Stop) -> tuple[str, Line | None] | None:
@@ -142,14 +142,14 @@ def _inside(test: Test, stop: Stop) -> tuple[str, Line | None] | None:
     return found[0] if found else None
 
 
-def _of_input(run: Run, what: str, index: int) -> Finding:
+def _of_input(run: Run, what: str, index: int) -> FirstNonFinite:
     line = run.input_lines[index]
     report = (
         f"A {what} came into this step with an input, {shape(run.graph.inputs[index])}"
         f"{_at(line, 'made at')}: no operator of the step makes one of its own. It was there before the search began, "
         f"or was uploaded from the host."
     )
-    return Finding(what, None, line, report)
+    return FirstNonFinite(what, None, line, report)
 
 
 def _at(line: Line | None, word: str = "at") -> str:

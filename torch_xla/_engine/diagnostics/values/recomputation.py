@@ -38,7 +38,7 @@ _OF_A_STEP = 1e-2
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Mismatch:
     """A result that is not the same on the device and on the CPU."""
 
     operator: str
@@ -69,12 +69,12 @@ class Replay:
     compared: int = 0  # operators
     without_results: bool = False  # those of single operators are not in the file
     skipped: dict[str, str] = field(default_factory=dict)  # operators that were not compared, and why
-    differences: list[Difference] = field(default_factory=list)  # of operators, in the order of the program
+    differences: list[Mismatch] = field(default_factory=list)  # of operators, in the order of the program
     outputs: int = 0
-    output_differences: list[Difference] = field(default_factory=list)
+    output_differences: list[Mismatch] = field(default_factory=list)
 
     @property
-    def first(self) -> Difference | None:
+    def first(self) -> Mismatch | None:
         """The first operator that differs."""
         return self.differences[0] if self.differences else None
 
@@ -217,7 +217,7 @@ def _compare(
     size: str,
     read: float,
     slack: float = 1.0,
-) -> Difference | None:
+) -> Mismatch | None:
     assert device is not None and cpu is not None
     if not cpu.numel():
         return None
@@ -240,7 +240,7 @@ def _compare(
         return None
     at = int(gap.argmax())
     place = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), cpu.shape))
-    return Difference(*made_by, size, relative, allowed, place, d[at].item(), c[at].item())
+    return Mismatch(*made_by, size, relative, allowed, place, d[at].item(), c[at].item())
 
 
 def _largest(tensors: Sequence[Tensor | None]) -> float:

@@ -75,7 +75,7 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
+class PackedRows:
     """Where the rows of packed sequences belong."""
 
     valid: jax.Array  # [time, sample]: whether the sample still runs
@@ -84,7 +84,7 @@ class Packing:
     samples: jax.Array  # [row]
 
     @staticmethod
-    def of(batch_sizes: jax.Array, samples: int, rows: int) -> "Packing":
+    def of(batch_sizes: jax.Array, samples: int, rows: int) -> "PackedRows":
         """How many samples run at each time tells all of it."""
         ends = jnp.cumsum(batch_sizes)
         starts = ends - batch_sizes
@@ -92,7 +92,7 @@ class Packing:
         valid = sample < batch_sizes[:, None]
         row = jnp.arange(rows, dtype=batch_sizes.dtype)
         times = jnp.searchsorted(ends, row, side="right")
-        return Packing(valid, jnp.where(valid, starts[:, None] + sample, 0), times, row - starts[times])
+        return PackedRows(valid, jnp.where(valid, starts[:, None] + sample, 0), times, row - starts[times])
 
     def unpacked(self, data: jax.Array) -> jax.Array:
         """`[row, feature]` as `[time, sample, feature]`, with zeros where nothing was packed."""
@@ -150,7 +150,7 @@ def recurrent_layer(
     arrays: Sequence[jax.Array],
 ) -> tuple[Optional, ...]:
     """The output, the last hidden state, the last cell state, and for each direction what its gradient needs."""
-    packing = None if batch_sizes is None else Packing.of(batch_sizes, hidden.shape[1], input.shape[0])
+    packing = None if batch_sizes is None else PackedRows.of(batch_sizes, hidden.shape[1], input.shape[0])
     sequence = input if packing is None else packing.unpacked(input)
     outputs: list[jax.Array] = []
     states: list[State] = []
@@ -365,7 +365,7 @@ def recurrent_layer_backward(
 
     `grads` are those of the output, the last hidden state and the last cell state.
     """
-    packing = None if batch_sizes is None else Packing.of(batch_sizes, hidden.shape[1], input.shape[0])
+    packing = None if batch_sizes is None else PackedRows.of(batch_sizes, hidden.shape[1], input.shape[0])
     grad_output = grads[0]
     if packing is not None:
         input, output = packing.unpacked(input), packing.unpacked(output)
