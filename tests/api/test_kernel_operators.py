@@ -174,12 +174,17 @@ def add_arrays(x: Any, y: Any) -> Any:
     return pallas.pallas_call(add, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x, y)
 
 
-def test_a_pallas_kernel_is_lowered_for_a_tpu_without_one() -> None:
+def test_a_pallas_kernel_is_lowered_for_a_tpu_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(custom_kernel, "_MOST_PAYLOADS", 2)
     x = torch.ones(8, 128, device="xla")
     metrics.clear_counters()
     payload, tensors = custom_kernel.trace_pallas(add_arrays, x, x, use_cache=True)
     assert payload is not None and "custom_call_config" in payload and len(tensors) == 2
     assert custom_kernel.trace_pallas(add_arrays, x, x, use_cache=True)[0] == payload
     assert metrics.counter_value("trace_pallas_cache_hit") == 1
+    for size in range(1, 5):
+        y = torch.ones(8 * size, 128, device="xla")
+        custom_kernel.trace_pallas(add_arrays, y, y, use_cache=True)
+    assert len(custom_kernel.trace_pallas_arg_to_payload) <= 2
     (result,) = torch_xla._XLAC._xla_tpu_custom_call(tensors, payload, [(8, 128)], [torch.float32])
     assert 'custom_call_target="tpu_custom_call"' in torch_xla._XLAC._get_xla_tensors_hlo([result])

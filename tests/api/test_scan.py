@@ -1,6 +1,7 @@
 """Loops, branches and scans on the device: what PyTorch computes on the CPU, as one program without a read."""
 
 import gc
+import importlib
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -435,3 +436,16 @@ def test_layers_that_differ_are_named(layers: list[torch.nn.Module], message: st
 def test_no_layer() -> None:
     x = torch.ones(2, device="xla")
     assert scan_layers([], x) is x
+
+
+def test_kinds_of_operands_without_end_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("torch_xla.experimental.scan")
+    monkeypatch.setattr(module, "_MOST", 2)
+
+    def step(carry: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return carry + x, carry * x
+
+    for width in range(1, 5):
+        carry, _ = scan(step, torch.zeros(width, device="xla"), torch.ones(2, width, device="xla"), is_fn_pure=True)
+        assert carry.tolist() == [2.0] * width
+    assert len(module._recipes[step]) <= 2

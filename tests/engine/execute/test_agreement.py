@@ -89,3 +89,7 @@ def test_whom_this_process_was_counted_for_is_forgotten_where_it_has_been(monkey
         assert agreement._counted == {("0,1", 2 * step), ("0,1", 2 * step + 2)}
         agreement.after(program, ())
         assert agreement._counted == {("0,1", 2 * step + 2)}
+
+
+def test_words_for_collectives_without_end_are_forgotten() -> None:
+    assert 0 < agreement._short.cache_parameters()["maxsize"] <= 1 << 16

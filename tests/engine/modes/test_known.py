@@ -136,3 +136,7 @@ def test_libraries_are_known_by_their_packages() -> None:
     assert known.is_of_library(np.ndarray) and known.is_of_library(enum.Enum) and not known.is_of_library(Plain)
     assert known.is_known_package("torch.nn") and not known.is_known_package("torchvision")
     assert not known.is_torchs(Kind)
+
+
+def test_files_without_end_are_forgotten() -> None:
+    assert 0 < known._domain_of_file.cache_parameters()["maxsize"] <= 1 << 16
