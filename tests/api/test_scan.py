@@ -149,6 +149,43 @@ def test_each_round_draws_other_numbers_and_the_gradient_knows_them() -> None:
     torch.testing.assert_close(x.grad.cpu(), kept)  # both are 2 where an element was kept
 
 
+def test_what_a_body_closes_over_and_returns_as_it_is_has_a_gradient() -> None:
+    weight = torch.tensor([2.0, 3.0], device="xla", requires_grad=True)
+    xs = torch.ones(3, 2, device="xla")
+    last, outputs = scan(lambda carry, x: (carry * weight + x, weight), torch.zeros(2, device="xla"), xs)
+    (outputs.sum() + last.sum()).backward()
+    assert weight.grad is not None and weight.grad.tolist() == [3 + 5, 3 + 7]  # of 1 + w + w² it is 1 + 2w
+
+
+def test_a_body_normalizes_by_statistics_and_solves_equations() -> None:
+    def run(device: str) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        norm = torch.nn.BatchNorm1d(3).to(device)
+        xs = torch.randn(2, 3, 3).to(device).requires_grad_()
+        eye = torch.eye(3, device=device)
+
+        def body(carry: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return carry + norm(x), torch.linalg.solve(x @ x.T + eye, carry)
+
+        last, outputs = (scan if device == "xla" else unrolled)(body, eye, xs)
+        assert norm.running_mean is not None and norm.running_var is not None
+        (last.square().sum() + outputs.sum()).backward()
+        assert xs.grad is not None and norm.weight.grad is not None
+        return [last, outputs, xs.grad, norm.weight.grad, norm.running_mean, norm.running_var]
+
+    torch.testing.assert_close([each.cpu() for each in run("xla")], run("cpu"), atol=1e-4, rtol=1e-3)
+
+
+def test_what_does_not_depend_on_what_has_gradients_has_none() -> None:
+    weight = torch.tensor(2.0, device="xla", requires_grad=True)
+    init = (torch.ones((), device="xla"), torch.zeros((), device="xla"))
+    xs = torch.ones(3, device="xla")
+    (last, count), outputs = scan(lambda carry, x: ((carry[0] * weight, carry[1] + x), carry[1]), init, xs)
+    assert last.requires_grad and not count.requires_grad and not outputs.requires_grad
+    plain, _ = scan(lambda carry, x: (carry + weight.detach() * x, x), init[0], xs)
+    assert not plain.requires_grad and plain.item() == 7
+
+
 def test_a_pure_function_is_traced_once() -> None:
     calls = []
 
@@ -431,6 +468,18 @@ class Scaled(torch.nn.Module):
 def test_layers_that_differ_are_named(layers: list[torch.nn.Module], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         scan_layers([layer.to("xla") for layer in layers], torch.ones(4, 8, device="xla"))
+
+
+def test_parametrized_layers_are_equal() -> None:
+    def run(device: str) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        layers = [torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(3, 3)).to(device) for _ in range(2)]
+        x = torch.ones(2, 3, device=device)
+        result = scan_layers(layers, x) if device == "xla" else layers[1](layers[0](x))
+        result.sum().backward()
+        return [result, *(each.grad for layer in layers for each in layer.parameters() if each.grad is not None)]
+
+    torch.testing.assert_close([each.cpu() for each in run("xla")], run("cpu"))
 
 
 def test_no_layer() -> None:

@@ -135,6 +135,23 @@ def a_large_parameter_that_no_axis_divides_is_divided_all_the_same() -> None:
     assert _shapes(layer.weight) == [[65, 257]] * 4 and _shapes(layer.bias) == [[257]] * 4
 
 
+def indices_that_are_divided_unevenly_scatter_as_others() -> None:
+    def run(device: str) -> list[torch.Tensor]:
+        table, index = torch.arange(20.0).view(10, 2).to(device), torch.tensor([1, 9, 3, 3, 0, 12]).to(device)
+        if device == "xla":
+            xs.mark_sharding(index, LINE, ("fsdp",))
+        table.requires_grad_()
+        index = index % 10
+        nn.functional.embedding(index, table).square().sum().backward()
+        assert table.grad is not None
+        rows, found = table.detach()[:6], torch.zeros(10, 2, device=device)
+        found = found.index_add(0, index, rows).index_put((index,), rows, accumulate=True)
+        added = found.scatter_add(0, index[:, None].expand(6, 2), rows)
+        return [table.grad, found, added, found.index_copy(0, index, rows)]
+
+    torch.testing.assert_close([each.cpu() for each in run("xla")], run("cpu"))
+
+
 def values_are_captured_as_they_are() -> None:
     w = torch.arange(6.0).to("xla")
     xs.mark_sharding(w, LINE, ("fsdp",))

@@ -36,7 +36,8 @@ def gradient_accumulation(
     wanted), and behind it what becomes of each of `carried_tensors`, if there are any. It does not call `backward`:
     the gradients of each loss by the model's parameters are added up, and then to `parameter.grad`. The result is the
     sum of the losses, and behind it what the carried tensors became. Dropout differs from slice to slice, and buffers
-    of the model that a step writes to are written.
+    of the model that a step writes to are written. Hooks of parameters see the gradient of each slice; those that run
+    after a gradient was added to `parameter.grad` run once.
 
     With `is_step_pure`, `train_step` is traced once for each kind of arguments, else at every call: it must do nothing
     but compute, and a function that is made anew is taken for the same if its code and what it closes over are.

@@ -31,6 +31,20 @@ def test_gradients_and_losses_are_the_sums_over_the_slices() -> None:
     torch.testing.assert_close(ours.bias.grad.cpu(), theirs.bias.grad + 1)  # type: ignore[operator]
 
 
+def test_hooks_of_parameters_see_the_gradient_of_each_slice() -> None:
+    theirs = torch.nn.Linear(2, 1, bias=False)
+    ours = copy.deepcopy(theirs).to("xla")
+    seen: list[torch.Tensor] = []
+    for model in (theirs, ours):
+        model.weight.register_hook(lambda grad: grad.clamp(max=0.1))
+        model.weight.register_post_accumulate_grad_hook(seen.append)
+    accumulate(lambda x: ours(x).sum(), [SLICES.to("xla")], ours, [], False)
+    assert len(seen) == 1 and seen[0] is ours.weight
+    for each in SLICES:
+        theirs(each).sum().backward()
+    torch.testing.assert_close(ours.weight.grad.cpu(), theirs.weight.grad)  # type: ignore[union-attr]
+
+
 def test_what_a_step_must_return() -> None:
     _check(torch.ones(()), [1], [2])
     for loss, words in ((torch.ones(2), r"got \[2\]"), (3.0, "got float")):

@@ -35,7 +35,10 @@ def test_both_directions_are_those_of_autograd() -> None:
     for reverse, order in ((False, range(3)), (True, range(2, -1, -1))):
         leaves = [each.clone().requires_grad_() for each in TENSORS]
         last, outputs = by_hand(*leaves, order)  # type: ignore[arg-type, misc]
-        both = Differentiated(body, ROLES, given, (True, True, True), default_partition, reverse)
+        examples = Examples(ROLES, given)
+        needed, gives = examples.followed(body, (False, False, True))
+        assert (needed, gives) == ([True, False, True], [True, True])  # what is carried depends on the weight
+        both = Differentiated(body, examples, (True, True, True), gives, default_partition, reverse)
         found = both.forward(given)
         torch.testing.assert_close([each.cpu() for each in found[:2]], [last.detach(), outputs.detach()])
         grads = [torch.tensor([1.0, -1.0]), torch.arange(6.0).reshape(3, 2)]

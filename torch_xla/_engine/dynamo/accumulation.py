@@ -9,6 +9,7 @@ from torch import nn
 from torch.func import functional_call
 
 from ..private.dynamo import default_partition
+from ..private.torch import gradient_hooks, hooks_after
 from .layers import modes_of
 from .nesting import is_traced
 from .scanning import Recipe, run, trace, trace_by_itself
@@ -63,11 +64,14 @@ def accumulate(
         (total, sums, state), _ = run(recipe, init, list(slices), default_partition)
         for parameter, grad in zip(own.values(), sums, strict=True):
             parameter.grad = grad if parameter.grad is None else parameter.grad.add_(grad)
+            for hook in hooks_after(parameter):
+                hook(parameter)
     return (total, *state) if carried else total
 
 
 def _traced(step: Callable[..., Any], model: nn.Module, own: dict[str, nn.Parameter], init: Any, slices: Any) -> Recipe:
     module = _Step(model, step)
+    hooks = list(map(gradient_hooks, own.values()))
 
     def once(carry: Any, given: Any) -> Any:
         total, sums, state = carry
@@ -77,12 +81,21 @@ def _traced(step: Callable[..., Any], model: nn.Module, own: dict[str, nn.Parame
             loss, *rest = found if isinstance(found, tuple | list) else (found,)
             _check(loss, rest, state)
             grads = torch.autograd.grad(loss, list(fresh.values()), allow_unused=True)
-        added = [each if grad is None else each + grad for each, grad in zip(sums, grads, strict=True)]
+        changed = [_after_hooks(each, grad) for each, grad in zip(hooks, grads, strict=True)]
+        added = [each if grad is None else each + grad for each, grad in zip(sums, changed, strict=True)]
         return (total + loss.detach(), added, [each.detach() for each in rest]), []
 
     recipe = trace(once, init, slices)
     trace_by_itself(recipe, init, slices)
     return recipe
+
+
+def _after_hooks(hooks: Sequence[Callable[..., Any]], grad: torch.Tensor | None) -> torch.Tensor | None:
+    """What the hooks of a parameter make of its gradient in one slice."""
+    for hook in hooks if grad is not None else ():
+        found = hook(grad)
+        grad = grad if found is None else found
+    return grad
 
 
 def _of_step(step: Callable[..., Any]) -> Any:
@@ -100,8 +113,8 @@ def _of_step(step: Callable[..., Any]) -> Any:
 
 
 def _of_model(model: nn.Module) -> tuple[Any, ...]:
-    parameters = (*((id(each), each.requires_grad) for each in model.parameters()), *map(id, model.buffers()))
-    return parameters + modes_of(model)
+    parameters = [(id(each), each.requires_grad, *map(id, gradient_hooks(each))) for each in model.parameters()]
+    return *parameters, *map(id, model.buffers()), *modes_of(model)
 
 
 def _kind(tensor: torch.Tensor) -> Any:

@@ -7,32 +7,45 @@ import torch
 from torch.fx import GraphModule
 
 from ..lowering import decompositions
-from ..private.dynamo import aot_export_joint_simple, described
+from ..private.dynamo import TorchDispatchMode, aot_export_joint_simple, described
 from ..private.torch import pytree
 from .backend import compile_whole
 from .nesting import by_itself
 
-_ASSERTIONS = (torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg)
+aten = torch.ops.aten
+
+_CHECKS = (aten._assert_async.default, aten._assert_async.msg, aten._linalg_check_errors.default)
+
+
+class _WithoutChecks(TorchDispatchMode):
+    """Leaves out what only looks at values and may raise: no round can stop a loop."""
+
+    supports_higher_order_operators = True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return None if func in _CHECKS else func(*args, **(kwargs or {}))
+
+
+def without_checks(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, of which a trace sees no assertions."""
+
+    def run(*args: Any) -> Any:
+        with _WithoutChecks():
+            return function(*args)
+
+    return run
 
 
 def pure_graph(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> GraphModule:
     """The graph of functional operators that `function`, of tensors and of tuples of them, calls for such tensors."""
     with by_itself():
         graph: Any = aot_export_joint_simple(
-            function, tuple(described(tensors)), trace_joint=False, decompositions=decompositions.table()
+            without_checks(function),
+            tuple(described(tensors)),
+            trace_joint=False,
+            decompositions=decompositions.table(),
         )
-    leave_out_assertions(graph)
     return graph  # type: ignore[no-any-return]
-
-
-def leave_out_assertions(graph: GraphModule) -> None:
-    """Takes what only looks at values and may raise out of a graph and those inside: no round can stop a loop."""
-    for node in list(graph.graph.nodes):
-        if node.op == "call_function" and node.target in _ASSERTIONS:
-            graph.graph.erase_node(node)
-    for inside in graph.children():
-        if isinstance(inside, GraphModule):
-            leave_out_assertions(inside)
 
 
 def traced_call(function: Callable[..., Any], leaves: Sequence[Any], tree: pytree.TreeSpec) -> Callable[..., Any]:

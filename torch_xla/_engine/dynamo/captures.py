@@ -34,7 +34,7 @@ class Tracing:
         """The result of `function` for such arguments."""
         with by_itself(), torch.no_grad(), self.mode, self._writes, Substitution(self._stand_in):
             try:
-                return function(*args)
+                return _seen(function(*args), self._stand_in)
             except READS_ON_THE_HOST as error:
                 raise RuntimeError(
                     f"a body that the device runs by itself reads a value of a tensor on the host at "
@@ -104,6 +104,11 @@ def _line_of(error: BaseException) -> str:
     return found
 
 
+def _seen(results: Any, substitute: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Results of a function; one that it closes over and returns as it is went through no function of PyTorch."""
+    return pytree.tree_map_only(torch.Tensor, substitute, results)
+
+
 def with_captured(
     function: Callable[..., Any], captured: Sequence[torch.Tensor], given: Sequence[torch.Tensor]
 ) -> Callable[..., Any]:
@@ -116,6 +121,6 @@ def with_captured(
 
     def run(*args: Any) -> Any:
         with Substitution(substitute):
-            return function(*args)
+            return _seen(function(*args), substitute)
 
     return run

@@ -11,7 +11,7 @@ from torch.fx import Graph, GraphModule, Node
 from ..lowering import decompositions, fx
 from ..lowering.control_flow.loops import graph_scan, graph_while
 from ..private.dynamo import aot_export_joint_simple
-from .bodies import leave_out_assertions, pure_graph
+from .bodies import pure_graph, without_checks
 from .captures import Tracing
 from .nesting import Whole, by_itself
 
@@ -61,6 +61,22 @@ class Examples:
         """What the body gets."""
         return [self.in_a_round(place) for place in range(len(self.whole))]
 
+    def followed(self, body: Callable[..., Any], needed: Sequence[bool]) -> tuple[list[bool], list[bool]]:
+        """Which inputs of the body need gradients when those of `needed` do, and which of its results have them.
+
+        What is carried needs one if a result that takes its place has one. What depends on nothing that does (a count,
+        running statistics) is carried without, as it would be round by round.
+        """
+        needed, carried = list(needed), self.roles.carried
+        while True:
+            inputs = [each.requires_grad_(need) for each, need in zip(self.round(), needed, strict=True)]
+            with by_itself(), torch.enable_grad(), self.stage.mode:
+                given = [each.requires_grad for each in body(*inputs)]
+            follows = [need or gives for need, gives in zip(needed[:carried], given, strict=False)]
+            if follows == needed[:carried]:
+                return needed, given
+            needed[:carried] = follows
+
     def stacked(self, value: torch.Tensor) -> torch.Tensor:
         """What becomes of `value` of each round."""
         with by_itself(), self.stage.mode:
@@ -76,6 +92,11 @@ class Examples:
         values = values[: roles.carried] + [self.stacked(value) for value in values[roles.carried :]]
         taken = (carried, rest[: roles.slices], tuple(rest[roles.slices :]), self.length, reverse)
         return build.module(build.loop(graph_scan, taken, values))
+
+
+def draws_of(body: GraphModule) -> list[Any]:
+    """The operators of a body that draw random numbers, in order."""
+    return [node.target for node in body.graph.nodes if fx.is_random(body, node)]
 
 
 def without_gradients(body: Callable[..., Any], roles: Roles, tensors: Sequence[torch.Tensor], reverse: bool) -> Whole:
@@ -95,30 +116,27 @@ class Differentiated:
     def __init__(
         self,
         body: Callable[..., Any],
-        roles: Roles,
-        tensors: Sequence[torch.Tensor],
+        examples: Examples,
         needed: Sequence[bool],
+        given: Sequence[bool],
         partition: Callable[..., Any],
         reverse: bool = False,
     ) -> None:
-        self.roles = roles
+        self.roles = roles = examples.roles
         self.needed = tuple(needed)
+        self.differentiable = tuple(place for place, gives in enumerate(given) if gives)
+        self.outputs = len(given)
         self.body, self.partition, self.reverse = body, partition, reverse
         self.gradient: Any = None  # what gives gradients of gradients, once they are asked for
-        self._examples = Examples(roles, tensors)
-        inputs = [each.requires_grad_(need) for each, need in zip(self._examples.round(), needed, strict=True)]
+        self._examples = examples
+        inputs = [each.requires_grad_(need) for each, need in zip(examples.round(), needed, strict=True)]
         with by_itself():
-            with torch.enable_grad(), self._examples.stage.mode:
-                outputs = body(*inputs)
             joint: Any = aot_export_joint_simple(
-                body, tuple(inputs), trace_joint=True, decompositions=decompositions.table()
+                without_checks(body), tuple(inputs), trace_joint=True, decompositions=decompositions.table()
             )
-            self.differentiable = tuple(place for place, each in enumerate(outputs) if each.requires_grad)
-            self.outputs = len(outputs)
-            leave_out_assertions(joint)
             tangents = [node.meta["val"] for node in joint.graph.nodes if node.name.startswith("tangents_")]
             once, back = partition(joint, (inputs, tangents), num_fwd_outputs=self.outputs)
-        self.draws = [node.target for node in once.graph.nodes if fx.is_random(once, node)]
+        self.draws = draws_of(once)
         self._saved = _sorted_out(once, self.outputs, roles)
         kept = [*_output(once)[: self.outputs], *self._saved.stacked]
         self.forward = Whole(self._examples.around(_with_outputs(once, kept), kept, reverse), kind="scan_forward")

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.func import functional_call
+from torch.nn.utils.parametrize import type_before_parametrizations
 
 from ..private import torch as private
 from ..private.torch import pytree
@@ -127,7 +128,8 @@ def require_equal(layers: Sequence[nn.Module], value: Any) -> None:
 
 
 def _compare(number: int, name: str, old: nn.Module, new: nn.Module) -> None:
-    if type(old) is not type(new):
+    # A class of its own is made for each module that is parametrized; what it computes its submodules tell.
+    if type_before_parametrizations(old) is not type_before_parametrizations(new):
         raise _differs(number, _path(name, ""), f"a {type(new).__name__}, where layer 0 has a {type(old).__name__}")
     if old.training is not new.training:
         raise _differs(number, _path(name, "training"), f"{new.training}, where layer 0 has {old.training}")

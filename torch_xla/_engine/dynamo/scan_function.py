@@ -9,7 +9,7 @@ import torch
 from ..private.dynamo import TorchDispatchMode
 from ..private.torch import HigherOrderOperator, pytree, schema_of
 from ..record.device import device_for
-from .differentiation import Differentiated, Roles, without_gradients
+from .differentiation import Differentiated, Examples, Roles, draws_of, without_gradients
 from .nesting import Whole, is_traced
 
 
@@ -19,31 +19,44 @@ class ScanLoop:
     def __init__(self, body: Callable[..., Any], roles: Roles, reverse: bool = False) -> None:
         self._body, self._roles, self._reverse = body, roles, reverse
         self._plain: Whole | None = None
-        self._differentiated: dict[Any, Differentiated] = {}
+        self._differentiated: dict[Any, Differentiated | None] = {}
 
     def run(self, tensors: Sequence[torch.Tensor], partition: Callable[..., Any]) -> Sequence[torch.Tensor]:
         """What is carried last and the stacked outputs, for what is carried first, slices, and constants."""
-        if not torch.is_grad_enabled() or not any(each.requires_grad for each in tensors):
-            if self._plain is None:
-                self._plain = without_gradients(self._body, self._roles, tensors, self._reverse)
-            return self._plain([each.detach() for each in tensors])
+        found = self.differentiated(tensors, partition)
+        if found is None:
+            return self._plainly(tensors)([each.detach() for each in tensors])
         # Kept for gradients of gradients, so what is written to them later must not matter.
         varying = self._roles.carried + self._roles.slices
         tensors = [*(each.clone() for each in tensors[:varying]), *tensors[varying:]]
-        results: Sequence[torch.Tensor] = _Scan.apply(self.differentiated(tensors, partition), *tensors)
+        results: Sequence[torch.Tensor] = _Scan.apply(found, *tensors)
         return results
 
-    def differentiated(self, tensors: Sequence[torch.Tensor], partition: Callable[..., Any]) -> Differentiated:
-        """Both directions, with the gradients that such tensors ask for."""
-        needed = tuple(
-            (each.is_floating_point() or each.is_complex()) if place < self._roles.carried else each.requires_grad
-            for place, each in enumerate(tensors)
-        )
-        known = self._differentiated.get((needed, partition))
-        if known is None:
-            known = Differentiated(self._body, self._roles, tensors, needed, partition, self._reverse)
-            self._differentiated[needed, partition] = known
-        return known
+    def differentiated(self, tensors: Sequence[torch.Tensor], partition: Callable[..., Any]) -> Differentiated | None:
+        """Both directions, with the gradients that such tensors ask for; none where no result has a gradient."""
+        needed = tuple(torch.is_grad_enabled() and each.requires_grad for each in tensors)
+        if not any(needed):
+            return None
+        if (needed, partition) not in self._differentiated:
+            examples = Examples(self._roles, tensors)
+            followed, given = examples.followed(self._body, needed)
+            self._differentiated[needed, partition] = (
+                Differentiated(self._body, examples, followed, given, partition, self._reverse) if any(given) else None
+            )
+        return self._differentiated[needed, partition]
+
+    def draws(self, tensors: Sequence[torch.Tensor], partition: Callable[..., Any]) -> list[Any]:
+        """The operators that draw random numbers in a round, for such tensors."""
+        found = self.differentiated(tensors, partition)
+        if found is not None:
+            return found.draws
+        body: Any = self._plainly(tensors).module.body
+        return draws_of(body)
+
+    def _plainly(self, tensors: Sequence[torch.Tensor]) -> Whole:
+        if self._plain is None:
+            self._plain = without_gradients(self._body, self._roles, tensors, self._reverse)
+        return self._plain
 
 
 class _Scan(torch.autograd.Function):
@@ -113,8 +126,7 @@ class _Gradient:
         if not loop.draws:
             yield
             return
-        again = self._again.differentiated(inputs, loop.partition)
-        if state is None or again.draws != loop.draws:
+        if state is None or self._again.draws(inputs, loop.partition) != loop.draws:
             where = "inside of another traced function" if state is None else "and does not use all of them"
             raise NotImplementedError(f"gradients of gradients of a scan whose body draws random numbers {where}")
         generator = device_for(inputs[0].device).generator

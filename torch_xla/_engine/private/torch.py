@@ -428,3 +428,13 @@ def saved_tensors_hooks_in_force() -> tuple[Callable[..., Any], Callable[..., An
 def at_end_of_backward(function: Callable[[], None]) -> None:
     """Calls `function` when the backward pass that runs now has ended; `RuntimeError` if none runs."""
     torch.autograd.Variable._execution_engine.queue_callback(function)
+
+
+def gradient_hooks(tensor: torch.Tensor) -> list[Any]:
+    """The hooks of a tensor's gradient. Whoever computes gradients himself has to call them."""
+    return list((tensor._backward_hooks or {}).values())
+
+
+def hooks_after(tensor: torch.Tensor) -> list[Any]:
+    """The hooks that run when a gradient was added to `tensor.grad`."""
+    return list((tensor._post_accumulate_grad_hooks or {}).values())

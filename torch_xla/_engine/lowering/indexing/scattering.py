@@ -18,6 +18,7 @@ from jax import lax
 from ..dims import dimensioned, one_dim, without
 from ..opmath import number_as, widened
 from ..registry import lowers
+from ..replicas import target_in_use
 
 aten = torch.ops.aten
 
@@ -43,7 +44,16 @@ def _combined(
         how = _COMBINE_BOOLS.get(how, how)
     elif how in ("add", "multiply"):
         base, updates = widened(base), widened(updates)
-    return _COMBINE[how](base, places[..., None], updates.astype(base.dtype), numbers, mode="drop")
+    return _COMBINE[how](base, _divisible(places, base)[..., None], updates.astype(base.dtype), numbers, mode="drop")
+
+
+def _divisible(places: jax.Array, base: jax.Array) -> jax.Array:
+    """Indices that XLA's partitioner can divide unevenly: it ends the process at those of 64 bits."""
+    target = target_in_use()
+    most = np.iinfo(np.int32).max
+    if target is None or target.mesh is None or places.dtype != np.int64 or max(base.shape, default=0) > most:
+        return places
+    return jnp.clip(places, -1, most).astype(np.int32)
 
 
 def _spread(value: Any, like: jax.Array, shape: Sequence[int]) -> jax.Array:
