@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import torch_xla
 from torch_xla.debug import metrics
@@ -109,3 +110,45 @@ def test_what_cannot_be_bucketed_is_refused_with_what_to_do() -> None:
         bucketed(norm, {0: 0})(torch.ones(5, 3))
     with pytest.raises(NotImplementedError, match="draws random numbers"):
         bucketed(torch.nn.Dropout(), {0: 0})(torch.ones(5))
+
+
+# Functions at places where a slope is a matter of choice, of what is not a multiple of a power of two, and of parts.
+CORNERS = {
+    "distances": lambda x: (x.norm(dim=1), x.norm(1, dim=1), torch.cdist(x, x), F.normalize(x, dim=1)),
+    "largest": lambda x: (x.max(1).values, x.min(0).values, x.amax(0), x.relu(), x.clamp(0, 1), x.cummax(1).values),
+    "losses": lambda x: (x.abs(), F.l1_loss(x, 0 * x), F.logsigmoid(x), F.smooth_l1_loss(x, 0 * x)),
+    "spread": lambda x: (x.std(0), x.std(1), x.var(), x.prod(0), x.sigmoid().prod(0), x.cumprod(1)),
+    "parts": lambda x: (x[1:], x[:-1], x[::2], x[1:4:2], x[-2:], x[0], x[-1], x[1:] - x[:-1], x.sort(0).values[:, 1:]),
+    "edges": lambda x: (
+        F.pad(x, (1, 2)),
+        F.pad(x, (0, 0, 2, 1)),
+        x.chunk(2, 1)[1],
+        x.roll(1, 0),
+        torch.cat([x, x[1:]]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CORNERS)
+def test_gradients_are_pytorchs_own(name: str) -> None:
+    function = CORNERS[name]
+    run = bucketed(function, {0: 0})
+    rows = torch.tensor([[0.0, 0, 0, 0], [1, -1, 0, 2], [2, 2, 1, -3], [0, 1, 1, 0], [6, 3, -1, 0.5], [1, 1, 1, 1]])
+    for count in (6, 5):
+        x, ours = (rows[:count].clone().requires_grad_() for _ in range(2))
+        expected, found = function(x), run(ours)
+        for each, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(each.cpu(), other, rtol=1e-4, atol=1e-5)
+        weights = [torch.arange(1.0, each.numel() + 1).reshape(each.shape) for each in expected]
+        sum((each * weight).sum() for each, weight in zip(expected, weights, strict=True)).backward()
+        sum((each.cpu() * weight).sum() for each, weight in zip(found, weights, strict=True)).backward()
+        scale = float(x.grad.abs().max())  # type: ignore[union-attr]
+        torch.testing.assert_close(ours.grad, x.grad, rtol=1e-4, atol=1e-5 * max(1.0, min(scale, 100.0)))
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: torch.cdist(x, 2 * x, p=1.0), lambda x: F.conv1d(x.T[None], torch.ones(2, 4, 3))]
+)
+def test_what_has_to_know_the_size_is_refused_with_what_to_do(function: Any) -> None:
+    with pytest.raises(NotImplementedError, match=r"a size that changes reaches .*outside of the function"):
+        bucketed(function, {0: 0})(torch.ones(5, 4))

@@ -65,7 +65,6 @@ INSIDE = {
     "private/jax.py:put": "buffers.put",
     "compile/program.py:_from_xla": "Program._compile",
     "compile/function.py:_carrier": "what function.lowered traces",
-    "export/buckets.py:backward": "what Program._compile traces",
     "interop/functions.py:__call__": "what _trace_anew traces",
     "export/alone.py:exported": "modules.exported; and processes without this package",
 }

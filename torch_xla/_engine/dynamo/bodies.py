@@ -39,11 +39,16 @@ def without_checks(function: Callable[..., Any]) -> Callable[..., Any]:
 def pure_graph(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> GraphModule:
     """The graph of functional operators that `function`, of tensors and of tuples of them, calls for such tensors."""
     with by_itself():
+        return graph_for(function, described(tensors), decompositions.table())
+
+
+def graph_for(
+    function: Callable[..., Any], described: Sequence[Any], table: dict[Any, Callable[..., Any]]
+) -> GraphModule:
+    """The same for tensors that were described already, whose sizes may be symbols, with these decompositions."""
+    with by_itself():
         graph: Any = aot_export_joint_simple(
-            without_checks(function),
-            tuple(described(tensors)),
-            trace_joint=False,
-            decompositions=decompositions.table(),
+            without_checks(function), tuple(described), trace_joint=False, decompositions=table
         )
     return graph  # type: ignore[no-any-return]
 

@@ -1,5 +1,6 @@
 """Functions whose sizes change, run at the sizes of buckets: traced with symbols, computed on padded operands."""
 
+import copy
 import inspect
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,6 +15,7 @@ from jax import lax
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 
 from .. import dtypes, precision
+from ..dynamo.bodies import graph_for
 from ..dynamo.captures import with_captured
 from ..graph.spec import contiguous_stride
 from ..interop import functions
@@ -51,12 +53,50 @@ class _Called(torch.nn.Module):
 
 
 @dataclass(frozen=True)
+class SymbolicGradient:
+    """The graph of a function of symbolic sizes, differentiated as PyTorch does: JAX has other slopes at corners."""
+
+    module: Any
+    nodes: tuple[torch.fx.Node, ...]  # what it takes that changes, in the order of `TracedForSizes.inputs`
+    baked: dict[torch.fx.Node, Any]
+
+    def of(self, wanted: Sequence[int], given: Sequence[int]) -> Callable[..., list[Any]]:
+        """What computes, of all inputs and the gradients by some outputs, those by the `wanted` inputs."""
+        count, order = len(self.nodes), [node for node in self.module.graph.nodes if node.op == "placeholder"]
+        results = self.module.graph.output_node().args[0]
+        examples = [node.meta["val"] for node in (*self.nodes, *(results[place] for place in given))]
+
+        def pull(*tensors: torch.Tensor) -> list[torch.Tensor]:
+            operands = [each.detach().requires_grad_(place in wanted) for place, each in enumerate(tensors[:count])]
+            values = {**self.baked, **dict(zip(self.nodes, operands, strict=True))}
+            with torch.enable_grad():
+                found = torch.fx.Interpreter(self.module).run(*map(values.__getitem__, order))
+            pairs = [
+                (found[place], grad)
+                for place, grad in zip(given, tensors[count:], strict=True)
+                if found[place].requires_grad
+            ]
+            chosen = [operands[place] for place in wanted]
+            if not pairs:
+                return list(map(torch.zeros_like, chosen))
+            ends, grads = zip(*pairs, strict=True)
+            gradients = torch.autograd.grad(ends, chosen, grads, allow_unused=True, materialize_grads=True)
+            return [each.clone() for each in gradients]
+
+        table = {**decompositions.table(), aten.view.default: exported.copying_view}
+        graph = graph_for(pull, examples, table)
+        exported.read_by_strides(graph)
+        return lambda *arrays: list(fx.interpret(graph, arrays, ()))
+
+
+@dataclass(frozen=True)
 class TracedForSizes:
     """A function of symbolic sizes: what it takes beside its arguments, what it gives, and its gradients."""
 
     symbols: tuple[str, ...]
     weights: tuple[torch.Tensor, ...]
     run: Callable[..., list[Any]]  # of the arrays of its weights, then of its arguments
+    pull: SymbolicGradient
     inputs: tuple[Any, ...]  # of the same: their symbolic shapes and dtypes
     outputs: tuple[Any, ...]
     tree: Any
@@ -70,28 +110,24 @@ class TracedForSizes:
 
     def backward(self, wanted: tuple[int, ...], given: tuple[int, ...]) -> Any:
         """What computes the gradients by some inputs from those by some outputs, traced: of all inputs, then those."""
-
-        def pull(*arrays: Any) -> Any:
-            operands, grads = list(arrays[: len(self.inputs)]), arrays[len(self.inputs) :]
-
-            def of_wanted(*chosen: Any) -> list[Any]:
-                for place, array in zip(wanted, chosen, strict=True):
-                    operands[place] = array
-                results = self.run(*operands)
-                return [results[place] for place in given]
-
-            return jax.vjp(of_wanted, *(operands[place] for place in wanted))[1](list(grads))
-
         key = wanted, given
         if key not in self.jaxprs:
+            pull = self.pull.of(wanted, given)
             self.jaxprs[key] = _jaxpr(pull, (*self.inputs, *(self.outputs[place] for place in given)))
         return self.jaxprs[key]
 
 
 @uncollected
 def _jaxpr(function: Callable[..., Any], inputs: Sequence[Any]) -> Any:
-    with jax.enable_x64(True), jax.default_matmul_precision(precision.chosen()):
-        return jax.jit(function, keep_unused=True).trace(*inputs).jaxpr
+    try:
+        with jax.enable_x64(True), jax.default_matmul_precision(precision.chosen()):
+            return jax.jit(function, keep_unused=True).trace(*inputs).jaxpr
+    except (private.InconclusiveDimension, TypeError, AttributeError) as error:  # what a rule asks of a size
+        said = str(error).strip().partition("\n")[0]
+        raise NotImplementedError(
+            f"a size that changes reaches an operation that has to know it ({said}). Compute it outside of the "
+            f"function, or give the function sizes that do not change"
+        ) from error
 
 
 def _attention(
@@ -126,6 +162,13 @@ def _attention(
     return jnp.matmul(weights.astype(query.dtype), value, preferred_element_type=wide).astype(query.dtype)
 
 
+def _attention_to_differentiate(
+    query: Any, key: Any, value: Any, bias: Any = None, dropout_p: float = 0.0, is_causal: bool = False, **options: Any
+) -> Any:
+    """The same in PyTorch's smaller operators, which have gradients of their own."""
+    return aten._scaled_dot_product_attention_math(query, key, value, bias, dropout_p, is_causal, None, **options)[0]
+
+
 aten = torch.ops.aten
 _DRAWS = (
     "a function of bucketed sizes draws random numbers, which would be others on padded tensors. Leave dropout to the "
@@ -142,11 +185,13 @@ def trace(function: Callable[..., Any], args: Sequence[Any], dims: Mapping[int, 
         there = tuple(arg.detach().to("xla") if isinstance(arg, torch.Tensor) else arg for arg in args)
         found = torch.export.export(module, there, dynamic_shapes=(shapes,), strict=False)
         lowered = found.run_decompositions({**decompositions.table(), aten.view.default: exported.copying_view})
+    plain: Any = copy.deepcopy(lowered.graph_module)
     exported.read_by_strides(lowered.graph_module)
     graph = with_composites(lowered.graph_module)
-    for node in graph.graph.nodes:
-        if node.target is aten.scaled_dot_product_attention.default:
-            node.target = _attention
+    for traced, attention in ((graph, _attention), (plain, _attention_to_differentiate)):
+        for node in traced.graph.nodes:
+            if node.target is aten.scaled_dot_product_attention.default:
+                node.target = attention
     _refuse_what_is_no_function(lowered, graph)
     order = [node for node in graph.graph.nodes if node.op == "placeholder"]
     taken, weights, baked = [], [], {}
@@ -159,6 +204,8 @@ def trace(function: Callable[..., Any], args: Sequence[Any], dims: Mapping[int, 
             held = lowered.state_dict if spec.target in lowered.state_dict else lowered.constants
             weights.append((node, _live(module, spec.target, held)))
     nodes = [*(node for node, _ in weights), *taken]
+    same = dict(zip(order, (node for node in plain.graph.nodes if node.op == "placeholder"), strict=True))
+    pull = SymbolicGradient(plain, tuple(same[node] for node in nodes), {same[node]: baked[node] for node in baked})
     described, _ = exported.described_by(lowered, nodes)
 
     def run(*arrays: Any) -> list[Any]:
@@ -171,7 +218,7 @@ def trace(function: Callable[..., Any], args: Sequence[Any], dims: Mapping[int, 
     )
     shaped = tuple(jax.ShapeDtypeStruct(each.shape, each.dtype) for each in outputs)
     held = tuple(weight for _, weight in weights)
-    return TracedForSizes(tuple(symbols), held, run, tuple(described), shaped, lowered.call_spec.out_spec)
+    return TracedForSizes(tuple(symbols), held, run, pull, tuple(described), shaped, lowered.call_spec.out_spec)
 
 
 def _live(module: torch.nn.Module, name: str | None, held: dict[str, Any]) -> torch.Tensor:

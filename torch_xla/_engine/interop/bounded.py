@@ -32,7 +32,7 @@ class SymbolSizes:
 
     def room(self, size: Any) -> int:
         """A size with the room of each symbol."""
-        return size if isinstance(size, int) else int(private.size_for(size, self.rooms))
+        return int(size) if isinstance(size, int | np.integer) else int(private.size_for(size, self.rooms))
 
     def rooms_of(self, shape: Sequence[Any]) -> tuple[int, ...]:
         """A shape with the room of each symbol."""
@@ -40,7 +40,7 @@ class SymbolSizes:
 
     def count(self, size: Any) -> Any:
         """A size as it is in this run."""
-        return size if isinstance(size, int) else private.size_for(size, self.counts)
+        return size if isinstance(size, int | np.integer) else private.size_for(size, self.counts)
 
     def masked(self, array: Any, shape: Sequence[Any], dims: Sequence[int], fill: Any) -> Any:
         """The array, of this symbolic shape, with `fill` behind what counts along some dimensions."""
@@ -159,6 +159,21 @@ _NEUTRAL: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
+@_rule("cond")
+def _cond(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
+    def branch(closed: Any) -> Callable[..., list[Any]]:
+        return lambda *operands: _evaluate(sizes, closed.jaxpr, closed.consts, operands)
+
+    index, *operands = arrays
+    branches = list(map(branch, equation.params["branches"]))
+    platforms = equation.params.get("branches_platforms")
+    if platforms is None:
+        return lax.switch(index, branches, *operands)
+    # What a rule says of each platform is still to be said when the program is lowered for one.
+    named = {name: each for names, each in zip(platforms, branches, strict=True) for name in names or ("default",)}
+    return lax.platform_dependent(*operands, **named)
+
+
 @_rule("dim_as_value")
 def _size(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     return jnp.asarray(sizes.count(equation.params["dim"]), equation.outvars[0].aval.dtype)
@@ -251,6 +266,18 @@ def _shifted(array: Any, start: Any, room: int, dim: int) -> Any:
     return lax.dynamic_slice_in_dim(jnp.pad(array, behind), jnp.asarray(start, np.int32), room, dim)
 
 
+@_rule("split")
+def _split(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
+    (array,), dim, parts = arrays, equation.params["axis"], equation.params["sizes"]
+    if all(isinstance(size, int) for size in parts):
+        return equation.primitive.bind(array, **equation.params)
+    found, start = [], jnp.zeros((), np.int32)
+    for size in parts:
+        found.append(_shifted(array, start, sizes.room(size), dim))
+        start = start + jnp.asarray(sizes.count(size), np.int32)
+    return found
+
+
 @_rule("dynamic_slice")
 def _dynamic_slice(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     array, *starts = arrays
@@ -284,11 +311,28 @@ def _scatter_add(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     return equation.primitive.bind(array, index, update, **equation.params)
 
 
+@_rule("scatter")
+def _scatter(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
+    array, index, update = arrays
+    shape, numbers = equation.invars[1].aval.shape, equation.params["dimension_numbers"]
+    dims = numbers.scatter_dims_to_operand_dims
+    keep = sizes.counting(index.shape, shape, range(len(shape) - 1))
+    if keep is None:
+        return equation.primitive.bind(array, index, update, **equation.params)
+    if not set(dims).issubset(numbers.inserted_window_dims):
+        raise NotImplementedError("whole windows that are written at as many places as a size that changes")
+    # What does not count goes to a place of its own, behind the last.
+    wide = jnp.pad(array, [(0, int(dim in dims)) for dim in range(array.ndim)])
+    behind = np.asarray([array.shape[dim] for dim in dims], index.dtype)
+    found = equation.primitive.bind(wide, jnp.where(keep, index, behind), update, **equation.params)
+    return lax.slice(found, (0,) * array.ndim, array.shape)
+
+
 @_rule("pad")
 def _pad(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     (array, fill), shape, config = arrays, equation.invars[0].aval.shape, equation.params["padding_config"]
-    if any(not isinstance(n, int | np.integer) or n < 0 for entry in config for n in entry[:2]):
-        raise NotImplementedError(f"padding by {config}, which changes or cuts, of a size that changes")
+    if any(not isinstance(n, int | np.integer) for entry in config for n in entry[:2]):
+        raise NotImplementedError(f"padding by {config}, which changes, of a size that changes")
     array = sizes.masked(array, shape, range(len(shape)), fill)
     return lax.pad(array, fill, config)
 

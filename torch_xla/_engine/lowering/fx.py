@@ -47,6 +47,11 @@ _SIZES: dict[Any, Callable[..., Any]] = {
     aten.sym_constrain_range_for_size.default: lambda *_, **__: None,
 }
 
+# The same of Python's numbers: a size of an exported program is none.
+_NUMBERS: dict[Any, Callable[..., Any]] = {
+    torch.sym_float: lambda size: jax.numpy.asarray(size, float) if jax.export.is_symbolic_dim(size) else float(size),
+}
+
 # Memory that nobody has written, which elsewhere is no operation but a value of its own: zeros.
 EMPTY: dict[Any, Callable[..., Any]] = {
     aten.empty.memory_format: lambda size, **_: jax.numpy.zeros(tuple(size)),
@@ -152,7 +157,7 @@ def interpret(module: GraphModule, arrays: Sequence[Any], keys: Iterable[jax.Arr
                 watch(node, (args, kwargs), values[node])
         else:
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
-            function = higher_order.get(node.target, node.target)
+            function = higher_order.get(node.target) or _NUMBERS.get(node.target, node.target)
             if is_random(module, node):
                 kwargs = {**kwargs, "key": next(unused)}
             with private.located(line_of(node), ()):

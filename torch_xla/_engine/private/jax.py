@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax._src import compiler, config, pjit, source_info_util, stages, xla_bridge
-from jax._src.core import ShapedArray
+from jax._src.core import InconclusiveDimensionOperation, ShapedArray
 from jax._src.interpreters import mlir, partial_eval, pxla
 from jax._src.lax import lax as _lax
 from jax._src.lax import linalg as _linalg
@@ -385,6 +385,10 @@ def virtual_cpu_devices(number: int) -> tuple[jax.Device, ...]:
 def prepare_linear_algebra() -> None:
     """Finds the LAPACK that kernels on the CPU call. Lowering does so, and an executable from disk was not lowered."""
     _linalg.initialize_lapack()
+
+
+# Raised where something asks of a symbolic size what is not true of all its values, or of none.
+InconclusiveDimension: type[Exception] = InconclusiveDimensionOperation
 
 
 def size_for(size: Any, values: dict[str, Any]) -> Any:

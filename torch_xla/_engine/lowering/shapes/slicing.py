@@ -1,6 +1,7 @@
 """Writing to part of a tensor, functionally: slices, selections, diagonals, and the gradients of reading them."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -61,11 +62,26 @@ def slice_backward(
     dim = one_dim(dim, len(input_sizes))
     whole, count = input_sizes[dim], grad_output.shape[dim]
     zero = jnp.zeros((), grad_output.dtype)
+    if any(map(jax.export.is_symbolic_dim, (whole, start, count))):
+        return _spread_by_places(grad_output, input_sizes, dim, start, step)
     if not isinstance(start, jax.Array):
         return _spread_slice(grad_output, input_sizes, dim, slice_bounds(whole, start, None, step)[:count], zero)
     spread = lax.pad(grad_output, zero, [(0, 0, (each == dim) * (step - 1)) for each in range(grad_output.ndim)])
     first = jnp.clip(jnp.where(start < 0, start + whole, start), 0, whole)
     return lax.dynamic_update_slice_in_dim(lax.full(tuple(input_sizes), zero), spread, first, dim)
+
+
+def _spread_by_places(grad: jax.Array, shape: Sequence[int], dim: int, start: Any, step: int) -> jax.Array:
+    """The gradient of a slice of a size that is not known: each element asks which one of the slice it is, if it is."""
+    count, whole = (jnp.asarray(size, np.int32) for size in (grad.shape[dim], shape[dim]))
+    begin = jnp.asarray(start, np.int32)
+    behind = lax.broadcasted_iota(np.int32, tuple(shape), dim) - jnp.where(
+        begin < 0, jnp.maximum(begin + whole, 0), begin
+    )
+    places = lax.div(behind, np.int32(step))
+    taken = (behind >= 0) & (places * step == behind) & (places < count)
+    chosen = jnp.take_along_axis(grad, jnp.where(taken, places, 0), dim, mode="clip")
+    return jnp.where(taken, chosen, jnp.zeros((), grad.dtype))
 
 
 @lowers(aten.select_scatter.default)

@@ -67,10 +67,18 @@ def select(self: jax.Array, dim: int, index: int) -> jax.Array:
     return lax.index_in_dim(self, index, dim, keepdims=False)
 
 
+# What PyTorch writes for a slice without an end.
+_TO_THE_END = 2**63 - 1
+
+
 @lowers(aten.slice_copy.Tensor)
 def slice_of(
     self: jax.Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> jax.Array:
+    dim = one_dim(dim, self.ndim)
+    if any(jax.export.is_symbolic_dim(each) for each in (self.shape[dim], start, end)):  # type: ignore[arg-type]
+        last = None if isinstance(end, int) and end >= _TO_THE_END else end
+        return self[(*[slice(None)] * dim, slice(start, last, step))]
     places = slice_bounds(self.shape[dim], start, end, step)
     return lax.slice_in_dim(self, places.start, max(places.start, places.stop), step, dim)
 
