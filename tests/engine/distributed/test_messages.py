@@ -1,6 +1,5 @@
-"""Messages are recorded when somebody waits for one, in one order on both ends."""
+"""Messages of a batch are recorded in one order on both ends."""
 
-import gc
 from typing import Any
 
 import pytest
@@ -33,29 +32,31 @@ def test_messages_of_both_ends_have_one_order() -> None:
     assert ordered == [(0, 1, 1), (0, 1, 2), (1, 0, 0), (3, 0, 0), (2, 1, 0)]
 
 
-def test_all_are_recorded_when_somebody_waits_for_one(recorded: list[Any]) -> None:
+def test_one_is_recorded_where_it_is_called_for(recorded: list[Any]) -> None:
     target, scalar = torch.zeros(2, 3, device="xla"), torch.ones((), device="xla")
-    sending, receiving = messages.later([scalar], 1, 2, 0), messages.later([target], 0, 1, 7)
-    scalar.fill_(9)
-    assert recorded == []
-    assert receiving.wait()
-    assert recorded == [(0, (0, 1), 7, [[6]]), (0, (1, 2), 0, [[1]]), "start"]
+    assert messages.exchanged([scalar], 1, 2, 0).wait()
+    assert recorded == [(0, (1, 2), 0, [[1]]), "start"]
+    assert messages.exchanged([target], 0, 1, 7).wait()
+    assert recorded[2:] == [(0, (0, 1), 7, [[6]])]
     assert target.tolist() == [[5.0] * 3] * 2
+
+
+def test_those_of_a_batch_are_recorded_together(recorded: list[Any]) -> None:
+    target, scalar = torch.zeros(2, 3, device="xla"), torch.ones((), device="xla")
+    with messages.batch():
+        sending, receiving = messages.exchanged([scalar], 1, 2, 0), messages.exchanged([target], 0, 1, 7)
+        scalar.fill_(9)
+        assert recorded == []
+    assert recorded == [(0, (0, 1), 7, [[6]]), (0, (1, 2), 0, [[1]]), "start", "start"]
     assert sending.is_completed() and sending.is_success() and sending.exception() is None
     assert [tensor.item() for tensor in sending.result()] == [1.0]  # what it was when it was sent
     assert receiving.get_future().wait()[0] is target
-    assert len(recorded) == 3
-
-
-def test_one_that_nobody_waits_for_is_recorded_when_it_is_dropped(recorded: list[Any]) -> None:
-    messages.later([torch.ones(1, device="xla")], 1, 0, 0)
-    gc.collect()
-    assert recorded == [(1, (0, 1), 0, [[1]]), "start"]
+    assert target.tolist() == [[5.0] * 3] * 2 and len(recorded) == 4
 
 
 def test_a_batch_is_started_at_its_end(recorded: list[Any]) -> None:
     with messages.batch():
-        work = messages.later([torch.ones(1, device="xla")], 0, 1, 0)
+        work = messages.exchanged([torch.ones(1, device="xla")], 0, 1, 0)
         assert recorded == []
     assert recorded == [(0, (0, 1), 0, [[1]]), "start"]
     assert work.wait() and len(recorded) == 2

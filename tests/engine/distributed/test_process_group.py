@@ -130,8 +130,12 @@ def objects_groups_and_messages() -> Any:
     if rank == 3:
         dist.recv(message, 0)
     around = [torch.zeros(1, device="xla"), torch.zeros(1, device="xla")]
-    works = [dist.isend(torch.tensor(10.0 * rank + tag, device="xla"), (rank + 1) % COUNT, tag=tag) for tag in (1, 2)]
-    works += [dist.irecv(around[tag - 1], (rank - 1) % COUNT, tag=tag) for tag in (2, 1)]
+    around_a_ring = [
+        dist.P2POp(dist.isend, torch.tensor(10.0 * rank + tag, device="xla"), (rank + 1) % COUNT, tag=tag)
+        for tag in (1, 2)
+    ]
+    around_a_ring += [dist.P2POp(dist.irecv, around[tag - 1], (rank - 1) % COUNT, tag=tag) for tag in (2, 1)]
+    works = dist.batch_isend_irecv(around_a_ring)
     assert all(work.wait() for work in works if work is not None)
     assert [each.item() for each in around] == [10.0 * ((rank - 1) % COUNT) + tag for tag in (1, 2)]
     uneven = [torch.zeros(index + 1, device="xla") for index in range(COUNT)]

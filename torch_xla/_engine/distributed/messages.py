@@ -1,7 +1,7 @@
 """Messages between two processes of a group, in an order in which nobody waits in a circle.
 
-What `isend` and `irecv` ask for is recorded when somebody waits for one of them, all of it at once: so messages that
-cross, or go around a ring, come to their processes in one order, as those of a batch do.
+A message is an exchange of two processes, which both come to in the order of their calls. Those of a batch
+(`batch_isend_irecv`) are recorded at its end, all of them in one order: so they may cross, or go around a ring.
 """
 
 import threading
@@ -39,13 +39,14 @@ class Message(NamedTuple):
 class _Waiting(threading.local):
     def __init__(self) -> None:
         self.messages: list[Message] = []
+        self.batches = 0
 
 
 _waiting = _Waiting()
 
 
 class Later(c10d.Work):  # type: ignore[misc]
-    """The work of a message that may not be recorded yet: who asks after it, or drops it, has it recorded."""
+    """The work of a message in a batch: who asks after it before the end of the batch has all so far recorded."""
 
     def __init__(self, message: Message) -> None:
         super().__init__()
@@ -71,28 +72,26 @@ class Later(c10d.Work):  # type: ignore[misc]
         """A future that has its result."""
         return c10d.done(self.result()).get_future()
 
-    def __del__(self) -> None:
-        if any(each is self._message for each in self._among):
-            _record(self._among)
 
-
-def later(tensors: Tensors, sender: int, receiver: int, tag: int) -> Later:
+def exchanged(tensors: Tensors, sender: int, receiver: int, tag: int) -> Any:
     """The work of a message from one process of the program to another, of which this is one."""
+    if not _waiting.batches:
+        _record([Message(tensors, sender, receiver, tag)])
+        return c10d.done(list(tensors))
     if sender == processes.process_index():
         tensors = [tensor.detach().clone() for tensor in tensors]  # as they are now
     return Later(Message(tensors, sender, receiver, tag))
 
 
-def record() -> None:
-    """Records the messages of this thread that wait. What this process sends is started."""
-    _record(_waiting.messages)
-
-
 @contextmanager
 def batch() -> Iterator[None]:
     """At the end of this block its messages are recorded, and start as a whole."""
-    yield
-    record()
+    _waiting.batches += 1
+    try:
+        yield
+    finally:
+        _waiting.batches -= 1
+    _record(_waiting.messages)
     collectives.start()
 
 

@@ -240,13 +240,13 @@ class XlaGroup(ProcessGroup):
 
     @or_here
     def send(self, tensors: Tensors, to: int, tag: int = 0) -> Any:
-        """Sends tensors to one process of the group, when somebody waits for it."""
-        return messages.later(tensors, self.global_rank(self.rank()), self.global_rank(to), tag)
+        """Sends tensors to one process of the group."""
+        return messages.exchanged(tensors, self.global_rank(self.rank()), self.global_rank(to), tag)
 
     @or_here
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Any:
-        """Overwrites tensors with what one process of the group sends, when somebody waits for it."""
-        return messages.later(tensors, self.global_rank(source), self.global_rank(self.rank()), tag)
+        """Overwrites tensors with what one process of the group sends."""
+        return messages.exchanged(tensors, self.global_rank(source), self.global_rank(self.rank()), tag)
 
     @or_here
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Any:
@@ -338,27 +338,21 @@ def _name_of(op: Any, tensors: Tensors) -> str:
     return name
 
 
-def _in_order(tensors: Tensors) -> list[torch.Tensor]:
-    """`tensors` on the device, behind the messages that wait."""
-    messages.record()
-    return messages.there(tensors)
-
-
 def _broadcast(tensors: Tensors, root: int, groups: collectives.Groups) -> list[torch.Tensor]:
-    return collectives.broadcast(_in_order(tensors), root, groups)
+    return collectives.broadcast(messages.there(tensors), root, groups)
 
 
 def _all_gather(tensors: Tensors, dim: int, groups: collectives.Groups) -> list[torch.Tensor]:
-    return collectives.all_gather(_in_order(tensors), dim, groups)
+    return collectives.all_gather(messages.there(tensors), dim, groups)
 
 
 def _all_reduce(tensors: Tensors, reduction: str, groups: collectives.Groups) -> list[torch.Tensor]:
-    return collectives.all_reduce(_in_order(tensors), reduction, groups)
+    return collectives.all_reduce(messages.there(tensors), reduction, groups)
 
 
 def _reduce_scatter(tensors: Tensors, reduction: str, dim: int, groups: collectives.Groups) -> list[torch.Tensor]:
-    return collectives.reduce_scatter(_in_order(tensors), reduction, dim, groups)
+    return collectives.reduce_scatter(messages.there(tensors), reduction, dim, groups)
 
 
 def _all_to_all(tensor: torch.Tensor, split: int, concat: int, groups: collectives.Groups) -> torch.Tensor:
-    return collectives.all_to_all(_in_order([tensor])[0], split, concat, groups)
+    return collectives.all_to_all(messages.there([tensor])[0], split, concat, groups)
