@@ -60,11 +60,60 @@ _FILLED: dict[Any, Callable[..., Any]] = {
 }
 
 
+def _cholesky_solve(right: torch.Tensor, factor: torch.Tensor, upper: bool = False) -> torch.Tensor:
+    batch = torch.broadcast_shapes(right.shape[:-2], factor.shape[:-2])
+    expanded = (each.expand(*batch, *each.shape[-2:]) for each in (right, factor))
+    solved: torch.Tensor = aten._cholesky_solve_helper.default(*expanded, upper)
+    return solved
+
+
+def _resized(op: OpOverload) -> Callable[..., Any]:
+    """Of an operator that resizes, the form that takes a size or scales."""
+
+    def resize(x: torch.Tensor, size: Any, *options: Any) -> Any:
+        *options_of_both, scales = options
+        if size is None:
+            size = [_scaled(count, scale) for count, scale in zip(x.shape[2:], scales, strict=True)]
+        call: Any = op if rule_of(op) is not None else get_decompositions([op])[op]
+        return call(x, size, *options_of_both, *(scales or [None] * len(size)))
+
+    return resize
+
+
+# So large a denominator times a size of images is still far from the largest number.
+_MOST_PARTS = 4096
+
+
+def _scaled(count: Any, scale: float) -> Any:
+    if isinstance(count, int):
+        return int(count * scale)
+    numerator, denominator = float(scale).as_integer_ratio()
+    if denominator > _MOST_PARTS:
+        raise NotImplementedError(
+            f"an image of a size that changes is resized by {scale}, which is no fraction with a denominator of "
+            f"{_MOST_PARTS} or less: give such a scale, or the size: F.interpolate(x, size=...)"
+        )
+    return count * numerator // denominator
+
+
+_RESIZING = (
+    "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
+    "upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
+)  # fmt: skip
+
+# What PyTorch composes in C++ alone.
+_COMPOSED: dict[Any, Callable[..., Any]] = {
+    aten.cholesky_solve.default: _cholesky_solve,
+    **{getattr(aten, name).vec: _resized(getattr(aten, name).default) for name in _RESIZING},
+}
+
+
 @functools.cache
 def table() -> dict[Any, Callable[..., Any]]:
     """PyTorch's decompositions of the operators that have no rule."""
     # What we have a rule for stays whole, wherever it appears inside another decomposition.
-    table = {**core_aten_decompositions(), **_FILLED}
+    table = {**core_aten_decompositions(), **_FILLED, **_COMPOSED}
     return {op: decomposition for op, decomposition in table.items() if rule_of(op) is None}
 
 

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 
 from tests.support.rules import apply_rule, check_rule
 from torch_xla._engine.lowering.linear_algebra import matmul
@@ -316,48 +315,27 @@ def test_scaled_products_take_scales_of_matrices_and_of_rows() -> None:
     torch.testing.assert_close(got.to(torch.float8_e4m3fn).float(), expected.float(), rtol=0.125, atol=0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-def test_grouped_products_are_those_of_the_cpu_with_gradients(dtype: torch.dtype) -> None:
-    ends = torch.tensor([2, 5, 8], dtype=torch.int32)
-    tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype.itemsize == 2 else {"rtol": 1e-5, "atol": 1e-5}
-    tokens = torch.randn(8, 16, dtype=dtype)
-    for experts in (torch.randn(3, 16, 24, dtype=dtype), torch.randn(3, 5, 16, dtype=dtype).mT):
-        found = []
-        for device in ("cpu", "xla"):
-            left, right = (t.detach().to(device).requires_grad_() for t in (tokens, experts))
-            product = F.grouped_mm(left, right, offs=ends.to(device))
-            found.append([product.detach().cpu()])
-            if experts.is_contiguous():
-                product.float().square().sum().backward()
-                assert left.grad is not None and right.grad is not None
-                found[-1] += [left.grad.cpu(), right.grad.cpu()]
-        torch.testing.assert_close(found[1], found[0], **tolerance)
+@pytest.mark.parametrize("transposed", ["neither", "left", "right", "both"])
+@pytest.mark.parametrize("size", [(8, 8, 8), (64, 8, 64), (3, 64, 8)], ids=str)
+def test_a_batch_of_one_product_of_bfloat16_reads_its_operands_as_they_lie(
+    size: tuple[int, int, int], transposed: str
+) -> None:
+    rows, inner, columns = size
 
+    def stored(first: int, second: int, other_way: bool) -> torch.Tensor:
+        matrix = values(*((second, first) if other_way else (first, second)), dtype=torch.bfloat16)
+        return matrix.t() if other_way else matrix
 
-@pytest.mark.parametrize("other", [torch.float32, torch.float64])
-def test_grouped_products_of_other_dtypes_are_refused_as_on_the_cpu(other: torch.dtype) -> None:
-    ends = torch.tensor([2, 5, 8], dtype=torch.int32, device="xla")
-    left, right = torch.randn(8, 16, device="xla").bfloat16(), torch.randn(3, 16, 24, device="xla").to(other)
-    with pytest.raises(RuntimeError):
-        F.grouped_mm(left, right, offs=ends)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_grouped_products_share_one_dimension_between_the_groups(dtype: torch.dtype) -> None:
-    ends = torch.tensor([8, 8, 24], dtype=torch.int32)
-    shapes: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
-        ((24, 16), (3, 16, 32)),
-        ((3, 24, 16), (16, 24)),
-        ((32, 24), (24, 16)),
-    ]
-    # The sums of PyTorch's loop over the groups are added up in another order.
-    tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype is torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-5}
-    for left, right in shapes:
-        check(aten._grouped_mm.default, values(*left, dtype=dtype), values(*right, dtype=dtype), ends, **tolerance)
-    check(aten._grouped_mm.default, values(3, 8, 16, dtype=dtype), values(3, 16, 8, dtype=dtype), **tolerance)
-    rows = apply_rule(aten._grouped_mm.default, values(32, 16), values(3, 16, 8), ends)
-    expected = aten._grouped_mm.default(values(32, 16), values(3, 16, 8), ends)
-    torch.testing.assert_close(rows[:24], expected[:24], rtol=1e-5, atol=1e-5)
+    left = stored(rows, inner, transposed in ("left", "both"))
+    right = stored(inner, columns, transposed in ("right", "both"))
+    moved = [matrix.t().to("xla").t() if not matrix.is_contiguous() else matrix.to("xla") for matrix in (left, right)]
+    for product in (
+        lambda a, b: torch.bmm(a[None], b[None]),
+        lambda a, b: torch.einsum("mk,kn->nm", a, b),
+        lambda a, b: torch.matmul(a[None, None], b[None, None]),
+    ):
+        got, expected = product(*moved).cpu(), product(left, right)
+        torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2 * float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("beta", [0, 1, 2])

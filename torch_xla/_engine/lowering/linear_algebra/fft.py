@@ -8,6 +8,7 @@ import torch
 from jax import lax
 
 from ..registry import lowers
+from ..sharding import whole_along
 
 aten = torch.ops.aten
 
@@ -24,16 +25,26 @@ def _scaled(result: jax.Array, length: int, normalization: int, divided: bool) -
     return result if factor == 1 else result * factor
 
 
+def _transform(array: jax.Array, kind: lax.FftType, lengths: tuple[int, ...]) -> jax.Array:
+    """The transform along the last dimensions, which XLA cannot divide among devices."""
+    batch = array.shape[: array.ndim - len(lengths)]
+    # XLA may lay out dimensions of one element in any order, and refuses to transform all orders but its own.
+    array = array.reshape(*(size for size in batch if size != 1), *array.shape[len(batch) :])
+    result = lax.fft(whole_along(array, range(array.ndim - len(lengths), array.ndim)), kind, lengths)
+    return result.reshape(*batch, *result.shape[result.ndim - len(lengths) :])
+
+
 def _complex_transform(self: jax.Array, dims: list[int], forward: bool) -> jax.Array:
     """The transform over `dims`, divided by the number of terms if it is not `forward`."""
     if self.size == 0:
         return self
+    dims = [dim for dim in dims if self.shape[dim] > 1]  # one element is its own transform
     for start in range(0, len(dims), MOST_DIMS):
         group = [dim % self.ndim for dim in dims[start : start + MOST_DIMS]]
         last = range(self.ndim - len(group), self.ndim)
         moved = jnp.moveaxis(self, group, last)
         kind = lax.FftType.FFT if forward else lax.FftType.IFFT
-        moved = lax.fft(moved, kind, tuple(moved.shape[dim] for dim in last))
+        moved = _transform(moved, kind, tuple(moved.shape[dim] for dim in last))
         self = jnp.moveaxis(moved, last, group)
     return self
 
@@ -51,14 +62,14 @@ def fft_c2c(self: jax.Array, dim: list[int], normalization: int, forward: bool) 
 @lowers(aten._fft_r2c.default)
 def fft_r2c(self: jax.Array, dim: list[int], normalization: int, onesided: bool) -> jax.Array:
     length, last = _length(self.shape, dim), dim[-1]
-    if not onesided or self.size == 0:
+    if not onesided or self.size == 0 or self.shape[last] == 1:
         wide = self.astype(jnp.result_type(self.dtype, jnp.complex64))
         result = _complex_transform(wide, dim, forward=True)
         if onesided:
             result = lax.slice_in_dim(result, 0, self.shape[last] // 2 + 1, axis=last % self.ndim)
     else:
         # Half of the result along the last dimension: the other half is its conjugate.
-        half = lax.fft(jnp.moveaxis(self, last, -1), lax.FftType.RFFT, (self.shape[last],))
+        half = _transform(jnp.moveaxis(self, last, -1), lax.FftType.RFFT, (self.shape[last],))
         result = _complex_transform(jnp.moveaxis(half, -1, last), dim[:-1], forward=True)
     return _scaled(result, length, normalization, divided=False)
 
@@ -71,5 +82,6 @@ def fft_c2r(self: jax.Array, dim: list[int], normalization: int, last_dim_size: 
         shape[last] = last_dim_size
         return jnp.zeros(shape, self.real.dtype)
     half = jnp.moveaxis(_complex_transform(self, dim[:-1], forward=False), last, -1)
-    result = jnp.moveaxis(lax.fft(half, lax.FftType.IRFFT, (last_dim_size,)), -1, last)
+    result = half[..., :1].real if last_dim_size == 1 else _transform(half, lax.FftType.IRFFT, (last_dim_size,))
+    result = jnp.moveaxis(result, -1, last)
     return _scaled(result, _length(result.shape, dim), normalization, divided=True)

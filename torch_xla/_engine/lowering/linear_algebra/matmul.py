@@ -18,6 +18,7 @@ from ..barrier import once_on_cpu
 from ..opmath import FLOAT32, number_as, widened
 from ..promotion import common_dtype
 from ..registry import lowers
+from ..replicas import spread_target
 
 aten = torch.ops.aten
 
@@ -37,11 +38,21 @@ def contract(
     batch: Dims = ((), ()),
 ) -> jax.Array:
     """The sum of products over `dims` of each operand, in the accumulation dtype; `batch` dimensions come first."""
-    if not batch[0] and dims[0] == dims[1] and len(dims[0]) > 1 and _are_neighbours(dims[0]):
+    if (
+        not batch[0]
+        and dims[0] == dims[1]
+        and len(dims[0]) > 1
+        and _are_neighbours(dims[0])
+        and spread_target() is None
+    ):
+        # Several devices gather what products read as it is once for all of them.
         left, right = (_merged(operand, dims[0]) for operand in (left, right))
         dims = dims[0][:1], dims[1][:1]
-    if left.dtype == right.dtype == jnp.bfloat16 and not batch[0]:
-        return _of_bfloat16(dims, left, right)
+    if left.dtype == right.dtype == jnp.bfloat16:
+        if not batch[0]:
+            return _of_bfloat16(dims, left, right)
+        if prod(left.shape[dim] for dim in batch[0]) == 1:
+            return _of_one_batch(dims, batch, left, right)
     return lax.dot_general(left, right, (dims, batch), preferred_element_type=accumulation_dtype(left.dtype))
 
 
@@ -68,6 +79,17 @@ def _of_bfloat16(dims: Dims, left: jax.Array, right: jax.Array) -> jax.Array:
     else:
         return _summed_in_float32(dims, left, right)
     return lax.platform_dependent(left, right, cpu=partial(on_cpu, dims), default=partial(_summed_in_float32, dims))
+
+
+def _of_one_batch(dims: Dims, batch: Dims, left: jax.Array, right: jax.Array) -> jax.Array:
+    # XLA:CPU decides whether it multiplies bfloat16 before it drops the dimensions of a batch of one, and then may read
+    # an operand transposed, which it cannot multiply: the program fails when it runs.
+    def without(array: jax.Array, own: tuple[int, ...], summed: tuple[int, ...]) -> tuple[jax.Array, tuple[int, ...]]:
+        left_out = [sum(other < dim for other in own) for dim in summed]
+        return jnp.squeeze(array, own), tuple(dim - before for dim, before in zip(summed, left_out, strict=True))
+
+    (left, left_dims), (right, right_dims) = map(without, (left, right), batch, dims)
+    return jnp.expand_dims(_of_bfloat16((left_dims, right_dims), left, right), tuple(range(len(batch[0]))))
 
 
 def _summed_in_float32(dims: Dims, left: jax.Array, right: jax.Array) -> jax.Array:
@@ -290,30 +312,3 @@ def scaled_mm(
     if scale_result is None or out_dtype is None or out_dtype.itemsize > 1:
         return result
     return result / scale_result
-
-
-@lowers(aten._grouped_mm.default)
-def grouped_mm(
-    self: jax.Array,
-    mat2: jax.Array,
-    offs: jax.Array | None = None,
-    bias: jax.Array | None = None,
-    out_dtype: torch.dtype | None = None,
-) -> jax.Array:
-    # `offs` holds the ends of the groups along the dimension that they share.
-    if bias is not None:
-        raise NotImplementedError("_grouped_mm() with a bias")
-    if offs is None:
-        return bmm(self, mat2)
-    sizes = jnp.diff(offs, prepend=np.int32(0)).astype(np.int32)
-
-    def ragged(left: jax.Array, right: jax.Array, dims: tuple[int, int], shared: int, group: list[int]) -> jax.Array:
-        numbers = lax.RaggedDotDimensionNumbers((((dims[0],), (dims[1],)), ((), ())), [shared], group)
-        accumulated = accumulation_dtype(left.dtype)
-        return lax.ragged_dot_general(left, right, sizes, numbers, preferred_element_type=accumulated)
-
-    if mat2.ndim == 3:
-        return ragged(self, mat2, (1, 1), 0, [0])
-    if self.ndim == 3:
-        return ragged(mat2.T, self, (1, 2), 0, [0]).T
-    return ragged(self, mat2, (1, 0), 1, [])
