@@ -49,6 +49,34 @@ def test_a_graph_gives_what_the_function_does(function: Callable[[torch.Tensor],
         torch.testing.assert_close(ours, theirs.contiguous(), rtol=1e-6, atol=1e-6)
 
 
+LAYERS: dict[str, Callable[..., Any]] = {
+    "product": lambda x, w, b: x @ w.t(),
+    "layer": lambda x, w, b: torch.nn.functional.linear(x, w, b),
+    "layer of many": lambda x, w, b: torch.nn.functional.linear(x[None], w, b),
+    "transpose": lambda x, w, b: torch.addmm(b, x, w.transpose(0, 1)),
+    "permutation": lambda x, w, b: torch.mm(x, w.permute(1, 0)),
+}
+
+
+@pytest.mark.parametrize("function", LAYERS.values(), ids=LAYERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32], ids=str)
+def test_a_layer_reads_its_weight_as_it_lies(function: Callable[..., Any], dtype: torch.dtype) -> None:
+    given = X[:1].to(dtype), torch.arange(12.0).view(4, 3).to(dtype), torch.arange(4.0).to(dtype)
+    module = make_fx(function)(*given)
+    torch.testing.assert_close(interpreted(module, *given), function(*given))
+    with jax.enable_x64(True):
+        lowered = jax.jit(lambda *arrays: fx.interpret(module, arrays, ())).lower(*map(to_jax, given)).as_text()
+    assert "dot_general" in lowered and "transpose" not in lowered
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: torch.addmm(x, x, x.t(), beta=2), lambda x: x @ x], ids=["scaled", "plain"]
+)
+def test_other_products_are_none(function: Callable[..., Any]) -> None:
+    x = torch.arange(9.0).view(3, 3)
+    torch.testing.assert_close(interpreted(make_fx(function)(x), x), function(x))
+
+
 def test_draws_are_counted_and_take_their_keys_in_order() -> None:
     module = make_fx(lambda x: (aten.bernoulli.default(x), aten.bernoulli.default(x), x.sin()))(X.clamp(0, 1))
     assert fx.draws(module) == 2

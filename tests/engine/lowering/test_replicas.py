@@ -61,3 +61,9 @@ def test_what_was_lowered_last_is_forgotten_with_its_block() -> None:
         with replicas.lowering_for(alone()):
             assert getattr(replicas._lowering, "latest", None) is None
         assert replicas.end().shape == (1,)
+
+
+def test_a_program_of_one_device_is_not_spread() -> None:
+    assert replicas.spread_target() is None
+    with replicas.lowering_for(alone()):
+        assert replicas.spread_target() is None and replicas.target_in_use() is not None

@@ -14,6 +14,7 @@ from torch_xla._engine.client import planned, platform, target
 from torch_xla._engine.client.target import Target
 from torch_xla._engine.graph.sharding import MANUAL, Sharding, sharding_by
 from torch_xla._engine.lowering import sharding as lowering
+from torch_xla._engine.lowering.replicas import lowering_for
 from torch_xla._engine.lowering.sharding import carried, from_jax, lies_on, over_mesh, parts_of, tiles_of, to_jax
 
 
@@ -104,3 +105,12 @@ def test_where_an_array_lies() -> None:
 def test_a_constraint_is_for_several_devices() -> None:
     array = jax.numpy.ones(4)
     assert lowering.constrain(array, Sharding(((0,),))) is array
+    assert lowering.whole_along(array, [0]) is array and lowering.zero_behind_ends(array) is array
+
+
+def test_what_lies_behind_an_end_is_zero_where_devices_divide_unevenly() -> None:
+    array = jax.numpy.ones((3, 8, 1))
+    with lowering_for(eight()):
+        assert lowering.uneven(array, range(3)) == [0, 2]
+        traced = str(jax.make_jaxpr(lowering.zero_behind_ends)(array))
+        assert traced.count("iota") == 1 and traced.count("sharding_constraint") == 1

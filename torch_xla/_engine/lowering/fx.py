@@ -17,6 +17,7 @@ from ..private import jax as private
 from ..private.torch import HigherOrderOperator, OpOverload, overload_name_of, pytree, schema_of
 from . import promotion
 from .call import cast
+from .linear_algebra.matmul import linear
 from .opmath import rounded_to_halves
 from .registry import Promotion, Rule, rule_of
 
@@ -50,7 +51,15 @@ _SIZES: dict[Any, Callable[..., Any]] = {
 # The same of Python's numbers: a size of an exported program is none.
 _NUMBERS: dict[Any, Callable[..., Any]] = {
     torch.sym_float: lambda size: jax.numpy.asarray(size, float) if jax.export.is_symbolic_dim(size) else float(size),
+    torch.sym_max: lambda one, other: _chosen(private.greater_size, jax.numpy.maximum, one, other),
+    torch.sym_min: lambda one, other: _chosen(private.smaller_size, jax.numpy.minimum, one, other),
 }
+
+
+def _chosen(of_sizes: Callable[..., Any], of_arrays: Callable[..., Any], one: Any, other: Any) -> Any:
+    """One of two numbers, of which an array is one that was computed of sizes."""
+    return (of_arrays if isinstance(one, jax.Array) or isinstance(other, jax.Array) else of_sizes)(one, other)
+
 
 # Memory that nobody has written, which elsewhere is no operation but a value of its own: zeros.
 EMPTY: dict[Any, Callable[..., Any]] = {
@@ -150,9 +159,13 @@ def interpret(module: GraphModule, arrays: Sequence[Any], keys: Iterable[jax.Arr
             rule = rule_for(node.target)
             if rule is not None and rule.random:
                 kwargs = {**kwargs, "key": next(unused)}
-            line = line_of(node)
+            line, layer = line_of(node), _layer(node)
             with private.located(line, (schema_of(node.target).name,) if line is not None else ()):
-                values[node] = _call(node, args, kwargs)
+                if layer is not None:
+                    result = linear(*torch.fx.node.map_arg(layer, values.__getitem__))
+                    values[node] = _as_promised(result, node.meta.get("val"))
+                else:
+                    values[node] = _call(node, args, kwargs)
             if watch is not None:
                 watch(node, (args, kwargs), values[node])
         else:
@@ -163,6 +176,32 @@ def interpret(module: GraphModule, arrays: Sequence[Any], keys: Iterable[jax.Arr
             with private.located(line_of(node), ()):
                 values[node] = function(*args, **kwargs)
     raise ValueError("a graph without an output")
+
+
+_TRANSPOSED = (
+    (aten.permute.default, [1, 0]),
+    (aten.t.default,),
+    (aten.transpose.int, 0, 1),
+    (aten.transpose.int, 1, 0),
+)
+
+
+def _layer(node: Node) -> tuple[Node, Node, Node | None] | None:
+    """Input, weight and bias of a linear layer, of which graphs have a product with the transposed weight.
+
+    Of one row XLA:CPU transposes the weight in memory, in each round of a loop anew.
+    """
+    bias: Any = None
+    args: Any = node.args
+    if node.target is aten.mm.default:
+        given, transposed = args
+    elif node.target is aten.addmm.default and len(args) == 3 and not node.kwargs:
+        bias, given, transposed = args
+    else:
+        return None
+    if (transposed.target, *transposed.args[1:]) not in _TRANSPOSED:
+        return None
+    return given, transposed.args[0], bias
 
 
 def line_of(node: Node) -> tuple[str, int, str] | None:

@@ -10,7 +10,7 @@ from ..client import platform
 from ..graph.partition import dims_of, literal
 from .library import LIBRARY
 from .registry import lowers
-from .replicas import target_in_use
+from .replicas import spread_target
 from .sharding import constrain, over_mesh
 
 LIBRARY.define("aot_mark_sharding(Tensor t, str mesh, str partition_spec) -> Tensor")
@@ -84,8 +84,8 @@ def dynamo_mark_sharding(
 
 
 def _divided(array: jax.Array, ids: tuple[int, ...], shape: tuple[int, ...], names: Any, spec: str) -> jax.Array:
-    target = target_in_use()
-    if target is None or not target.is_spread:
+    target = spread_target()
+    if target is None:
         return array
     there = platform.all_devices()
     dims = dims_of("mark_sharding", shape, names, literal("mark_sharding", spec))

@@ -29,6 +29,12 @@ def target_in_use() -> Target | None:
     return target
 
 
+def spread_target() -> Target | None:
+    """What the program that is being lowered runs on, if XLA divides its arrays among several devices; else `None`."""
+    target = target_in_use()
+    return target if target is not None and target.is_spread else None
+
+
 def axis() -> str:
     """The name of the axis for `jax.lax.psum` and its like; raises where a program has none."""
     target = target_in_use()

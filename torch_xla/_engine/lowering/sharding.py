@@ -6,6 +6,7 @@ devices in the same order, its axes are axes of the grid or several of them: a m
 
 import functools
 import math
+from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -14,9 +15,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ..client import buffers
 from ..client.target import Target
-from ..graph.sharding import MANUAL, Sharding, sharding_by
+from ..graph.sharding import MANUAL, Sharding, fitting, sharding_by
 from .registry import lowers
-from .replicas import target_in_use
+from .replicas import spread_target
 
 CONSTRAINT = "xla::sharding_constraint"
 
@@ -159,7 +160,57 @@ def from_jax(sharding: Any, size: tuple[int, ...], target: Target) -> Sharding |
 @lowers(CONSTRAINT)
 def constrain(array: jax.Array, sharding: Sharding | None) -> jax.Array:
     """`array`, divided so where the program runs on several devices; on one there is nothing to divide."""
-    target = target_in_use()
-    if target is None or not target.is_spread:
+    target = spread_target()
+    if target is None:
         return array
-    return jax.lax.with_sharding_constraint(array, to_jax(sharding, target))
+    return jax.lax.with_sharding_constraint(array, to_jax(fitting(sharding, array.shape), target))
+
+
+def whole_along(array: jax.Array, dims: Collection[int]) -> jax.Array:
+    """`array`, of which each device has all along `dims`; how the others are divided XLA decides as before.
+
+    For operations that XLA's partitioner cannot divide there: it ends the process, or computes something else.
+    """
+    target = spread_target()
+    if target is None or not dims:
+        return array
+    assert target.mesh is not None
+    spec = PartitionSpec(*[None if dim in dims else PartitionSpec.UNCONSTRAINED for dim in range(array.ndim)])
+    return jax.lax.with_sharding_constraint(array, NamedSharding(target.mesh, spec))
+
+
+def spaced(array: jax.Array, fill: jax.Array, margins: Sequence[tuple[int, int, int]]) -> jax.Array:
+    """`lax.pad`, before and behind which dimensions whose elements move apart are whole.
+
+    Divided there, XLA's partitioner puts elements elsewhere or ends in an error, in plain JAX too.
+    """
+    apart = [dim for dim, (_, _, between) in enumerate(margins) if between]
+    return whole_along(jax.lax.pad(whole_along(array, apart), fill, margins), apart)
+
+
+def uneven(array: jax.Array, dims: Collection[int]) -> list[int]:
+    """Those of `dims` that cannot be divided evenly among all devices: behind their end may lie more elements."""
+    target = spread_target()
+    return [] if target is None else [dim for dim in dims if array.shape[dim] % len(target.devices)]
+
+
+def whole_rows(indices: jax.Array) -> jax.Array:
+    """`indices` to look up at, of which each device has all along uneven dimensions behind the first.
+
+    XLA's partitioner cannot compile what looks up at others in a table whose rows are divided along the same axis.
+    """
+    return whole_along(indices, uneven(indices, range(1, indices.ndim)))
+
+
+def zero_behind_ends(array: jax.Array) -> jax.Array:
+    """`array`, with zeros behind the end of each dimension that is divided unevenly.
+
+    For what is added at indices: XLA's partitioner adds what lies there, too, at index 0, in plain JAX as well.
+    One element is whole: XLA knows its place, and leaves out to compare it.
+    """
+    dims = uneven(array, range(array.ndim))
+    array = whole_along(array, [dim for dim in dims if array.shape[dim] == 1])
+    for dim in [dim for dim in dims if array.shape[dim] > 1]:
+        place = jax.lax.broadcasted_iota(np.int32, array.shape, dim)
+        array = jax.lax.select(place < array.shape[dim], array, jax.lax.full_like(array, 0))
+    return array

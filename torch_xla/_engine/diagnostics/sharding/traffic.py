@@ -18,6 +18,7 @@ from ...metrics import events
 from ...metrics.amounts import size
 from ...metrics.events import Compilation
 from ...metrics.lines import Line, text
+from ...uninterrupted import uncollected
 from ..plans import hlo, work
 from ..plans.hlo import HloComputation, Instruction
 from ..plans.work import Collective
@@ -92,6 +93,7 @@ def _listen(event: Any) -> None:
             logger.warning("%s", copied)
 
 
+@uncollected  # to look for garbage takes longer than all of this
 def _of_program(event: Compilation) -> Traffic:
     program: Program = event.program
     parts = program.parts(event.numbers)
@@ -101,7 +103,7 @@ def _of_program(event: Compilation) -> Traffic:
     if program.target.is_spread:  # what processes gather, somebody has asked for
         copied = [each for module in modules for each in _gathered(module)]
         copied += _left_whole(program, program.placed(event.numbers), event.lines)
-    collectives = tuple(work.work_of(modules).collectives)
+    collectives = tuple(work.collectives_of(modules))
     count = len(program.graph.operations)
     return Traffic(count, len(program.target.devices), line, collectives, tuple(copied))
 

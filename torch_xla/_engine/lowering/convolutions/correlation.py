@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..opmath import widened
+from ..sharding import whole_along
 from .correlation_on_cpu import correlation_form, kernel_gradient_form, operand_gradient_form
 from .window import Window
 
@@ -78,21 +79,31 @@ def kernel_gradient(operand: jax.Array, grad: jax.Array, window: Window, groups:
             batch_group_count=groups,
         )
 
-    return _on_platform(operand, grad, plain, kernel_gradient_form(operand.shape, grad.shape, window, groups))
+    cpu_form = kernel_gradient_form(operand.shape, grad.shape, window, groups)
+    if groups == 1:
+        return _on_platform(operand, grad, plain, cpu_form)
+    # Channels that are divided across their groups end the process in XLA's partitioner.
+    return whole_along(_on_platform(whole_along(operand, [1]), whole_along(grad, [1]), plain, cpu_form), [0])
 
 
 def _on_platform(first: jax.Array, second: jax.Array, plain: _Form, cpu_form: _Form | None) -> jax.Array:
     """`plain`, or on the CPU `cpu_form`; narrow floats are widened before on the CPU, and after elsewhere.
 
     XLA's CPU convolutions of narrow floats compute in float32 anyway and then round; tensor cores want them narrow.
+    Images and kernels are whole, those of the result too: where both are divided along an image, and along an axis of
+    two, XLA adds up what is the same twice, in plain JAX too; and where the result is, it ends the process. Batch and
+    channels may be divided.
     """
+    first, second = (whole_along(each, range(2, each.ndim)) for each in (first, second))
     wide = widened(first).dtype
     if cpu_form is None and wide == first.dtype:
-        return plain(first, second)
-    on_cpu = cpu_form or plain
-    return lax.platform_dependent(
-        first,
-        second,
-        cpu=lambda a, b: on_cpu(a.astype(wide), b.astype(wide)),
-        default=lambda a, b: plain(a, b).astype(wide),
-    )
+        result = plain(first, second)
+    else:
+        on_cpu = cpu_form or plain
+        result = lax.platform_dependent(
+            first,
+            second,
+            cpu=lambda a, b: on_cpu(a.astype(wide), b.astype(wide)),
+            default=lambda a, b: plain(a, b).astype(wide),
+        )
+    return whole_along(result, range(2, result.ndim))

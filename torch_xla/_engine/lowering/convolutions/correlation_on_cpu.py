@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .window import Window
+from .window import Window, with_zeros
 
 _Form = Callable[[jax.Array, jax.Array], jax.Array]
 _Shape = tuple[int, ...]
@@ -47,10 +47,17 @@ _DENSE_CHANNELS = 32
 _MOST_COLUMN_ELEMENTS = 1 << 26
 
 
+def _are_known(sizes: _Shape) -> bool:
+    """Whether sizes are numbers, and no symbols of an exported program."""
+    return all(isinstance(size, int) for size in sizes)
+
+
 def correlation_form(operand: _Shape, kernel: _Shape, window: Window, groups: int) -> _Form | None:
     """The form for these shapes; `None` stands for XLA's own convolution."""
     if prod(window.kernel) == 1:
         return lambda x, k: _pointwise(x, k, window, groups)
+    if not _are_known(operand[2:]):
+        return None
     if groups == 1 and _never_overlaps(window):
         return lambda x, k: _patchwise(x, k, window)
     if groups == 1 and _spreads_out(window):
@@ -72,6 +79,8 @@ def kernel_gradient_form(operand: _Shape, grad: _Shape, window: Window, groups: 
     """Likewise, for the gradient by the kernel."""
     if prod(window.kernel) == 1:
         return lambda x, g: _pointwise_gradient(x, g, window, groups)
+    if not _are_known(operand[2:]):
+        return None
     if prod(window.kernel) > _MOST_UNROLLED:
         return None
     if groups > 1 and operand[1] == groups:
@@ -85,6 +94,8 @@ def kernel_gradient_form(operand: _Shape, grad: _Shape, window: Window, groups: 
 
 def operand_gradient_form(kernel: _Shape, grad: _Shape, window: Window, groups: int, extent: _Shape) -> _Form | None:
     """Likewise, for the gradient by the operand, which has the extent `extent`; a form of gradient and kernel."""
+    if not _are_known(extent):
+        return None
     few = 1 < prod(window.kernel) <= _MOST_UNROLLED and prod(grad[2:]) <= _FEW_POSITIONS
     if groups == 1 and few and max(window.base) == 1:
         return lambda g, k: _operand_gradient_by_columns(g, k, window, extent)
@@ -314,7 +325,6 @@ def _operand_gradient_by_columns(grad: jax.Array, kernel: jax.Array, window: Win
     slopes = jnp.moveaxis(grad, 1, -1).reshape(-1, outputs)
     columns = lax.dot_general(slopes, kernel.reshape(outputs, -1), (((1,), (0,)), ((), ())))
     columns = columns.reshape(batch, *positions, kernel.shape[1], -1)
-    zero = jnp.zeros((), columns.dtype)
     total = jnp.zeros((batch, *extent, kernel.shape[1]), columns.dtype)
     for index, element in enumerate(np.ndindex(window.kernel)):
         margins = []
@@ -323,7 +333,7 @@ def _operand_gradient_by_columns(grad: jax.Array, kernel: jax.Array, window: Win
         ):
             low = at * spacing - before
             margins.append((low, size - low - (count - 1) * step - 1, step - 1))
-        total = total + lax.pad(columns[..., index], zero, [(0, 0, 0), *margins, (0, 0, 0)])
+        total = total + with_zeros(columns[..., index], [(0, 0, 0), *margins, (0, 0, 0)])
     return jnp.moveaxis(total, -1, 1)
 
 

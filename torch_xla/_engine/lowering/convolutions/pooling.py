@@ -13,6 +13,8 @@ from jax import lax
 
 from ..opmath import widened
 from ..registry import lowers
+from ..sharding import zero_behind_ends
+from .window import with_zeros
 
 aten = torch.ops.aten
 
@@ -68,16 +70,14 @@ class _Windows:
 
     def spread(self, values: jax.Array, element: _Ints) -> jax.Array:
         """The inverse of `shown`: an image with zeros elsewhere."""
-        zero = jnp.zeros((), values.dtype)
-        lead = values.ndim - len(self.size)
-        margins = [(0, 0, 0)] * lead
+        margins = [(0, 0, 0)] * (values.ndim - len(self.size))
         for dim, e in enumerate(element):
             low = e * self.dilation[dim]
             last = low + (self.outputs[dim] - 1) * self.stride[dim]
             margins.append(
                 (low - self.padding[dim], self.size[dim] + self.padding[dim] - 1 - last, self.stride[dim] - 1)
             )
-        return lax.pad(values, zero, margins)
+        return with_zeros(values, margins)
 
     def places(self, element: _Ints) -> jax.Array:
         """The flat index into the image plane of one element of every window."""
@@ -303,7 +303,8 @@ def scatter_by_index(grad_output: jax.Array, size: _Ints, dims: int, indices: ja
     flat = (planes, prod(indices.shape[-dims:]))
     gradient = widened(grad_output).reshape(flat)
     total = jnp.zeros((planes, prod(size[-dims:])), gradient.dtype)
-    return total.at[jnp.arange(planes)[:, None], indices.reshape(flat)].add(gradient).reshape(size)
+    places = jnp.arange(planes)[:, None], indices.reshape(flat)
+    return total.at[places].add(zero_behind_ends(gradient)).reshape(size)
 
 
 def _adaptive_max_pool_backward(dims: int) -> Callable[..., jax.Array]:

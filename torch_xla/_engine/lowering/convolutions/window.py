@@ -1,6 +1,6 @@
 """How a kernel slides over an operand: its extent, steps and margins in every spatial dimension."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+from ..sharding import spaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +72,7 @@ class Window:
         config = [(low, high, base - 1) for (low, high), base in zip(self.padding, self.base, strict=True)]
         if not any(map(any, config)):
             return operand
-        unpadded = [(0, 0, 0)] * (operand.ndim - len(config))
-        return lax.pad(operand, jnp.zeros((), operand.dtype), unpadded + config)
+        return with_zeros(operand, [(0, 0, 0)] * (operand.ndim - len(config)) + config)
 
     def shifts(self, padded: jax.Array, positions: tuple[int, ...]) -> Iterator[jax.Array]:
         """What each element of the kernel is multiplied with, at all positions, for a padded operand."""
@@ -85,3 +86,15 @@ class Window:
             yield lax.slice(
                 padded, [0] * len(leading) + start, [*leading, *stop], [1] * len(leading) + list(self.stride)
             )
+
+
+def with_zeros(array: jax.Array, margins: Sequence[tuple[int, int, int]]) -> jax.Array:
+    """`array` with so many zeros before, behind and between its elements; of negative numbers so many are cut off.
+
+    Elements are moved apart first: to cut off the foremost meanwhile ends the process in XLA's partitioner, which needs
+    them all.
+    """
+    cut = [-low if low < 0 < between else 0 for low, _, between in margins]
+    config = [(low + gone, high, between) for (low, high, between), gone in zip(margins, cut, strict=True)]
+    apart = spaced(array, jnp.zeros((), array.dtype), config)
+    return lax.slice(apart, cut, apart.shape) if any(cut) else apart

@@ -17,6 +17,7 @@ from jax import lax
 
 from ..opmath import widened
 from ..registry import lowers
+from ..sharding import zero_behind_ends
 
 aten = torch.ops.aten
 
@@ -77,7 +78,7 @@ def grid_sampler_backward(
         if output_mask[0]:
             weight = prod((pixel.weight for pixel in combination[1:]), start=combination[0].weight)
             update = jnp.where(inside[:, :, None], grad * weight[:, :, None], 0)
-            written = written.at[samples, places].add(update)
+            written = written.at[samples, places].add(zero_behind_ends(update))
         if interpolation_mode != _NEAREST:
             share = jnp.sum(grad * _read(pixels, places, inside), 2)
             for dim, own in enumerate(combination):

@@ -5,7 +5,7 @@ with the small matrix of weights of each dimension is faster and has one form.
 """
 
 from collections.abc import Callable
-from math import floor
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,9 @@ from .antialiasing import bytes_along, refuse_whole_numbers
 
 aten = torch.ops.aten
 
-# The weights of one output pixel: (input pixel, weight) pairs. Takes its position and the number of input pixels.
-_Weights = Callable[[float, int], list[tuple[int, float]]]
+# The weights of all output pixels: pairs of an input pixel for each, and its weight. Takes NumPy, or JAX's where a size
+# is known to a run alone, the positions of the output pixels and the number of input pixels.
+_Weights = Callable[[Any, Any, Any], list[tuple[Any, Any]]]
 
 _CUBIC = -0.75  # the free parameter of the cubic kernel, as PyTorch has it
 
@@ -32,37 +33,36 @@ def _step(inputs: int, outputs: int, align_corners: bool, scale: float | None) -
     return 1 / scale if scale is not None and scale > 0 else inputs / outputs
 
 
-def _nearest(position: float, inputs: int) -> list[tuple[int, float]]:
-    return [(min(floor(position), inputs - 1), 1.0)]
+def _nearest(xp: Any, positions: Any, inputs: Any) -> list[tuple[Any, Any]]:
+    return [(xp.minimum(xp.floor(positions).astype(int), inputs - 1), xp.ones_like(positions))]
 
 
-def _linear(position: float, inputs: int) -> list[tuple[int, float]]:
-    position = max(position, 0.0)
-    low = min(floor(position), inputs - 1)
-    part = min(max(position - low, 0.0), 1.0)
-    return [(low, 1 - part), (min(low + 1, inputs - 1), part)]
+def _linear(xp: Any, positions: Any, inputs: Any) -> list[tuple[Any, Any]]:
+    positions = xp.maximum(positions, 0.0)
+    low = xp.minimum(xp.floor(positions).astype(int), inputs - 1)
+    part = xp.clip(positions - low, 0.0, 1.0)
+    return [(low, 1 - part), (xp.minimum(low + 1, inputs - 1), part)]
 
 
-def _cubic(position: float, inputs: int) -> list[tuple[int, float]]:
-    low = floor(position)
-    part = position - low
+def _cubic(xp: Any, positions: Any, inputs: Any) -> list[tuple[Any, Any]]:
+    low = xp.floor(positions).astype(int)
+    part = positions - low
 
-    def near(x: float) -> float:
+    def near(x: Any) -> Any:
         return ((_CUBIC + 2) * x - (_CUBIC + 3)) * x * x + 1
 
-    def far(x: float) -> float:
+    def far(x: Any) -> Any:
         return ((_CUBIC * x - 5 * _CUBIC) * x + 8 * _CUBIC) * x - 4 * _CUBIC
 
     weights = (far(part + 1), near(part), near(1 - part), far(2 - part))
-    return [(min(max(low - 1 + i, 0), inputs - 1), weight) for i, weight in enumerate(weights)]
+    return [(xp.clip(low - 1 + i, 0, inputs - 1), weight) for i, weight in enumerate(weights)]
 
 
-def _matrix(weights: _Weights, positions: list[float], inputs: int) -> np.ndarray:
+def _matrix(weights: _Weights, positions: np.ndarray, inputs: int) -> np.ndarray:
     """The matrix (outputs, inputs) of one dimension."""
     matrix = np.zeros((len(positions), inputs))
-    for row, position in enumerate(positions):
-        for column, weight in weights(position, inputs):
-            matrix[row, column] += weight
+    for columns, parts in weights(np, positions, inputs):
+        np.add.at(matrix, (np.arange(len(positions)), columns), parts)
     return matrix
 
 
@@ -87,19 +87,31 @@ def _nearest_backward(offset: float) -> Callable[..., jax.Array]:
     ) -> jax.Array:
         def matrices(dim: int, inputs: int, outputs: int, real: type) -> np.ndarray:
             step = real(_step(inputs, outputs, False, scales[dim] if scales else None))
-            positions = [float((real(i) + real(offset)) * step) for i in range(outputs)]
-            return _matrix(_nearest, positions, inputs)
+            positions = (np.arange(outputs, dtype=real) + real(offset)) * step
+            return _matrix(_nearest, positions.astype(np.float64), inputs)
 
         return _gathered(grad_output, input_size, matrices)
 
     return lower
 
 
-def _positions(inputs: int, outputs: int, align_corners: bool, scale: float | None, real: type) -> list[float]:
+def _positions(inputs: int, outputs: int, align_corners: bool, scale: float | None, real: type) -> np.ndarray:
     """Where the output pixels lie among the input pixels."""
     step = real(_step(inputs, outputs, align_corners, scale))
     offset = real(0.0 if align_corners else 0.5)
-    return [float(step * (real(i) + offset) - offset) for i in range(outputs)]
+    positions: np.ndarray = step * (np.arange(outputs, dtype=real) + offset) - offset
+    return positions.astype(np.float64)
+
+
+def _positions_of_a_run(inputs: Any, outputs: Any, align_corners: bool, scale: float | None, real: type) -> jax.Array:
+    """The same where a size is known to a run alone."""
+    offset = 0.0 if align_corners else 0.5
+    count, known = jnp.asarray(outputs, real), jnp.asarray(inputs, real)
+    if align_corners:
+        step = jnp.where(count > 1, (known - 1) / jnp.maximum(count - 1, 1), 0)
+    else:
+        step = jnp.asarray(1 / scale, real) if scale is not None and scale > 0 else known / count
+    return step * (jnp.arange(outputs, dtype=real) + offset) - offset
 
 
 def _interpolated(weights: _Weights) -> Callable[..., jax.Array]:
@@ -112,9 +124,19 @@ def _interpolated(weights: _Weights) -> Callable[..., jax.Array]:
         real = np.float64 if whole or x.dtype == np.float64 else np.float32
         for dim in reversed(range(2, self.ndim)):
             inputs, outputs = self.shape[dim], output_size[dim - 2]
-            positions = _positions(inputs, outputs, align_corners, scales[dim - 2] if scales else None, real)
+            scale = scales[dim - 2] if scales else None
+            if any(map(jax.export.is_symbolic_dim, (inputs, outputs))):
+                if whole:
+                    raise NotImplementedError(
+                        "images of bytes are resized with weights rounded for their size, which must be known: "
+                        "leave the height and the width fixed, or resize x.float()"
+                    )
+                places = _positions_of_a_run(inputs, outputs, align_corners, scale, real)
+                x = _mixed(x, weights(jnp, places, jnp.asarray(inputs)), dim)
+                continue
+            positions = _positions(inputs, outputs, align_corners, scale, real)
             if not whole:
-                x = _mixed(x, [weights(position, inputs) for position in positions], dim)
+                x = _mixed(x, weights(np, positions, inputs), dim)
             elif inputs != outputs:
                 x = bytes_along(x, _matrix(weights, positions, inputs), dim)
         return x
@@ -122,13 +144,12 @@ def _interpolated(weights: _Weights) -> Callable[..., jax.Array]:
     return lower
 
 
-def _mixed(x: jax.Array, pixels: list[list[tuple[int, float]]], dim: int) -> jax.Array:
+def _mixed(x: jax.Array, pixels: list[tuple[Any, Any]], dim: int) -> jax.Array:
     """For each output pixel, the sum of its input pixels with their weights."""
-    shape = [-1 if d == dim else 1 for d in range(x.ndim)]
     total = jnp.zeros((), x.dtype)
-    for parts in zip(*pixels, strict=True):
-        columns, weights = zip(*parts, strict=True)
-        total = total + jnp.take(x, np.array(columns), dim) * np.array(weights, x.dtype).reshape(shape)
+    for columns, weights in pixels:
+        shape = [weights.shape[0] if d == dim else 1 for d in range(x.ndim)]
+        total = total + jnp.take(x, columns, dim) * weights.astype(x.dtype).reshape(shape)
     return total
 
 

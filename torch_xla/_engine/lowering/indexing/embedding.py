@@ -15,6 +15,7 @@ from jax import lax
 from ..opmath import widened
 from ..reductions.distance import norm, shrinking_factor
 from ..registry import lowers
+from ..sharding import whole_rows
 from .scattering import scatter_elements, scatter_slices
 from .searching import insertion_points
 
@@ -31,7 +32,7 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> jax.Array:
-    return jnp.take(weight, indices, 0, mode="clip")
+    return jnp.take(weight, whole_rows(indices), 0, mode="clip")
 
 
 def _frequency_of_each(indices: jax.Array, rows: int) -> jax.Array:

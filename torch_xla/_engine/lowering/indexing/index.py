@@ -15,6 +15,8 @@ from jax import lax
 
 from ..opmath import FLOAT32, is_float, number_as
 from ..registry import lowers
+from ..replicas import spread_target
+from ..sharding import whole_rows, zero_behind_ends
 from .sorting import index_dtype
 
 aten = torch.ops.aten
@@ -35,7 +37,8 @@ def _places(indices: Indices) -> tuple[Any, ...]:
 
 @lowers(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index_of(self: jax.Array, indices: Indices) -> jax.Array:
-    return self.at[_places(indices)].get(mode="clip")
+    places = [index if isinstance(index, slice) else whole_rows(index) for index in _places(indices)]
+    return self.at[tuple(places)].get(mode="clip")
 
 
 @lowers(aten.index_put.default, aten._unsafe_index_put.default, aten._index_put_impl.default)
@@ -50,11 +53,20 @@ def index_put(
     if not accumulate:
         return target.set(values.astype(self.dtype), mode="drop")
     if self.dtype == np.bool_:
-        return target.max(values, mode="drop")
+        return target.max(_ready(self, indices, values), mode="drop")
     if is_float(self) and self.dtype.itemsize < 4:
         # One rounding at the end instead of one an addition.
-        return self.astype(FLOAT32).at[_places(indices)].add(values.astype(FLOAT32), mode="drop")
-    return target.add(values, mode="drop")
+        wide = _ready(self, indices, values.astype(FLOAT32))
+        return self.astype(FLOAT32).at[_places(indices)].add(wide, mode="drop")
+    return target.add(_ready(self, indices, values), mode="drop")
+
+
+def _ready(self: jax.Array, indices: Indices, values: jax.Array) -> jax.Array:
+    """`values` for each place of `self`, as several devices can add them up."""
+    if spread_target() is None:
+        return values
+    shape = jax.eval_shape(lambda: self.at[_places(indices)].get(mode="clip")).shape
+    return zero_behind_ends(jnp.broadcast_to(values, shape))
 
 
 def _put_masked(self: jax.Array, mask: jax.Array, axis: int, values: jax.Array, accumulate: bool) -> jax.Array:

@@ -19,6 +19,7 @@ from ..dims import dimensioned, one_dim, without
 from ..opmath import number_as, widened
 from ..registry import lowers
 from ..replicas import target_in_use
+from ..sharding import uneven, whole_along, zero_behind_ends
 
 aten = torch.ops.aten
 
@@ -44,7 +45,28 @@ def _combined(
         how = _COMBINE_BOOLS.get(how, how)
     elif how in ("add", "multiply"):
         base, updates = widened(base), widened(updates)
-    return _COMBINE[how](base, _divisible(places, base)[..., None], updates.astype(base.dtype), numbers, mode="drop")
+    places, updates = _exact(_divisible(places, base), updates.astype(base.dtype), numbers, how)
+    return _COMBINE[how](base, places[..., None], updates, numbers, mode="drop")
+
+
+def _exact(
+    places: jax.Array, updates: jax.Array, numbers: lax.ScatterDimensionNumbers, how: str
+) -> tuple[jax.Array, jax.Array]:
+    """Indices and updates that XLA's partitioner scatters as they are.
+
+    It takes what lies behind the end of a dimension for updates at index 0; zeros can be added there. And it mixes up
+    batches of indices that are divided along the indices of one batch.
+    """
+    ends = [dim for dim in range(updates.ndim) if dim not in numbers.update_window_dims]
+    if numbers.operand_batching_dims:
+        along = [place for place in range(places.ndim) if place not in numbers.scatter_indices_batching_dims]
+    elif how in ("set", "add"):
+        along = []
+    else:
+        along = uneven(places, range(places.ndim))
+    if along:
+        places, updates = whole_along(places, along), whole_along(updates, [ends[dim] for dim in along])
+    return places, zero_behind_ends(updates) if how == "add" else updates
 
 
 def _divisible(places: jax.Array, base: jax.Array) -> jax.Array:

@@ -11,6 +11,7 @@ from jax import lax
 
 from ..opmath import number_as, widened
 from ..registry import Promotion, lowers
+from ..sharding import zero_behind_ends
 from .sorting import index_dtype
 
 aten = torch.ops.aten
@@ -100,8 +101,13 @@ def nonzero_static(self: jax.Array, *, size: int, fill_value: int = -1) -> jax.A
         return jnp.zeros((size, 0), np.int64)
     if not self.size:
         return jnp.full((size, self.ndim), fill_value, np.int64)
-    places = jnp.nonzero(self, size=size, fill_value=fill_value)
-    return jnp.stack(places, 1).astype(np.int64)
+    flat = self.reshape(-1) != 0
+    # The n-th that is not zero is written to place n of the result, and the others behind its end.
+    ranks = jnp.where(flat, lax.cumsum(flat.astype(index_dtype(flat.size))) - 1, size)
+    found = jnp.full((size,), -1, ranks.dtype)
+    found = found.at[ranks].set(jnp.arange(flat.size, dtype=ranks.dtype), mode="drop")
+    places = jnp.stack(jnp.unravel_index(found, self.shape), 1)
+    return jnp.where(found[:, None] < 0, fill_value, places).astype(np.int64)
 
 
 def _range_of(values: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -118,6 +124,7 @@ def _widened_range(low: jax.Array, high: jax.Array, margin: float) -> tuple[jax.
 
 def _filled(bins: int, places: jax.Array, inside: jax.Array, weights: jax.Array) -> jax.Array:
     """Weights summed by bin; what is not inside goes beyond the last bin and is dropped."""
+    weights = zero_behind_ends(weights)
     return jnp.zeros((bins,), weights.dtype).at[jnp.where(inside, places, bins)].add(weights, mode="drop")
 
 

@@ -11,6 +11,7 @@ import torch
 
 from ..opmath import number_as, widened
 from ..registry import lowers
+from ..sharding import uneven, whole_along, zero_behind_ends
 from .searching import insertion_points
 
 aten = torch.ops.aten
@@ -31,7 +32,12 @@ class _Segments:
         """What the rows of each segment add up to (`sum`), or are multiplied to, or have as `max` or `min`."""
         inner = rows.shape[-1]
         total = self.batch * self.count + 1
-        reduced = getattr(jax.ops, f"segment_{how}")(rows.reshape(-1, inner), self.numbers.reshape(-1), total)
+        rows, numbers = rows.reshape(-1, inner), self.numbers.reshape(-1)
+        if how == "sum":
+            rows = zero_behind_ends(rows)
+        else:  # of other reductions zero is part of the result
+            rows, numbers = (whole_along(each, uneven(each, [0])) for each in (rows, numbers))
+        reduced = getattr(jax.ops, f"segment_{how}")(rows, numbers, total)
         return reduced[:-1].reshape(self.batch, self.count, inner)
 
     def spread(self, results: jax.Array) -> jax.Array:

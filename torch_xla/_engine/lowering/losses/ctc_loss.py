@@ -14,6 +14,7 @@ from jax import lax
 
 from ..opmath import widened
 from ..registry import lowers
+from ..sharding import zero_behind_ends
 
 aten = torch.ops.aten
 
@@ -97,7 +98,8 @@ def ctc_loss_backward(
     shares = weights / jnp.maximum(weights.sum(2, keepdims=True), 1)
     losses = widened(neg_log_likelihood)
     samples = np.arange(batch)[:, None]
-    visits = jnp.zeros(log_probs.shape, emitted.dtype).at[:, samples, labels].add(shares, mode="drop")
+    visits = jnp.zeros(log_probs.shape, emitted.dtype)
+    visits = visits.at[:, samples, labels].add(zero_behind_ends(shares), mode="drop")
     probabilities = widened(log_probs)
     # A class without probability has an undefined gradient, as in PyTorch: there it is minus infinity minus itself.
     slopes = jnp.where(probabilities == -np.inf, np.nan, jnp.exp(probabilities) - visits)

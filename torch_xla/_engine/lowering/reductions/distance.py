@@ -119,9 +119,10 @@ def euclidean_dist(x1: jax.Array, x2: jax.Array) -> jax.Array:
 @lowers(aten._cdist_forward.default)
 def cdist_forward(x1: jax.Array, x2: jax.Array, p: float, compute_mode: int | None) -> jax.Array:
     p = float(p)
-    large = x1.shape[-2] > 25 or x2.shape[-2] > 25
-    if p == 2 and x1.size and x2.size and (compute_mode == 1 or (large and not compute_mode)):
-        return euclidean_dist(x1, x2)
+    if p == 2 and x1.size and x2.size:
+        large = x1.shape[-2] > 25 or x2.shape[-2] > 25
+        if compute_mode == 1 or (large and not compute_mode):
+            return euclidean_dist(x1, x2)
     differences = widened(x1)[..., :, None, :] - widened(x2)[..., None, :, :]
     return magnitude_norm(jnp.abs(differences), p, (differences.ndim - 1,))
 

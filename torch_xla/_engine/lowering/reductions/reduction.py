@@ -17,6 +17,7 @@ from ... import dtypes
 from ..dims import all_or_listed, dimensioned, one_dim
 from ..opmath import is_complex, is_float, widened
 from ..registry import Promotion, lowers
+from ..sharding import whole_along
 
 aten = torch.ops.aten
 
@@ -200,5 +201,6 @@ def hash_tensor(self: jax.Array, dim: Sequence[int] = (), *, keepdim: bool = Fal
     # Mode 0, the only one: the exclusive or of all elements' bits, floats as doubles.
     bits = lax.bitcast_convert_type(self.astype(np.float64), np.uint64) if is_float(self) else self.astype(np.uint64)
     dims = all_or_listed(dim, self.ndim)
-    result = lax.reduce_xor(bits, dims)
+    # The devices of a mesh exchange no exclusive ors.
+    result = lax.reduce_xor(whole_along(bits, dims), dims)
     return jnp.expand_dims(result, dims) if keepdim else result

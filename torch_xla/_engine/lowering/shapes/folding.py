@@ -12,6 +12,7 @@ from jax import lax
 from ..dims import one_dim
 from ..opmath import widened
 from ..registry import lowers
+from ..sharding import spaced, zero_behind_ends
 
 aten = torch.ops.aten
 
@@ -55,12 +56,12 @@ def _overlay(windows: jax.Array, dim: int, size: int, dilation: int, padding: in
             start = place * dilation
             pad = [(0, 0, 0)] * result.ndim
             pad[dim] = (start, full - start - (count - 1) * stride - 1, stride - 1)
-            result = result + lax.pad(lax.index_in_dim(windows, place, dim, False), jnp.zeros((), windows.dtype), pad)
+            result = result + spaced(lax.index_in_dim(windows, place, dim, False), jnp.zeros((), windows.dtype), pad)
     else:
         flat = windows.reshape((*rest[0], kernel * count, *rest[1]))
         places = _window_places(count, kernel, dilation, stride).reshape(-1)
         target = jnp.zeros((*rest[0], full, *rest[1]), windows.dtype)
-        result = target.at[(slice(None),) * dim + (places,)].add(flat, mode="promise_in_bounds")
+        result = target.at[(slice(None),) * dim + (places,)].add(zero_behind_ends(flat), mode="promise_in_bounds")
     return lax.slice_in_dim(result, padding, padding + size, axis=dim)
 
 

@@ -11,6 +11,7 @@ from jax import lax
 
 from ..dims import one_dim
 from ..registry import lowers
+from ..sharding import spaced
 
 aten = torch.ops.aten
 
@@ -27,7 +28,7 @@ def _spread_slice(value: jax.Array, shape: Sequence[int], dim: int, places: rang
         padding[dim] = (places.start, shape[dim] - places[-1] - 1, places.step - 1)
     else:
         padding[dim] = (0, shape[dim], 0)
-    return lax.pad(value, fill, padding)
+    return spaced(value, fill, padding)
 
 
 def _check_source(src: jax.Array, expected: tuple[int, ...]) -> None:
@@ -66,7 +67,7 @@ def slice_backward(
         return _spread_by_places(grad_output, input_sizes, dim, start, step)
     if not isinstance(start, jax.Array):
         return _spread_slice(grad_output, input_sizes, dim, slice_bounds(whole, start, None, step)[:count], zero)
-    spread = lax.pad(grad_output, zero, [(0, 0, (each == dim) * (step - 1)) for each in range(grad_output.ndim)])
+    spread = spaced(grad_output, zero, [(0, 0, (each == dim) * (step - 1)) for each in range(grad_output.ndim)])
     first = jnp.clip(jnp.where(start < 0, start + whole, start), 0, whole)
     return lax.dynamic_update_slice_in_dim(lax.full(tuple(input_sizes), zero), spread, first, dim)
 
