@@ -252,8 +252,8 @@ def interpreted() -> Iterator[None]:
     """
 
     def compile_nothing(self: compiled.Program, packed: bytes, numbers: Any) -> compiled.Ready:
-        def start(buffers: Sequence[jax.Array], vectors: Sequence[Any]) -> Iterator[list[jax.Array]]:
-            arrays = [*buffers, *vectors]
+        def start(buffers: Sequence[jax.Array], *vectors: Any) -> Iterator[list[jax.Array]]:
+            arrays = [*buffers, *(vector for vector in vectors if vector is not None)]
             with jax.enable_x64(True):
                 results = [
                     jax.device_put(np.array(result), self.target.device)

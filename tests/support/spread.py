@@ -177,6 +177,23 @@ def memory_is_given_away() -> None:
     assert before.is_deleted() and w.cpu().equal(torch.full((8, 4), 2.0))
 
 
+def copies_that_are_divided_have_memory_of_their_own() -> None:
+    host = torch.arange(8.0)
+    for sharding in (ROWS, Sharding(((1,),)), ALL, None):
+        x = host.to("xla")
+        placement.place(x, ROWS)
+        for _ in range(2):  # as it was uploaded, and as a program wrote it
+            x.add_(1)
+            torch_xla.sync()
+            copied = x.clone()
+            placement.place(copied, sharding)
+            x.mul_(2)
+            copied.sub_(1)
+            torch_xla.sync()
+            assert copied.cpu().equal(x.cpu() / 2 - 1), (sharding, x, copied)
+        assert x.cpu().equal(((host + 1) * 2 + 1) * 2)
+
+
 def a_step_is_replayed_and_recorded_again_when_a_value_is_divided_anew() -> None:
     w = torch.zeros(8, 4).to("xla")
     placement.place(w, BOTH)

@@ -76,6 +76,22 @@ def results_left_whole_beside_divided_ones_are_told() -> None:
     assert b.shape == (64, 16)
 
 
+def a_layer_gathers_its_input_once_for_its_result_and_the_gradient_of_its_weight() -> None:
+    layers = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.Tanh(), torch.nn.Linear(128, 64)).to("xla")
+    for index in (0, 2):
+        xs.mark_sharding(layers[index].weight, _mesh(), ("x", None))
+    optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+    x = torch.randn(2, 8, 64).to("xla")
+    torch_xla.sync()
+    torch_xla.debug.clear_history()
+    layers(x).square().sum().backward()
+    optimizer.step()
+    torch_xla.sync()
+    (sent,) = torch_xla.debug.collectives()
+    gathered = [each for each in sent.collectives if each.kind == "all-gather"]
+    assert sum(each.count for each in gathered if each.largest_bytes == 2 * 8 * 128 * 4) == 1
+
+
 def a_tensor_is_drawn_as_it_lies() -> None:
     x = torch.randn(8, 4).to("xla")
     xs.mark_sharding(x, xs.Mesh(np.arange(4), (2, 2), ("a", "b")), ("b", None))

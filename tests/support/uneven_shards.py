@@ -152,6 +152,174 @@ def indices_that_are_divided_unevenly_scatter_as_others() -> None:
     torch.testing.assert_close([each.cpu() for each in run("xla")], run("cpu"))
 
 
+def what_lies_behind_an_end_is_added_nowhere() -> None:
+    places = torch.tensor([[3, 1, 4], [2, 2, 0], [1, 4, 4], [3, 0, 2], [4, 1, 2]])
+    slices = torch.tensor([3, 2, 2, 4, 1])
+    host = torch.arange(15.0).view(5, 3) / 7 - 3
+
+    def results(x: torch.Tensor, i: torch.Tensor, one: torch.Tensor) -> list[torch.Tensor]:
+        below = torch.full_like(x, -9)
+        return [
+            x.scatter_add(0, i, x.exp()),
+            torch.zeros_like(x).scatter_add(0, i, torch.ones_like(x)),
+            *(x.scatter_reduce(0, i, -x.exp(), how, include_self=False) for how in ("mean", "prod", "amax", "amin")),
+            x.index_add(0, one, x.exp()),
+            below.index_reduce(0, one, -x.exp(), "amax"),
+            x.index_put((one,), x.exp(), accumulate=True),
+            torch.autograd.functional.vjp(lambda w: nn.functional.embedding(i, w), x, x.exp()[i])[1],
+            torch.autograd.functional.vjp(lambda w: w.gather(0, i), x, x.exp())[1],
+            torch.bincount(one),
+            torch.histc(x, 4, -3, 0),
+            (x > -2).nonzero(),
+            x[one > 2],
+            torch.segment_reduce(x, "max", lengths=one[:2], axis=0),
+        ]
+
+    warnings.simplefilter("ignore")  # index_reduce is a beta
+    expected = results(host, places, slices)
+    for mesh, spec in ((SQUARE, ("data", None)), (SQUARE, (None, "model")), (LINE, ("fsdp", None))):
+        for divided in range(1, 8):
+            there = [t.to("xla") for t in (host, places, slices)]
+            for place, t in enumerate(there):
+                if divided & 1 << place:
+                    xs.mark_sharding(t, mesh, spec[-t.dim() :])  # type: ignore[arg-type]
+            for ours, theirs in zip(results(*there), expected, strict=True):
+                torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-4)
+
+
+def one_element_of_what_is_divided_is_added_once() -> None:
+    x = torch.ones(1).to("xla").requires_grad_()
+    padded = nn.functional.pad(x.cummin(-1).values, [0, 1])
+    padded = xs.mark_sharding_with_gradients(padded, SQUARE, ("model",))
+    (padded * torch.tensor([0.5, 0.25]).to("xla")).sum().backward()
+    assert x.grad is not None and x.grad.item() == 0.5
+
+
+def batches_of_indices_that_are_divided_scatter_as_others() -> None:
+    places = torch.tensor([[1, 3, 0, 1], [2, 2, 1, 0], [0, 1, 3, 3], [3, 0, 2, 2]])
+    host = torch.arange(16.0).view(4, 4)
+    for specs in ((("data", "model"), None), ("data", "model")), (("data", "model"), ("data", None)):
+        for dim in (0, 1):
+            x, i, u = (t.to("xla") for t in (host, places, host + 0.5))
+            for t, spec in ((x, specs[0]), (i, specs[1]), (u, ("data", "model"))):
+                xs.mark_sharding(t, SQUARE, spec)  # type: ignore[arg-type]
+            found = x.scatter_add(dim, i, u), x.scatter(dim, i * 0 + i, u * 0 + 1)
+            assert found[0].cpu().equal(host.scatter_add(dim, places, host + 0.5)), (specs, dim)
+            assert found[1].cpu().equal(host.scatter(dim, places, torch.ones(4, 4))), (specs, dim)
+
+
+def tables_and_what_is_looked_up_there_are_divided_alike() -> None:
+    table, places = torch.randn(5, 8), torch.randint(5, (5, 3))
+    there, at = table.to("xla"), places.to("xla")
+    xs.mark_sharding(there, SQUARE, (None, "model"))
+    xs.mark_sharding(at, SQUARE, ("data", "model"))
+    for look in (lambda w, i: w[i], lambda w, i: nn.functional.embedding(i, w), lambda w, i: torch.hash_tensor(w[i])):
+        assert look(there, at).cpu().equal(look(table, places))
+
+
+def gradients_of_steps_are_divided_as_what_they_step_through() -> None:
+    host = torch.arange(336.0)
+    for mesh, spec, cut in ((LINE, ("fsdp",), slice(193, 336, 3)), (SQUARE, ("model",), slice(7, 100, 4))):
+        results = []
+        for device in ("cpu", "xla"):
+            x = host.clone().to(device).requires_grad_()
+            if device == "xla":
+                xs.mark_sharding(x, mesh, spec)
+            (x[cut] * torch.arange(x[cut].numel(), device=device)).sum().backward()
+            gradient = x.grad * 2  # type: ignore[operator]
+            if device == "xla":
+                xs.mark_sharding(gradient, mesh, spec)
+            results.append(gradient.cpu())
+        assert results[0].equal(results[1])
+
+
+def one_element_is_whole_where_it_is_divided() -> None:
+    host = torch.arange(5.0).view(5, 1)
+    t = host.to("xla")
+    xs.mark_sharding(t, LINE, (None, "fsdp"))
+    for view in (
+        lambda t: t.expand(5, 3),
+        lambda t: t.squeeze(1),
+        lambda t: t.t(),
+        lambda t: t[1:],
+        lambda t: t.view(-1),
+    ):
+        assert view(t).cpu().equal(view(host))
+    image, kernel = torch.randn(1, 1, 4, 6, 6), torch.randn(1, 1, 1, 2, 2)
+    there, weight = image.to("xla"), kernel.to("xla")
+    for each in (there, weight):
+        xs.mark_sharding(each, SQUARE, ("model", None, None, None, "data"))
+    expected = torch.nn.functional.conv3d(image, kernel, padding="same", dilation=2)
+    torch.testing.assert_close(torch.nn.functional.conv3d(there, weight, padding="same", dilation=2).cpu(), expected)
+
+
+def images_that_are_divided_are_pooled_and_convolved() -> None:
+    functional = torch.nn.functional
+    host = torch.randn(2, 3, 12, 4)
+    kernel = torch.randn(3, 2, 4, 3)
+    for function in (
+        lambda x, w: functional.avg_pool2d(x, 3, 2, 1),
+        lambda x, w: functional.conv_transpose2d(x, w, stride=2, padding=1, output_padding=1, dilation=2),
+        lambda x, w: functional.conv2d(x, w.transpose(0, 1), stride=2, padding=1),
+    ):
+        results = []
+        for device in ("cpu", "xla"):
+            x, w = host.clone().to(device).requires_grad_(), kernel.to(device)
+            if device == "xla":
+                xs.mark_sharding(x, LINE, (None, None, "fsdp", None))
+            result = function(x, w)
+            result.square().sum().backward()
+            results.append([result.detach().cpu(), x.grad.cpu()])  # type: ignore[union-attr]
+        torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
+
+
+def grouped_convolutions_are_divided_by_what_reads_them() -> None:
+    functional = nn.functional
+    for size, kernel, spec, function in (
+        (
+            (1, 6, 3, 6),
+            (2, 3, 1, 2),
+            (None, "data", None, "model"),
+            lambda x, w: functional.conv2d(x, w, None, 2, 2, 1, 2),
+        ),
+        (
+            (1, 2, 6, 4),
+            (2, 1, 1, 3),
+            (None, None, "model", None),
+            lambda x, w: functional.conv_transpose2d(x, w, None, 3, 2, 0, 2, 2),
+        ),
+        ((2, 4, 8), (4, 2, 3), ("data", "model", None), lambda x, w: functional.conv1d(x, w, None, 1, 1, 1, 2)),
+    ):
+        host, weight, results = torch.randn(size), torch.randn(kernel), []
+        for device in ("cpu", "xla"):
+            x, w = (t.clone().to(device) for t in (host, weight))
+            if device == "xla":
+                xs.mark_sharding(x, SQUARE, (None, "data", "model", None)[: x.dim()])
+                xs.mark_sharding(w, LINE, ("fsdp", *[None] * (w.dim() - 1)))
+            result = function(x.requires_grad_(), w.requires_grad_())
+            if device == "xla":
+                xs.mark_sharding(result, SQUARE, spec)  # type: ignore[arg-type]
+            result.sin().sum().backward()
+            results.append([t.detach().cpu() for t in (result, x.grad, w.grad)])  # type: ignore[union-attr]
+        torch.testing.assert_close(*results, rtol=1e-3, atol=1e-3)
+
+
+def transforms_find_their_dimensions_whole() -> None:
+    for size in ((5, 6, 7), (4, 8, 8), (1, 2)):
+        host = torch.randn(size, dtype=torch.complex64)
+        t = host.to("xla")
+        xs.mark_sharding(t, SQUARE, ("data", *[None] * (len(size) - 2), "model"))
+        for transform in (torch.fft.fft, torch.fft.ifft2, torch.fft.fftn):
+            torch.testing.assert_close(transform(t).cpu(), transform(host), rtol=1e-4, atol=1e-4)
+    for size in ((1, 2), (2, 1), (3, 1, 2)):
+        host = torch.randn(size, dtype=torch.complex64)
+        t = host.to("xla")
+        xs.mark_sharding(t, SQUARE, ("data", *[None] * (len(size) - 2), "model"))
+        for dims in [dims for dims in ((0, -1), (-1, 0)) if size[dims[1]] > 1]:
+            for given in (torch.fft.irfftn, torch.fft.hfftn, lambda x, dim: torch.fft.rfftn(x.real, dim=dim)):
+                torch.testing.assert_close(given(t, dim=dims).cpu(), given(host, dim=dims), rtol=1e-4, atol=1e-4)
+
+
 def values_are_captured_as_they_are() -> None:
     w = torch.arange(6.0).to("xla")
     xs.mark_sharding(w, LINE, ("fsdp",))

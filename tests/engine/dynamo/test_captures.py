@@ -1,6 +1,7 @@
 """What a function uses besides its arguments, found without computing anything."""
 
 import inspect
+from typing import Any
 
 import pytest
 import torch
@@ -38,6 +39,20 @@ def test_writes_are_noticed_also_in_what_is_composed_of_others() -> None:
     assert stage.is_written(x) and kept.tolist() == [0, 0] and norm.running_mean.tolist() == [0, 0]
 
 
+def test_what_lies_where_something_written_lay_before_is_not_written() -> None:
+    weights = [on_xla(place) for place in range(50)]
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        for weight in weights:
+            (x * 2).add_(1)
+            x = x + weight
+        return x
+
+    stage = Tracing()
+    stage.run(function, stage.describe(on_xla(1)))
+    assert len(stage.captured) == 50 and stage.written == []
+
+
 def test_slices_and_strides_are_described() -> None:
     stage = Tracing()
     whole = torch.ones(4, 3, 2).to("xla").transpose(1, 2)
@@ -59,3 +74,10 @@ def test_other_tensors_are_found_in_the_place_of_those_closed_over() -> None:
     factor = on_xla(2)
     run = with_captured(lambda x: x * factor + factor, [factor], [on_xla(10)])
     assert run(on_xla(3)).tolist() == [40] and (on_xla(3) * factor).tolist() == [6]
+
+
+@pytest.mark.parametrize("read", [lambda x: x * x.sum().item(), lambda x: x.new_full((2,), x.sum())])
+def test_a_number_that_is_read_is_refused_too(read: Any) -> None:
+    stage = Tracing()
+    with pytest.raises(RuntimeError, match=r"Compute with the tensor instead of `.item\(\)`"):
+        stage.run(read, stage.describe(on_xla(1)))

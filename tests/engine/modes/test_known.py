@@ -53,6 +53,16 @@ def test_what_was_generated_belongs_to_its_module(module: str, whose: Domain) ->
     assert known.domain_of(compile("1", "<string>", "eval"), {"__name__": module}) is whose
 
 
+def test_what_pytorch_evaluates_around_a_traced_function_is_its_own() -> None:
+    def domain_of(text: str, **namespace: Any) -> Domain:
+        made = eval(text, namespace)
+        return known.domain_of(made.__code__, made.__globals__)
+
+    assert domain_of("lambda arg0,arg1: fn(arg0,arg1)", fn=len) is Domain.TORCH
+    assert domain_of("lambda x: fn(x)", fn=len) is Domain.PROGRAM
+    assert domain_of("lambda arg0: fn(arg0) + rate", fn=len, rate=2) is Domain.PROGRAM
+
+
 def test_code_that_does_more_than_compute_is_not_known() -> None:
     def is_known(function: Any) -> bool:
         return known.code_is_known(function.__code__, function.__globals__)

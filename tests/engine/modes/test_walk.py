@@ -1,6 +1,7 @@
 """What a function can see is found: from arguments, closure and globals through objects and modules."""
 
 import functools
+import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -144,6 +145,45 @@ def test_more_than_can_be_looked_at_every_step_is_refused(monkeypatch: pytest.Mo
 
     with pytest.raises(TooMuch, match="it sees too many objects: pass it what it needs as arguments"):
         reached(uses)
+
+
+def test_of_the_loaded_modules_those_of_the_program_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    own: Any = types.ModuleType("a_module_of_the_program")
+    own.held = ones(2)
+    monkeypatch.setitem(sys.modules, own.__name__, own)
+
+    def uses() -> Any:
+        return sys.modules["a_module_of_the_program"].held
+
+    found = reached(uses)
+    assert found.tensors == [own.held] and not found.unknown
+    assert id(own) in found.seen and id(torch.nn) not in found.seen
+    own.held = ones(2)
+    assert ["a_module_of_the_program" in str(each) for each in found.differences()] == [True]
+
+
+class Settings:
+    @property
+    def doubled(self) -> Any:
+        return SCALE
+
+    @staticmethod
+    def tripled() -> Any:
+        return SCALE
+
+
+@pytest.mark.parametrize("name", ["doubled", "tripled"])
+def test_what_ran_by_a_name_that_was_computed_is_found(name: str) -> None:
+    held = Settings()
+
+    def uses() -> Any:
+        return getattr(held, "".join(name))
+
+    part: Any = Settings.__dict__[name]
+    ran = part.fget if name == "doubled" else part.__func__
+    reads = looked_at(uses, ran)
+    found = reach([("f", uses)], reads)
+    assert not_found(found, reads) == [] and [each is SCALE for each in found.tensors] == [True]
 
 
 def test_cycles_end() -> None:

@@ -17,6 +17,16 @@ def test_a_work_that_has_ended_gives_its_result() -> None:
     assert work.wait() and work.is_completed() and work.get_future().value() is result
 
 
+def test_pytorch_leaves_the_recording_of_groups_in_python_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: set[str] = set()
+    made: list[Any] = []
+    monkeypatch.setattr(c10d._distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", taken, raising=False)
+    monkeypatch.setattr(c10d.Backend, "register_backend", lambda *args, **kwargs: made.append((args, kwargs)))
+    c10d.register_group("of_python", dict)
+    assert made == [(("of_python", dict), {"extended_api": True, "devices": ["of_python"]})]
+    assert taken == {"of_python"}
+
+
 def test_a_name_that_is_not_equal_to_itself_prints_as_it_is() -> None:
     name = c10d._OfProcesses("xla")
     assert name != "xla" and name == name and f"{name}" == "xla" and torch.device(name).type == "xla"  # noqa: PLR0124

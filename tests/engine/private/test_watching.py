@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from torch_xla._engine.private import watching
+from torch_xla.experimental.scan import scan
 
 
 def test_who_reads_what_is_not_compared_is_told_of_with_the_frame() -> None:
@@ -61,3 +62,10 @@ def test_hooks_of_nodes_are_counted_and_work() -> None:
     assert watching.hooks_of_nodes() >= before + 1
     y.sum().backward()
     assert seen == ["before", "hook"]
+
+
+def test_hooks_by_which_a_trace_notes_where_gradients_come_from_do_not_count() -> None:
+    before = watching.hooks_of_nodes()
+    weight = torch.ones(2, device="xla", requires_grad=True)
+    scan(lambda carry, x: (carry * weight + x, x), torch.zeros(2, device="xla"), torch.ones(3, 2, device="xla"))
+    assert watching.hooks_of_nodes() == before

@@ -149,10 +149,13 @@ def test_an_operator_of_ones_own_calls_the_host() -> None:
     library.define("report(Tensor x) -> Tensor")
     library.impl("report", lambda x: xb.call_jax(calls.quiet, (x,)), "PrivateUse1")
     x = torch.ones(2, device="xla")
-    torch.ops.effects_of_tests.report(x)
-    assert torch.ops.effects_of_tests.report(x + 1).tolist() == [3, 3]
-    torch_xla.sync(wait=True)
-    assert calls.seen == [2, 4]
+    try:
+        torch.ops.effects_of_tests.report(x)
+        assert torch.ops.effects_of_tests.report(x + 1).tolist() == [3, 3]
+        torch_xla.sync(wait=True)
+        assert calls.seen == [2, 4]
+    finally:
+        delattr(torch.ops, "effects_of_tests")  # before PyTorch 2.13 an export stumbles over operators that are gone
 
 
 def test_a_compiled_step_calls_once_a_step() -> None:

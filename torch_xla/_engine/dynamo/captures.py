@@ -1,5 +1,6 @@
 """What a function uses besides its arguments: tensors it closes over, found by running it on tensors without memory."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from ..metrics import lines
 from ..private.dynamo import READS_ON_THE_HOST, FakeTensor, FakeTensorMode, ShapeEnv, TorchDispatchMode, innermost
 from ..private.torch import HigherOrderOperator, address_of, pytree, schema_of
+from .indices import Selections
 from .nesting import Substitution, by_itself
 
 
@@ -32,19 +34,23 @@ class Tracing:
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """The result of `function` for such arguments."""
-        with by_itself(), torch.no_grad(), self.mode, self._writes, Substitution(self._stand_in):
+        selections = Selections(self._writes.counts)
+        with by_itself(), torch.no_grad(), self.mode, self._writes, Substitution(self._stand_in, selections):
             try:
-                return _seen(function(*args), self._stand_in)
-            except READS_ON_THE_HOST as error:
+                results = _seen(function(*args), self._stand_in)
+                selections.finish()
+                return results
+            except (*READS_ON_THE_HOST, _ReadsANumber) as error:
                 raise RuntimeError(
                     f"a body that the device runs by itself reads a value of a tensor on the host at "
-                    f"{_line_of(error)}, as a size or to decide what to run. Give sizes as Python numbers (such as "
-                    f"`num_classes` of one_hot), and decide with torch.where or torch.cond"
+                    f"{_line_of(error)}, as a number, as a size or to decide what to run. Compute with the tensor "
+                    f"instead of `.item()`, give sizes as Python numbers (such as `num_classes` of one_hot), and "
+                    f"decide with torch.where or torch.cond"
                 ) from error
 
     def is_written(self, described: torch.Tensor) -> bool:
         """Whether a function wrote to the memory of this tensor."""
-        return address_of(described.untyped_storage()) in self._writes.storages
+        return address_of(innermost(described).untyped_storage()) in self._writes.counts
 
     @property
     def captured(self) -> list[torch.Tensor]:
@@ -66,6 +72,10 @@ class Tracing:
         return known[1]
 
 
+class _ReadsANumber(Exception):
+    """A body asked for a number that the device alone knows."""
+
+
 class _Writes(TorchDispatchMode):
     """Notes which memory operators write to; not all of them change the version of what they write to."""
 
@@ -73,7 +83,8 @@ class _Writes(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.storages: set[int] = set()
+        self.counts: Counter[int] = Counter()
+        self._storages: list[torch.UntypedStorage] = []  # their addresses are given to no other meanwhile
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -84,14 +95,19 @@ class _Writes(TorchDispatchMode):
                 value = kwargs.get(argument.name, args[place] if place < len(args) else None)
                 if argument.alias_info is not None and argument.alias_info.is_write:
                     tensors = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-                    self.storages.update(address_of(tensor.untyped_storage()) for tensor in tensors)
+                    storages = [tensor.untyped_storage() for tensor in tensors]
+                    self._storages += storages
+                    self.counts.update(map(address_of, storages))
         elif func.namespace == "aten":
             # Of what is composed of others, such as a batch norm, only the pieces say what they write to.
             with self:
                 composed = func.decompose(*args, **kwargs)
             if composed is not NotImplemented:
                 return composed
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if isinstance(result, torch.SymInt | torch.SymFloat | torch.SymBool):
+            raise _ReadsANumber
+        return result
 
 
 def _line_of(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from . import branches as branches
 from .bodies import pure_graph
 from .captures import Tracing, with_captured
 from .differentiation import around_while
-from .nesting import Whole, is_traced, substituted
+from .nesting import Whole, is_traced, refuse_transforms, substituted
 
 
 def while_loop(condition: Callable[..., Any], body: Callable[..., Any], carried: Sequence[Any]) -> Any:
@@ -43,7 +43,9 @@ class Loop:
     def run(self, carried: Sequence[Any]) -> Any:
         """What `carried` is afterwards."""
         start = [as_tensor(leaf) for leaf in pytree.tree_leaves(tuple(carried))]
-        results: Any = _ForwardOnly.apply(self._whole, *start, *map(on_device, self._captured))
+        tensors = [*start, *map(on_device, self._captured)]
+        refuse_transforms("while_loop", tensors)
+        results: Any = _ForwardOnly.apply(self._whole, *tensors)
         return pytree.tree_unflatten(list(results), self._tree)
 
     def _call(self, function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> Any:

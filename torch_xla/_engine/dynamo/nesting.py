@@ -13,7 +13,9 @@ from ..lowering.control_flow.loops import graph_scan, graph_while
 from ..private import dynamo as private
 from ..private.torch import HigherOrderOperator, pytree
 from ..private.torch import is_traced as is_traced
+from . import equations
 from .backend import compile_whole
+from .indices import Selections, form_of
 
 # How PyTorch's operators that take functions are called inside of a body. Filled by whoever traces them.
 lifted: dict[Any, Callable[[Any, Callable[..., Any], Sequence[Any]], Any]] = {}
@@ -29,11 +31,17 @@ _here = _Here()
 
 
 class Substitution(TorchFunctionMode):
-    """Gives every function of PyTorch other tensors in place of some, except in bodies that are traced inside."""
+    """Gives every function of PyTorch other tensors in place of some, except in bodies that are traced inside.
 
-    def __init__(self, substitute: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    What selects by tensors selects on the device. `selections` looks whether that can be told from PyTorch's views.
+    """
+
+    def __init__(
+        self, substitute: Callable[[torch.Tensor], torch.Tensor], selections: Selections | None = None
+    ) -> None:
         super().__init__()
         self._substitute = substitute
+        self._selections = selections
         self._depth = _here.depth
 
     def __enter__(self) -> Any:
@@ -51,7 +59,10 @@ class Substitution(TorchFunctionMode):
 
         def call(*args: Any, **kwargs: Any) -> Any:
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._substitute, (args, kwargs))
-            return func(*args, **kwargs)
+            form = form_of(func, args) or equations.FORMS.get(func)
+            if self._selections is not None:
+                return self._selections.call(func, form, args, kwargs)
+            return (form or func)(*args, **kwargs)
 
         lift = lifted.get(func) if isinstance(func, HigherOrderOperator) else None
         return call(*args, **kwargs) if lift is None else lift(func, call, args)
@@ -68,6 +79,9 @@ def substituted(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+private.given_to_transforms(substituted)
+
+
 @contextmanager
 def by_itself() -> Iterator[None]:
     """Inside, a body is traced as if nothing around it were."""
@@ -77,6 +91,15 @@ def by_itself() -> Iterator[None]:
             yield
     finally:
         _here.depth -= 1
+
+
+def refuse_transforms(name: str, tensors: Sequence[torch.Tensor]) -> None:
+    """Raises where a transform of `torch.func` is around a loop: it would have to know what a loop does."""
+    if any(private.innermost(each) is not each for each in tensors):
+        raise NotImplementedError(
+            f"{name} inside of torch.func.grad, vmap or another transform. Transform the body instead, or use "
+            f"torch.autograd.grad around the loop"
+        )
 
 
 class Whole:

@@ -10,7 +10,7 @@ from ..private.dynamo import TorchDispatchMode
 from ..private.torch import HigherOrderOperator, pytree, schema_of
 from ..record.device import device_for
 from .differentiation import Differentiated, Examples, Roles, draws_of, without_gradients
-from .nesting import Whole, is_traced
+from .nesting import Whole, is_traced, refuse_transforms
 
 
 class ScanLoop:
@@ -23,6 +23,7 @@ class ScanLoop:
 
     def run(self, tensors: Sequence[torch.Tensor], partition: Callable[..., Any]) -> Sequence[torch.Tensor]:
         """What is carried last and the stacked outputs, for what is carried first, slices, and constants."""
+        refuse_transforms("scan", tensors)
         found = self.differentiated(tensors, partition)
         if found is None:
             return self._plainly(tensors)([each.detach() for each in tensors])

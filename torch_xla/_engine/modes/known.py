@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from ..private import torch as private
+from ..private import understood
 
 
 class Domain(Enum):
@@ -74,6 +75,8 @@ _PACKAGES = {"torch": Domain.TORCH, "torch_xla": Domain.ENGINE, "jax": Domain.EN
 def domain_of(code: types.CodeType, namespace: dict[str, Any]) -> Domain:
     """Whose code `code` with these globals is. What was typed in or generated belongs to the module it is in."""
     domain = _domain_of_file(code.co_filename)
+    if domain is None and _is_of_traces(code, namespace):
+        return Domain.TORCH
     if domain is None:
         package = str(namespace.get("__name__", "")).partition(".")[0]
         is_pythons = package in _STANDARD_NAMES or package.startswith("namedtuple_")
@@ -81,36 +84,21 @@ def domain_of(code: types.CodeType, namespace: dict[str, Any]) -> Domain:
     return domain
 
 
-# Python that is called: files whose functions do nothing else than their arguments and their own C calls tell.
-_PYTHON_FILES = frozenset((
-    "contextlib", "functools", "abc", "_collections_abc", "collections/__init__", "enum", "types", "typing",
-    "dataclasses", "operator", "numbers", "copy", "copyreg", "bisect", "heapq", "inspect", "_weakrefset",
-))  # fmt: skip
-# What reads the environment, whose contents `walk` holds.
-_OF_THE_ENVIRONMENT = frozenset((
-    "getenv", "_Environ.__getitem__", "_Environ.__iter__", "_Environ.__len__", "_createenviron.<locals>.encode",
-    "_createenviron.<locals>.decode",
-))  # fmt: skip
-# What an `import` of something that is imported already runs.
-_IMPORTS = frozenset(("_handle_fromlist", "parent", "__getattr__"))
-_TORCH_FILES = (
-    "nn/", "optim/", "autograd/", "functional.py", "_tensor.py", "amp/", "utils/_contextlib.py", "utils/checkpoint.py",
-    "utils/_pytree.py", "utils/_foreach_utils.py", "utils/hooks.py", "_ops.py", "overrides.py", "_jit_internal.py",
-    "distributions/", "_dynamo/", "_functorch/", "_higher_order_ops/", "_VF.py", "compiler/__init__.py", "_lobpcg.py",
-    "_linalg_utils.py", "_lowrank.py", "utils/_device.py", "func/", "_compile.py", "_prims_common/", "masked/",
-)  # fmt: skip
-_NOT_TORCH_FILES = ("nn/parallel/", "autograd/profiler")
-_TORCH_FUNCTIONS = frozenset((
-    "is_tensor", "is_storage", "typename", "get_default_device", "sym_int", "sym_float", "sym_max",
-    "sym_min", "sym_not",
-    "is_available", "is_initialized", "is_tracing", "is_scripting", "is_fx_tracing", "is_in_onnx_export", "__getattr__",
-    "is_dynamo_compiling", "is_compiling", "are_deterministic_algorithms_enabled", "compile", "is_exporting",
-    "is_current_stream_capturing",
-))  # fmt: skip
-_NUMPY_FILES = ("_core/", "core/", "lib/_shape_base", "lib/_function_base", "lib/_twodim", "lib/_index", "linalg/")
+def _is_of_traces(code: types.CodeType, namespace: dict[str, Any]) -> bool:
+    """Whether code is what PyTorch evaluates around a function that it traces: `lambda arg0,arg1: fn(arg0,arg1)`."""
+    expected = [f"arg{place}" for place in range(code.co_argcount)]
+    return (
+        namespace.keys() == {"fn", "__builtins__"}
+        and code.co_name in ("<lambda>", "<module>")
+        and set(code.co_names) <= {"fn"}
+        and list(code.co_varnames) == expected
+    )
+
+
 _FACADE_FILES = (
     "amp/", "utils/checkpoint.py", "experimental/custom_kernel.py", "experimental/gradient_accumulation.py",
-    "core/xla_builder.py", "__init__.py",
+    "core/xla_builder.py", "__init__.py", "experimental/scan.py", "experimental/scan_layers.py",
+    "experimental/fori_loop.py", "experimental/decoding.py",
 )  # fmt: skip
 
 
@@ -124,15 +112,19 @@ def code_is_known(code: types.CodeType, namespace: dict[str, Any]) -> bool:
             return True
         case Domain.PYTHON:
             if filename.startswith("<frozen importlib"):
-                return code.co_name in _IMPORTS
+                return code.co_name in understood.IMPORTS
             name = filename.removeprefix("<frozen ").removesuffix(">").removeprefix(_STANDARD).removesuffix(".py")
-            return name in _PYTHON_FILES or (name == "os" and code.co_qualname in _OF_THE_ENVIRONMENT)
+            if name == "weakref":  # an entry leaves a table because what it was about is gone
+                return code.co_qualname.endswith(".__init__.<locals>.remove")
+            if name == "os":
+                return code.co_qualname in understood.OF_THE_ENVIRONMENT
+            return name in understood.PYTHON_FILES
         case Domain.TORCH:
             inside = filename.removeprefix(_TORCH)
-            listed = inside.startswith(_TORCH_FILES) and not inside.startswith(_NOT_TORCH_FILES)
-            return listed or filename.startswith("<") or code.co_name in _TORCH_FUNCTIONS
+            listed = inside.startswith(understood.TORCH_FILES) and not inside.startswith(understood.NOT_TORCH_FILES)
+            return listed or filename.startswith("<") or code.co_name in understood.TORCH_FUNCTIONS
         case Domain.NUMPY:
-            return filename.removeprefix(_folder(np)).startswith(_NUMPY_FILES)
+            return filename.removeprefix(_folder(np)).startswith(understood.NUMPY_FILES)
         case Domain.FACADE:
             return filename.removeprefix(_FACADE).startswith(_FACADE_FILES)
         case _:
@@ -170,20 +162,6 @@ _PLAIN = frozenset((
 ))  # fmt: skip
 _OF_OBJECTS = frozenset(("__init_subclass__", "__format__", "__subclasshook__", "__class_getitem__"))
 
-_TENSOR_METHODS = frozenset((
-    "size", "stride", "dim", "numel", "ndimension", "nelement", "element_size", "is_contiguous", "type",
-    "is_floating_point", "is_complex", "is_signed", "get_device", "storage_offset", "requires_grad_", "cpu", "tolist",
-    "numpy", "new_tensor", "new", "byte", "float", "half", "double", "int", "long", "short", "bool", "bfloat16", "char",
-    "contiguous", "is_inference", "type_as", "has_names", "__getitem__", "__setitem__", "untyped_storage",
-    "as_subclass",
-))  # fmt: skip
-_TORCH_CALLS = frozenset((
-    "is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "get_autocast_dtype", "get_default_dtype",
-    "is_autocast_cache_enabled", "is_anomaly_enabled", "is_complex", "is_floating_point", "is_nonzero", "numel",
-    "result_type", "can_cast", "promote_types", "tensor", "as_tensor", "from_numpy", "asarray",
-    "is_autocast_cpu_enabled", "get_current_stream",
-    "get_autocast_gpu_dtype", "_is_tracing", "_get_tracing_state", "_jit_internal", "_are_functorch_transforms_active",
-))  # fmt: skip
 _NOT_OPERATORS = frozenset(("from_file", "seed", "manual_seed", "share_memory_", "record_stream", "_print", "set_"))
 _ARRAY_METHODS = frozenset((
     "sum", "mean", "astype", "reshape", "tolist", "item", "copy", "min", "max", "prod", "any", "all",
@@ -225,22 +203,22 @@ def call_is_known(called: Any) -> bool:
     owner = getattr(called, "__self__", None)
     name = getattr(called, "__name__", "")
     if isinstance(owner, torch.Tensor):
-        return name in _operators() or name in _TENSOR_METHODS
+        return name in _operators() or name in understood.TENSOR_METHODS
     if owner is None or isinstance(owner, types.ModuleType):
         if isinstance(called, types.BuiltinFunctionType) and called in _PURE:
             return True
         module = str(getattr(called, "__module__", None) or getattr(owner, "__name__", ""))
         if module.startswith("torch") or (owner is None and getattr(torch, name, None) is called):
-            return name in _operators() or name in _TORCH_CALLS
+            return name in _operators() or name in understood.TORCH_CALLS
         if module.startswith("numpy"):
             return name in _ARRAY_MAKERS
-        return module in _PURE_MODULES
+        return module in _PURE_MODULES or (module, name) == ("_weakref", "_remove_dead_weakref")
     if type(owner).__name__.startswith("pybind11_detail_function_record"):  # how PyTorch 2.15 binds functions of C++
-        return name in _TORCH_CALLS
+        return name in understood.TORCH_CALLS
     if isinstance(owner, np.ndarray):
         return name in _ARRAY_METHODS
     if owner is private.FUNCTIONS or getattr(owner, "__module__", "") == "torch._C._VariableFunctions":
-        return name in _operators() or name in _TORCH_CALLS
+        return name in _operators() or name in understood.TORCH_CALLS
     if isinstance(owner, (types.MethodWrapperType, contextvars.ContextVar)) or is_plain(owner):
         return True
     if isinstance(owner, CONTAINERS) and any(hasattr(kind, name) for kind in CONTAINERS if isinstance(owner, kind)):
@@ -322,6 +300,11 @@ def is_torchs(kind: type) -> bool:
 def is_known_package(module: str) -> bool:
     """Whether what a module holds is PyTorch's, JAX's or ours."""
     return module.partition(".")[0] in ("torch", "torch_xla", "jax", "jaxlib")
+
+
+def is_known_module(name: str) -> bool:
+    """Whether a module is of a known package or of Python's own library."""
+    return is_known_package(name) or name.partition(".")[0] in _STANDARD_NAMES
 
 
 def is_of_library(kind: type) -> bool:

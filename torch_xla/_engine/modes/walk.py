@@ -119,6 +119,8 @@ class _Walk:
             self._tensor(path, value, strict)
         elif kind is np.ndarray:
             self._array(path, value, strict)
+        elif value is sys.modules:
+            self._loaded_modules(path)
         elif kind in (dict, OrderedDict, defaultdict, types.MappingProxyType):
             if kind is defaultdict:
                 self.add(f"the default of {path}", value.default_factory)
@@ -238,6 +240,10 @@ class _Walk:
                 self.add(f"a key of {path}", key, strict)
             self.add(f"{path}.{key}" if kind is Look.ATTRIBUTES else f"{path}[{key_text(key)}]", value, strict)
 
+    def _loaded_modules(self, path: str) -> None:
+        """Those of the program. What others hold is seen where it is named, and which are loaded says nothing."""
+        self._names(path, sys.modules, [name for name in list(sys.modules) if not known.is_known_module(name)])
+
     def _sequence(self, path: str, sequence: Any, strict: bool) -> None:
         self._entries += len(sequence)
         if not isinstance(sequence, (tuple, frozenset)):
@@ -292,6 +298,9 @@ class _Walk:
             attributes = vars(base)
             of_torch = known.is_torchs(base)
             unnamed = {name for name in attributes if (of_torch or _is_special(name)) and name not in _NO_METHODS}
+            # A name that was computed stands nowhere; what it led to has run.
+            ran = self.reads.codes
+            unnamed.update(name for name, value in attributes.items() if not _codes(value).isdisjoint(ran))
             self._attributes(base.__name__, attributes, frozenset(unnamed))
 
     def _attributes(
@@ -404,6 +413,12 @@ def _slots(cls: type) -> tuple[str, ...]:
             for name in own
         ]
     return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+
+
+def _codes(value: Any) -> set[types.CodeType]:
+    """What runs when an attribute of a class is used: a method, or what gets and sets a property."""
+    parts = (value.fget, value.fset) if isinstance(value, property) else (getattr(value, "__func__", value),)
+    return {part.__code__ for part in parts if isinstance(part, types.FunctionType)}
 
 
 @functools.lru_cache(4096)

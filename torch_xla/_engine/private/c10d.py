@@ -42,6 +42,17 @@ def devices_asked_for(group: Any) -> list[str]:
     return [each.partition(":")[0] for each in told.split(",") if each]
 
 
+def register_group(name: str, make: Callable[..., Any]) -> None:
+    """Groups of the backend `name` are made by `make`, for the device type of the same name.
+
+    From 2.15 on PyTorch's flight recorder listens to groups written in C++, and fails on one in Python that says which
+    devices it is for. A backend that records itself is left alone.
+    """
+    Backend.register_backend(name, make, extended_api=True, devices=[name])
+    recorded_by_themselves: set[str] = getattr(_distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set())
+    recorded_by_themselves.add(name)
+
+
 def keep_objects_on_host(group_of: Any) -> None:
     """Objects pass as bytes in the host's memory through groups of the class `group_of`."""
 
@@ -53,6 +64,20 @@ def keep_objects_on_host(group_of: Any) -> None:
         return device_of
 
     patched.device_of_objects.wrap(wrapper)
+
+
+def _gather_into(input: torch.Tensor, group_size: int, group_name: Any, *, out: torch.Tensor) -> torch.Tensor:
+    group = group_name if isinstance(group_name, ProcessGroup) else _c10d._resolve_process_group(group_name)
+    torch.distributed.all_gather_into_tensor(out, input, group)
+    return out
+
+
+@functools.cache
+def give_gather_results() -> torch.library.Library:
+    """Has the functional collective `all_gather_into_tensor_out`, which asks for a backend in C++, ask the group."""
+    library = torch.library.Library("_c10d_functional", "IMPL")
+    library.impl("all_gather_into_tensor_out", _gather_into, "PrivateUse1")
+    return library
 
 
 def has_gloo() -> bool:

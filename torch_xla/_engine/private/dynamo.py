@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -10,7 +11,9 @@ from torch._C._dynamo import eval_frame
 from torch._dynamo import trace_rules
 from torch._dynamo.backends import registry
 from torch._dynamo.backends.common import aot_autograd as aot_autograd
-from torch._dynamo.guards import GuardBuilder
+from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.variables.base import AsPythonConstantNotImplementedError
+from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 from torch._functorch.aot_autograd import aot_export_joint_simple as aot_export_joint_simple
 from torch._functorch.aot_autograd import aot_function as aot_function
 from torch._functorch.aot_autograd import aot_module_simplified as aot_module_simplified
@@ -18,6 +21,7 @@ from torch._functorch.partitioners import default_partition as default_partition
 from torch._functorch.partitioners import (
     min_cut_rematerialization_partition as min_cut_rematerialization_partition,
 )
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._guards import tracing
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
@@ -70,6 +74,32 @@ def guard_distributed() -> None:
     patched.wrap_tensor.wrap(wrapper)
 
 
+def give_objects_to_constants() -> None:
+    """Has Dynamo call functions whose result is constant with objects too, and guard these, as it does from 2.12 on."""
+
+    def as_constant(argument: Any) -> Any:
+        if not isinstance(argument, UserDefinedObjectVariable) or argument.is_tensor():
+            return argument
+        try:
+            argument.as_python_constant()
+        except AsPythonConstantNotImplementedError:
+            if argument.source is not None:
+                install_guard(argument.source.make_guard(GuardBuilder.ID_MATCH))
+            return SimpleNamespace(is_tensor=lambda: False, as_python_constant=lambda: argument.value)
+        return argument
+
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def invoke(tx: Any, fn: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+            return original(
+                tx, fn, name, list(map(as_constant, args)), {key: as_constant(value) for key, value in kwargs.items()}
+            )
+
+        return invoke
+
+    patched.result_as_constant.wrap(wrapper)
+
+
 def takes_a_list(function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
     """`function`, which takes its arguments as one list and may empty it."""
     function._boxed_call = True  # type: ignore[attr-defined]
@@ -88,12 +118,31 @@ def innermost(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def given_to_transforms(instead: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Has the transforms of `torch.func` take `instead(tensor)` for each tensor among their arguments."""
+
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrap(value: Any, *args: Any, **kwargs: Any) -> Any:
+            return original(instead(value) if isinstance(value, torch.Tensor) else value, *args, **kwargs)
+
+        return wrap
+
+    patched.wrap_for_grad.wrap(wrapper)
+    patched.wrap_for_vmap.wrap(wrapper)
+
+
 @contextmanager
 def outside_of_traces() -> Iterator[None]:
-    """Inside, no trace looks at what is called, and loops and branches call their functions without Dynamo."""
+    """Inside, no trace looks at what is called, no transform, and loops and branches call functions without Dynamo."""
     callback = eval_frame.set_eval_frame(None)  # Dynamo's, between the graphs of a compiled function
     try:
-        with _disable_current_modes(), tracing(None), torch.compiler.set_stance("force_eager"):
+        with (
+            _disable_current_modes(),
+            temporarily_clear_interpreter_stack(),
+            tracing(None),
+            torch.compiler.set_stance("force_eager"),
+        ):
             yield
     finally:
         eval_frame.set_eval_frame(callback)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax._src import compiler, config, pjit, source_info_util, stages, xla_bridge
-from jax._src.core import InconclusiveDimensionOperation, ShapedArray
+from jax._src.core import InconclusiveDimensionOperation, ShapedArray, max_dim, min_dim
 from jax._src.interpreters import mlir, partial_eval, pxla
 from jax._src.lax import lax as _lax
 from jax._src.lax import linalg as _linalg
@@ -389,6 +389,16 @@ def prepare_linear_algebra() -> None:
 
 # Raised where something asks of a symbolic size what is not true of all its values, or of none.
 InconclusiveDimension: type[Exception] = InconclusiveDimensionOperation
+
+
+def greater_size(one: Any, other: Any) -> Any:
+    """The greater of two sizes, of which it may not be known which that is."""
+    return max_dim(one, other)
+
+
+def smaller_size(one: Any, other: Any) -> Any:
+    """The smaller of two sizes."""
+    return min_dim(one, other)
 
 
 def size_for(size: Any, values: dict[str, Any]) -> Any:

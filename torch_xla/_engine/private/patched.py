@@ -20,16 +20,22 @@ ALL: list["Patch"] = []
 
 
 class Patch:
-    """One function, or another attribute, under every name it is called by. `since` is for what older releases lack."""
+    """One function, or another attribute, under every name it is called by.
 
-    def __init__(self, *names: str, since: str = "") -> None:
+    `since` is for what older releases lack, `until` the release that does by itself what is wanted.
+    """
+
+    def __init__(self, *names: str, since: str = "", until: str = "") -> None:
         self.names = names
         self.since = since
+        self.until = until
         self.in_force = False
         ALL.append(self)
 
     def wrap(self, wrapper: Callable[[Any], Any]) -> None:
         """Puts what `wrapper` makes of it in its place."""
+        if self.until and torch.__version__ >= self.until:
+            return
         owner, name = _found(self.names[0])
         if not self.since or hasattr(owner, name):
             self.put(wrapper(getattr(owner, name)))
@@ -142,6 +148,12 @@ exit_dual_level = Patch("torch.autograd.forward_ad.exit_dual_level")
 compile = Patch("torch.compile")
 # Dynamo guards the parts of a `DTensor`, and of one that shows memory of its own would guard nothing.
 wrap_tensor = Patch("torch._dynamo.variables.builder.VariableBuilder.wrap_tensor")
+# JAX's jitted functions are objects, which Dynamo gives to no function whose result it takes as constant.
+result_as_constant = Patch("torch._dynamo.variables.functions.invoke_and_store_as_constant", until="2.12")
+# Transforms of `torch.func` wrap what they are given before a function of PyTorch's sees it: in the body of a loop they
+# are to wrap what stands there for a tensor that the body closes over.
+wrap_for_grad = Patch("torch._functorch.eager_transforms._wrap_tensor_for_grad")
+wrap_for_vmap = Patch("torch._functorch.vmap._add_batch_dim")
 # For a mesh of "xla" devices PyTorch makes no process groups, and knows a process by one rank.
 mesh_init = Patch("torch.distributed.device_mesh.DeviceMesh.__init__")
 mesh_group = Patch("torch.distributed.device_mesh.DeviceMesh.get_group")

@@ -358,6 +358,8 @@ def must_be_one_graph() -> bool:
 
 # Loops and branches, whose arguments are functions or graphs.
 while_loop = while_loop_op
+# What puts calls with effects in order: it takes a token and gives another one.
+with_effects = torch.ops.higher_order.with_effects
 cond = cond_op
 scan = scan_op
 map_loop = map_impl

@@ -51,13 +51,14 @@ def _told(descriptor: Any) -> property:
     return property(read)
 
 
-# How many hooks of nodes were registered in this process.
+# How many hooks of nodes were registered in this process; not those with which a trace notes where gradients come from.
 _hooks = SimpleNamespace(count=0)
+_OF_TRACES = "torch._functorch._aot_autograd."
 
 
 def _counted(original: Any) -> Any:
     def register_hook(backward_hooks: Any, hook: Any) -> Any:
-        _hooks.count += 1
+        _hooks.count += not str(getattr(hook, "__module__", "")).startswith(_OF_TRACES)
         return original(backward_hooks, hook)
 
     return staticmethod(register_hook)

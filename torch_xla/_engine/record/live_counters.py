@@ -5,6 +5,7 @@ from sys import getrefcount
 import jax
 
 from ..client import platform
+from ..client.buffers import kept_vectors
 from ..graph.graph import decode
 from ..graph.tape import Value
 from ..metrics import counters
@@ -32,7 +33,7 @@ def _values_gone() -> int:
 
 
 def _buffers_gone() -> int:
-    return buffers.value - (len(jax.live_arrays()) if platform.is_started() else 0)
+    return buffers.value - (len(jax.live_arrays()) - kept_vectors() if platform.is_started() else 0)
 
 
 def begin() -> None:

@@ -54,10 +54,13 @@ table_of_plans(_plans)
 
 
 def moved(value: Value, sharding: Sharding | None) -> Value:
-    """The same as a computed `value`, divided so."""
-    made = Value(value.spec, value.device, None, -1)
+    """The same as a computed `value`, divided so; the value itself if it is: one buffer belongs to one value."""
     wanted = to_jax(sharding, value.device.target)
-    made.buffer = buffers.place(value.buffer, wanted, carried(value.spec.size, wanted))
+    buffer = buffers.place(value.buffer, wanted, carried(value.spec.size, wanted))
+    if buffer is value.buffer:
+        return value
+    made = Value(value.spec, value.device, None, -1)
+    made.buffer = buffer
     return made
 
 

@@ -5,7 +5,7 @@ import warnings
 import torch
 
 from ..client import platform, virtual
-from ..graph.sharding import Sharding
+from ..graph.sharding import Sharding, fitting
 from ..graph.tape import Value
 from ..lowering.sharding import lies_on, of_array, over_mesh
 from . import marks
@@ -88,7 +88,7 @@ def sharding_over(
 def place(tensor: torch.Tensor, sharding: Sharding | None) -> None:
     """Divides what `tensor` shows now, and keeps it so where it is written in place."""
     with LOCK:
-        sharding = sharding if tensor.numel() else None  # of nothing there are no parts
+        sharding = fitting(sharding, tensor.shape)
         bring(tensor, sharding)
         value = value_of(tensor)
         shown = snapshot(tensor)
@@ -102,13 +102,13 @@ def mark(tensor: torch.Tensor, sharding: Sharding | None) -> None:
     """`place`; and what is written to the memory of `tensor` later, by whatever operation, is divided so too."""
     with LOCK:
         place(tensor, sharding)
-        marks.remember(tensor, sharding if tensor.numel() else None)
+        marks.remember(tensor, fitting(sharding, tensor.shape))
 
 
 def constrained(tensor: torch.Tensor, sharding: Sharding | None) -> torch.Tensor:
     """A copy of `tensor` that is divided so, wherever it stands in a program."""
     with LOCK:
-        return wrap(marks.constrained(snapshot(tensor), sharding if tensor.numel() else None))
+        return wrap(marks.constrained(snapshot(tensor), fitting(sharding, tensor.shape)))
 
 
 def sharding_of(tensor: torch.Tensor) -> Sharding | None:

@@ -1,0 +1,53 @@
+"""What a replay understands lies where the tables say, in the releases that are installed."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from torch_xla._engine.private import understood
+
+TORCH, NUMPY, PYTHON = (Path(module.__file__).parent for module in (torch, np, os))
+# NumPy 1 has its core under the second name.
+OF_ONE_RELEASE = {"_core/", "core/"}
+# PyTorch 2.11 has tensors with names of dimensions; since 2.14 Dynamo's guards ask a function in C for the stream.
+OF_SOME_RELEASES = {"has_names", "get_current_stream"}
+
+
+@pytest.mark.parametrize("name", [*understood.TORCH_FILES, *understood.NOT_TORCH_FILES])
+def test_a_file_of_pytorch_is_there(name: str) -> None:
+    assert list(TORCH.glob(f"{name}*" if not name.endswith("/") else name))
+
+
+@pytest.mark.parametrize("name", understood.NUMPY_FILES)
+def test_a_file_of_numpy_is_there(name: str) -> None:
+    if name in OF_ONE_RELEASE:
+        assert any((NUMPY / each).is_dir() for each in OF_ONE_RELEASE)
+    else:
+        assert list(NUMPY.glob(f"{name}*" if not name.endswith("/") else name))
+
+
+@pytest.mark.parametrize("name", sorted(understood.PYTHON_FILES))
+def test_a_file_of_python_is_there(name: str) -> None:
+    assert (PYTHON / f"{name}.py").exists()
+
+
+def test_functions_and_methods_have_these_names() -> None:
+    homes = [torch, torch._C, torch._C._VariableFunctions]
+    missing = {name for name in understood.TORCH_CALLS if not any(hasattr(home, name) for home in homes)}
+    missing |= {name for name in understood.TENSOR_METHODS if not hasattr(torch.Tensor, name)}
+    assert missing <= OF_SOME_RELEASES
+    assert [name for name in sorted(understood.OF_THE_ENVIRONMENT) if not hasattr(os, name.partition(".")[0])] == [
+        "_createenviron.<locals>.decode", "_createenviron.<locals>.encode",
+    ]  # fmt: skip
+
+
+def test_functions_of_python_in_pytorch_have_these_names() -> None:
+    folders = [".", "utils", "compiler", "accelerator", "cuda", "jit", "onnx", "fx"]
+    sources = [path.read_text(errors="replace") for folder in folders for path in (TORCH / folder).glob("*.py")]
+    missing = [
+        name for name in sorted(understood.TORCH_FUNCTIONS) if not any(f"def {name}(" in each for each in sources)
+    ]
+    assert missing == []
