@@ -50,7 +50,12 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("same")
 
 
+# What begins last runs alone in the end; this takes minutes.
+LONGEST = "tests/examples/test_text_model.py"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
     nameless = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if nameless:
         raise pytest.UsageError(f"each process gives these tests other names; give `parametrize` ids: {nameless}")

@@ -146,9 +146,71 @@ def test_gradients_are_pytorchs_own(name: str) -> None:
         torch.testing.assert_close(ours.grad, x.grad, rtol=1e-4, atol=1e-5 * max(1.0, min(scale, 100.0)))
 
 
-@pytest.mark.parametrize(
-    "function", [lambda x: torch.cdist(x, 2 * x, p=1.0), lambda x: F.conv1d(x.T[None], torch.ones(2, 4, 3))]
-)
-def test_what_has_to_know_the_size_is_refused_with_what_to_do(function: Any) -> None:
+# Along the length of `x`, of 3 channels: what slides over it, and what compares or sorts all of it.
+KERNEL = torch.linspace(-1, 1, 18).reshape(2, 3, 3)
+ALONG = {
+    "convolution": lambda x: F.conv1d(x, KERNEL.to(x.device)),
+    "convolution, padded": lambda x: F.conv1d(x, KERNEL.to(x.device), padding=1).mean(-1),
+    "convolution, dilated": lambda x: F.conv1d(x, KERNEL.to(x.device), padding=2, dilation=2).relu(),
+    "convolution, by channel": lambda x: F.conv1d(x, KERNEL[0].reshape(3, 1, 3).to(x.device), groups=3, padding="same"),
+    "distances, sums": lambda x: torch.cdist(x[0].T, 2 * x[0].T + 1, p=1.0),
+    "distances, powers": lambda x: torch.cdist(x[0].T, 2 * x[0].T + 1, p=3.0),
+    "distances, largest": lambda x: torch.cdist(x[0].T, 2 * x[0].T + 1, p=float("inf")),
+    "quantile": lambda x: x.quantile(0.3, dim=-1),
+    "quantile, nearest": lambda x: x.quantile(torch.tensor([0.3, 0.9], device=x.device), -1, interpolation="nearest"),
+}
+
+
+def exports(function: Any) -> bool:
+    """Whether this PyTorch traces `function` on the CPU, of a length that changes."""
+
+    class Called(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return function(x)
+
+    changing = {2: torch.export.Dim.AUTO}
+    try:
+        torch.export.export(Called(), (torch.randn(2, 3, 7),), dynamic_shapes=(changing,), strict=False)
+    except RuntimeError as refusal:
+        assert "symbolic sizes" in str(refusal)
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", ALONG)
+def test_what_slides_and_compares_along_a_size_that_changes(name: str) -> None:
+    function = ALONG[name]
+    run = bucketed(function, {0: 2})
+    # PyTorch 2.11 composes a quantile by its number of elements, which it does not have for a size that changes.
+    if "quantile" in name and torch.__version__ < (2, 13) and not exports(function):
+        with pytest.raises(RuntimeError, match="symbolic sizes"):
+            run(torch.randn(2, 3, 5, requires_grad=True))
+        return
+    for length in (5, 7, 10):
+        x = torch.randn(2, 3, length)
+        ours, theirs = (x.clone().requires_grad_() for _ in range(2))
+        expected, found = function(theirs), run(ours)
+        torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-5)
+        weights = torch.randn(expected.shape)
+        (expected * weights).sum().backward()
+        (found.cpu() * weights).sum().backward()
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_a_kernel_that_slides_along_a_size_that_changes_has_a_gradient() -> None:
+    theirs = torch.nn.Conv1d(3, 2, 3, padding=1)
+    ours = copy.deepcopy(theirs).to("xla")
+    run = bucketed(lambda x: ours(x).square().mean(), {0: 2})
+    for length in (5, 9):
+        x = torch.randn(2, 3, length)
+        run(x).backward()
+        theirs(x).square().mean().backward()
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert one.grad is not None
+        torch.testing.assert_close(one.grad.cpu(), other.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_what_has_to_know_the_size_is_refused_with_what_to_do() -> None:
+    run = bucketed(lambda x: F.conv1d(x.T[None], x.new_ones(2, 4, 3), stride=2), {0: 0})
     with pytest.raises(NotImplementedError, match=r"a size that changes reaches .*outside of the function"):
-        bucketed(function, {0: 0})(torch.ones(5, 4))
+        run(torch.ones(5, 4, requires_grad=True)).sum().backward()

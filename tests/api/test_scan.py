@@ -2,6 +2,8 @@
 
 import gc
 import importlib
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -498,3 +500,38 @@ def test_kinds_of_operands_without_end_are_forgotten(monkeypatch: pytest.MonkeyP
         carry, _ = scan(step, torch.zeros(width, device="xla"), torch.ones(2, width, device="xla"), is_fn_pure=True)
         assert carry.tolist() == [2.0] * width
     assert len(module._recipes[step]) <= 2
+
+
+def test_transforms_in_a_body_see_what_it_closes_over() -> None:
+    """As round by round; a transform wraps its arguments before any function of PyTorch's sees them."""
+
+    def body(carry: torch.Tensor, x: torch.Tensor) -> Any:
+        slope = torch.func.grad(lambda y: (y * weight).sin().sum())(carry)
+        by_weight = torch.func.grad(lambda w: (w * x).sin().sum())(weight)
+        rows = torch.func.vmap(lambda w, y: w * y)(weight, x)
+        return carry - 0.1 * slope * x + by_weight, rows + torch.func.vjp(torch.sin, weight)[1](x)[0]
+
+    found = []
+    for run, device in ((scan, "xla"), (unrolled, "cpu")):
+        weight = torch.linspace(-1, 1, 3).to(device).requires_grad_()
+        carry, ys = run(body, torch.ones(3).to(device), torch.linspace(-2, 2, 12).reshape(4, 3).to(device))
+        (carry.sum() + ys.square().sum()).backward()
+        assert weight.grad is not None
+        found.append([each.detach().cpu() for each in (carry, ys, weight.grad)])
+    torch.testing.assert_close(*found)
+
+
+def test_a_transform_around_a_scan_is_refused() -> None:
+    def last(x: torch.Tensor) -> torch.Tensor:
+        return scan(lambda carry, y: (carry * y, y), torch.ones((), device="xla"), x)[0]
+
+    for transform in (torch.func.grad, torch.func.vmap):
+        with pytest.raises(NotImplementedError, match="scan inside of torch.func.grad, vmap or another transform"):
+            transform(last)(torch.ones(3, *(() if transform is torch.func.grad else (2,)), device="xla"))
+
+
+@pytest.mark.slow
+def test_steps_with_loops_are_replayed() -> None:
+    # In a process of its own: pytest writes down what PyTorch logs of a trace, and a step that logs is not replayed.
+    ran = subprocess.run([sys.executable, "-m", "tests.support.replayed_loops"], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -171,6 +171,22 @@ def visible_gpus() -> list[str] | None:
     return None if text is None else [name for name in text.split(",") if name.strip() and name.strip() != "-1"]
 
 
+def visible_tpu_chips() -> list[str] | None:
+    """TPU_VISIBLE_CHIPS: the chips that programs may see; `None`: all."""
+    text = os.environ.get("TPU_VISIBLE_CHIPS")
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def libtpu_is_told() -> bool:
+    """TPU_PROCESS_BOUNDS: whether somebody has arranged the processes that share TPU chips."""
+    return "TPU_PROCESS_BOUNDS" in os.environ
+
+
+def tell_libtpu(variables: dict[str, str]) -> None:
+    """Sets what libtpu reads when its client starts."""
+    os.environ.update(variables)
+
+
 def keep_host_memory() -> bool:
     """XLA_KEEP_HOST_MEMORY: what CPU programs free stays with the process, if nothing else sets glibc's allocator."""
     theirs = any(name.startswith("MALLOC_") for name in os.environ)
@@ -227,7 +243,7 @@ def compilation_cache_size() -> int:
 
 def stage_operations() -> int:
     """XLA_STAGE_OPERATIONS: a program is compiled in stages if that spares so many operations; 0: never."""
-    return _integer("XLA_STAGE_OPERATIONS", "400")
+    return _integer("XLA_STAGE_OPERATIONS", "500")
 
 
 def max_async_closures() -> int:

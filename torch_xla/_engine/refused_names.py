@@ -12,9 +12,9 @@ _PREEMPTION = (
     "and save a checkpoint there"
 )
 _TOPOLOGY = (
-    "libtpu finds how the chips of a machine and of a pod are connected, by the TPU_* variables that are set when "
-    "Python starts. torch_xla.runtime has what a program asks: global_device_count(), addressable_device_count(), "
-    "host_index(), get_master_ip()"
+    "libtpu finds how chips are connected, by the TPU_* variables that are set when Python starts or that a process "
+    "of torch_xla.launch sets for its chip. torch_xla.runtime has what a program asks: global_device_count(), "
+    "addressable_device_count(), host_index(), get_master_ip()"
 )
 _STARTED = (
     "a process learns its place from whoever has started it. Start processes by torch_xla.launch or torchrun, or give "

@@ -4,6 +4,7 @@ A computation of either kind is one operation of the PyTorch program that calls 
 """
 
 from collections.abc import Callable, Sequence
+from operator import index
 from typing import Any
 
 import torch
@@ -139,7 +140,8 @@ def call_jax(
             named.append(f"{functions.PLACE}{len(tensors)}" if isinstance(leaf, torch.Tensor) else leaf)
             if isinstance(leaf, torch.Tensor):
                 tensors.append(leaf)
-        kinds = tuple((tuple(each.shape), each.dtype, each.device.type) for each in tensors)
+        # A size that has changed is a symbol to Dynamo, and `index` fixes it: JAX traces for sizes that are numbers.
+        kinds = tuple((tuple(map(index, each.shape)), each.dtype, each.device.type) for each in tensors)
         found = _described(jax_func, pytree.tree_unflatten(named, tree), kinds, name)
         if found is not None:
             called, order, nested = found

@@ -20,7 +20,7 @@ from .answers import sync_costs as sync_costs
 from .answers import sync_tax as sync_tax
 from .plans import DeviceSpec as DeviceSpec
 from .plans import NotComputed as NotComputed
-from .plans import Plan as Plan
+from .plans import StepPlan as StepPlan
 from .plans import Traffic as Traffic
 from .plans import collectives as collectives
 from .plans import device_specs as device_specs

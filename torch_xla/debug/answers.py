@@ -114,10 +114,11 @@ def no_transfer(to_device: bool = False) -> Iterator[None]:
 
     With `to_device=True`, none may go to the device either. Raises `torch_xla.debug.TransferRefused` (a `RuntimeError`)
     at the line that would wait, before it does; all tensors stay usable. Operators that run on the CPU count too. Steps
-    may end in the block: `sync()` sends values nowhere. Other threads are held to it too.
+    may end in the block: `sync()` sends values nowhere. Other threads are held to it too. A truth value that depends on
+    no memory and no draw may be asked for: it is known to the host once it was computed.
 
     >>> import torch, torch_xla
-    >>> loss = torch.ones(3, device="xla").sum()
+    >>> loss = torch.rand(3, device="xla").sum() + 2
     >>> with torch_xla.debug.no_transfer():
     ...     if loss > 2:
     ...         print("large")

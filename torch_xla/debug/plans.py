@@ -6,7 +6,7 @@ from typing import Any
 from .._engine.diagnostics.plans import plan as _plan
 from .._engine.diagnostics.plans.device_specs import DeviceSpec as DeviceSpec
 from .._engine.diagnostics.plans.device_specs import device_specs as device_specs
-from .._engine.diagnostics.plans.plan import Plan as Plan
+from .._engine.diagnostics.plans.plan import StepPlan as StepPlan
 from .._engine.diagnostics.sharding import traffic as _traffic
 from .._engine.diagnostics.sharding.traffic import Traffic as Traffic
 from .._engine.errors import NotComputed as NotComputed
@@ -49,7 +49,7 @@ def plan(
     steps: int = 2,
     devices: int | None = None,
     device: str | DeviceSpec | None = None,
-) -> Plan:
+) -> StepPlan:
     """Records `steps` calls of `step(*args)`, compiles what they would run, and tells what that needs. Nothing runs.
 
     The result tells for each program the bytes of each device by what they hold (parameters, gradients, optimizer

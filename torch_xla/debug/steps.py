@@ -7,7 +7,7 @@ from .._engine.diagnostics.values import capture as _capture
 from .._engine.diagnostics.values import checking as _checking
 from .._engine.diagnostics.values import nan as _nan
 from .._engine.diagnostics.values import recomputation as _replay
-from .._engine.diagnostics.values.recomputation import Replay as Replay
+from .._engine.diagnostics.values.recomputation import StepComparison as StepComparison
 from .._engine.errors import NotFinite as NotFinite
 
 
@@ -79,7 +79,7 @@ def capture_step(path: str | os.PathLike[str], every_result: bool = True) -> Abs
     return _capture.capturing(path, every_result)
 
 
-def replay_step(path: str | os.PathLike[str], tolerance: float | None = None) -> Replay:
+def replay_step(path: str | os.PathLike[str], tolerance: float | None = None) -> StepComparison:
     """Computes a captured step again with PyTorch on the CPU and compares it with what the device computed.
 
     Printed, the result is a report. `first` is the first operator that differs (`None`: none does), with `operator`,

@@ -101,8 +101,9 @@ class ParallelLoader:
     A loader that shows which batch it gave last (Accelerate's, by `end_of_dataloader`) is not read ahead: each batch is
     read when it is asked for, in the thread that asks.
 
-    The threads end with the loader, with `close()`, or when the last reference to the iterators is gone. An exception
-    in one of them is raised, with its traceback, where the batch is asked for.
+    The threads begin with the first batch that is asked for: an epoch that a sampler is told after `iter` counts, as
+    for a `DataLoader` without workers. They end with the loader, with `close()`, or when the last reference to the
+    iterators is gone. An exception in one of them is raised, with its traceback, where the batch is asked for.
 
     >>> import torch, torch_xla.distributed.parallel_loader as pl
     >>> loader = pl.ParallelLoader([torch.tensor([1, 2]), torch.tensor([3, 4])], ["xla:0"])

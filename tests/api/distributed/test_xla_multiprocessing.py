@@ -10,6 +10,7 @@ import torch
 
 import torch_xla
 import torch_xla.distributed.xla_multiprocessing as xmp
+from torch_xla._engine.client import tpu_host
 from torch_xla._engine.distributed import launch
 
 ROOT = Path(__file__).parents[3]
@@ -81,6 +82,15 @@ def test_settings_say_how_many_gpus_there_are(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("GPU_NUM_DEVICES", "4")
     with pytest.raises(RuntimeError, match="GPU_NUM_DEVICES is 4, and this machine shows 3"):
         launch.device_count()
+
+
+def test_there_is_a_process_for_each_tpu_chip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PJRT_DEVICE", "TPU")
+    monkeypatch.setattr(tpu_host, "chip_count", lambda: 4)
+    monkeypatch.delenv("TPU_VISIBLE_CHIPS", raising=False)
+    assert launch.device_count() == 4 == launch.checked_count(None)
+    monkeypatch.setenv("TPU_VISIBLE_CHIPS", "2")
+    assert launch.device_count() == 1 == launch.checked_count(None)
 
 
 def test_a_process_that_used_a_device_is_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,21 @@ def test_contents_keep_their_bits_whatever_jax_is_set_to(dtype: np.dtype) -> Non
         assert copied.dtype == dtype and copied is not buffer and buffers.get(copied).tobytes() == host.tobytes()
 
 
+def test_a_vector_of_numbers_is_moved_again_only_when_it_is_another() -> None:
+    for target in (ONE, four()):
+        vector, kept = buffers.KeptVector(target), buffers.kept_vectors()
+        first = vector.put(np.array([1.0, 0.0]))
+        assert vector.put(np.array([1.0, 0.0])) is first
+        # Equal, and not the same: what differs in its bits is moved.
+        other = vector.put(np.array([1.0, -0.0]))
+        assert other is not first and np.signbit(buffers.get(other)).tolist() == [False, True]
+        assert buffers.get(vector.put(np.array([1.0, 0.0]))).tolist() == [1.0, 0.0]
+        assert not np.signbit(buffers.get(first)).any()
+        assert buffers.kept_vectors() == kept + 1
+        del vector
+        assert buffers.kept_vectors() == kept
+
+
 def test_what_is_read_cannot_be_written() -> None:
     array = buffers.get(buffers.put(np.ones(3), ONE))
     with pytest.raises(ValueError, match="read-only"):

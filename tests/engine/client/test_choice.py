@@ -64,8 +64,8 @@ def test_a_plugin_without_its_hardware_does_not_count(machine: dict[str, set[str
 
 def test_a_tpu_comes_before_a_gpu(machine: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     machine["files"].add("/dev/nvidia0")
-    machine["modules"].update(("jax_cuda12_plugin", "libtpu"))
-    monkeypatch.setattr(tpu_host, "chip_count", lambda: 4)
+    machine["modules"].add("jax_cuda12_plugin")
+    monkeypatch.setattr(tpu_host, "is_usable", lambda: True)
     assert choice.device_type() == "TPU"
 
 

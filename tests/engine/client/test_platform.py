@@ -6,7 +6,8 @@ from typing import Any
 import jax
 import pytest
 
-from torch_xla._engine.client import planned, platform, processes, virtual
+from torch_xla._engine import config
+from torch_xla._engine.client import planned, platform, processes, tpu_host, virtual
 from torch_xla._engine.client.processes import Place
 
 
@@ -63,6 +64,23 @@ def test_a_platform_that_does_not_start_leads_to_the_doctor(monkeypatch: pytest.
     monkeypatch.setattr(jax, "local_devices", fails)
     with pytest.raises(RuntimeError, match=r"^JAX could not start a device \(no CUDA.*doctor` tells more; with PJRT_D"):
         platform._devices_of_client.__wrapped__()
+
+
+def test_each_process_gets_the_tpu_chip_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, str]] = []
+    monkeypatch.setattr(config, "tell_libtpu", told.append)
+    monkeypatch.setattr(processes, "_place", Place(2, 4, 2, 4))
+    monkeypatch.setattr(tpu_host, "is_usable", lambda: True)
+    monkeypatch.setattr(tpu_host, "share_of", lambda place: {"TPU_VISIBLE_CHIPS": str(place.local_index)})
+    monkeypatch.setattr(jax.config, "update", lambda name, value: None)
+    platform._take_one_device("CPU")
+    assert told == []
+    platform._take_one_device("TPU")
+    platform._take_one_device("")
+    assert told == [{"TPU_VISIBLE_CHIPS": "2"}] * 2
+    monkeypatch.setenv("TPU_PROCESS_BOUNDS", "1,4,1")  # whoever has arranged the processes is left alone
+    platform._take_one_device("TPU")
+    assert len(told) == 2
 
 
 def test_each_process_gets_the_gpu_of_its_number_or_the_one_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,12 @@
 """TPU chips are found on the PCI bus, and nobody is asked where there are none."""
 
+import importlib.util
 from pathlib import Path
 
 import pytest
 
 from torch_xla._engine.client import tpu_host
+from torch_xla._engine.client.processes import Place
 
 
 @pytest.fixture
@@ -23,7 +25,7 @@ def plug_in(bus: Path, vendor: str, device: str, count: int = 1) -> None:
 
 def test_a_machine_without_a_tpu_has_no_devices_and_says_so(bus: Path) -> None:
     plug_in(bus, "0x10de", "0x2335", count=8)
-    assert (tpu_host.chip_count(), tpu_host.device_count()) == (0, 0)
+    assert (tpu_host.chip_count(), tpu_host.device_count()) == (0, 0) and not tpu_host.is_usable()
     for ask in (tpu_host.generation, tpu_host.cores_per_chip, tpu_host.environment):
         with pytest.raises(OSError, match="this machine has no TPU on its PCI bus"):
             ask()
@@ -38,6 +40,7 @@ def test_chips_are_counted_and_their_generation_told(bus: Path, device: str, gen
     assert tpu_host.chip_count() == 4
     assert tpu_host.generation() == generation
     assert tpu_host.device_count() == devices
+    assert tpu_host.is_usable() == (importlib.util.find_spec("libtpu") is not None)
 
 
 def test_the_answer_of_the_metadata_server_is_read_line_by_line() -> None:
@@ -47,3 +50,43 @@ def test_the_answer_of_the_metadata_server_is_read_line_by_line() -> None:
         "TPU_PROCESS_BOUNDS": "1,1,1",
         "WORKER_ID": "0",
     }
+
+
+def test_each_process_of_a_machine_gets_the_chip_of_its_number(bus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TPU_VISIBLE_CHIPS", raising=False)
+    plug_in(bus, "0x1ae0", "0x005e", count=4)
+    assert tpu_host.process_count() == 4
+    shares = [tpu_host.share_of(Place(index, 4, index, 4)) for index in range(4)]
+    assert shares[2] == {
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
+        "TPU_PROCESS_BOUNDS": "2,2,1",
+        "TPU_PROCESS_ADDRESSES": "localhost:8476,localhost:8477,localhost:8478,localhost:8479",
+        "TPU_PROCESS_PORT": "8478",
+        "TPU_VISIBLE_CHIPS": "2",
+        "CLOUD_TPU_TASK_ID": "2",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    }
+    own = {"TPU_PROCESS_PORT", "TPU_VISIBLE_CHIPS", "CLOUD_TPU_TASK_ID"}
+    for name in shares[0]:
+        assert len({share[name] for share in shares}) == (4 if name in own else 1), name
+    monkeypatch.setenv("TPU_VISIBLE_CHIPS", "3")
+    assert tpu_host.process_count() == 1
+    assert tpu_host.share_of(Place(0, 1, 0, 1))["TPU_VISIBLE_CHIPS"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("device", "chips", "place", "says"),
+    [
+        ("0x005e", 4, Place(5, 8, 1, 4, 1), r"^A process for each TPU chip is arranged on one machine alone.*use_spmd"),
+        ("0x0027", 4, Place(1, 4, 1, 4), r"^A chip of a TPU v3 is two devices.*use_spmd\(\)"),
+        ("0x0063", 8, Place(1, 4, 1, 4), r"^This machine shows 8 TPU chips .*has 4 processes.*Start 8, or show 4"),
+        ("0x0063", 2, Place(1, 2, 1, 2), r"^A process for each of 2 TPU chips: .* how 1, 4 and 8 chips lie"),
+    ],
+)
+def test_what_a_chip_for_each_process_cannot_be_is_refused_with_what_to_do(
+    bus: Path, monkeypatch: pytest.MonkeyPatch, device: str, chips: int, place: Place, says: str
+) -> None:
+    monkeypatch.delenv("TPU_VISIBLE_CHIPS", raising=False)
+    plug_in(bus, "0x1ae0", device, count=chips)
+    with pytest.raises(RuntimeError, match=says):
+        tpu_host.share_of(place)

@@ -30,8 +30,8 @@ def built(found: Pending, arguments: tuple[int, ...] = (), donated: tuple[int, .
     return Staged(found.graph, stages, wanted, found.numbers, arguments, CPU)
 
 
-def run(program: Staged, buffers: list[Any], *vectors: Any) -> Any:
-    (results,) = program.start(buffers, vectors)
+def run(program: Staged, buffers: list[Any], floats: Any = None, keys: Any = None) -> Any:
+    (results,) = program.start(buffers, floats, None, keys)
     return np.asarray(results[0])
 
 
@@ -55,7 +55,7 @@ def test_numbers_that_are_arguments_come_with_a_run_and_the_others_wait() -> Non
     places = [index for index, number in enumerate(found.numbers) if number == 0.25]
     assert len(places) == 1
     program = built(found, tuple(places))
-    for scale in (0.25, -3.0):
+    for scale in (0.25, -3.0, -3.0, 0.25):
         np.testing.assert_allclose(
             run(program, [ones()], np.array([scale])), layered.expected([0.5, scale, 0.5, 2.0, 1.0]), rtol=1e-5
         )
@@ -67,8 +67,8 @@ def test_stages_draw_the_keys_of_the_whole_graph() -> None:
     keys = np.arange(4 * found.graph.draws, dtype=np.uint32).reshape(-1, 4)
     with jax.enable_x64(True):
         (whole,) = function.as_function(found.graph, list(found.numbers), [], [])(ones(), jax.numpy.asarray(keys))
-    np.testing.assert_allclose(run(program, [ones()], keys), whole, rtol=1e-5)
-    assert not np.allclose(run(program, [ones()], keys + 1), whole)
+    np.testing.assert_allclose(run(program, [ones()], keys=keys), whole, rtol=1e-5)
+    assert not np.allclose(run(program, [ones()], keys=keys + 1), whole)
 
 
 def test_what_is_given_away_is_gone_and_a_wrong_dtype_is_told_before() -> None:
@@ -77,14 +77,14 @@ def test_what_is_given_away_is_gone_and_a_wrong_dtype_is_told_before() -> None:
     np.testing.assert_allclose(run(program, [x]), layered.expected(SCALES), rtol=1e-5)
     wrong = put(np.ones((3, 3), np.float16), CPU)
     with pytest.raises(TypeError, match="another dtype than the program was compiled for"):
-        program.start([wrong], ())
+        program.start([wrong], None, None, None)
     assert not wrong.is_deleted()
 
 
 def test_nothing_runs_before_it_is_asked_for() -> None:
     program = built(layered.recorded(SCALES))
     x = ones()
-    started = program.start([x], ())
+    started = program.start([x], None, None, None)
     assert not isinstance(started, list)
     ((result,),) = started
     assert result.shape == (3, 3) and next(started, None) is None

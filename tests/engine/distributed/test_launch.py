@@ -150,8 +150,10 @@ def run_program(folder: Path, command: list[str], **settings: str) -> list[str]:
     return result.stdout.splitlines()
 
 
-def run_alone(program: Path, command: list[str], settings: dict[str, str]) -> "subprocess.CompletedProcess[str]":
-    program.write_text(PROGRAM)
+def run_alone(
+    program: Path, command: list[str], settings: dict[str, str], source: str = PROGRAM
+) -> "subprocess.CompletedProcess[str]":
+    program.write_text(source)
     return subprocess.run(
         [*command[:-1], str(program), command[-1]],
         env={
@@ -189,6 +191,40 @@ def test_torchrun_starts_the_processes(tmp_path: Path) -> None:
 def test_a_process_that_ends_does_its_part_of_what_another_reads(tmp_path: Path, command: list[str]) -> None:
     # XLA's Gloo tells on the same stream whom it is connected to.
     assert run_program(tmp_path, [*command, "read"], CPU_NUM_DEVICES="2")[-1] == "[3.0, 3.0, 3.0]"
+
+
+FORKS = """
+import multiprocessing, os, sys
+import torch, torch.distributed as dist, torch_xla
+import torch_xla.distributed.xla_backend
+from torch.distributed.elastic.utils.distributed import get_free_port
+
+def main(rank, port):
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    dist.init_process_group("xla", init_method="env://")
+    tensor = torch.full((3,), rank + 1.0, device="xla")
+    dist.all_reduce(tensor)
+    if rank == 0:
+        print(tensor.tolist(), flush=True)  # the other one reads nothing
+
+if __name__ == "__main__":
+    context, port = multiprocessing.get_context(sys.argv[1]), get_free_port()
+    processes = [context.Process(target=main, args=(rank, port)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(100)
+    sys.exit([process.exitcode for process in processes] != [0, 0])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_so_does_one_that_multiprocessing_has_made(tmp_path: Path, method: str) -> None:
+    result = run_alone(tmp_path / "program.py", [sys.executable, method], {}, FORKS)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "[3.0, 3.0, 3.0]"
 
 
 @pytest.mark.slow

@@ -167,6 +167,10 @@ def functional_ones() -> Any:
     total = functional.all_reduce(own(rank), "sum", world)
     rows = functional.all_gather_tensor(own(rank), 0, world)
     part = functional.reduce_scatter_tensor(own(rank, COUNT), "sum", 0, world)
+    here = torch.empty(2 * COUNT, device="xla")
+    gather = torch.ops._c10d_functional.all_gather_into_tensor_out
+    there = functional.wait_tensor(gather(own(rank), COUNT, world.group_name, out=here))
+    assert here.tolist() == there.tolist() == rows.tolist()
     return total.tolist(), rows.tolist(), part.tolist()
 
 

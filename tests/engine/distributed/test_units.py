@@ -9,12 +9,12 @@ from torch import nn
 
 from torch_xla._engine.distributed.division import divide
 from torch_xla._engine.distributed.shards import ShardLayout
-from torch_xla._engine.distributed.units import Exchange, Manner, Unit
+from torch_xla._engine.distributed.units import Exchange, Manner, ShardedUnit
 
 COUNT = 2
 
 
-def unit_of(module: nn.Module, flatten: bool = False, **manner: object) -> tuple[Unit, list[int]]:
+def unit_of(module: nn.Module, flatten: bool = False, **manner: object) -> tuple[ShardedUnit, list[int]]:
     """A unit of two processes which have the same data, and how often it gathered."""
     wholes: list[torch.Tensor] = []
     gathered: list[int] = []
@@ -41,7 +41,7 @@ def unit_of(module: nn.Module, flatten: bool = False, **manner: object) -> tuple
     ) -> list[torch.Tensor]:
         return [row[:1] * count for row in rows]
 
-    return Unit(handles, Exchange((), COUNT, 0, gather, reduce_scatter), Manner(**manner)), gathered  # type: ignore[arg-type]
+    return ShardedUnit(handles, Exchange((), COUNT, 0, gather, reduce_scatter), Manner(**manner)), gathered  # type: ignore[arg-type]
 
 
 def first_half(whole: torch.Tensor) -> list[float]:

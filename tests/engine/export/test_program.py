@@ -6,10 +6,12 @@ import jax
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from torch_xla._engine.export import program
 from torch_xla._engine.export.bundle import VariableType
 from torch_xla._engine.export.program import Options, convert
+from torch_xla.stablehlo import StableHLOGraphModule, exported_program_to_stablehlo
 
 
 class Model(torch.nn.Module):
@@ -102,3 +104,84 @@ def test_views_by_strides_are_read_from_dense_memory() -> None:
     np.testing.assert_array_equal(jax.tree.leaves(found)[0], Strided()(x))
     view = program.copying_view(torch.ones(2, 3).t(), [6])
     assert view.shape == (6,) and program.copying_view(torch.ones(2, 3), [6]) is NotImplemented
+
+
+CHANGING: dict[str, tuple[Any, Any]] = {
+    "nearest pixels": (lambda x: F.interpolate(x, scale_factor=2), lambda n: torch.randn(n, 3, 4, 4)),
+    "mixed pixels": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), lambda n: torch.randn(n, 3, 4, 4)),
+    "pixels of a size": (lambda x: F.interpolate(x, size=(7, 5), mode="bicubic"), lambda n: torch.randn(n, 3, 4, 4)),
+    "parts of a pixel": (lambda x: F.interpolate(x, scale_factor=1.5), lambda n: torch.randn(n, 3, 5)),
+    "classes": (lambda x: F.one_hot(x, num_classes=5), lambda n: torch.arange(n) % 5),
+    "inverse": (torch.linalg.inv, lambda n: torch.randn(n, 3, 3) + 4 * torch.eye(3)),
+    "factor": (lambda x: torch.linalg.cholesky(x @ x.mT + torch.eye(3)), lambda n: torch.randn(n, 3, 3)),
+    "greater size": (lambda x: x * torch.sym_max(x.shape[0], 5), lambda n: torch.randn(n, 3)),
+    "filled up": (
+        lambda x: F.pad(x, (0, 0, 0, torch.sym_max(x.shape[0], 5) - x.shape[0])),
+        lambda n: torch.randn(n, 3),
+    ),
+    "root of the size": (lambda x: x * x.shape[0] ** 0.5, lambda n: torch.randn(n, 3)),
+    "twice the size": (
+        lambda x: torch.cat([x, x]).reshape(2 * x.shape[0], -1) + x.reshape(2 * x.shape[0], -1).repeat(1, 2),
+        lambda n: torch.randn(n, 4),
+    ),
+}
+
+
+class Calling(torch.nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x)
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_models_of_a_batch_that_changes(name: str, tmp_path: Any) -> None:
+    function, made = CHANGING[name]
+    shapes = ({0: torch.export.Dim("batch", max=64)},)
+    program = exported_program_to_stablehlo(torch.export.export(Calling(function), (made(4),), dynamic_shapes=shapes))
+    program.save(tmp_path)
+    loaded = StableHLOGraphModule.load(tmp_path)
+    for size in (2, 5, 12):
+        x = made(size)
+        torch.testing.assert_close(loaded(x).cpu(), function(x), rtol=1e-4, atol=1e-4)
+
+
+RESIZING: dict[str, Any] = {
+    "nearest": lambda x: F.interpolate(x, scale_factor=2),
+    "bilinear": lambda x: F.interpolate(x, scale_factor=1.5, mode="bilinear"),
+    "bicubic": lambda x: F.interpolate(x, scale_factor=2, mode="bicubic", align_corners=True),
+    "to a size": lambda x: F.interpolate(x, size=(7, 5), mode="bilinear"),
+    "like another": lambda x: F.interpolate(x.mean(2, keepdim=True), size=x.shape[2:], mode="bilinear"),
+}
+
+
+@pytest.mark.parametrize("name", RESIZING)
+def test_images_of_a_size_that_changes_are_resized(name: str, tmp_path: Any) -> None:
+    function = RESIZING[name]
+    shapes = (
+        {0: torch.export.Dim("batch"), 2: torch.export.Dim("height", min=2), 3: torch.export.Dim("width", min=2)},
+    )
+    exported = torch.export.export(Calling(function), (torch.randn(2, 3, 8, 6),), dynamic_shapes=shapes)
+    exported_program_to_stablehlo(exported).save(tmp_path)
+    loaded = StableHLOGraphModule.load(tmp_path)
+    for size in ((2, 3, 8, 6), (3, 3, 5, 7), (1, 3, 12, 4)):
+        x = torch.randn(size)
+        torch.testing.assert_close(loaded(x).cpu(), function(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_scale_that_is_no_simple_fraction_is_refused_for_a_size_that_changes() -> None:
+    resize = Calling(lambda x: F.interpolate(x, scale_factor=1.3))
+    shapes = ({2: torch.export.Dim("height", min=2)},)
+    exported = torch.export.export(resize, (torch.zeros(1, 3, 8, 8),), dynamic_shapes=shapes)
+    with pytest.raises(NotImplementedError, match=r"resized by 1.3, .*F.interpolate\(x, size=...\)"):
+        exported_program_to_stablehlo(exported)
+
+
+def test_bytes_of_a_size_that_changes_are_resized_as_floats() -> None:
+    shapes = ({2: torch.export.Dim("height", min=2)},)
+    images = torch.zeros(1, 3, 8, 8, dtype=torch.uint8)
+    exported = torch.export.export(Calling(RESIZING["bilinear"]), (images,), dynamic_shapes=shapes)
+    with pytest.raises(NotImplementedError, match=r"leave the height and the width fixed, or resize x.float\(\)"):
+        exported_program_to_stablehlo(exported)

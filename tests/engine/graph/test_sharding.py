@@ -2,7 +2,7 @@
 
 import pytest
 
-from torch_xla._engine.graph.sharding import ANY, MANUAL, Sharding, sharding_by
+from torch_xla._engine.graph.sharding import ANY, MANUAL, Sharding, fitting, sharding_by
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,20 @@ def test_shardings_read_in_graphs() -> None:
     assert str(Sharding(((), (2, 1)))) == "[-, 2.1]"
     assert str(MANUAL) == "[manual]"
     assert repr(ANY) == "any"
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ((4, 6), ((0,), (1,))),
+        ((1, 6), ((), (1,))),
+        ((4, 1), ((0,),)),
+        ((1, 1), None),
+        ((0, 6), None),
+        ((3, 2, 1), ((0,), (1,))),
+    ],
+)
+def test_one_element_is_not_divided(size: tuple[int, ...], expected: tuple[tuple[int, ...], ...] | None) -> None:
+    given = Sharding(((0,), (1,)))
+    assert fitting(given, size) == (None if expected is None else Sharding(expected))
+    assert fitting(None, size) is None and fitting(MANUAL, size) is MANUAL

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, DistributedSampler
 
 from torch_xla._engine.input import loading
 from torch_xla._engine.input.loading import Exhausted, InTurn, PerDeviceQueue, Pipeline, place_batch, upload_batch
@@ -90,6 +91,27 @@ def test_an_exception_of_an_upload_comes_in_the_place_of_its_batch() -> None:
         made.next_batch(device)
     assert made.next_batch(device) == 2
     made.close()
+
+
+def test_nothing_is_read_before_the_first_batch_is_asked_for() -> None:
+    """As by a `DataLoader` without workers: the epoch that a sampler is told after `iter` decides about the order."""
+    data = list(range(40))
+    sampler = DistributedSampler(data, num_replicas=2, rank=1, seed=3)
+    loader: DataLoader[int] = DataLoader(data, batch_size=4, sampler=sampler)  # type: ignore[arg-type]
+    expected = iter(loader)
+    made = pipeline(loader)
+    assert not made._threads
+    sampler.set_epoch(5)
+    device = made._queues[0].device
+    assert [made.next_batch(device)[0].tolist() for _ in range(5)] == [batch.tolist() for batch in expected]
+    made.close()
+
+    untouched = iter([1])
+    made = pipeline(untouched)
+    made.close()
+    with pytest.raises(Exhausted):
+        made.next_batch(made._queues[0].device)
+    assert not made._threads and list(untouched) == [1]
 
 
 def test_closing_ends_the_threads_wherever_they_wait() -> None:

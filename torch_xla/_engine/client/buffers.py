@@ -4,6 +4,7 @@ All that moves, makes or waits for one without a program of ours stands here (`u
 """
 
 import functools
+import weakref
 from typing import Any, NoReturn
 
 import jax
@@ -28,6 +29,34 @@ def put(host: np.ndarray, target: Target, sharding: Any = None) -> jax.Array:
     if not target.is_spread:
         return private.put(host, target.device)
     return _spread(host, target.everywhere if sharding is None else sharding)
+
+
+_vectors = weakref.WeakSet["KeptVector"]()
+
+
+def kept_vectors() -> int:
+    """How many arrays live that are vectors of numbers which programs keep, and no tensor's."""
+    return sum(vector._kept is not None for vector in list(_vectors))
+
+
+class KeptVector:
+    """A few numbers on a target, moved there again when they are others: most stay what they were from run to run."""
+
+    __slots__ = ("__weakref__", "_kept", "_target")
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._kept: tuple[bytes, jax.Array] | None = None
+        _vectors.add(self)
+
+    def put(self, vector: np.ndarray) -> jax.Array:
+        """A buffer with the contents of `vector`, whose dtype is always the same. Nobody may donate it."""
+        if planned.active:
+            return put(vector, self._target)
+        kept, content = self._kept, vector.tobytes()
+        if kept is None or kept[0] != content:
+            kept = self._kept = content, put(vector, self._target)
+        return kept[1]
 
 
 def _spread(host: np.ndarray, sharding: Any) -> jax.Array:
@@ -61,6 +90,7 @@ def of_processes(host: np.ndarray, sharding: Any) -> jax.Array:
 def place(buffer: jax.Array, sharding: Any, size: tuple[int, ...] | None = None) -> jax.Array:
     """The same contents, divided among devices in another way; the buffer itself if it is divided so.
 
+    Another buffer shares no memory with it, so that each may be given to a program while the other is read.
     With `size` the new one has that size: it is cut, or made longer by zeros, at the end of each dimension.
     """
     size = buffer.shape if size is None else size
@@ -73,7 +103,25 @@ def place(buffer: jax.Array, sharding: Any, size: tuple[int, ...] | None = None)
             if buffer.sharding.device_set != sharding.device_set:
                 buffer = jax.device_put(np.asarray(buffer), NamedSharding(sharding.mesh, PartitionSpec()))
             return _resizing(size, sharding)(buffer)  # type: ignore[no-any-return]
-        return jax.device_put(buffer, sharding)
+        placed = jax.device_put(buffer, sharding)
+        if _have_parts_in_common(buffer.sharding, sharding, size):
+            # JAX takes over what lies right already, whatever it is told about aliases.
+            placed = jax.device_put(placed, sharding, may_alias=False)
+        return placed
+
+
+@functools.lru_cache(maxsize=4096)
+def _have_parts_in_common(one: Any, other: Any, size: tuple[int, ...]) -> bool:
+    """Whether a device has the same part of a value in both of two shardings."""
+    parts = other.devices_indices_map(size)
+    return any(
+        device in parts and all(map(_equal_cuts, size, part, parts[device]))
+        for device, part in one.devices_indices_map(size).items()
+    )
+
+
+def _equal_cuts(length: int, one: slice, other: slice) -> bool:
+    return one.indices(length) == other.indices(length)
 
 
 @functools.lru_cache(maxsize=256)

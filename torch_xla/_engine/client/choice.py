@@ -40,7 +40,7 @@ def _what_jax_would_choose() -> str:
 
 @functools.cache
 def _known_hardware() -> str:
-    if tpu_host.chip_count() and _is_installed("libtpu"):
+    if tpu_host.is_usable():
         return "TPU"
     for name, (plugins, files) in _PLUGINS.items():
         if any(map(_is_installed, plugins)) and any(Path(file).exists() for file in files):

@@ -1,6 +1,5 @@
 """Finds the other processes of the program, and exchanges small things with them: addresses, names, barriers."""
 
-import atexit
 import logging
 import os
 import socket
@@ -10,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
+from multiprocessing import util
 from typing import Any
 
 from .. import config
@@ -65,7 +65,6 @@ def connect() -> None:
         private.listen_on("127.0.0.1" if place.is_on_one_machine else _own_address(place.address))
         started_by_us = processes.is_served or config.torchrun() is not None
         peers.begin(_client, place, everyone, started_by_us)
-        atexit.register(leave)
 
 
 def _lost(address: str, why: str) -> None:
@@ -134,6 +133,24 @@ def leave() -> None:
         note_exception(error)
         raise  # Python prints it
     disconnect()
+
+
+def _leave_fork() -> None:
+    try:
+        leave()
+    finally:
+        if has_failed_at_end:
+            traceback.print_exc()
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            os._exit(1)  # the code it would end with is decided by then
+
+
+def leave_at_end_of_fork() -> None:
+    """Has this process, which `multiprocessing` forked, leave the others at its end: it comes to no exit functions."""
+    global _pid
+    _pid = os.getpid()
+    util.Finalize(None, _leave_fork, exitpriority=0)
 
 
 def finish() -> None:

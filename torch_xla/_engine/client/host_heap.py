@@ -184,9 +184,8 @@ def _keep(needed: int) -> None:
                 _rest(libc)
             return
         if not _use.needed:
-            libc.malloc_trim(0)  # what compiling has left is not for programs to keep
+            _use.other = _outside_when_trimmed(libc, 0)  # what compiling has left is not for programs to keep
             _use.gap, _use.times, _use.often = 0.0, 1, 0
-            _use.other = _outside(libc)
         _use.needed = needed
         _set_bound(libc, needed)
         _reserve(libc, _bound(needed))
@@ -258,8 +257,7 @@ def _look(libc: ctypes.CDLL) -> None:
     if _use.compiled and not _use.compiling and time.monotonic() - _use.compiled > _REST:
         _fill_holes(libc)
     if memory.available() < _SHORT * memory.host_memory():
-        libc.malloc_trim(0)
-        _use.other = _outside(libc)
+        _use.other = _outside_when_trimmed(libc, 0)
     else:
         _return_excess(libc)
 
@@ -271,8 +269,7 @@ def _return_excess(libc: ctypes.CDLL) -> None:
     most = use.times * _at_once(use.needed) + _NOT_WORTH
     kept = _outside(libc) - use.other
     if kept > most:
-        libc.malloc_trim(_at_once(use.needed))
-        use.other, use.returned = _outside(libc), now
+        use.other, use.returned = _outside_when_trimmed(libc, _at_once(use.needed)), now
         kept = 0
         use.often = use.often + 1 if since < _SOON else 0
         if use.often == _OFTEN:
@@ -282,6 +279,21 @@ def _return_excess(libc: ctypes.CDLL) -> None:
     # `malloc` counts what is free by a walk through all of it, under its lock: until the process has grown by what is
     # left of the bound, only the thread that looks once a second needs to know.
     use.allowed = _resident() + most - kept
+
+
+def _outside_when_trimmed(libc: ctypes.CDLL, top: int) -> int:
+    """What stays outside (`_outside`) when all that is free was returned, but for `top` bytes at the end of the heap.
+
+    What others free while it is returned is free too, and no part of what cannot be returned.
+    """
+    libc.malloc_trim(top)
+    left = _outside(libc)
+    while left > _use.other + _NOT_WORTH:
+        libc.malloc_trim(top)
+        before, left = left, _outside(libc)
+        if left > before - _NOT_WORTH:
+            break
+    return left
 
 
 def _after_fork() -> None:

@@ -11,7 +11,7 @@ import jax
 
 from .. import config
 from ..uninterrupted import uncollected
-from . import coordination, host_heap, plugins, processes, virtual
+from . import coordination, host_heap, plugins, processes, tpu_host, virtual
 
 # What the documents call a platform → what JAX calls it.
 _JAX_NAMES = {"CPU": "cpu", "CUDA": "cuda", "GPU": "gpu", "ROCM": "rocm", "TPU": "tpu"}
@@ -109,6 +109,10 @@ def _take_one_device(wanted: str) -> None:
     Where a process sees one GPU alone, whoever started it has chosen it, as SLURM does with `--gpus-per-task`.
     """
     jax.config.update("jax_num_cpu_devices", 1)
+    if wanted in ("", "TPU") and tpu_host.is_usable():
+        if not config.libtpu_is_told():
+            config.tell_libtpu(tpu_host.share_of(processes.place()))
+        return
     place, visible = processes.place(), config.visible_gpus()
     number = 0 if visible is not None and len(visible) == 1 else place.local_index
     there = max(1, gpu_count())  # in the Linux of Windows no file tells

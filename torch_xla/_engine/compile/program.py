@@ -13,7 +13,7 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -25,8 +25,6 @@ import numpy as np
 
 from .. import config, dtypes, metrics
 from ..client import launches
-from ..client.buffers import put
-from ..client.target import Target
 from ..graph.graph import Graph, Operation, walk
 from ..graph.plan import Plan
 from ..graph.spec import Spec
@@ -39,13 +37,14 @@ from ..metrics.lines import OptimizersLine
 from ..private import jax as private
 from ..private.torch import OpOverload, overload_name_of
 from ..uninterrupted import uncollected
-from . import build, culprit, disk, fingerprint, function, placing, replicated, staged, stages
+from . import build, culprit, disk, fingerprint, function, placing, staged, stages
 from .executable_key import Key
 from .function import MustBake
 from .function import blame as blame
 from .function import culprits_of as culprits_of
 from .inlining import Inlined, inlined
 from .source_metadata import UNKNOWN
+from .starting import Ready, whole
 
 # The numbers each plan came with, by its place among the same plans of a graph (for a place in a storage, also by how
 # many they are). A plan that comes with other numbers in
@@ -58,15 +57,6 @@ _PATIENCE = 3
 
 # A program that needs fewer bytes is started without asking how many are left.
 _ALWAYS_FITS = 64 << 20
-
-
-class Ready(NamedTuple):
-    """An executable and how it is started: with the buffers of the inputs, the vectors of numbers and the keys."""
-
-    executable: Any
-    start: Callable[[Sequence[jax.Array], Sequence[np.ndarray]], Iterator[Sequence[jax.Array]]]
-    floats: list[int]  # the numbers in each vector
-    ints: list[int]
 
 
 class _Compiled(NamedTuple):
@@ -239,14 +229,9 @@ class Program:
         ready = self._ready(numbers) or self._compile(self._packer.pack(*numbers), numbers)
         if self._is_narrowed and any(map(operator.ne, [buffer.dtype for buffer in buffers], self._dtypes)):
             raise TypeError("an input has another dtype than the program was compiled for")
-        vectors: list[np.ndarray] = []
-        if ready.floats:
-            vectors.append(np.array([numbers[i] for i in ready.floats], dtype=np.float64))
-        if ready.ints:
-            vectors.append(np.array([numbers[i] for i in ready.ints], dtype=np.int64))
-        if keys is not None:
-            vectors.append(keys)
-        return ready.start(buffers, vectors)
+        floats = np.array([numbers[i] for i in ready.floats], dtype=np.float64) if ready.floats else None
+        ints = np.array([numbers[i] for i in ready.ints], dtype=np.int64) if ready.ints else None
+        return ready.start(buffers, floats, ints, keys)
 
     def lowered(self, numbers: Sequence[float | int]) -> Any:
         """The program before XLA compiles it: `as_text()` is its StableHLO."""
@@ -450,16 +435,6 @@ def _without(packed: bytes, arguments: Sequence[int]) -> bytes:
     for index in arguments:
         kept[8 * index : 8 * index + 8] = b"\0" * 8
     return bytes(kept)
-
-
-def whole(executable: Any, target: Target) -> Callable[..., Iterator[Sequence[jax.Array]]]:
-    """How an executable of a whole graph is started."""
-    start = replicated.starter(target, executable)
-
-    def begin(buffers: Sequence[jax.Array], vectors: Sequence[np.ndarray]) -> Iterator[Sequence[jax.Array]]:
-        return start(([*buffers, *[put(vector, target) for vector in vectors]] if vectors else buffers,))
-
-    return begin
 
 
 def _known_to_change(graph: Graph, numbers: Sequence[float | int], lines: Sequence[Line | None]) -> list[int]:

@@ -19,14 +19,13 @@ import jax
 import numpy as np
 
 from .. import dtypes
-from ..client.buffers import put
+from ..client.buffers import KeptVector, put
 from ..client.target import Target
 from ..graph.graph import Graph
 from ..graph.sharding import ANY, Placed
 from ..graph.spec import Spec
 from ..lowering.sharding import carried, to_jax
 from ..metrics.events import Sizes
-from ..private.jax import Starter
 from . import function, replicated
 from .executable_key import Key, results_of
 from .stages import Stage
@@ -119,16 +118,17 @@ def wanted(
 class _Step:
     """A stage, ready to be started."""
 
-    __slots__ = ("done_with", "draws", "floats", "inputs", "ints", "outputs", "start")
+    __slots__ = ("done_with", "draws", "floats", "inputs", "ints", "kept_floats", "kept_ints", "outputs", "start")
 
-    def __init__(self, stage: Stage, start: Starter, floats: Any, ints: Any) -> None:
-        self.start = start
+    def __init__(self, stage: Stage, compiled: Any, target: Target, floats: Any, ints: Any) -> None:
+        self.start = replicated.starter(target, compiled)
         self.inputs = stage.inputs
         self.outputs = stage.outputs
         self.done_with = stage.done_with
         self.draws = slice(*stage.draws) if stage.draws[0] < stage.draws[1] else None
         self.floats = floats  # where its numbers lie among those of the program and the constants; None: it has none
         self.ints = ints
+        self.kept_floats, self.kept_ints = KeptVector(target), KeptVector(target)
 
     def on(self, slots: list[Any], vectors: Sequence[jax.Array]) -> Iterator[None]:
         """Runs the stage on what lies in `slots`, and puts its results there, when it is run through."""
@@ -156,43 +156,42 @@ class Staged:
         self._executables = [each.executable for each in executables]
         self._dtypes = [dtypes.to_jax(dtypes.on_device(spec.dtype)) for spec in graph.inputs]
         floats, ints = function.by_type(graph, arguments)
-        self._vectors = bool(floats), bool(ints)
-        pools = _Pool(floats, numbers, np.float64), _Pool(ints, numbers, np.int64)
+        pools = self._floats, self._ints = _Pool(floats, numbers, np.float64), _Pool(ints, numbers, np.int64)
         self._placed = _placed(graph, stages, self._executables, target)
         self._steps = []
         for stage, each in zip(stages, executables, strict=True):
             assert each.executable is not None
             own = function.by_type(stage.graph, each.key.arguments)
             vectors = [pool.places([stage.numbers[i] for i in places]) for pool, places in zip(pools, own, strict=True)]
-            self._steps.append(_Step(stage, replicated.starter(target, each.executable.compiled), *vectors))
-        self._float_constants, self._int_constants = (pool.constants() for pool in pools)
+            self._steps.append(_Step(stage, each.executable.compiled, target, *vectors))
+        for pool in pools:
+            pool.close()
 
-    def start(self, buffers: Sequence[jax.Array], vectors: Sequence[np.ndarray]) -> Iterator[Sequence[jax.Array]]:
+    def start(
+        self,
+        buffers: Sequence[jax.Array],
+        floats: np.ndarray | None,
+        ints: np.ndarray | None,
+        keys: np.ndarray | None,
+    ) -> Iterator[Sequence[jax.Array]]:
         """Starts the stages, one after the other, when it is asked for its one element: what the whole graph gives."""
         graph = self._graph
         if [buffer.dtype for buffer in buffers] != self._dtypes:
             # Said before anything is given away; an executable would say it too late.
             raise TypeError("an input has another dtype than the program was compiled for")
         slots: list[Any] = [*buffers, *[None] * (len(graph.specs) - len(buffers))]
-        rest = iter(vectors)
-        has_floats, has_ints = self._vectors
-        floats, ints = self._float_constants, self._int_constants
-        if has_floats:
-            floats = np.concatenate((next(rest), floats))
-        if has_ints:
-            ints = np.concatenate((next(rest), ints))
-        keys: Any = next(rest) if graph.draws else None
-        target = self._target
+        all_floats, all_ints = self._floats.with_constants(floats), self._ints.with_constants(ints)
         # Each is dropped when it has run, with what it holds.
         steps: deque[Iterator[Any] | None] = deque()
         for step in self._steps:
             own: list[jax.Array] = []
             if step.floats is not None:
-                own.append(put(floats[step.floats], target))
+                own.append(step.kept_floats.put(all_floats[step.floats]))
             if step.ints is not None:
-                own.append(put(ints[step.ints], target))
+                own.append(step.kept_ints.put(all_ints[step.ints]))
             if step.draws is not None:
-                own.append(put(keys[step.draws], target))
+                assert keys is not None
+                own.append(put(keys[step.draws], self._target))
             steps.append(step.on(slots, own))
         steps.append(map(list, (map(slots.__getitem__, graph.outputs),)))
         steps.append(None)
@@ -280,9 +279,13 @@ class _Pool:
             return None
         return np.array([self._places.setdefault(index, len(self._places)) for index in indices])
 
-    def constants(self) -> np.ndarray:
-        """Those behind the arguments."""
-        return np.array([self._numbers[index] for index in list(self._places)[self._first :]], dtype=self._dtype)
+    def close(self) -> None:
+        """All places are known."""
+        self._constants = np.array([self._numbers[i] for i in list(self._places)[self._first :]], dtype=self._dtype)
+
+    def with_constants(self, arguments: np.ndarray | None) -> np.ndarray:
+        """All numbers of a run with these `arguments`; none of them if the program takes none."""
+        return self._constants if arguments is None else np.concatenate((arguments, self._constants))
 
 
 def _placed(graph: Graph, stages: Sequence[Stage], executables: Sequence[Any], target: Target) -> dict[int, Any]:

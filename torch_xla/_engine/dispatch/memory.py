@@ -272,16 +272,14 @@ def copy_from_and_resize(self: Tensor, dst: Tensor) -> Tensor:
 
 def local_scalar_dense(self: Tensor) -> Any:
     """`.item()`."""
-    _scalars_read.value += 1
-    return transfer.item(self)
+    return transfer.item(self, _scalars_read)
 
 
 def equal(self: Tensor, other: Tensor) -> bool:
     """`torch.equal`: one comparison on the device, one number back."""
     if self.shape != other.shape:
         return False
-    _comparisons_read.value += 1
-    return bool(transfer.item(torch.eq(self, other).all()))
+    return bool(transfer.item(torch.eq(self, other).all(), _comparisons_read))
 
 
 def resize_(self: Tensor, size: list[int], *, memory_format: torch.memory_format | None = None) -> Tensor:

@@ -20,12 +20,13 @@ def register(group: Callable[..., XlaGroup] = XlaGroup) -> None:
     if _registered:
         return
     _registered = True
-    c10d.Backend.register_backend("xla", partial(_create, group), extended_api=True, devices=["xla"])
+    c10d.register_group("xla", partial(_create, group))
     for scheme in ("xla", "pjrt"):
         c10d.register_rendezvous_handler(scheme, meet)
     reducer.install()
     c10d.give_batches_end(XlaGroup, messages.batch)
     c10d.keep_objects_on_host(XlaGroup)
+    c10d.give_gather_results()
 
 
 def _create(group: Callable[..., XlaGroup], options: Any, own: Any = None) -> XlaGroup:

@@ -2,11 +2,12 @@
 
 import atexit
 from collections.abc import Sequence
+from multiprocessing import util
 from typing import Any
 
 import torch
 
-from ..client import coordination, processes
+from ..client import coordination, platform, processes
 from ..dispatch.kernels import append
 from ..execute import executor
 from ..graph.effect import collective
@@ -120,8 +121,16 @@ def finish() -> None:
 
 
 coordination.before_leaving.append(finish)
-# Also in a process that has only recorded, and not met the others yet.
+# Also in a process that has only recorded, and not met the others yet. Before what `execute` does at the exit.
 atexit.register(coordination.leave)
+
+
+def _leave_at_end_of_fork(_: object) -> None:
+    if not platform.is_started():  # else it can use no device, as one that loads data
+        coordination.leave_at_end_of_fork()
+
+
+util.register_after_fork(_leave_at_end_of_fork, _leave_at_end_of_fork)
 
 
 def _with(tensor: torch.Tensor, dim: int, size: int) -> tuple[int, ...]:

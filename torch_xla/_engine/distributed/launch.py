@@ -14,7 +14,7 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]
 from torch.multiprocessing.spawn import ProcessContext, ProcessExitedException, ProcessRaisedException, start_processes
 
 from .. import config
-from ..client import choice, coordination, platform, processes, virtual
+from ..client import choice, coordination, platform, processes, tpu_host, virtual
 from ..client.processes import Place
 from ..errors import PeerError
 from . import cluster
@@ -188,6 +188,8 @@ def device_count() -> int:
         return max(1, config.cpu_num_devices(), config.forced_host_devices())
     if kind == "CUDA":
         return _gpu_count()
+    if kind == "TPU" and tpu_host.chip_count():
+        return tpu_host.process_count()
     return platform.expected_device_count()
 
 
@@ -209,10 +211,10 @@ def checked_count(nprocs: int | None) -> int:
     else:
         raise ValueError(
             f"spawn(nprocs={nprocs}): expected None or {there}, for a process for each device, or 1, for a call "
-            f"in this process. CPU_NUM_DEVICES, GPU_NUM_DEVICES and CUDA_VISIBLE_DEVICES decide how many devices there "
-            f"are."
+            f"in this process. CPU_NUM_DEVICES, GPU_NUM_DEVICES, CUDA_VISIBLE_DEVICES and TPU_VISIBLE_CHIPS decide how "
+            f"many devices there are."
         )
-    if count > 1 and choice.device_type() not in ("CPU", "CUDA", "ROCM"):
+    if count > 1 and choice.device_type() not in ("CPU", "CUDA", "ROCM", "TPU"):
         raise NotImplementedError(
             f"spawn(): starting a process for each of {count} {choice.device_type()} devices is not in this version of "
             f"torch_xla. Use one device (nprocs=1), or `torch_xla.device(n)` for each in one process."

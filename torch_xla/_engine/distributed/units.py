@@ -71,7 +71,7 @@ class Manner:
 
 
 @dataclass(eq=False)
-class Unit:
+class ShardedUnit:
     """The sharded parameters that one wrapper owns."""
 
     handles: list[Handle]
@@ -209,7 +209,7 @@ class Unit:
 
 
 # The units whose shards are parts of what other processes hold as well.
-_divided: weakref.WeakSet[Unit] = weakref.WeakSet()
+_divided: weakref.WeakSet[ShardedUnit] = weakref.WeakSet()
 
 
 def _by_groups(
@@ -266,7 +266,7 @@ class _Gathered(torch.autograd.Function):
     """The whole tensors of the shards of a unit; the gradient of each shard is its part of the sum over the group."""
 
     @staticmethod
-    def forward(ctx: Any, unit: Unit, ordered: bool, *parts: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, unit: ShardedUnit, ordered: bool, *parts: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.unit = unit
         ctx.set_materialize_grads(False)
         whole = unit.gather(parts, ordered)
@@ -282,7 +282,7 @@ class _Gathered(torch.autograd.Function):
 class _Note:
     """A tensor that shows memory of a whole parameter: which, and what of it."""
 
-    unit: Unit
+    unit: ShardedUnit
     index: int
     size: torch.Size
     stride: tuple[int, ...]
@@ -290,11 +290,11 @@ class _Note:
 
 
 # The whole parameters that modules use at this moment, by their memory. Units may be inside each other.
-_whole: dict[int, tuple[Unit, int]] = {}
+_whole: dict[int, tuple[ShardedUnit, int]] = {}
 
 
 @contextlib.contextmanager
-def _notes_of(unit: Unit, whole: Sequence[torch.Tensor]) -> Iterator[None]:
+def _notes_of(unit: ShardedUnit, whole: Sequence[torch.Tensor]) -> Iterator[None]:
     """In this block autograd keeps a note of whole parameters that it saves."""
     # Whoever saves tensors in another way around this, such as a checkpoint, gets what is no parameter.
     outer = private.saved_tensors_hooks_in_force()

@@ -122,7 +122,12 @@ def _jaxpr(function: Callable[..., Any], inputs: Sequence[Any]) -> Any:
     try:
         with jax.enable_x64(True), jax.default_matmul_precision(precision.chosen()):
             return jax.jit(function, keep_unused=True).trace(*inputs).jaxpr
-    except (private.InconclusiveDimension, TypeError, AttributeError) as error:  # what a rule asks of a size
+    except (
+        private.InconclusiveDimension,
+        TypeError,
+        ValueError,
+        AttributeError,
+    ) as error:  # what a rule asks of a size
         said = str(error).strip().partition("\n")[0]
         raise NotImplementedError(
             f"a size that changes reaches an operation that has to know it ({said}). Compute it outside of the "

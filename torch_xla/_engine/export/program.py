@@ -17,7 +17,7 @@ from .. import dtypes, precision
 from ..client import platform
 from ..lowering import decompositions, fx
 from ..lowering.views import read_view
-from ..private.torch import pytree
+from ..private.torch import pytree, with_effects
 from ..uninterrupted import uncollected
 from ..view.geometry import Geometry
 from . import modules
@@ -29,6 +29,8 @@ from .bundle import (
     VariableSignature,
 )
 from .composites import with_composites
+
+aten = torch.ops.aten
 
 
 @dataclass
@@ -59,6 +61,7 @@ def convert(program: ExportedProgram, options: Options, name: str = "forward") -
         # PyTorch copies its own structures in a way that it warns of.
         warnings.filterwarnings("ignore", message=".*LeafSpec.*deprecated", category=FutureWarning)
         lowered = program.run_decompositions({**decompositions.table(), torch.ops.aten.view.default: copying_view})
+    leave_out_checks(lowered.graph_module)
     read_by_strides(lowered.graph_module)
     module = with_composites(lowered.graph_module)
     foreign = _admit_foreign(module, options.foreign_operators)
@@ -97,6 +100,21 @@ def convert(program: ExportedProgram, options: Options, name: str = "forward") -
     text = modules.text_of(artifact, options.with_lines)
     weights = inputs.weights if options.export_weights else {}
     return StableHLOModelBundle(weights, inputs.constants, [StableHLOFunc(meta, artifact, text, exported)])
+
+
+_CHECKS = (aten._assert_async.default, aten._assert_async.msg, aten._linalg_check_errors.default)
+
+
+def leave_out_checks(module: GraphModule) -> None:
+    """Takes out what only looks at values and may raise, as after a factorization: no StableHLO raises."""
+    for node in reversed(module.graph.nodes):
+        if node.target in _CHECKS and not node.users:
+            module.graph.erase_node(node)
+        elif node.target is with_effects and node.args[1] in _CHECKS:
+            for used in list(node.users):
+                used.replace_all_uses_with(node.args[0])  # the order among effects, which is all that it gives
+                module.graph.erase_node(used)
+            module.graph.erase_node(node)
 
 
 def copying_view(tensor: torch.Tensor, size: Sequence[Any]) -> Any:
@@ -161,6 +179,8 @@ def _inputs(program: ExportedProgram, module: GraphModule, options: Options) -> 
             found.nodes.append(node)
             found.locations.append(InputLocation.constant(len(found.constants)))
             found.constants.append(constant)
+        elif spec.kind is InputKind.TOKEN:
+            found.baked[node] = None
         else:
             raise NotImplementedError(
                 f"the exported model takes {node.name!r}, a {spec.kind.name}, unknown to StableHLO"
@@ -181,6 +201,8 @@ def _outputs(program: ExportedProgram) -> _Outputs:
     found = _Outputs()
     leaf = 0
     for place, spec in enumerate(program.graph_signature.output_specs):
+        if spec.kind is OutputKind.TOKEN:
+            continue
         if spec.kind is OutputKind.BUFFER_MUTATION:
             found.places.append(place)
             found.buffers.append(spec.target or "")

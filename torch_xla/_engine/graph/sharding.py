@@ -44,3 +44,15 @@ def sharding_by(dims: tuple[tuple[int, ...], ...]) -> Sharding | None:
     while dims and not dims[-1]:
         dims = dims[:-1]
     return Sharding(dims) if dims else None
+
+
+def fitting(sharding: Sharding | None, size: tuple[int, ...]) -> Sharding | None:
+    """`sharding` for a value of this `size`: of no elements there are no parts, and one element is not divided.
+
+    What lies behind a dimension's end XLA leaves out, but not behind one of a single element: that it takes for copies.
+    """
+    if sharding is None or sharding.is_manual or 1 not in size and 0 not in size:
+        return sharding
+    if 0 in size:
+        return None
+    return sharding_by(tuple(() if length == 1 else axes for axes, length in zip(sharding.dims, size, strict=False)))

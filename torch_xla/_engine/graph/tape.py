@@ -89,6 +89,7 @@ class Tape:
         "scopes",
         "shared",
         "started",
+        "truths",
         "turns",
         "values",
     )
@@ -120,6 +121,7 @@ class Tape:
         # Who records: (position in the code, the thread from there on). As long as the tape walks the path it took last
         # time, that is who began it.
         self.turns: list[tuple[int, int]] = [(0, get_ident())]
+        self.truths: tuple[Any, ...] = ()  # the programs of those that were read beside it (`record.truths`)
         self.front: Front | None = None  # where it was put in order for one thread (`record.turns`)
 
     def enter(self, value: Value, empty: Plan | None = None) -> int:

@@ -169,18 +169,37 @@ class Pipeline:
             raise ValueError(f"a loader needs one or more devices, each once; got {[queue.device for queue in queues]}")
         self._process = os.getpid()
         # Begun here, not in the reader: now a loader forks its workers and draws the seed of its order.
-        batches = _begin(loader)
-        self._threads = [threading.Thread(target=_read, args=(batches, queues), name="xla-reader", daemon=True)]
+        self._batches: Iterator[Any] | None = _begin(loader)
+        self._upload, self._uploaders = upload, threads
+        self._threads: list[threading.Thread] = []
+        self._starting = threading.Lock()
+
+    def _start(self) -> None:
+        """Starts the threads, at the first batch: a loader without workers asks its sampler then, too.
+
+        So what is set after `iter(loader)` counts: the sampler's epoch, a seed.
+        """
+        with self._starting:
+            try:
+                batches, self._batches = self._batches, None
+                if batches is None:  # another thread was faster
+                    return
+                self._process = os.getpid()
+                self._threads = self._made(batches)
+                for thread in self._threads:
+                    thread.start()
+            except BaseException:
+                self.close()
+                raise
+
+    def _made(self, batches: Iterator[Any]) -> list[threading.Thread]:
+        queues = tuple(self._queues.values())
+        made = [threading.Thread(target=_read, args=(batches, queues), name="xla-reader", daemon=True)]
         for queue in queues:
-            for number in range(threads):
+            for number in range(self._uploaders):
                 name = f"xla-upload-{queue.device.index}.{number}"
-                self._threads.append(threading.Thread(target=_upload, args=(queue, upload), name=name, daemon=True))
-        try:
-            for thread in self._threads:
-                thread.start()
-        except BaseException:
-            self.close()
-            raise
+                made.append(threading.Thread(target=_upload, args=(queue, self._upload), name=name, daemon=True))
+        return made
 
     def next_batch(self, device: Device) -> Any:
         """The next batch of `device`; waits for it. Raises `Exhausted` after the last one."""
@@ -188,6 +207,8 @@ class Pipeline:
         if queue is None:
             names = ", ".join(f"xla:{index}" for index in self._queues)
             raise ValueError(f"xla:{device.index} is not a device of this loader; it loads for {names}")
+        if self._batches is not None:
+            self._start()
         coming: Future[Any] | None = queue.queue.get()
         if coming is None:
             raise Exhausted
@@ -197,6 +218,7 @@ class Pipeline:
         """Ends the threads, and waits for them: not for ever, should the loader not return."""
         if os.getpid() != self._process:
             return  # a fork has none of the threads, and perhaps a lock that one of them held
+        self._batches = None
         for queue in self._queues.values():
             queue.close()
         deadline = time.monotonic() + _PATIENCE

@@ -12,7 +12,7 @@ import torch
 from torch.optim import Optimizer
 
 from ..._engine.distributed import shards
-from ..._engine.distributed.units import Handle, Unit
+from ..._engine.distributed.units import Handle, ShardedUnit
 from .xla_fully_sharded_data_parallel import XlaFullyShardedDataParallel, clean_name
 
 
@@ -69,7 +69,7 @@ def load_full_state(
             group.update(saved)
 
 
-def _states_of(prefix: str, unit: Unit, handle: Handle, states: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _states_of(prefix: str, unit: ShardedUnit, handle: Handle, states: dict[str, dict[str, Any]]) -> dict[str, Any]:
     own: dict[str, Any] = {}
     for key, value in states.get(_names(prefix, handle)[0], {}).items():
         if isinstance(value, torch.Tensor) and value.dim():
@@ -85,7 +85,7 @@ def _state(states: dict[str, dict[str, Any]], key: str, name: str) -> torch.Tens
     return found
 
 
-def _handles(model: XlaFullyShardedDataParallel) -> list[tuple[str, Unit, Handle]]:
+def _handles(model: XlaFullyShardedDataParallel) -> list[tuple[str, ShardedUnit, Handle]]:
     return [(prefix, each._unit, handle) for prefix, each in model._named_units() for handle in each._unit.handles]
 
 
@@ -94,7 +94,7 @@ def _names(prefix: str, handle: Handle) -> list[str]:
     return [clean_name(dotted + name) for piece in handle.pieces for name in piece.names]
 
 
-def _whole(unit: Unit, handle: Handle, part: torch.Tensor) -> torch.Tensor:
+def _whole(unit: ShardedUnit, handle: Handle, part: torch.Tensor) -> torch.Tensor:
     exchange = unit.exchange
     return handle.layout.whole(shards.gather([part], exchange.count, exchange.groups)[0]).cpu()
 
@@ -111,7 +111,7 @@ def _into(states: dict[str, dict[str, Any]], key: str) -> Callable[[str, torch.T
     return lambda name, tensor: states.setdefault(name, {}).__setitem__(key, tensor)
 
 
-def _part(prefix: str, unit: Unit, handle: Handle, of: Callable[[str], torch.Tensor]) -> torch.Tensor:
+def _part(prefix: str, unit: ShardedUnit, handle: Handle, of: Callable[[str], torch.Tensor]) -> torch.Tensor:
     dotted = f"{prefix}." if prefix else ""
     whole = torch.cat([of(clean_name(dotted + piece.names[0])).reshape(-1) for piece in handle.pieces])
     return handle.layout.shard(whole.reshape(handle.layout.size), unit.exchange.place)

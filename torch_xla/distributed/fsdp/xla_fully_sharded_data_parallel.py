@@ -15,7 +15,7 @@ import torch_xla
 from ..._engine.distributed import collectives as exchange
 from ..._engine.distributed.division import divide, materialize
 from ..._engine.distributed.shards import ShardLayout
-from ..._engine.distributed.units import Exchange, Manner, Unit
+from ..._engine.distributed.units import Exchange, Manner, ShardedUnit
 from ..._engine.private.torch import buffers_of
 from ..._engine.pytree.nested import collected, replaced
 from ...core import collectives
@@ -160,7 +160,7 @@ class XlaFullyShardedDataParallel(nn.Module):
         if given["_debug_dummy_reduce_scatter_op"]:
             talk.reduce_scatter = reduce_scatter
 
-    def _divided(self, module: nn.Module, multiple: int) -> Unit:
+    def _divided(self, module: nn.Module, multiple: int) -> ShardedUnit:
         layout_of = partial(
             ShardLayout, count=self.world_size, on_dim_0=self.shard_param_on_dim_0 and not self.flatten_parameters,
             multiple=multiple,
@@ -171,7 +171,7 @@ class XlaFullyShardedDataParallel(nn.Module):
         manner = Manner(self.compute_dtype, self.fp32_reduce_scatter)
         manner.before, manner.after = _divisors(self.world_size)
         talk = Exchange(exchange.groups_of(self.sharding_groups), self.world_size, self.rank)
-        return Unit(handles, talk, manner, at_end=self._finalize)
+        return ShardedUnit(handles, talk, manner, at_end=self._finalize)
 
     def _move_buffers(self, module: nn.Module) -> None:
         for each in module.modules():

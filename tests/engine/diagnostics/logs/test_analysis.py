@@ -329,7 +329,7 @@ def test_every_step_repeats_what_is_wrong(tell: Tell) -> None:
 
 PROGRAM = """\
 import warnings
-import torch, torch_xla
+import torch, torch_xla; ones = torch.ones(2).to("xla")
 warnings.simplefilter("ignore")
 
 def attention(query, key):
@@ -339,7 +339,7 @@ def attention(query, key):
 
 def train():
     for step in range(3):
-        x = attention(torch.ones(2, device="xla"), torch.ones(2, device="xla"))
+        x = attention(ones, ones)
         attention(x, x)
         torch_xla.sync()
     print(x.sum().item())

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from torch_xla._engine.diagnostics.plans.device_specs import DeviceSpec
-from torch_xla._engine.diagnostics.plans.plan import Plan, known_of, seconds_of
+from torch_xla._engine.diagnostics.plans.plan import StepPlan, known_of, seconds_of
 from torch_xla._engine.diagnostics.plans.planner import Held, Large, PlannedProgram
 from torch_xla._engine.diagnostics.plans.work import Collective, Work
 from torch_xla._engine.metrics.events import Sizes
@@ -15,7 +15,7 @@ REDUCE = Collective("all-reduce", ("train.py", 7, "step"), 4, 2, 80, 120, "f32[2
 WORK = Work({"f32": 600.0}, 150, [REDUCE], [(500.0, "f32", 100), (100.0, "bf16", 50), (0.0, "", 25)])
 FIRST = PlannedProgram(3, ("train.py", 9, "step"), Sizes(0, 0, 0, 300, 0), WORK, 0.5, 2, Held(400, 200, 100, 50), 60)
 SECOND = PlannedProgram(1, None, Sizes(0, 0, 0, 10, 0), Work(), 0.1, 1, Held(400, 200, 0, 0), 0)
-PLAN = Plan((FIRST, SECOND), 4, SPEC.memory, SPEC)
+PLAN = StepPlan((FIRST, SECOND), 4, SPEC.memory, SPEC)
 
 
 def test_each_instruction_takes_as_long_as_the_slower_of_computing_and_moving() -> None:
@@ -28,7 +28,7 @@ def test_sums_count_how_often_a_program_runs() -> None:
     assert PLAN.flops == 1200.0 and PLAN.collectives == {"all-reduce": 160}
     assert PLAN.largest is FIRST and PLAN.peak == 400 + 200 + 100 + 50 + 60 + 300
     assert PLAN.fits is False and replace(PLAN, memory=2000).fits is True and replace(PLAN, memory=None).fits is None
-    assert Plan((), 1, None, None).peak == 0 and Plan((), 1, None, None).advice == []
+    assert StepPlan((), 1, None, None).peak == 0 and StepPlan((), 1, None, None).advice == []
 
 
 def test_the_report_has_every_program() -> None:
@@ -39,7 +39,7 @@ def test_the_report_has_every_program() -> None:
     assert "program 1: 3 operations, 2 times, ends at train.py:9 in step; compiled in 0.5 s" in text
     assert "40" in text and "2 × all-reduce among 4, up to f32[20] at train.py:7 in step" in text
     assert "program 2: 1 operations; compiled in 0.1 s" in text and "takes 12.00 s to 18.50 s" in text
-    assert str(Plan((), 1, None, None)) == "Plan of 0 programs on 1 device\n  peak of each device 0 B"
+    assert str(StepPlan((), 1, None, None)) == "Plan of 0 programs on 1 device\n  peak of each device 0 B"
 
 
 def test_the_advice_begins_with_what_spares_most() -> None:

@@ -2,7 +2,7 @@
 
 import torch
 
-from torch_xla._engine.diagnostics.values.recomputation import Mismatch, Replay, _compare
+from torch_xla._engine.diagnostics.values.recomputation import Mismatch, StepComparison, _compare
 
 LINE = ("train.py", 7, "step")
 
@@ -60,7 +60,7 @@ def test_the_coarser_dtype_decides_and_empty_results_agree() -> None:
 
 def test_the_text_says_what_was_compared() -> None:
     made = {"device": "cpu", "torch": "2", "jax": "1"}
-    found = Replay("step.pt", made, programs=1, operators=2, compared=2, outputs=1)
+    found = StepComparison("step.pt", made, programs=1, operators=2, compared=2, outputs=1)
     assert found.agrees and found.first is None
     assert str(found) == (
         "step.pt: 2 operators in 1 program, captured on cpu with torch 2, jax 1\n"
@@ -72,7 +72,7 @@ def test_the_text_says_what_was_compared() -> None:
     text = str(found)
     assert not found.agrees and found.first is small and "2 of 2 operators compared differ" in text
     assert "and the one that differs most" in text and text.endswith("Not compared: aten::rand (it draws)")
-    nothing = Replay("step.pt", made, programs=1, operators=1, without_results=True)
+    nothing = StepComparison("step.pt", made, programs=1, operators=1, without_results=True)
     assert "their results are not in this file" in str(nothing) and "No result of the step was compared." in str(
         nothing
     )

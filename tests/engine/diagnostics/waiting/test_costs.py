@@ -48,7 +48,7 @@ WAYS: dict[str, Callable[[Tensor], object]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_of_looking_at_a_value_is_counted_at_its_line(way: str) -> None:
-    t = torch.ones((), device="xla") + 1
+    t = torch.rand((), device="xla") + 1
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         WAYS[way](t)
@@ -61,12 +61,12 @@ def test_every_way_of_looking_at_a_value_is_counted_at_its_line(way: str) -> Non
 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_of_looking_at_a_value_can_be_refused(way: str) -> None:
-    t = torch.ones((), device="xla") + 1
+    t = torch.rand((), device="xla") + 1
     with debug.no_transfer(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with pytest.raises(debug.TransferRefused, match=rf"no_transfer\(\) refuses .*{HERE}:\d+ in "):
             WAYS[way](t)
-    assert t.item() == 2
+    assert 1 <= t.item() < 2
 
 
 def test_the_dearest_line_comes_first_with_its_source() -> None:
@@ -134,7 +134,7 @@ def test_an_operator_on_the_cpu_is_refused_too() -> None:
 
 
 def test_the_refusal_teaches() -> None:
-    loss = torch.ones(3, device="xla").sum()
+    loss = torch.rand(3, device="xla").sum() + 2
     with debug.no_transfer(), pytest.raises(debug.TransferRefused) as caught:
         if loss > 2:
             pass

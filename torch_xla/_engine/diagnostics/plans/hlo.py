@@ -1,5 +1,6 @@
 """The text of what XLA made of a program, taken apart: computations, instructions, shapes, and the user's lines."""
 
+import functools
 import math
 import re
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ _FRAME = re.compile(r"stack_frame_id=(\d+)")
 _SOURCE = re.compile(r'source_file="([^"]*)" source_line=(\d+)')
 _TABLE = re.compile(r"^(\d+) (.*)$")
 _FIELD = re.compile(r"(\w+)=(\d+)")
+_PARENTHESIS = re.compile(r"[()]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +222,7 @@ def _instruction(text: str, places: _Places) -> Instruction | None:
     )
 
 
+@functools.lru_cache(4096)
 def _leaf(dtype: str, dims: str) -> Leaf:
     return Leaf(dtype, tuple(int(each.lstrip("<=")) for each in dims.split(",") if each))
 
@@ -227,7 +230,7 @@ def _leaf(dtype: str, dims: str) -> Leaf:
 def _closing(text: str, opening: int) -> int:
     """Where the parenthesis at `opening` ends."""
     depth = 0
-    for match in re.compile(r"[()]").finditer(text, opening):
+    for match in _PARENTHESIS.finditer(text, opening):
         depth += 1 if match[0] == "(" else -1
         if not depth:
             return match.start()

@@ -39,7 +39,7 @@ def seconds_of(work: Work, spec: DeviceSpec) -> Seconds:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StepPlan:
     """What a step needs. Printed, it is a report.
 
     `programs` are those that it would run, in the order of their first run; `devices` is how many run each together.
@@ -93,14 +93,14 @@ class Plan:
         return "\n".join(_report(self))
 
 
-def plan_of(call: Callable[[], object], steps: int, devices: int | None, device: str | DeviceSpec | None) -> Plan:
+def plan_of(call: Callable[[], object], steps: int, devices: int | None, device: str | DeviceSpec | None) -> StepPlan:
     """The plan of so many calls; each ends with a sync."""
     spec = spec_named(device) if isinstance(device, str) else device
     with planning(devices) as found:
         for _ in range(steps):
             found.step(call)
     spec, room = known_of(found.target if devices is None else None, spec)
-    return Plan(tuple(found.programs), _count(found.target), room, spec)
+    return StepPlan(tuple(found.programs), _count(found.target), room, spec)
 
 
 def known_of(target: Target | None, spec: DeviceSpec | None) -> tuple[DeviceSpec | None, int | None]:
@@ -117,7 +117,7 @@ def _count(target: Target | None) -> int:
     return len(target.devices) if target is not None else 1
 
 
-def _report(plan: Plan) -> list[str]:
+def _report(plan: StepPlan) -> list[str]:
     on = f"{plan.devices} devices" if plan.devices > 1 else "1 device"
     named = f" ({plan.device.name})" if plan.device is not None else ""
     rows = [f"Plan of {sum(program.runs for program in plan.programs)} programs on {on}{named}"]
@@ -130,7 +130,7 @@ def _report(plan: Plan) -> list[str]:
     return rows
 
 
-def _report_of(plan: Plan, number: int, program: PlannedProgram) -> list[str]:
+def _report_of(plan: StepPlan, number: int, program: PlannedProgram) -> list[str]:
     held = program.held
     end = f", ends at {lines.text(program.line)}" if program.line is not None else ""
     times = f", {program.runs} times" if program.runs > 1 else ""
@@ -169,7 +169,7 @@ def _collective(each: Collective) -> str:
     return f"{size(each.bytes):>8}  {each.count} × {each.kind} among {each.devices}, up to {each.largest}{where}"
 
 
-def _advice(plan: Plan) -> list[str]:
+def _advice(plan: StepPlan) -> list[str]:
     program = plan.largest
     held, most = program.held, program.sizes.intermediate
     owned = held.parameters + held.state + held.gradients
@@ -203,7 +203,7 @@ def _advice(plan: Plan) -> list[str]:
     return [text for _, text in sorted(found, key=lambda each: -each[0])]
 
 
-def _over_devices(plan: Plan, owned: int, rest: int) -> str:
+def _over_devices(plan: StepPlan, owned: int, rest: int) -> str:
     assert plan.memory is not None
     room = plan.memory - rest
     if room <= 0:

@@ -59,23 +59,32 @@ class Work:
 
 def work_of(modules: list[Module]) -> Work:
     """The work of one run of a program."""
-    work = Work()
-    collectives: dict[tuple[str, Line | None, int], Collective] = {}
+    work = Work(collectives=collectives_of(modules))
+    for module in modules:
+        for computation, times in module.executed():
+            for instruction in computation.instructions:
+                opcode = instruction.opcode
+                if opcode in _NO_TRAFFIC or opcode.endswith("-done") or kind_of(instruction) is not None:
+                    continue
+                flops, dtype = _flops(instruction, computation, module)
+                moved = _moved(instruction, computation, module)
+                work.steps += [(flops, dtype, moved)] * times
+                work.bytes += moved * times
+                if flops:
+                    work.flops[dtype] = work.flops.get(dtype, 0) + flops * times
+    return work
+
+
+def collectives_of(modules: list[Module]) -> list[Collective]:
+    """What one run of a program sends, the most bytes first."""
+    found: dict[tuple[str, Line | None, int], Collective] = {}
     for module in modules:
         for computation, times in module.executed():
             for instruction in computation.instructions:
                 kind = kind_of(instruction)
                 if kind is not None:
-                    _note_collective(collectives, kind, instruction, computation, module, times)
-                elif instruction.opcode not in _NO_TRAFFIC and not instruction.opcode.endswith("-done"):
-                    flops, dtype = _flops(instruction, computation, module)
-                    moved = _moved(instruction, computation, module)
-                    work.steps += [(flops, dtype, moved)] * times
-                    work.bytes += moved * times
-                    if flops:
-                        work.flops[dtype] = work.flops.get(dtype, 0) + flops * times
-    work.collectives = sorted(collectives.values(), key=lambda each: -each.bytes)
-    return work
+                    _note_collective(found, kind, instruction, computation, module, times)
+    return sorted(found.values(), key=lambda each: -each.bytes)
 
 
 def kind_of(instruction: Instruction) -> str | None:

@@ -59,7 +59,7 @@ class Mismatch:
 
 
 @dataclass(slots=True)
-class Replay:
+class StepComparison:
     """What a replay found."""
 
     path: str
@@ -125,17 +125,17 @@ def _count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-def replay(path: str | os.PathLike[str], tolerance: float | None) -> Replay:
+def replay(path: str | os.PathLike[str], tolerance: float | None) -> StepComparison:
     """Computes the step in `path` on the CPU; `tolerance` replaces those for each dtype."""
     step = capture.load(path)
-    found = Replay(os.fspath(path), step.made_with)
+    found = StepComparison(os.fspath(path), step.made_with)
     with torch.no_grad():
         for program in step.programs:
             _replay(program, tolerance, found)
     return found
 
 
-def _replay(program: CapturedProgram, tolerance: float | None, found: Replay) -> None:
+def _replay(program: CapturedProgram, tolerance: float | None, found: StepComparison) -> None:
     graph = program.graph
     found.programs += 1
     found.operators += len(graph.operations)
