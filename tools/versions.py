@@ -3,9 +3,11 @@
     python3 tools/versions.py --torch 2.11.0 2.15.0                     # this interpreter's Python, the whole suite
     python3 tools/versions.py --python 3.12 3.13 -- tests/engine/view   # the pinned PyTorch, some of the tests
     python3 tools/versions.py --slice --torch 2.12.0                    # what tells most of a release in some minutes
+    python3 tools/versions.py --jobs 2 --torch 2.14.1                   # two processes share the tests
 
 Environments lie in `out/versions/` and are kept. What comes after `--` goes to pytest. Each run is a row of
-`docs/versions.md`, in the place of an older row of the same releases and tests.
+`docs/versions.md`, in the place of an older row of the same releases and tests. One of the whole suite takes the place
+of all older rows of its releases.
 """
 
 import argparse
@@ -33,6 +35,7 @@ SLICE = [
     "tests/engine/operators",
     "tests/engine/dynamo",
 ]
+WHOLE = "all of `make test`"
 TOLD = "import jax, sys, torch; print('.'.join(map(str, sys.version_info[:3])), torch.__version__, jax.__version__)"
 
 
@@ -61,18 +64,23 @@ def outcome(python: str, version: str, torch: str, tests: list[str]) -> tuple[st
     told = subprocess.run([own, "-W", "ignore", "-c", TOLD], cwd=ROOT, capture_output=True, text=True)
     if told.returncode:
         return version, torch, "", f"does not import: {told.stderr.splitlines()[-1]}"
-    done = subprocess.run([own, "-m", "pytest", *tests], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    print(done.stdout, flush=True)
-    last = re.findall(r"^=* ?((?:\d+ \w+,? ?)+)in [\d.]+s.*$", done.stdout, re.MULTILINE)
+    said = []
+    with subprocess.Popen([own, "-m", "pytest", *tests], cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            print(line, end="", flush=True)
+            said.append(line)
+    last = re.findall(r"^=* ?((?:\d+ \w+,? ?)+)in [\d.]+s.*$", "".join(said), re.MULTILINE)
     names = told.stdout.split()
-    return names[0], names[1], names[2], last[-1].strip() if last else f"pytest ended with {done.returncode}"
+    return names[0], names[1], names[2], last[-1].strip() if last else f"pytest ended with {running.returncode}"
 
 
 def with_row(page: str, row: tuple[str, ...]) -> str:
-    """The page with `row` in its table, in the place of that of the same releases and tests."""
+    """The page with `row` in its table, in the place of those that it makes old."""
     before, _, rows = page.partition(HEAD)
     line = f"| {' | '.join(row)} |"
-    kept = [each for each in rows.splitlines() if each and each.split(" | ")[:4] != line.split(" | ")[:4]]
+    compared = 3 if row[3] == WHOLE else 4
+    kept = [each for each in rows.splitlines() if each.split(" | ")[:compared] != line.split(" | ")[:compared]]
     return before + HEAD + "\n".join(sorted([*kept, line])) + "\n"
 
 
@@ -81,8 +89,10 @@ def main() -> None:
     parser.add_argument("--python", nargs="+", default=[".".join(map(str, sys.version_info[:2]))], metavar="3.x")
     parser.add_argument("--torch", nargs="+", default=[TORCH], metavar="2.x.y")
     parser.add_argument("--slice", action="store_true", help="run the tests of the slice that this file names")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="how many processes run the tests")
     parser.add_argument("tests", nargs="*", help="arguments for pytest, after --")
     chosen = parser.parse_args()
+    shared = ["-n", str(chosen.jobs), "--dist", "loadfile"] if chosen.jobs > 1 else []
     failed = False
     for version in chosen.python:
         if tuple(map(int, version.split("."))) < OLDEST:
@@ -93,8 +103,9 @@ def main() -> None:
             failed = True
             continue
         for torch in chosen.torch:
-            *releases, result = outcome(python, version, torch, [*chosen.tests, *(SLICE if chosen.slice else [])])
-            what = " ".join([*chosen.tests, *(["the slice"] if chosen.slice else [])]) or "all of `make test`"
+            arguments = [*shared, *chosen.tests, *(SLICE if chosen.slice else [])]
+            *releases, result = outcome(python, version, torch, arguments)
+            what = " ".join([*chosen.tests, *(["the slice"] if chosen.slice else [])]) or WHOLE
             what = what.replace("|", "/")
             row = (*releases, what, result, datetime.date.today().isoformat())
             PAGE.write_text(with_row(PAGE.read_text(), row))

@@ -3,7 +3,7 @@
     python examples/frameworks/ignite_engines.py
 
 `idist` starts the processes and divides the batches; a trainer, an evaluator with metrics over all processes, and a
-checkpoint of the best of them.
+checkpoint of the best of them, which is loaded again.
 """
 
 import tempfile
@@ -56,8 +56,13 @@ def train(device: str, steps: Steps) -> dict[str, float]:
         "loss": Loss(F.cross_entropy),
     }  # on the CPU: ignite refuses an xla device for them
     evaluator = create_supervised_evaluator(model, metrics, idist.device())
-    best = Checkpoint({"model": model}, DiskSaver(folder.name, require_empty=False), n_saved=1, score_name="accuracy",
+    shared = idist.broadcast(folder.name, src=0)
+    # Atomic, each process would put a file of its own in the place of the first one's, and only that one has a content.
+    saver = DiskSaver(shared, require_empty=False, atomic=False)
+    best = Checkpoint({"model": model}, saver, n_saved=1, score_name="accuracy",
                       score_function=lambda engine: engine.state.metrics["accuracy"])  # fmt: skip
+
+    accuracies: list[float] = []
 
     @trainer.on(Events.ITERATION_COMPLETED)
     def note(engine: Engine) -> None:
@@ -67,12 +72,19 @@ def train(device: str, steps: Steps) -> dict[str, float]:
     def evaluate(engine: Engine) -> None:
         with steps.apart():
             evaluator.run(held_out)
+        accuracies.append(evaluator.state.metrics["accuracy"])
 
     evaluator.add_event_handler(Events.COMPLETED, best)
     trainer.run(training, max_epochs=2)
-    if idist.get_rank() == 0:
-        assert [path.suffix for path in Path(folder.name).glob("*.pt")] == [".pt"]
-    return {"accuracy": evaluator.state.metrics["accuracy"], "loss of the held out": evaluator.state.metrics["loss"]}
+    found = {"accuracy": evaluator.state.metrics["accuracy"], "loss of the held out": evaluator.state.metrics["loss"]}
+
+    (saved,) = Path(shared).glob("*.pt")
+    Checkpoint.load_objects({"model": model}, {"model": torch.load(saved, map_location="cpu")})
+    idist.barrier()  # until all have read it
+    evaluator_of_saved = create_supervised_evaluator(model, {"accuracy": Accuracy()}, idist.device())
+    evaluator_of_saved.run(held_out)
+    assert evaluator_of_saved.state.metrics["accuracy"] == max(accuracies)
+    return found
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ BATCH = 8
 
 
 class Dividing(Trainer):
-    """Makes the optimizer, which the Trainer of Transformers 5.23 forgets where the model is divided."""
+    """Makes the optimizer, which the Trainer of Transformers 5.24 forgets where the model is divided."""
 
     def _wrap_model(self, model: Any, *others: Any, **more: Any) -> Any:
         wrapped = super()._wrap_model(model, *others, **more)
