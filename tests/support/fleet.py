@@ -1,13 +1,15 @@
 """Processes of one program that stay, so that many tests share the price of their start.
 
 Each runs functions of test modules that are sent to it by name, all of them the same function at a time. A fleet that
-does not answer in time is killed, and its test fails. If the test's process ended before, the fleet ends by itself.
+does not answer in time, or in which a process failed, is killed, and its test fails: what a failure left on the tapes
+of some of its processes is no other test's matter. If the test's process ended before, the fleet ends by itself.
 """
 
 import faulthandler
 import gc
 import importlib
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -17,6 +19,9 @@ from tests.support import compiler, forked
 from torch_xla._engine.distributed import launch
 
 SECONDS = 300
+
+# What Gloo, PyTorch's and XLA's, says when sockets of the machine did not connect, before anything was exchanged.
+NOT_CONNECTED = ("Gloo connectFullMesh failed", "Gloo context initialization failed")
 
 
 class Fleet:
@@ -45,8 +50,12 @@ class Fleet:
                 answers.append(end.recv())
             except (EOFError, OSError):
                 answers.append((False, f"process {index} ended with code {self.context.processes[index].exitcode}"))
-        for index, (is_result, answer) in enumerate(answers):
-            assert is_result, f"in process {index} of {self.count}: {answer}"
+        failures = [
+            f"in process {index} of {self.count}: {answer}" for index, (fine, answer) in enumerate(answers) if not fine
+        ]
+        if failures:
+            self.kill()
+        assert not failures, "\n".join(failures)
         return [answer for _, answer in answers]
 
     def end(self) -> None:
@@ -91,12 +100,37 @@ def _serve(index: int, ends: list[Connection], as_users: bool) -> None:
 _fleets: dict[tuple[int, bool], Fleet] = {}
 
 
-def fleet_of(count: int, as_users: bool = False) -> Fleet:
+class SharedFleet:
+    """The fleet of `count` processes that several tests share; a new one takes the place of one that was killed."""
+
+    def __init__(self, count: int, as_users: bool = False) -> None:
+        self.count = count
+        self.as_users = as_users
+
+    def run(self, function: Callable[..., Any], *args: Any, seconds: float = SECONDS) -> list[Any]:
+        """As `Fleet.run`; where sockets of the machine did not connect, once more, in a new fleet, with a warning."""
+        try:
+            return self._fleet().run(function, *args, seconds=seconds)
+        except AssertionError as error:
+            if not any(each in str(error) for each in NOT_CONNECTED):
+                raise
+            with warnings.catch_warnings():
+                warnings.simplefilter("always")  # it is told, and the test goes on
+                warnings.warn(
+                    f"{function.__qualname__} runs once more, since Gloo did not connect: {error}", stacklevel=2
+                )
+        return self._fleet().run(function, *args, seconds=seconds)
+
+    def _fleet(self) -> Fleet:
+        fleet = _fleets.get((self.count, self.as_users))
+        if fleet is None or not all(process.is_alive() for process in fleet.context.processes):
+            _fleets[self.count, self.as_users] = fleet = Fleet(self.count, self.as_users)
+        return fleet
+
+
+def fleet_of(count: int, as_users: bool = False) -> SharedFleet:
     """The fleet of `count` processes; several tests share it."""
-    fleet = _fleets.get((count, as_users))
-    if fleet is None or not all(process.is_alive() for process in fleet.context.processes):
-        _fleets[count, as_users] = fleet = Fleet(count, as_users)
-    return fleet
+    return SharedFleet(count, as_users)
 
 
 @contextmanager

@@ -1,0 +1,37 @@
+"""Fleets of processes that tests share."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.fleet import fleet_of
+
+
+def failing_first(mark: str, text: str) -> int:
+    if not os.path.exists(mark):
+        with open(mark, "w"):
+            raise RuntimeError(text)
+    return os.getpid()
+
+
+def test_a_fleet_that_failed_is_not_used_again(tmp_path: Path) -> None:
+    mark = str(tmp_path / "mark")
+    with pytest.raises(AssertionError, match=r"in process 0 of 1: Traceback[\s\S]*of the test"):
+        fleet_of(1).run(failing_first, mark, "of the test")
+    (first,) = fleet_of(1).run(failing_first, mark, "")
+    assert fleet_of(1).run(failing_first, mark, "") == [first]
+    with pytest.raises(AssertionError):
+        fleet_of(1).run(failing_first, mark + "2", "of the test")
+    assert fleet_of(1).run(failing_first, mark, "") != [first]
+
+
+def test_what_did_not_connect_runs_once_more_and_is_told(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="failing_first runs once more, since Gloo did not connect"):
+        assert len(fleet_of(1).run(failing_first, str(tmp_path / "mark"), "Gloo connectFullMesh failed with x")) == 1
+    with pytest.warns(UserWarning), pytest.raises(AssertionError, match="Gloo connectFullMesh failed"):
+        fleet_of(1).run(failing_always, "Gloo connectFullMesh failed with x")
+
+
+def failing_always(text: str) -> None:
+    raise RuntimeError(text)
