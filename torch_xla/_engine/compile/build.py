@@ -7,11 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from .. import metrics
+from ..client.target import Target
 from ..graph.sharding import ANY, Placed, Sharding
 from ..graph.spec import sharded
 from ..uninterrupted import uncollected
 from . import disk, function
 from .function import MustBake
+from .narrow_products import compiled
 from .source_metadata import Origins
 from .staged import Wanted
 from .stages import Stage
@@ -38,13 +40,13 @@ def fill(wanted: Sequence[Wanted], stages: Sequence[Stage], origins: Origins, ke
     started = time.perf_counter()
     lowered = _lowered(missing, stages, origins)
     with ThreadPoolExecutor(_workers(len(missing)), thread_name_prefix="compile") as pool:
-        timed = list(pool.map(_compile, lowered))
+        timed = list(pool.map(_compile, lowered, [each.key.target for each in missing]))
     seconds = time.perf_counter() - started
-    for each, (compiled, own) in zip(missing, timed, strict=True):
-        each.fill(compiled)
+    for each, (executable, own) in zip(missing, timed, strict=True):
+        each.fill(executable)
         _compiled.value += 1
         if keeps:
-            disk.keep(each.key, compiled, own, _signature(each), program_seconds=seconds)
+            disk.keep(each.key, executable, own, _signature(each), program_seconds=seconds)
     return seconds
 
 
@@ -82,9 +84,9 @@ def _workers(stages: int) -> int:
 
 
 @uncollected
-def _compile(lowered: Any) -> tuple[Any, float]:
+def _compile(lowered: Any, target: Target) -> tuple[Any, float]:
     started = time.perf_counter()
-    return lowered.compile(), time.perf_counter() - started
+    return compiled(lowered, target), time.perf_counter() - started
 
 
 def _lowered(missing: Sequence[Wanted], stages: Sequence[Stage], origins: Origins) -> list[Any]:

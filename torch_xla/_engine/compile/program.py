@@ -43,6 +43,7 @@ from .function import MustBake
 from .function import blame as blame
 from .function import culprits_of as culprits_of
 from .inlining import Inlined, inlined
+from .narrow_products import compiled
 from .source_metadata import UNKNOWN
 from .starting import Ready, whole
 
@@ -308,10 +309,11 @@ class Program:
         baked = len(self._must_bake)
         started = time.perf_counter()
         with metrics.timed("CompileTime"):
-            executable = self._lowered_with_fewest_arguments(packed, numbers).compile()
+            executable = compiled(self._lowered_with_fewest_arguments(packed, numbers), self.target)
             if self.donated and self.target.axis is None and private.starter(executable) is None:
                 # Started by JAX, between whose own steps somebody may be interrupted: then nothing is given away.
-                executable = self._lower(numbers, replace(self._executable_key(packed), donated=())).compile()
+                kept = self._lower(numbers, replace(self._executable_key(packed), donated=()))
+                executable = compiled(kept, self.target)
         seconds = time.perf_counter() - started
         self._count_compile()
         if before is not None:

@@ -21,6 +21,7 @@ from jax._src.lax import lax as _lax
 from jax._src.lax import linalg as _linalg
 from jax._src.layout import Layout
 from jaxlib import _jax, xla_client
+from jaxlib.mlir.ir import WalkResult
 
 from ..uninterrupted import uncollected
 
@@ -49,6 +50,22 @@ def stablehlo_of(proto: bytes) -> bytes:
     except jax.errors.JaxRuntimeError as error:
         raise ValueError(f"this is no serialised HLO module: {error}") from error
     return found
+
+
+def multiplies_bfloat16(lowered: jax.stages.Lowered) -> bool:
+    """Whether there is a product of bfloat16 in it: JAX gives its module, but not what to look through it with."""
+    narrow = False
+
+    def look(operation: Any) -> Any:
+        nonlocal narrow
+        if operation.name == "stablehlo.dot_general" and "bf16" in str(operation.operands[0].type):
+            narrow = True
+            return WalkResult.INTERRUPT
+        return WalkResult.ADVANCE
+
+    module: Any = lowered.compiler_ir("stablehlo")
+    module.operation.walk(look)
+    return narrow
 
 
 # The settings of this thread by which JAX finds what it has traced before, in the order of their names.
