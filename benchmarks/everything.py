@@ -35,6 +35,7 @@ PARTS: dict[str, list[str]] = {
     "diagnostics": ["diagnostics", "--turns", "20"],
     "memory": ["memory"],
     "second": ["second_process", "--rounds", "2"],
+    "small": ["small_programs"],
     "growth": ["growth", "--quick"],
     "hugging_face": [
         "run", "--workloads", "hugging_face", "--contestants", "eager,inductor,ours,openxla,replay",

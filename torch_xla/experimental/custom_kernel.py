@@ -16,7 +16,7 @@ from torch import Tensor
 from .._engine import dtypes, refused_names
 from .._engine.client import platform
 from .._engine.interop import custom_calls, pallas
-from .._engine.lowering.kernels import attention, grouped
+from .._engine.lowering.kernels import attention
 from .._engine.metrics import counters
 from .._engine.private.torch import constant_in_graphs
 from .._engine.tables import put_last
@@ -140,8 +140,7 @@ def gmm(
     >>> gmm(lhs, rhs, torch.tensor([2, 3], dtype=torch.int32, device="xla")).shape
     torch.Size([5, 4])
     """
-    arguments = (lhs, rhs, group_sizes, bool(transpose_rhs), group_offset)
-    result: Tensor = call_jax(grouped.grouped_product, arguments, {}, "gmm")
+    result: Tensor = torch.ops.xla.gmm(lhs, rhs, group_sizes, tiling, group_offset, bool(transpose_rhs))
     return result
 
 
@@ -164,8 +163,7 @@ def tgmm(
     >>> tgmm(lhs, rhs, torch.tensor([2, 3], dtype=torch.int32, device="xla"))[1, 0, 0].item()
     3.0
     """
-    arguments = (lhs, rhs, group_sizes, group_offset, num_actual_groups)
-    result: Tensor = call_jax(grouped.grouped_outer_product, arguments, {}, "tgmm")
+    result: Tensor = torch.ops.xla.tgmm(lhs, rhs, group_sizes, tiling, group_offset, num_actual_groups)
     return result
 
 

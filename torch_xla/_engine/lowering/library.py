@@ -1,5 +1,6 @@
 """The operators of `torch.ops.xla`: what they are called with. Their rules stand with their families."""
 
+import functools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +9,7 @@ import jax
 import torch
 from torch import Tensor
 
-from ..private.torch import OpOverload, pytree, schema_of
+from ..private.torch import OpOverload, schema_of
 from .registry import lowers, rule_of
 
 # Held as long as the process lives: dropping it would take the operators back.
@@ -48,23 +49,30 @@ def differentiate(op: OpOverload, backward: Callable[..., Any]) -> None:
 
 
 def _on_cpu(op: OpOverload, args: Any, kwargs: Any) -> Any:
-    rule = rule_of(op)
-    assert rule is not None, op
-
-    def array_of(leaf: Any) -> Any:
-        return (
-            jax.dlpack.from_dlpack(leaf.detach().resolve_conj().resolve_neg().contiguous())
-            if isinstance(leaf, Tensor)
-            else leaf
-        )
-
     filled = {argument.name: argument.default_value for argument in schema_of(op).arguments[len(args) :]}
     filled.update(kwargs)
+    leaves, tree = jax.tree.flatten((args, filled))
+    others = tuple(None if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+    tensors = [leaf.detach().resolve_conj().resolve_neg().contiguous() for leaf in leaves if isinstance(leaf, Tensor)]
     with jax.enable_x64(True):
-        args, filled = pytree.tree_map(array_of, (args, filled))
-        result = rule.lower(*args, **filled)
+        result = _jitted(op, tree, *others)(*map(jax.dlpack.from_dlpack, tensors))
     found = jax.tree.map(lambda array: torch.utils.dlpack.from_dlpack(array).clone(), result)
     return tuple(found) if isinstance(found, list) else found
+
+
+@functools.lru_cache(maxsize=256, typed=True)  # 1 is not 1.0, and not True
+def _jitted(op: OpOverload, tree: Any, *others: Any) -> Callable[..., Any]:
+    """The rule of `op` on arrays; `others` has what is none in its place, and `None` for each array."""
+    rule = rule_of(op)
+    assert rule is not None, op
+    lower = rule.lower
+
+    def run(*arrays: jax.Array) -> Any:
+        given = iter(arrays)
+        args, kwargs = jax.tree.unflatten(tree, [next(given) if other is None else other for other in others])
+        return lower(*args, **kwargs)
+
+    return jax.jit(run)
 
 
 LIBRARY.define("mark_tensor(Tensor x, str name, int pos, str id, bool is_input, Any? attr=None) -> Tensor")

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+import torch
 
 from torch_xla._engine.lowering.kernels.grouped import grouped_outer_product, grouped_product
 
@@ -49,3 +50,23 @@ def test_columns_times_rows_by_group(sizes: list[int]) -> None:
     assert found.shape == (4, 4, 5)
     for group, rows in enumerate(rows_of(sizes)):
         np.testing.assert_allclose(found[group], LHS[rows].T @ given[rows], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("transposed", "offset"), [(False, None), (True, 1)])
+def test_gradients_and_their_gradients_are_those_of_differences(transposed: bool, offset: int | None) -> None:
+    lhs, matrices = (
+        torch.from_numpy(each).double().requires_grad_() for each in (LHS[:, :3].copy(), RHS[:2, :3, :2].copy())
+    )
+    sizes, first = torch.tensor([3, 2, 0, 3]), None if offset is None else torch.tensor([offset])
+
+    def product(rows: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+        given = given.mT if transposed else given
+        return torch.ops.xla.gmm(rows, given, sizes, None, first, transposed)
+
+    def sums(rows: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        return torch.ops.xla.tgmm(rows.t(), others, sizes, None, first, 2)
+
+    others = product(lhs, matrices).detach().requires_grad_()
+    for function, operands in ((product, (lhs, matrices)), (sums, (lhs, others))):
+        torch.autograd.gradcheck(function, operands)
+        torch.autograd.gradgradcheck(function, operands)

@@ -10,6 +10,7 @@ from jax import lax
 from torch import Tensor
 
 from ..library import define, differentiate
+from ..linear_algebra.grouped import rows_by_group, sums_by_group
 from ..registry import lowers
 
 
@@ -20,16 +21,9 @@ def grouped_product(
 
     With `group_offset` the matrices are those of the groups from there on; rows of others give zeros.
     """
-    if transpose_rhs:
-        rhs = jnp.swapaxes(rhs, 1, 2)
-    sizes = group_sizes.astype(np.int32)
-    if group_offset is None:
-        return lax.ragged_dot(lhs, rhs, sizes)
-    first = group_offset.reshape(()).astype(np.int32)
-    own = lax.dynamic_slice(sizes, (first,), (rhs.shape[0],))
-    start = jnp.where(jnp.arange(sizes.shape[0]) < first, sizes, 0).sum()
-    found = lax.ragged_dot(jnp.roll(lhs, -start, 0), rhs, own)
-    return jnp.roll(found, start, 0)
+    matrices = jnp.swapaxes(rhs, 1, 2) if transpose_rhs else rhs
+    ends, before = _ends(group_sizes, group_offset, len(rhs))
+    return jnp.roll(rows_by_group(jnp.roll(lhs, -before, 0), matrices, ends).astype(lhs.dtype), before, 0)
 
 
 def grouped_outer_product(
@@ -40,16 +34,18 @@ def grouped_outer_product(
 
     So many `groups` from `group_offset` on; all of them unless given.
     """
-    ends = jnp.cumsum(group_sizes)
-    group = jnp.searchsorted(ends, jnp.arange(rhs.shape[0]), side="right")
-    first = 0 if group_offset is None else group_offset.reshape(()).astype(np.int32)
+    ends, before = _ends(group_sizes, group_offset, len(group_sizes) if groups is None else groups)
+    return sums_by_group(jnp.roll(lhs.T, -before, 0), jnp.roll(rhs, -before, 0), ends).astype(lhs.dtype)
 
-    def once(_: None, number: jax.Array) -> Any:
-        own = jnp.where((group == number)[:, None], rhs, jnp.zeros((), rhs.dtype))
-        return None, lhs @ own
 
-    count = group_sizes.shape[0] if groups is None else groups
-    return lax.scan(once, None, jnp.arange(count) + first)[1]
+def _ends(sizes: jax.Array, offset: jax.Array | None, groups: int) -> tuple[jax.Array, Any]:
+    """The ends of so many groups from `offset` on, counted from where the first of them begins, and that row."""
+    sizes = sizes.astype(np.int32)
+    if offset is None:
+        return jnp.cumsum(sizes[:groups], dtype=np.int32), 0
+    first = offset.reshape(()).astype(np.int32)
+    before = jnp.where(jnp.arange(len(sizes)) < first, sizes, 0).sum(dtype=np.int32)
+    return jnp.cumsum(lax.dynamic_slice(sizes, (first,), (groups,)), dtype=np.int32), before
 
 
 def _product_like(
@@ -98,4 +94,13 @@ def _gradients(inputs: dict[str, Any], grad: Tensor) -> dict[str, Any]:
     }
 
 
+def _gradients_of_sums(inputs: dict[str, Any], grad: Tensor) -> dict[str, Any]:
+    lhs, rhs, sizes, offset = (inputs[name] for name in ("lhs", "rhs", "group_sizes", "group_offset"))
+    return {
+        "lhs": torch.ops.xla.gmm(rhs, grad, sizes, None, offset, True).t(),
+        "rhs": torch.ops.xla.gmm(lhs.t(), grad, sizes, None, offset, False),
+    }
+
+
 differentiate(GMM, _gradients)
+differentiate(TGMM, _gradients_of_sums)

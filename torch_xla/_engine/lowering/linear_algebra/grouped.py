@@ -33,10 +33,10 @@ def grouped_mm(
         return bmm(self, mat2)
     ends = offs.astype(np.int32)
     if mat2.ndim == 3:
-        return _rows_by_group(self, mat2, ends)
+        return rows_by_group(self, mat2, ends)
     if self.ndim == 3:
-        return _rows_by_group(mat2.T, self.swapaxes(1, 2), ends).T
-    return _sums_by_group(self.T, mat2, ends)
+        return rows_by_group(mat2.T, self.swapaxes(1, 2), ends).T
+    return sums_by_group(self.T, mat2, ends)
 
 
 # What Transformers' mixtures of experts call where Dynamo traces them, in other dtypes than bfloat16: its own kernel
@@ -53,12 +53,12 @@ def grouped_mm_of_transformers_backward(
     return grouped_mm(grad_output, weight.swapaxes(1, 2), offs), grouped_mm(input.T, grad_output, offs)
 
 
-def _rows_by_group(rows: jax.Array, matrices: jax.Array, ends: jax.Array) -> jax.Array:
+def rows_by_group(rows: jax.Array, matrices: jax.Array, ends: jax.Array) -> jax.Array:
     """Rows [m, k] times the matrix of their group in `matrices` [groups, k, n]; behind the last end are zeros."""
     return _on_cpu(_rows_in_blocks, _rows_at_once, rows, matrices, ends)
 
 
-def _sums_by_group(left: jax.Array, right: jax.Array, ends: jax.Array) -> jax.Array:
+def sums_by_group(left: jax.Array, right: jax.Array, ends: jax.Array) -> jax.Array:
     """The outer products of the rows of `left` [m, k] and `right` [m, n], summed by group: [groups, k, n]."""
     return _on_cpu(_sums_in_blocks, _sums_at_once, left, right, ends)
 
