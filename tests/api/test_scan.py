@@ -521,6 +521,20 @@ def test_transforms_in_a_body_see_what_it_closes_over() -> None:
     torch.testing.assert_close(*found)
 
 
+def test_a_body_differentiates_a_layer_of_one_row() -> None:
+    def body(layer: torch.nn.Module, carry: torch.Tensor) -> torch.Tensor:
+        return carry - 0.1 * torch.func.grad(lambda x: layer(x).square().sum())(carry)
+
+    torch.manual_seed(0)
+    layer, start = torch.nn.Linear(3, 3), torch.ones(3)
+    expected = body(layer, body(layer, start))
+    on_device = layer.to("xla")
+    found, _ = scan(
+        lambda carry, x: (body(on_device, carry) + 0 * x, x), start.to("xla"), torch.zeros(2, 1, device="xla")
+    )
+    torch.testing.assert_close(found.cpu(), expected)
+
+
 def test_a_transform_around_a_scan_is_refused() -> None:
     def last(x: torch.Tensor) -> torch.Tensor:
         return scan(lambda carry, y: (carry * y, y), torch.ones((), device="xla"), x)[0]

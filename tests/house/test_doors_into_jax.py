@@ -63,7 +63,6 @@ def is_uncollected(function: ast.FunctionDef) -> bool:
 INSIDE = {
     "client/buffers.py:_spread": "buffers.put",
     "private/jax.py:put": "buffers.put",
-    "compile/program.py:_from_xla": "Program._compile",
     "compile/function.py:_carrier": "what function.lowered traces",
     "interop/functions.py:__call__": "what _trace_anew traces",
     "export/alone.py:exported": "modules.exported; and processes without this package",

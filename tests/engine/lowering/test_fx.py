@@ -29,6 +29,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "a list": lambda x: torch.cat([x, x.split(1)[0], torch.full((1, 3), 2.0)]),
     "memory nobody has written": lambda x: torch.empty_strided((2, 3), (1, 2), dtype=torch.int32).zero_() + x,
     "sizes": lambda x: x.sum() / x.shape[0],
+    "strides": lambda x: torch.as_strided_scatter(x + 1, x[0, :2], (2,), (2,), 1) + (x * 2).as_strided((2, 3), (1, 2)),
 }
 
 
@@ -100,7 +101,12 @@ def test_operators_that_nothing_lowers_are_named() -> None:
 def test_views_are_lowered_by_the_rules_of_their_copies() -> None:
     rule = fx.rule_for(aten.permute.default)
     assert rule is not None and rule.op in (aten.permute.default, aten.permute_copy.default)
-    assert fx.rule_for(aten.as_strided.default) is None  # an array has no strides
+
+
+def test_strides_are_read_of_what_fills_its_memory_in_order() -> None:
+    module = make_fx(lambda x: (x * 2).as_strided((2,), (1,)))(X.t())
+    assert fx.operators_without_rule(module) == [aten.as_strided.default]  # there they say what the array does not
+    assert fx.operators_without_rule(make_fx(lambda x: (x * 2).as_strided((2,), (1,)))(X)) == []
 
 
 def test_lines_and_watching() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from .. import metrics
 from ..client.target import Target
 from ..private import jax as private
+from ..uninterrupted import uncollected
 from .function import options_for
 
 # Without those kernels XLA widens the operands of all products.
@@ -22,6 +23,7 @@ _PRODUCT = re.compile(r" dot\(%?([^\s,()]+), ")
 _IN_A_KERNEL = re.compile(r" kind=kCustom, calls=%?([^\s,]+)")
 
 
+@uncollected
 def compiled(lowered: Any, target: Target) -> Any:
     """The executable that XLA makes for `target` of `lowered`, which was lowered for it."""
     is_narrow = target.is_host and private.multiplies_bfloat16(lowered)

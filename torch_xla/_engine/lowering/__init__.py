@@ -1,7 +1,7 @@
 """Lowering: aten overload → function on JAX arrays. Importing the room fills the one table of rules.
 
 Doors: barrier, call, collectives.exchange, control_flow.loops, decompositions, fx, fx_calls, growing,
-indexing.sorting, kernels.attention, kernels.grouped, kernels.paged_attention, kernels.splash, library, manual,
+indexing.sorting, kernels.attention, kernels.paged_attention, kernels.splash, library, manual,
 marking, packing, promotion, registry, replicas, sequences.recurrent_layers, sharding, storage, value_checks, views.
 """
 

@@ -15,11 +15,13 @@ from torch.fx import GraphModule, Node
 from .. import dtypes
 from ..private import jax as private
 from ..private.torch import HigherOrderOperator, OpOverload, overload_name_of, pytree, schema_of
+from ..view.geometry import Geometry
 from . import promotion
 from .call import cast
 from .linear_algebra.matmul import linear
 from .opmath import rounded_to_halves
 from .registry import Promotion, Rule, rule_of
+from .views import read_view, write_view
 
 # Operators whose arguments are graphs, such as loops: each a function of its arguments, in which graphs stay what they
 # are, and of one random key where its graphs draw. Filled by whoever lowers them.
@@ -70,6 +72,34 @@ EMPTY: dict[Any, Callable[..., Any]] = {
 }
 
 
+def _as_strided(array: jax.Array, size: Any, stride: Any, storage_offset: int | None = None) -> jax.Array:
+    return read_view(array, Geometry.contiguous(array.shape), Geometry(tuple(size), tuple(stride), storage_offset or 0))
+
+
+def _as_strided_scatter(
+    array: jax.Array, src: jax.Array, size: Any, stride: Any, storage_offset: int | None = None
+) -> jax.Array:
+    view = Geometry(tuple(size), tuple(stride), storage_offset or 0)
+    return write_view(array, src, Geometry.contiguous(array.shape), view)
+
+
+# Strides say which elements these show of the memory of a tensor. An array has none, and stands for a tensor whose
+# elements lie in their order and fill it: where gradients are written through views, PyTorch has memory of that form.
+_STRIDED: dict[Any, Callable[..., Any]] = {
+    aten.as_strided.default: _as_strided,
+    aten.as_strided_copy.default: _as_strided,
+    aten.as_strided_scatter.default: _as_strided_scatter,
+}
+
+
+def _fills_its_memory_in_order(node: Node) -> bool:
+    """Whether the first operand of `node` is such a tensor, of a size that is known."""
+    value = node.all_input_nodes[0].meta.get("val")
+    if not isinstance(value, torch.Tensor) or not all(isinstance(size, int) for size in value.shape):
+        return False
+    return value.is_contiguous() and value.storage_offset() == 0
+
+
 @functools.cache
 def rule_for(op: OpOverload) -> Rule | None:
     """The rule of an operator in a graph: its own, or that of the copy if it is a view."""
@@ -78,7 +108,6 @@ def rule_for(op: OpOverload) -> Rule | None:
         return rule
     namespace, _, name = schema_of(op).name.partition("::")
     copies = getattr(getattr(torch.ops, namespace), f"{name}_copy", None)
-    # Strides say which elements `as_strided` shows; an array has none.
     copy = None if op is aten.as_strided.default else getattr(copies, overload_name_of(op), None)
     return rule_of(copy) if isinstance(copy, OpOverload) else None
 
@@ -95,6 +124,7 @@ def operators_without_rule(module: GraphModule) -> list[Any]:
                 isinstance(node.target, OpOverload)
                 and node.target not in _SIZES
                 and node.target not in EMPTY
+                and not (node.target in _STRIDED and _fills_its_memory_in_order(node))
                 and rule_for(node.target) is None
             )
         )
@@ -215,6 +245,8 @@ def _call(node: Node, args: Any, kwargs: Any) -> Any:
         return _SIZES[node.target](*args, **kwargs)
     if node.target in EMPTY:
         return _as_promised(EMPTY[node.target](*args, **kwargs), node.meta.get("val"))
+    if node.target in _STRIDED:
+        return _as_promised(_STRIDED[node.target](*args, **kwargs), node.meta.get("val"))
     rule = rule_for(node.target)
     if rule is None:
         raise NotImplementedError(f"{node.target} has no lowering rule")
