@@ -519,7 +519,8 @@ def test_a_call_that_two_threads_planned_at_once_is_told_as_such() -> None:
     [operation] = causes._known[-1].graph.operations
     again = replace(operation, plan=replace(operation.plan))
     assert y.shape == (6,) and again.plan is not operation.plan
-    assert differences._argument(operation, again) == "sin was planned twice, by two threads at once"
+    told = "sin was planned twice: for operands that lie otherwise in memory, or by two threads at once"
+    assert differences._argument(operation, again) == told
 
 
 def test_reasons_without_end_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
