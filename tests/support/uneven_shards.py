@@ -320,6 +320,39 @@ def transforms_find_their_dimensions_whole() -> None:
                 torch.testing.assert_close(given(t, dim=dims).cpu(), given(host, dim=dims), rtol=1e-4, atol=1e-4)
 
 
+def transforms_read_what_was_gathered_in_any_order() -> None:
+    host = torch.randn(10, 100, dtype=torch.complex64)
+    given = torch.randn(10, 16, 22, dtype=torch.complex64)
+    for spec in (("model", None, "data"), (None, "data", None)):
+        results = []
+        for device in ("cpu", "xla"):
+            x, gradient = host.clone().to(device), given.clone().to(device)
+            if device == "xla":
+                xs.mark_sharding(x, SQUARE, ("data", "model"))
+                xs.mark_sharding(gradient, SQUARE, spec)  # type: ignore[arg-type]
+            x.requires_grad_()
+            window = torch.ones(16, device=device)
+            torch.stft(x, 16, 4, window=window, center=False, return_complex=True).backward(gradient)
+            results.append(x.grad.cpu())  # type: ignore[union-attr]
+        torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
+
+
+def margins_that_crop_have_gradients() -> None:
+    host, given = torch.randn(1, 3, 3, 5), torch.randn(1, 3, 3, 6)
+    for mode in ("replicate", "reflect"):
+        results = []
+        for device in ("cpu", "xla"):
+            x, gradient = host.clone().to(device), given.clone().to(device)
+            if device == "xla":
+                xs.mark_sharding(x, SQUARE, (None, None, "model", None))
+                xs.mark_sharding(gradient, SQUARE, (None, None, None, ("data", "model")))
+            x.requires_grad_()
+            padded = nn.functional.pad(x, (-1, 2, 0, 0), mode=mode)
+            padded.backward(gradient)
+            results.append([padded.detach().cpu(), x.grad.cpu()])  # type: ignore[union-attr]
+        torch.testing.assert_close(*results)
+
+
 def values_are_captured_as_they_are() -> None:
     w = torch.arange(6.0).to("xla")
     xs.mark_sharding(w, LINE, ("fsdp",))
