@@ -55,6 +55,10 @@ def tensors_are_distributed_and_come_back() -> None:
     again = DTensor.from_local(HOST, mesh, (Shard(0), Replicate()))
     assert again.full_tensor().cpu().equal(HOST) and again.placements == (Shard(0), Replicate())
     _refused(lambda: distribute_tensor(HOST, mesh, [Shard(0)]), "1 placements for a mesh of 2 axes")
+    for far in (2, -3):
+        words = f"Shard(dim={far}) divides a dimension that a tensor of shape {list(HOST.shape)} does not have"
+        _refused(lambda: distribute_tensor(HOST, mesh, [Shard(far), Replicate()]), words)  # noqa: B023
+        _refused(lambda: t.redistribute(placements=[Shard(far), Replicate()]), words)  # noqa: B023
     _refused(lambda: t.redistribute(placements=[Partial(), Replicate()]), "by what is computed, not by being sent")
     _refused(lambda: DTensor.from_local(t, mesh), "takes a plain tensor")
 

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.distributed.tensor import Replicate, Shard
 
 import torch_xla
 import torch_xla.debug.metrics as met
+import torch_xla.distributed.parallel_loader as pl
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from tests.support import parts
@@ -89,6 +91,11 @@ def what_does_not_fit_is_refused_with_the_remedy() -> None:
     _refused(lambda: xs.mark_sharding(t, large, (None, "data")), ValueError, "has 8 devices, and this program has 4")
     _refused(lambda: xs.mark_sharding(torch.ones(2, 2), LINE, (None, None)), ValueError, "not on cpu")
     _refused(lambda: xs.Mesh(np.arange(8), (8,)).get_jax_mesh(), ValueError, "this program has 4")
+    none: Any = None
+    _refused(lambda: xs.mark_sharding(t, LINE, none), TypeError, "expected a partition spec, such as (None, None)")
+    _refused(lambda: xs.mark_sharding([t], LINE, (None,)), TypeError, "expected a tensor, not a list")  # type: ignore[arg-type]
+    batches = [torch.ones(4, 4)]
+    _refused(lambda: list(pl.MpDeviceLoader(batches, "xla", input_sharding="data")), TypeError, "a ShardingSpec")
     assert t.cpu().equal(torch.ones(6, 4))
 
 
@@ -126,6 +133,13 @@ def a_marked_tensor_is_the_same_tensor() -> None:
     (marked * marked).sum().backward()
     assert x.grad is not None and x.grad.tolist() == [2 * n for n in range(8)]
     assert marked.grad is not None and type(marked * 2) is torch.Tensor
+    square = [
+        xs.mark_sharding(torch.ones(4, 4, device="xla"), SQUARE, spec)
+        for spec in (("data", None), (None, ("model", "data")), ("model", 0))
+    ]
+    assert [each.placements for each in square] == [(Shard(0), Replicate()), (Shard(1), Shard(1)), (Shard(1), Shard(0))]
+    assert [each.detach().placements for each in square] == [each.placements for each in square]
+    _refused(lambda: xs.wrap_as_sharded_tensor(x, (4,), ("data",)).placements, RuntimeError, "take what mark_sharding")
     assert "XLAShardedTensor(tensor(" in repr(marked) and "8." not in repr(x)
     again = copy.deepcopy(x)
     assert again.tolist() == x.tolist() and pickle.loads(pickle.dumps(x.detach().cpu())).tolist() == x.tolist()

@@ -65,6 +65,13 @@ def save(folder: Path) -> None:
     torch.save([_step(model, optimizer) for _ in range(2)], folder / "losses.pt")
 
 
+def _check_that_the_state_lies_as_its_parameter(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for parameter in model.parameters():
+        expected = xs.wrap_as_sharded_tensor(parameter).sharding_spec
+        for name in ("exp_avg", "exp_avg_sq"):
+            assert xs.wrap_as_sharded_tensor(optimizer.state[parameter][name]).sharding_spec == expected, name
+
+
 def load(folder: Path) -> None:
     """Goes on from there."""
     model, optimizer = _model((None, "a"))
@@ -72,10 +79,12 @@ def load(folder: Path) -> None:
         for parameter in model.parameters():
             parameter.zero_()
     checkpoints.prime_optimizer(optimizer)
+    _check_that_the_state_lies_as_its_parameter(model, optimizer)
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "note": ""}
     dcp.load(state, checkpoint_id=folder / "plain", planner=checkpoints.SPMDLoadPlanner(), no_dist=True)
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
+    _check_that_the_state_lies_as_its_parameter(model, optimizer)
     assert state["note"] == "three"
     if xr.is_spmd():
         count = xr.global_runtime_device_count()

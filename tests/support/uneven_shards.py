@@ -320,6 +320,38 @@ def transforms_find_their_dimensions_whole() -> None:
                 torch.testing.assert_close(given(t, dim=dims).cpu(), given(host, dim=dims), rtol=1e-4, atol=1e-4)
 
 
+def transforms_read_what_was_gathered_in_any_order() -> None:
+    host, places = torch.randn(10, 16, 22, dtype=torch.complex64), torch.arange(3520) % 1000
+    for spec, result in ((("model", None, "data"), None), (("data", "model", None), (None, None, "data"))):
+        found = []
+        for device in ("cpu", "xla"):
+            x = host.clone().to(device)
+            if device == "xla":
+                xs.mark_sharding(x, SQUARE, spec)  # type: ignore[arg-type]
+            transformed = torch.fft.ifft(x.transpose(1, 2)) * 2
+            if device == "xla" and result is not None:
+                xs.mark_sharding(transformed, SQUARE, result)
+            into = torch.zeros(1000, dtype=torch.complex64, device=device)
+            found.append(into.index_add(0, places.to(device), transformed.reshape(-1)).cpu())
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+
+
+def margins_that_crop_have_gradients() -> None:
+    host, given = torch.randn(1, 3, 3, 5), torch.randn(1, 3, 3, 6)
+    for mode in ("replicate", "reflect"):
+        results = []
+        for device in ("cpu", "xla"):
+            x, gradient = host.clone().to(device), given.clone().to(device)
+            if device == "xla":
+                xs.mark_sharding(x, SQUARE, (None, None, "model", None))
+                xs.mark_sharding(gradient, SQUARE, (None, None, None, ("data", "model")))
+            x.requires_grad_()
+            padded = nn.functional.pad(x, (-1, 2, 0, 0), mode=mode)
+            padded.backward(gradient)
+            results.append([padded.detach().cpu(), x.grad.cpu()])  # type: ignore[union-attr]
+        torch.testing.assert_close(*results)
+
+
 def values_are_captured_as_they_are() -> None:
     w = torch.arange(6.0).to("xla")
     xs.mark_sharding(w, LINE, ("fsdp",))

@@ -85,6 +85,10 @@ def place_batch(batch: Any, device: Device, sharding: Any) -> Any:
         return _by_name(batch, device, sharding)
     if isinstance(sharding, list | tuple):
         return _by_place(batch, device, sharding)
+    if not hasattr(sharding, "can_apply"):
+        raise TypeError(
+            f"input_sharding: expected a ShardingSpec, or a structure of them like the batch; got {sharding!r}"
+        )
 
     def fits(value: Any) -> bool:
         return isinstance(value, torch.Tensor) and bool(sharding.can_apply(value))

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import jax
 import numpy as np
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..client import buffers
@@ -177,6 +178,15 @@ def whole_along(array: jax.Array, dims: Collection[int]) -> jax.Array:
     assert target.mesh is not None
     spec = PartitionSpec(*[None if dim in dims else PartitionSpec.UNCONSTRAINED for dim in range(array.ndim)])
     return jax.lax.with_sharding_constraint(array, NamedSharding(target.mesh, spec))
+
+
+def in_order(array: jax.Array) -> jax.Array:
+    """`array`, whose last dimension is the innermost in memory where the program runs on several devices.
+
+    For operations that XLA's compiler for the CPU knows in that order alone: it would have them read what it has just
+    gathered in the order in which that came.
+    """
+    return array if spread_target() is None else with_layout_constraint(array, Layout(tuple(range(array.ndim))))
 
 
 def spaced(array: jax.Array, fill: jax.Array, margins: Sequence[tuple[int, int, int]]) -> jax.Array:

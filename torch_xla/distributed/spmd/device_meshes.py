@@ -120,7 +120,12 @@ def _placements(name: str, t: torch.Tensor, mesh: DeviceMesh, given: Sequence[Pl
     chosen = [Replicate()] * mesh.ndim if given is None else list(given)
     if len(chosen) != mesh.ndim:
         raise ValueError(f"{name}(): {len(chosen)} placements for a mesh of {mesh.ndim} axes; give each one")
-    return [Shard(each.dim % max(t.dim(), 1)) if isinstance(each, Shard) else each for each in chosen]
+    for each in chosen:
+        if isinstance(each, Shard) and not -t.dim() <= each.dim < t.dim():
+            raise ValueError(
+                f"{name}(): {each!r} divides a dimension that a tensor of shape {list(t.shape)} does not have"
+            )
+    return [Shard(each.dim % t.dim()) if isinstance(each, Shard) else each for each in chosen]
 
 
 def distributed(name: str, t: torch.Tensor, mesh: DeviceMesh, given: Sequence[Placement] | None) -> XLAShardedTensor:

@@ -17,6 +17,11 @@ def dims_over(name: str, t: torch.Tensor, mesh: Mesh, partition_spec: PartitionS
 
     `name` raises `ValueError` where tensor, mesh and partition spec do not fit together.
     """
+    if not isinstance(t, torch.Tensor):
+        raise TypeError(f"{name}(): expected a tensor, not a {type(t).__name__}")
+    if partition_spec is None:
+        whole = (None,) * t.dim()
+        raise TypeError(f"{name}(): expected a partition spec, such as {whole} for a tensor that stays whole; got None")
     if t.device.type != "xla":
         raise ValueError(f"{name}(): expected a tensor on xla, not on {t.device}; move it there first")
     spec = hashable(partition_spec)

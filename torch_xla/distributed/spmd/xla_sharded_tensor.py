@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from ..._engine.client.processes import process_count
 from ..._engine.graph.op_sharding import ShardingType
+from ..._engine.graph.partition import dims_of
 from ..._engine.host import shards
 from ..._engine.private import checkpoint as checkpointing
 from ..._engine.private import torch as private
@@ -95,6 +96,7 @@ class XLAShardedTensor(DTensor):
     global_tensor: torch.Tensor
     mesh_shape: tuple[int, ...] | None
     partition_spec: Any
+    _axis_names: tuple[str, ...] | None
     _on: tuple[Any, tuple[Placement, ...] | None]
 
     @staticmethod
@@ -108,6 +110,7 @@ class XLAShardedTensor(DTensor):
         made.global_tensor = whole
         made.mesh_shape = mesh_shape
         made.partition_spec = partition_spec
+        made._axis_names = None
         made._on = None, ()
         return made
 
@@ -164,12 +167,22 @@ class XLAShardedTensor(DTensor):
             return found_placements[0](self) if self._on[1] is None else self._on[1]  # type: ignore[no-any-return]
         if self.mesh_shape is None or self.partition_spec is None:
             return ()
+        entries = [entry if isinstance(entry, tuple | list) else (entry,) for entry in self.partition_spec]
+        if self._axis_names is None and any(isinstance(axis, str) for entry in entries for axis in entry):
+            raise RuntimeError(
+                f"placements: which axes of a mesh of shape {self.mesh_shape} have the names in {self.partition_spec}, "
+                "this tensor was not told; take what mark_sharding() returns, or give the axes by number"
+            )
         found: list[Placement] = [Replicate()] * len(self.mesh_shape)
-        for axis in range(len(found)):
-            for dim, entry in enumerate(self.partition_spec):
-                if axis in (entry if isinstance(entry, tuple | list) else (entry,)):
-                    found[axis] = Shard(dim)
+        for dim, axes in enumerate(dims_of("placements", self.mesh_shape, self._axis_names, self.partition_spec)):
+            for axis in axes:
+                found[axis] = Shard(dim)
         return tuple(found)
+
+    def over(self, axis_names: Sequence[str] | None) -> "XLAShardedTensor":
+        """This tensor, which knows from now on by which names its partition spec means the axes of its mesh."""
+        self._axis_names = None if axis_names is None else tuple(axis_names)
+        return self
 
     def redistribute(
         self,
@@ -211,7 +224,7 @@ class XLAShardedTensor(DTensor):
     def detach(self) -> "XLAShardedTensor":
         """The same without gradients."""
         made = type(self)(self.global_tensor.detach(), self.mesh_shape, self.partition_spec)
-        return made.on(*self._on)
+        return made.over(self._axis_names).on(*self._on)
 
     def __create_write_items__(self, fqn: str, object: Any) -> Any:
         """What `torch.distributed.checkpoint` writes by its default planner: the whole value."""

@@ -62,7 +62,7 @@ def mark_sharding(
     sharded = _sharding("mark_sharding", whole, mesh, partition_spec)
     if sharded is not _ALONE:
         placement.mark(whole, sharded)
-    return XLAShardedTensor(whole, mesh.mesh_shape, partition_spec)
+    return XLAShardedTensor(whole, mesh.mesh_shape, partition_spec).over(mesh.axis_names)
 
 
 _ALONE: Any = object()
@@ -84,7 +84,7 @@ def annotate_custom_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: Partit
     sharded = _sharding("annotate_custom_sharding", whole, mesh, partition_spec)
     if sharded is not _ALONE:
         placement.place(whole, sharded)
-    return XLAShardedTensor(whole, mesh.mesh_shape, partition_spec)
+    return XLAShardedTensor(whole, mesh.mesh_shape, partition_spec).over(mesh.axis_names)
 
 
 class MarkShardingFunction(torch.autograd.Function):
@@ -154,6 +154,8 @@ def wrap_as_sharded_tensor(
     'XLAShardedTensor'
     """
     if isinstance(t, XLAShardedTensor):
+        if mesh_shape is not None and mesh_shape != t.mesh_shape:
+            t.over(None)
         t.mesh_shape = mesh_shape or t.mesh_shape
         t.partition_spec = partition_spec or t.partition_spec
         return t

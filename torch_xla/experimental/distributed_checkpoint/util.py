@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from ..._engine.record import placement
 from ..._engine.record.storage import value_of
 from ..._engine.record.sync import sync_device
 
@@ -29,9 +30,18 @@ def prime_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
             p.copy_(value)
             p.grad = grad
             _begin_again(optimizer.state[p])
+            _lie_as(p, optimizer.state[p])
     for device in {value_of(p).device for p in parameters if p.device.type == "xla"}:
         sync_device(device)
     return optimizer
+
+
+def _lie_as(parameter: torch.Tensor, state: dict[str, Any]) -> None:
+    """Has the state lie as its parameter; nothing says so where the parameter is not what the step made of it."""
+    sharding = placement.planned(parameter) if parameter.device.type == "xla" else None
+    for each in state.values() if sharding is not None else ():
+        if isinstance(each, torch.Tensor) and each.device == parameter.device and each.shape == parameter.shape:
+            placement.place(each, sharding)
 
 
 def _begin_again(state: dict[str, Any]) -> None:

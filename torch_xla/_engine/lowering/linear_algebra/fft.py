@@ -8,7 +8,7 @@ import torch
 from jax import lax
 
 from ..registry import lowers
-from ..sharding import whole_along
+from ..sharding import in_order, whole_along
 
 aten = torch.ops.aten
 
@@ -30,7 +30,8 @@ def _transform(array: jax.Array, kind: lax.FftType, lengths: tuple[int, ...]) ->
     batch = array.shape[: array.ndim - len(lengths)]
     # XLA may lay out dimensions of one element in any order, and refuses to transform all orders but its own.
     array = array.reshape(*(size for size in batch if size != 1), *array.shape[len(batch) :])
-    result = lax.fft(whole_along(array, range(array.ndim - len(lengths), array.ndim)), kind, lengths)
+    array = whole_along(array, range(array.ndim - len(lengths), array.ndim))
+    result = in_order(lax.fft(in_order(array), kind, lengths))
     return result.reshape(*batch, *result.shape[result.ndim - len(lengths) :])
 
 

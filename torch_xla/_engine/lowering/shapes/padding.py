@@ -23,22 +23,17 @@ def _margins(ndim: int, padding: list[int]) -> list[tuple[int, int]]:
 
 def _padded(x: jax.Array, padding: list[int], mode: str) -> jax.Array:
     for dim, (low, high) in enumerate(_margins(x.ndim, padding)):
-        if low < 0 or high < 0:
-            # Negative margins crop, but what is cropped away on one side may show in the margin of the other.
-            x = jnp.take(x, _sources(x.shape[dim], low, high, mode), dim)
-        elif low or high:
+        size = x.shape[dim]
+        if low > 0 or high > 0:
             margins = [(0, 0)] * x.ndim
-            margins[dim] = (low, high)
+            margins[dim] = (max(low, 0), max(high, 0))
             x = jnp.pad(x, margins, mode=mode)
+        if low < 0 or high < 0:
+            # Negative margins crop, and what is cropped away on one side may show in the margin of the other. They
+            # are cut and not looked up: XLA's partitioner cannot divide the sum over places that would be the gradient.
+            begin = max(-low, 0)
+            x = jax.lax.slice_in_dim(x, begin, begin + size + low + high, axis=dim)
     return x
-
-
-def _sources(size: int, low: int, high: int, mode: str) -> np.ndarray:
-    """The elements that a padded row shows, in order."""
-    places = np.arange(size + low + high) - low
-    if mode == "edge":
-        return places.clip(0, size - 1)
-    return size - 1 - abs(size - 1 - abs(places))
 
 
 def _forward(mode: str) -> Callable[[jax.Array, list[int]], jax.Array]:
