@@ -72,11 +72,12 @@ class HostGroup:
 
         Raises `PeerError` if one has ended without it, or does not come in time.
         """
-        self._store.set(f"here/{self._rank}", "")
+        store: Any = self._store  # there is one: else the device carries all
+        store.set(f"here/{self._rank}", "")
         end = time.monotonic() + self._timeout.total_seconds()
         for place, index in enumerate(self._members):
             has_ended = False
-            while not self._store.check([f"here/{place}"]):
+            while not store.check([f"here/{place}"]):
                 watch = peers.watch()
                 peers.check()
                 if has_ended and watch is not None:
@@ -95,7 +96,7 @@ class HostGroup:
                 # It may have come just before its end, so it is looked for once more.
                 has_ended = watch is not None and index in watch.ended()
                 with suppress(RuntimeError):  # a store that is lost says so at the next look
-                    self._store.wait([f"here/{place}"], timedelta(seconds=max(0.01, min(left, _LOOK))))
+                    store.wait([f"here/{place}"], timedelta(seconds=max(0.01, min(left, _LOOK))))
 
 
 def _start_exchanges() -> None:
