@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from tests.support.key_value import connections
 from torch_xla._engine.client import coordination, peers, processes
@@ -117,6 +118,31 @@ def test_who_ends_and_did_not_do_it_is_named_to_those_that_wait(
         coordination.all_come("begin")
 
 
+def test_who_ends_and_does_not_come_to_a_rendezvous_is_named_to_those_that_wait(
+    both: tuple[peers.Watch, peers.Watch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordination, "_LOOK", 0.1)
+    both[1].end()
+    with pytest.raises(PeerError, match="^Process 1 of 2 ended and did not come to 'later', where others wait."):
+        coordination.exchange("later", b"")
+
+
+def test_what_one_brought_before_it_ended_is_there(
+    other: Any, both: tuple[peers.Watch, peers.Watch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordination, "_LOOK", 0.1)
+    real = both[0].ended
+
+    def ends() -> list[int]:
+        brings(other, 1, "last", b"word")
+        both[1].end()
+        return real()
+
+    monkeypatch.setattr(both[0], "ended", ends)
+    assert coordination.exchange("last", b"") == [b"", b"word"]
+    assert not both[0].fault
+
+
 def test_where_jax_has_met_the_others_already_it_is_told_to_leave_that_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_place", Place(0, 2))
     monkeypatch.setattr(coordination.private, "is_connected", lambda: True)
@@ -129,6 +155,20 @@ def test_a_process_that_met_nobody_leaves_nobody(monkeypatch: pytest.MonkeyPatch
     coordination.disconnect()
     coordination.note_exception(ValueError("why"))
     assert coordination._client is None
+
+
+@pytest.mark.parametrize("is_fork", [True, False])
+def test_a_process_that_leaves_before_it_has_met_the_others_says_so(
+    is_fork: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = HashStore()
+    monkeypatch.setattr(coordination, "_failed", None)
+    monkeypatch.setattr(coordination, "_is_away", False)
+    monkeypatch.setattr(peers, "_watch", None)
+    for name, value in (("_place", Place(1, 2)), ("meet", lambda: store), ("taken_by", os.getpid() + is_fork)):
+        monkeypatch.setattr(processes, name, value)
+    coordination.disconnect()
+    assert store.check(["torch_xla/away/1"]) is not is_fork
 
 
 def test_a_farewell_says_where_the_program_failed() -> None:

@@ -71,6 +71,17 @@ def test_who_does_not_come_is_named(server: TCPStore) -> None:
         assert "WORLD_SIZE" in said and "DIST_SERVICE_START_TIMEOUT_IN_SEC" in said
 
 
+@pytest.mark.parametrize("away", [0, 1])
+def test_who_has_ended_without_coming_is_not_waited_for(
+    away: int, server: TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meeting, "_LOOK", 0.1)
+    own, its = stores(server, 2)
+    meeting.stay_away(its, Place(away, 2))
+    with pytest.raises(PeerError, match=f"^Process {away} of 2 ended and did not use the device, which process"):
+        meeting.arrive(own, Place(1 - away, 2), 600, lambda: "address")
+
+
 def test_processes_that_think_of_other_numbers_are_told(server: TCPStore) -> None:
     said = meet([Place(0, 2), Place(1, 3)], stores(server, 2))
     assert said[0] == "Process 0 is one of 2, and process 1 one of 3: give all the same WORLD_SIZE."

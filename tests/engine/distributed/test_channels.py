@@ -1,6 +1,6 @@
 """Who is at the two ends of a channel."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -24,24 +24,26 @@ class Service:
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     found = Service()
     monkeypatch.setattr(processes, "process_index", lambda: 2)
+    monkeypatch.setattr(processes, "process_count", lambda: 4)
     monkeypatch.setattr(coordination, "client", lambda: found)
     channels.partners.cache_clear()
     yield found
     channels.partners.cache_clear()
 
 
-def answering(service: Service, answer: str | type[Exception]) -> Callable[[str, float], str]:
-    def awaited(key: str, seconds: float) -> str:
+def answering(service: Service, answer: str | type[Exception]) -> Callable[..., str]:
+    def awaited_of(whom: Sequence[int], key: str, seconds: float, what: str) -> str:
+        assert list(whom) == [0, 1, 3] and what.endswith(f"channel {key.split('/')[1]}")
         service.asked.append(key)
         if isinstance(answer, str):
             return answer
         raise answer(key)
 
-    return awaited
+    return awaited_of
 
 
 def test_both_ends_know_sender_and_receiver(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordination, "awaited", answering(service, "5"))
+    monkeypatch.setattr(coordination, "awaited_of", answering(service, "5"))
     assert channels.partners(7, sends=True) == (2, 5) and channels.partners(7, sends=False) == (5, 2)
     assert service.told == {"torch_xla/channel/7/sender": "2", "torch_xla/channel/7/receiver": "2"}
     assert service.asked == ["channel/7/receiver", "channel/7/sender"]
@@ -50,7 +52,7 @@ def test_both_ends_know_sender_and_receiver(service: Service, monkeypatch: pytes
 
 
 def test_who_waits_in_vain_is_told_for_what(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordination, "awaited", answering(service, TimeoutError))
+    monkeypatch.setattr(coordination, "awaited_of", answering(service, TimeoutError))
     with pytest.raises(PeerError, match=r"Process 2 waited .* s for another to receive on channel 3\."):
         channels.partners(3, sends=True)
     with pytest.raises(PeerError, match="to send on channel 3"):

@@ -9,8 +9,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from torch_xla._engine.client import peers
+from torch_xla._engine.client.processes import Place
 from torch_xla._engine.distributed import host_group
 from torch_xla._engine.distributed.host_group import HostGroup, or_here
+from torch_xla._engine.errors import PeerError
 
 
 class Group:
@@ -65,3 +68,30 @@ def test_groups_of_one_store_have_keys_of_their_own(monkeypatch: pytest.MonkeyPa
         assert found is not None
         found.set("key", name)
         assert store.get(f"torch_xla/host/{name}/key") == name.encode()
+
+
+class Watch:
+    """What this process knows of the others: process 3 has ended."""
+
+    place = Place(2, 4)
+    fault = ""
+
+    def ended(self) -> list[int]:
+        return [3]
+
+    def declare(self, fault: str) -> None:
+        self.fault = fault
+
+    def error(self) -> PeerError:
+        return PeerError(self.fault)
+
+
+def test_who_ended_or_does_not_come_to_connect_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_group, "_LOOK", 0.1)
+    late = Group(HostGroup(dist.HashStore(), 0, [2, 3], datetime.timedelta(seconds=0.2)))
+    with pytest.raises(PeerError, match=r"^Process 2 waited 0 s in a collective of objects .* for process 3, which"):
+        late.broadcast([torch.ones(1)])
+    monkeypatch.setattr(peers, "_watch", Watch())
+    group = Group(HostGroup(dist.HashStore(), 0, [2, 3], datetime.timedelta(minutes=30)))
+    with pytest.raises(PeerError, match="^Process 3 of 4 ended without a collective of objects or tensors"):
+        group.broadcast([torch.ones(1)])

@@ -115,11 +115,17 @@ def main(index, what):
         if index == 1:
             raise KeyError("what was wrong")
         xm.rendezvous("never")  # the others wait for the one that failed
-    if what == "read":
+    if what in ("read", "quit"):
         total = xm.all_reduce("sum", torch.full((3,), index + 1.0, device="xla"))
+        if what == "quit" and index == 1:
+            sys.exit()
         if index == 0:
             print(total.tolist(), flush=True)
         return  # the other one does its part though it asks for nothing
+    if what == "absent":
+        if index == 0:
+            xm.rendezvous("later")
+        return
     if what == "alone":
         xm.rendezvous("begin")
         total = index or xm.all_reduce("sum", torch.ones(3, device="xla"))
@@ -128,7 +134,7 @@ def main(index, what):
     xm.master_print(*[each.decode() for each in everyone], flush=True)
 
 if __name__ == "__main__":
-    if sys.argv[1] in ("launch", "read", "alone"):
+    if sys.argv[1] in ("launch", "read", "alone", "quit", "absent"):
         torch_xla.launch(main, args=(sys.argv[1],))
     elif sys.argv[1] == "fork":
         xmp.spawn(main, args=("run",), nprocs=2, start_method="fork")
@@ -191,6 +197,18 @@ def test_torchrun_starts_the_processes(tmp_path: Path) -> None:
 def test_a_process_that_ends_does_its_part_of_what_another_reads(tmp_path: Path, command: list[str]) -> None:
     # XLA's Gloo tells on the same stream whom it is connected to.
     assert run_program(tmp_path, [*command, "read"], CPU_NUM_DEVICES="2")[-1] == "[3.0, 3.0, 3.0]"
+
+
+@pytest.mark.slow
+def test_a_process_may_end_by_exit(tmp_path: Path) -> None:
+    assert run_program(tmp_path, [sys.executable, "quit"], CPU_NUM_DEVICES="2")[-1] == "[3.0, 3.0, 3.0]"
+
+
+@pytest.mark.slow
+def test_a_process_that_ends_without_the_others_is_not_waited_for(tmp_path: Path) -> None:
+    result = run_alone(tmp_path / "program.py", [sys.executable, "absent"], {"CPU_NUM_DEVICES": "2"})
+    assert result.returncode != 0
+    assert "PeerError: Process 1 of 2 ended and did not use the device" in result.stderr
 
 
 FORKS = """

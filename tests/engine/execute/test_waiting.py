@@ -3,6 +3,7 @@
 import threading
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -74,6 +75,19 @@ def test_what_computing_them_raised_is_raised(is_there: bool, watch: peers.Watch
     else:
         during(late, late.there.set)
     with pytest.raises(ValueError, match="^out of range$"):
+        waiting.until_ready([late])
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["at once", "later"])
+def test_a_collective_that_lost_another_process_is_the_fault_of_that(is_there: bool, watch: peers.Watch) -> None:
+    late = Late(jax.errors.JaxRuntimeError("Gloo all-reduce failed: Connection closed by peer"))
+    watch._take({"text": "Process 1 of 2 is gone."})
+    if is_there:
+        late.there.set()
+    else:
+        watch.fault = ""  # what ends the wait is the error of the device, not the fault
+        during(late, late.there.set)
+    with pytest.raises(PeerError, match="Process 0 of 2 raises this"):
         waiting.until_ready([late])
 
 

@@ -7,7 +7,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from multiprocessing import util
 from typing import Any
@@ -36,6 +37,7 @@ _failed: BaseException | None = None
 _pid = os.getpid()
 _attempt = ""
 _service: private.Service | None = None  # if this process has started it
+_is_away = False  # this process has said that it does not come to meet the others
 _come: list[str] = []  # what this process has come to, of that to which all must
 
 # What a process does before it takes leave of the others: they may wait for its part of something.
@@ -174,6 +176,7 @@ def disconnect() -> None:
         service, _service = _service, None
         watch = peers.watch()
         if connection is None or watch is None:
+            _leave_before_meeting()
             return
         error = _error()
         watch.end(_farewell(watch, error) if error is not None else "")
@@ -186,6 +189,15 @@ def disconnect() -> None:
                 logger.warning("Process %d could not take leave of the others: %s", watch.place.index, refused)
         if service is not None:
             service.shutdown()
+
+
+def _leave_before_meeting() -> None:
+    """Says at the store, if this process has one in hand, that it does not come to meet the others."""
+    global _is_away
+    if peers.watch() is None and processes.meet is not None and processes.taken_by == os.getpid() and not _is_away:
+        _is_away = True
+        with suppress(RuntimeError):  # whoever keeps the store has ended: nobody waits there
+            meeting.stay_away(processes.meet(), processes.place())
 
 
 def _farewell(watch: peers.Watch, error: BaseException) -> str:
@@ -295,14 +307,42 @@ def _collect(here: str, place: processes.Place, tag: str, seconds: float) -> lis
     end = time.monotonic() + seconds
     for index in range(place.count):
         try:
-            name, _, data = awaited(f"{here}/{index}", end - time.monotonic()).partition(b"\0")
+            found = awaited_of([index], f"{here}/{index}", end - time.monotonic(), f"come to {tag!r}")
         except TimeoutError as error:
             raise PeerError(
                 f"Process {place.index} of {place.count} waited {seconds:.0f} s for process {index} at {tag!r}, which "
                 f"did not come. XLA_RENDEZVOUS_TIMEOUT sets how long to wait."
             ) from error
+        name, _, data = found.partition(b"\0")
         brought.append((name.decode(), data))
     return brought
+
+
+def awaited_of(whom: Sequence[int], key: str, seconds: float, what: str) -> bytes:
+    """What one of these processes puts under `key`, which is how it comes to do `what`.
+
+    Raises `PeerError` on all processes if they have ended without it, and `TimeoutError` after so many seconds.
+    """
+    end = time.monotonic() + seconds
+    have_ended = False
+    while True:
+        left = end - time.monotonic()
+        try:
+            return awaited(key, _SLICE if have_ended else min(left, _LOOK))
+        except TimeoutError:
+            watch = peers.watch()
+            if have_ended and watch is not None:
+                _declare_ended(watch, whom, what)
+                raise watch.error() from None
+            if left <= _LOOK:
+                raise
+            # They may have put it there just before their end, so it is looked for once more.
+            have_ended = watch is not None and set(whom).issubset(watch.ended())
+
+
+def _declare_ended(watch: peers.Watch, whom: Sequence[int], what: str) -> None:
+    who = f"process{'es' if len(whom) > 1 else ''} {', '.join(map(str, whom))}"
+    watch.declare(f"{who.capitalize()} of {watch.place.count} ended and did not {what}, where others wait.")
 
 
 def awaited(key: str, seconds: float) -> bytes:

@@ -20,6 +20,8 @@ from . import peers, processes
 
 _PREFIX = "torch_xla"
 _PAUSE = 0.02
+# So often, in seconds, who waits looks whether one has ended that does not come any more.
+_LOOK = 3.0
 
 
 class Met(NamedTuple):
@@ -58,6 +60,20 @@ def arrive(store: Any, place: processes.Place, seconds: float, address: Callable
     return Met(attempt, met["address"], [peers.Here(*each["here"]) for each in met["everyone"]])
 
 
+def stay_away(store: Any, place: processes.Place) -> None:
+    """Says that this process ends without having come: who waits for it need not wait longer."""
+    store.set(f"{_PREFIX}/away/{place.index}", "")
+
+
+def _refuse_absence(store: Any, place: processes.Place) -> None:
+    away = [str(index) for index in range(place.count) if store.check([f"{_PREFIX}/away/{index}"])]
+    if away:
+        raise PeerError(
+            f"Process{'es' if len(away) > 1 else ''} {', '.join(away)} of {place.count} ended and did not use "
+            f"the device, which process {place.index} cannot do alone: all processes must run the same collectives."
+        )
+
+
 def _refuse_twins(store: Any, place: processes.Place, own: dict[str, Any]) -> None:
     # Who is started again beside the same store is counted there already.
     if config.torchrun() is not None or store.add(f"{_PREFIX}/times/{place.index}", 1) == 1:
@@ -72,6 +88,7 @@ def _refuse_twins(store: Any, place: processes.Place, own: dict[str, Any]) -> No
 def _call(store: Any, place: processes.Place, attempt: str, end: float, seconds: float) -> dict[int, dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
     called: dict[int, dict[str, Any]] = {}
+    looks_at = time.monotonic() + _LOOK
     while True:
         missing = [index for index in range(1, place.count) if index not in found]
         if not missing:
@@ -85,6 +102,9 @@ def _call(store: Any, place: processes.Place, attempt: str, end: float, seconds:
                 store.set(f"{_PREFIX}/call/{other['name']}", attempt)
             if store.check([f"{_PREFIX}/answer/{attempt}/{other['name']}"]):
                 found[index] = other
+        if time.monotonic() > looks_at:
+            _refuse_absence(store, place)
+            looks_at = time.monotonic() + _LOOK
         if time.monotonic() > end:
             raise _are_late(place, missing, seconds)
         time.sleep(_PAUSE)
@@ -95,14 +115,29 @@ def _answer(
 ) -> tuple[str, dict[str, Any]]:
     call = f"{_PREFIX}/call/{own['name']}"
     try:
-        store.wait([call], datetime.timedelta(seconds=seconds))
+        _wait_at(store, place, call, end)
         attempt = store.get(call).decode()
         store.set(f"{_PREFIX}/answer/{attempt}/{own['name']}", "")
         met = f"{_PREFIX}/met/{attempt}"
-        store.wait([met], datetime.timedelta(seconds=max(1.0, end - time.monotonic())))
+        _wait_at(store, place, met, max(end, time.monotonic() + 1.0))
+    except PeerError:
+        raise
     except RuntimeError as error:
         raise missed(store, place, f"{_PREFIX}/here", seconds) from error
     return attempt, json.loads(store.get(met))
+
+
+def _wait_at(store: Any, place: processes.Place, key: str, end: float) -> None:
+    """Waits for `key` until the time `end`. Raises `RuntimeError` if it does not come, or the store is lost."""
+    while True:
+        left = end - time.monotonic()
+        try:
+            store.wait([key], datetime.timedelta(seconds=max(0.001, min(left, _LOOK))))
+            return
+        except RuntimeError:
+            if left <= _LOOK:
+                raise
+        _refuse_absence(store, place)
 
 
 def missed(store: Any, place: processes.Place, key: str, seconds: float) -> PeerError:

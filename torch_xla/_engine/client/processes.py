@@ -1,5 +1,6 @@
 """Which process this is, of how many. Asked for often, so nothing here starts a client."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,8 @@ _place: Place | None = None
 meet: Callable[[], Any] | None = None
 # Whether the service by which they speak runs in the process that started them; else it runs in process 0.
 is_served = False
+# The process that was given its place; its forks have the same, and are none of the program.
+taken_by = 0
 
 
 def place() -> Place:
@@ -52,8 +55,8 @@ def take(given: Place, by: Callable[[], Any], served: bool) -> None:
 
     `served` says whether the service by which they speak runs elsewhere.
     """
-    global _place, meet, is_served
-    _place, meet, is_served = given, by, served
+    global _place, meet, is_served, taken_by
+    _place, meet, is_served, taken_by = given, by, served, os.getpid()
 
 
 def process_count() -> int:

@@ -17,7 +17,10 @@ def partners(channel: int, sends: bool) -> tuple[int, int]:
     connection.key_value_set(f"torch_xla/{here}/{'sender' if sends else 'receiver'}", str(own))
     seconds = config.rendezvous_seconds()
     try:
-        other = int(coordination.awaited(f"{here}/{'receiver' if sends else 'sender'}", seconds))
+        there = f"{here}/{'receiver' if sends else 'sender'}"
+        others = [index for index in range(processes.process_count()) if index != own]
+        what = f"{'receive' if sends else 'send'} on channel {channel}"
+        other = int(coordination.awaited_of(others, there, seconds, what))
     except TimeoutError as error:
         raise PeerError(
             f"Process {own} waited {seconds} s for another to {'receive' if sends else 'send'} on channel {channel}."

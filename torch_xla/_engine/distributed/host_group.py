@@ -6,14 +6,17 @@ the collectives of the step.
 
 import functools
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
-from ..client import processes
+from ..client import peers, processes
+from ..errors import PeerError
 from ..private import c10d
 from ..record.device import existing_devices
 from ..record.schedule import is_common
@@ -25,6 +28,9 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 _DTYPES = (
     torch.float16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int32, torch.int64,
 )  # fmt: skip
+
+# So often, in seconds, who waits for others to come looks whether one has ended.
+_LOOK = 3.0
 
 # How many groups of the same processes there were: each has keys of its own in a store that outlives it.
 _times: dict[tuple[int, ...], int] = {}
@@ -38,7 +44,7 @@ class HostGroup:
         _times[members] = _times.get(members, 0) + 1
         name = f"torch_xla/host/{'-'.join(map(str, members))}/{_times[members]}"
         self._store = None if store is None else PrefixStore(name, store)
-        self._rank, self._size = rank, len(members)
+        self._rank, self._size, self._members = rank, len(members), members
         self._timeout = timeout if timeout is not None else timedelta(minutes=30)
         self._lock = threading.Lock()
         self._made: Any = None
@@ -56,9 +62,41 @@ class HostGroup:
         _start_exchanges()
         with self._lock:
             if self._made is None:
+                self._meet()
                 here = "127.0.0.1" if processes.place().is_on_one_machine else ""
                 self._made = c10d.gloo(self._store, self._rank, self._size, self._timeout, here)
             return self._made
+
+    def _meet(self) -> None:
+        """Waits until all of the group have come to connect, which Gloo does in C++ and without names.
+
+        Raises `PeerError` if one has ended without it, or does not come in time.
+        """
+        store: Any = self._store  # there is one: else the device carries all
+        store.set(f"here/{self._rank}", "")
+        end = time.monotonic() + self._timeout.total_seconds()
+        for place, index in enumerate(self._members):
+            has_ended = False
+            while not store.check([f"here/{place}"]):
+                watch = peers.watch()
+                peers.check()
+                if has_ended and watch is not None:
+                    watch.declare(
+                        f"Process {index} of {watch.place.count} ended without a collective of objects or tensors in "
+                        f"the host's memory that others wait in: all processes must run the same ones."
+                    )
+                    raise watch.error()
+                left = end - time.monotonic()
+                if left <= 0:
+                    raise PeerError(
+                        f"Process {self._members[self._rank]} waited {self._timeout.total_seconds():.0f} s in a "
+                        f"collective of objects or tensors in the host's memory for process {index}, which did not "
+                        f"come. The timeout of the process group sets how long to wait."
+                    )
+                # It may have come just before its end, so it is looked for once more.
+                has_ended = watch is not None and index in watch.ended()
+                with suppress(RuntimeError):  # a store that is lost says so at the next look
+                    store.wait([f"here/{place}"], timedelta(seconds=max(0.01, min(left, _LOOK))))
 
 
 def _start_exchanges() -> None:

@@ -41,7 +41,7 @@ def start(
     try:
         if count > 1:
             service = coordination.serve("127.0.0.1", count)
-            coordination.tell_address(FileStore(meeting, count + 1), service)
+            coordination.tell_address(FileStore(meeting), service)
         started = start_processes(_run, (count, meeting, fn, tuple(args)), count, False, daemon, start_method)
     except BaseException:
         _clean_up(folder, service, ())
@@ -151,15 +151,29 @@ def _run(index: int, count: int, meeting: str, fn: Callable[..., Any], args: tup
                 "An xla device was used while this process imported the program: put what uses devices below "
                 "`if __name__ == '__main__'`, or into the function that is started."
             )
-        processes.take(Place(index, count, index, count), partial(FileStore, meeting, count + 1), True)
+        processes.take(Place(index, count, index, count), partial(_store, meeting), True)
     try:
-        fn(index, *args)
+        _call(fn, index, args)
         if count > 1:
             coordination.finish()
     except BaseException as error:
         coordination.note_exception(error)
         raise
     coordination.disconnect()  # a forked process does not come to its exit functions
+
+
+def _store(meeting: str) -> FileStore:
+    if not os.path.exists(meeting):  # PyTorch would wait for it
+        raise RuntimeError("Whoever started the processes of this program has ended, or given them up.")
+    return FileStore(meeting)
+
+
+def _call(fn: Callable[..., Any], index: int, args: tuple[Any, ...]) -> None:
+    try:
+        fn(index, *args)
+    except SystemExit as ended:
+        if ended.code not in (None, 0):  # else it has done what it had to
+            raise
 
 
 def _end(context: ProcessContext) -> None:

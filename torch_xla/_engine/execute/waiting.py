@@ -77,7 +77,10 @@ def until_ready(arrays: Sequence[Any]) -> None:
         return
     wanted = [array for array in arrays if not array.is_ready()]
     if not wanted:
-        buffers.wait(arrays)  # which raises, if it failed
+        try:
+            buffers.wait(arrays)  # which raises, if it failed
+        except jax.errors.JaxRuntimeError as error:
+            raise failure_of(error) or error from error
         return
     request = _Request(wanted)
     try:
