@@ -19,6 +19,7 @@ from ..errors import PeerError
 from . import peers, processes
 
 _PREFIX = "torch_xla"
+_AWAY = f"{_PREFIX}/away"  # where a process says that it does not come
 _PAUSE = 0.02
 # So often, in seconds, who waits looks whether one has ended that does not come any more.
 _LOOK = 3.0
@@ -62,15 +63,15 @@ def arrive(store: Any, place: processes.Place, seconds: float, address: Callable
 
 def stay_away(store: Any, place: processes.Place) -> None:
     """Says that this process ends without having come: who waits for it need not wait longer."""
-    store.set(f"{_PREFIX}/away/{place.index}", "")
+    store.set(_AWAY, str(place.index))
 
 
 def _refuse_absence(store: Any, place: processes.Place) -> None:
-    away = [str(index) for index in range(place.count) if store.check([f"{_PREFIX}/away/{index}"])]
-    if away:
+    # One key for all: with many processes each look at the store has its price, and one name is enough to begin with.
+    if store.check([_AWAY]):
         raise PeerError(
-            f"Process{'es' if len(away) > 1 else ''} {', '.join(away)} of {place.count} ended and did not use "
-            f"the device, which process {place.index} cannot do alone: all processes must run the same collectives."
+            f"Process {store.get(_AWAY).decode()} of {place.count} ended and did not use the device, which process "
+            f"{place.index} cannot do alone: all processes must run the same collectives."
         )
 
 
