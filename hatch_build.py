@@ -1,8 +1,8 @@
 """Makes the wheel small: without comments and docstrings that `help()` shows nobody, as small as its format allows.
 
-These are the docstrings of private functions, and those of the modules of `_engine`. With them, or with zlib as
-builders use it, it would have more than 1 MB. The lines stay, so that tracebacks name those of the repository and of
-the source distribution, which have the comments.
+These are the docstrings of private functions, of the modules of `_engine`, and of all functions and classes in those
+of its rooms that users meet nothing of. With them, or with zlib as builders use it, it would have more than 1 MB. The
+lines stay, so that tracebacks name those of the repository and of the source distribution, which have the comments.
 """
 
 import ast
@@ -17,6 +17,9 @@ from unittest.mock import patch
 
 import zopfli.zlib
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+# Rooms of `_engine` that users meet nothing of.
+INNER = tuple(f"torch_xla/_engine/{room}/" for room in ("lowering", "dispatch", "compile", "view"))
 
 
 class Deflater:
@@ -43,14 +46,14 @@ def without_comments(source: bytes) -> bytes:
     return "".join(lines).encode()
 
 
-def without_private_docstrings(source: bytes, is_private_module: bool) -> bytes:
-    """The source with empty lines for docstrings of functions and classes whose name begins with one `_`, and for that
-    of a module that is private.
+def without_private_docstrings(source: bytes, is_private_module: bool, is_inner: bool) -> bytes:
+    """The source with empty lines for docstrings of functions and classes whose name begins with one `_`, in an inner
+    room of all of them, and for that of a module that is private.
     """
     lines = source.decode().splitlines(keepends=True)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            is_private = node.name.startswith("_") and not node.name.startswith("__")
+            is_private = is_inner or (node.name.startswith("_") and not node.name.startswith("__"))
         elif isinstance(node, ast.Module):
             is_private = is_private_module
         else:
@@ -82,7 +85,8 @@ class CustomBuildHook(BuildHookInterface):
                     data = built.read(member)
                     if member.filename.endswith(".py"):
                         is_private = member.filename.startswith("torch_xla/_engine/")
-                        data = without_private_docstrings(without_comments(data), is_private)
+                        is_inner = member.filename.startswith(INNER)
+                        data = without_private_docstrings(without_comments(data), is_private, is_inner)
                     if member.filename.endswith(".dist-info/RECORD"):
                         data = "".join([*lines, f"{member.filename},,\n"]).encode()
                     lines.append(recorded(member.filename, data))

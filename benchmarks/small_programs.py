@@ -138,7 +138,7 @@ def matching(device: str) -> Step:
 
     def step() -> Tensor:
         predicted = model(x)
-        cost = (predicted - y.t()).abs().detach().cpu()
+        cost = (predicted - y.t()).square().detach().cpu()
         rows, columns = (torch.as_tensor(each, device=device) for each in linear_sum_assignment(cost))
         loss = F.mse_loss(predicted[rows], y[columns])
         optimizer.zero_grad()
