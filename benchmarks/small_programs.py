@@ -43,7 +43,11 @@ def mlp(device: str, depth: int = 3, width: int = 64) -> tuple[nn.Module, Tensor
 
 def trained(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> Tensor:
     """One step, and its loss."""
-    loss = F.mse_loss(model(x), y)
+    return lessened(F.mse_loss(model(x), y), optimizer)
+
+
+def lessened(loss: Tensor, optimizer: torch.optim.Optimizer) -> Tensor:
+    """The loss, after the optimizer has gone a step by its gradients."""
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -100,10 +104,7 @@ def autocast(device: str) -> Step:
     def step() -> Tensor:
         with torch.autocast(device, torch.bfloat16):
             loss = F.mse_loss(model(x).float(), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
+        return lessened(loss, optimizer)
 
     return step
 
@@ -123,10 +124,7 @@ def recurrence(device: str) -> Step:
             top, below = rate * top + weight * value, rate * below + weight
             outputs.append(top / (below + 1e-6))
         loss = torch.stack(outputs).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
+        return lessened(loss, optimizer)
 
     return step
 
@@ -141,10 +139,7 @@ def matching(device: str) -> Step:
         cost = (predicted - y.t()).square().detach().cpu()
         rows, columns = (torch.as_tensor(each, device=device) for each in linear_sum_assignment(cost))
         loss = F.mse_loss(predicted[rows], y[columns])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
+        return lessened(loss, optimizer)
 
     return step
 

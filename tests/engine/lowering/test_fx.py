@@ -103,9 +103,11 @@ def test_views_are_lowered_by_the_rules_of_their_copies() -> None:
     assert rule is not None and rule.op in (aten.permute.default, aten.permute_copy.default)
 
 
-def test_strides_are_read_of_what_fills_its_memory_in_order() -> None:
+def test_strides_are_read_of_what_lies_in_order_and_up_to_its_end() -> None:
     module = make_fx(lambda x: (x * 2).as_strided((2,), (1,)))(X.t())
     assert fx.operators_without_rule(module) == [aten.as_strided.default]  # there they say what the array does not
+    beyond = make_fx(lambda x: (x * 2)[:1].as_strided((6,), (1,)))(X)
+    assert fx.operators_without_rule(beyond) == [aten.as_strided.default]  # it shows what its row does not have
     assert fx.operators_without_rule(make_fx(lambda x: (x * 2).as_strided((2,), (1,)))(X)) == []
 
 

@@ -92,12 +92,17 @@ _STRIDED: dict[Any, Callable[..., Any]] = {
 }
 
 
-def _fills_its_memory_in_order(node: Node) -> bool:
-    """Whether the first operand of `node` is such a tensor, of a size that is known."""
+def _shows_elements_of_its_operand(node: Node) -> bool:
+    """Whether a strided `node` reads, or writes, such a tensor of a size that is known, and nothing behind its end: the
+    row of a larger tensor lies in order, too.
+    """
     value = node.all_input_nodes[0].meta.get("val")
-    if not isinstance(value, torch.Tensor) or not all(isinstance(size, int) for size in value.shape):
+    size, stride, *offset = node.args[2 if node.target is aten.as_strided_scatter.default else 1 :]
+    numbers: Any = (*size, *stride, *offset, *node.kwargs.values())  # type: ignore[misc]
+    if not isinstance(value, torch.Tensor) or not all(isinstance(n, int) for n in (*value.shape, *numbers)):
         return False
-    return value.is_contiguous() and value.storage_offset() == 0
+    view = Geometry(tuple(size), tuple(stride), *offset, *node.kwargs.values())  # type: ignore[arg-type]
+    return value.is_contiguous() and value.storage_offset() == 0 and view.extent <= value.numel()
 
 
 @functools.cache
@@ -124,7 +129,7 @@ def operators_without_rule(module: GraphModule) -> list[Any]:
                 isinstance(node.target, OpOverload)
                 and node.target not in _SIZES
                 and node.target not in EMPTY
-                and not (node.target in _STRIDED and _fills_its_memory_in_order(node))
+                and not (node.target in _STRIDED and _shows_elements_of_its_operand(node))
                 and rule_for(node.target) is None
             )
         )
