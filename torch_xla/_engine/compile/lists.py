@@ -1,6 +1,6 @@
 """Operations on lists whose elements are each computed alone, and what they are for some of the elements."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +53,7 @@ class Lists:
         specs = tuple(self.plan.operands[index] for index in self.operands[element])
         return specs, tuple(self.plan.numbers[index] for index in self.numbers[element])
 
-    def part(self, elements: range) -> tuple[Plan, list[int], list[int], list[int]]:
+    def part(self, elements: Sequence[int]) -> tuple[Plan, list[int], list[int], list[int]]:
         """The plan for some of the elements, and which operands, numbers and outputs of the whole are its own."""
         operands: dict[int, int] = {}
         numbers: dict[int, int] = {}

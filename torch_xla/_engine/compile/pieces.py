@@ -34,24 +34,42 @@ class Piece(NamedTuple):
     operation: int  # the index in the graph of what it is, or is a part of
 
 
-class _Region(NamedTuple):
-    """Operations on lists that follow each other, and how the elements of their lists repeat."""
+class OnLists(NamedTuple):
+    """Operations on lists that follow each other, and what the elements of their lists have in common."""
 
     first: int
     last: int  # the one behind the last operation
     lists: list[Lists]
-    length: int
-    repeats: list[repeats.Repeat]
+    kinds: list[Hashable]  # of each element; equal ones are computed in the same way
+
+    def cut(self, pieces: Sequence[Piece], parts: Sequence[Sequence[int]]) -> list[list[Piece]]:
+        """Its pieces for the elements of each of `parts`, one after the other; none if they need each other."""
+        found = [
+            [
+                _part(piece, lists, elements)
+                for piece, lists in zip(pieces[self.first : self.last], self.lists, strict=True)
+                if elements
+            ]
+            for elements in parts
+        ]
+        later = {slot for part in found for piece in part for slot in piece.outputs}
+        for part in found:
+            for piece in part:
+                if not later.isdisjoint(piece.operands):
+                    return []
+                later.difference_update(piece.outputs)
+        return found
 
 
 def in_stages(graph: Graph, most_stages: int) -> list[list[Piece]]:
     """The pieces of each stage of `graph`, cut where it repeats, into about `most_stages`; one if it does not."""
-    pieces, reads = _without_reads(graph, list(_whole(graph)))
-    return [_with_reads(stage, reads) for stage in _cut_where_it_repeats(pieces, most_stages)]
+    pieces, reads = without_reads(graph)
+    return [with_reads(stage, reads) for stage in _cut_where_it_repeats(pieces, most_stages)]
 
 
-def _without_reads(graph: Graph, pieces: list[Piece]) -> tuple[list[Piece], dict[int, Piece]]:
+def without_reads(graph: Graph) -> tuple[list[Piece], dict[int, Piece]]:
     """Without those that read a view for operations on lists alone, which come by the slot they fill."""
+    pieces = list(_whole(graph))
     wanted = set(graph.outputs)
     made: set[int] = set()  # what is cut along lists itself: no part may read what another makes
     for piece in pieces:
@@ -69,7 +87,8 @@ def _without_reads(graph: Graph, pieces: list[Piece]) -> tuple[list[Piece], dict
     return rest, reads
 
 
-def _with_reads(stage: Sequence[Piece], reads: Mapping[int, Piece]) -> list[Piece]:
+def with_reads(stage: Sequence[Piece], reads: Mapping[int, Piece]) -> list[Piece]:
+    """A stage, each view in front of what reads it."""
     found: dict[Piece, None] = {}
     for piece in stage:
         found.update(dict.fromkeys(reads[slot] for slot in piece.operands if slot in reads))
@@ -78,21 +97,24 @@ def _with_reads(stage: Sequence[Piece], reads: Mapping[int, Piece]) -> list[Piec
 
 
 def _cut_where_it_repeats(pieces: list[Piece], most_stages: int) -> list[list[Piece]]:
-    regions = [region for region in _regions(pieces) if region.repeats]
+    on_lists = [(region, repeats.find(region.kinds, LEAST_SPARED)) for region in lists_in(pieces)]
+    on_lists = [each for each in on_lists if each[1]]
     tokens: list[Hashable] = [piece.plan for piece in pieces]
-    for region in regions:
+    for region, _ in on_lists:
         tokens[region.first : region.last] = [object() for _ in range(region.first, region.last)]
     found = repeats.find(tokens, LEAST_SPARED)
-    found, regions = _worth_it(found, regions)
-    ways = len(found) + sum(len(region.repeats) for region in regions)
+    found, on_lists = _worth_it(found, on_lists)
+    ways = len(found) + sum(len(repeated) for _, repeated in on_lists)
     most = (most_stages - ways - 1) // ways if ways else 0
     if most < repeats.FEWEST:
         return [pieces]
     edges = {0, len(pieces)}
     for repeat in found:
         edges.update(_edges(repeat, most, _phase(repeat, pieces)))
-    parts = {region.first: parts for region in regions if (parts := _cut(pieces, region, most))}
-    for region in regions:
+    parts = {
+        region.first: parts for region, repeated in on_lists if (parts := _in_layers(pieces, region, repeated, most))
+    }
+    for region, _ in on_lists:
         if region.first in parts:
             edges.update((region.first, region.last))
     ordered = sorted(edges)
@@ -102,17 +124,20 @@ def _cut_where_it_repeats(pieces: list[Piece], most_stages: int) -> list[list[Pi
     return stages
 
 
-def _worth_it(found: list[repeats.Repeat], regions: list[_Region]) -> tuple[list[repeats.Repeat], list[_Region]]:
+def _worth_it(
+    found: list[repeats.Repeat], on_lists: list[tuple[OnLists, list[repeats.Repeat]]]
+) -> tuple[list[repeats.Repeat], list[tuple[OnLists, list[repeats.Repeat]]]]:
     """Without those that stand for little beside the largest: there are so many stages to share among them."""
     spared = [repeat.length - repeat.period for repeat in found]
     # An element of a list is a small operation.
     by_lists = [
-        sum(repeat.length - repeat.period for repeat in region.repeats) * len(region.lists) // 4 for region in regions
+        sum(repeat.length - repeat.period for repeat in repeated) * len(region.lists) // 4
+        for region, repeated in on_lists
     ]
     least = max([*spared, *by_lists], default=0) // SMALLEST_SHARE
     return (
         [repeat for repeat, count in zip(found, spared, strict=True) if count >= least],
-        [region for region, count in zip(regions, by_lists, strict=True) if count >= least],
+        [each for each, count in zip(on_lists, by_lists, strict=True) if count >= least],
     )
 
 
@@ -154,7 +179,8 @@ def _phase(repeat: repeats.Repeat, pieces: Sequence[Piece]) -> int:
     return min(range(period), key=lambda phase: (crossing[phase], phase > rest, phase))
 
 
-def _regions(pieces: Sequence[Piece]) -> Iterator[_Region]:
+def lists_in(pieces: Sequence[Piece]) -> Iterator[OnLists]:
+    """Where operations on lists of one length follow each other."""
     first = 0
     while first < len(pieces):
         length = length_of_lists(pieces[first].plan)
@@ -163,34 +189,21 @@ def _regions(pieces: Sequence[Piece]) -> Iterator[_Region]:
             while last < len(pieces) and length_of_lists(pieces[last].plan) == length:
                 last += 1
             lists = [Lists.of(piece.plan) for piece in pieces[first:last]]
-            kinds = [tuple(each.kind_of(element) for each in lists) for element in range(length)]
-            yield _Region(first, last, lists, length, repeats.find(kinds, LEAST_SPARED))
+            yield OnLists(first, last, lists, [tuple(each.kind_of(at) for each in lists) for at in range(length)])
         first = last
 
 
-def _cut(pieces: Sequence[Piece], region: _Region, most: int) -> list[list[Piece]]:
-    """The pieces of a region for some of the elements after those for others; nothing if they need each other."""
-    edges = {0, region.length}
-    for repeat in region.repeats:
+def _in_layers(
+    pieces: Sequence[Piece], region: OnLists, found: Sequence[repeats.Repeat], most: int
+) -> list[list[Piece]]:
+    edges = {0, len(region.kinds)}
+    for repeat in found:
         edges.update(_edges(repeat, most))
     ordered = sorted(edges)
-    parts = [
-        [
-            _part(piece, lists, range(start, end))
-            for piece, lists in zip(pieces[region.first : region.last], region.lists, strict=True)
-        ]
-        for start, end in zip(ordered, ordered[1:], strict=False)
-    ]
-    later = {slot for part in parts for piece in part for slot in piece.outputs}
-    for part in parts:
-        for piece in part:
-            if not later.isdisjoint(piece.operands):
-                return []
-            later.difference_update(piece.outputs)
-    return parts
+    return region.cut(pieces, [range(start, end) for start, end in zip(ordered, ordered[1:], strict=False)])
 
 
-def _part(piece: Piece, lists: Lists, elements: range) -> Piece:
+def _part(piece: Piece, lists: Lists, elements: Sequence[int]) -> Piece:
     plan, operands, numbers, outputs = lists.part(elements)
     return Piece(
         plan,

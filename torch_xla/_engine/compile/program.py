@@ -331,6 +331,9 @@ class Program:
         # What calls Python is started by JAX, and may raise: then nothing must be given away (`_from_xla`).
         spared = 0 if self._calls_back else config.stage_operations()
         found = stages.of(opened.graph, self.donated, spared, least, most)
+        if not found and spared and not self.target.is_spread:
+            least = stages.LEAST_BYTES_OF_ROUND_ON_HOST if self.target.is_host else stages.LEAST_BYTES
+            found = stages.of_rounds(opened.graph, self.donated, least, most)
         ends = self.ends
         if found:
             place = {slot: index for index, slot in enumerate(opened.graph.outputs)}

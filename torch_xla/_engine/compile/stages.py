@@ -13,7 +13,7 @@ from typing import Any
 
 from ..graph.aliasing import given_to_successors, in_order, successors
 from ..graph.graph import Graph, Operation
-from . import pieces, repeats
+from . import pieces, repeats, rounds
 from .pieces import Piece
 
 # XLA's CPU client starts 32 executables ahead of the device; the one after makes the host wait.
@@ -22,6 +22,8 @@ MOST_STAGES = 30
 # own cores, and on a device that moves more in this time.
 LEAST_BYTES_ON_HOST = 4 << 20
 LEAST_BYTES = 64 << 20
+# A round of an optimizer's step moves what it reads and writes through memory, while layers find much in the caches.
+LEAST_BYTES_OF_ROUND_ON_HOST = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,10 @@ def of(
 ) -> tuple[Stage, ...]:
     """The stages of a graph, of whose inputs those at `donated` may be given away, each of `least_bytes` or so.
 
-    None if they would not spare the compilation of `spared` operations, or if a value comes and goes unchanged. There
+    None if they would not spare the compilation of `spared` operations. There
     are about `MOST_STAGES`, and never more than `at_most`.
     """
-    if not spared or _size(graph) <= spared:
-        return ()
-    if len(set(graph.outputs)) < len(graph.outputs) or min(graph.outputs) < len(graph.inputs):
+    if not spared or _size(graph) <= spared or not _is_divisible(graph):
         return ()
     most = int(min(MOST_STAGES, at_most, _traffic(graph) // least_bytes))
     parts = pieces.in_stages(graph, most) if most > repeats.FEWEST else []
@@ -65,6 +65,17 @@ def of(
         return ()
     stages = _stages(graph, frozenset(donated), parts)
     return stages if spared_by(stages) >= spared else ()
+
+
+def of_rounds(graph: Graph, donated: Sequence[int], least_bytes: int, at_most: float = math.inf) -> tuple[Stage, ...]:
+    """The stages of a graph that is left whole but for an optimizer's step, in rounds of `least_bytes` or more."""
+    parts = rounds.in_rounds(graph, at_most, least_bytes) if _is_divisible(graph) else []
+    return _stages(graph, frozenset(donated), parts) if parts else ()
+
+
+def _is_divisible(graph: Graph) -> bool:
+    """Whether no value comes and goes unchanged, or goes twice."""
+    return len(set(graph.outputs)) == len(graph.outputs) and min(graph.outputs) >= len(graph.inputs)
 
 
 def spared_by(stages: Sequence[Stage]) -> int:
