@@ -31,6 +31,28 @@ def tensor() -> torch.Tensor:
     return x
 
 
+def test_what_dynamo_notes_of_modules_is_no_code_that_it_compiled() -> None:
+    layers = torch.nn.ModuleList(torch.nn.Tanh() for _ in range(3)).to("xla")
+    x = tensor()
+
+    class Own(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+
+    def step() -> torch.Tensor:
+        out = x
+        for layer in layers[:2]:  # a list that is made here, and goes when the loop ends
+            out = layer(out)
+        Own()
+        return out
+
+    compiled = torch.compile(step, backend="eager")
+    compiled()  # from now on Dynamo notes which modules are made
+    assert not watched(step).through_dynamo
+    assert watched(compiled).through_dynamo
+    torch_xla.sync()
+
+
 def test_what_records_alone_has_no_reason() -> None:
     x = tensor()
 

@@ -138,7 +138,10 @@ def is_import(code: types.CodeType) -> bool:
 
 def is_dynamos(code: types.CodeType) -> bool:
     """Whether a function starts code that `torch.compile` has made of the program's."""
-    return code.co_filename.startswith(_TORCH + "_dynamo" + os.sep)
+    return code.co_filename.startswith(_TORCH + "_dynamo" + os.sep) and not any(
+        code.co_filename == _TORCH + file and code.co_qualname.startswith(function)
+        for file, function in understood.NOTES_OF_DYNAMO
+    )
 
 
 # Functions written in C.

@@ -23,6 +23,11 @@ TORCH_FILES = (
     "fx/", "utils/weak.py", "utils/_python_dispatch.py", "_subclasses/",
 )  # fmt: skip
 NOT_TORCH_FILES = ("nn/parallel/", "autograd/profiler")
+# What Dynamo notes of modules that are made and go, wherever the program is then: no code that it has compiled.
+NOTES_OF_DYNAMO = (
+    ("_dynamo/mutation_guard.py", ""),
+    ("_dynamo/utils.py", "ExactWeakKeyDictionary.__setitem__.<locals>.<lambda>"),
+)
 TORCH_FUNCTIONS = frozenset((
     "is_tensor", "is_storage", "typename", "get_default_device", "sym_int", "sym_float", "sym_max",
     "sym_min", "sym_not",
