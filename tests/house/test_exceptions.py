@@ -50,6 +50,21 @@ def swallowing(function: ast.AST) -> Iterator[tuple[int, str]]:
                     yield each.lineno, "an `__exit__` that may return something true"
 
 
+def passing_by(function: ast.AST, inside: bool = False) -> Iterator[int]:
+    """The lines of loops at whose end an interrupt would pass by the `try` or the `with` that they stand in.
+
+    So it does in Python 3.12 and 3.13, whose jump back to the condition of a `while` is in no handler's table.
+    """
+    for node in ast.iter_child_nodes(function):
+        if isinstance(node, ast.FunctionDef | ast.Lambda | ast.ClassDef):
+            yield from passing_by(node)
+            continue
+        if isinstance(node, ast.While) and inside and not isinstance(node.test, ast.Constant):
+            yield node.lineno
+        handles = isinstance(node, ast.With) or (isinstance(node, ast.Try) and bool(node.handlers or node.finalbody))
+        yield from passing_by(node, inside or handles)
+
+
 def functions_at_the_top(path: Path) -> Iterator[tuple[str, ast.AST]]:
     for node in tree_of(path).body:
         yield getattr(node, "name", ""), node
@@ -64,6 +79,28 @@ def test_nothing_swallows_an_interrupt() -> None:
     }
     none(line for where, lines in found.items() if where not in HANDED_ON for line in lines)
     assert found.keys() == HANDED_ON, "who is listed does so no more"
+
+
+def test_no_interrupt_passes_by_a_handler() -> None:
+    none(
+        f"{name_of(path)}:{line}: a `while` with a condition inside of `try` or `with`: give it a function of its own"
+        for path in python_files("torch_xla")
+        for line in passing_by(tree_of(path))
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("with LOCK:\n  while f(): g()", [2]),
+        ("try:\n  for x in y:\n    while f(): g()\nfinally: h()", [3]),
+        ("try:\n  while True: g()\nfinally: h()", []),
+        ("with LOCK:\n  def f():\n    while g(): h()", []),
+        ("while f():\n  with LOCK: g()", []),
+    ],
+)
+def test_a_loop_that_lets_an_interrupt_by_is_seen(text: str, lines: list[int]) -> None:
+    assert list(passing_by(ast.parse(text))) == lines
 
 
 @pytest.mark.parametrize(

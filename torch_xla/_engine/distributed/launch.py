@@ -51,12 +51,16 @@ def start(
     if not join:
         return context
     try:
-        while not context.join():
-            pass
+        _join(context)
     except BaseException:
         _end(context)
         raise
     return None
+
+
+def _join(context: ProcessContext) -> None:
+    while not context.join():
+        pass
 
 
 class Context(ProcessContext):

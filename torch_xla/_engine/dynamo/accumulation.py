@@ -58,8 +58,8 @@ def accumulate(
         recipe = known.get(key)
         if recipe is None:
             recipe = _traced(step, model, own, init, list(slices))
-            while len(known) >= _MOST:
-                known.pop(next(iter(known)))
+            for oldest in [*known][: max(0, len(known) + 1 - _MOST)]:
+                del known[oldest]
             known[key] = recipe
         (total, sums, state), _ = run(recipe, init, list(slices), default_partition)
         for parameter, grad in zip(own.values(), sums, strict=True):

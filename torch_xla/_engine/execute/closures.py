@@ -35,7 +35,7 @@ class StepClosures:
         """
         due, self._calls = self._calls, deque()
         try:
-            while due:
+            for _ in range(len(due)):
                 due.popleft()()
         finally:
             self._calls.extendleft(reversed(due))

@@ -296,8 +296,12 @@ def _read(batches: Iterator[Any], queues: Sequence[PerDeviceQueue]) -> None:
 
 def _upload(queue: PerDeviceQueue, upload: Callable[[Any, Device], Any]) -> None:
     with suppress(QueueClosed):
-        while _upload_next(queue, upload):
-            pass
+        _upload_all(queue, upload)
+
+
+def _upload_all(queue: PerDeviceQueue, upload: Callable[[Any, Device], Any]) -> None:
+    while _upload_next(queue, upload):
+        pass
 
 
 def _upload_next(queue: PerDeviceQueue, upload: Callable[[Any, Device], Any]) -> bool:

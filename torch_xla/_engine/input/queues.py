@@ -55,8 +55,7 @@ class QueueBase(ABC):
         self._left.notify_all()
 
     def _wait_for_room(self, is_full: Callable[[], bool]) -> None:
-        while not self._written and is_full():
-            self._left.wait()
+        self._left.wait_for(lambda: self._written or not is_full())
         if self._written:
             raise QueueClosed("the queue is closed: nothing can be put into it")
 
@@ -78,8 +77,7 @@ class Queue(QueueBase):
     def get(self) -> Any:
         """The oldest item; waits while there is none. `None` once the queue is closed and nothing is left."""
         with self._lock:
-            while not self._items and not self._written:
-                self._came.wait()
+            self._came.wait_for(lambda: self._items or self._written)
             if not self._items:
                 return None
             self._left.notify()
@@ -116,8 +114,7 @@ class KeydQueue(QueueBase):
             self._wanted[key] = self._wanted.get(key, 0) + 1
             self._left.notify_all()
             try:
-                while key not in self._items and not self._written:
-                    self._came.wait()
+                self._came.wait_for(lambda: key in self._items or self._written)
             finally:
                 self._wanted[key] -= 1
                 if not self._wanted[key]:

@@ -178,16 +178,20 @@ def device_at(index: int) -> Device:
                 f"xla:0 to xla:{device_count() - 1}. On the CPU, CPU_NUM_DEVICES sets how many there are."
             )
         with LOCK:
-            while before_first_use:
-                before_first_use.pop()()
-            while index > 0 and before_second_ordinal:
-                before_second_ordinal.pop()()
-            while len(_devices) <= index:
-                device = Device(len(_devices))
-                if virtual.is_on():
-                    device.spread_over(platform.all_devices())
-                _devices.append(device)
+            _make_devices(index)
     return _devices[index]
+
+
+def _make_devices(index: int) -> None:
+    while before_first_use:
+        before_first_use.pop()()
+    while index > 0 and before_second_ordinal:
+        before_second_ordinal.pop()()
+    while len(_devices) <= index:
+        device = Device(len(_devices))
+        if virtual.is_on():
+            device.spread_over(platform.all_devices())
+        _devices.append(device)
 
 
 def existing_devices() -> list[Device]:

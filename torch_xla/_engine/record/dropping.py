@@ -29,12 +29,16 @@ def or_dropped(work: Callable[[], None]) -> None:
         if plans or isinstance(error, ExecutionError):
             with LOCK:
                 for device in existing_devices():
-                    while not _drop(plans, Failed(why), device):
-                        pass
+                    _drop(plans, Failed(why), device)
         raise
 
 
-def _drop(plans: Sequence[Plan], failed: Failed, device: Device) -> bool:
+def _drop(plans: Sequence[Plan], failed: Failed, device: Device) -> None:
+    while not _dropped(plans, failed, device):
+        pass
+
+
+def _dropped(plans: Sequence[Plan], failed: Failed, device: Device) -> bool:
     """Takes the operations of `plans` off the tape of `device`, and what needs their results or what is lost already;
     whoever uses one of those is told. False if the tape has changed meanwhile."""
     tape = device.tape

@@ -20,7 +20,7 @@ from ..view.geometry import Geometry
 from .device import LOCK, empty_plan
 
 # The least room: 4 KiB of int64, so that a text of a few hundred tokens never moves.
-_LEAST = 512
+_LEAST = 512  # a power of two
 _DTYPES = frozenset((torch.int64, torch.int32, torch.bool))
 _MOST_KINDS = 1024
 
@@ -79,9 +79,7 @@ def appended(value: Value, last: Value) -> Grown | None:
     with LOCK:
         room = value.room if isinstance(value, Grown) else value
         if room.spec.size[-1] <= length:
-            capacity = _LEAST
-            while capacity < 2 * length:
-                capacity *= 2
+            capacity = max(_LEAST, 1 << (2 * length - 1).bit_length())
             wider = (*size[:-1], capacity)
             output = spec_of(wider, contiguous_stride(wider), value.spec.dtype)
             plan = Plan(growing.ENLARGE, ((Operand(0), capacity), {}), (room.spec,), (), (output,))

@@ -259,9 +259,12 @@ def relieve(device: Device) -> None:
 
 def _relieve(device: Device) -> None:
     with LOCK:
-        while not _evaluate(device, device.tape, (), Cause.FULL, _HOLDING):
-            pass
+        _evaluate_for_room(device, ())
         if len(device.tape.values) > TAPE_LIMIT // 2:
             metrics.count("TapeFull")
-            while not _evaluate(device, device.tape, None, Cause.FULL, _HOLDING):
-                pass
+            _evaluate_for_room(device, None)
+
+
+def _evaluate_for_room(device: Device, slots: tuple[int, ...] | None) -> None:
+    while not _evaluate(device, device.tape, slots, Cause.FULL, _HOLDING):
+        pass

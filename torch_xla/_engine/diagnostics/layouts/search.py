@@ -86,18 +86,22 @@ class Search:
         started = time.perf_counter()
         undo = compiler_options.choose({**compiler_options.chosen(), **planner.FAST})
         try:
-            best = self._best_of_known_ways()
-            is_exhausted = False
-            while not is_exhausted and len(self._known) < self.most_compilations:
-                changed = self._improved(best)
-                is_exhausted = changed == best and len(self._known) < self.most_compilations
-                best = changed
+            best, is_exhausted = self._best()
         finally:
             undo()
         taken = time.perf_counter() - started
         return Found(
             self.mesh_shape, tuple(self.groups), best, self._known[best], tuple(self.trials), taken, is_exhausted
         )
+
+    def _best(self) -> tuple[Assignment, bool]:
+        """The best, and whether nothing better is left to be tried."""
+        best, is_exhausted = self._best_of_known_ways(), False
+        while not is_exhausted and len(self._known) < self.most_compilations:
+            changed = self._improved(best)
+            is_exhausted = changed == best and len(self._known) < self.most_compilations
+            best = changed
+        return best, is_exhausted
 
     def sharding(self, dims: Dims) -> Sharding | None:
         """The engine's sharding for the dimensions of a group."""
