@@ -16,7 +16,9 @@ from torch_xla._engine.compile import cache, staged, stages
 from torch_xla._engine.compile.program import Program
 from torch_xla._engine.compile.rounds import LEAST_SPARED, MOST_ROUNDS, in_rounds
 from torch_xla._engine.graph.graph import Graph
+from torch_xla._engine.lowering.packing import PACK, UNPACK
 from torch_xla._engine.metrics import counters
+from torch_xla._engine.modes import packing
 from torch_xla._engine.record import pending
 from torch_xla._engine.record.schedule import clear_schedules
 
@@ -136,6 +138,31 @@ def test_no_program_is_cut_where_none_is_to_be(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("XLA_STAGE_OPERATIONS", "0")
     train("xla", torch.optim.AdamW)
     assert not in_stages()
+
+
+def test_a_replay_in_rounds_is_packed_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "_AFTER", 3)
+
+    def trained(device: str) -> list[Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(LAYERS))).to(device)
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        x = torch.randn(4, 8).to(device)
+
+        def step() -> Tensor:
+            loss = model(x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run = torch_xla.compile(step, replay=True) if device == "xla" else step
+        return [*[run().cpu() for _ in range(12)], *[each.detach().cpu() for each in model.parameters()]]
+
+    found = trained("xla")
+    assert counters.value_of("PackedStep") and in_stages()
+    torch.testing.assert_close(found, trained("cpu"), rtol=1e-4, atol=1e-5)
+    assert not any(each.plan.op in (PACK, UNPACK) for program in in_stages() for each in program.graph.operations)
 
 
 def test_what_an_optimizer_replaces_is_given_away_in_rounds() -> None:

@@ -76,6 +76,7 @@ _STATE = (
     "_inlined",
     "ends",
     "stages",
+    "is_in_layers",
     "_baked",
     "_promoted",
     "_promotions",
@@ -102,6 +103,7 @@ class Program:
         self.fits = True  # nobody needs to ask whether the device has room for it
         self.is_limited = launches.are_limited(key.target)  # whether it has to wait for its turn
         self.stages: tuple[stages.Stage, ...] | None = None  # none: not looked for, or not worth it
+        self.is_in_layers = False  # whether it is cut all through, not just where an optimizer begins
         self._inlined = Inlined(graph, ())  # what the stages are of
         self._packer = struct.Struct("".join("d" if t is float else "q" for t in graph.number_types))
         self._baked: bytes | None = None
@@ -331,6 +333,7 @@ class Program:
         # What calls Python is started by JAX, and may raise: then nothing must be given away (`_from_xla`).
         spared = 0 if self._calls_back else config.stage_operations()
         found = stages.of(opened.graph, self.donated, spared, least, most)
+        self.is_in_layers = bool(found)
         if not found and spared and not self.target.is_spread:
             least = stages.LEAST_BYTES_OF_ROUND_ON_HOST if self.target.is_host else stages.LEAST_BYTES
             found = stages.of_rounds(opened.graph, self.donated, least, most)

@@ -26,7 +26,11 @@ def in_rounds(graph: Graph, most_stages: float, least_bytes: int) -> list[list[P
     pieces, reads = without_reads(graph)
     found: list[tuple[int, int, OnLists]] = []
     for on_lists in lists_in(pieces):
-        most = 2 * _bytes_read(graph, pieces[on_lists.first : on_lists.last]) // least_bytes
+        read = _read(pieces[on_lists.first : on_lists.last])
+        # Each array that goes from one stage to the next costs the host. A packed state would be apart in all of them.
+        if 3 * sum(slot < len(graph.inputs) for slot in read) < len(read):
+            continue
+        most = 2 * sum(graph.specs[slot].numel * int(graph.specs[slot].dtype.itemsize) for slot in read) // least_bytes
         spared, rounds = _rounds(on_lists.kinds, int(min(most, MOST_ROUNDS, most_stages - 2)))
         if spared >= LEAST_SPARED:
             found.append((spared * len(on_lists.lists), rounds, on_lists))
@@ -40,11 +44,10 @@ def in_rounds(graph: Graph, most_stages: float, least_bytes: int) -> list[list[P
     return [with_reads(stage, reads) for stage in (before, *parts[1:], after) if stage]
 
 
-def _bytes_read(graph: Graph, pieces: Sequence[Piece]) -> int:
-    """What operations take from those before them."""
-    read = {slot for piece in pieces for slot in piece.operands}
-    read.difference_update(slot for piece in pieces for slot in piece.outputs)
-    return sum(graph.specs[slot].numel * int(graph.specs[slot].dtype.itemsize) for slot in read)
+def _read(pieces: Sequence[Piece]) -> set[int]:
+    """What operations take from those before them, or from outside."""
+    made = {slot for piece in pieces for slot in piece.outputs}
+    return {slot for piece in pieces for slot in piece.operands} - made
 
 
 def _rounds(kinds: Sequence[Hashable], most: int) -> tuple[int, int]:

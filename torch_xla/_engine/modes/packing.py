@@ -290,7 +290,7 @@ class Packing:
         program = plain.program
         # When a pack is taken apart is this process's own affair, and must not make programs of several others.
         is_alone = not device.spread and not program.graph.is_collective
-        if spared < _SPARES or not is_small or program.stages or not device.target.is_host or not is_alone:
+        if spared < _SPARES or not is_small or program.is_in_layers or not device.target.is_host or not is_alone:
             self._next = sys.maxsize
             return None
         self._kept, self._renewed = ([self._group(each, device) for each in groups] for groups in (inside, outside))
