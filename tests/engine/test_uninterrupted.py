@@ -2,6 +2,7 @@
 
 import _thread
 import gc
+import random
 import signal
 import threading
 from itertools import chain, starmap
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from torch_xla._engine.uninterrupted import run_through, stores, uncollected, without_collecting
+from torch_xla._engine.uninterrupted import lock, run_through, stores, uncollected, without_collecting
 
 
 def test_who_ends_first_leaves_the_garbage_to_who_ends_last() -> None:
@@ -75,3 +76,34 @@ def test_no_garbage_is_collected_in_the_middle() -> None:
     seen: list[bool] = []
     without_collecting(map(seen.append, starmap(gc.isenabled, [(), ()])))
     assert seen == [False, False] and gc.isenabled()
+
+
+class Alarm(KeyboardInterrupt):
+    pass
+
+
+def test_no_interrupt_leaves_a_lock_taken() -> None:
+    def arrive(*_: object) -> None:
+        raise Alarm
+
+    chance, held = random.Random(0), lock()
+    before = signal.signal(signal.SIGALRM, arrive)
+    try:
+        for _ in range(300):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, 3e-4))
+                take_until_interrupted(held)
+            except Alarm:
+                pass
+            assert not held._is_owned()  # type: ignore[attr-defined]
+            with held, held:  # and it can be taken more than once
+                assert held._is_owned()  # type: ignore[attr-defined]
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def take_until_interrupted(held: threading.RLock) -> None:
+    while True:
+        for _ in range(100):
+            with held:
+                pass

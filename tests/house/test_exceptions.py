@@ -89,6 +89,16 @@ def test_no_interrupt_passes_by_a_handler() -> None:
     )
 
 
+def test_locks_are_made_where_no_interrupt_leaves_them_taken() -> None:
+    none(
+        f"{name_of(path)}:{node.lineno}: `{ast.unparse(node)}`: make it by `uninterrupted.lock`"
+        for path in python_files("torch_xla")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("threading.Lock", "threading.RLock")
+        if path.name != "uninterrupted.py"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "lines"),
     [

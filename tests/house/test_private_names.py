@@ -24,7 +24,7 @@ THEIRS = ("torch", "jax", "jaxlib", "torchgen", "functorch")
 # Of Python itself, and of two other libraries: who takes these from elsewhere does so knowingly.
 OF_OTHERS = {
     "_getframe", "_current_frames", "_exit", "_fields", "_make", "_replace", "_asdict",  # documented by Python
-    "_is_owned", "_at_fork_reinit",  # locks that can be asked and begun anew
+    "_is_owned", "_recursion_count", "_at_fork_reinit",  # locks that can be asked and begun anew
     "_log", "_lru_cache_wrapper", "_data", "_extra_reducers",  # what has no other name in its library
     "_testMethodName",  # unittest's, which PyTorch/XLA's base class of tests shows
     "_arg_keywords",  # TensorFlow's

@@ -7,6 +7,9 @@ these to their end: `run_through`. A change of an object's class is not among th
 has to happen together is stated so before any of it happens, and interrupts are neither blocked nor lost: one that came
 meanwhile is raised behind the call, when all is done.
 
+From Python 3.14 on, behind a call is also where a `with` has just taken a lock, which nobody releases then. So locks
+are made by `lock`.
+
 Finalizers are Python, too, and run where garbage is collected. Where none must run (XLA makes arrays in the middle of
 what is run through; PyTorch's modes are on while a call is planned), nothing is collected meanwhile. An object whose
 last reference goes away there runs its finalizer, as anywhere.
@@ -19,6 +22,8 @@ compiles, `execute/executor.py` runs, and what traces is so itself. `tests/house
 """
 
 import gc
+import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
@@ -62,6 +67,26 @@ def uncollected(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 # Runs steps through. Garbage is collected before or after them.
 without_collecting: Callable[[Iterable[Any]], None] = uncollected(run_through)
+
+
+class _Lock(type(threading.RLock())):  # type: ignore[misc]
+    """A reentrant lock that an interrupt behind its `__enter__` leaves as it was.
+
+    A function of Python's is left without a look at interrupts. So the last place for one is inside of it.
+    """
+
+    def __enter__(self) -> bool:
+        before = self._recursion_count()
+        try:
+            return self.acquire()  # type: ignore[no-any-return]
+        except BaseException:
+            if self._recursion_count() > before:
+                self.release()
+            raise
+
+
+# Makes a reentrant lock, which no interrupt leaves taken that comes as a `with` block begins.
+lock: Callable[[], threading.RLock] = _Lock if sys.version_info >= (3, 14) else threading.RLock
 
 
 def stores(objects: Iterable[Any], name: str, values: Iterable[Any]) -> Iterator[None]:

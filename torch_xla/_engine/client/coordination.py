@@ -4,7 +4,6 @@ import logging
 import os
 import socket
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from ..errors import PeerError
 from ..metrics import lines
 from ..private import coordination as private
 from ..private.c10d import rendezvous
+from ..uninterrupted import lock
 from . import meeting, peers, processes
 from .relay import Relay
 
@@ -29,7 +29,7 @@ _SLICE = 0.5
 # After so many seconds it looks whether one has ended.
 _LOOK = 5.0
 
-_lock = threading.RLock()
+_lock = lock()
 _client: Any = None
 _relay: Relay | None = None
 _round = 0

@@ -32,7 +32,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .. import config
-from ..uninterrupted import run_through
+from ..uninterrupted import lock, run_through
 from . import memory
 
 # From <malloc.h>.
@@ -97,7 +97,7 @@ class _Use:
 
 
 _use = _Use()
-_lock = threading.RLock()
+_lock = lock()
 
 
 def prepare() -> None:
@@ -299,7 +299,7 @@ def _outside_when_trimmed(libc: ctypes.CDLL, top: int) -> int:
 def _after_fork() -> None:
     # The thread is not here, and neither are programs.
     global _lock
-    _lock = threading.RLock()
+    _lock = lock()
     _use.wakes = threading.Event()
     _use.watcher = None
     libc = _glibc()

@@ -3,21 +3,20 @@
 import functools
 import glob
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import jax
 
 from .. import config
-from ..uninterrupted import uncollected
+from ..uninterrupted import lock, uncollected
 from . import coordination, host_heap, plugins, processes, tpu_host, virtual
 
 # What the documents call a platform → what JAX calls it.
 _JAX_NAMES = {"CPU": "cpu", "CUDA": "cuda", "GPU": "gpu", "ROCM": "rocm", "TPU": "tpu"}
 _OUR_NAMES = {"cpu": "CPU", "gpu": "CUDA", "cuda": "CUDA", "rocm": "ROCM", "tpu": "TPU"}
 
-_lock = threading.RLock()
+_lock = lock()
 _started = False
 _forked = False  # from a process whose client ran: its threads, without which nothing works, are not here
 

@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import tempfile
-import threading
 import time
 import warnings
 from collections import deque
@@ -28,6 +27,7 @@ from ..client.target import Target
 from ..graph.sharding import MANUAL, Sharding, sharding_by
 from ..lowering.sharding import to_jax
 from ..private import jax as private
+from ..uninterrupted import lock
 from . import executable_file, prefetch, replicated, signing_key, together
 from .executable_file import Described, Foreign, Header, Refused, Unreadable
 from .executable_key import Key, described, differences
@@ -50,7 +50,7 @@ _FOREIGN = (
     "machines that share a folder share a key (XLA_PERSISTENT_CACHE_KEY)."
 )
 
-_lock = threading.RLock()
+_lock = lock()
 _warned: set[str] = set()
 _misses: "deque[tuple[str, str]]" = deque(maxlen=256)
 

@@ -17,6 +17,7 @@ from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import Any
 
+from ..uninterrupted import lock
 from . import executable_file
 from .executable_file import Refused, Unreadable
 
@@ -27,7 +28,7 @@ _LONGEST = 1 << 16
 # A note may not lead anywhere else.
 _NAME = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}\.xla")
 
-_lock = threading.RLock()
+_lock = lock()
 # By the file's name and the target.
 _coming: dict[tuple[str, Any], "Future[Any]"] = {}
 _used: list[str] = []

@@ -10,7 +10,6 @@ it baked, and then each combination of such numbers has its own executable.
 import math
 import operator
 import struct
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -36,7 +35,7 @@ from ..metrics.events import Sizes
 from ..metrics.lines import OptimizersLine
 from ..private import jax as private
 from ..private.torch import OpOverload, overload_name_of
-from ..uninterrupted import uncollected
+from ..uninterrupted import lock, uncollected
 from . import build, culprit, disk, fingerprint, function, placing, staged, stages
 from .executable_key import Key
 from .function import MustBake
@@ -116,7 +115,7 @@ class Program:
         self._compiled = _Compiled((), {})
         # The numbers that were asked about last, and what was found for them among what was compiled then.
         self._latest: tuple[Sequence[float | int] | None, _Compiled, Ready | None] = (None, self._compiled, None)
-        self.turn = threading.RLock()  # of whoever compiles it while others may run it
+        self.turn = lock()  # of whoever compiles it while others may run it
         self._dtypes = [dtypes.to_jax(dtypes.on_device(spec.dtype)) for spec in graph.inputs]
         # Values from before narrow dtypes were asked for have theirs.
         self._is_narrowed = any(dtypes.on_device(spec.dtype) is not spec.dtype for spec in graph.inputs)

@@ -5,17 +5,16 @@ processes at once, one that has the program on disk would be waited for. A progr
 its own arrays needs none of this: what they have in common are collectives, in the order of the recording.
 """
 
-import threading
-
 from ..client import coordination, peers
 from ..client.target import Target
 from ..tables import put_last
+from ..uninterrupted import lock
 from .executable_key import Key
 
 # Who has waited so long for another one's word compiles; all do as the first decides.
 _SECONDS = 30.0
 
-_lock = threading.RLock()
+_lock = lock()
 # How often each program was asked for, of the last. What has left is counted from the highest of what left, so that no
 # place is used twice; and it leaves in the same order in all processes, which ask alike.
 _asked: dict[str, int] = {}

@@ -5,7 +5,6 @@ the collectives of the step.
 """
 
 import functools
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from ..private import c10d
 from ..record.device import existing_devices
 from ..record.schedule import is_common
 from ..record.sync import sync_step
+from ..uninterrupted import lock
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -46,7 +46,7 @@ class HostGroup:
         self._store = None if store is None else PrefixStore(name, store)
         self._rank, self._size, self._members = rank, len(members), members
         self._timeout = timeout if timeout is not None else timedelta(minutes=30)
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._made: Any = None
 
     def carries(self, arguments: Sequence[Any]) -> bool:

@@ -33,6 +33,7 @@ from ..compile.program import Program
 from ..graph.plan import Operand, Plan
 from ..metrics import lines
 from ..metrics.lines import Line
+from ..uninterrupted import lock
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +136,7 @@ def _short(collective: str) -> str:
     return blake2b(collective.encode(), digest_size=6).hexdigest()
 
 
-_lock = threading.RLock()
+_lock = lock()
 _sequences: dict[str, _Sequence] = {}
 _parts: WeakKeyDictionary[Program, tuple[GroupPart, ...]] = WeakKeyDictionary()
 # What this process is about to start, of each group.

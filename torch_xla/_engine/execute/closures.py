@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from weakref import WeakSet
 
 from .. import config
+from ..uninterrupted import lock
 
 Call = Callable[[], object]
 
@@ -55,7 +56,7 @@ class Background:
         self._worker: ThreadPoolExecutor | None = None
         self._room: threading.BoundedSemaphore | None = None
         self._started: deque[Future[object]] = deque()
-        self._lock = threading.RLock()
+        self._lock = lock()
 
     @property
     def busy(self) -> bool:

@@ -22,6 +22,7 @@ from ..host import transfer
 from ..pytree.instances import contains, rewrite
 from ..record.device import Device
 from ..record.storage import wrap
+from ..uninterrupted import lock
 from .queues import Queue, QueueClosed
 
 # How long closing waits for a thread that is inside the user's loader. It ends as soon as the loader returns.
@@ -139,7 +140,7 @@ class PerDeviceQueue:
         self.loader_queue = Queue(loader_prefetch_size)
         self.queue = Queue(device_prefetch_size)
         # To take a batch and a place behind those taken before is one act, so that they arrive in the loader's order.
-        self.turn = threading.Lock()
+        self.turn = lock()
 
     def close(self) -> None:
         """Drops every batch and lets go whoever waits."""
@@ -176,7 +177,7 @@ class Pipeline:
         self._batches: Iterator[Any] | None = _begin(loader)
         self._upload, self._uploaders = upload, threads
         self._threads: list[threading.Thread] = []
-        self._starting = threading.Lock()
+        self._starting = lock()
 
     def _start(self) -> None:
         """Starts the threads, at the first batch: a loader without workers asks its sampler then, too.
@@ -266,7 +267,7 @@ class InTurn:
         self._batches = None
 
 
-_filters = threading.RLock()  # a loader may begin another one
+_filters = lock()  # a loader may begin another one
 
 
 def _begin(loader: Iterable[Any]) -> Iterator[Any]:

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any
 
+from ..uninterrupted import lock
+
 
 class QueueClosed(RuntimeError):
     """Something was put into a queue that takes nothing any more."""
@@ -25,7 +27,7 @@ class QueueBase(ABC):
         self._closed = False
         self._written = False  # nothing more comes
         # Reentrant: whoever holds it may be collecting garbage, and close this very queue by that.
-        self._lock = threading.RLock()
+        self._lock = lock()
         self._came = threading.Condition(self._lock)
         self._left = threading.Condition(self._lock)
 

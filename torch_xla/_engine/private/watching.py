@@ -6,19 +6,19 @@ hooks they have; but all registrations go through one function of Python.
 """
 
 import sys
-import threading
 from collections.abc import Callable
 from types import FrameType, SimpleNamespace
 from typing import Any
 
 import torch
 
+from ..uninterrupted import lock
 from . import patched
 
 Listener = Callable[[str, FrameType], None]
 
 _listeners: list[Listener] = []
-_lock = threading.RLock()
+_lock = lock()
 
 
 def listen(listener: Listener) -> None:

@@ -22,12 +22,13 @@ from ..graph.tape import Tape, Value
 from ..lowering.sharding import lies_on, of_array
 from ..private import torch as private
 from ..private.guard import device_word
+from ..uninterrupted import lock
 from .extension import tensor_on_ordinal
 from .generator import Generator
 
 # Backward runs in PyTorch's own threads and loaders upload from theirs: whoever touches a tape holds this. Reentrant,
 # because collecting garbage may run anything.
-LOCK = threading.RLock()
+LOCK = lock()
 
 # Releases it in a handler of exceptions around its `acquire`, if it was acquired at all: waiting may be interrupted. In
 # one call of C's, because the handler may be interrupted, too.

@@ -17,6 +17,7 @@ from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 
 from ..._engine.client import coordination
 from ..._engine.client.processes import process_count, process_index
+from ..._engine.uninterrupted import lock
 from ._helpers import _sharded_cpu_state_dict
 from .planners import SPMDLoadPlanner, SPMDSavePlanner
 
@@ -191,7 +192,7 @@ def _quietly() -> Iterator[None]:
         yield
 
 
-_filters = threading.RLock()
+_filters = lock()
 
 
 def _is_alone() -> bool:
