@@ -53,9 +53,8 @@ def create_report(frames: Iterable[Read]) -> str:
 def process_frames(fname: str) -> None:
     """Prints the summary of the file `fname`.
 
-    >>> import tempfile
     >>> from torch_xla.debug import frame_parser_util
-    >>> frame_parser_util.process_frames(tempfile.NamedTemporaryFile().name)
+    >>> frame_parser_util.process_frames("no such file")
     Traceback (most recent call last):
     FileNotFoundError: ...
     """

@@ -94,7 +94,24 @@ def test_a_loop_that_counts_on_the_device_compiles_a_few_programs() -> None:
         count = count + 1
         rounds += 1
     assert rounds == count.item() == 40
-    assert compiled() - before < 12
+    assert compiled() - before <= 3  # of the first round, of the second with it, and of all others
+
+
+def test_other_questions_of_what_was_asked_before_leave_the_step_whole() -> None:
+    def asks(x: torch.Tensor) -> torch.Tensor:
+        positions = torch.arange(8, device=x.device)
+        for _ in range(2):  # as of the masks of two kinds of layers
+            x = x * 2 if counts_up(positions) else x * 3
+        return x
+
+    x = torch.randn(4, device="xla")
+    torch_xla.sync()
+    for _ in range(2):
+        known = read()
+        y = asks(x)
+        assert read() == known + 2
+        torch_xla.sync()
+    torch.testing.assert_close(y.cpu(), x.cpu() * 4)
 
 
 def test_equal_questions_of_a_step_are_one_program() -> None:

@@ -121,7 +121,8 @@ class Tape:
         # Who records: (position in the code, the thread from there on). As long as the tape walks the path it took last
         # time, that is who began it.
         self.turns: list[tuple[int, int]] = [(0, get_ident())]
-        self.truths: tuple[Any, ...] = ()  # the programs of those that were read beside it (`record.truths`)
+        # The programs of those that were read beside it, and the operations of each by their places (`record.truths`).
+        self.truths: dict[Any, frozenset[int]] = {}
         self.front: Front | None = None  # where it was put in order for one thread (`record.turns`)
 
     def enter(self, value: Value, empty: Plan | None = None) -> int:

@@ -4,8 +4,9 @@ Whoever branches by one would cut his step in two, wait for all that runs before
 no memory, draws nothing and has no effect is the same whenever the program comes by with the same numbers. It is
 computed once, in a program of its own; the tape stays as it is, whether it was computed before or not.
 
-A loop that counts on the device and asks in each round would ask of a longer graph each time. So one tape has a few
-such programs; another read evaluates what it needs, and the loop goes on from there.
+A loop that counts on the device and asks in each round would ask of a longer graph each time. So what needs operations
+of which an earlier question was, and more than that one, is evaluated, and the loop goes on from there. And one tape
+has a few such programs.
 """
 
 from collections.abc import Sequence
@@ -74,7 +75,7 @@ def _find(value: Value, found: list[Value], attempt: Attempt) -> None:
     truth = _truth_at(device, tape, value.slot)
     if truth.part is None or truth.program is None or len(tape.numbers) <= max(truth.part.numbers, default=-1):
         return
-    if truth.program not in tape.truths and len(tape.truths) == _MOST:
+    if truth.program not in tape.truths and (len(tape.truths) == _MOST or _grows(tape, truth.part.positions)):
         return
     numbers = (*[tape.numbers[index] for index in truth.part.numbers],)
     said = repr(numbers)  # -0.0 is not 0.0
@@ -85,10 +86,14 @@ def _find(value: Value, found: list[Value], attempt: Attempt) -> None:
         first = truth.program is attempt.compiled
         launch(truth.program, (), (made,), numbers, None, Cause.READ, lambda: truth.lines, is_first=first)
         truth.known = said, made
-    if truth.program not in tape.truths:
-        tape.truths += (truth.program,)
+    tape.truths[truth.program] = frozenset(truth.part.positions)
     _read.value += 1
     found.append(truth.known[1])
+
+
+def _grows(tape: Tape, positions: Sequence[int]) -> bool:
+    """Whether a question goes on from where an earlier one was: that needed some of the same, and less in all."""
+    return any(len(asked) < len(positions) and not asked.isdisjoint(positions) for asked in tape.truths.values())
 
 
 def _truth_at(device: Device, tape: Tape, slot: int) -> _Truth:
