@@ -28,7 +28,7 @@ LAYERS = 12
 @pytest.fixture(autouse=True)
 def on_a_new_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Rounds of small tensors, too; layers stay whole."""
-    monkeypatch.setattr(stages, "LEAST_BYTES_OF_ROUND_ON_HOST", 1)
+    monkeypatch.setattr(stages, "LEAST_BYTES_OF_ROUND", 1)
     clear_schedules()
     staged._executables.clear()
     yield

@@ -333,9 +333,9 @@ class Program:
         spared = 0 if self._calls_back else config.stage_operations()
         found = stages.of(opened.graph, self.donated, spared, least, most)
         self.is_in_layers = bool(found)
-        if not found and spared and not self.target.is_spread:
-            least = stages.LEAST_BYTES_OF_ROUND_ON_HOST if self.target.is_host else stages.LEAST_BYTES
-            found = stages.of_rounds(opened.graph, self.donated, least, most)
+        # Gradients that nobody holds lie in memory all at once then, as in PyTorch; a device may not have room for it.
+        if not found and spared and self.target.is_host and not self.target.is_spread:
+            found = stages.of_rounds(opened.graph, self.donated, most)
         ends = self.ends
         if found:
             place = {slot: index for index, slot in enumerate(opened.graph.outputs)}

@@ -23,7 +23,7 @@ MOST_STAGES = 30
 LEAST_BYTES_ON_HOST = 4 << 20
 LEAST_BYTES = 64 << 20
 # A round of an optimizer's step moves what it reads and writes through memory, while layers find much in the caches.
-LEAST_BYTES_OF_ROUND_ON_HOST = 1 << 20
+LEAST_BYTES_OF_ROUND = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,9 @@ def of(
     return stages if spared_by(stages) >= spared else ()
 
 
-def of_rounds(graph: Graph, donated: Sequence[int], least_bytes: int, at_most: float = math.inf) -> tuple[Stage, ...]:
-    """The stages of a graph that is left whole but for an optimizer's step, in rounds of `least_bytes` or more."""
-    parts = rounds.in_rounds(graph, at_most, least_bytes) if _is_divisible(graph) else []
+def of_rounds(graph: Graph, donated: Sequence[int], at_most: float = math.inf) -> tuple[Stage, ...]:
+    """The stages, on the host's own cores, of a graph that is left whole but for the rounds of an optimizer's step."""
+    parts = rounds.in_rounds(graph, at_most, LEAST_BYTES_OF_ROUND) if _is_divisible(graph) else []
     return _stages(graph, frozenset(donated), parts) if parts else ()
 
 
