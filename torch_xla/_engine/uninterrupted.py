@@ -72,7 +72,8 @@ without_collecting: Callable[[Iterable[Any]], None] = uncollected(run_through)
 class _Lock(type(threading.RLock())):  # type: ignore[misc]
     """A reentrant lock that an interrupt behind its `__enter__` leaves as it was.
 
-    A function of Python's is left without a look at interrupts. So the last place for one is inside of it.
+    A function of Python's is left without a look at interrupts, so the last place for one is inside of it. Where Dynamo
+    evaluates frames (after a `torch.compile` in this process), there is one more look behind it, some nanoseconds late.
     """
 
     def __enter__(self) -> bool:
