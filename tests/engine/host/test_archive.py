@@ -1,5 +1,6 @@
 """Saved data with a file for each memory: what was there stays until all is written."""
 
+import pickle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +39,7 @@ def test_what_is_one_memory_seen_one_way_is_one_file(tmp_path: Path) -> None:
 def test_what_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "data"
     archive.write([torch.ones(2, device="xla")], path, Reference)
-    with pytest.raises((AttributeError, TypeError)):
+    with pytest.raises((AttributeError, TypeError, pickle.PicklingError)):  # the last from Python 3.14 on
         archive.write([torch.zeros(2, device="xla"), lambda: 1], path, Reference)
     assert read(path)[0].tolist() == [1, 1]
     archive.write([torch.full((3,), 2, device="xla")], path, Reference)  # what the failure left is no obstacle
