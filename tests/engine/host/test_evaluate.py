@@ -1,6 +1,7 @@
 """Several tensors at once: in one program, in one batch, and each memory once."""
 
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -56,6 +57,23 @@ def test_a_callback_is_called_in_another_thread_with_the_value_there() -> None:
     assert called.wait(60)
     ((thread, is_ready),) = seen
     assert thread is not threading.current_thread() and is_ready
+
+
+def test_a_callback_is_called_whatever_is_written_to_the_tensor_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    late: list[Any] = []
+
+    class Late(threading.Thread):
+        def start(self) -> None:
+            late.append(self)
+
+    x, called = torch.arange(3.0, device="xla") + 1, threading.Event()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading, "Thread", Late)
+        evaluate.call_when_ready(x, called.set)
+    x.add_(1)
+    torch_xla.sync(wait=True)
+    threading.Thread.start(late[0])
+    assert called.wait(60)
 
 
 def test_what_is_one_memory_is_one_copy_and_each_keeps_what_it_is() -> None:

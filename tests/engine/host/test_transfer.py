@@ -1,5 +1,6 @@
 """Between host and device: nothing is lost, nothing is shared by accident, and reading computes only what it needs."""
 
+import threading
 import tracemalloc
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import torch_xla
 from tests.support.twins import cases, check_same, numbers, plain
 from torch_xla._engine import dtypes, metrics
+from torch_xla._engine.host import transfer
+from torch_xla._engine.modes import replay
 
 ALL_DTYPES = list(dtypes.TO_JAX)
 WITH_ZERO = [dtype for dtype in ALL_DTYPES if dtype is not torch.float8_e8m0fnu]
@@ -221,3 +224,31 @@ def test_reading_an_element_of_many_copies_no_others() -> None:
         assert tracemalloc.get_traced_memory()[1] < x.nbytes // 2  # what is compiled for it takes some, too
     finally:
         tracemalloc.stop()
+
+
+def test_a_read_waits_for_a_replay_that_is_taking_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, x = torch.zeros(2, device="xla"), torch.ones(2, device="xla")
+    step = torch_xla.compile(state.add_, replay=True)
+    for _ in range(5):
+        step(x)
+    assert step.is_replayed
+    read: list[Any] = []
+    reader = threading.Thread(target=lambda: read.append(state.tolist()), daemon=True)
+    wait, launch, launched = transfer.waiting.until_ready, replay.launch, threading.Event()
+
+    def wait_for_what_is_launched(arrays: Any) -> None:
+        assert launched.wait(60)
+        wait(arrays)
+
+    def launch_beside_the_read(*arguments: Any) -> None:
+        reader.start()
+        reader.join(0.2)  # by then it has what it reads, or waits for this
+        launch(*arguments)
+        launched.set()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(transfer.waiting, "until_ready", wait_for_what_is_launched)
+        patched.setattr(replay, "launch", launch_beside_the_read)
+        step(x)
+        reader.join(60)
+    assert read == [[6, 6]] and state.tolist() == [6, 6]

@@ -32,10 +32,11 @@ def compile_only(tensors: Sequence[torch.Tensor]) -> None:
 
 def call_when_ready(tensor: torch.Tensor, callback: Callable[[], object]) -> None:
     """Starts the computation of `tensor`; calls `callback` in a thread of its own when the value is there."""
-    buffer = materialise(value_of(tensor))
+    value = value_of(tensor)
+    materialise(value)
 
     def wait() -> None:
-        buffer.block_until_ready()
+        value.buffer.block_until_ready()  # whose memory no program takes, while the value is held
         callback()
 
     threading.Thread(target=wait, name="on-ready", daemon=True).start()

@@ -16,6 +16,7 @@ from ..metrics import Unit, events
 from ..metrics.events import Direction, Transfer
 from ..metrics.lines import frame_above, user_lines
 from ..record import truths
+from ..record.device import LOCK
 from ..record.storage import hold, shows_all, snapshot, value_of, view_of
 from ..record.sync import compute
 from ..record.upload import dense_spec, from_numpy
@@ -76,7 +77,9 @@ def fetch(value: Value, callers: int = 0) -> np.ndarray:
     begins = time.perf_counter()
     if forced:
         compute((value,), of_transfer=True)
-    buffer, start = value.buffer, time.perf_counter()
+    with LOCK:  # no program of another thread is being started that nobody kept from taking this memory
+        buffer = value.buffer
+    start = time.perf_counter()
     try:
         waiting.until_ready((buffer,))
         array = buffers.get(buffer)
