@@ -93,9 +93,12 @@ def test_a_name_is_constant_where_it_stands_in_the_code() -> None:
         if kind == "c_call" and called is getattr:
             found.append(name_is_constant(frame))
 
-    def ask() -> None:
+    def ask(otherwise: int = 2) -> None:
         getattr(x, "a")  # noqa: B009
         getattr(x, "a", 1)
+        getattr(x, "a", None)
+        getattr(x, "a", otherwise)
+        getattr(x, "a", name)
         getattr(x, name)
         getattr(x, name, "a")
         getattr(*(x, "a"))
@@ -105,4 +108,4 @@ def test_a_name_is_constant_where_it_stands_in_the_code() -> None:
         ask()
     finally:
         sys.setprofile(None)
-    assert found == [True, True, False, False, False]
+    assert found == [True, True, True, True, True, False, False, False]

@@ -22,6 +22,7 @@ REPLAYED = {
     "returns_one_tensor_twice", "returns_a_tensor_and_its_alias", "returns_a_defaultdict", "returns_an_ordered_dict",
     "returns_a_named_tuple", "returns_a_return_type", "returns_views", "sees_a_simple_namespace", "sees_a_user_list",
     "sees_a_dict", "sees_a_default", "sees_a_global", "sees_a_module", "sees_a_dataclass", "sees_a_bound_reader",
+    "sees_a_cell",
     "sees_a_computed_name", "sees_a_host_tensor", "sees_what_an_autograd_function_reads", "under_no_grad",
     "is_what_it_sees", "decorated_by_a_context_manager", "looks_at_signatures", "asks_for_captures", "has_a_logger",
     "copies_its_settings", "under_inference_mode", "writes_in_inference_mode", "under_vmap", "errors_after_a_while",

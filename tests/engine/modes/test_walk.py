@@ -149,16 +149,17 @@ def test_more_than_can_be_looked_at_every_step_is_refused(monkeypatch: pytest.Mo
 
 def test_of_the_loaded_modules_those_of_the_program_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     own: Any = types.ModuleType("a_module_of_the_program")
-    own.held = ones(2)
+    own.held_by_this_module_alone = ones(2)
     monkeypatch.setitem(sys.modules, own.__name__, own)
 
     def uses() -> Any:
-        return sys.modules["a_module_of_the_program"].held
+        return sys.modules["a_module_of_the_program"].held_by_this_module_alone
 
     found = reached(uses)
-    assert found.tensors == [own.held] and not found.unknown
+    assert not found.unknown
+    assert [each is own.held_by_this_module_alone for each in found.tensors] == [True]
     assert id(own) in found.seen and id(torch.nn) not in found.seen
-    own.held = ones(2)
+    own.held_by_this_module_alone = ones(2)
     assert ["a_module_of_the_program" in str(each) for each in found.differences()] == [True]
 
 

@@ -16,6 +16,12 @@ _ATTRIBUTES = frozenset((
 ))  # fmt: skip
 
 
+# What leaves one value for a call and runs nothing else. Python 3.14 has one for small numbers, and one for arguments.
+_LOADS_ONE = frozenset(
+    ("LOAD_CONST", "LOAD_SMALL_INT", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_GLOBAL", "LOAD_DEREF")
+)
+
+
 @dataclass
 class Reads:
     """What some calls have executed."""
@@ -110,8 +116,6 @@ def name_is_constant(frame: types.FrameType) -> bool:
         count in (2, 3)
         and name >= 0
         and isinstance(instructions[name].argval, str)
-        and (
-            instructions[name].opname == "LOAD_CONST"
-            and (count == 2 or instructions[at - 1].opname in ("LOAD_CONST", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_DEREF"))
-        )
+        and instructions[name].opname == "LOAD_CONST"
+        and (count == 2 or instructions[at - 1].opname in _LOADS_ONE)
     )

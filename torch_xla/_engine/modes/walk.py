@@ -142,6 +142,8 @@ class _Walk:
             self.add(path, value.__func__, strict)
         elif kind is functools.cached_property:
             self.add(path, value.func, strict)
+        elif kind is types.CellType:  # as a class with annotations has one, from Python 3.14 on
+            self._cell(path, value, strict)
         elif isinstance(value, type):
             self._class(path, value)
         elif isinstance(value, types.ModuleType):

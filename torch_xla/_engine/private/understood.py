@@ -7,11 +7,13 @@ A file stands for all functions in it, a folder for its files. `modes/known.py` 
 PYTHON_FILES = frozenset((
     "contextlib", "functools", "abc", "_collections_abc", "collections/__init__", "enum", "types", "typing",
     "dataclasses", "operator", "numbers", "copy", "copyreg", "bisect", "heapq", "inspect", "_weakrefset",
+    "annotationlib",
 ))  # fmt: skip
 # What reads the environment, whose contents `walk` holds.
 OF_THE_ENVIRONMENT = frozenset((
     "getenv", "_Environ.__getitem__", "_Environ.__iter__", "_Environ.__len__", "_createenviron.<locals>.encode",
-    "_createenviron.<locals>.decode",
+    "_createenviron.<locals>.decode", "_create_environ_mapping.<locals>.encode",  # the latter from Python 3.14 on
+    "_create_environ_mapping.<locals>.decode",
 ))  # fmt: skip
 # What an `import` of something that is imported already runs.
 IMPORTS = frozenset(("_handle_fromlist", "parent", "__getattr__"))
