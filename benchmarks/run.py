@@ -40,11 +40,18 @@ NAMES = {
     "inductor": "inductor",
     "ours": "recorded",
     "openxla": "openxla",
+    "compiled": "compiled",
     "replay": "replayed",
     "jax": "JAX",
 }
 # What a table compares: a contestant with the best of others.
-COMPARED = (("ours", "eager", "inductor"), ("replay", "eager", "inductor"), ("replay", "jax"), ("openxla", "jax"))
+COMPARED = (
+    ("ours", "eager", "inductor"),
+    ("compiled", "eager"),
+    ("replay", "eager", "inductor"),
+    ("replay", "jax"),
+    ("openxla", "jax"),
+)
 OF_HUGGING_FACE = hugging_face.workloads()
 ALL = {**WORKLOADS, **OF_HUGGING_FACE}
 GROUPS = {"all": WORKLOADS, "hugging_face": OF_HUGGING_FACE}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import torch_xla
 from benchmarks import decode, former, hookless, long_run, page, readme
-from benchmarks.contestants import Eager, OpenXla, Ours, Replay, Setting
+from benchmarks.contestants import Compiled, Eager, OpenXla, Ours, Replay, Setting
 from benchmarks.decoders import DECODERS
 from benchmarks.jax_steps import JaxInference, JaxTraining
 from benchmarks.models import WORKLOADS, Encoder
@@ -74,11 +74,13 @@ def test_a_compiled_model_is_given_the_same_training() -> None:
     assert losses(OpenXla(WORKLOADS["mlp"], 0.0), 4) == pytest.approx(losses(Eager(WORKLOADS["mlp"], 0.0), 4), abs=1e-4)
 
 
-def test_a_replayed_step_is_the_same_training() -> None:
-    ours = Replay(WORKLOADS["mlp"], 0.0)
-    found = [ours.replayed().item() for _ in range(6)]
-    assert ours.replayed.is_replayed
-    assert found == pytest.approx(losses(Eager(WORKLOADS["mlp"], 0.0), 6), abs=1e-4)
+@pytest.mark.parametrize("contestant", [Compiled, Replay])
+def test_a_replayed_step_is_the_same_training(contestant: type[Compiled]) -> None:
+    ours = contestant(WORKLOADS["mlp"], 0.0)
+    steps = min(ours.settles, 30)
+    found = [ours.called().item() for _ in range(steps)]
+    assert ours.called.is_replayed
+    assert found == pytest.approx(losses(Eager(WORKLOADS["mlp"], 0.0), steps), abs=1e-4)
 
 
 @pytest.mark.parametrize("mode", ["training", "inference"])

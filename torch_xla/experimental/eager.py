@@ -56,7 +56,7 @@ def compile(
     *,
     max_different_graphs: int | None = None,
     custom_compile_options: dict[str, bool | int | float | str] | None = None,
-    replay: bool = False,
+    replay: bool | None = None,
 ) -> Any:
     """`f` as one graph: a step ends before each call of it and after. Without `f`, a decorator and a `with` block.
 
@@ -66,13 +66,16 @@ def compile(
     operations inside `f` are recorded. `custom_compile_options` are options of XLA's, such as
     `{"xla_cpu_enable_fast_math": True}`, for the programs of `f`, over those of `torch_xla.set_custom_compile_options`.
 
-    `replay=True`: after three calls that do the same, `f` is not run any more. Its program reads the parameters,
-    buffers, optimizer state and arguments as they are then, and writes what `f` would have written: parameters,
-    gradients, random state. Where anything that `f` can see differs (a Python number in its closure, its globals, a
-    module or an optimizer; another kind of argument) it is run and recorded. What has effects besides, or needs numbers
-    from Python that change at every call, is never replayed; one warning says why, and the attribute `why_recorded`
-    of what is returned says it of the last call ("" if that was replayed). A returned tensor whose graph backward has
-    used is detached. `docs/compiled_modes.md` has the whole contract.
+    A replay does not run `f`. Its program reads the parameters, buffers, optimizer state and arguments as they are
+    then, and writes what `f` would have written: parameters, gradients, random state. Where anything that `f` can see
+    differs (a Python number in its closure, its globals, a module or an optimizer; another kind of argument) it is run
+    and recorded. What has effects besides, or needs numbers from Python that change at every call, is never replayed;
+    the attribute `why_recorded` of what is returned says why the last call was recorded ("" if it was replayed).
+
+    A function is replayed after 16 calls and some more that do the same, in one process, without a debugger, where its
+    program is the one that it was recorded with. `replay=True` asks for it: after three calls that do the same,
+    wherever it can be, and a warning says why it is not. `replay=False` has `f` run at every call.
+    `docs/compiled_modes.md` has the whole contract.
 
     >>> import torch, torch_xla
     >>> @torch_xla.compile

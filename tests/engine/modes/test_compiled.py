@@ -5,7 +5,7 @@ import torch
 
 from torch_xla._engine.modes.compiled import Replayer, compiled
 from torch_xla._engine.modes.region import Region
-from torch_xla._engine.modes.replayed import Replayed
+from torch_xla._engine.modes.replayed import Replayed, ReplayedByItself
 
 
 def double(x: torch.Tensor) -> torch.Tensor:
@@ -18,6 +18,15 @@ def test_a_function_becomes_a_region_or_a_replay() -> None:
     assert region.__name__ == replay.__name__ == "double"
     x = torch.ones(2).to("xla")
     assert region(x).tolist() == replay(x).tolist() == [2.0, 2.0]
+
+
+def test_where_nobody_said_whether_to_replay_it_is_decided_later() -> None:
+    assert isinstance(compiled(double, "", False, None, replay=None), ReplayedByItself)
+    assert not isinstance(compiled(double, "", False, None, replay=None, options={"xla_any": True}), Replayed)
+    region = compiled(None, "step", False, None, replay=None)
+    assert isinstance(region(double), ReplayedByItself)
+    with region:
+        assert (torch.ones(2).to("xla") + 1).tolist() == [2.0, 2.0]
 
 
 def test_without_a_function_it_takes_one_or_is_a_block() -> None:

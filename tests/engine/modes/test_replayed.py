@@ -1,6 +1,9 @@
 """A function is recorded until three calls did the same, and says why as long as it is."""
 
+import copy
 import os
+import pickle
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +15,7 @@ import torch_xla
 import torch_xla.debug.metrics as met
 from torch_xla._engine.modes import replayed
 from torch_xla._engine.modes.region import Region
-from torch_xla._engine.modes.replayed import ENOUGH, MOST_KINDS, Replayed
+from torch_xla._engine.modes.replayed import EARNED_AFTER, ENOUGH, MOST_KINDS, Replayed, ReplayedByItself
 
 
 def tensor(*numbers: float) -> torch.Tensor:
@@ -144,3 +147,120 @@ def test_a_function_that_reads_the_environment_is_replayed_until_it_changes(monk
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert [scaled(x)[0].item() for _ in range(5)] == [3.0] * 5
+
+
+def by_itself(function: Callable[..., Any]) -> ReplayedByItself:
+    return ReplayedByItself(function, Region("", False, None))
+
+
+def trainer(device: str, compiled: Callable[..., Any]) -> tuple[Any, list[torch.Tensor]]:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return compiled(step), list(model.parameters())
+
+
+def test_a_function_is_replayed_by_itself_after_some_calls_and_warns_nobody() -> None:
+    (ours, weights), (theirs, expected) = trainer("xla", by_itself), trainer("cpu", lambda step: step)
+    x, told = torch.randn(4, 3), []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(EARNED_AFTER + 8):
+            loss = ours(x.to("xla"))
+            torch.testing.assert_close(loss.cpu(), theirs(x))
+            assert loss.requires_grad and not loss.is_leaf
+            told.append(ours.why_recorded)
+    torch.testing.assert_close([each.cpu() for each in weights], expected)
+    assert told[0] == told[EARNED_AFTER - 1] == f"it is recorded {EARNED_AFTER} times first"
+    assert told[-4:] == [""] * 4 and replays() == told.count("")
+
+
+def test_what_changes_too_often_is_recorded_without_a_word() -> None:
+    counts: list[int] = []
+
+    def counting(x: torch.Tensor) -> torch.Tensor:
+        counts.append(len(counts))
+        return x + 1
+
+    step, x = by_itself(counting), tensor(1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(EARNED_AFTER + 15):
+            assert step(x).item() == 2
+    assert len(counts) == EARNED_AFTER + 15 and not replays()
+    assert step.why_recorded.startswith("it changes counts: ")
+
+
+@pytest.mark.parametrize("looks", [sys.settrace, sys.setprofile], ids=["settrace", "setprofile"])
+def test_who_looks_at_what_is_called_sees_each_call(looks: Callable[[Any], None]) -> None:
+    step, x = by_itself(lambda x: x * 2), tensor(1.0)
+    for _ in range(EARNED_AFTER + 5):
+        step(x)
+    assert replays()
+    before = replays()
+    looks(lambda *_: None)
+    try:
+        assert step(x).item() == 2
+    finally:
+        looks(None)
+    assert step.why_recorded == "a debugger or profiler looks at what is called" and replays() == before
+    assert step(x).item() == 2 and replays() == before + 1
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="the interpreter tells nobody of its debuggers")
+def test_a_debugger_that_traces_nothing_sees_each_call() -> None:
+    step, x, monitoring = by_itself(lambda x: x * 2), tensor(1.0), sys.monitoring  # type: ignore[attr-defined,unused-ignore]
+    monitoring.use_tool_id(monitoring.DEBUGGER_ID, "a debugger")
+    try:
+        for _ in range(EARNED_AFTER + 5):
+            assert step(x).item() == 2
+    finally:
+        monitoring.free_tool_id(monitoring.DEBUGGER_ID)
+    assert not replays() and "debugger" in step.why_recorded
+
+
+def test_nobody_has_to_wait_for_what_replays_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, x = by_itself(lambda x: x * 2), tensor(1.0)
+    monkeypatch.setattr(replayed.processes, "process_count", lambda: 2)
+    for _ in range(EARNED_AFTER + 5):
+        step(x)
+    assert not replays() and step.why_recorded == "there are other processes"
+
+
+def test_nothing_is_compiled_for_what_replays_by_itself() -> None:
+    def weighted(x: torch.Tensor) -> torch.Tensor:
+        return x * torch.tensor([1.0, 2.0, 3.0]).to("xla")  # recorded, the result may take the memory of what came
+
+    asked, step, x = of(weighted), by_itself(weighted), tensor(1.0, 2.0, 3.0)
+    for _ in range(EARNED_AFTER + 6):
+        assert asked(x).tolist() == step(x).tolist() == [1, 4, 9]
+    assert asked.is_replayed and not step.is_replayed
+    assert step.why_recorded.startswith("its replay would be another program")
+
+
+@by_itself
+def found_by_name(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+def test_it_is_pickled_and_copied_as_a_function_is() -> None:
+    assert pickle.loads(pickle.dumps(found_by_name)) is found_by_name
+    assert copy.copy(found_by_name) is copy.deepcopy(found_by_name) is found_by_name
+
+
+def test_a_result_that_was_differentiated_requires_a_gradient_and_has_none_left() -> None:
+    step, _ = trainer("xla", of)
+    x = torch.ones(4, 3).to("xla")
+    for number in range(6):
+        loss = step(x)
+        assert loss.requires_grad and loss.grad_fn is not None and bool(number < ENOUGH) == bool(step.why_recorded)
+        with pytest.raises(RuntimeError, match="Trying to backward through the graph a second time"):
+            loss.backward()

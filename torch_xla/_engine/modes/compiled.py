@@ -5,7 +5,7 @@ from typing import Any
 
 from ..compiler_options import Option
 from .region import Region
-from .replayed import Replayed
+from .replayed import Replayed, ReplayedByItself
 
 
 def compiled(
@@ -13,7 +13,7 @@ def compiled(
     name: str,
     full_graph: bool,
     most_graphs: int | None,
-    replay: bool,
+    replay: bool | None,
     options: Mapping[str, Option] | None = None,
 ) -> Any:
     """`function` in a region of these rules; without a function, what takes one, or a `with` block."""
@@ -22,24 +22,25 @@ def compiled(
             "torch_xla.compile(): replay=True with custom_compile_options: a replay runs the program it has found. Set "
             "the options for the whole process: torch_xla.set_custom_compile_options(...)."
         )
-    region = Region(name, full_graph, most_graphs, options)
-    if not replay:
-        return region if function is None else region(function)
-    return Replayer(region) if function is None else Replayed(function, region)
+    kind = Replayer if replay else Region if replay is False or options else Decider
+    region = kind(name, full_graph, most_graphs, options)
+    return region if function is None else region(function)
 
 
-class Replayer:
+class Replayer(Region):
     """A decorator. A `with` block cannot be replayed: Python would run it."""
-
-    def __init__(self, region: Region) -> None:
-        self._region = region
 
     def __call__(self, function: Callable[..., Any]) -> Replayed:
         """`function`, replayed."""
-        return Replayed(function, self._region)
+        return Replayed(function, self)
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Region:
         raise RuntimeError("replay=True needs a function: write `@torch_xla.compile(replay=True)` above its `def`")
 
-    def __exit__(self, *_: object) -> None:
-        return None
+
+class Decider(Region):
+    """A `with` block, or a decorator of a function that is replayed once it has done the same for a while."""
+
+    def __call__(self, function: Callable[..., Any]) -> ReplayedByItself:
+        """`function`, recorded and later replayed."""
+        return ReplayedByItself(function, self)

@@ -22,7 +22,7 @@ from ..record.sync import sync_device
 from .circumstances import circumstances
 from .reach import Change, Reached
 from .reads import Reads
-from .results import Returned, Unreturnable
+from .results import Returned, Unreturnable, again
 from .signature import Call
 from .walk import TooMuch, not_found, reach
 from .watch import CallWatch
@@ -129,8 +129,9 @@ def record(
     if facts.reasons or facts.only_learned:
         return result, facts
     marks.keep(device)  # the sync would; what is written is what it leaves
-    detached = _detached(result)
-    before.compare(detached, watch)
+    spent = {id(each): each.detach() for each in pytree.tree_leaves(result) if _is_spent(each)}
+    detached = _with(spent, result)
+    before.compare(detached, {id(each) for each in spent.values()}, watch)
     before.buffers.clear()  # what is held by nobody else may be given away
     facts.reached.seen = {}
     recorded = bool(device.tape.code)
@@ -140,7 +141,9 @@ def record(
         facts.code = facts.schedule.code
     elif not facts.reasons:
         facts.reasons.append("it computes nothing on the device")
-    return result if facts.reasons else detached, facts
+    if not facts.reasons:
+        result = _with({each: again(tensor) for each, tensor in spent.items()}, result)
+    return result, facts
 
 
 def _copy(container: Any) -> Any:
@@ -163,19 +166,17 @@ def _told(difference: Change, watch: CallWatch) -> str:
     return f"it changes {difference}{where}{hint}"
 
 
-def _detached(result: Any) -> Any:
-    """The result, its tensors whose graph backward has used up without that graph: as a replay returns them."""
-
-    def is_spent(tensor: Any) -> bool:
-        return isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None and _is_spent(tensor.grad_fn)
-
-    spent = {id(each): each.detach() for each in pytree.tree_leaves(result) if is_spent(each)}
-    if not spent:
-        return result
-    return pytree.tree_map(lambda each: spent.get(id(each), each), result)
+def _with(others: dict[int, torch.Tensor], result: Any) -> Any:
+    """The result, with these tensors in the place of those with such an id."""
+    return pytree.tree_map(lambda each: others.get(id(each), each), result) if others else result
 
 
-def _is_spent(node: Any) -> bool:
+def _is_spent(result: Any) -> bool:
+    """Whether this is a tensor whose graph backward has used up."""
+    return isinstance(result, torch.Tensor) and result.grad_fn is not None and _is_used(result.grad_fn)
+
+
+def _is_used(node: Any) -> bool:
     """Whether backward has freed what the graph behind a node had saved."""
     queue, seen = [node], {node}
     while queue and len(seen) < 1000:
@@ -240,8 +241,8 @@ class _Before:
             self._storages.append(storage)
             self.facts.places.append(place)
 
-    def compare(self, result: Any, watch: CallWatch) -> None:
-        """Fills in the facts; whatever is not understood becomes a reason."""
+    def compare(self, result: Any, spent: set[int], watch: CallWatch) -> None:
+        """Fills in the facts; whatever is not understood becomes a reason. Of the result `spent` was differentiated."""
         facts, tape = self.facts, self.device.tape
         live = held(tape.values)
         if any(place.tensor.device.index != self.device.index for place in facts.places):
@@ -251,7 +252,7 @@ class _Before:
         self._inputs(tape, watch)
         explained = self._outputs(tape)
         explained |= self._gradients(tape)
-        explained |= self._results(tape, result)
+        explained |= self._results(tape, result, spent)
         produced = _produced(tape)
         for slot, is_live in enumerate(live):
             if is_live and slot in produced and slot not in explained:
@@ -330,12 +331,12 @@ class _Before:
             facts.sinks[len(self._storages) - 1] = slot
         return explained
 
-    def _results(self, tape: Tape, result: Any) -> set[int]:
+    def _results(self, tape: Tape, result: Any, spent: set[int]) -> set[int]:
         facts = self.facts
         explained: set[int] = set()
         try:
             assert facts.reached is not None
-            facts.returned = Returned(result, self._owner_of, facts.reached.seen, self._given)
+            facts.returned = Returned(result, self._owner_of, facts.reached.seen, self._given, spent)
         except Unreturnable as error:
             facts.reasons.append(str(error))
             return explained

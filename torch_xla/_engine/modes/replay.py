@@ -88,8 +88,9 @@ class Replay:
         donated = tuple(i for i in schedule.program.donated if inputs[i] < len(places) and inputs[i] not in kept)
         program = schedule.program
         # Other processes may record this call: what several run together must not depend on who replays.
-        self._is_another = donated != program.donated and len(program.target.processes) > 1
-        if donated != program.donated:
+        self.is_of_another_program = donated != program.donated
+        self._is_another = self.is_of_another_program and len(program.target.processes) > 1
+        if self.is_of_another_program:
             program = cache.program_of(schedule.cut.graph, donated, program.target)
         self._numbers = tuple([facts.numbers[i] for i in schedule.cut.numbers])
         self._draws = schedule.cut.draws
@@ -98,14 +99,7 @@ class Replay:
         kept_apart.update(facts.returned.owners if facts.returned else ())
         kept_apart.update(place for source, to, _ in self._moved for place in (source, to))
         self._packing = Packing(self._plain, storages, len(self._arguments), kept_apart)
-        # Guards on tensors: each must show the same memory in the same way.
-        self._tensors = reached.tensors
-        self._tensor_storages = [tensor.untyped_storage() for tensor in self._tensors]
-        self._geometry = self._geometry_now()
-        # What shows the whole of its memory has no other place to begin.
-        self._parts = [tensor for tensor in self._tensors if tensor.nbytes != tensor.untyped_storage().nbytes()]
-        self._offsets = list(map(_offset, self._parts))
-        self._guards = private.TensorGuards(*self._tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        self._guard(reached.tensors)
         self._release_unused(inputs)
         self._steps = Steps(facts)
         facts.written = []
@@ -121,6 +115,16 @@ class Replay:
         self._positions = {id(tensor): index for index, tensor in enumerate(self._tensors)}
         self._identical = self._identities(call)
         self._release_arguments(places)
+
+    def _guard(self, tensors: list[torch.Tensor]) -> None:
+        """Notes how the tensors that it sees show their memory: so each must at every call, and the same memory."""
+        self._tensors = tensors
+        self._tensor_storages = [tensor.untyped_storage() for tensor in tensors]
+        self._geometry = self._geometry_now()
+        # What shows the whole of its memory has no other place to begin.
+        self._parts = [tensor for tensor in tensors if tensor.nbytes != tensor.untyped_storage().nbytes()]
+        self._offsets = list(map(_offset, self._parts))
+        self._guards = private.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
 
     @staticmethod
     def _release_arguments(places: list[OuterMemory]) -> None:

@@ -2,12 +2,14 @@
 
 import functools
 import sys
+import types
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from ..client import processes
 from ..private import torch as private
 from ..record import device as devices
 from ..record import step
@@ -20,6 +22,8 @@ from .signature import Call, taken_apart
 
 # A replay is made from so many calls in a row that do the same.
 ENOUGH = 3
+# A function that nobody asked to replay is watched from this call on: to watch one takes as long as to record four.
+EARNED_AFTER = 16
 # What has not become a replay after so many watched calls does not become one.
 PATIENCE = 10
 # A replay that ends before so many runs was not worth its recordings; after so many of these there are no more.
@@ -86,6 +90,7 @@ class Replayed:
 
     def __init__(self, function: Callable[..., Any], region: Region) -> None:
         region.name = region.name or getattr(function, "__qualname__", type(function).__name__)
+        self.__qualname__ = region.name  # where `function` has none, such as a module
         functools.update_wrapper(self, function, updated=())
         self._function = function
         self._region = region
@@ -94,7 +99,11 @@ class Replayed:
         self._why = "it was not called yet"
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __reduce__(self) -> str:
+        # As a function is: found by its name when it is read again, and itself in every copy.
+        return self.__qualname__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_inside():
@@ -193,7 +202,7 @@ class Replayed:
         else:
             kind.recorded = [*kind.recorded[-ENOUGH:], facts]
             if len(kind.recorded) + kind.learned >= ENOUGH:
-                kind.replay = Replay(facts, call, device)
+                reason = self._begin(kind, Replay(facts, call, device))
                 kind.recorded.clear()
         self._why = self._progress(kind, reason or ended_by)
         if kind.replay is None:
@@ -203,6 +212,11 @@ class Replayed:
             kind.recorded.clear()
             self._tell(f"is recorded, not replayed: {kind.given_up}")
         return result
+
+    def _begin(self, kind: _Kind, replay: Replay) -> str:
+        """Replays the calls of a kind from the next one on; or why not."""
+        kind.replay = replay
+        return ""
 
     @staticmethod
     def _progress(kind: _Kind, reason: str) -> str:
@@ -218,3 +232,45 @@ class Replayed:
         if what not in self._told and len(self._told) < MOST_WARNINGS:
             self._told.add(what)
             warnings.warn(f"{self._region.name} {what}", stacklevel=4)
+
+
+class ReplayedByItself(Replayed):
+    """A function of which nobody has said whether to replay it: that begins after a while, and nobody is warned.
+
+    It begins only where nothing that the program could notice comes with it: no program is compiled for it, no other
+    process waits for this one, and no debugger wants to stop inside.
+    """
+
+    def __init__(self, function: Callable[..., Any], region: Region) -> None:
+        super().__init__(function, region)
+        self._calls = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._calls += 1
+        reason = f"it is recorded {EARNED_AFTER} times first" if self._calls <= EARNED_AFTER else _onlooker()
+        if not reason:
+            return super().__call__(*args, **kwargs)
+        self._why = reason
+        with self._region.call(sys._getframe()):
+            return self._function(*args, **kwargs)
+
+    def _begin(self, kind: _Kind, replay: Replay) -> str:
+        if not replay.is_of_another_program:
+            return super()._begin(kind, replay)
+        kind.given_up = "its replay would be another program: `torch_xla.compile(replay=True)` compiles that"
+        return kind.given_up
+
+    def _tell(self, what: str) -> None:
+        """`why_recorded` tells who asks."""
+
+
+def _onlooker() -> str:
+    """Why a function that nobody asked to replay is called in any case, or nothing."""
+    if sys.gettrace() is not None or sys.getprofile() is not None or _has_debugger():
+        return "a debugger or profiler looks at what is called"
+    return "there are other processes" if processes.process_count() > 1 else ""
+
+
+def _has_debugger() -> bool:
+    monitoring: Any = getattr(sys, "monitoring", None)  # from Python 3.12 on
+    return monitoring is not None and monitoring.get_tool(monitoring.DEBUGGER_ID) is not None

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..private.torch import is_view
+from ..private.torch import is_view, spent
 from ..record.storage import value_of
 
 # Gives the tensor or value behind one source of a result; filled in at every replay.
@@ -21,6 +21,11 @@ class Unreturnable(Exception):
     """A result that cannot be made again."""
 
 
+def again(tensor: torch.Tensor) -> torch.Tensor:
+    """A detached result whose graph is used up, as its function returns it: it requires a gradient, and has none."""
+    return spent(tensor.requires_grad_())
+
+
 class Returned:
     """The results of one call: where their memory comes from, and how to make them again."""
 
@@ -30,18 +35,23 @@ class Returned:
         owner_of: Callable[[torch.Tensor], Any],
         known: dict[int, Any],
         given: Container[int],
+        spent: Container[int] = (),
     ) -> None:
-        """`known` are the objects, by address, that the function has seen; those `given` are another's at each call."""
+        """`known` are the objects, by address, that the function has seen; those `given` are another's at each call.
+
+        The tensors that are `spent` come detached, and had a graph that is used up.
+        """
         self.storages: dict[int, torch.Tensor] = {}  # those that belong to nothing but the result
         self.owners: set[int] = set()  # the places that are returned, or of which a view is
         self.structure: list[Any] = []
         self._owner_of = owner_of
         self._known = known
         self._given = given
+        self._spent = spent
         self._made: dict[int, int] = {}  # the tensors of the result, each with its number
         self._containers: set[int] = set()
         self.make = self._recipe(result)
-        del self._owner_of, self._known, self._given  # what they hold is not to stay because of the result
+        del self._owner_of, self._known, self._given, self._spent  # what they hold is not to stay because of the result
 
     def _recipe(self, result: Any) -> Recipe:
         kind = result.__class__
@@ -118,17 +128,24 @@ class Returned:
             key = owner[0]
             self.owners.add(key)
         number = self._made.setdefault(id(tensor), len(self._made))
-        self.structure.append((key, number, size, stride, offset, tensor.dtype, is_view(tensor)))
-        return _view_of(key, ("made", number), size, stride, offset)
+        is_spent = id(tensor) in self._spent
+        self.structure.append((key, number, size, stride, offset, tensor.dtype, is_view(tensor), is_spent))
+        return _view_of(key, ("made", number), size, stride, offset, again if is_spent else _as_it_is)
 
 
-def _view_of(key: Any, made: Any, size: Any, stride: Any, offset: int) -> Recipe:
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _view_of(
+    key: Any, made: Any, size: Any, stride: Any, offset: int, finish: Callable[[torch.Tensor], torch.Tensor]
+) -> Recipe:
     """A tensor for each of the result; twice the same where it was twice the same."""
 
     def make(sources: Sources) -> torch.Tensor:
         tensor: torch.Tensor | None = sources.get(made)
         if tensor is None:
-            tensor = sources[made] = _view(sources, key, size, stride, offset)
+            tensor = sources[made] = finish(_view(sources, key, size, stride, offset))
         return tensor
 
     return make

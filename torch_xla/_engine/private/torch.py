@@ -67,6 +67,13 @@ hooks_of: Callable[[torch.Tensor], Any] = attrgetter("_backward_hooks")
 hooks_after_accumulation_of: Callable[[torch.Tensor], Any] = attrgetter("_post_accumulate_grad_hooks")
 is_view: Callable[[torch.Tensor], bool] = torch.Tensor._is_view
 
+# Makes of a leaf a tensor on the same memory whose backward pass raises `RuntimeError`.
+spent: Callable[[torch.Tensor], torch.Tensor] = torch._C._functions.DelayedError(
+    "Trying to backward through the graph a second time: the function that returned this tensor has used its graph. "
+    "Write retain_graph=True where it calls backward, or differentiate inside it",
+    1,
+)
+
 # A module's own tables, in which one thing may stand under two names, and be exchanged without questions.
 parameters_of: Callable[[torch.nn.Module], dict[str, Any]] = attrgetter("_parameters")
 buffers_of: Callable[[torch.nn.Module], dict[str, Any]] = attrgetter("_buffers")
