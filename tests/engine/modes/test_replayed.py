@@ -5,6 +5,7 @@ import os
 import pickle
 import sys
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -197,6 +198,36 @@ def test_what_changes_too_often_is_recorded_without_a_word() -> None:
             assert step(x).item() == 2
     assert len(counts) == EARNED_AFTER + 15 and not replays()
     assert step.why_recorded.startswith("it changes counts: ")
+
+
+def test_objects_that_are_others_at_each_call_are_not_kept() -> None:
+    class Batch:
+        def __init__(self) -> None:
+            self.x = tensor(1.0)
+
+    step, seen = by_itself(lambda batch: batch.x * 2), []
+    for _ in range(EARNED_AFTER + 40):
+        batch = Batch()
+        seen.append(weakref.ref(batch))
+        assert step(batch).item() == 2
+        del batch
+    assert not any(each() for each in seen)
+    assert step.why_recorded == "it was not called with such arguments lately"
+
+
+def test_objects_that_stay_are_arguments_as_others() -> None:
+    model, x = torch.nn.Linear(1, 1).to("xla"), tensor(1.0)
+    step = by_itself(lambda model, x: model(x).detach())
+    for _ in range(EARNED_AFTER + 8):
+        step(model, x)
+    assert not step.why_recorded
+
+
+def test_shapes_that_take_turns_are_replayed_by_itself() -> None:
+    step, batches = by_itself(lambda x: x * 2), [tensor(1.0), tensor(1.0, 2.0), tensor(1.0, 2.0, 3.0)]
+    for index in range(EARNED_AFTER + 18):
+        assert step(batches[index % 3])[-1].item() == 2 * (index % 3 + 1)
+    assert not step.why_recorded and replays() >= 3
 
 
 @pytest.mark.parametrize("looks", [sys.settrace, sys.setprofile], ids=["settrace", "setprofile"])

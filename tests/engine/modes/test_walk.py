@@ -113,6 +113,17 @@ def test_what_is_not_understood_is_said_with_its_name() -> None:
     assert "a weak reference (reference) to something that it does not see otherwise" in first
 
 
+def test_what_may_not_be_looked_at_is_said() -> None:
+    class Proxy:
+        @property  # type: ignore[misc]
+        def __class__(self) -> Any:
+            raise LookupError("no request is being handled")
+
+    proxy = Proxy()
+    (told,) = reached(lambda: proxy).unknown
+    assert told.startswith("it sees what raises LookupError when it is looked at (proxy)")
+
+
 @pytest.mark.parametrize(
     ("held", "text"),
     [

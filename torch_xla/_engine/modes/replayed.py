@@ -4,6 +4,8 @@ import functools
 import sys
 import types
 import warnings
+import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -116,6 +118,9 @@ class Replayed:
         call = taken_apart(args, kwargs)
         arguments = self._kinds.get(call.key)
         if arguments is None:
+            self._why = self._hesitation(call)
+            if self._why:
+                return self._recorded(args, kwargs)
             arguments = self._new_kind(call)
         kind, reason = arguments.current, ""
         if kind.replay is not None:
@@ -137,9 +142,16 @@ class Replayed:
             self._drop(kind, kind.replay, reason)
         if kind.given_up:
             self._why = kind.given_up
-            with self._region.call(sys._getframe()):
-                return self._function(*args, **kwargs)
+            return self._recorded(args, kwargs)
         return self._watched(arguments, kind, call, args, kwargs, reason)
+
+    def _recorded(self, args: Any, kwargs: Any) -> Any:
+        with self._region.call(sys._getframe()):
+            return self._function(*args, **kwargs)
+
+    def _hesitation(self, call: Call) -> str:
+        """Why nothing is to be noted yet of a new kind of arguments, or nothing."""
+        return ""
 
     @property
     def is_replayed(self) -> bool:
@@ -180,8 +192,7 @@ class Replayed:
         reason = hindrance()
         if reason:
             self._why = reason
-            with self._region.call(sys._getframe()):
-                return self._function(*args, **kwargs)
+            return self._recorded(args, kwargs)
         device = devices.device_at(devices.current_index())
         kind.watched += 1
         with self._region.call(sys._getframe()):
@@ -244,6 +255,8 @@ class ReplayedByItself(Replayed):
     def __init__(self, function: Callable[..., Any], region: Region) -> None:
         super().__init__(function, region)
         self._calls = 0
+        # The last new kinds of arguments. Their objects are not kept: they may be batches, and others each time.
+        self._lately: deque[tuple[Any, list[Callable[[], Any]]]] = deque(maxlen=4)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._calls += 1
@@ -251,8 +264,14 @@ class ReplayedByItself(Replayed):
         if not reason:
             return super().__call__(*args, **kwargs)
         self._why = reason
-        with self._region.call(sys._getframe()):
-            return self._function(*args, **kwargs)
+        return self._recorded(args, kwargs)
+
+    def _hesitation(self, call: Call) -> str:
+        for key, objects in self._lately:
+            if key == call.key and all(known() is each for known, each in zip(objects, call.objects, strict=True)):
+                return ""
+        self._lately.append((call.key, [_weak(each) for each in call.objects]))
+        return "it was not called with such arguments lately"
 
     def _begin(self, kind: _Kind, replay: Replay) -> str:
         if not replay.is_of_another_program:
@@ -262,6 +281,14 @@ class ReplayedByItself(Replayed):
 
     def _tell(self, what: str) -> None:
         """`why_recorded` tells who asks."""
+
+
+def _weak(thing: Any) -> Callable[[], Any]:
+    """What gives the object as long as it is there; of one that cannot be asked for, nothing from the start."""
+    try:
+        return weakref.ref(thing)
+    except TypeError:
+        return lambda: None
 
 
 def _onlooker() -> str:

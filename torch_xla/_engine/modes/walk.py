@@ -102,7 +102,11 @@ class _Walk:
         while self._queue:
             if len(self._seen) > MOST_OBJECTS or self._entries > MOST_ENTRIES:
                 raise TooMuch("it sees too many objects: pass it what it needs as arguments")
-            self._visit(*self._queue.popleft())
+            path, value, strict = self._queue.popleft()
+            try:
+                self._visit(path, value, strict)
+            except Exception as error:  # of its own code: a proxy that nobody may ask for its class, say
+                self._unknown(path, f"what raises {type(error).__name__} when it is looked at")
 
     def finish(self) -> None:
         found = self.found

@@ -29,7 +29,7 @@ _BEFORE_REGION = "torch_xla.compile clear the pending graph prior calling the ta
 _DYNAMO = "dynamo is executing a compiled program"
 _DYNAMO_COMPILES = "dynamo is compiling a FX graph to HLO"
 
-# Why a step ended: the first of these files and functions on the stack, from the inside out.
+# Why a step ended: the first of these files and functions on the stack, from the inside out, up to those of others.
 _REASONS = (
     ("_engine/modes/region.py", "begin", _BEFORE_REGION),
     ("_engine/modes/region.py", "end", _REGION),
@@ -76,6 +76,7 @@ def here() -> CallSite:
     frames: list[Line] = []
     operator = reason = graph = ""
     is_fallback = False
+    is_ours = is_asked = False  # whether frames of ours were met, and those that call us: who called those is no reason
     kernels = _kernels()
     for frame in _stack(sys._getframe(1)):
         code = frame.f_code
@@ -84,10 +85,13 @@ def here() -> CallSite:
             operator = short(frame.f_locals["name"]) if is_fallback else kernels[code]
             frames.clear()  # what a kernel calls of PyTorch is not the program
         if code.co_filename.startswith(_PACKAGE):
-            if not reason:
+            is_ours = True
+            if not reason and not is_asked:
                 reason = _reason_of(code)
                 if reason == _REGION:
                     graph = str(getattr(frame.f_locals.get("self"), "name", ""))
+        elif not code.co_filename.startswith(_HIDDEN):
+            is_asked = is_ours
         if not code.co_filename.startswith(_HIDDEN) and code not in CALLS_OF_MODULES:
             frames.append(line_of(frame))
     return CallSite(tuple(frames), operator, reason or _REASONS[-1][2], graph, is_fallback)
