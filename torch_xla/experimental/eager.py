@@ -72,9 +72,10 @@ def compile(
     and recorded. What has effects besides, or needs numbers from Python that change at every call, is never replayed;
     the attribute `why_recorded` of what is returned says why the last call was recorded ("" if it was replayed).
 
-    A function is replayed after 16 calls and some more that do the same, in one process, without a debugger, where its
-    program is the one that it was recorded with. `replay=True` asks for it: after three calls that do the same,
-    wherever it can be, and a warning says why it is not. `replay=False` has `f` run at every call.
+    A function of tensors and plain values is replayed after 16 calls and some more that do the same, in one process,
+    without a debugger, where its program is the one that it was recorded with. `replay=True` asks for it: after three
+    calls that do the same, wherever it can be, and a warning says why it is not. `replay=False` has `f` run at every
+    call.
     `docs/compiled_modes.md` has the whole contract.
 
     >>> import torch, torch_xla

@@ -1,6 +1,7 @@
 """A function is recorded until three calls did the same, and says why as long as it is."""
 
 import copy
+import gc
 import os
 import pickle
 import sys
@@ -200,27 +201,45 @@ def test_what_changes_too_often_is_recorded_without_a_word() -> None:
     assert step.why_recorded.startswith("it changes counts: ")
 
 
-def test_objects_that_are_others_at_each_call_are_not_kept() -> None:
-    class Batch:
-        def __init__(self) -> None:
-            self.x = tensor(1.0)
-
-    step, seen = by_itself(lambda batch: batch.x * 2), []
-    for _ in range(EARNED_AFTER + 40):
-        batch = Batch()
-        seen.append(weakref.ref(batch))
-        assert step(batch).item() == 2
-        del batch
-    assert not any(each() for each in seen)
-    assert step.why_recorded == "it was not called with such arguments lately"
+def test_objects_that_are_arguments_are_not_kept() -> None:
+    step, models, x = by_itself(lambda model, x: model(x).detach()), [], tensor(1.0)
+    for _ in range(3):
+        model = torch.nn.Linear(1, 1).to("xla")
+        models.append(weakref.ref(model))
+        for _ in range(EARNED_AFTER):
+            step(model, x)
+        assert step.why_recorded.startswith(("an argument is an object", "it is recorded"))
+        del model
+    gc.collect()
+    assert not any(model() for model in models)
 
 
-def test_objects_that_stay_are_arguments_as_others() -> None:
-    model, x = torch.nn.Linear(1, 1).to("xla"), tensor(1.0)
-    step = by_itself(lambda model, x: model(x).detach())
-    for _ in range(EARNED_AFTER + 8):
-        step(model, x)
-    assert not step.why_recorded
+@pytest.mark.parametrize("changes", [False, True], ids=["replayed", "given up"])
+def test_what_is_deleted_in_its_module_is_let_go_of(changes: bool) -> None:
+    namespace: dict[str, Any] = {"torch": torch, "changes": changes}
+    source = """
+model = torch.nn.Linear(2, 2).to("xla")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+seen = []
+
+def step(x):
+    if changes:
+        seen.append(1)
+    loss = model(x).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+    exec(compile(source, __file__, "exec"), namespace)
+    step, x = by_itself(namespace["step"]), tensor(1.0, 2.0)
+    for _ in range(EARNED_AFTER + 20):
+        step(x)
+    assert step.is_replayed is not changes
+    weight = weakref.ref(namespace["model"].weight)
+    del namespace["model"], namespace["optimizer"]
+    gc.collect()
+    gc.collect()  # what the first has let go of may lie in cycles
+    assert weight() is None and not step.is_replayed
 
 
 def test_shapes_that_take_turns_are_replayed_by_itself() -> None:

@@ -6,6 +6,7 @@ its memory holds now, and the results go where they went. Nothing is recorded, a
 
 import functools
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, repeat
 from operator import attrgetter, is_
@@ -20,6 +21,7 @@ from ..compile import cache
 from ..compile.program import Program
 from ..execute import executor
 from ..execute.executor import Around
+from ..graph.graph import Cut
 from ..graph.spec import Spec
 from ..graph.tape import Value
 from ..metrics.events import Cause
@@ -218,6 +220,10 @@ class Replay:
             return f"{differences[0]}" if differences else "something that it sees has changed"
         return ""
 
+    def sees_the_same(self) -> bool:
+        """Whether all that the function sees is as it was."""
+        return self._reached.unchanged()
+
     @uncollected  # a finalizer that writes to the same memory comes before or after
     def run(self, call: Call) -> tuple[bool, Any]:
         """Whether the program could be run on what the memory holds now, and what the function would have returned."""
@@ -247,7 +253,7 @@ class Replay:
                 draws = [states[index] for index in self._draws]
             made = {output: Value(spec, self._device, None, -1) for output, spec in layout.made}
             outputs, around = self._outcome(layout, storages, values, moved, made, call.tensors)
-            lines = functools.partial(self._lines, layout)
+            lines = self._lines(layout)
             launch(layout.program, values, outputs, self._numbers, draws, Cause.SYNC, lines, around)
             self._packing.note_run(layout)
             result = self._result(layout, call, made)
@@ -342,13 +348,19 @@ class Replay:
         return returned.make(sources)
 
     def _prepare(self, layout: BoundProgram) -> None:
-        executor.prepare(layout.program, self._numbers, Cause.SYNC, functools.partial(self._lines, layout))
+        executor.prepare(layout.program, self._numbers, Cause.SYNC, self._lines(layout))
 
-    def _lines(self, layout: BoundProgram) -> Any:
-        lines = lines_of(self._schedule.cut, self._schedule.lines)
-        before = len(layout.updated)
-        behind = len(layout.program.graph.operations) - len(lines) - before
-        return (*[None] * before, *lines, *[None] * behind)
+    def _lines(self, layout: BoundProgram) -> Callable[[], tuple[Any, ...]]:
+        """What tells the lines of a program's operations to who asks, at any time: it keeps nothing that has memory."""
+        return functools.partial(
+            _lines_between, self._schedule.cut, self._schedule.lines, layout.updated, layout.program.graph.operations
+        )
+
+
+def _lines_between(part: Cut, lines: Any, updated: Sequence[Any], operations: Sequence[Any]) -> tuple[Any, ...]:
+    found = lines_of(part, lines)
+    before = len(updated)
+    return (*[None] * before, *found, *[None] * (len(operations) - len(found) - before))
 
 
 def _constant(array: np.ndarray, spec: Spec, device: Device) -> Value:

@@ -1,6 +1,7 @@
 """A step function that is recorded a few times and replayed from then on, as long as nothing differs."""
 
 import functools
+import gc
 import sys
 import types
 import warnings
@@ -52,13 +53,19 @@ class _Kind:
         self.suspects: Sequence[Any] = ()
         self.reads: Reads | None = None  # what the last call has looked at
 
+    def give_up(self, why: str) -> None:
+        """Has its calls recorded from now on, and lets go of all that it held to learn from them."""
+        self.given_up = why
+        self.recorded.clear()
+        self.suspects, self.reads = (), None
+
 
 class _Arguments:
     """The calls with one kind of arguments."""
 
     def __init__(self, call: Call) -> None:
         self.objects = call.objects  # alive, so that no others come to their addresses
-        self.leaves: list[torch.Tensor] = []
+        self.leaves: list[weakref.ref[torch.Tensor]] = []
         self.current = _Kind()
         self._by_gradients: dict[tuple[bool, ...], _Kind] = {}
 
@@ -68,7 +75,7 @@ class _Arguments:
 
     def look_at_gradients(self) -> _Kind:
         """What is known of calls that find gradients where there are some now: those are zeroed, or added up."""
-        there = tuple(leaf.grad is not None for leaf in self.leaves)
+        there = tuple(_has_gradient(leaf()) for leaf in self.leaves)
         kind = self._by_gradients.get(there)
         if kind is None and len(self._by_gradients) < MOST_PATTERNS:
             kind = self._by_gradients[there] = _Kind() if self.leaves else self.current
@@ -78,13 +85,17 @@ class _Arguments:
 
     def learn(self, facts: Facts) -> None:
         """Takes note of whose gradients matter."""
-        known = {id(leaf) for leaf in self.leaves}
-        more = [leaf for leaf in facts.leaves if id(leaf) not in known]
+        known = {id(leaf()) for leaf in self.leaves}
+        more = [weakref.ref(leaf) for leaf in facts.leaves if id(leaf) not in known]
         if more:
             self.leaves = [*self.leaves, *more]
             had = {id(leaf): had for leaf, had in zip(facts.leaves, facts.had_gradient, strict=True)}
-            there = tuple(had.get(id(leaf), leaf.grad is not None) for leaf in self.leaves)
+            there = tuple(had.get(id(leaf()), _has_gradient(leaf())) for leaf in self.leaves)
             self._by_gradients = {there: self.current}
+
+
+def _has_gradient(leaf: torch.Tensor | None) -> bool:
+    return leaf is not None and leaf.grad is not None
 
 
 class Replayed:
@@ -168,7 +179,7 @@ class Replayed:
         kind.watched = kind.learned = 0
         kind.worthless = kind.worthless + 1 if replay.runs < WORTH else 0
         if kind.worthless >= MOST_WORTHLESS:
-            kind.given_up = f"what it sees changes too often, the last time {reason}"
+            kind.give_up(f"what it sees changes too often, the last time {reason}")
             self._tell(f"is recorded, not replayed: what it sees changes too often, this time {reason}")
         else:
             self._tell(f"is recorded this time: {reason}")
@@ -177,13 +188,13 @@ class Replayed:
         arguments = _Arguments(call)
         kind = arguments.current
         if call.hindrance:
-            kind.given_up = call.hindrance
+            kind.give_up(call.hindrance)
             self._tell(f"is recorded, not replayed: {call.hindrance}")
         elif len(self._kinds) >= MOST_KINDS:
             others = f"with other arguments than the first {MOST_KINDS} kinds"
             numbers = "Python numbers that change from call to call must be tensors"
             self._tell(f"is recorded, not replayed, {others}: {numbers}")
-            kind.given_up = f"it was called {others}: {numbers}"
+            kind.give_up(f"it was called {others}: {numbers}")
             return arguments
         self._kinds[call.key] = arguments
         return arguments
@@ -219,8 +230,7 @@ class Replayed:
         if kind.replay is None:
             facts.release()
         if kind.replay is None and kind.watched >= PATIENCE:
-            kind.given_up = reason or "it takes too many calls until three are the same"
-            kind.recorded.clear()
+            kind.give_up(reason or "it takes too many calls until three are the same")
             self._tell(f"is recorded, not replayed: {kind.given_up}")
         return result
 
@@ -249,46 +259,64 @@ class ReplayedByItself(Replayed):
     """A function of which nobody has said whether to replay it: that begins after a while, and nobody is warned.
 
     It begins only where nothing that the program could notice comes with it: no program is compiled for it, no other
-    process waits for this one, and no debugger wants to stop inside.
+    process waits for this one, no debugger wants to stop inside, and no object lives longer.
     """
 
     def __init__(self, function: Callable[..., Any], region: Region) -> None:
         super().__init__(function, region)
         self._calls = 0
-        # The last new kinds of arguments. Their objects are not kept: they may be batches, and others each time.
-        self._lately: deque[tuple[Any, list[Callable[[], Any]]]] = deque(maxlen=4)
+        self._running = 0
+        self._lately: deque[Any] = deque(maxlen=4)  # the last new kinds of arguments
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._calls += 1
         reason = f"it is recorded {EARNED_AFTER} times first" if self._calls <= EARNED_AFTER else _onlooker()
-        if not reason:
+        if reason:
+            self._why = reason
+            return self._recorded(args, kwargs)
+        self._running += 1
+        try:
             return super().__call__(*args, **kwargs)
-        self._why = reason
-        return self._recorded(args, kwargs)
+        finally:
+            self._running -= 1
 
     def _hesitation(self, call: Call) -> str:
-        for key, objects in self._lately:
-            if key == call.key and all(known() is each for known, each in zip(objects, call.objects, strict=True)):
-                return ""
-        self._lately.append((call.key, [_weak(each) for each in call.objects]))
+        if call.objects:
+            return "an argument is an object, which a replay would keep: `torch_xla.compile(replay=True)` does"
+        if call.key in self._lately:
+            return ""
+        self._lately.append(call.key)
         return "it was not called with such arguments lately"
 
     def _begin(self, kind: _Kind, replay: Replay) -> str:
-        if not replay.is_of_another_program:
-            return super()._begin(kind, replay)
-        kind.given_up = "its replay would be another program: `torch_xla.compile(replay=True)` compiles that"
-        return kind.given_up
+        if replay.is_of_another_program:
+            kind.give_up("its replay would be another program: `torch_xla.compile(replay=True)` compiles that")
+            return kind.given_up
+        if _collected not in gc.callbacks:
+            gc.callbacks.append(_collected)
+        _by_themselves.add(self)
+        return super()._begin(kind, replay)
+
+    def let_go_of_the_past(self) -> None:
+        """Ends replays of what the function does not see any more: they held it."""
+        if not self._running:
+            for kind in [kind for arguments in self._kinds.values() for kind in arguments.kinds]:
+                if kind.replay is not None and not kind.replay.sees_the_same():
+                    kind.replay = None
+                    kind.watched = kind.learned = 0
 
     def _tell(self, what: str) -> None:
         """`why_recorded` tells who asks."""
 
 
-def _weak(thing: Any) -> Callable[[], Any]:
-    """What gives the object as long as it is there; of one that cannot be asked for, nothing from the start."""
-    try:
-        return weakref.ref(thing)
-    except TypeError:
-        return lambda: None
+_by_themselves: "weakref.WeakSet[ReplayedByItself]" = weakref.WeakSet()
+
+
+def _collected(phase: str, about: dict[str, int]) -> None:
+    """Who deletes a model that a function in the same module has seen, and collects garbage, has its memory back."""
+    if phase == "stop" and about["generation"] == 2:
+        for function in list(_by_themselves):
+            function.let_go_of_the_past()
 
 
 def _onlooker() -> str:
