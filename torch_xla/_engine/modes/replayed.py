@@ -133,24 +133,22 @@ class Replayed:
             if self._why:
                 return self._recorded(args, kwargs)
             arguments = self._new_kind(call)
-        kind, reason = arguments.current, ""
-        if kind.replay is not None:
-            reason = kind.replay.hindrance()
-            if reason == OTHER_GRADIENTS:
-                kind = arguments.look_at_gradients()
-                reason = kind.replay.hindrance() if kind.replay is not None else ""
-        else:
+        kind = arguments.current
+        replay = kind.replay  # a collection of garbage may take it away (`_collected`)
+        reason = replay.hindrance() if replay is not None else ""
+        if replay is None or reason == OTHER_GRADIENTS:
             kind = arguments.look_at_gradients()
-            reason = kind.replay.hindrance() if kind.replay is not None else ""
-        if kind.replay is not None:
+            replay = kind.replay
+            reason = replay.hindrance() if replay is not None else ""
+        if replay is not None:
             if not reason:
-                done, result = kind.replay.run(call)
+                done, result = replay.run(call)
                 if done:
                     step.end_step()
                     self._why = ""
                     return result
                 reason = "memory that it overwrites is also held by something else, or was given another shape"
-            self._drop(kind, kind.replay, reason)
+            self._drop(kind, replay, reason)
         if kind.given_up:
             self._why = kind.given_up
             return self._recorded(args, kwargs)

@@ -88,50 +88,60 @@ def _rows_in_blocks(rows: jax.Array, matrices: jax.Array, ends: jax.Array) -> ja
     size = _block(rows)
     padded = _filled_up(rows, size)
 
-    def multiply(first: jax.Array, group: jax.Array, own: jax.Array, result: jax.Array) -> jax.Array:
-        block = lax.dynamic_slice_in_dim(padded, first, size)
-        product = contract(block, lax.dynamic_index_in_dim(matrices, group, keepdims=False), ((1,), (0,)))
-        before = lax.dynamic_slice_in_dim(result, first, size)
-        return lax.dynamic_update_slice_in_dim(result, jnp.where(own[:, None], product, before), first, 0)
+    def of_group(group: jax.Array, start: jax.Array, end: jax.Array, result: jax.Array) -> jax.Array:
+        matrix = lax.dynamic_index_in_dim(matrices, group, keepdims=False)
+
+        def multiply(number: jax.Array, result: jax.Array) -> jax.Array:
+            first = start + number * size
+            product = contract(lax.dynamic_slice_in_dim(padded, first, size), matrix, ((1,), (0,)))
+            # What lies behind the end is of the next group, which writes it again.
+            return lax.dynamic_update_slice_in_dim(result, product, first, 0)
+
+        return lax.fori_loop(jnp.zeros_like(end), _blocks(start, end, size), multiply, result)
 
     empty = jnp.zeros((len(padded), matrices.shape[2]), accumulation_dtype(rows.dtype))
-    return _over_blocks(ends, size, multiply, empty)[: len(rows)]
+    result = _over_groups(ends, of_group, empty)[: len(rows)]
+    return jnp.where(jnp.arange(len(rows), dtype=ends.dtype)[:, None] < ends[-1], result, jnp.zeros((), result.dtype))
 
 
 def _sums_in_blocks(left: jax.Array, right: jax.Array, ends: jax.Array) -> jax.Array:
     size = _block(left)
     padded = _filled_up(left, size), _filled_up(right, size)
 
-    def add(first: jax.Array, group: jax.Array, own: jax.Array, result: jax.Array) -> jax.Array:
-        one, other = (lax.dynamic_slice_in_dim(each, first, size) for each in padded)
-        # Both, because zero times what is not finite is no zero.
-        one, other = (jnp.where(own[:, None], each, jnp.zeros((), each.dtype)) for each in (one, other))
-        total = lax.dynamic_index_in_dim(result, group, keepdims=False) + contract(one, other, ((0,), (0,)))
+    def of_group(group: jax.Array, start: jax.Array, end: jax.Array, result: jax.Array) -> jax.Array:
+        def add(number: jax.Array, total: jax.Array) -> jax.Array:
+            first = start + number * size
+            own = first + jnp.arange(size, dtype=ends.dtype) < end
+            one, other = (lax.dynamic_slice_in_dim(each, first, size) for each in padded)
+            # Both, because zero times what is not finite is no zero.
+            one, other = (jnp.where(own[:, None], each, jnp.zeros((), each.dtype)) for each in (one, other))
+            return total + contract(one, other, ((0,), (0,)))
+
+        total = lax.fori_loop(jnp.zeros_like(end), _blocks(start, end, size), add, jnp.zeros_like(result[0]))
         return lax.dynamic_update_index_in_dim(result, total, group, 0)
 
     empty = jnp.zeros((len(ends), left.shape[1], right.shape[1]), accumulation_dtype(left.dtype))
-    return _over_blocks(ends, size, add, empty)
+    return _over_groups(ends, of_group, empty)
 
 
 def _block(rows: jax.Array) -> int:
     return min(_ROWS, len(rows))
 
 
+def _blocks(start: jax.Array, end: jax.Array, size: int) -> jax.Array:
+    return jnp.maximum(0, (end - start + size - 1) // size)
+
+
 def _filled_up(rows: jax.Array, size: int) -> jax.Array:
-    return jnp.pad(rows, ((0, -len(rows) % size), (0, 0)))
+    # The last block of a group goes on behind its end, and that of the last group behind all rows.
+    return jnp.pad(rows, ((0, size), (0, 0)))
 
 
-def _over_blocks(ends: jax.Array, size: int, work: Callable[..., jax.Array], result: jax.Array) -> jax.Array:
-    """`work(first row, group, which rows are the group's, result)` for each block with rows of a group, in order."""
+def _over_groups(ends: jax.Array, work: Callable[..., jax.Array], result: jax.Array) -> jax.Array:
+    """`work(group, its first row, its end, result)` for each group, in order."""
     starts = jnp.concatenate([jnp.zeros((1,), ends.dtype), ends[:-1]])
-    first = starts // size
-    blocks = jnp.where(ends > starts, (ends - 1) // size - first + 1, 0)
-    so_far = jnp.cumsum(blocks, dtype=ends.dtype)
 
-    def once(number: jax.Array, result: jax.Array) -> jax.Array:
-        group = jnp.searchsorted(so_far, number, side="right").astype(ends.dtype)
-        row = (first[group] + number - so_far[group] + blocks[group]) * size
-        places = row + jnp.arange(size, dtype=ends.dtype)
-        return work(row, group, (places >= starts[group]) & (places < ends[group]), result)
+    def once(group: jax.Array, result: jax.Array) -> jax.Array:
+        return work(group, starts[group], ends[group], result)
 
-    return lax.fori_loop(jnp.zeros((), ends.dtype), so_far[-1], once, result)
+    return lax.fori_loop(np.int32(0), np.int32(len(ends)), once, result)
