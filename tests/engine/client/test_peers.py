@@ -1,10 +1,12 @@
 """Processes tell where they are and hear what any of them declares; here one process plays the parts of three."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -126,3 +128,13 @@ def test_processes_that_see_each_others_numbers_are_at_one_place() -> None:
     assert peers.here() == peers.here() and peers.here().pid == os.getpid()
     assert peers._words(-1, "") == "before its first program"
     assert peers._words(3, "train.py:5 in step") == "at step 3, train.py:5 in step"
+
+
+def test_who_started_it_is_known_if_it_was_gone_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert peers.starter() == os.getppid()
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    started_by = {gone.pid: gone.pid, os.getpid(): os.getppid()}  # the latter by a server that forks
+    for pid, expected in started_by.items():
+        monkeypatch.setattr(multiprocessing, "parent_process", lambda pid=pid: SimpleNamespace(pid=pid))
+        assert peers.starter() == expected

@@ -10,6 +10,7 @@ wait; from then on whoever waits for another process raises it.
 
 import json
 import logging
+import multiprocessing
 import os
 import select
 import signal
@@ -56,6 +57,23 @@ class Here(NamedTuple):
     pid: int
 
 
+def starter() -> int:
+    """The process that started this one and that this one ends with.
+
+    One that is gone by now has left this process to another parent. Or that is a server which forks for who asks it.
+    """
+    now, asked = os.getppid(), multiprocessing.parent_process()
+    if asked is None or asked.pid is None or asked.pid == now:
+        return now
+    try:
+        os.kill(asked.pid, 0)
+    except ProcessLookupError:
+        return asked.pid
+    except PermissionError:  # it exists
+        pass
+    return now
+
+
 class Watch:
     """The part of this process in watching over all."""
 
@@ -64,7 +82,7 @@ class Watch:
         self.place = place
         self._everyone = everyone
         self._pid = os.getpid()
-        self._parent = os.getppid() if started_by_us else 0
+        self._parent = starter() if started_by_us else 0
         self._main = threading.main_thread().ident
         self.step = -1
         self.line: Line | None = None
