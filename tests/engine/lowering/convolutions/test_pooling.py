@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+import torch_xla
 from tests.support.rules import check_rule
 
 aten = torch.ops.aten
@@ -75,3 +76,36 @@ def test_adaptive_pools_and_their_backward(output: list[int]) -> None:
     check_rule(aten.adaptive_max_pool2d.default, x[:0], output)
     _, indices = aten.adaptive_max_pool2d(x, output)
     check_rule(aten.adaptive_max_pool2d_backward.default, rand(2, 3, *output), x, indices)
+
+
+# Volumes smaller than the kernel are refused.
+@pytest.mark.parametrize(
+    ("dims", "size", "kernel", "stride", "padding"),
+    [(dims, *case) for dims in (1, 2) for case in ((2, 640, 640, 0), (5, 9, 2, 4), (3, 2, 1, 1), (4, 4, 4, 0))]
+    + [(3, 3, 2, 1, 1), (3, 4, 4, 4, 0)],
+)
+def test_windows_larger_than_the_image_cost_what_they_show(
+    dims: int, size: int, kernel: int, stride: int, padding: int
+) -> None:
+    pool = getattr(torch.nn.functional, f"avg_pool{dims}d")
+
+    def pooled(device: str) -> tuple[torch.Tensor, Any]:
+        x = torch.arange(float(2 * size**dims)).view(1, 2, *[size] * dims).to(device).requires_grad_()
+        y = pool(x, kernel, stride, padding, ceil_mode=True, count_include_pad=False)
+        (gradient,) = torch.autograd.grad(y, x, torch.arange(1.0, y.numel() + 1).view(y.shape).to(device))
+        return y.detach(), gradient
+
+    for ours, theirs in zip(pooled("xla"), pooled("cpu"), strict=True):
+        assert torch_xla._XLAC._get_xla_tensors_hlo([ours]).count("\n") < 300
+        torch.testing.assert_close(ours.cpu(), theirs)
+
+
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_of_minus_infinity_alone_the_first_place_in_the_image_is_the_largest(dilation: int) -> None:
+    x = torch.full((1, 1, 5, 7), -torch.inf)
+    x[..., 3:, 4:] = torch.arange(6.0).view(2, 3)
+    ours, theirs = (
+        torch.nn.functional.max_pool2d(x.to(device), 3, 2, 1, dilation, return_indices=True)
+        for device in ("xla", "cpu")
+    )
+    assert ours[0].cpu().equal(theirs[0]) and ours[1].cpu().equal(theirs[1])

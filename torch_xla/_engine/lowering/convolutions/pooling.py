@@ -1,6 +1,8 @@
 """Pooling over windows, forward and backward. Windows are walked element by element: XLA fuses the steps."""
 
+import copy
 from collections.abc import Callable, Iterator
+from functools import reduce
 from itertools import product
 from math import prod
 from typing import Any
@@ -43,6 +45,23 @@ class _Windows:
             count -= 1
         return count
 
+    def within(self) -> "_Windows":
+        """The same windows, without the elements that lie beyond the image in all of them."""
+        if not all(isinstance(size, int) for size in self.size):
+            return self
+        found = copy.copy(self)
+        steps = zip(self.size, self.kernel, self.stride, self.padding, self.dilation, self.outputs, strict=True)
+        # The last window shows an element furthest behind the image's begin, the first one furthest before its end.
+        ranges = [
+            (max(0, -((last * step - before) // apart)), min(kernel, (size + before - 1) // apart + 1), before, apart)
+            for size, kernel, step, before, apart, last in (
+                (size, kernel, step, before, apart, outputs - 1) for size, kernel, step, before, apart, outputs in steps
+            )
+        ]
+        found.kernel = tuple(max(1, end - first) for first, end, _, _ in ranges)
+        found.padding = tuple(before - first * apart for first, _, before, apart in ranges)
+        return found
+
     def reach(self, dim: int) -> int:
         """How many elements the windows span, from the left margin on."""
         return (self.outputs[dim] - 1) * self.stride[dim] + self.dilation[dim] * (self.kernel[dim] - 1) + 1
@@ -79,6 +98,29 @@ class _Windows:
             )
         return with_zeros(values, margins)
 
+    def sums(self, values: jax.Array) -> jax.Array:
+        """For each element of the image the sum of the values of all windows that show it: dimension by dimension."""
+        lead = values.ndim - len(self.size)
+        for dim, size in enumerate(self.size):
+            axis, kernel, before = lead + dim, self.kernel[dim], self.padding[dim]
+            if self.outputs[dim] == 1 and self.dilation[dim] == 1:
+                shown = jnp.broadcast_to(values, (*values.shape[:axis], kernel, *values.shape[axis + 1 :]))
+                values = with_zeros(shown, _along_one(axis, values.ndim, (-before, size + before - kernel, 0)))
+                continue
+            last = (self.outputs[dim] - 1) * self.stride[dim]
+            starts = [element * self.dilation[dim] - before for element in range(kernel)]
+            margins = [(start, size - 1 - start - last, self.stride[dim] - 1) for start in starts]
+            values = reduce(jnp.add, (with_zeros(values, _along_one(axis, values.ndim, each)) for each in margins))
+        return values
+
+    def first_places(self) -> jax.Array:
+        """The flat index into the image plane of the first element of every window that lies in the image."""
+        flat = jnp.zeros(self.outputs, np.int64)
+        for dim, (before, apart) in enumerate(zip(self.padding, self.dilation, strict=True)):
+            start = lax.broadcasted_iota(np.int64, self.outputs, dim) * self.stride[dim] - before
+            flat = flat * self.size[dim] + start + jnp.maximum(apart - 1 - start, 0) // apart * apart
+        return flat
+
     def places(self, element: _Ints) -> jax.Array:
         """The flat index into the image plane of one element of every window."""
         flat = jnp.zeros(self.outputs, np.int64)
@@ -86,6 +128,10 @@ class _Windows:
             at = lax.broadcasted_iota(np.int64, self.outputs, dim)
             flat = flat * self.size[dim] + at * self.stride[dim] + (e * self.dilation[dim] - self.padding[dim])
         return flat
+
+
+def _along_one(axis: int, ndim: int, margins: tuple[int, int, int]) -> list[tuple[int, int, int]]:
+    return [margins if dim == axis else (0, 0, 0) for dim in range(ndim)]
 
 
 def _each(value: Any, dims: int) -> _Ints:
@@ -106,20 +152,19 @@ def _max_pool(dims: int) -> Callable[..., tuple[jax.Array, jax.Array]]:
         dilation: Any = 1,
         ceil_mode: bool = False,
     ) -> tuple[jax.Array, jax.Array]:
-        windows = _Windows(self.shape[-dims:], kernel_size, stride or [], padding, dilation, ceil_mode)
+        windows = _Windows(self.shape[-dims:], kernel_size, stride or [], padding, dilation, ceil_mode).within()
         lead = [(0, 0, 0)] * (self.ndim - dims)
         padded = lax.pad(self, jnp.array(_lowest(self.dtype), self.dtype), lead + windows.margins())
-        first, *others = windows.elements()
-        best = windows.shown(padded, first)
-        place = jnp.broadcast_to(windows.places(first), best.shape)
-        for element in others:
+        lowest = jnp.array(_lowest(self.dtype), self.dtype)
+        best = jnp.full((*self.shape[: self.ndim - dims], *windows.outputs), lowest)
+        place = jnp.broadcast_to(windows.first_places(), best.shape)
+        for element in windows.elements():
             shown = windows.shown(padded, element)
             here = jnp.broadcast_to(windows.places(element), shown.shape)
             # The first maximum wins, and NaN counts as larger than everything.
             larger = (shown > best) | (shown != shown)
             best, place = jnp.where(larger, shown, best), jnp.where(larger, here, place)
-        # A first element in the margin is never right; PyTorch starts with the first element inside.
-        return best, jnp.maximum(place, 0)
+        return best, place
 
     return lower
 
@@ -135,7 +180,7 @@ def _max_pool_backward(dims: int) -> Callable[..., jax.Array]:
         ceil_mode: bool,
         indices: jax.Array,
     ) -> jax.Array:
-        windows = _Windows(self.shape[-dims:], kernel_size, stride, padding, dilation, ceil_mode)
+        windows = _Windows(self.shape[-dims:], kernel_size, stride, padding, dilation, ceil_mode).within()
 
         def by_elements(gradient: jax.Array, indices: jax.Array) -> jax.Array:
             zero = jnp.zeros((), gradient.dtype)
@@ -183,10 +228,10 @@ def _avg_pool(dims: int) -> Callable[..., jax.Array]:
     ) -> jax.Array:
         windows = _Windows(self.shape[-dims:], kernel_size, stride or [], padding, 1, ceil_mode)
         x = widened(self)
-        lead = self.ndim - dims
-        padded = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0)] * lead + windows.margins())
+        lead, within = self.ndim - dims, windows.within()
+        padded = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0)] * lead + within.margins())
         sums = lax.reduce_window(
-            padded, np.zeros((), x.dtype), lax.add, (1,) * lead + windows.kernel, (1,) * lead + windows.stride, "VALID"
+            padded, np.zeros((), x.dtype), lax.add, (1,) * lead + within.kernel, (1,) * lead + within.stride, "VALID"
         )
         divisor = _divisor(windows, count_include_pad, divisor_override)
         if jnp.issubdtype(x.dtype, jnp.integer):
@@ -210,10 +255,7 @@ def _avg_pool_backward(dims: int) -> Callable[..., jax.Array]:
         windows = _Windows(self.shape[-dims:], kernel_size, stride, padding, 1, ceil_mode)
         gradient = widened(grad_output)
         share = gradient / jnp.asarray(_divisor(windows, count_include_pad, divisor_override), gradient.dtype)
-        total = jnp.zeros(self.shape, gradient.dtype)
-        for element in windows.elements():
-            total = total + windows.spread(share, element)
-        return total
+        return windows.within().sums(share)
 
     return lower
 
