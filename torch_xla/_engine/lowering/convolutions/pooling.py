@@ -118,7 +118,8 @@ class _Windows:
         flat = jnp.zeros(self.outputs, np.int64)
         for dim, (before, apart) in enumerate(zip(self.padding, self.dilation, strict=True)):
             start = lax.broadcasted_iota(np.int64, self.outputs, dim) * self.stride[dim] - before
-            flat = flat * self.size[dim] + start + jnp.maximum(apart - 1 - start, 0) // apart * apart
+            steps = lax.div(jnp.maximum(apart - 1 - start, 0), np.int64(apart))
+            flat = flat * self.size[dim] + start + steps * apart
         return flat
 
     def places(self, element: _Ints) -> jax.Array:
