@@ -50,16 +50,15 @@ class _Windows:
         if not all(isinstance(size, int) for size in self.size):
             return self
         found = copy.copy(self)
-        steps = zip(self.size, self.kernel, self.stride, self.padding, self.dilation, self.outputs, strict=True)
-        # The last window shows an element furthest behind the image's begin, the first one furthest before its end.
-        ranges = [
-            (max(0, -((last * step - before) // apart)), min(kernel, (size + before - 1) // apart + 1), before, apart)
-            for size, kernel, step, before, apart, last in (
-                (size, kernel, step, before, apart, outputs - 1) for size, kernel, step, before, apart, outputs in steps
-            )
-        ]
-        found.kernel = tuple(max(1, end - first) for first, end, _, _ in ranges)
-        found.padding = tuple(before - first * apart for first, _, before, apart in ranges)
+        kernels, paddings = [], []
+        fields = zip(self.size, self.kernel, self.stride, self.padding, self.dilation, self.outputs, strict=True)
+        for size, kernel, step, before, apart, outputs in fields:
+            # The last window shows an element furthest behind the image's begin, the first furthest before its end.
+            first = max(0, -(((outputs - 1) * step - before) // apart))
+            end = min(kernel, (size + before - 1) // apart + 1)
+            kernels.append(max(1, end - first))
+            paddings.append(before - first * apart)
+        found.kernel, found.padding = tuple(kernels), tuple(paddings)
         return found
 
     def reach(self, dim: int) -> int:
@@ -155,8 +154,8 @@ def _max_pool(dims: int) -> Callable[..., tuple[jax.Array, jax.Array]]:
     ) -> tuple[jax.Array, jax.Array]:
         windows = _Windows(self.shape[-dims:], kernel_size, stride or [], padding, dilation, ceil_mode).within()
         lead = [(0, 0, 0)] * (self.ndim - dims)
-        padded = lax.pad(self, jnp.array(_lowest(self.dtype), self.dtype), lead + windows.margins())
         lowest = jnp.array(_lowest(self.dtype), self.dtype)
+        padded = lax.pad(self, lowest, lead + windows.margins())
         best = jnp.full((*self.shape[: self.ndim - dims], *windows.outputs), lowest)
         place = jnp.broadcast_to(windows.first_places(), best.shape)
         for element in windows.elements():
