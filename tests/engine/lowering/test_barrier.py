@@ -1,5 +1,7 @@
 """Barriers, and values that wait for another one, change nothing."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,6 +42,23 @@ def test_what_waits_keeps_every_bit(dtype: np.dtype) -> None:
             numbers_kept = np.asarray(waiting).astype(np.complex128), np.asarray(array).astype(np.complex128)
             np.testing.assert_array_equal(*numbers_kept)
             assert np.array_equal(np.signbit(numbers_kept[0].real), np.signbit(numbers_kept[1].real))
+
+
+def test_what_stands_apart_is_computed_once_for_all_readers() -> None:
+    def waves(x: jax.Array) -> jax.Array:
+        return jnp.sin(x) + jnp.sin(x[::-1])
+
+    def read(x: jax.Array, function: Callable[[jax.Array], jax.Array]) -> tuple[jax.Array, ...]:
+        wave = function(x)
+        return wave + 1, wave.T * 2, wave.sum(0)
+
+    x = jnp.arange(64.0).reshape(8, 8)
+    compiled = jax.jit(lambda x: read(x, barrier.apart(waves))).lower(x).compile()
+    for found, expected in zip(compiled(x), read(x, waves), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    text = compiled.as_text()
+    assert text.count(" sine(") == 2 and " call(" in text and 'inlineable="false"' in text
+    assert text.count("inlineable") == 1, "only the call is marked"
 
 
 def test_infinite_parts_of_complex_numbers_stay_what_they_are() -> None:

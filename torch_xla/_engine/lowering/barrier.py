@@ -1,8 +1,11 @@
 """Order that a program would not have by itself: barriers, and values that wait for another one."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.xla_metadata import set_xla_metadata
 
 from .registry import lowers
 
@@ -19,6 +22,24 @@ def barrier(arrays: list[jax.Array]) -> list[jax.Array]:
 def once_on_cpu(array: jax.Array) -> jax.Array:
     """`array`, in front of several readers: XLA:CPU simplifies across them, and so computes it anew for each."""
     return jax.lax.platform_dependent(array, cpu=jax.lax.optimization_barrier, default=lambda array: array)
+
+
+def apart(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """`function` as one of its own in the program, of which XLA:CPU fuses nothing with what reads the result.
+
+    It fuses long chains, too, such as the sum of 49 products of a depthwise kernel, and computes one anew for each of
+    its readers, along the order of that reader's elements: a layer norm behind such a sum takes ten times as long.
+    """
+
+    def inside(*arrays: jax.Array) -> jax.Array:
+        with set_xla_metadata(inlineable=None):
+            return function(*arrays)
+
+    def called(*arrays: jax.Array) -> jax.Array:
+        with set_xla_metadata(inlineable="false"):
+            return jax.jit(inside)(*arrays)
+
+    return called
 
 
 @lowers(AFTER)

@@ -64,8 +64,11 @@ def test_a_form_computes_the_same_and_is_the_one_that_is_chosen(name: str, monke
 GRADIENTS = {
     "one element": (window((1, 1), (2, 1)), 2, (2, 4, 5, 6), 6),
     "one element, large": (window((1, 1)), 1, (2, 3, 33, 32), 4),
-    "depthwise": (window((3, 2), 1, 1), 4, (2, 4, 5, 4), 8),
-    "depthwise, by rows": (window((7, 6), 1, 3), 3, (2, 3, 8, 9), 3),
+    "depthwise": (window((3, 2), 1, 1), 4, (2, 4, 5, 24), 8),
+    "depthwise, by rows": (window((7, 6), 1, 3), 3, (2, 3, 8, 24), 3),
+    "depthwise, few columns": (window((3, 2), (2, 3), ((1, 0), (2, 1)), (1, 2)), 4, (2, 4, 5, 9), 8),
+    "depthwise, one dimension": (window((4,), 2, 1), 3, (2, 3, 9), 3),
+    "depthwise, three dimensions": (window((2, 3, 2), (1, 2, 1), 1), 2, (2, 2, 3, 5, 4), 4),
     "one dimension": (window((3,), 2, 1, 2), 2, (3, 4, 9), 6),
     "columns": (window((3, 2), (2, 1), 1, (1, 2)), 2, (3, 4, 6, 5), 6),
     "columns, in steps": (window((3, 3), 1, 1), 1, (4, 2, 24, 24), 3),
@@ -87,6 +90,14 @@ def test_the_gradient_by_the_kernel(name: str) -> None:
 
     found, expected = jax.jit(both)(x, grad)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_gradient_by_diagonals_takes_nothing_from_beside_them() -> None:
+    seen = window((1, 2))
+    x, grad = jnp.array([[[[np.inf, 1.0, 2.0]], [[1.0, 2.0, 3.0]]]]), jnp.ones((1, 2, 1, 2))
+    form = forms.kernel_gradient_form(x.shape, grad.shape, seen, 2)
+    assert form is not None
+    np.testing.assert_array_equal(form(x, grad)[:, 0, 0], [[np.inf, 3.0], [3.0, 5.0]])
 
 
 def test_the_gradient_by_a_small_operand() -> None:

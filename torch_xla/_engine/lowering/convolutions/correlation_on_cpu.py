@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ..barrier import apart
 from .window import Window, with_zeros
 
 _Form = Callable[[jax.Array, jax.Array], jax.Array]
@@ -44,6 +45,9 @@ _TRANSPOSED_CHANNELS = 16
 # Below this many multiplications threads do not pay.
 _WORTH_THREADS = 1 << 24
 _DENSE_CHANNELS = 32
+# Of products of all columns those that count are a diagonal: worth the rest for so few columns, and in the cache.
+_DIAGONAL_COLUMNS = 16
+_DIAGONAL_ELEMENTS = 1 << 20
 _MOST_COLUMN_ELEMENTS = 1 << 26
 
 
@@ -63,7 +67,7 @@ def correlation_form(operand: _Shape, kernel: _Shape, window: Window, groups: in
     if groups == 1 and _spreads_out(window):
         return lambda x, k: _spread(x, k, window)
     if groups > 1 and kernel[1] == 1 and prod(window.kernel) <= _MOST_UNROLLED:
-        return lambda x, k: _depthwise(x, k, window)
+        return apart(lambda x, k: _depthwise(x, k, window))
     if len(window.kernel) == 3:
         return lambda x, k: _as_planes(x, k, window, groups)
     if groups > 1:
@@ -84,6 +88,8 @@ def kernel_gradient_form(operand: _Shape, grad: _Shape, window: Window, groups: 
     if prod(window.kernel) > _MOST_UNROLLED:
         return None
     if groups > 1 and operand[1] == groups:
+        if _are_diagonals_worth_the_rest(operand, grad, window):
+            return lambda x, g: _depthwise_gradient_by_diagonals(x, g, window)
         return lambda x, g: _depthwise_gradient(x, g, window)
     if len(window.kernel) == 3:
         return lambda x, g: _gradient_of_planes(x, g, window, groups)
@@ -197,6 +203,30 @@ def _depthwise(operand: jax.Array, kernel: jax.Array, window: Window) -> jax.Arr
     factors = kernel.reshape(kernel.shape[0], -1, *[1] * len(positions))
     shifts = enumerate(window.shifts(window.padded(operand), positions))
     return reduce(jnp.add, (shift * factors[:, index] for index, shift in shifts))
+
+
+def _are_diagonals_worth_the_rest(operand: _Shape, grad: _Shape, window: Window) -> bool:
+    if not _are_known(grad) or grad[-1] > _DIAGONAL_COLUMNS:
+        return False
+    columns = operand[-1] * window.base[-1] + sum(window.padding[-1])
+    return prod(grad[:-1]) * prod(window.kernel[:-1]) * columns <= _DIAGONAL_ELEMENTS
+
+
+def _depthwise_gradient_by_diagonals(operand: jax.Array, grad: jax.Array, window: Window) -> jax.Array:
+    """For each row of the kernel all columns of the operand by all of the gradient: an element is a diagonal's sum."""
+    outputs, (*positions, columns) = grad.shape[1], grad.shape[2:]
+    multiplier = outputs // operand.shape[1]
+    repeated = jnp.repeat(operand, multiplier, 1) if multiplier > 1 else operand
+    padded = window.padded(repeated).swapaxes(0, 1)
+    seen = replace(window, kernel=(*window.kernel[:-1], 1), stride=(*window.stride[:-1], 1))
+    shifts = list(seen.shifts(padded, (*positions, padded.shape[-1])))
+    rows = jnp.moveaxis(jnp.stack(shifts, 1), -1, 2).reshape(outputs, len(shifts) * padded.shape[-1], -1)
+    slopes = grad.swapaxes(0, 1).reshape(outputs, -1, columns)
+    products = _products(rows, slopes, 2, 1).reshape(outputs, len(shifts), -1, columns)
+    squares = _from(len(positions), window).shifts(products.swapaxes(2, 3), (columns,))
+    on_diagonal = np.eye(columns, dtype=np.bool_)
+    sums = [jnp.sum(square, (2, 3), where=on_diagonal) for square in squares]
+    return jnp.stack(sums, 2).reshape(outputs, 1, *window.kernel)
 
 
 def _depthwise_gradient(operand: jax.Array, grad: jax.Array, window: Window) -> jax.Array:
