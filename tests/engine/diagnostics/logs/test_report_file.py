@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 import torch_xla
 import torch_xla.debug.metrics as met
@@ -39,6 +40,7 @@ def test_each_of_several_replicas_has_a_file_of_its_own(monkeypatch: pytest.Monk
 
 
 def test_a_setting_that_names_another_file_is_followed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    torch.ones(1).to("xla")  # where nobody has used a device there is no step
     listening = events.watched
     with monkeypatch.context() as patch:
         for name in ("first", "second"):
