@@ -198,11 +198,16 @@ def _single(count: int) -> Window:
 
 def _depthwise(operand: jax.Array, kernel: jax.Array, window: Window) -> jax.Array:
     positions = window.positions(operand.shape[2:])
-    multiplier = kernel.shape[0] // operand.shape[1]
-    operand = jnp.repeat(operand, multiplier, 1) if multiplier > 1 else operand
+    operand = _for_each_output(operand, kernel.shape[0], 1)
     factors = kernel.reshape(kernel.shape[0], -1, *[1] * len(positions))
     shifts = enumerate(window.shifts(window.padded(operand), positions))
     return reduce(jnp.add, (shift * factors[:, index] for index, shift in shifts))
+
+
+def _for_each_output(operand: jax.Array, outputs: int, channels: int) -> jax.Array:
+    """The operand with each of its channels, which lie along this axis, once for each output that sees it."""
+    multiplier = outputs // operand.shape[channels]
+    return jnp.repeat(operand, multiplier, channels) if multiplier > 1 else operand
 
 
 def _are_diagonals_worth_the_rest(operand: _Shape, grad: _Shape, window: Window) -> bool:
@@ -215,9 +220,7 @@ def _are_diagonals_worth_the_rest(operand: _Shape, grad: _Shape, window: Window)
 def _depthwise_gradient_by_diagonals(operand: jax.Array, grad: jax.Array, window: Window) -> jax.Array:
     """For each row of the kernel all columns of the operand by all of the gradient: an element is a diagonal's sum."""
     outputs, (*positions, columns) = grad.shape[1], grad.shape[2:]
-    multiplier = outputs // operand.shape[1]
-    repeated = jnp.repeat(operand, multiplier, 1) if multiplier > 1 else operand
-    padded = window.padded(repeated).swapaxes(0, 1)
+    padded = window.padded(_for_each_output(operand, outputs, 1)).swapaxes(0, 1)
     seen = replace(window, kernel=(*window.kernel[:-1], 1), stride=(*window.stride[:-1], 1))
     shifts = list(seen.shifts(padded, (*positions, padded.shape[-1])))
     rows = jnp.moveaxis(jnp.stack(shifts, 1), -1, 2).reshape(outputs, len(shifts) * padded.shape[-1], -1)
@@ -231,7 +234,6 @@ def _depthwise_gradient_by_diagonals(operand: jax.Array, grad: jax.Array, window
 
 def _depthwise_gradient(operand: jax.Array, grad: jax.Array, window: Window) -> jax.Array:
     outputs, positions = grad.shape[1], grad.shape[2:]
-    multiplier = outputs // operand.shape[1]
 
     def sums(padded: jax.Array, slopes: jax.Array, seen: Window) -> jax.Array:
         # All but the last dimension first: those sums run along the lanes of a vector.
@@ -251,7 +253,7 @@ def _depthwise_gradient(operand: jax.Array, grad: jax.Array, window: Window) -> 
 
     def step(total: jax.Array, image: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         one, slopes = image
-        padded = window.padded(jnp.repeat(one, multiplier, 0) if multiplier > 1 else one)
+        padded = window.padded(_for_each_output(one, outputs, 0))
         large = prod(window.kernel) > _LARGE_KERNEL and len(positions) > 1
         return total + (by_rows(padded, slopes) if large else sums(padded, slopes, window)), None
 
