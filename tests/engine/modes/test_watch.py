@@ -15,6 +15,7 @@ import torch
 import torch_xla
 from torch_xla._engine.modes.reach import Container, Look, Reached
 from torch_xla._engine.modes.watch import CallWatch
+from torch_xla._engine.record.device import LOCK
 
 HERE = Path(__file__).name
 
@@ -128,6 +129,15 @@ def test_who_profiles_already_goes_on_and_nothing_is_known() -> None:
     finally:
         sys.setprofile(None)
     assert not watch.complete and seen
+
+
+def test_an_interrupt_leaves_the_lock_as_it_was() -> None:
+    with LOCK:
+        with pytest.raises(KeyboardInterrupt), CallWatch():
+            LOCK.acquire()
+            raise KeyboardInterrupt
+        assert LOCK._recursion_count() == 1  # type: ignore[attr-defined]
+    assert LOCK._recursion_count() == 0  # type: ignore[attr-defined]
 
 
 def test_everything_is_as_before_also_after_an_error() -> None:

@@ -20,6 +20,7 @@ from ..metrics import events, lines
 from ..metrics.events import Direction
 from ..metrics.lines import Line
 from ..private import watching
+from ..record.device import LOCK
 from . import known, reads
 from .known import Domain
 from .reach import Change
@@ -49,6 +50,7 @@ class CallWatch:
         self._collects = gc.isenabled()
         gc.disable()
         self._states = _random_states()
+        self._held = LOCK._recursion_count()  # type: ignore[attr-defined]
         events.guard(self._heard)
         watching.listen(self._asked)
         self._traces = sys.gettrace() is None
@@ -67,6 +69,10 @@ class CallWatch:
             if self._traces:
                 sys.settrace(None)
             self._look(None)
+        # From Python 3.14 on the profile function sees the end of what takes the lock for a `with` block, and an
+        # interrupt that comes in the middle of it leaves the lock taken.
+        while LOCK._recursion_count() > self._held:  # type: ignore[attr-defined]
+            LOCK.release()
         watching.unlisten(self._asked)
         events.unguard(self._heard)
         if self._collects:
