@@ -74,7 +74,7 @@ class _Lock(type(threading.RLock())):  # type: ignore[misc]
 
     A function of Python's is left without a look at interrupts, so the last place for one is inside of it. Where Dynamo
     evaluates frames (after a `torch.compile` in this process), there is one more look behind it, some nanoseconds late.
-    A profile or trace function that is written in Python is called there, too, and what it raises leaves the lock taken.
+    A profile or trace function written in Python is called there, too, and what it raises leaves the lock taken.
     """
 
     def __enter__(self) -> bool:
