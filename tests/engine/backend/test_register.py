@@ -1,12 +1,18 @@
 """Every operator that reaches a backend has a kernel, and every rule an operator that reaches it."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
+import torch_xla
 from torch_xla._engine.backend import register
+from torch_xla._engine.graph.graph import decode
+from torch_xla._engine.graph.text import name_of
 from torch_xla._engine.lowering.registry import all_rules
 from torch_xla._engine.metrics import counters
 from torch_xla._engine.private import torch as private
+from torch_xla._engine.record.device import device_at
 
 
 def names() -> list[str]:
@@ -26,12 +32,26 @@ def test_every_operator_without_a_composition_has_a_kernel() -> None:
 
 
 def test_every_rule_of_an_operator_is_reached() -> None:
+    # What the CPU composes, `xla` composes: those rules are for traced graphs.
+    composed = {"aten::_fused_rms_norm", "aten::conj_physical", "aten::matmul"}
     for op in all_rules():
         if isinstance(op, str) or not op.name().startswith("aten::"):
             continue
         name = op.name().removesuffix(".default")
         reached = private.has_kernel(name, "PrivateUse1") or private.has_kernel(name, "AutogradPrivateUse1")
-        assert reached or private.has_kernel(name, "CompositeImplicitAutograd") or name in register._SHARING, name
+        assert reached or name in composed or name in register._SHARING, name
+
+
+@pytest.mark.parametrize("activation", [torch.nn.functional.silu, torch.nn.functional.mish])
+def test_what_the_cpu_does_not_compose_is_one_operation(activation: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    x = torch.randn(3).to("xla").requires_grad_()
+    ones = torch.ones(3).to("xla")
+    y = activation(x)
+    torch_xla.sync()
+    y.backward(ones)
+    assert [name_of(operation) for operation in decode(device_at(0).tape.code)[1]] == [
+        f"aten::{activation.__name__}_backward"
+    ]
 
 
 def test_special_kernels_are_of_operators_that_there_are() -> None:

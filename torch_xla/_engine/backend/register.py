@@ -120,8 +120,10 @@ def _register_elsewhere(ruled: set[str]) -> None:
 
 
 def _is_ours(name: str, ruled: set[str]) -> bool:
-    if private.has_kernel(name, "CompositeImplicitAutograd") or name in _SHARING:
+    if name in _SHARING:
         return False
+    if private.has_kernel(name, "CompositeImplicitAutograd"):
+        return name in ruled and private.has_kernel(name, "CPU")  # where the CPU does not compose it either
     # PyTorch's own composition of an operator is better than the CPU, unless we have a rule for the whole.
     base, dot, overload = name.partition(".")
     return f"{base.removesuffix('_')}{dot}{overload}" in ruled or not private.has_kernel(
