@@ -15,13 +15,17 @@ HERE = _engine.__path__[0]
 
 
 class Interrupting:
-    """Raises `KeyboardInterrupt` where Python would: at a beginning or behind a call of C's, both counted from 0."""
+    """Raises `KeyboardInterrupt` where Python would: at a beginning or behind a call, both counted from 0.
+
+    Not behind the function that takes a lock from Python 3.14 on, where Python does not look (`uninterrupted.py`).
+    """
 
     def __init__(self, at: int) -> None:
         self.left = at
 
     def __call__(self, frame: FrameType, kind: str, _: object) -> None:
-        if kind in ("call", "c_return") and frame.f_code.co_filename.startswith(HERE):
+        is_taken = kind == "return" and frame.f_code.co_qualname == "_Lock.__enter__"
+        if kind != "c_call" and not is_taken and frame.f_code.co_filename.startswith(HERE):
             self.left -= 1
             if self.left == -1:
                 raise KeyboardInterrupt
