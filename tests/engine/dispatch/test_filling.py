@@ -1,5 +1,6 @@
 """Tensors given as `out=`, and others that one operator writes: an interrupt finds all of them written, or none."""
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -33,6 +34,7 @@ class Interrupting:
 
 def interrupted(call: Callable[[], Any], at: int) -> bool:
     before = sys.getprofile()
+    gc.disable()  # what a callback or finalizer raises ends there: no interrupt of the call
     sys.setprofile(Interrupting(at))
     try:
         call()
@@ -40,6 +42,7 @@ def interrupted(call: Callable[[], Any], at: int) -> bool:
         return True
     finally:
         sys.setprofile(before)
+        gc.enable()
     return False
 
 
