@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import torch_xla
+from torch_xla._engine.modes.host_part import Changing
 from torch_xla._engine.modes.reads import Reads
 from torch_xla._engine.modes.recording import Facts, inputs_of, record, same
 from torch_xla._engine.modes.signature import taken_apart
@@ -22,7 +23,7 @@ def facts_of(function: Callable[..., Any], *args: Any) -> Facts:
     for _ in range(3):
         step.end_step()
         call = taken_apart(args, {})
-        _, found = record(function, args, {}, call, device_for(None), known, (), step.end_step)
+        _, found = record(function, args, {}, call, device_for(None), known, (), Changing(), step.end_step)
         if known is not None and not found.only_learned:
             break
         known = found.reads if known is None else known.with_those_of(found.reads)

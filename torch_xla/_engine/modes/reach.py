@@ -6,7 +6,7 @@ identity, at the speed of C: about 50 ns an entry. `walk` finds them.
 
 import functools
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import chain, repeat
@@ -59,6 +59,7 @@ class Look(Enum):
     HOOKS = auto()  # those of a tensor
     GEOMETRY = auto()  # which memory a tensor shows, and how
     HOST = auto()  # the bytes of a tensor on the CPU
+    HOST_FORM = auto()  # how a tensor on the CPU shows its memory, whatever that holds
     ARRAY = auto()  # the bytes of a NumPy array
 
 
@@ -78,10 +79,20 @@ class Container:
     kind: Look
     names: tuple[str, ...] = ()
     expected: list[Any] = field(default_factory=list)
+    open: frozenset[str] = frozenset()  # the keys of a dictionary whose values may be others of their type
+
+    def let_change(self, keys: Iterable[str] = ()) -> None:
+        """Looks from now on at no more than the form of a tensor on the CPU, or the types of a dictionary's values."""
+        if self.kind is Look.HOST:
+            self.kind = Look.HOST_FORM
+        self.open |= set(keys)
+        self.expected = self.contents()
 
     def contents(self) -> list[Any]:
         """What it holds now."""
         held = self.held
+        if self.open:
+            held = {key: type(value) if key in self.open else value for key, value in held.items()}
         match self.kind:
             case Look.MAP | Look.ATTRIBUTES:
                 return [*_plain_dict(held).values(), *_plain_dict(held)]
@@ -94,6 +105,8 @@ class Container:
                 return [cell_contents(held)]
             case Look.HOST | Look.ARRAY:
                 return [bytes_of(held)]
+            case Look.HOST_FORM:
+                return [(held.dtype, held.shape, held.stride(), held.storage_offset(), held.requires_grad)]
             case Look.NAME:
                 return [held()]
             case Look.FUNCTION:
@@ -164,7 +177,12 @@ class Reached:
             if each.expected or each.kind is Look.NAMED:
                 by_kind[each.kind].append(each)
         self._empty = [each.held for each in self.containers if not each.expected and each.kind is not Look.NAMED]
-        maps = by_kind[Look.MAP] + by_kind[Look.ATTRIBUTES] + by_kind[Look.NAMED]
+        self._open = [each for each in self.containers if each.open]
+        self._on_the_cpu = by_kind[Look.HOST_FORM]
+        self._forms = private.TensorGuards(
+            *[each.held for each in self._on_the_cpu], dynamic_dims_sizes=None, dynamic_dims_strides=None
+        )
+        maps = [each for kind in (Look.MAP, Look.ATTRIBUTES, Look.NAMED) for each in by_kind[kind] if not each.open]
         # A dictionary of the same version was not written to. An ordered one may have another order then.
         dictionaries = [each for each in maps if type(each.held) is dict]
         self._dictionaries = dictionaries if private.DICT_VERSIONS_TELL else []
@@ -234,6 +252,12 @@ class Reached:
             if any(each.differences() for each in self._maps):
                 return False
             self._flatten()
+        if not self._forms.check(*[each.held for each in self._on_the_cpu]) and any(
+            each.differences() for each in self._on_the_cpu
+        ):
+            return False
+        if any([each.differences() for each in self._open]):
+            return False
         return all(bytes_of(held) == before for held, before in self._bytes)
 
     def _still_hold(self) -> bool:
@@ -273,6 +297,11 @@ def bytes_of(held: Any) -> Any:
         flat = held.detach().reshape(-1).resolve_conj().resolve_neg().view(torch.uint8)
         return flat.numpy().tobytes(), held.dtype, held.shape, held.stride(), held.requires_grad
     return held.tobytes(), held.dtype, held.shape, held.strides, held.flags.writeable
+
+
+def is_of_the_host(value: Any) -> bool:
+    """Whether this is what `bytes_of` gives."""
+    return type(value) is tuple and bool(value) and type(value[0]) is bytes
 
 
 def key_text(key: Any) -> str:

@@ -1,6 +1,7 @@
 """One watched call of a function: what it read, wrote and returned, in terms that a replay can use."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from operator import is_
 from typing import Any
@@ -20,6 +21,7 @@ from ..record.schedule import Schedule
 from ..record.storage import value_of
 from ..record.sync import sync_device
 from .circumstances import circumstances
+from .host_part import Changing, HostPart, HostTrace
 from .reach import Change, Reached
 from .reads import Reads
 from .results import Returned, Unreturnable, again
@@ -75,6 +77,7 @@ class Facts:
     new: dict[Any, int] = field(default_factory=dict)  # memory that only the result has → slot
     written: list[VersionStep] = field(default_factory=list)
     reads: Reads = field(default_factory=Reads)
+    host: HostPart | None = None  # what it computed on the host
     only_learned: bool = False  # it looked at what was not known before the call: more is not known of it
     schedule: Schedule | None = None
 
@@ -82,6 +85,8 @@ class Facts:
         """Lets go of the memory of the call; what another call is compared with stays."""
         self.places, self.leaves, self.written = [], [], []
         self.differences, self.reached = [], None
+        if self.host is not None:
+            self.host.release()
 
 
 def record(
@@ -92,11 +97,13 @@ def record(
     device: Device,
     known: Reads | None,
     suspects: Sequence[Change],
+    changing: Changing,
     end: Callable[[], None],
 ) -> tuple[Any, Facts]:
     """Calls the function on an empty tape, ends the step by `end`, and tells what happened.
 
-    `known` is what calls have looked at so far: this one is understood if it looks at nothing else.
+    `known` is what calls have looked at so far: this one is understood if it looks at nothing else. `changing` is what
+    of the host they have found changed, and takes note of more.
     """
     if device.tape.code:
         sync_device(device)  # what other threads have left there for themselves
@@ -111,10 +118,10 @@ def record(
     around = circumstances(device)
     given = [_copy(each) for each in call.containers]
     before = _Before(call, facts, device)
-    with CallWatch(suspects) as watch:
-        result = function(*args, **kwargs)
-    facts.reads = watch.reads()
-    facts.reasons += watch.reasons
+    # What `torch.compile` has made of a program looks at modes itself.
+    result, watch = _call(
+        function, args, kwargs, facts, suspects, Changing() if looks_at.compiled else changing, device
+    )
     if not watch.complete:
         facts.reasons.append("a profiler or debugger was active")
     facts.differences = facts.reached.differences()
@@ -146,6 +153,39 @@ def record(
     return result, facts
 
 
+def _call(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    facts: Facts,
+    suspects: Sequence[Change],
+    changing: Changing,
+    device: Device,
+) -> tuple[Any, CallWatch]:
+    """Calls the function under a watch, and notes what it computes on the host if something changes there."""
+    reached = facts.reached
+    assert reached is not None
+    changing.learn_before(reached)
+    host = HostTrace(changing, reached, device)
+    is_needed = host.is_needed()
+    try:
+        with (
+            CallWatch([each for each in suspects if not host.knows(each)]) as watch,
+            host if is_needed else nullcontext(),
+        ):
+            result = function(*args, **kwargs)
+    finally:
+        host.restore()
+    facts.reads = watch.reads()
+    facts.reasons += watch.reasons
+    if is_needed:
+        result = host.without_numbers(result)
+        facts.reasons += host.reasons
+        facts.host = host.part
+    changing.learn_behind(reached)
+    return result, watch
+
+
 def _copy(container: Any) -> Any:
     return list(container.items()) if isinstance(container, dict) else list(container)
 
@@ -160,10 +200,7 @@ def _holds(container: Any, copy: list[Any]) -> bool:
 def _told(difference: Change, watch: CallWatch) -> str:
     line = watch.line_of(difference.path)
     where = f" ({lines.text(line)})" if line is not None else ""
-    hint = ""
-    if "on the CPU" in difference.text and ".state[" in difference.path:
-        hint = "; make the optimizer with `fused=True` or `capturable=True`, which keeps its step count on the device"
-    return f"it changes {difference}{where}{hint}"
+    return f"it changes {difference}{where}"
 
 
 def _with(others: dict[int, torch.Tensor], result: Any) -> Any:
@@ -416,12 +453,16 @@ def same(one: Facts, other: Facts) -> str:
     """Why two calls are not the same, or nothing."""
     if one.code != other.code:
         return "it records another program from call to call"
-    for old, new in zip(one.numbers, other.numbers, strict=True):
+    if one.host is not None or other.host is not None:
+        difference = one.host.differs(other.host) if one.host is not None else "what it computes on the host is new"
+        if difference:
+            return difference
+    computed = one.host.numbers if one.host is not None else ()
+    for index, (old, new) in enumerate(zip(one.numbers, other.numbers, strict=True)):
+        if index in computed:
+            continue
         if type(old) is not type(new) or repr(old) != repr(new):
-            return (
-                f"it computes with a Python number that was {old!r} and is {new!r}: keep it in a tensor (an optimizer "
-                f"made with `fused=True` or `capturable=True` does so with its step count, and takes a tensor as `lr`)"
-            )
+            return f"it computes with a Python number that was {old!r} and is {new!r}: keep it in a tensor"
     if one.draws != other.draws or one.sources.keys() != other.sources.keys():
         return "it records another program from call to call"
     for old, new in zip(one.sources.values(), other.sources.values(), strict=True):

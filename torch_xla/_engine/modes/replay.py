@@ -36,6 +36,7 @@ from ..record.unlocked import wait_for_turn
 from ..uninterrupted import stores, uncollected
 from .circumstances import circumstances
 from .gradients import NOTHING, Gradients
+from .host_part import HostProgram
 from .layout import BoundProgram
 from .packing import Packing
 from .recording import Facts, OuterMemory, inputs_of
@@ -51,6 +52,7 @@ _buffer = attrgetter("buffer")
 
 # What is told where a replay for other gradients may be there.
 OTHER_GRADIENTS = "a gradient is there that was not there, or the other way round"
+_OTHER_MEMORY = "memory that it overwrites is also held by something else, or was given another shape"
 
 
 class _Constant:
@@ -95,6 +97,8 @@ class Replay:
         if self.is_of_another_program:
             program = cache.program_of(schedule.cut.graph, donated, program.target)
         self._numbers = tuple([facts.numbers[i] for i in schedule.cut.numbers])
+        self._host = HostProgram(facts.host, facts.numbers, schedule.cut.numbers) if facts.host is not None else None
+        facts.host = None
         self._draws = schedule.cut.draws
         self._plain = self._planned(program, inputs)
         kept_apart = {place for pair in self._sharing for place in pair}
@@ -225,18 +229,18 @@ class Replay:
         return self._reached.unchanged()
 
     @uncollected  # a finalizer that writes to the same memory comes before or after
-    def run(self, call: Call) -> tuple[bool, Any]:
-        """Whether the program could be run on what the memory holds now, and what the function would have returned."""
+    def run(self, call: Call) -> tuple[str, Any]:
+        """Why the program could not be run on what the memory holds now, or "" and what the function returns."""
         self._packing.prepare(self.runs, self._device, self._prepare)
         wait_for_turn(self._plain.program)
         with LOCK:
             arguments: list[Any] = [call.tensors[index].untyped_storage() for index in self._arguments]
             if self._gradients.enter(self._storages, len(arguments)):
                 if not self._settle_gradients():
-                    return False, None
+                    return _OTHER_MEMORY, None
                 self._packing.rebind(self.runs)
             if not self._alias_the_same(arguments) or self._identities(call) != self._identical:
-                return False, None
+                return _OTHER_MEMORY, None
             layout = self._packing.layout(self.runs)
             storages = arguments + self._storages
             if layout is not self._plain:
@@ -244,7 +248,10 @@ class Replay:
             values: list[Value] = [storages[place].value for place in layout.inputs]
             moved: list[Value] = [storages[source].value for source, _, _ in self._moved]
             if any(map(is_, map(_buffer, values), repeat(None))) or not self._fit(layout, storages, values, moved):
-                return False, None
+                return _OTHER_MEMORY, None
+            numbers = self._numbers if self._host is None else self._host.compute()
+            if isinstance(numbers, str):
+                return numbers, None
             # Nothing is refused any more: the random state moves on.
             draws = None
             if self._draws:
@@ -254,12 +261,12 @@ class Replay:
             made = {output: Value(spec, self._device, None, -1) for output, spec in layout.made}
             outputs, around = self._outcome(layout, storages, values, moved, made, call.tensors)
             lines = self._lines(layout)
-            launch(layout.program, values, outputs, self._numbers, draws, Cause.SYNC, lines, around)
+            launch(layout.program, values, outputs, numbers, draws, Cause.SYNC, lines, around)
             self._packing.note_run(layout)
             result = self._result(layout, call, made)
         self.runs += 1
         _replayed.value += 1
-        return True, result
+        return "", result
 
     def _fit(self, layout: BoundProgram, storages: list[Any], values: list[Value], moved: list[Value]) -> bool:
         """Whether the memory has the forms and shares values as it did, and may be overwritten."""
@@ -326,6 +333,7 @@ class Replay:
                 stores(leaves, "grad", gradients),
                 map(private.increment_version, (written,)),
                 together,
+                self._host.settled() if self._host is not None else (),
             ),
             undo=stores(read, "value", [storage.value for storage in read]),
         )

@@ -17,6 +17,7 @@ from ..private import torch as private
 from ..record import device as devices
 from ..record import step
 from .circumstances import hindrance
+from .host_part import Changing
 from .reads import Reads
 from .recording import Facts, record, same
 from .region import Region, is_inside
@@ -52,12 +53,13 @@ class _Kind:
         self.given_up = ""  # why it is not tried any more
         self.suspects: Sequence[Any] = ()
         self.reads: Reads | None = None  # what the last call has looked at
+        self.changing = Changing()  # of the host
 
     def give_up(self, why: str) -> None:
         """Has its calls recorded from now on, and lets go of all that it held to learn from them."""
         self.given_up = why
         self.recorded.clear()
-        self.suspects, self.reads = (), None
+        self.suspects, self.reads, self.changing = (), None, Changing()
 
 
 class _Arguments:
@@ -142,12 +144,11 @@ class Replayed:
             reason = replay.hindrance() if replay is not None else ""
         if replay is not None:
             if not reason:
-                done, result = replay.run(call)
-                if done:
+                reason, result = replay.run(call)
+                if not reason:
                     step.end_step()
                     self._why = ""
                     return result
-                reason = "memory that it overwrites is also held by something else, or was given another shape"
             self._drop(kind, replay, reason)
         if kind.given_up:
             self._why = kind.given_up
@@ -206,7 +207,7 @@ class Replayed:
         kind.watched += 1
         with self._region.call(sys._getframe()):
             result, facts = record(
-                self._function, args, kwargs, call, device, kind.reads, kind.suspects, self._region.end
+                self._function, args, kwargs, call, device, kind.reads, kind.suspects, kind.changing, self._region.end
             )
         arguments.learn(facts)
         kind.reads = facts.reads

@@ -23,7 +23,7 @@ from ..private import watching
 from ..record.device import LOCK
 from . import known, reads
 from .known import Domain
-from .reach import Change
+from .reach import Change, is_of_the_host
 
 _GENERATORS = ("Python's `random`", "NumPy", "PyTorch on the CPU", "a generator of its own")
 
@@ -194,7 +194,8 @@ def _at(what: str, line: Line) -> str:
 
 def _token(read: Callable[[], Any]) -> Any:
     value = read()
-    return value if isinstance(value, (int, float, str, bytes)) else id(value)
+    is_told = isinstance(value, (int, float, str, bytes)) or is_of_the_host(value)
+    return value if is_told else id(value)
 
 
 def _random_states() -> tuple[Any, ...]:

@@ -170,6 +170,10 @@ def modes_of_calls() -> tuple[object, ...]:
 increment_version = torch._C._increment_version
 
 
+# Of many small tensors on the CPU at once.
+copy_each = torch._foreach_copy_
+
+
 def exchange(kept: torch.Tensor, other: torch.Tensor) -> None:
     """Gives the Python object `kept` the tensor behind `other`, and the other way round.
 
