@@ -43,6 +43,8 @@ class Composed:
         self.alias = self.state[1:] if chance.random() < 0.5 else self.state.detach()
         self.weight = nn.Parameter(torch.ones(2, device=device))
         self.model = Model(chance, device) if chance.random() < 0.5 else None
+        self.counts, self.scales = (chance.random() < 0.4 for _ in range(2))
+        self.count, self.scale = torch.zeros(()), 0.5  # on the host
         self.place = chance.choice(around.NAMES) if chance.random() < 0.3 else ""
         self.noted: list[int] = []
         self.is_long = is_long(seed)
@@ -57,6 +59,12 @@ class Composed:
             factor *= read(thing)
         if self.effect is not None:
             self.effect[1](self.acted_on)
+        if self.scales:
+            factor = factor * self.scale
+        if self.counts:
+            self.count.add_(1)
+            count = self.count.item()
+            factor = factor * (0.5 ** (count % 4) if count < 11 else 2.0)
         if self.writes:
             self.state.add_(x)
             self.alias.mul_(0.5)
@@ -77,7 +85,7 @@ class Composed:
         for thing, (_, _, change) in zip(self.things, self.seen, strict=True):
             if index > 5 and chance.random() < self.rate:
                 change(thing, index % 200)
-        what = chance.randrange(12) if index > 4 and chance.random() < 2 * self.rate else 12
+        what = chance.randrange(14) if index > 4 and chance.random() < 2 * self.rate else 14
         with torch.no_grad():
             if what == 0:
                 self.state.fill_(0.25)
@@ -91,6 +99,12 @@ class Composed:
                 self.alias = self.state
             elif what == 5:
                 self.noted.append(self.state[1].item())
+            elif what == 6:
+                self.count.fill_(chance.choice((2.0, 12.0)))
+            elif what == 7:
+                self.count = torch.ones(())
+        if index > 2 and chance.random() < 0.3:
+            self.scale = chance.choice((0.25, 0.5, 1.0))
         if self.model is not None and index > 4 and chance.random() < self.rate:
             self.model.disturb()
 
@@ -128,4 +142,5 @@ def run(seed: int, device: str, compiled: Callable[[Any], Any]) -> list[Any]:
 def _seen_of(composed: Composed) -> Any:
     seen = composed.effect[2](composed.acted_on) if composed.effect is not None else None
     model = told(composed.model.state()) if composed.model is not None else None
-    return told(composed.state), told(composed.weight.grad), composed.state._version, told(seen), model
+    host = told(composed.count), composed.count._version, composed.scale
+    return told(composed.state), told(composed.weight.grad), composed.state._version, told(seen), model, host

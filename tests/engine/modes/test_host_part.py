@@ -16,7 +16,6 @@ import torch_xla.debug.metrics as met
 from torch_xla._engine.execute import executor
 from torch_xla._engine.modes.replayed import Replayed
 
-
 pytestmark = pytest.mark.filterwarnings("ignore:.* is recorded")
 
 
