@@ -119,13 +119,9 @@ class OpenXla(Ours):
 
 
 class Compiled(Ours):
-    """The xla device, the step under `torch_xla.compile`, which replays it after a while.
-
-    The step count of the optimizer is on the device, as that asks for.
-    """
+    """The xla device, the step under `torch_xla.compile`, which replays it after a while."""
 
     way = "compiled"
-    fused = True
     settles = 30
 
     def __init__(self, workload: Workload, dropout: float, setting: Setting = USUAL) -> None:
@@ -143,9 +139,10 @@ class Compiled(Ours):
 
 
 class Replay(Compiled):
-    """The xla device, the step replayed from its fourth call on."""
+    """The xla device, the step replayed from its fourth call on, the optimizer's step counts on the device."""
 
     way = "replay"
+    fused = True
     settles = 6
 
 
