@@ -142,6 +142,17 @@ def test_sizes_that_values_give_are_refused_as_on_the_cpu(call: Callable[[str], 
         call("xla")
 
 
+@pytest.mark.parametrize("places", [[1.5, 2.0], [[1, 2]], [True]], ids=str)
+@pytest.mark.parametrize("numbers", [[1, 2, 3], 1], ids=str)
+def test_places_to_split_at_are_refused_in_the_words_of_the_cpu(places: Any, numbers: Any) -> None:
+    said = []
+    for device in ("cpu", "xla"):
+        with pytest.raises(RuntimeError) as refused:
+            torch.tensor(numbers, device=device).tensor_split(torch.tensor(places, device=device))
+        said.append(str(refused.value))
+    assert said[0] == said[1]
+
+
 def test_places_go_to_memory_of_the_same_device() -> None:
     with pytest.raises(RuntimeError, match="same device, but got out on cpu and self on xla:0. Move it with"):
         torch.nonzero(torch.ones(2, device="xla"), out=torch.empty(0, dtype=torch.int64))
