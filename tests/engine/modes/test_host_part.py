@@ -306,3 +306,14 @@ def test_a_function_that_replays_by_itself_trains_with_adamw_and_a_schedule() ->
             schedule.step()
     assert step.why_recorded == "" and replayed() >= 15
     ours.assert_same(theirs)
+
+
+FACTOR = 1.0
+
+
+def test_a_global_that_somebody_changes_is_an_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = torch_xla.compile(lambda x: x * FACTOR, replay=True)
+    for index in range(12):
+        monkeypatch.setitem(globals(), "FACTOR", 1.0 + index)
+        assert step(torch.ones(2).to("xla")).tolist() == [1.0 + index] * 2
+    assert step.why_recorded == "" and replayed() >= 6 and FACTOR == 12.0

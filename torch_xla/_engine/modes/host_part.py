@@ -173,14 +173,14 @@ class HostTrace:
             result = pytree.tree_map(lambda leaf: leaf.value if type(leaf) is HostNumber else leaf, result)
         self._entries.clear()
         self._read.clear()
-        for number in [number for made in self._made if (number := made()) is not None]:
+        kept = [number for made in self._made if (number := made()) is not None]
+        if kept:
             self.reasons.append("it keeps a number that the host computes")
-            for holder in gc.get_referrers(number):
+            for holder in gc.get_referrers(*kept):
                 contents = holder if isinstance(holder, (dict, list)) else getattr(holder, "__dict__", {})
-                places = list(contents) if isinstance(contents, dict) else range(len(contents))
-                for place in places:
-                    if contents[place] is number:
-                        contents[place] = number.value
+                for place, each in list(contents.items() if isinstance(contents, dict) else enumerate(contents)):
+                    if type(each) is HostNumber:
+                        contents[place] = each.value
         return result
 
     @property
