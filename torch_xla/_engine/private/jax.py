@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax._src import compiler, config, pjit, source_info_util, stages, xla_bridge
 from jax._src.core import InconclusiveDimensionOperation, ShapedArray, max_dim, min_dim
+from jax._src.cudnn import fused_attention_stablehlo as _cudnn
 from jax._src.interpreters import mlir, partial_eval, pxla
 from jax._src.lax import lax as _lax
 from jax._src.lax import linalg as _linalg
@@ -24,6 +25,10 @@ from jaxlib import _jax, xla_client
 from jaxlib.mlir.ir import WalkResult
 
 from ..uninterrupted import uncollected
+
+# cuDNN's attention in whichever layout, with float32 logarithms: `jax.nn` takes one layout, and rounds them.
+cudnn_attention: Any = _cudnn.dot_product_attention
+cudnn_masks: Any = _cudnn.MaskType
 
 # QR by Householder reflectors, left as they are: `jax.lax.linalg` offers what multiplies them, but not this.
 geqrf: Any = _linalg.geqrf

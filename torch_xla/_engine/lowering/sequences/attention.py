@@ -20,6 +20,7 @@ from ..linear_algebra.matmul import contract, summed_to
 from ..opmath import number_as, widened
 from ..random_numbers.random import chance, dropout_scale
 from ..registry import lowers
+from . import cudnn
 
 aten = torch.ops.aten
 
@@ -194,9 +195,26 @@ def attention(
     scale: Any = None,
     key: jax.Array,
 ) -> tuple[Any, ...]:
-    rows = _grouped(query, key_, value)
+    fused = cudnn.attention(query, key_, value, attn_bias, dropout_p, is_causal, scale)
+    output, log_sum = fused or _composed(query, key_, value, attn_bias, dropout_p, is_causal, scale, key)
+    words = lax.bitcast_convert_type(jax.random.key_data(key).reshape(2, 2), np.int64)
+    return output, log_sum, None, None, query.shape[-2], key_.shape[-2], words[0], words[1], None
+
+
+def _composed(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    attn_bias: jax.Array | None,
+    dropout_p: Any,
+    is_causal: bool,
+    scale: Any,
+    randomness: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """The output, and the logarithm of the sum of the exponentials, of products and a softmax."""
+    rows = _grouped(query, key, value)
     bias = _grouped_bias(attn_bias, rows[0])
-    shared = Attention(*rows[1:], _scale(query, scale), is_causal, dropout_p, key)
+    shared = Attention(*rows[1:], _scale(query, scale), is_causal, dropout_p, randomness)
     count, size = _blocks(rows[0], shared.key)
     if count == 1:
         output, log_sum = shared.forward(rows[0], bias)
@@ -205,9 +223,7 @@ def attention(
         output, log_sum = lax.map(lambda x: shared.forward(x[1], x[2], x[0] * size, x[0]), blocks)
         output, log_sum = _from_blocks(output, query.shape[-2]), _from_blocks(log_sum, query.shape[-2])
     output = output.reshape(*query.shape[:-1], value.shape[-1])
-    log_sum = log_sum.reshape(rows[0].shape[0], *query.shape[-3:-1])
-    words = lax.bitcast_convert_type(jax.random.key_data(key).reshape(2, 2), np.int64)
-    return output, log_sum, None, None, query.shape[-2], key_.shape[-2], words[0], words[1], None
+    return output, log_sum.reshape(rows[0].shape[0], *query.shape[-3:-1])
 
 
 @lowers(aten._scaled_dot_product_fused_attention_overrideable_backward.default)
@@ -231,6 +247,9 @@ def attention_backward(
     *,
     scale: Any = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
+    fused = cudnn.gradients(grad_out, query, key, value, attn_bias, dropout_p, is_causal, scale)
+    if fused is not None:
+        return *fused, None
     # The seed and the offset are the two halves of the key that the forward computation drew with.
     halves = lax.bitcast_convert_type(jnp.stack([philox_seed, philox_offset]), np.uint32)
     randomness = jax.random.wrap_key_data(halves.reshape(4), impl="rbg")
