@@ -23,7 +23,7 @@ def test_its_warning_gives_the_reason(name: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(fallback, "_warned", set())
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        fallback.note(name)
-        fallback.note(name)
+        fallback.warn(name)
+        fallback.warn(name)
     (warning,) = told
     assert ON_THE_CPU[name] in str(warning.message) and str(warning.message).startswith(f"{name} has no XLA lowering")

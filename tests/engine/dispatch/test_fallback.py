@@ -1,4 +1,7 @@
-"""What has no rule runs on the CPU: correct, counted and named once."""
+"""What has no rule runs on PyTorch's kernels: correct, counted and named once.
+
+On the CPU's by way of the host, and as on those of a GPU: on memory that PyTorch and the device exchange.
+"""
 
 import warnings
 from collections.abc import Iterator
@@ -6,9 +9,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+import torch_xla
 import torch_xla.debug.metrics as met
 from torch_xla._engine.dispatch import cpu_fallbacks, fallback
 from torch_xla._engine.dispatch.kernels import recorder
+from torch_xla._engine.host import beside
 from torch_xla._engine.lowering import registry
 from torch_xla._engine.metrics import counters
 
@@ -19,6 +24,14 @@ ALLOWED = pytest.mark.filterwarnings("ignore:.*has no XLA lowering here")
 def nothing_was_warned_about(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(fallback, "_warned", set())
     yield
+
+
+@pytest.fixture(autouse=True, params=["by the host", "beside"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """With `beside` the CPU is taken for the GPU that the device is."""
+    if request.param == "beside":
+        monkeypatch.setattr(beside, "gpu_of", lambda _: torch.device("cpu"))
+    return str(request.param)
 
 
 @pytest.fixture
@@ -96,3 +109,38 @@ def test_errors_of_a_fallback_are_those_of_the_cpu() -> None:
         with pytest.raises(RuntimeError) as ours:
             weigh("xla")
     assert str(ours.value) == str(theirs.value)
+
+
+@ALLOWED
+@pytest.mark.usefixtures("without_rules")
+def test_results_keep_their_strides_and_nothing_is_copied_to_the_host_beside(way: str) -> None:
+    x = torch.arange(24.0, device="xla").view(1, 2, 3, 4).to(memory_format=torch.channels_last)
+    torch_xla.sync()
+    y = recorder("aten::sin")(x)
+    assert y.stride() == x.stride()
+    assert (met.metric_data("TransferFromDeviceTime") is None) == (way == "beside")
+    torch.testing.assert_close(y.cpu(), torch.arange(24.0).view(1, 2, 3, 4).sin())
+
+
+@ALLOWED
+@pytest.mark.usefixtures("without_rules")
+@pytest.mark.parametrize("refused", ["a kernel that is missing", "a dtype", "no elements"])
+def test_what_the_gpu_has_no_kernel_for_runs_on_the_cpu(
+    refused: str, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    def fails(tensor: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError("no kernel")
+
+    monkeypatch.setattr(beside, "gpu_of", lambda _: torch.device("cuda", 3))
+    monkeypatch.setattr(beside, "copy_of", fails if refused == "a kernel that is missing" else None)
+    x = torch.ones(0 if refused == "no elements" else 2, dtype=torch.float32, device="xla")
+    if refused == "a dtype":
+        monkeypatch.setattr(beside, "EXCHANGED", frozenset((torch.float64,)))
+    torch.testing.assert_close(recorder("aten::sin")(x).cpu(), x.cpu().sin())
+    (told,) = [str(each.message) for each in recwarn if "no XLA lowering" in str(each.message)]
+    assert "runs on the CPU" in told and "copied to the host" in told
+
+
+def test_the_warning_names_the_gpu() -> None:
+    with pytest.warns(UserWarning, match=r"runs on PyTorch's kernel for cuda:3 .* copied on the GPU each time"):
+        fallback.warn("aten::sin", torch.device("cuda", 3))

@@ -1,13 +1,19 @@
-"""Operators without a rule run on the CPU: correct, counted as `aten::<op>`, and named once with the user's line."""
+"""Operators without a rule run on PyTorch's kernels: correct, counted as `aten::<op>`, named once with the user's line.
+
+On the CPU; on an NVIDIA GPU by the kernels of a PyTorch that is built for it, if it has one.
+"""
 
 import time
 import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from .. import metrics
 from ..errors import NoLowering
+from ..host import beside
 from ..host.transfer import to_cpu, upload_into
 from ..metrics import events
 from ..metrics.lines import text, user_line, user_lines
@@ -19,12 +25,26 @@ from .forms import Operator
 _warned: set[str] = set()
 
 
+@dataclass(frozen=True)
+class _Kernels:
+    """Where PyTorch's kernels run, and how tensors come there and back."""
+
+    device: torch.device
+    fetch: Callable[[torch.Tensor], torch.Tensor]  # a copy of a device tensor, there
+    bring: Callable[[torch.Tensor, Device], torch.Tensor]
+    write: Callable[[torch.Tensor, torch.Tensor], None]  # into a device tensor
+
+
+_CPU = _Kernels(torch.device("cpu"), to_cpu, lambda tensor, device: tensor.to(device.torch_device), upload_into)
+
+
 def run(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Runs the call on CPU copies of its tensors and brings results and writes back."""
+    """Runs the call on copies of its tensors and brings results and writes back."""
     name = schema_of(operator.overload).name
     start = time.perf_counter()
     if events.guarded:
         events.ask(events.Fallback(name, user_lines(events.depth), start, 0.0))
+    metrics.count(name)
     result = _run(name, operator, args, kwargs)
     if events.watched:
         events.emit(events.Fallback(name, user_lines(events.depth), start, time.perf_counter() - start))
@@ -32,34 +52,64 @@ def run(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 
 
 def _run(name: str, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    note(name)
     device = _target(args, kwargs)
+    kernels = _beside(device, args, kwargs)
+    if kernels is not None:
+        try:
+            result = _run_by(kernels, device, operator, args, kwargs)
+        except NotImplementedError:
+            pass  # there is a kernel for the CPU, perhaps
+        else:
+            warn(name, kernels.device)
+            return result
+    warn(name)
+    try:
+        return _run_by(_CPU, device, operator, args, kwargs)
+    except NotImplementedError as error:
+        raise NoLowering(
+            f"{operator.name} has no rule on the xla device and no CPU kernel for these arguments either: {error}"
+        ) from error
+
+
+def _beside(device: Device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Kernels | None:
+    """Kernels on the GPU that the device is, if the arguments can come there."""
+    gpu = beside.gpu_of(device)
+    leaves = pytree.tree_leaves((args, kwargs))
+    if gpu is None or any(isinstance(leaf, torch.Generator) for leaf in leaves):
+        return None
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if not all(tensor.dtype in beside.EXCHANGED and tensor.numel() for tensor in tensors):
+        return None
+    return _Kernels(gpu, beside.copy_of, lambda tensor, _: beside.taken(tensor), beside.write_into)
+
+
+def _run_by(
+    kernels: _Kernels, device: Device, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     copies: dict[int, torch.Tensor] = {}
     originals: dict[int, torch.Tensor] = {}
 
     def fetch(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor) and leaf.device.type == "xla":
             if id(leaf) not in copies:
-                copies[id(leaf)] = to_cpu(leaf)
+                copies[id(leaf)] = kernels.fetch(leaf)
                 originals[id(copies[id(leaf)])] = leaf
             return copies[id(leaf)]
         if isinstance(leaf, torch.device) and leaf.type == "xla":
-            return torch.device("cpu")
+            return kernels.device
         return leaf
 
     def bring(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu":
-            original = originals.get(id(leaf))
-            return original if original is not None else leaf.to(device.torch_device)
-        return leaf
+        if not isinstance(leaf, torch.Tensor) or leaf.device.type == "xla":
+            return leaf
+        original = originals.get(id(leaf))
+        if original is not None:
+            return original
+        way = kernels if leaf.device.type == kernels.device.type and leaf.numel() else _CPU
+        return way.bring(leaf, device)
 
-    cpu_args, cpu_kwargs = pytree.tree_map(fetch, (args, kwargs))
-    try:
-        result = operator.overload(*cpu_args, **cpu_kwargs)
-    except NotImplementedError as error:
-        raise NoLowering(
-            f"{operator.name} has no rule on the xla device and no CPU kernel for these arguments either: {error}"
-        ) from error
+    there, named = pytree.tree_map(fetch, (args, kwargs))
+    result = operator.overload(*there, **named)
     for where in operator.written:
         target = args[where] if isinstance(where, int) else kwargs.get(where)
         for tensor in target if isinstance(target, (list, tuple)) else (target,):
@@ -67,20 +117,22 @@ def _run(name: str, operator: Operator, args: tuple[Any, ...], kwargs: dict[str,
                 copy = copies[id(tensor)]
                 if tensor.shape != copy.shape:
                     tensor.resize_(copy.shape)
-                upload_into(tensor, copy)
+                if copy.numel():
+                    kernels.write(tensor, copy)
     return pytree.tree_map(bring, result)
 
 
-def note(name: str) -> None:
-    """Counts a fallback of the operator `name`; the first one of each is warned about with the user's line."""
-    metrics.count(name)
+def warn(name: str, device: torch.device = _CPU.device) -> None:
+    """Warns of the first fallback of each operator, with the user's line and where it runs."""
     if name not in _warned:
         _warned.add(name)
+        is_host = device.type == "cpu"
+        where = "the CPU" if is_host else f"PyTorch's kernel for {device}"
         reason = f": {ON_THE_CPU[name]}" if name in ON_THE_CPU else ""
         warnings.warn(
-            f"{name} has no XLA lowering here and runs on the CPU ({text(user_line())}){reason}. Its inputs are "
-            "computed and copied to the host each time. `torch_xla.debug.metrics.executed_fallback_ops()` lists all "
-            "of these.",
+            f"{name} has no XLA lowering here and runs on {where} ({text(user_line())}){reason}. Its inputs are "
+            f"computed and copied {'to the host' if is_host else 'on the GPU'} each time. "
+            "`torch_xla.debug.metrics.executed_fallback_ops()` lists all of these.",
             stacklevel=2,
         )
 
