@@ -1,5 +1,6 @@
 """Memory is made, copied, moved, resized and shared as on the CPU, down to the words of refusals."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -120,6 +121,19 @@ def test_what_somebody_outside_may_write_to_is_copied() -> None:
     value_of(x).shared = True
     for copy in (x.clone(), torch.empty(3, device="xla").copy_(x)):
         assert value_of(copy) is not value_of(x) and copy.tolist() == [0, 1, 2]
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values to real")
+@pytest.mark.parametrize("number", [1.1, -2, True, 300, math.inf, 1 + 2j, 0j], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int8, torch.bool, torch.complex64], ids=str)
+def test_a_number_is_copied_as_on_the_cpu(number: complex, dtype: torch.dtype) -> None:
+    if number == math.inf and dtype is torch.int8:
+        pytest.skip("what C makes of infinity as a whole number is anything")
+    ours, theirs = torch.zeros(2, 3, dtype=dtype, device="xla"), torch.zeros(2, 3, dtype=dtype)
+    for x in (ours, theirs):
+        assert x[:, 1:].copy_(number).shape == (2, 2)  # type: ignore[arg-type]
+        x.t()[0].copy_(number)  # type: ignore[arg-type]
+    assert torch.equal(ours.cpu(), theirs) and ours._version == theirs._version
 
 
 def test_a_copy_onto_itself_does_nothing() -> None:

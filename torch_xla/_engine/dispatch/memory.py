@@ -203,10 +203,13 @@ def clone(self: Tensor, *, memory_format: torch.memory_format | None = None) -> 
 
 
 _record_copy = recorder("aten::copy_")
+_WIDEST = {float: torch.float64, complex: torch.complex128}
 
 
 def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     """`Tensor.copy_` between any two of host, this device and other ordinals."""
+    if not isinstance(src, Tensor):  # a number, which PyTorch takes for a tensor of its widest kind
+        src = torch.tensor(src, dtype=_WIDEST.get(type(src)))
     if self is src or _shows_the_same(self, src):
         return self
     if self.device.type != "xla":
