@@ -136,6 +136,24 @@ def test_a_number_is_copied_as_on_the_cpu(number: complex, dtype: torch.dtype) -
     assert torch.equal(ours.cpu(), theirs) and ours._version == theirs._version
 
 
+@pytest.mark.parametrize("name", ["empty", "zeros", "randn", "arithmetic"])
+def test_complex32_is_called_experimental_as_on_the_cpu(name: str) -> None:
+    def make(device: str) -> None:
+        sized = {"dtype": torch.complex32, "device": device}
+        if name == "arithmetic":
+            return torch.empty(7, **sized) + 3  # type: ignore[call-overload, no-any-return]
+        return getattr(torch, name)(5, 11, **sized)  # type: ignore[no-any-return]
+
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        for device in ("cpu", "xla"):
+            with pytest.warns(UserWarning, match="ComplexHalf support is experimental"):
+                make(device)
+    finally:
+        torch.set_warn_always(before)
+
+
 def test_a_copy_onto_itself_does_nothing() -> None:
     x = torch.arange(4.0).to("xla")
     before = list(device_at(0).tape.code)

@@ -104,6 +104,7 @@ def _new(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype | No
     _refuse_negative(size)
     value = uninitialised(size, stride, dtype or torch.get_default_dtype(), device_for(device))
     refuse_impossible(value.spec)
+    refusals.warn_of_complex32(value.spec)
     if torch.are_deterministic_algorithms_enabled() and private.fills_uninitialized_memory():
         return _filled(wrap(value))
     return wrap(value)

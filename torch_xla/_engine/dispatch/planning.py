@@ -113,6 +113,7 @@ def plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any],
         raise refusal from error
     for spec in entry.plan.outputs if entry.plan is not None else ():
         refuse_impossible(spec)
+        refusals.warn_of_complex32(spec)
     note_new()
     return entry
 

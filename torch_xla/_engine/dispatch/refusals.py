@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..graph.spec import Spec
 from ..private import torch as private
 from ..private.torch import address_of, overload_name_of, pytree, schema_of
 from ..record.storage import value_of
@@ -230,3 +231,9 @@ class _Twins:
         if tensor.dtype.is_complex and tensor.is_conj():
             twin = torch._conj(twin)
         return torch._neg_view(twin) if tensor.is_neg() else twin
+
+
+def warn_of_complex32(spec: Spec) -> None:
+    """Has PyTorch say that complex32 is experimental, as often as it does when it makes such memory."""
+    if spec.dtype is torch.complex32:
+        torch.empty(0, dtype=torch.complex32)
