@@ -99,7 +99,7 @@ def averaged(device: str) -> Step:
 def autocast(device: str) -> Step:
     """Autocast to bfloat16, eight layers with AdamW."""
     model, x, y = mlp(device, depth=7)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, capturable=device == "xla")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
     def step() -> Tensor:
         with torch.autocast(device, torch.bfloat16):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import torch_xla
 import torch_xla.debug.metrics as met
@@ -196,6 +197,7 @@ BODIES: dict[str, Callable[[Counting, torch.Tensor], Any]] = {
     "greatest": lambda loop, x: x * max(loop.count.item(), 0.5),
     "sum": lambda loop, x: x * sum([loop.count.item(), loop.rate, 1]),
     "looked at, and the same": lambda loop, x: nn.functional.dropout(x, 0.0 * loop.count.item()) * loop.rate,
+    "comparison": lambda loop, x: x * (3.0 if loop.count > 0.1 and not loop.count == 5 else loop.rate),
     "lists": lambda loop, x: torch._foreach_mul([x, x + 1], [loop.count.item(), loop.rate])[1],
 }
 
@@ -206,6 +208,42 @@ def test_numbers_of_the_host_are_arguments_of_the_replay(name: str) -> None:
     assert step.why_recorded == "" and replayed() >= 6
 
 
+def averages(make: Callable[[nn.Module], Any], device: str) -> tuple[Loop, Any, Callable[[torch.Tensor], torch.Tensor]]:
+    loop = Loop(device, OPTIMIZERS["AdamW"])
+    average = make(loop.model)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = loop.step(x)
+        average.update_parameters(loop.model)
+        return loss
+
+    return loop, average, step
+
+
+def test_an_exponential_average_of_the_parameters_is_replayed() -> None:
+    def make(model: nn.Module) -> Any:
+        return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+
+    ours, theirs = averages(make, "xla"), averages(make, "cpu")
+    step = torch_xla.compile(ours[2], replay=True)
+    for x in inputs(14):
+        torch.testing.assert_close(step(x.to("xla")).cpu(), theirs[2](x))
+    assert step.why_recorded == "" and replayed() >= 7
+    assert ours[1].n_averaged.item() == 14
+    for one, other in zip(ours[1].parameters(), theirs[1].parameters(), strict=True):
+        torch.testing.assert_close(one.cpu(), other)
+
+
+def test_an_average_that_divides_by_its_count_on_the_device_is_recorded() -> None:
+    ours, theirs = averages(AveragedModel, "xla"), averages(AveragedModel, "cpu")
+    step = torch_xla.compile(ours[2], replay=True)
+    for x in inputs(13):
+        torch.testing.assert_close(step(x.to("xla")).cpu(), theirs[2](x))
+    assert step.why_recorded and replayed() == 0
+    for one, other in zip(ours[1].parameters(), theirs[1].parameters(), strict=True):
+        torch.testing.assert_close(one.cpu(), other)
+
+
 REFUSED: dict[str, tuple[Callable[[Counting, torch.Tensor], Any], str]] = {
     "math": (lambda loop, x: x * math.sqrt(loop.count.item()), "it looks at the value of a number that the host"),
     "tolist": (lambda loop, x: x * loop.count.tolist(), "it uses .*count.*on the CPU that it changes, with `tolist`"),
@@ -214,6 +252,10 @@ REFUSED: dict[str, tuple[Callable[[Counting, torch.Tensor], Any], str]] = {
     "whole": (lambda loop, x: x * int(loop.count), "it uses .*, with `__int__`"),
     "returned": (lambda loop, x: (x * 2, loop.count.item()), "it returns a number that the host computes"),
     "complex": (lambda loop, x: x * ((-loop.count.item()) ** 0.5).real, "it makes .* of a number that the host"),
+    "comparison": (
+        lambda loop, x: x * (loop.count > 3).to(torch.float32).item(),
+        "it does more than a branch by a comp",
+    ),
     "result": (lambda loop, x: x.mul(loop.count), "it uses .*, with `mul`"),
 }
 
@@ -223,7 +265,9 @@ def test_what_is_not_understood_of_the_host_is_recorded_with_its_line(name: str)
     body, text = REFUSED[name]
     step = run(body)
     assert not step.is_replayed and replayed() == 0
-    with_line = f"{text}.*test_host_part.py:{body.__code__.co_firstlineno}" if name != "returned" else text
+    with_line = (
+        f"{text}.*test_host_part.py:{body.__code__.co_firstlineno}" if name not in ("returned", "uploaded") else text
+    )
     assert re.search(with_line, step.why_recorded), step.why_recorded
 
 

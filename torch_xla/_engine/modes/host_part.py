@@ -20,16 +20,20 @@ from torch.overrides import TorchFunctionMode
 
 from ..graph.plan import Number, Plan
 from ..graph.spec import Spec
+from ..graph.tape import Value
 from ..metrics import lines
 from ..private import torch as private
 from ..private.torch import pytree, schema_of
 from ..record.device import Device
+from ..record.storage import value_of
 from .host_numbers import HostNumber
 from .reach import Change, Container, Look, Reached, bytes_of
 
 # What PyTorch's functions write to tensors on the CPU, from themselves, numbers and other tensors there.
 _WRITES = frozenset(("add_", "sub_", "mul_", "div_", "fill_", "copy_", "zero_"))
 _WRITES |= {f"_foreach_{name}" for name in _WRITES - {"fill_"}}
+# What compares them with a number, by the names that modes are shown.
+_COMPARES = frozenset(("__eq__", "__ne__", "eq", "ne", "lt", "le", "gt", "ge"))
 # What tells the same of a tensor whatever it holds.
 _TELLS = frozenset((
     "dim", "numel", "size", "is_floating_point", "is_complex", "element_size", "nelement", "ndimension", "stride",
@@ -83,7 +87,7 @@ def _floats_of(container: Container) -> Iterator[tuple[Any, float]]:
 
 
 def _is_number(tensor: torch.Tensor) -> bool:
-    return tensor.numel() == 1 and tensor.is_floating_point() and not tensor.requires_grad
+    return tensor.numel() == 1 and not tensor.requires_grad
 
 
 class _Functions(TorchFunctionMode):
@@ -120,6 +124,8 @@ class HostTrace:
         self._made: list[weakref.ref[HostNumber]] = []
         self._is_over = False
         self._read: dict[int, HostNumber] = {}
+        self._compared: dict[int, tuple[torch.Tensor, str]] = {}  # the results of comparisons, by address
+        self._sent: list[tuple[Value, str]] = []  # values on the device that came from the tensors
         written = _apart([each for each in reached.containers if each.kind is Look.HOST and changing.has(each.held)])
         self.tensors: list[torch.Tensor] = [each.held for each in written]
         self._names: dict[int, tuple[str, str]] = {}
@@ -157,6 +163,9 @@ class HostTrace:
         self.reasons += [
             f"it changes {path}" for held, key, number, path in self._entries if held.get(key) is not number
         ]
+        # What is sent and not used may be sent: `AveragedModel` does so with its count.
+        self.reasons += [f"it uploads {path}, which it changes" for value, path in self._sent if value.slot >= 0]
+        self._sent.clear()
         self.restore()
 
     def restore(self) -> None:
@@ -173,6 +182,7 @@ class HostTrace:
             result = pytree.tree_map(lambda leaf: leaf.value if type(leaf) is HostNumber else leaf, result)
         self._entries.clear()
         self._read.clear()
+        self._compared.clear()
         kept = [number for made in self._made if (number := made()) is not None]
         if kept:
             self.reasons.append("it keeps a number that the host computes")
@@ -229,6 +239,11 @@ class HostTrace:
         written = [leaf for leaf in leaves if id(leaf) in self._names]
         if written and not self._is_over:
             return self._on_the_host(func, args, kwargs, written)
+        compared = next((leaf for leaf in leaves if id(leaf) in self._compared), None)
+        if compared is not None and func is torch.Tensor.__bool__:
+            return self.is_so(f"bool({self._compared[id(compared)][1]})", bool(compared))
+        if compared is not None:
+            self.reasons.append(f"it does more than a branch by a comparison of a tensor on the CPU{_here()}")
         numbers = [leaf for leaf in leaves if type(leaf) is HostNumber]
         if numbers:
             return self._on_the_device(func, args, kwargs, numbers)
@@ -251,6 +266,17 @@ class HostTrace:
             for tensor in _tensors(args[:1]):
                 self._read.pop(id(tensor), None)
             return result
+        if name in _COMPARES and len(args) == 2 and args[0] is written[0] and type(args[1]) in (int, float):
+            result = func(*args)
+            self._given[name] = func
+            self._compared[id(result)] = result, f"v{len(self._lines)}"
+            self._lines.append(f"v{len(self._lines)} = {name}({self._text(args[0])}, {self._text(args[1])})")
+            return result
+        if func is torch.Tensor.to:
+            result = func(*args, **kwargs)
+            if result.device.type == "xla":
+                self._sent.append((value_of(result), self._names[id(written[0])][1]))
+                return result
         if name not in _TELLS and not (name == _GET and func.__self__.__name__ in _ATTRIBUTES):
             path = self._names[id(written[0])][1]
             what = func.__self__.__name__ if name == _GET else name
