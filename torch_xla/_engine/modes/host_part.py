@@ -53,8 +53,8 @@ class Changing:
     """What of the host is known to be another at every call: learned from the calls so far."""
 
     tensors: dict[int, "weakref.ref[torch.Tensor]"] = field(default_factory=dict)  # by address: the call writes them
-    entries: set[tuple[int, Any]] = field(default_factory=set)  # floats: the address of a dictionary, and the key
-    left: dict[tuple[int, Any], float] = field(default_factory=dict)  # all floats, as the last call left them
+    entries: set[tuple[int, str]] = field(default_factory=set)  # floats: the address of a dictionary, and the key
+    left: dict[tuple[int, str], float] = field(default_factory=dict)  # all floats, as the last call left them
 
     def learn_before(self, reached: Reached) -> None:
         """Takes note of the floats that somebody has changed since the last call."""
@@ -74,16 +74,16 @@ class Changing:
         return known is not None and known() is tensor
 
 
-def _floats_in(reached: Reached) -> dict[tuple[int, Any], float]:
+def _floats_in(reached: Reached) -> dict[tuple[int, str], float]:
     return {(id(each.held), key): value for each in reached.containers for key, value in _floats_of(each)}
 
 
-def _floats_of(container: Container) -> Iterator[tuple[Any, float]]:
-    """The floats that stand in a dictionary, with their keys."""
+def _floats_of(container: Container) -> Iterator[tuple[str, float]]:
+    """The floats that stand in a dictionary under names, with these."""
     held = container.held
     if type(held) is dict and container.kind in (Look.MAP, Look.ATTRIBUTES, Look.NAMED):
         keys = container.names if container.kind is Look.NAMED else tuple(held)
-        yield from ((key, held[key]) for key in keys if type(held.get(key)) is float)
+        yield from ((key, held[key]) for key in keys if type(key) is str and type(held.get(key)) is float)
 
 
 def _is_number(tensor: torch.Tensor) -> bool:
@@ -131,18 +131,19 @@ class HostTrace:
         self._names: dict[int, tuple[str, str]] = {}
         for each in written:
             self._names[id(each.held)] = self._given_as("t", each.held, id(each.held)), each.path
-            each.let_change()
+            each.let_change_all()
         self._entries: list[tuple[dict[Any, Any], str, HostNumber, str]] = []
+        known: set[tuple[int, str]] = set()
         for each in reached.containers:
-            found = dict(_floats_of(each))
-            keys = [key for key in found if isinstance(key, str) and (id(each.held), key) in changing.entries]
-            if keys:
-                each.let_change(keys)
-                name = self._given_as("e", each.held, id(each.held))
-                self._entries += [
-                    (each.held, key, self._number(found[key], f"{name}[{key!r}]"), f"{each.path}[{key!r}]")
-                    for key in keys
-                ]
+            found = {key: value for key, value in _floats_of(each) if (id(each.held), key) in changing.entries}
+            if found:
+                each.let_change(found)
+            for key, value in found.items():
+                if (id(each.held), key) not in known:  # a dictionary may be looked at in two ways
+                    known.add((id(each.held), key))
+                    name = self._given_as("e", each.held, id(each.held))
+                    number = self._number(value, f"{name}[{key!r}]")
+                    self._entries.append((each.held, key, number, f"{each.path}[{key!r}]"))
 
     def is_needed(self) -> bool:
         """Whether anything changes on the host."""
@@ -295,11 +296,13 @@ class HostTrace:
             planned, named = plan.arguments
             names = [each.name for each in schema_of(plan.op).arguments]
             by_name = {**dict(zip(names, planned, strict=False)), **named}
-            found = dict(_placed([*zip(planned, args, strict=False), *((by_name.get(k), kwargs[k]) for k in kwargs)]))
+            pairs = [*zip(planned, args, strict=False), *((by_name.get(key), value) for key, value in kwargs.items())]
+            placed = {count + index: number for index, number in _placed(pairs)}
+            found = {i: each.name for i, each in placed.items() if repr(tape.numbers[i]) == repr(each.value)}
         for number in numbers:
             if number.name not in found.values():
                 self.looked_at(number)
-        self._numbers.update({count + index: name for index, name in found.items()})
+        self._numbers.update(found)
         return result
 
     def _text(self, value: Any) -> str:
@@ -359,11 +362,11 @@ def _name_of(operator: Any) -> str:
     return str(operator).removeprefix("aten.").partition(".")[0].strip("_")
 
 
-def _placed(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[int, str]]:
+def _placed(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[int, HostNumber]]:
     """Of arguments of a plan, each with that of the call, the numbers of the plan that are numbers of a trace."""
     for planned, given in pairs:
         if isinstance(planned, Number) and type(given) is HostNumber:
-            yield planned.index, given.name
+            yield planned.index, given
         elif isinstance(planned, (list, tuple)) and isinstance(given, (list, tuple)) and len(planned) == len(given):
             yield from _placed(zip(planned, given, strict=True))
 

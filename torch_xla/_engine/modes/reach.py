@@ -81,11 +81,14 @@ class Container:
     expected: list[Any] = field(default_factory=list)
     open: frozenset[str] = frozenset()  # the keys of a dictionary whose values may be others of their type
 
-    def let_change(self, keys: Iterable[str] = ()) -> None:
-        """Looks from now on at no more than the form of a tensor on the CPU, or the types of a dictionary's values."""
-        if self.kind is Look.HOST:
-            self.kind = Look.HOST_FORM
+    def let_change(self, keys: Iterable[str]) -> None:
+        """Looks from now on at no more than the types of a dictionary's values at these keys."""
         self.open |= set(keys)
+        self.expected = self.contents()
+
+    def let_change_all(self) -> None:
+        """Looks from now on at no more than the form of a tensor on the CPU."""
+        self.kind = Look.HOST_FORM
         self.expected = self.contents()
 
     def contents(self) -> list[Any]:
