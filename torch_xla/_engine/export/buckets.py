@@ -189,6 +189,9 @@ def trace(function: Callable[..., Any], args: Sequence[Any], dims: Mapping[int, 
         warnings.filterwarnings("ignore", category=FutureWarning)
         there = tuple(arg.detach().to("xla") if isinstance(arg, torch.Tensor) else arg for arg in args)
         found = torch.export.export(module, there, dynamic_shapes=(shapes,), strict=False)
+        for node in found.graph.nodes:  # what attention is taken apart into may lie in memory otherwise (PyTorch 2.11)
+            if node.target is aten.view.default:
+                node.target = aten.reshape.default
         lowered = found.run_decompositions({**decompositions.table(), aten.view.default: exported.copying_view})
     plain: Any = copy.deepcopy(lowered.graph_module)
     exported.read_by_strides(lowered.graph_module)
