@@ -96,6 +96,7 @@ def test_every_optimizer_is_replayed_under_a_schedule(name: str) -> None:
         if index >= 8:  # RAdam takes another way from its sixth step on
             assert step.why_recorded == "" or index < 11 and name.startswith("RAdam"), index
     assert type(ours.optimizer.param_groups[0]["lr"]) is float
+    assert replayed() >= 7
     ours.assert_same(theirs)
 
 

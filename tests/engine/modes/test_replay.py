@@ -175,19 +175,6 @@ def test_a_number_that_changes_is_recorded_once_more_and_said_once() -> None:
     assert_same_state(ours, theirs)
 
 
-def test_a_schedule_of_numbers_is_replayed() -> None:
-    ours, theirs = Trainer("xla", OPTIMIZERS["adamw"]), Trainer("cpu", OPTIMIZERS["adamw"])
-    schedules = [torch.optim.lr_scheduler.ExponentialLR(t.optimizer, 0.8) for t in (ours, theirs)]
-    step = torch_xla.compile(ours.step, replay=True)
-    for batch in batches(12):
-        torch.testing.assert_close(step(*on_xla(batch)).cpu(), theirs.step(*batch).detach())
-        for schedule in schedules:
-            schedule.step()
-    assert replayed() == 7
-    assert type(ours.optimizer.param_groups[0]["lr"]) is float
-    assert_same_state(ours, theirs)
-
-
 def test_a_schedule_in_a_tensor_is_replayed() -> None:
     rate = torch.tensor(0.1, device="xla")
     ours = Trainer("xla", lambda parameters: torch.optim.SGD(parameters, lr=rate, fused=True))

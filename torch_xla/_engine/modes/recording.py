@@ -118,10 +118,8 @@ def record(
     around = circumstances(device)
     given = [_copy(each) for each in call.containers]
     before = _Before(call, facts, device)
-    # What `torch.compile` has made of a program looks at modes itself.
-    result, watch = _call(
-        function, args, kwargs, facts, suspects, Changing() if looks_at.compiled else changing, device
-    )
+    changing = Changing() if looks_at.compiled else changing  # what `torch.compile` has made looks at modes itself
+    result, watch = _call(function, args, kwargs, facts, suspects, changing, device)
     if not watch.complete:
         facts.reasons.append("a profiler or debugger was active")
     facts.differences = facts.reached.differences()
