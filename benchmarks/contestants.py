@@ -13,8 +13,9 @@ from tqdm import tqdm
 
 import torch_xla
 import torch_xla.debug.metrics as met
+from benchmarks import machine
 from benchmarks.jax_steps import JaxInference, JaxTraining
-from benchmarks.models import WORKLOADS, Workload
+from benchmarks.models import OF_GPUS, WORKLOADS, Workload
 from benchmarks.steps import USUAL, Setting, Steps, prepared
 
 One = TypeVar("One", bound="Contestant")
@@ -68,20 +69,23 @@ def ratio(
 
 
 class Eager(Contestant):
-    """PyTorch on the CPU, as it is."""
+    """PyTorch as it is: on the GPU where the xla device is one and PyTorch is built for it, else on the CPU."""
 
     def __init__(self, workload: Workload, dropout: float, setting: Setting = USUAL) -> None:
-        self.steps = Steps(workload, dropout, setting, torch.device("cpu"))
+        self.device = machine.of_pytorch()
+        fused = True if self.device.type == "cuda" else None  # one kernel updates all
+        self.steps = Steps(workload, dropout, setting, self.device, fused)
 
     def step(self) -> None:
         self.steps.step()
 
     def wait(self) -> None:
-        pass
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
 
 
 class Inductor(Eager):
-    """PyTorch on the CPU, the model (forward and backward) compiled by inductor; the optimizer as it is."""
+    """PyTorch where `Eager` is, the model (forward and backward) compiled by inductor; the optimizer as it is."""
 
     def __init__(self, workload: Workload, dropout: float, setting: Setting = USUAL) -> None:
         super().__init__(workload, dropout, setting)
@@ -151,7 +155,7 @@ class Jax(Contestant):
 
     def __init__(self, workload: Workload, dropout: float, setting: Setting = USUAL) -> None:
         torch.manual_seed(0)
-        name = next(name for name, known in WORKLOADS.items() if known.model == workload.model)
+        name = next(name for name, known in {**WORKLOADS, **OF_GPUS}.items() if known.model == workload.model)
         model, batch = prepared(workload, dropout, setting)
         self.steps: JaxTraining | JaxInference
         if setting.mode == "training":

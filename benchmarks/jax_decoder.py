@@ -30,7 +30,7 @@ def decode(p: Weights, state: dict[str, Any]) -> tuple[dict[str, Any], jax.Array
             lax.dynamic_update_slice(cache, new, (0, 0, position, 0)) for cache, new in ((keys, key), (values, value))
         )
         caches.append((keys, values))
-        mixed = attention(query, keys, values, seen, lambda weights: weights)
+        mixed = attention(query, keys, values, seen)
         x = x + linear(p, f"{name}attention_out.", mixed.transpose(0, 2, 1, 3).reshape(x.shape))
         hidden = jax.nn.gelu(linear(p, f"{name}mlp_in.", layer_norm(p, f"{name}mlp_norm.", x)), approximate=True)
         x = x + linear(p, f"{name}mlp_out.", hidden)

@@ -46,12 +46,23 @@ def drop(key: jax.Array | None, x: jax.Array, rate: float) -> jax.Array:
     return jnp.where(jax.random.bernoulli(key, 1 - rate, x.shape), x / (1 - rate), 0)
 
 
-def attention(query: jax.Array, keys: jax.Array, value: jax.Array, seen: Any, drop_it: Any) -> jax.Array:
-    """Of heads in the second dimension; `seen` masks the scores, `drop_it` drops some of the weights."""
+CAUSAL = "causal"
+
+
+def attention(
+    query: jax.Array, keys: jax.Array, value: jax.Array, seen: Any, key: jax.Array | None = None, rate: float = 0.0
+) -> jax.Array:
+    """Of heads in the second dimension; `seen` masks the scores, and so many of the weights are dropped."""
+    of_cudnn = seen is None or seen is CAUSAL
+    if of_cudnn and rate == 0 and query.dtype == jnp.bfloat16 and jax.default_backend() == "gpu":
+        by_row = (each.swapaxes(1, 2) for each in (query, keys, value))
+        return jax.nn.dot_product_attention(*by_row, is_causal=seen is CAUSAL, implementation="cudnn").swapaxes(1, 2)
     scores = (query @ keys.swapaxes(-1, -2)).astype(jnp.float32) * query.shape[-1] ** -0.5
+    if seen is CAUSAL:
+        seen = jnp.tril(jnp.ones(scores.shape[-2:], bool))
     if seen is not None:
         scores = jnp.where(seen, scores, -jnp.inf)
-    return drop_it(jax.nn.softmax(scores).astype(query.dtype)) @ value
+    return drop(key, jax.nn.softmax(scores).astype(query.dtype), rate) @ value
 
 
 def encoder_layer(
@@ -71,7 +82,7 @@ def encoder_layer(
     def attend(x: jax.Array) -> jax.Array:
         qkv = linear(p, f"{name}self_attn.in_proj_", x).reshape(batch, length, 3, heads, width // heads)
         query, keys_of, value = qkv.transpose(2, 0, 3, 1, 4)
-        seen = attention(query, keys_of, value, None, lambda weights: drop(keys[0], weights, rate))
+        seen = attention(query, keys_of, value, None, keys[0], rate)
         out = linear(p, f"{name}self_attn.out_proj.", seen.transpose(0, 2, 1, 3).reshape(x.shape))
         return drop(keys[1], out, rate)
 
@@ -134,12 +145,11 @@ def gpt2(p: Weights, tokens: jax.Array, key: jax.Array | None, rate: float) -> t
     first, *keys = split(key, 1 + layers_of(p, "blocks."))
     x = drop(first, p["embedding.weight"][tokens] + p["position.weight"][:length], rate)
     width = x.shape[-1]
-    seen = jnp.tril(jnp.ones((length, length), bool))
     for index, own in enumerate(keys):
         name, (one, two, three) = f"blocks.{index}.", split(own, 3)
-        qkv = linear(p, f"{name}qkv.", layer_norm(p, f"{name}attention_norm.", x)).reshape(batch, length, 3, 6, -1)
+        qkv = linear(p, f"{name}qkv.", layer_norm(p, f"{name}attention_norm.", x)).reshape(batch, length, 3, -1, 64)
         query, keys_of, value = qkv.transpose(2, 0, 3, 1, 4)
-        heads = attention(query, keys_of, value, seen, lambda weights, one=one: drop(one, weights, rate))
+        heads = attention(query, keys_of, value, CAUSAL, one, rate)
         out = linear(p, f"{name}attention_out.", heads.transpose(0, 2, 1, 3).reshape(batch, length, width))
         x = x + drop(two, out, rate)
         hidden = jax.nn.gelu(linear(p, f"{name}mlp_in.", layer_norm(p, f"{name}mlp_norm.", x)), approximate=True)
@@ -155,7 +165,6 @@ def rotated(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
 def llama(p: Weights, tokens: jax.Array, key: jax.Array | None, rate: float) -> tuple[jax.Array, Weights]:
     batch, length = tokens.shape
     x = p["embedding.weight"][tokens]
-    seen = jnp.tril(jnp.ones((length, length), bool))
     cos, sin = p["cos"], p["sin"]
 
     def heads(name: str, x: jax.Array) -> jax.Array:
@@ -167,7 +176,7 @@ def llama(p: Weights, tokens: jax.Array, key: jax.Array | None, rate: float) -> 
         query, keys, value = (heads(f"{name}{part}.", normed) for part in ("query", "key", "value"))
         shared = query.shape[1] // keys.shape[1]
         keys, value = (jnp.repeat(each, shared, axis=1) for each in (rotated(keys, cos, sin), value))
-        mixed = attention(rotated(query, cos, sin), keys, value, seen, lambda weights: weights)
+        mixed = attention(rotated(query, cos, sin), keys, value, CAUSAL)
         x = x + linear(p, f"{name}attention_out.", mixed.transpose(0, 2, 1, 3).reshape(x.shape))
         normed = rms_norm(p, f"{name}mlp_norm.", x)
         hidden = jax.nn.silu(linear(p, f"{name}gate.", normed)) * linear(p, f"{name}up.", normed)
@@ -198,8 +207,10 @@ FORWARD: dict[str, Forward] = {
     "mlp": mlp,
     "encoder": encoder,
     "gpt2_like": gpt2,
+    "gpt2": gpt2,
     "bert_like": bert,
     "llama_like": llama,
+    "llama": llama,
     "vit_like": vit,
     "lstm": lstm,
 }

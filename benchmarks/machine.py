@@ -45,8 +45,19 @@ def watched() -> Iterator[Disturbance]:
     disturbance.share = max(0.0, others / seconds / (os.cpu_count() or 1))
 
 
+def of_pytorch() -> torch.device:
+    """Where PyTorch runs beside the xla device: on the same GPU, if that is one and PyTorch is built for it."""
+    on_gpu = os.environ.get("PJRT_DEVICE") != "CPU" and torch.cuda.is_available()
+    return torch.device("cuda" if on_gpu else "cpu")
+
+
 def confine() -> None:
-    """Keeps this process and those it starts on `CORES` cores; must come before the first device is used."""
+    """Keeps this process and those it starts on `CORES` cores; must come before the first device is used.
+
+    Beside a GPU it does not: there the GPU is what all contestants share.
+    """
+    if of_pytorch().type == "cuda":
+        return
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     torch.set_num_threads(CORES)
@@ -58,7 +69,8 @@ def processor() -> str:
 
 
 def description() -> str:
-    return (
-        f"{processor()}, {CORES} of {os.cpu_count()} cores for all contestants; "
-        f"Python {platform.python_version()}, torch {version('torch')}, jax {version('jax')}"
-    )
+    if of_pytorch().type == "cuda":
+        shared = f"{torch.cuda.get_device_name()}, host {processor()} with {os.cpu_count()} cores"
+    else:
+        shared = f"{processor()}, {CORES} of {os.cpu_count()} cores for all contestants"
+    return f"{shared}; Python {platform.python_version()}, torch {version('torch')}, jax {version('jax')}"

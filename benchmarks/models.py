@@ -52,14 +52,22 @@ class GptBlock(nn.Module):
 class Gpt2(nn.Module):
     """Decoder with learned positions and tied embeddings, as GPT-2 has them."""
 
-    def __init__(self, dropout: float, layers: int = 6, width: int = 384, heads: int = 6) -> None:
+    def __init__(
+        self,
+        dropout: float,
+        layers: int = 6,
+        width: int = 384,
+        heads: int = 6,
+        vocabulary: int = 1000,
+        length: int = 128,
+    ) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(1000, width)
-        self.position = nn.Embedding(128, width)
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.position = nn.Embedding(length, width)
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(GptBlock(width, heads, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, 1000, bias=False)
+        self.head = nn.Linear(width, vocabulary, bias=False)
         self.head.weight = self.embedding.weight
         nn.init.normal_(self.embedding.weight, std=0.02)
 
@@ -183,14 +191,23 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Llama(nn.Module):
-    def __init__(self, layers: int = 4, width: int = 256, heads: int = 8, groups: int = 2) -> None:
+    def __init__(
+        self,
+        layers: int = 4,
+        width: int = 256,
+        heads: int = 8,
+        groups: int = 2,
+        hidden: int = 704,
+        vocabulary: int = 1000,
+        length: int = 128,
+    ) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(1000, width)
-        self.blocks = nn.ModuleList(LlamaBlock(width, heads, groups, 704) for _ in range(layers))
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.blocks = nn.ModuleList(LlamaBlock(width, heads, groups, hidden) for _ in range(layers))
         self.norm = nn.RMSNorm(width)
-        self.head = nn.Linear(width, 1000, bias=False)
+        self.head = nn.Linear(width, vocabulary, bias=False)
         size = width // heads
-        angles = torch.outer(torch.arange(128), 10000 ** -(torch.arange(0, size, 2) / size)).repeat(1, 2)
+        angles = torch.outer(torch.arange(length), 10000 ** -(torch.arange(0, size, 2) / size)).repeat(1, 2)
         self.register_buffer("cos", angles.cos())
         self.register_buffer("sin", angles.sin())
 
@@ -227,9 +244,12 @@ class Workload:
         return f"{self.model}, batch {self.size}"
 
 
-def tokens(examples: int, length: int) -> Callable[..., tuple[Tensor, Tensor]]:
+def tokens(examples: int, length: int, vocabulary: int = 1000) -> Callable[..., tuple[Tensor, Tensor]]:
     """Batches of sequences, with a class for each token."""
-    return lambda batch=examples: (torch.randint(1000, (batch, length)), torch.randint(1000, (batch * length,)))
+    return lambda batch=examples: (
+        torch.randint(vocabulary, (batch, length)),
+        torch.randint(vocabulary, (batch * length,)),
+    )
 
 
 def values(examples: int, *shape: int) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -246,4 +266,17 @@ WORKLOADS = {
     "resnet_like": Workload("ResNet-18-like", "16 of 64x64", lambda _: ResNet(), values(16, 3, 64, 64)),
     "vit_like": Workload("ViT-like, 4 x 192", "16 of 64x64", Vit, values(16, 3, 64, 64)),
     "lstm": Workload("LSTM 2 x 256", "16x32", lambda _: Lstm(), values(16, 32, 128)),
+}
+
+# Large enough to fill a GPU; named after the model above that they are a larger one of.
+OF_GPUS = {
+    "gpt2": Workload(
+        "GPT-2, 12 x 768", "8x1024", lambda rate: Gpt2(rate, 12, 768, 12, 50304, 1024), tokens(8, 1024, 50304)
+    ),
+    "llama": Workload(
+        "Llama, 12 x 1024, 16 heads on 4",
+        "8x1024",
+        lambda _: Llama(12, 1024, 16, 4, 2816, 32000, 1024),
+        tokens(8, 1024, 32000),
+    ),
 }

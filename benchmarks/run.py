@@ -100,7 +100,7 @@ def timed_recording(ours: Ours, steps: int) -> float:
 
 def measure(workload: Workload, names: Sequence[str], rounds: int, dropout: float | None, setting: Setting) -> Measured:
     rate = workload.dropout if dropout is None else dropout
-    names = [name for name in names if name != "jax" or workload in WORKLOADS.values()]
+    names = [name for name in names if name != "jax" or workload not in OF_HUGGING_FACE.values()]
     gc.collect()
     torch._dynamo.reset()
     before = Compiles.so_far()

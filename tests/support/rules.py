@@ -47,7 +47,7 @@ def apply_rule(op: Any, *args: Any, seed: int = 0, jit: bool = True, **kwargs: A
         dtype = promote.common_dtype(tensors, numbers)
         if rule.promotion is Promotion.FLOAT:
             dtype = promote.float_dtype(dtype)
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), jax.default_matmul_precision("highest"):
         arrays = [to_jax(x) for x in leaves if isinstance(x, torch.Tensor)]
         if dtype is not None:
             arrays = [x.astype(dtypes.to_jax(dtype)) for x in arrays]

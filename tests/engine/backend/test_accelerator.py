@@ -29,13 +29,13 @@ def unused(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def native(monkeypatch: pytest.MonkeyPatch) -> Native:
     module = Native()
-    monkeypatch.setattr(accelerator, "_native", lambda: "cuda")
+    monkeypatch.setattr(accelerator, "native", lambda: "cuda")
     monkeypatch.setattr(torch, "get_device_module", lambda name: module)
     return module
 
 
 def test_without_another_accelerator_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accelerator, "_native", lambda: None)
+    monkeypatch.setattr(accelerator, "native", lambda: None)
     assert torch.accelerator.current_accelerator() is None
     assert torch._C._get_accelerator() == torch.device("cpu")
     for ask in (torch.accelerator.synchronize, torch.accelerator.current_device_index, torch.accelerator.empty_cache):
@@ -60,7 +60,7 @@ def test_another_accelerator_answers_for_itself(native: Native) -> None:
 
 
 def test_hardware_that_pytorch_has_no_device_for_is_the_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accelerator, "_native", lambda: None)
+    monkeypatch.setattr(accelerator, "native", lambda: None)
     monkeypatch.setattr(accelerator.choice, "is_accelerated", lambda: True)
     assert torch.accelerator.current_accelerator() == torch.device("xla")
 

@@ -1,6 +1,7 @@
 """Buffers are made, moved, divided and read without a change of an element or of a dtype."""
 
 import gc
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -102,8 +103,10 @@ def test_memory_passes_by_dlpack_in_both_directions() -> None:
 def test_the_caller_keeps_what_a_device_would_take_over() -> None:
     host = np.ones(3)
     assert buffers.owned_copy(host, ONE) is not host
-    elsewhere: Any = type("Target", (), {"is_host": False})()
+    elsewhere: Any = SimpleNamespace(is_host=False, is_spread=False)
     assert buffers.owned_copy(host, elsewhere) is host
+    on_several: Any = SimpleNamespace(is_host=False, is_spread=True)
+    assert buffers.owned_copy(host, on_several) is not host
 
 
 def test_while_a_step_is_planned_nothing_is_put_anywhere() -> None:

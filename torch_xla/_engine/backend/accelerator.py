@@ -28,10 +28,10 @@ def is_ours() -> bool:
     """
     if devices.existing_devices() or platform.is_started() or config.pjrt_device():
         return True
-    return _native() is None and choice.is_accelerated()
+    return native() is None and choice.is_accelerated()
 
 
-def _native() -> str | None:
+def native() -> str | None:
     """The accelerator this build of PyTorch was made for, be there one in the machine or not."""
     if torch.version.cuda is not None or torch.version.hip is not None:
         return "cuda"
@@ -44,8 +44,8 @@ def current() -> torch.device | None:
     """The accelerator."""
     if is_ours():
         return torch.device("xla")
-    native = _native()
-    return None if native is None else torch.device(native)
+    found = native()
+    return None if found is None else torch.device(found)
 
 
 def _current_or_host() -> torch.device:
@@ -64,15 +64,15 @@ def answer() -> None:
     devices.before_first_use.append(torch.get_device_module.cache_clear)
 
 
-def _whoever_is_asked(ours: Callable[..., Any], native: Callable[..., Any]) -> Callable[..., Any]:
+def _whoever_is_asked(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
     @private.never_traced
     def asked(*args: Any) -> Any:
         if is_ours():
             return ours(*args)
-        name = _native()
+        name = native()
         if name is None:
             raise RuntimeError("Cannot access accelerator device when none is available.")
-        return native(torch.get_device_module(name), *args)
+        return theirs(torch.get_device_module(name), *args)
 
     return asked
 

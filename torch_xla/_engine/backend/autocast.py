@@ -11,6 +11,7 @@ from torch import Tensor
 from ..dispatch.forms import resolve
 from ..private import torch as private
 from ..private.torch import OpOverload, pytree, schema_of
+from ..record import device as devices
 
 # Matrix products and convolutions: fast in the lower dtype, and they accumulate in float32 anyway.
 _LOWER = (
@@ -81,6 +82,7 @@ def with_default_dtype(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def __init__(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         if device_type == "xla":
+            devices.device_at(0)  # from then on the name is ours, if it was not
             set_default_dtype()
         original(self, device_type, *args, **kwargs)
 

@@ -18,7 +18,8 @@ from ..private.guard import (
 from ..record import device as devices
 from ..record import random
 from ..record.sync import sync_device
-from .accelerator import answer
+from .accelerator import answer, native
+from .late_name import is_wanted, wait_for_first_use
 
 
 class _Hooks(private.PrivateUse1Hooks):
@@ -46,7 +47,10 @@ def is_installed() -> bool:
 
 
 def claim_device_name() -> None:
-    """Makes "xla" the name of PyTorch's PrivateUse1 device; raises `ImportError` if another package has it."""
+    """Makes "xla" the name of PyTorch's PrivateUse1 device, now or when it is first used (`late_name`).
+
+    Raises `ImportError` if another package has it.
+    """
     taken = private.backend_name()
     if taken not in ("privateuseone", "xla"):
         raise ImportError(
@@ -54,7 +58,9 @@ def claim_device_name() -> None:
             f"(torch_tpu does). Uninstall that package, or start Python with TORCH_DEVICE_BACKEND_AUTOLOAD=0 so that "
             f"it is not loaded by itself."
         )
-    private.rename_backend("xla")
+    is_late = is_wanted(native())
+    if not is_late:
+        private.rename_backend("xla")
     private.register_device_module("xla", module)
     hooks, guard = _Hooks(), _Guard()
     _keep.extend((hooks, guard))
@@ -66,6 +72,8 @@ def claim_device_name() -> None:
     devices.before_second_ordinal.append(_count_ordinals)
     if platform.expected_device_count() > 1:
         _count_ordinals()
+    if is_late:
+        wait_for_first_use()
     answer()
 
 
@@ -189,6 +197,7 @@ class Stream(torch.Stream):
     device_type = "xla"  # type: ignore[assignment]
 
     def __new__(cls, device: Any = None, priority: int = 0, **_: Any) -> "Stream":
+        devices.device_at(0)  # from then on the name is ours, if it was not
         return super().__new__(cls, device=torch.device("xla", _index(device)))
 
     def synchronize(self) -> None:

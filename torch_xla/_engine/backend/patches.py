@@ -16,6 +16,7 @@ from ..private import torch as private
 from ..record.torch_generator import generator_for
 from .autocast import set_default_dtype, with_default_dtype
 from .dlpack_protocol import patch_exchange
+from .late_name import BESIDE_ANOTHER
 from .modules import keeping_parameters
 from .storages import patch_storages
 
@@ -35,7 +36,8 @@ def apply_patches() -> None:
     private.wrap_generator_class(generator_for)
     patch_checkpoints()
     patched.autocast.wrap(with_default_dtype)
-    set_default_dtype()
+    if private.backend_name() == "xla":
+        set_default_dtype()
     patched.new_tensor.wrap(_on_own_device)
     patched.pin_memory.wrap(_pinning)
     patched.is_pinned.wrap(_pinned)
@@ -156,11 +158,20 @@ def _for_our_key_too(original: Any) -> Any:
     return impl
 
 
+def _beside_ours(original: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return original(*args, **kwargs)
+    except RuntimeError as error:
+        if "opt_parent_stream" in str(error):
+            error.add_note(BESIDE_ANOTHER)
+        raise
+
+
 def _in_the_callers_thread(original: Any) -> Any:
     @functools.wraps(original)
     def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
         if not any(isinstance(output, torch.Tensor) and output.device.type == "xla" for output in outputs):
-            return original(outputs, *args, **kwargs)
+            return _beside_ours(original, outputs, *args, **kwargs)
         watchers = tuple(around_backward)
         for watcher in watchers:
             watcher(True)

@@ -141,7 +141,11 @@ def get(buffer: jax.Array) -> np.ndarray:
 
     What lies on devices of other processes, too, is gathered first: then every process must ask for it.
     """
-    return np.asarray(buffer if buffer.is_fully_addressable else _whole(buffer))
+    if not buffer.is_fully_addressable:
+        return np.asarray(_whole(buffer))
+    # JAX keeps what it has copied to the host beside the array it was asked for: such a copy would take memory as long
+    # as the buffer lives, and not show what others write to the buffer. So another array of the same memory is asked.
+    return np.asarray(buffer.addressable_data(0) if len(buffer.devices()) == 1 else buffer)
 
 
 def _whole(buffer: jax.Array) -> jax.Array:
@@ -222,5 +226,5 @@ def wait_for_callbacks() -> None:
 
 
 def owned_copy(host: np.ndarray, target: Target) -> np.ndarray:
-    """`host` itself where the transfer copies anyway, else a copy the caller cannot write to later."""
-    return np.array(host, copy=True) if target.is_host else host
+    """`host` itself where the transfer copies before it returns, else a copy the caller cannot write to later."""
+    return np.array(host, copy=True) if target.is_host or target.is_spread else host

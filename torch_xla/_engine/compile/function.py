@@ -28,9 +28,9 @@ from .executable_key import Key
 from .source_metadata import UNKNOWN, Origins
 
 # XLA may leave out roundings to a narrow float between operations that it fuses, and then what a program gives depends
-# on which of its results somebody holds. PyTorch rounds each. Accelerators keep XLA's default: what it costs them has
-# not been measured.
-_OPTIONS = {"cpu": {"xla_allow_excess_precision": False}}
+# on which of its results somebody holds. PyTorch rounds each. TPUs keep XLA's default: what it costs
+# them has not been measured.
+_OPTIONS = {name: {"xla_allow_excess_precision": False} for name in ("cpu", "gpu")}
 
 # Where each process compiles a program of its own: XLA would divide the measuring of kernels among all processes, and
 # wait for those that compile another program, or have found this one on disk.

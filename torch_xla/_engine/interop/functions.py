@@ -385,7 +385,9 @@ def _constants(part: Any) -> Iterator[Any]:
     """The arrays that a traced function was closed over, and those of the functions it calls: its text lacks both."""
     if isinstance(part, jex.core.ClosedJaxpr):
         yield from part.consts
-        yield from _constants(part.jaxpr)
+    inside = jax_effects.opened(part)
+    if inside is not part:
+        yield from _constants(inside)
     elif isinstance(part, jex.core.Jaxpr):
         for equation in part.eqns:
             for value in equation.params.values():

@@ -22,6 +22,7 @@ import torch
 
 _GUARDS = "_ZN3c104impl26device_guard_impl_registryE"
 _CPU = 0
+_UNNAMED = 9  # what "xla" is to PyTorch while PrivateUse1 has another name
 _OURS = 20  # PrivateUse1
 
 # A guard's methods in the order of its header, the same from PyTorch 2.11 to 2.15: type, exchangeDevice, getDevice,
@@ -79,6 +80,18 @@ def let_exceptions_pass() -> bool:
     return _replace(
         {_TYPE: tell_type, _GET_STREAM: stream, _GET_NEW_STREAM: stream, _EXCHANGE_STREAM: theirs[_EXCHANGE_STREAM]}
     )
+
+
+def stand_for_unnamed() -> bool:
+    """Has our guard be that of the device that "xla" is until the name is ours; False if PyTorch does not allow it.
+
+    `tensor.to("xla")` asks it for the current ordinal, and goes to the device that it tells.
+    """
+    guards = _guards()
+    if guards is None or not guards[_OURS]:
+        return False
+    guards[_UNNAMED] = guards[_OURS]
+    return True
 
 
 def _told(kind: Any, holder: Any, name: str) -> int | None:

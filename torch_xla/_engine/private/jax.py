@@ -2,7 +2,7 @@
 
 import functools
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -121,9 +121,15 @@ def put(host: np.ndarray, device: jax.Device) -> jax.Array:
     """
     # Without x64 the numbers would be narrowed to 32 bits under an array that says it has 64.
     result: jax.Array = _jax.batched_device_put(
-        _aval(host.shape, host.dtype), _on_one(device), [host], [device], True, enable_x64=True
+        _aval(host.shape, host.dtype), _on_one(device), [host], [device], True, False, _HOLDING[device.platform], True
     )
     return result
+
+
+# How long a transfer reads memory of the host: on a CPU the buffer may lie there, elsewhere it is the caller's again.
+_HOLDING: defaultdict[str, Any] = defaultdict(
+    lambda: _jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL, cpu=_jax.HostBufferSemantics.ZERO_COPY
+)
 
 
 _aval = functools.lru_cache(maxsize=1024)(ShapedArray)

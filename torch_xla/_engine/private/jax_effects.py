@@ -28,8 +28,7 @@ def calls_python(closed: Any) -> bool:
 
 
 def _calls_for_results(part: Any) -> bool:
-    if isinstance(part, ClosedJaxpr):
-        return _calls_for_results(part.jaxpr)
+    part = opened(part)
     if part.__class__ is tuple:
         return any(map(_calls_for_results, part))
     if not isinstance(part, Jaxpr):
@@ -64,9 +63,15 @@ def without_callbacks(closed: Any) -> Any:
     return _changed(closed, change, lambda effects: frozenset(effects) - _CALLBACKS)
 
 
+def opened(part: Any) -> Any:
+    """A traced function without its constants; what is none as it is. In JAX 0.11 one class has both."""
+    return part.jaxpr if isinstance(part, ClosedJaxpr) else part
+
+
 def _changed(part: Any, change: Callable[[Any], Any], effects: Callable[[Any], frozenset[Any]]) -> Any:
-    if isinstance(part, ClosedJaxpr):
-        return part.replace(jaxpr=_changed(part.jaxpr, change, effects))
+    inside = opened(part)
+    if inside is not part:
+        return part.replace(jaxpr=_changed(inside, change, effects))
     if part.__class__ is tuple:  # not those with names, which are settings
         return tuple(_changed(each, change, effects) for each in part)
     if not isinstance(part, Jaxpr):

@@ -8,12 +8,15 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from ..opmath import widened
 from ..sharding import whole_along
 from .correlation_on_cpu import correlation_form, kernel_gradient_form, operand_gradient_form
 from .window import Window
+
+_EXACT = np.dtype(np.float64)
 
 _Form = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -90,13 +93,15 @@ def _on_platform(first: jax.Array, second: jax.Array, plain: _Form, cpu_form: _F
     """`plain`, or on the CPU `cpu_form`; narrow floats are widened before on the CPU, and after elsewhere.
 
     XLA's CPU convolutions of narrow floats compute in float32 anyway and then round; tensor cores want them narrow.
+    cuDNN has none of whole numbers; those of float64 are as exact up to 2^53.
     Images and kernels are whole, those of the result too: where both are divided along an image, and along an axis of
     two, XLA adds up what is the same twice, in plain JAX too; and where the result is, it ends the process. Batch and
     channels may be divided.
     """
     first, second = (whole_along(each, range(2, each.ndim)) for each in (first, second))
     wide = widened(first).dtype
-    if cpu_form is None and wide == first.dtype:
+    is_whole = first.dtype.kind in "iu"
+    if cpu_form is None and wide == first.dtype and not is_whole:
         result = plain(first, second)
     else:
         on_cpu = cpu_form or plain
@@ -104,6 +109,7 @@ def _on_platform(first: jax.Array, second: jax.Array, plain: _Form, cpu_form: _F
             first,
             second,
             cpu=lambda a, b: on_cpu(a.astype(wide), b.astype(wide)),
+            **({"cuda": lambda a, b: plain(a.astype(_EXACT), b.astype(_EXACT)).astype(wide)} if is_whole else {}),
             default=lambda a, b: plain(a, b).astype(wide),
         )
     return whole_along(result, range(2, result.ndim))
