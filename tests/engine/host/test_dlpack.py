@@ -10,6 +10,8 @@ import torch
 
 import torch_xla
 from tests.support.four_behind_one import on, spread_device
+from torch_xla._engine.client import buffers
+from torch_xla._engine.client.target import Target
 from torch_xla._engine.host import dlpack
 from torch_xla._engine.record.storage import value_of
 
@@ -136,3 +138,20 @@ def test_memory_that_was_lent_and_is_shown_otherwise_or_left_since_is_memory_lik
     del x
     assert not dlpack.is_lent(capsule) and dlpack.adopt(capsule).tolist() == wanted
     assert turned.tolist() == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
+
+
+def test_elsewhere_than_on_a_cpu_what_is_lent_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    # JAX would show what it has copied to the host before.
+    copies: list[Any] = []
+    copied = buffers.copied
+    monkeypatch.setattr(buffers, "copied", lambda buffer: copies.append(buffer) or copied(buffer))
+    x = torch.ones(3, device="xla") * 2
+    there = torch.utils.dlpack.from_dlpack(dlpack.export(x))
+    own = torch.ones(3, device="xla") * 3
+    monkeypatch.setattr(Target, "is_host", False)
+    for _ in range(2):
+        there.add_(1)
+        assert torch.equal(x.cpu(), there)
+    assert len(copies) == 2
+    own.cpu()
+    assert len(copies) == 2

@@ -1,10 +1,16 @@
 """Numbers and narrow floats meet at the precision that PyTorch computes in."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 
+from tests.support.rules import apply_rule
+from torch_xla._engine.lowering import replicas
 from torch_xla._engine.lowering.opmath import (
     in_double,
     is_number,
@@ -65,3 +71,28 @@ def test_a_quotient_is_rounded_once_whatever_its_divisor_is() -> None:
     for divisor in (np.float32(49), whole[:, None], jnp.float32(3)):
         assert np.array_equal(jax.jit(quotient)(whole, divisor), whole / np.asarray(divisor))
     assert np.isnan(quotient(jnp.asarray([np.nan], np.float32), np.float32(2)))
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules lower for an NVIDIA GPU."""
+    monkeypatch.setattr(replicas, "target_in_use", lambda: SimpleNamespace(platform="gpu", mesh=None))
+
+
+def divided_on_cuda(dtype: Any) -> str:
+    """The program for CUDA of a quotient of two arrays."""
+    operands = [jax.ShapeDtypeStruct((3,), dtype)] * 2
+    with jax.enable_x64(True):
+        return str(jax.jit(quotient).trace(*operands).lower(lowering_platforms=("cuda",)).as_text())
+
+
+@pytest.mark.usefixtures("gpu")
+def test_on_a_gpu_quotients_are_rounded_once_too() -> None:
+    # XLA's own division of float32 is off by two units in the last place there.
+    numbers = torch.cat([torch.arange(1.0, 300.0), torch.tensor([0.0, -0.0, torch.inf, torch.nan, 1e-5, 3e30])])
+    for dividend, divisor in ((numbers[:, None], numbers), (numbers, torch.tensor(49.0))):
+        found = apply_rule(torch.ops.aten.div.Tensor, dividend, divisor)
+        torch.testing.assert_close(found, dividend / divisor, rtol=0, atol=0, equal_nan=True)
+    text = divided_on_cuda(jnp.float32)
+    assert "xf64>" in text and "m51" in text
+    assert "xf64>" not in divided_on_cuda(jnp.bfloat16)

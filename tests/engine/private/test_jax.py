@@ -3,6 +3,7 @@
 import pickle
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -99,6 +100,18 @@ def test_numbers_are_put_in_their_own_dtype_whatever_jax_is_set_to() -> None:
         host = np.array([1, 2, 3], dtype)
         array = private.put(host, DEVICE)
         assert array.dtype == dtype and array.committed and np.asarray(array).tolist() == [1, 2, 3]
+
+
+def test_elsewhere_than_on_a_cpu_memory_of_the_host_is_read_before_a_transfer_returns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+    monkeypatch.setattr(private, "_on_one", lambda device: None)
+    monkeypatch.setattr(private._jax, "batched_device_put", lambda *arguments: asked.append(arguments[-2]))
+    for platform in ("cpu", "gpu", "tpu"):
+        private.put(np.ones(3), SimpleNamespace(platform=platform))  # type: ignore[arg-type]
+    kinds = private._jax.HostBufferSemantics
+    assert asked == [kinds.ZERO_COPY, *[kinds.IMMUTABLE_ONLY_DURING_CALL] * 2]
 
 
 def test_a_number_that_became_an_argument_promotes_as_a_python_number() -> None:

@@ -82,7 +82,7 @@ def with_default_dtype(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def __init__(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         if device_type == "xla":
-            devices.device_at(0)  # from then on the name is ours, if it was not
+            devices.take_name()
             set_default_dtype()
         original(self, device_type, *args, **kwargs)
 

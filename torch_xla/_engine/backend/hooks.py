@@ -197,7 +197,7 @@ class Stream(torch.Stream):
     device_type = "xla"  # type: ignore[assignment]
 
     def __new__(cls, device: Any = None, priority: int = 0, **_: Any) -> "Stream":
-        devices.device_at(0)  # from then on the name is ours, if it was not
+        devices.take_name()
         return super().__new__(cls, device=torch.device("xla", _index(device)))
 
     def synchronize(self) -> None:

@@ -61,12 +61,12 @@ def _restored(storage: Any, location: str) -> Any:
     """What is loaded to a device that has no name yet."""
     if not location.startswith("xla") or private.backend_name() == "xla":
         return None
-    devices.device_at(0)
+    devices.take_name()
     return torch.serialization.default_restore_location(storage, location)
 
 
 def _ours(device: torch.device) -> torch.device:
-    devices.device_at(0)
+    devices.take_name()
     return torch.device("xla", devices.current_index() if device.index is None else device.index)
 
 

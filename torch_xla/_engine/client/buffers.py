@@ -141,11 +141,7 @@ def get(buffer: jax.Array) -> np.ndarray:
 
     What lies on devices of other processes, too, is gathered first: then every process must ask for it.
     """
-    if not buffer.is_fully_addressable:
-        return np.asarray(_whole(buffer))
-    # JAX keeps what it has copied to the host beside the array it was asked for: such a copy would take memory as long
-    # as the buffer lives, and not show what others write to the buffer. So another array of the same memory is asked.
-    return np.asarray(buffer.addressable_data(0) if len(buffer.devices()) == 1 else buffer)
+    return np.asarray(buffer if buffer.is_fully_addressable else _whole(buffer))
 
 
 def _whole(buffer: jax.Array) -> jax.Array:

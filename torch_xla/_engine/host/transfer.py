@@ -82,7 +82,9 @@ def fetch(value: Value, callers: int = 0) -> np.ndarray:
     start = time.perf_counter()
     try:
         waiting.until_ready((buffer,))
-        array = buffers.get(buffer)
+        # JAX keeps what it has copied to the host, which would not show what others write to memory that they share.
+        is_seen = not value.shared or value.device.target.is_host
+        array = buffers.get(buffer if is_seen else buffers.copied(buffer))
     except jax.errors.JaxRuntimeError as error:
         if buffer.is_deleted():
             buffers.refuse_given_away()

@@ -195,6 +195,12 @@ def _make_devices(index: int) -> None:
         _devices.append(device)
 
 
+def take_name() -> None:
+    """Has "xla" be PyTorch's name of our devices, where it becomes that with their first use."""
+    if private.backend_name() != "xla":
+        device_at(0)
+
+
 def existing_devices() -> list[Device]:
     """The devices something was done on so far."""
     return _devices

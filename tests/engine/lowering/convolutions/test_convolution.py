@@ -9,6 +9,7 @@ import torch
 
 from tests.support.rules import apply_rule
 from torch_xla._engine.lowering.convolutions import convolution, correlation, correlation_on_cpu
+from torch_xla._engine.lowering.convolutions.window import Window
 
 aten = torch.ops.aten
 
@@ -173,3 +174,15 @@ def test_a_plain_wide_convolution_stays_one_convolution_on_every_platform() -> N
     operands = jnp.ones((8, 128, 32, 32)), jnp.ones((128, 128, 3, 3))
     text = str(jax.make_jaxpr(lambda x, k: correlation.correlate(x, k, window, 1))(*operands))
     assert "platform_index" not in text
+
+
+@pytest.mark.parametrize("dtype", [jnp.int32, jnp.uint8])
+def test_on_a_gpu_whole_numbers_are_convolved_in_float64(dtype: Any) -> None:
+    # cuDNN has no kernel for them.
+    window = Window((3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1))
+    operands = jax.ShapeDtypeStruct((2, 3, 8, 7), dtype), jax.ShapeDtypeStruct((4, 3, 3, 3), dtype)
+    with jax.enable_x64(True):
+        traced = jax.jit(lambda operand, kernel: correlation.correlate(operand, kernel, window, 1)).trace(*operands)
+        text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    found = [line for line in text.splitlines() if "stablehlo.convolution" in line]
+    assert found and all("xf64>" in line for line in found)
