@@ -4,6 +4,7 @@ import gc
 import itertools
 import os
 import random
+import time
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -122,6 +123,18 @@ def recorded() -> Iterator[None]:
     left_on = is_eager_mode()
     eager_mode(False)
     assert not left_on, "the test leaves eager mode on"
+
+
+@pytest.fixture(autouse=True)
+def collecting() -> Iterator[None]:
+    """As with eager mode; a thread that still compiles or waits has some seconds to end."""
+    yield
+    deadline = time.monotonic() + 10
+    while not gc.isenabled() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    left_off = not gc.isenabled()
+    gc.enable()
+    assert not left_off, "the test leaves the collection of garbage off"
 
 
 @pytest.fixture(autouse=True)

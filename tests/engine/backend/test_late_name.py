@@ -2,8 +2,11 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+
+from torch_xla._engine.backend import late_name, patches
 
 # A PyTorch that is built for a GPU of this machine, as far as it is asked.
 BEGIN = """
@@ -105,3 +108,18 @@ assert torch._C._get_privateuse1_backend_name() == "privateuseone"
 def test_who_chooses_a_platform_has_the_name_at_once() -> None:
     program = BEGIN.replace('os.environ.pop("PJRT_DEVICE", None)', 'os.environ["PJRT_DEVICE"] = "CPU"')
     run(program.replace('"privateuseone"', '"xla"'))
+
+
+def test_a_backward_pass_on_another_accelerator_is_told_why_it_fails() -> None:
+    def fails(text: str) -> Any:
+        def run_backward(*args: Any) -> None:
+            raise RuntimeError(text)
+
+        return run_backward
+
+    with pytest.raises(RuntimeError, match="INTERNAL ASSERT") as found:
+        patches._beside_ours(fails("opt_ready_stream && opt_parent_stream INTERNAL ASSERT FAILED"), ())
+    assert found.value.__notes__ == [late_name.BESIDE_ANOTHER]
+    with pytest.raises(RuntimeError, match="no graph") as found:
+        patches._beside_ours(fails("no graph"), ())
+    assert not hasattr(found.value, "__notes__")

@@ -58,9 +58,6 @@ def claim_device_name() -> None:
             f"(torch_tpu does). Uninstall that package, or start Python with TORCH_DEVICE_BACKEND_AUTOLOAD=0 so that "
             f"it is not loaded by itself."
         )
-    is_late = is_wanted(native())
-    if not is_late:
-        private.rename_backend("xla")
     private.register_device_module("xla", module)
     hooks, guard = _Hooks(), _Guard()
     _keep.extend((hooks, guard))
@@ -72,8 +69,8 @@ def claim_device_name() -> None:
     devices.before_second_ordinal.append(_count_ordinals)
     if platform.expected_device_count() > 1:
         _count_ordinals()
-    if is_late:
-        wait_for_first_use()
+    if not (is_wanted(native()) and wait_for_first_use()):
+        private.rename_backend("xla")
     answer()
 
 

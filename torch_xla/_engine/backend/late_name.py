@@ -41,15 +41,17 @@ def is_wanted(native: str | None) -> bool:
     return any(Path(file).exists() for file in _FILES[native])
 
 
-def wait_for_first_use() -> None:
-    """Has "xla" become ours with the first tensor on it, or when a device is asked for."""
+def wait_for_first_use() -> bool:
+    """Has "xla" become ours with the first tensor on it, or when a device is asked for; False if that cannot be."""
+    if not guard.stand_for_unnamed():
+        return False
     devices.before_first_use.append(_take)
-    guard.stand_for_unnamed()
     library = torch.library.Library("aten", "IMPL", "XLA")
     _libraries.append(library)
     library.impl("empty.memory_format", _empty)
     library.impl("empty_strided", _empty_strided)
     torch.serialization.register_package(0, lambda _: None, _restored)
+    return True
 
 
 def _take() -> None:
