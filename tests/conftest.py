@@ -127,9 +127,9 @@ def recorded() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def collecting() -> Iterator[None]:
-    """As with eager mode; a thread that still compiles or waits has some seconds to end."""
+    """As with eager mode; a thread that still compiles or waits has a minute to end."""
     yield
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not gc.isenabled() and time.monotonic() < deadline:
         time.sleep(0.01)
     left_off = not gc.isenabled()
