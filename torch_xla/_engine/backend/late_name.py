@@ -12,16 +12,11 @@ from typing import Any
 import torch
 
 from .. import config
+from ..client import choice
 from ..private import guard
 from ..private import torch as private
 from ..record import device as devices
 from .autocast import set_default_dtype
-
-# What a machine has that a build of PyTorch drives.
-_FILES = {
-    "cuda": ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg", "/dev/kfd"),
-    "xpu": ("/dev/dri",),
-}
 
 _libraries: list[torch.library.Library] = []
 
@@ -38,7 +33,7 @@ def is_wanted(native: str | None) -> bool:
         return False
     if native == "mps":
         return torch.backends.mps.is_available()
-    return any(Path(file).exists() for file in _FILES[native])
+    return choice.has_gpu() if native == "cuda" else Path("/dev/dri").exists()
 
 
 def wait_for_first_use() -> bool:

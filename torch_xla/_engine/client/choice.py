@@ -43,9 +43,18 @@ def _known_hardware() -> str:
     if tpu_host.is_usable():
         return "TPU"
     for name, (plugins, files) in _PLUGINS.items():
-        if any(map(_is_installed, plugins)) and any(Path(file).exists() for file in files):
+        if any(map(_is_installed, plugins)) and _has_one_of(files):
             return name
     return ""
+
+
+def has_gpu() -> bool:
+    """Whether the machine has a GPU of NVIDIA or AMD, as far as files tell, whatever plugins are installed."""
+    return any(_has_one_of(files) for _, files in _PLUGINS.values())
+
+
+def _has_one_of(files: tuple[str, ...]) -> bool:
+    return any(Path(file).exists() for file in files)
 
 
 @functools.cache

@@ -8,15 +8,12 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
-from ..opmath import widened
+from ..opmath import FLOAT64, widened
 from ..sharding import whole_along
 from .correlation_on_cpu import correlation_form, kernel_gradient_form, operand_gradient_form
 from .window import Window
-
-_EXACT = np.dtype(np.float64)
 
 _Form = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -109,7 +106,7 @@ def _on_platform(first: jax.Array, second: jax.Array, plain: _Form, cpu_form: _F
             first,
             second,
             cpu=lambda a, b: on_cpu(a.astype(wide), b.astype(wide)),
-            **({"cuda": lambda a, b: plain(a.astype(_EXACT), b.astype(_EXACT)).astype(wide)} if is_whole else {}),
+            **({"cuda": lambda a, b: plain(a.astype(FLOAT64), b.astype(FLOAT64)).astype(wide)} if is_whole else {}),
             default=lambda a, b: plain(a, b).astype(wide),
         )
     return whole_along(result, range(2, result.ndim))
