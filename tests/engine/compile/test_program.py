@@ -157,7 +157,8 @@ def test_small_programs_are_lowered_in_one_context(monkeypatch: pytest.MonkeyPat
     made: list[object] = []
     make = contexts.private.module_context
     monkeypatch.setattr(contexts, "_kept", contexts._Kept())
-    monkeypatch.setattr(contexts.private, "module_context", lambda: made.append(1) or make())
+    for name in ("module_context", "context_of_jax"):
+        monkeypatch.setattr(contexts.private, name, lambda: made.append(1) or make())
     several = [(2.0,), (2.0, 3.0), (2.0, 3.0, 4.0)]
     for numbers in several:
         assert run(program_of(scaled(*numbers)), *numbers)[0] == 3 * np.prod(numbers)

@@ -1,4 +1,4 @@
-"""MLIR contexts that are kept: JAX makes one for each module that it lowers, and has no way to be given one.
+"""MLIR contexts that are kept: JAX makes one for each module that it lowers, or for ten, and cannot be given one.
 
 To make one, to load what XLA reads a module with, and to end it is a third of what a new program of a few operations
 costs its thread. No module owns a context: in it stay the types, names, lines and constants of all that were lowered
@@ -44,7 +44,7 @@ def kept() -> Iterator[None]:
 
 def _context() -> Any:
     if not _kept.is_used:
-        return private.module_context()
+        return private.context_of_jax()
     if not _kept.left:
         _kept.context, _kept.left = private.module_context(), MOST
     _kept.left -= 1

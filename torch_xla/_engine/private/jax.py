@@ -34,8 +34,11 @@ cudnn_masks: Any = _cudnn.MaskType
 geqrf: Any = _linalg.geqrf
 
 
-# A context in which every dialect is registered that JAX's own modules are written in.
-module_context: Any = mlir.make_ir_context
+# What JAX lowers a module in, with every dialect that its modules are written in: up to JAX 0.10 a context for each, in
+# newer releases one for ten of a thread.
+context_of_jax: Any = mlir.make_ir_context
+# A new one, in every release.
+module_context: Any = getattr(mlir, "_create_ir_context", context_of_jax)
 
 
 def add_platform(name: str, make_client: Callable[[], Any]) -> None:
@@ -98,8 +101,9 @@ def drop_traces(most: int) -> None:
     traced: Any = partial_eval.trace_to_jaxpr
     if traced.cache_info().currsize > most:
         traced.cache_clear()
-        # And which values of mutable objects it has seen: mostly that there were none, which is what not to know means.
-        for seen in list(pjit._seen_qdds.values()):
+        # And which values of mutable objects it has seen (up to JAX 0.10): mostly that there were none, which is what
+        # not to know means.
+        for seen in list(getattr(pjit, "_seen_qdds", {}).values()):
             for operands in [operands for operands, cases in list(seen.items()) if not any(cases)]:
                 seen.pop(operands, None)
 

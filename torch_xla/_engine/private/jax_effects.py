@@ -5,7 +5,7 @@ from typing import Any
 
 from jax._src import callback as _callback
 from jax._src import debugging as _debugging
-from jax._src.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
 _UNORDERED: dict[Any, Any] = {
     _debugging.debug_effect: _debugging.ordered_debug_effect,
