@@ -27,6 +27,13 @@ def no_numbers_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "_seen_numbers", {})
 
 
+@pytest.fixture(autouse=True)
+def nothing_left() -> None:
+    """What an earlier test recorded, and somebody still holds, is no compilation of ours."""
+    torch_xla.sync()
+    counters.clear()
+
+
 def compiles() -> int:
     return counters.value_of("UncachedCompile") or 0
 
