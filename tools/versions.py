@@ -1,7 +1,8 @@
-"""Runs tests with several releases of PyTorch and Python, each in an environment of its own, and writes the table.
+"""Runs tests with several releases of PyTorch, Python and JAX, each in an environment of its own, and writes the table.
 
     python3 tools/versions.py --torch 2.11.0 2.15.0                     # this interpreter's Python, the whole suite
     python3 tools/versions.py --python 3.12 3.13 -- tests/engine/view   # the pinned PyTorch, some of the tests
+    python3 tools/versions.py --python 3.12 --jax 0.11.2 0.12.0         # releases of JAX, else the newest there is
     python3 tools/versions.py --slice --torch 2.12.0                    # what tells most of a release in some minutes
     python3 tools/versions.py --jobs 2 --torch 2.14.1                   # two processes share the tests
 
@@ -12,6 +13,7 @@ of all older rows of its releases.
 
 import argparse
 import datetime
+import itertools
 import re
 import shutil
 import subprocess
@@ -54,13 +56,15 @@ def interpreter(version: str) -> str | None:
     return None
 
 
-def outcome(python: str, version: str, torch: str, tests: list[str]) -> tuple[str, str, str, str]:
+def outcome(python: str, version: str, torch: str, jax: str, tests: list[str]) -> tuple[str, str, str, str]:
     """Releases of Python, PyTorch and JAX as they were installed, and what pytest said last."""
-    folder = FOLDER / f"python{version}-torch{torch}"
-    install = [python, str(ROOT / "tools" / "install.py"), str(folder), "test", torch]
-    if subprocess.run(install, cwd=ROOT).returncode:
-        return version, torch, "", "could not be installed"
+    folder = FOLDER / "-".join([f"python{version}", f"torch{torch}", *([f"jax{jax}"] if jax else [])])
     own = str(folder / "bin" / "python")
+    install = [[python, str(ROOT / "tools" / "install.py"), str(folder), "test", torch]]
+    if jax:
+        install.append([own, "-m", "pip", "install", f"jax=={jax}"])
+    if any(subprocess.run(each, cwd=ROOT).returncode for each in install):
+        return version, torch, jax, "could not be installed"
     told = subprocess.run([own, "-W", "ignore", "-c", TOLD], cwd=ROOT, capture_output=True, text=True)
     if told.returncode:
         return version, torch, "", f"does not import: {told.stderr.splitlines()[-1]}"
@@ -88,6 +92,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", nargs="+", default=[".".join(map(str, sys.version_info[:2]))], metavar="3.x")
     parser.add_argument("--torch", nargs="+", default=[TORCH], metavar="2.x.y")
+    parser.add_argument("--jax", nargs="+", default=[""], metavar="0.x.y")
     parser.add_argument("--slice", action="store_true", help="run the tests of the slice that this file names")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="how many processes run the tests")
     parser.add_argument("tests", nargs="*", help="arguments for pytest, after --")
@@ -102,9 +107,9 @@ def main() -> None:
             print(f"No interpreter of Python {version} is installed here.", flush=True)
             failed = True
             continue
-        for torch in chosen.torch:
+        for torch, jax in itertools.product(chosen.torch, chosen.jax):
             arguments = [*shared, *chosen.tests, *(SLICE if chosen.slice else [])]
-            *releases, result = outcome(python, version, torch, arguments)
+            *releases, result = outcome(python, version, torch, jax, arguments)
             what = " ".join([*chosen.tests, *(["the slice"] if chosen.slice else [])]) or WHOLE
             what = what.replace("|", "/")
             row = (*releases, what, result, datetime.date.today().isoformat())

@@ -7,11 +7,14 @@ processes or devices compile the same.
 
 import os
 
-# Kernels as XLA's CPU compiler built them before its fusion emitters, hardly optimized: a third of the time. Several
-# modules of LLVM for a program, which threads compile beside each other, take a fifth more altogether than one.
-QUICK = (
-    "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
-)
+import jax
+
+# Kernels hardly optimized. Several modules of LLVM for a program, which threads compile beside each other, take a fifth
+# more altogether than one.
+QUICK = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+if jax.__version_info__ < (0, 11):
+    # As XLA's CPU compiler built them before its fusion emitters: a third of the time. Newer releases have no others.
+    QUICK += " --xla_cpu_use_fusion_emitters=false"
 
 
 def be_quick() -> None:

@@ -70,11 +70,11 @@ MISTAKES = {
     ),
     "an old jax": (
         replace(WELL, packages={"jax": "0.9.0", "jaxlib": "0.9.0"}, stages=stages(jax={"version": "0.9.0"})),
-        Level.ERROR, "jax is 0.9.0; torch_xla needs 0.10 or newer.", "pip install -U 'jax>=0.10,<0.11'",
+        Level.ERROR, "jax is 0.9.0; torch_xla needs 0.10 or newer.", "pip install -U 'jax>=0.10,<0.13'",
     ),
     "a new jax": (
-        replace(WELL, packages={"jax": "0.12.0", "jaxlib": "0.12.0"}, stages=stages(jax={"version": "0.12.0"})),
-        Level.ERROR, "jax is 0.12.0; torch_xla needs one before 0.11.", "pip install 'jax>=0.10,<0.11'",
+        replace(WELL, packages={"jax": "0.13.0", "jaxlib": "0.13.0"}, stages=stages(jax={"version": "0.13.0"})),
+        Level.ERROR, "jax is 0.13.0; torch_xla needs one before 0.13.", "pip install 'jax>=0.10,<0.13'",
     ),
     "jax and jaxlib of two releases": (
         replace(WELL, packages={"jax": "0.10.2", "jaxlib": "0.11.0"}),
@@ -106,7 +106,7 @@ MISTAKES = {
         replace(WELL, stages=stages(jax={"state": "failed", "error": "ModuleNotFoundError: No module named 'jax'",
                                          "missing": True, "version": ""}), packages={}),
         Level.ERROR, "JAX could not be imported: ModuleNotFoundError: No module named 'jax'",
-        "pip install 'jax>=0.10,<0.11'",
+        "pip install 'jax>=0.10,<0.13'",
     ),
     "a torch that cannot load": (
         replace(WELL, stages=stages(torch={"state": "failed", "error": "OSError: libcudart.so.12", "missing": False})),
@@ -258,7 +258,7 @@ def test_a_jax_that_cannot_be_imported_does_not_silence_the_doctor(tmp_path: Pat
     status, text = doctor(PYTHONPATH=str(tmp_path))
     assert status == 2
     assert "ERROR: JAX could not be imported: RuntimeError: jaxlib is too old" in text
-    assert "  remedy: pip install --force-reinstall 'jax>=0.10,<0.11'" in text
+    assert "  remedy: pip install --force-reinstall 'jax>=0.10,<0.13'" in text
 
 
 @pytest.mark.slow

@@ -29,9 +29,9 @@ class Finding:
 
 Check = Callable[[Surroundings], Iterator[Finding]]
 
-OLDEST_PYTHON, OLDEST_TORCH, OLDEST_JAX, NEWER_JAX = (3, 11), (2, 11), (0, 10), (0, 11)
-# What pip is asked for; `NEWER_JAX` has other names than those that are borrowed of it.
-WANTED = {"torch": "torch>=2.11", "jax": "jax>=0.10,<0.11"}
+OLDEST_PYTHON, OLDEST_TORCH, OLDEST_JAX, NEWER_JAX = (3, 11), (2, 11), (0, 10), (0, 13)
+# What pip is asked for; `NEWER_JAX` may have other names than those that are borrowed of it.
+WANTED = {"torch": "torch>=2.11", "jax": "jax>=0.10,<0.13"}
 # What works without the device that a stage of the probe needs.
 STAGES = {
     "torch": "PyTorch could not be imported",
