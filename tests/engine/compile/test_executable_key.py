@@ -62,7 +62,7 @@ CHANGES = {
     "arguments": Change((0,), "from now on it is an argument", Kind.NUMBER, (2.0,)),
     "numbers": Change(packed(2.0), "constant 1.0 → 2.0 in add", Kind.NUMBER, (2.0,)),
     "settings": Change(replace(KEY.settings, precision="high"), "precision 'highest' → 'high'", Kind.SETTING),
-    "installation": Change(replace(KEY.installation, jax="0"), "jax '0.10", Kind.SETTING),
+    "installation": Change(replace(KEY.installation, jax="0"), f"jax '{KEY.installation.jax}'", Kind.SETTING),
 }
 
 

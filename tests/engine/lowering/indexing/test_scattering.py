@@ -133,7 +133,9 @@ def test_one_slice_is_written_in_place_whoever_reads_the_result() -> None:
     cache, new = jnp.ones((1, 4, 32, 8)), jnp.ones((1, 4, 1, 8))
     compiled = jax.jit(step, donate_argnums=0).lower(cache, jnp.zeros(1, np.int32), new).compile()
     entry = compiled.as_text().partition("ENTRY")[2]
-    assert not re.findall(r"= f32\[(?:1,)?4,32,8\]\S* (?:copy|fusion)\(", entry), entry
+    # XLA's kernel of a scatter alone writes in place; any other of the cache's size makes it anew.
+    made = re.findall(r"(%\S+) = f32\[(?:1,)?4,32,8\]\S* (?:copy|fusion)\(", entry)
+    assert [name for name in made if not name.startswith("%wrapped_scatter")] == [], entry
 
 
 def test_a_fraction_of_a_source_is_added() -> None:
