@@ -426,9 +426,11 @@ def _cond(operands: list[Any], *, branches: Any, **_: Any) -> list[Array]:
     return _closed(branches[min(max(int(operands[0]), 0), len(branches) - 1)], operands[1:])
 
 
-def _scan(
-    operands: list[Any], *, jaxpr: Any, length: int, reverse: bool, num_consts: int, num_carry: int, **_: Any
-) -> list[Array]:
+def _scan(operands: list[Any], *, jaxpr: Any, length: int, reverse: bool, **params: Any) -> list[Array]:
+    if "ft_in" in params:  # from JAX 0.11 on
+        num_consts, num_carry = (len(each) for each in params["ft_in"].unpack()[:2])
+    else:
+        num_consts, num_carry = params["num_consts"], params["num_carry"]
     constants, carry = operands[:num_consts], operands[num_consts : num_consts + num_carry]
     rows = operands[num_consts + num_carry :]
     kept = jaxpr.out_avals[num_carry:]

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -135,3 +137,13 @@ def test_a_fork_does_not_wait_for_the_lock_of_a_thread_that_it_has_not() -> None
     assert calls_made_in_a_fork(background) == 1
     end.set()
     holder.join()
+
+
+def test_what_an_exit_function_adds_is_called() -> None:
+    program = (
+        "import atexit; from torch_xla._engine.execute.closures import Background; background = Background();"
+        " background.start(lambda: print('one', flush=True)); background.join();"
+        " atexit.register(lambda: background.start(lambda: print('two', flush=True)))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (result.stdout.split(), result.returncode) == (["one", "two"], 0), result.stderr

@@ -64,7 +64,7 @@ class Background:
         return bool(self._started)
 
     def start(self, call: Call) -> None:
-        """Makes `call` in the background, after those started before it."""
+        """Makes `call` in the background, after those started before it; at the exit of the interpreter, at once."""
         with self._lock:
             if self._worker is None or self._room is None:
                 self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="step-closures")
@@ -72,7 +72,13 @@ class Background:
                 atexit.register(self.join)
             worker, room = self._worker, self._room
         room.acquire()
-        future: Future[object] = worker.submit(call)
+        try:
+            future: Future[object] = worker.submit(call)
+        except RuntimeError:  # in an exit function: no call of another thread begins there
+            room.release()
+            self.join()
+            call()
+            return
         future.add_done_callback(lambda _: room.release())
         self._started.append(future)
 

@@ -59,6 +59,8 @@ class CallWatch:
         if self.complete:
             self._tokens = [_token(each.read) for each in self._suspects]
             if self._traces:
+                # Python 3.12 tells of instructions from the first `settrace` on that comes after some frame asked.
+                sys._getframe().f_trace_opcodes = True
                 sys.settrace(self._trace)
             sys.setprofile(self._profile)
         return self
