@@ -89,7 +89,9 @@ def a_layer_gathers_its_input_once_for_its_result_and_the_gradient_of_its_weight
     torch_xla.sync()
     (sent,) = torch_xla.debug.collectives()
     gathered = [each for each in sent.collectives if each.kind == "all-gather"]
-    assert sum(each.count for each in gathered if each.largest_bytes == 2 * 8 * 128 * 4) == 1
+    of_the_input = 2 * 8 * 128 * 4
+    assert max(each.largest_bytes for each in gathered) == of_the_input
+    assert sum(each.bytes for each in gathered) < 1.5 * of_the_input  # the others are of biases
 
 
 def a_tensor_is_drawn_as_it_lies() -> None:
