@@ -140,6 +140,7 @@ def recorded() -> Iterator[None]:
     left_on = is_eager_mode()
     eager_mode(False)
     assert not left_on, "the test leaves eager mode on"
+    assert torch._C._is_torch_function_enabled(), "the test leaves calls of PyTorch to subclasses of tensors off"
 
 
 @pytest.fixture(autouse=True)
