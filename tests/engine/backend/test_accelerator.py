@@ -13,6 +13,7 @@ class Native:
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
+        self.is_available = lambda: True
 
     def __getattr__(self, name: str) -> Any:
         return lambda *arguments: self.calls.append((name, *arguments))
@@ -57,6 +58,12 @@ def test_another_accelerator_answers_for_itself(native: Native) -> None:
         ("_exchange_device", 2),
         ("empty_cache",),
     ]
+
+
+def test_one_that_the_machine_lacks_is_not_where_tensors_go(native: Native) -> None:
+    native.is_available = lambda: False
+    assert torch.accelerator.current_accelerator() == torch.device("cuda")  # what PyTorch was built for
+    assert torch._C._get_accelerator() == torch.device("cpu")
 
 
 def test_hardware_that_pytorch_has_no_device_for_is_the_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,8 +48,13 @@ def current() -> torch.device | None:
     return None if found is None else torch.device(found)
 
 
-def _current_or_host() -> torch.device:
-    return current() or torch.device("cpu")
+def _current_or_host(*_: object) -> torch.device:
+    # Unlike `current`, this is never a device that PyTorch was built for and the machine lacks: process groups of
+    # programs that name no backend, and FSDP, go by it.
+    found = current()
+    if found is None or (found.type != "xla" and not torch.get_device_module(found.type).is_available()):
+        return torch.device("cpu")
+    return found
 
 
 def answer() -> None:
