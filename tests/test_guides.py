@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 from tests.support import forked
@@ -33,6 +34,15 @@ LONG = {
 }  # fmt: skip
 
 
+# It shows how many values XLA has in memory at once, which newer releases decide otherwise.
+OF_OLD_JAX = {"planning"} if jax.__version_info__ >= (0, 11) else set()
+
+
+def marks_of(page: Path) -> list[pytest.MarkDecorator]:
+    other = pytest.mark.skip("the page shows what XLA plans in JAX 0.10")
+    return [pytest.mark.slow] * (page.stem in LONG) + [other] * (page.stem in OF_OLD_JAX)
+
+
 def pattern_of(shown: str) -> str:
     """What may be printed where a guide shows this."""
     words = re.escape(shown.rstrip())
@@ -46,9 +56,7 @@ def lines_of(text: str) -> list[str]:
     return [line.rstrip() for line in text.strip("\n").splitlines()]
 
 
-@pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=[pytest.mark.slow] * (page.stem in LONG), id=page.name) for page in GUIDES]
-)
+@pytest.mark.parametrize("page", [pytest.param(page, marks=marks_of(page), id=page.name) for page in GUIDES])
 def test_a_guide_prints_what_it_shows(page: Path, tmp_path: Path) -> None:
     blocks = blocks_of(page)
     program = "".join(f"{code}print({MARK!r})\n" for kind, code in blocks if kind == "python")

@@ -60,7 +60,7 @@ def outcome(python: str, version: str, torch: str, jax: str, tests: list[str]) -
     """Releases of Python, PyTorch and JAX as they were installed, and what pytest said last."""
     folder = FOLDER / "-".join([f"python{version}", f"torch{torch}", *([f"jax{jax}"] if jax else [])])
     own = str(folder / "bin" / "python")
-    install = [[python, str(ROOT / "tools" / "install.py"), str(folder), "test", torch]]
+    install = [[python, str(ROOT / "tools" / "install.py"), str(folder), "test,docs", torch]]
     if jax:
         install.append([own, "-m", "pip", "install", f"jax=={jax}"])
     if any(subprocess.run(each, cwd=ROOT).returncode for each in install):
