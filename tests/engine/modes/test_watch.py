@@ -13,8 +13,10 @@ import pytest
 import torch
 
 import torch_xla
+from torch_xla._engine.metrics import events
 from torch_xla._engine.modes.reach import Container, Look, Reached
 from torch_xla._engine.modes.watch import CallWatch
+from torch_xla._engine.private import watching
 from torch_xla._engine.record.device import LOCK
 
 HERE = Path(__file__).name
@@ -141,12 +143,38 @@ def test_an_interrupt_leaves_the_lock_as_it_was() -> None:
 
 
 def test_everything_is_as_before_also_after_an_error() -> None:
-    before = gc.isenabled(), sys.getprofile(), sys.gettrace()
+    before = sys.getprofile(), sys.gettrace(), list(events._guards)
     with pytest.raises(ZeroDivisionError), CallWatch():
-        assert not gc.isenabled()
         raise ZeroDivisionError
-    assert (gc.isenabled(), sys.getprofile(), sys.gettrace()) == before
+    assert (sys.getprofile(), sys.gettrace(), events._guards) == before
     assert isinstance(tensor()._version, int)
+
+
+@pytest.mark.parametrize("place", ["listen", "unlisten"])
+def test_an_interrupt_on_the_way_in_or_out_leaves_nothing_behind(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = sys.getprofile(), sys.gettrace(), list(events._guards), list(watching._listeners)
+    watch = CallWatch()
+    with monkeypatch.context() as once:
+        once.setattr(watching, place, interrupt)
+        with pytest.raises(KeyboardInterrupt), watch:
+            pass
+    watch.end()
+    assert (sys.getprofile(), sys.gettrace(), events._guards, watching._listeners) == before
+
+
+def test_nothing_is_collected_while_a_call_is_watched() -> None:
+    seen = []
+
+    @torch_xla.compile(replay=True)
+    def step(x: torch.Tensor) -> torch.Tensor:
+        seen.append(gc.isenabled())
+        return x + 1
+
+    step(tensor())
+    assert seen == [False] and gc.isenabled()
 
 
 def test_names_that_were_read_are_collected() -> None:

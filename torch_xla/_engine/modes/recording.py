@@ -20,6 +20,7 @@ from ..record.ownership import held
 from ..record.schedule import Schedule
 from ..record.storage import value_of
 from ..record.sync import sync_device
+from ..uninterrupted import uncollected
 from .circumstances import circumstances
 from .host_part import Changing, HostPart, HostTrace
 from .reach import Change, Reached
@@ -151,6 +152,7 @@ def record(
     return result, facts
 
 
+@uncollected
 def _call(
     function: Callable[..., Any],
     args: Sequence[Any],
@@ -166,14 +168,15 @@ def _call(
     changing.learn_before(reached)
     host = HostTrace(changing, reached, device)
     is_needed = host.is_needed()
+    watch = CallWatch([each for each in suspects if not host.knows(each)])
     try:
-        with (
-            CallWatch([each for each in suspects if not host.knows(each)]) as watch,
-            host if is_needed else nullcontext(),
-        ):
+        with watch, host if is_needed else nullcontext():
             result = function(*args, **kwargs)
     finally:
-        host.restore()
+        try:
+            watch.end()
+        finally:
+            host.restore()
     facts.reads = watch.reads()
     facts.reasons += watch.reasons
     if is_needed:

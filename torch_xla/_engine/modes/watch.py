@@ -3,7 +3,6 @@
 Only the few calls from which a replay is made are watched; a profile and a trace function make them some times slower.
 """
 
-import gc
 import logging
 import random
 import sys
@@ -31,7 +30,10 @@ _LOG = logging.Logger._log.__code__
 
 
 class CallWatch:
-    """A `with` block around one call. Afterwards `reasons` says what a replay would leave out, each with its line."""
+    """A `with` block around one call. Afterwards `reasons` says what a replay would leave out, each with its line.
+
+    Nothing is to be collected meanwhile: whose finalisers and callbacks ran in the middle of the call would be chance.
+    """
 
     def __init__(self, suspects: Sequence[Change] = ()) -> None:
         self.reasons: list[str] = []
@@ -43,19 +45,18 @@ class CallWatch:
         self._importing: FrameType | None = None  # what looks for a module that is not there yet
         self._suspects = list(suspects)
         self._culprits: dict[str, Line] = {}
+        self._is_on = False
 
     def __enter__(self) -> "CallWatch":
         self._thread = threading.get_ident()
-        # Whose finalisers and callbacks a collection would run in the middle of the call is chance.
-        self._collects = gc.isenabled()
-        gc.disable()
         self._states = _random_states()
         self._held = LOCK._recursion_count()  # type: ignore[attr-defined]
-        events.guard(self._heard)
-        watching.listen(self._asked)
         self._traces = sys.gettrace() is None
         self.complete = sys.getprofile() is None and (self._traces or not self._suspects)
         self._last: Line | None = None
+        self._is_on = True
+        events.guard(self._heard)
+        watching.listen(self._asked)
         if self.complete:
             self._tokens = [_token(each.read) for each in self._suspects]
             if self._traces:
@@ -66,22 +67,32 @@ class CallWatch:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._stop()
+        if self.complete:
+            self._look(None)
+        self.end()
+        for name, before, after in zip(_GENERATORS, self._states, _random_states(), strict=True):
+            if before != after:
+                self.reasons.append(f"it draws random numbers of {name}")
+
+    def _stop(self) -> None:
         if self.complete:
             sys.setprofile(None)
             if self._traces:
                 sys.settrace(None)
-            self._look(None)
+
+    def end(self) -> None:
+        """Takes back what `with` has put in place, if an interrupt on its way in or out has kept it from that."""
+        if not self._is_on:
+            return
+        self._stop()
         # From Python 3.14 on the profile function sees the end of what takes the lock for a `with` block, and an
         # interrupt that comes in the middle of it leaves the lock taken.
         while LOCK._recursion_count() > self._held:  # type: ignore[attr-defined]
             LOCK.release()
         watching.unlisten(self._asked)
         events.unguard(self._heard)
-        if self._collects:
-            gc.enable()
-        for name, before, after in zip(_GENERATORS, self._states, _random_states(), strict=True):
-            if before != after:
-                self.reasons.append(f"it draws random numbers of {name}")
+        self._is_on = False
 
     def reads(self) -> reads.Reads:
         """What the program's code has looked at."""
