@@ -67,7 +67,7 @@ def outcome(python: str, version: str, torch: str, jax: str, tests: list[str]) -
         return version, torch, jax, "could not be installed"
     told = subprocess.run([own, "-W", "ignore", "-c", TOLD], cwd=ROOT, capture_output=True, text=True)
     if told.returncode:
-        return version, torch, "", f"does not import: {told.stderr.splitlines()[-1]}"
+        return version, torch, jax, f"does not import: {told.stderr.splitlines()[-1]}"
     said = []
     with subprocess.Popen([own, "-m", "pytest", *tests], cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None

@@ -147,3 +147,17 @@ def test_what_an_exit_function_adds_is_called() -> None:
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (result.stdout.split(), result.returncode) == (["one", "two"], 0), result.stderr
+
+
+def test_without_a_thread_it_is_called_once_and_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    background, made = Background(), list[str]()
+    with monkeypatch.context() as without:
+        without.setattr(threading.Thread, "start", no_thread)
+        background.start(lambda: made.append("one"))
+        assert made == ["one"]
+    background.start(lambda: made.append("two"))
+    background.join()
+    assert made == ["one", "two"]

@@ -64,7 +64,7 @@ class Background:
         return bool(self._started)
 
     def start(self, call: Call) -> None:
-        """Makes `call` in the background, after those started before it; at the exit of the interpreter, at once."""
+        """Makes `call` in the background, after those started before it; where no thread begins, at once."""
         with self._lock:
             if self._worker is None or self._room is None:
                 self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="step-closures")
@@ -74,9 +74,11 @@ class Background:
         room.acquire()
         try:
             future: Future[object] = worker.submit(call)
-        except RuntimeError:  # in an exit function: no call of another thread begins there
+        except RuntimeError:  # no thread begins: in an exit function, or where the system has none left
             room.release()
             self.join()
+            worker.shutdown(wait=False, cancel_futures=True)  # the pool may have queued it before it failed
+            self._worker = None
             call()
             return
         future.add_done_callback(lambda _: room.release())
