@@ -205,6 +205,33 @@ def test_a_pure_function_is_traced_once() -> None:
     assert x.grad is not None
 
 
+def test_a_pure_function_is_traced_again_where_it_computes_in_other_dtypes() -> None:
+    weight, rows = torch.ones(3, 3, device="xla"), torch.ones(2, 3, device="xla")
+
+    def product(carry: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return carry, x @ weight * torch.tensor(1.5, device="xla")
+
+    def dtype() -> torch.dtype:
+        return scan(product, torch.zeros(1, device="xla"), rows, is_fn_pure=True)[1].dtype
+
+    assert dtype() is torch.float32
+    with torch.autocast("xla", dtype=torch.bfloat16):
+        assert dtype() is torch.bfloat16
+    assert dtype() is torch.float32
+
+    def constant(carry: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return carry, torch.ones(2, device="xla")
+
+    found = []
+    for default in (torch.float32, torch.float64):
+        torch.set_default_dtype(default)
+        try:
+            found.append(scan(constant, weight, rows, is_fn_pure=True)[1].dtype)
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert found == [torch.float32, torch.float64]
+
+
 @pytest.mark.parametrize(
     ("fn", "xs", "message"),
     [

@@ -13,6 +13,7 @@ from .._engine.dynamo.scanning import default_partition as default_partition
 from .._engine.private.torch import (
     associative_scan_function,
     constant_in_graphs,
+    dtypes_by_default,
     must_be_one_graph,
     pytree,
     scan_function,
@@ -77,7 +78,7 @@ def scan(
     is_kept = is_fn_pure and not scanning.is_traced() and not inspect.ismethod(fn)
     known = _recipes.setdefault(fn, {}) if is_kept else {}
     leaves, tree = pytree.tree_flatten((init, xs))
-    key = (tree, partition_fn, torch.is_grad_enabled(), *map(_kind, leaves))
+    key = (tree, partition_fn, torch.is_grad_enabled(), *dtypes_by_default(), *map(_kind, leaves))
     recipe = known.get(key)
     if recipe is None:
         recipe = put_last(known, key, scanning.trace(_weakly(fn) if is_kept else fn, init, xs), _MOST)

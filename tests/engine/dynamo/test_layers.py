@@ -2,7 +2,9 @@
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -61,6 +63,50 @@ def changed(change: Callable[[Layer], object]) -> list[Layer]:
 def test_a_layer_that_differs_is_named_with_what_differs(change: Callable[[Layer], object], words: str) -> None:
     with pytest.raises(ValueError, match=rf"^scan_layers\(\) needs equal layers; layer 2 differs .*{words}"):
         require_equal(changed(change), torch.ones(4, 2).to("xla"))
+
+
+class Bent(nn.Module):
+    """Multiplies by what it keeps in an attribute, however it is kept there."""
+
+    def __init__(self, keep: Callable[[float], Any], value: float) -> None:
+        super().__init__()
+        self.weight, self.kept = nn.Parameter(torch.ones(2)), keep(value)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept = self.kept[0] if isinstance(self.kept, (list, tuple)) else self.kept
+        kept = kept["it"] if isinstance(kept, dict) else kept
+        return x * self.weight * (kept(x) if callable(kept) else kept)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda value: value,
+        lambda value: [value],
+        lambda value: ({"it": value}, "name"),
+        np.float32,
+        torch.tensor,
+        lambda value: torch.tensor(value, device="xla"),
+        lambda value: lambda x: torch.tensor([value, value], device=x.device),
+    ],
+    ids=["float", "list", "nested", "numpy", "tensor", "on the device", "constant of a function"],
+)
+def test_what_a_layer_keeps_in_an_attribute_makes_it_another_where_it_computes_with_it(keep: Any) -> None:
+    x = torch.ones(2, device="xla")
+    equal = [Bent(keep, 2.0).to("xla") for _ in range(2)]
+    assert scan_layers(equal, x, default_partition, is_pure=False).tolist() == [4.0, 4.0]
+    with pytest.raises(ValueError, match="layer 1 differs from layer 0 in kept: "):
+        scan_layers([equal[0], Bent(keep, 100.0).to("xla")], x, default_partition, is_pure=False)
+
+
+def test_tensors_that_get_gradients_and_are_no_parameters_belong_to_one_layer() -> None:
+    def keep(value: float) -> torch.Tensor:
+        return torch.tensor(value, device="xla", requires_grad=True)
+
+    with pytest.raises(ValueError, match=r"layer 1 .* in kept: a tensor of its own, float32\[\] on xla, where layer 0"):
+        scan_layers(
+            [Bent(keep, 2.0).to("xla") for _ in range(2)], torch.ones(2, device="xla"), default_partition, False
+        )
 
 
 def test_kinds_of_operands_without_end_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

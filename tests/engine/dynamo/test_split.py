@@ -9,6 +9,7 @@ from torch.fx import GraphModule
 
 from torch_xla._engine.dynamo.bodies import pure_graph
 from torch_xla._engine.dynamo.split import Parts, Unsplittable, evaluate, results, split, text_of
+from torch_xla.experimental.scan import scan
 
 aten = torch.ops.aten
 
@@ -69,6 +70,18 @@ def test_names_say_what_a_graph_does() -> None:
         given = [graph.placeholder("a"), graph.placeholder("b")]
         graph.output((graph.call_function(aten.sub.Tensor, (given[order[0]], given[order[1]])),))
     assert text_of(GraphModule(torch.nn.Module(), one)) != text_of(GraphModule(torch.nn.Module(), other))
+
+
+def test_tensors_that_a_graph_inside_holds_are_part_of_the_name() -> None:
+    def named(value: float, dtype: torch.dtype, kind: torch.dtype = torch.float32) -> str:
+        def body(carry: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return carry + torch.tensor([value, 0.0, 2.0], dtype=dtype, device="xla").to(kind), x
+
+        return split(graph_of(lambda c, xs: scan(body, c, xs), X.to("xla"), torch.ones(2, 3).to("xla")), "test").name
+
+    assert named(1.0, torch.float32) == named(1.0, torch.float32)
+    assert len({named(1.0, torch.float32), named(10.0, torch.float32), named(-0.0, torch.float32)}) == 3
+    assert named(1.0, torch.float64) != named(1.0, torch.float32)
 
 
 def test_what_cannot_be_split_says_why() -> None:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from jax.experimental import pallas
 from torch import Tensor, nn
 
 import torch_xla
@@ -19,6 +20,7 @@ from torch_xla._engine.interop import functions
 from torch_xla._engine.record.pending import graph_of
 from torch_xla.core.xla_builder import call_jax
 from torch_xla.experimental.assume_pure import j2t_autograd
+from torch_xla.experimental.scan import scan
 from torch_xla.interop import as_torch
 
 
@@ -138,6 +140,71 @@ def test_functions_that_differ_in_an_inner_constant_alone_are_two(within: Any) -
     for start in (0.0, 1.0):
         constant = np.arange(start, start + 4, dtype=np.float32)
         assert call_jax(within(constant), (x,)).tolist() == (constant + 1).tolist()
+
+
+def test_kernels_that_differ_in_the_blocks_they_read_alone_are_two() -> None:
+    def kernel(x: Any, out: Any) -> None:
+        out[...] = x[...] * 2
+
+    def blocked(order: Any) -> Any:
+        def call(x: jax.Array) -> Any:
+            block = pallas.BlockSpec((2,), lambda i: (i,))
+            shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+            read = pallas.BlockSpec((2,), lambda i: (order(i),))
+            return pallas.pallas_call(
+                kernel, grid=(4,), in_specs=[read], out_specs=block, out_shape=shape, interpret=True
+            )(x)
+
+        return call
+
+    x = torch.arange(8.0, device="xla")
+    assert call_jax(blocked(lambda i: i), (x,)).tolist() == [0, 2, 4, 6, 8, 10, 12, 14]
+    assert call_jax(blocked(lambda i: 3 - i), (x,)).tolist() == [12, 14, 8, 10, 4, 6, 0, 2]
+    names = {functions._name("", jax.make_jaxpr(blocked(lambda i: 3 - i))(np.ones(8, np.float32))) for _ in range(2)}
+    assert len(names) == 1 and " at 0x" not in names.pop()
+
+
+def _with_gradient(factor: float, scale: float = 2.0) -> Any:
+    """A function that multiplies by `scale`, and says that its gradient is `factor`."""
+
+    @jax.custom_vjp
+    def scaled(x: Any) -> Any:
+        return x * scale
+
+    scaled.defvjp(lambda x: (x * scale, None), lambda _, gradient: (gradient * factor,))
+
+    def function(x: Any) -> Any:
+        return scaled(x)
+
+    return function
+
+
+@pytest.mark.parametrize("way", ["called", "in a body", "compiled"])
+def test_functions_that_differ_in_the_gradient_they_bring_alone_are_two(way: str) -> None:
+    def gradient(function: Any) -> float:
+        x = torch.ones((), device="xla", requires_grad=True)
+
+        def call(x: torch.Tensor) -> torch.Tensor:
+            if way == "in a body":
+                found: torch.Tensor = scan(lambda c, _: (call_jax(function, (c,)), c), x, x.new_zeros(1))[0]
+                return found
+            return call_jax(function, (x,)) + 0  # type: ignore[no-any-return]
+
+        result = (torch.compile(call, backend="openxla") if way == "compiled" else call)(x)
+        result.backward()
+        assert x.grad is not None
+        return float(x.grad)
+
+    assert [gradient(_with_gradient(factor)) for factor in (3.0, 5.0, 3.0)] == [3, 5, 3]
+
+
+def test_functions_that_one_factory_made_are_two_to_a_graph() -> None:
+    x = torch.ones((), device="xla")
+
+    def called(function: Any) -> float:
+        return float(torch.compile(lambda x: call_jax(function, (x,)) + 0, backend="openxla")(x))
+
+    assert [called(_with_gradient(1.0, scale)) for scale in (2.0, 5.0)] == [2, 5]
 
 
 def test_a_function_is_traced_again_under_another_setting_of_jax() -> None:

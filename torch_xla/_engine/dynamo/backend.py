@@ -18,7 +18,7 @@ from ..private import torch as private
 from ..private.dynamo import (
     aot_autograd,
     aot_module_simplified,
-    give_objects_to_constants,
+    guard_arguments_of_constants,
     guard_distributed,
     never_trace,
     register_backend,
@@ -41,7 +41,7 @@ def register(names: Sequence[str]) -> None:
     for package in ("torch_xla._engine", "jax", "jaxlib", "ml_dtypes"):
         never_trace(package)
     guard_distributed()
-    give_objects_to_constants()
+    guard_arguments_of_constants()
     for name in names:
         register_backend(compile_module, name)
 

@@ -1,5 +1,6 @@
 """Equal modules one after the other as one scan: what must be equal, and what each layer has of its own."""
 
+import reprlib
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -20,7 +21,9 @@ from .split import text_of
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
-_PLAIN = (bool, int, float, str, tuple, type(None))
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+# What every module has is compared by itself.
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 _MOST = 256  # of a layer
 _recipes: "weakref.WeakKeyDictionary[nn.Module, dict[Any, tuple[Recipe, list[str]]]]" = weakref.WeakKeyDictionary()
@@ -97,9 +100,7 @@ def _kind(tensor: torch.Tensor) -> Any:
 
 def modes_of(layer: nn.Module) -> tuple[Any, ...]:
     """What decides, besides its arguments, what a module computes."""
-    autocast = torch.is_autocast_enabled("xla")
-    training = tuple(each.training for each in layer.modules())
-    return (training, autocast and torch.get_autocast_dtype("xla"), torch.get_default_dtype())
+    return tuple(each.training for each in layer.modules()), *private.dtypes_by_default()
 
 
 def require_equal(layers: Sequence[nn.Module], value: Any) -> None:
@@ -122,9 +123,11 @@ def require_equal(layers: Sequence[nn.Module], value: Any) -> None:
         # What the layer computes decides, not what it is told of itself, such as its number.
         expected = _text(layers[0], value)
         for number, (name, attribute) in doubtful.items():
-            if _text(layers[number], value) != expected:
-                old, new = (vars(dict(each.named_modules())[name])[attribute] for each in (layers[0], layers[number]))
-                raise _differs(number, f"{_path(name, attribute)}", f"{new!r}, where layer 0 has {old!r}")
+            old, new = (vars(each.get_submodule(name)).get(attribute) for each in (layers[0], layers[number]))
+            # Of two tensors with gradients one alone would get both.
+            if _has_gradient(old) or _has_gradient(new) or _text(layers[number], value) != expected:
+                what = f"{_shown(new)}, where layer 0 has {_shown(old)}"
+                raise _differs(number, _path(name, attribute), what)
 
 
 def _compare(number: int, name: str, old: nn.Module, new: nn.Module) -> None:
@@ -147,11 +150,23 @@ def _compare(number: int, name: str, old: nn.Module, new: nn.Module) -> None:
 
 
 def _odd_attribute(old: nn.Module, new: nn.Module) -> str | None:
+    """An attribute that may not be the same, so that what the layers compute must tell."""
     for name in {**vars(old), **vars(new)}:
-        one, other = vars(old).get(name), vars(new).get(name)
-        if isinstance(one, _PLAIN) and isinstance(other, _PLAIN) and one != other:
+        if name not in _OF_EVERY_MODULE and not _are_same(vars(old).get(name), vars(new).get(name)):
             return name
     return None
+
+
+def _are_same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, (tuple, list)):
+        return len(one) == len(other) and all(map(_are_same, one, other))
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(map(_are_same, one.values(), other.values()))
+    return isinstance(one, _PLAIN) and repr(one) == repr(other)
 
 
 def _text(layer: nn.Module, value: Any) -> str:
@@ -171,6 +186,14 @@ def _text(layer: nn.Module, value: Any) -> str:
 
 def _path(name: str, attribute: str) -> str:
     return ".".join(part for part in (name, attribute) if part) or "the layer itself"
+
+
+def _has_gradient(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _shown(value: Any) -> str:
+    return f"a tensor of its own, {_described(value)}" if isinstance(value, torch.Tensor) else reprlib.repr(value)
 
 
 def _described(tensor: Any) -> str:

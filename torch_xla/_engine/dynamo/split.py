@@ -10,6 +10,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ..lowering import fx
+from ..private.dynamo import outside_of_traces
 from ..private.torch import HigherOrderOperator, OpOverload, pytree, schema_of
 
 aten = torch.ops.aten
@@ -192,10 +193,22 @@ def text_of(module: GraphModule) -> str:
     for index, node in enumerate(module.graph.nodes):
         names[node] = f"%{index}"
         arguments: Any = torch.fx.node.map_arg((node.args, node.kwargs), lambda each: _Named(names[each]))  # type: ignore[arg-type, return-value]
-        inside = fx.graph_at(node)
-        target = "" if node.op == "placeholder" else node.target if inside is None else f"{{{text_of(inside)}}}"
-        text.append(f"{node.op} {target} {arguments} {_promised(node)}")
+        text.append(f"{node.op} {_target(node)} {arguments} {_promised(node)}")
     return "\n".join(text)
+
+
+def _target(node: Node) -> str:
+    """What a node stands for or calls, whatever its graph calls that."""
+    if node.op != "get_attr":
+        return "" if node.op == "placeholder" else str(node.target)
+    inside = fx.graph_at(node)
+    if inside is not None:
+        return f"{{{text_of(inside)}}}"
+    with outside_of_traces():
+        constant = fx.constant_at(node)
+    if constant is None:  # which nothing lowers
+        return str(node.target)
+    return f"{constant.dtype}{constant.shape} {hashlib.sha256(constant.tobytes()).hexdigest()}"
 
 
 class _Named:

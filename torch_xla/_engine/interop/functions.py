@@ -1,5 +1,6 @@
 """A JAX function as one recorded operation: traced once for each kind of operands, differentiated by JAX."""
 
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -99,6 +100,7 @@ class Traced:
     tree: Any
     rule: Rule
     flat: "Flat | Gradient"
+    brings_gradient: bool  # of its own, which its text does not show
 
 
 _ARRAY = object()
@@ -289,7 +291,18 @@ def _trace_anew(flat: Flat | Gradient, specs: tuple[Spec, ...], wide: bool) -> T
         )
     operands = tuple(Operand(index) for index in range(len(specs)))
     structure = (-1,) * len(outputs) if len(outputs) != 1 else (-2, -1)
-    return Traced(Plan(rule.op, (operands, {}), specs, (), outputs, structure, effect=effect), tree, rule, flat)
+    plan = Plan(rule.op, (operands, {}), specs, (), outputs, structure, effect=effect)
+    return Traced(plan, tree, rule, flat, _brings_gradient(closed))
+
+
+def _brings_gradient(part: Any) -> bool:
+    part = jax_effects.opened(part)
+    if isinstance(part, (tuple, list)):
+        return any(map(_brings_gradient, part))
+    return isinstance(part, jex.core.Jaxpr) and any(
+        each.primitive.name.startswith("custom_") or any(map(_brings_gradient, each.params.values()))
+        for each in part.eqns
+    )
 
 
 def _in_graph(flat: Flat | Gradient, kinds: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> Traced:
@@ -299,14 +312,34 @@ def _in_graph(flat: Flat | Gradient, kinds: Sequence[tuple[tuple[int, ...], torc
             f"{flat.name} is a JAX function, which is traced for sizes that are known; in this graph some may change. "
             f"Compile with dynamic=False."
         )
-    traced = _trace_for(flat, tuple(spec_of(size, contiguous_stride(size), dtype) for size, dtype in kinds))
+    specs = tuple(spec_of(size, contiguous_stride(size), dtype) for size, dtype in kinds)
+    traced = _trace_for(flat, specs)
     if traced.plan.effect is not None:
         raise NotImplementedError(
             f"{flat.name} is a JAX function that calls Python on the host, which the body of a scan, loop or branch, "
             f"or a graph of torch.compile, cannot promise to do. Leave the callback out, or write the whole loop in "
             f"JAX (jax.lax.scan inside of {flat.name})."
         )
+    if traced.brings_gradient:
+        traced = _named_by_gradient(traced, specs)
     return put_last(_in_graphs, traced.plan.op, _in_graphs.get(traced.plan.op, traced), _MOST_IN_GRAPHS)
+
+
+def _named_by_gradient(traced: Traced, specs: tuple[Spec, ...]) -> Traced:
+    """The same, under a name that tells it from functions that compute the same and have another gradient."""
+    inputs, outputs = (
+        tuple(place for place, spec in enumerate(each) if spec.dtype.is_floating_point or spec.dtype.is_complex)
+        for each in (specs, traced.plan.outputs)
+    )
+    gradient = Gradient(traced.flat, inputs, outputs, len(specs), f"{traced.flat.name}_backward")
+    try:
+        of_gradient = str(_trace_for(gradient, (*specs, *(traced.plan.outputs[place] for place in outputs))).plan.op)
+    except Exception as error:  # there is none; whoever asks for it is told
+        of_gradient = type(error).__name__
+    digest = hashlib.sha256(of_gradient.encode()).hexdigest()[:8]
+    name = f"{traced.plan.op}_{digest}{' at 0x0' if ' at 0x' in of_gradient else ''}"
+    rule = rule_of(name) or add_rule(dataclasses.replace(traced.rule, op=name))
+    return dataclasses.replace(traced, plan=dataclasses.replace(traced.plan, op=name), rule=rule)
 
 
 def _named(name: str) -> Traced:
@@ -369,9 +402,11 @@ def _lower(run: Callable[..., Any], is_one: bool, *arrays: Any) -> Any:
 def _name(name: str, closed: Any) -> str:
     """A name that says what the function computes, so that another process finds its program again."""
     text = str(closed.jaxpr)
-    if jax_effects.HIDDEN in text:
+    besides = list(_besides(closed))
+    text += "".join(f"\n{each}" for each in besides if isinstance(each, str))
+    if jax_effects.HIDDEN in text or " at 0x" in text:
         return f"jax::{name}_{next(_serial)} at 0x0"  # two functions that call different Python have the same text
-    constants = [constant if hasattr(constant, "dtype") else np.asarray(constant) for constant in _constants(closed)]
+    constants = [each if hasattr(each, "dtype") else np.asarray(each) for each in besides if not isinstance(each, str)]
     if sum(np.size(each) * np.dtype(each.dtype).itemsize for each in constants) > _MOST_CONSTANTS:
         return f"jax::{name}_{next(_serial)} at 0x0"
     digest = hashlib.sha256(text.encode())
@@ -381,19 +416,31 @@ def _name(name: str, closed: Any) -> str:
     return f"jax::{name}_{digest.hexdigest()[:24]}"
 
 
-def _constants(part: Any) -> Iterator[Any]:
-    """The arrays that a traced function was closed over, and those of the functions it calls: its text lacks both."""
+def _besides(part: Any, is_shown: bool = True) -> Iterator[Any]:
+    """What decides what a traced function computes and its text lacks, as arrays and texts.
+
+    Those are the arrays that it, and the functions it calls, were closed over; and what is inside of settings, such as
+    which block of an array a Pallas kernel reads, of which the text shows a part.
+    """
     if isinstance(part, jex.core.ClosedJaxpr):
         yield from part.consts
     inside = jax_effects.opened(part)
     if inside is not part:
-        yield from _constants(inside)
+        yield from _besides(inside, is_shown)
     elif isinstance(part, jex.core.Jaxpr):
+        if not is_shown:
+            yield str(part)
         for equation in part.eqns:
             for value in equation.params.values():
-                yield from _constants(value)
+                yield from _besides(value)
     elif isinstance(part, (tuple, list)):
         for each in part:
-            yield from _constants(each)
+            yield from _besides(each, is_shown)
     elif isinstance(part, (np.ndarray, jax.Array)):
         yield part
+    elif dataclasses.is_dataclass(part) and not isinstance(part, type):
+        yield type(part).__name__
+        for field in dataclasses.fields(part):
+            yield from _besides(getattr(part, field.name), is_shown=False)
+    elif not is_shown:
+        yield repr(part)

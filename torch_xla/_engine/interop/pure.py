@@ -11,7 +11,7 @@ from ..dynamo.backend import compile_graph
 from ..graph.plan import kinds_of
 from ..lowering import decompositions
 from ..private.dynamo import aot_function
-from ..private.torch import is_traced, pytree
+from ..private.torch import dtypes_by_default, is_traced, pytree
 from ..record.device import current_index, device_at
 
 _record_graph = functools.partial(compile_graph, kind="forward")
@@ -34,7 +34,7 @@ def assume_pure(function: Callable[..., Any], takes_seed: bool) -> Callable[...,
             return function(*args, **kwargs)
         leaves, tree = pytree.tree_flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        key = (tree, *map(_kind, leaves), torch.is_grad_enabled(), *_surroundings())
+        key = (tree, *map(_kind, leaves), torch.is_grad_enabled(), *dtypes_by_default())
         compiled = known.get(key)
         if compiled is None:
             compiled = known[key] = _traced(function, leaves, tree)
@@ -77,11 +77,6 @@ def _kind(leaf: Any) -> Any:
     except TypeError as error:
         raise TypeError(f"a pure function takes tensors and hashable values; got a {type(leaf).__name__}") from error
     return *kinds_of((leaf,)), leaf
-
-
-def _surroundings() -> tuple[Any, ...]:
-    autocast = torch.is_autocast_enabled("xla")
-    return autocast, torch.get_autocast_dtype("xla") if autocast else None, torch.get_default_dtype()
 
 
 @contextmanager

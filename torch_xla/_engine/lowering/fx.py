@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 import torch
 from torch.fx import GraphModule, Node
 
@@ -139,9 +140,19 @@ def operators_without_rule(module: GraphModule) -> list[Any]:
 
 def graph_at(node: Node) -> GraphModule | None:
     """The graph that a node stands for, if it is one that an operator takes."""
-    module = node.graph.owning_module
-    held = getattr(module, str(node.target), None) if node.op == "get_attr" and module is not None else None
+    held = _held_at(node)
     return held if isinstance(held, GraphModule) else None
+
+
+def constant_at(node: Node) -> np.ndarray | None:
+    """The elements of the tensor that a node stands for, if it is one that belongs to the graph itself."""
+    held = _held_at(node)
+    return dtypes.to_numpy(held.cpu()) if isinstance(held, torch.Tensor) else None
+
+
+def _held_at(node: Node) -> Any:
+    module = node.graph.owning_module
+    return getattr(module, str(node.target), None) if node.op == "get_attr" and module is not None else None
 
 
 def _graphs_inside(module: GraphModule) -> list[GraphModule]:
@@ -185,8 +196,8 @@ def interpret(module: GraphModule, arrays: Sequence[Any], keys: Iterable[jax.Arr
         if node.op == "placeholder":
             values[node] = next(inputs)
         elif node.op == "get_attr":
-            held = getattr(module, node.target)
-            values[node] = held if isinstance(held, GraphModule) else jax.numpy.asarray(dtypes.to_numpy(held.cpu()))
+            inside = graph_at(node)
+            values[node] = jax.numpy.asarray(constant_at(node)) if inside is None else inside
         elif node.op == "output":
             return torch.fx.node.map_arg(node.args[0], values.__getitem__)
         elif isinstance(node.target, OpOverload):

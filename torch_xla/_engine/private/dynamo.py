@@ -12,7 +12,9 @@ from torch._dynamo import trace_rules
 from torch._dynamo.backends import registry
 from torch._dynamo.backends.common import aot_autograd as aot_autograd
 from torch._dynamo.guards import GuardBuilder, install_guard
-from torch._dynamo.variables.base import AsPythonConstantNotImplementedError
+from torch._dynamo.variables.base import AsPythonConstantNotImplementedError, VariableTracker
+from torch._dynamo.variables.functions import SkipFunctionVariable, UserFunctionVariable
+from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 from torch._functorch.aot_autograd import aot_export_joint_simple as aot_export_joint_simple
 from torch._functorch.aot_autograd import aot_function as aot_function
@@ -74,10 +76,20 @@ def guard_distributed() -> None:
     patched.wrap_tensor.wrap(wrapper)
 
 
-def give_objects_to_constants() -> None:
-    """Has Dynamo call functions whose result is constant with objects too, and guard these, as it does from 2.12 on."""
+def guard_arguments_of_constants() -> None:
+    """Has Dynamo guard the functions that our functions with a constant result are given, by identity.
+
+    By itself it guards their code, which all functions share that were made by one. And has it call them with objects,
+    and guard these, as it does from 2.12 on.
+    """
+
+    def guard(argument: Any) -> None:
+        if isinstance(argument, (UserFunctionVariable, SkipFunctionVariable)) and argument.source is not None:
+            install_guard(argument.source.make_guard(GuardBuilder.ID_MATCH))
 
     def as_constant(argument: Any) -> Any:
+        argument = LazyVariableTracker.realize_all(argument)
+        VariableTracker.visit(guard, argument)
         if not isinstance(argument, UserDefinedObjectVariable) or argument.is_tensor():
             return argument
         try:
@@ -91,6 +103,8 @@ def give_objects_to_constants() -> None:
     def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def invoke(tx: Any, fn: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+            if not str(getattr(fn, "__module__", "")).startswith("torch_xla."):
+                return original(tx, fn, name, args, kwargs)
             return original(
                 tx, fn, name, list(map(as_constant, args)), {key: as_constant(value) for key, value in kwargs.items()}
             )

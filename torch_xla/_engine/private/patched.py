@@ -22,20 +22,17 @@ ALL: list["Patch"] = []
 class Patch:
     """One function, or another attribute, under every name it is called by.
 
-    `since` is for what older releases lack, `until` the release that does by itself what is wanted.
+    `since` is for what older releases lack.
     """
 
-    def __init__(self, *names: str, since: str = "", until: str = "") -> None:
+    def __init__(self, *names: str, since: str = "") -> None:
         self.names = names
         self.since = since
-        self.until = until
         self.in_force = False
         ALL.append(self)
 
     def wrap(self, wrapper: Callable[[Any], Any]) -> None:
         """Puts what `wrapper` makes of it in its place."""
-        if self.until and torch.__version__ >= self.until:
-            return
         owner, name = _found(self.names[0])
         if not self.since or hasattr(owner, name):
             self.put(wrapper(getattr(owner, name)))
@@ -148,8 +145,9 @@ exit_dual_level = Patch("torch.autograd.forward_ad.exit_dual_level")
 compile = Patch("torch.compile")
 # Dynamo guards the parts of a `DTensor`, and of one that shows memory of its own would guard nothing.
 wrap_tensor = Patch("torch._dynamo.variables.builder.VariableBuilder.wrap_tensor")
-# JAX's jitted functions are objects, which Dynamo gives to no function whose result it takes as constant.
-result_as_constant = Patch("torch._dynamo.variables.functions.invoke_and_store_as_constant", until="2.12")
+# Of functions that are arguments of one whose result is constant, Dynamo guards too little. JAX's jitted functions are
+# objects, which it gives to none before 2.12.
+result_as_constant = Patch("torch._dynamo.variables.functions.invoke_and_store_as_constant")
 # Transforms of `torch.func` wrap what they are given before a function of PyTorch's sees it: in the body of a loop they
 # are to wrap what stands there for a tensor that the body closes over.
 wrap_for_grad = Patch("torch._functorch.eager_transforms._wrap_tensor_for_grad")

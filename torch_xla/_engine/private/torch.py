@@ -344,6 +344,12 @@ def constant_in_graphs(function: Any) -> Any:
     return function
 
 
+def dtypes_by_default() -> tuple[Any, ...]:
+    """What decides, besides its arguments, in which dtypes a function computes."""
+    autocast = torch.is_autocast_enabled("xla")
+    return autocast, torch.get_autocast_dtype("xla") if autocast else None, torch.get_default_dtype()
+
+
 def is_traced() -> bool:
     """Whether a trace of PyTorch's looks at what is called now."""
     keys = torch._C._TorchDispatchModeKey
