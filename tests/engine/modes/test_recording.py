@@ -1,6 +1,5 @@
 """One watched call, in terms that a replay can use: what it read, wrote and returned."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,26 +7,8 @@ import pytest
 import torch
 
 import torch_xla
-from torch_xla._engine.modes.host_part import Changing
-from torch_xla._engine.modes.reads import Reads
-from torch_xla._engine.modes.recording import Facts, inputs_of, record, same
-from torch_xla._engine.modes.signature import taken_apart
-from torch_xla._engine.record import step
-from torch_xla._engine.record.device import device_for
-
-
-def facts_of(function: Callable[..., Any], *args: Any) -> Facts:
-    """Of the second call, which knows what the first has looked at."""
-    known: Reads | None = None
-    found = Facts()
-    for _ in range(3):
-        step.end_step()
-        call = taken_apart(args, {})
-        _, found = record(function, args, {}, call, device_for(None), known, (), Changing(), step.end_step)
-        if known is not None and not found.only_learned:
-            break
-        known = found.reads if known is None else known.with_those_of(found.reads)
-    return found
+from tests.support.watched_calls import facts_of
+from torch_xla._engine.modes.recording import inputs_of
 
 
 def tensor(*numbers: float) -> torch.Tensor:
@@ -123,25 +104,3 @@ def test_a_constant_is_kept_as_it_was_uploaded() -> None:
     facts = facts_of(function, tensor(1.0, 2.0))
     (constant,) = [each for each in facts.sources.values() if isinstance(each, np.ndarray)]
     assert constant.tolist() == [1.0, 5.0] and not facts.reasons
-
-
-def test_calls_that_do_the_same_are_the_same_and_others_are_told_why() -> None:
-    x = tensor(1.0, 2.0)
-    number = [2.0]
-
-    def scaled(x: torch.Tensor) -> torch.Tensor:
-        return x * number[0]
-
-    def longer(x: torch.Tensor) -> torch.Tensor:
-        return (x * number[0]).sin()
-
-    one, again, other = facts_of(scaled, x), facts_of(scaled, x), facts_of(longer, x)
-    assert same(one, again) == "" and same(one, other) == "it records another program from call to call"
-    number[0] = 3.0
-    assert same(one, facts_of(scaled, x)).startswith("it computes with a Python number that was 2.0 and is 3.0")
-
-
-def test_what_is_released_holds_no_memory() -> None:
-    facts = facts_of(lambda x: x * 2, tensor(1.0))
-    facts.release()
-    assert facts.places == facts.leaves == facts.written == [] and facts.reached is None and facts.code

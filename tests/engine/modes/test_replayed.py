@@ -1,5 +1,6 @@
 """A function is recorded until three calls did the same, and says why as long as it is."""
 
+import abc
 import copy
 import gc
 import os
@@ -7,6 +8,7 @@ import pickle
 import sys
 import warnings
 import weakref
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -314,3 +316,114 @@ def test_a_result_that_was_differentiated_requires_a_gradient_and_has_none_left(
         assert loss.requires_grad and loss.grad_fn is not None and bool(number < ENOUGH) == bool(step.why_recorded)
         with pytest.raises(RuntimeError, match="Trying to backward through the graph a second time"):
             loss.backward()
+
+
+class Plain:
+    """A class that somebody changes."""
+
+
+class Base(abc.ABC):  # noqa: B024
+    """One that others may be registered with."""
+
+
+class Near:
+    factor = 2.0
+
+
+class Far:
+    factor = 5.0
+
+
+class Between(Near):
+    pass
+
+
+class Heir(Between):
+    pass
+
+
+FACTORS: Any = defaultdict(lambda: 2.0)
+RATE = 2.0
+
+
+def by_truth(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if PLAIN else x * 3
+
+
+def by_attribute(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if hasattr(PLAIN, "later") else x * 3
+
+
+def by_registration(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if isinstance(PLAIN, Base) else x * 3
+
+
+def by_inheritance(x: torch.Tensor) -> torch.Tensor:
+    return x * HEIR.factor
+
+
+def by_factory(x: torch.Tensor) -> torch.Tensor:
+    return x * FACTORS.default_factory()  # type: ignore[no-any-return]
+
+
+def by_globals(x: torch.Tensor) -> torch.Tensor:
+    return x * by_globals.__globals__["RATE"]  # type: ignore[no-any-return]
+
+
+def by_autocast(x: torch.Tensor) -> torch.Tensor:
+    return x * (2 if torch.is_autocast_enabled("cpu") else 3) * (5 if torch.is_autocast_enabled("cuda") else 7)
+
+
+PLAIN, HEIR = Plain(), Heir()
+
+CHANGES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[], Any], Callable[[], Any]]] = {
+    "truth": (by_truth, lambda: setattr(Plain, "__bool__", lambda _: False), lambda: delattr(Plain, "__bool__")),
+    "attributes": (
+        by_attribute,
+        lambda: setattr(Plain, "__getattr__", lambda *_: 1),
+        lambda: delattr(Plain, "__getattr__"),
+    ),
+    "registration": (by_registration, lambda: Base.register(Plain), lambda: None),
+    "bases": (
+        by_inheritance,
+        lambda: setattr(Heir, "__bases__", (Far,)),
+        lambda: setattr(Heir, "__bases__", (Between,)),
+    ),
+    "factory": (by_factory, lambda: setattr(FACTORS, "default_factory", lambda: 3.0), lambda: None),
+    "globals": (by_globals, lambda: globals().update(RATE=5.0), lambda: None),
+    "autocast of the CPU": (
+        by_autocast,
+        lambda: torch.set_autocast_enabled("cpu", True),
+        lambda: torch.set_autocast_enabled("cpu", False),
+    ),
+    "autocast of CUDA": (
+        by_autocast,
+        lambda: torch.set_autocast_enabled("cuda", True),
+        lambda: torch.set_autocast_enabled("cuda", False),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_decides_without_being_named_ends_a_replay(name: str) -> None:
+    body, change, back = CHANGES[name]
+    step, x = torch_xla.compile(body), torch.ones(1, device="xla")
+    before = body(x).item()
+    for _ in range(25):
+        assert step(x).item() == before
+    change()
+    try:
+        assert step(x).item() == body(x).item() != before
+    finally:
+        back()
+
+
+def test_keys_that_are_equal_and_not_the_same_are_other_arguments() -> None:
+    def step(named: dict[Any, torch.Tensor]) -> torch.Tensor:
+        ((key, value),) = named.items()
+        return value * key[0]
+
+    compiled, x = torch_xla.compile(step), torch.ones(1, dtype=torch.int64, device="xla")
+    for _ in range(25):
+        assert compiled({(2,): x}).dtype is torch.int64
+    assert compiled({(2.0,): x}).dtype is torch.float32

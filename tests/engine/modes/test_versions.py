@@ -2,7 +2,7 @@
 
 import torch
 
-from torch_xla._engine.modes.recording import Facts, VersionStep
+from torch_xla._engine.modes.facts import Facts, VersionStep
 from torch_xla._engine.modes.versions import Steps
 from torch_xla._engine.private import torch as private
 

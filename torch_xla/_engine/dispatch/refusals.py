@@ -10,6 +10,7 @@ from torch import Tensor
 from ..graph.spec import Spec
 from ..private import torch as private
 from ..private.torch import address_of, overload_name_of, pytree, schema_of
+from ..record.known_numbers import contents_of
 from ..record.storage import value_of
 from ..view import Geometry, InternalOverlap, Overlap, has_internal_overlap, overlap_between
 from .forms import Operator
@@ -220,7 +221,7 @@ class _Twins:
             size = spec.numel * spec.dtype.itemsize
             self.bytes += size
             storage = torch.zeros(size if self.bytes <= _TOO_LARGE else 0, dtype=torch.uint8).untyped_storage()
-            contents = getattr(value, "contents", None)
+            contents = contents_of(value)
             if contents is not None:
                 known = torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype).copy_(torch.from_numpy(contents))
                 storage.copy_(known.untyped_storage())

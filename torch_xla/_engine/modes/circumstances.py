@@ -11,6 +11,9 @@ from ..private import torch as private
 from ..private.watching import hooks_of_nodes
 from ..record.device import Device
 
+# Of which devices programs ask whether autocast is on: theirs, and those that PyTorch means where none is named.
+_AUTOCAST = ("xla", "cpu", "cuda")
+
 
 def circumstances(device: Device) -> tuple[Any, ...]:
     """All of it, to be compared. It holds what it names, so that nothing else can take its place."""
@@ -19,8 +22,7 @@ def circumstances(device: Device) -> tuple[Any, ...]:
         threading.get_ident(),
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
-        torch.is_autocast_enabled("xla"),
-        torch.get_autocast_dtype("xla"),
+        *(ask(kind) for kind in _AUTOCAST for ask in (torch.is_autocast_enabled, torch.get_autocast_dtype)),
         torch.is_autocast_cache_enabled(),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),

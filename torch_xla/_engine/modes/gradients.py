@@ -13,7 +13,7 @@ from ..private import torch as private
 from ..private.torch import address_of
 from ..record.device import Device
 from ..record.storage import META_KEYS, as_strided, wrap
-from .recording import GRADIENT, Facts, OuterMemory
+from .facts import GRADIENT, Facts, OuterMemory
 
 _gradient = attrgetter("grad")
 _attributes = attrgetter("__dict__")

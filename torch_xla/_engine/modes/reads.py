@@ -21,6 +21,9 @@ _LOADS_ONE = frozenset(
     ("LOAD_CONST", "LOAD_SMALL_INT", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_GLOBAL", "LOAD_DEREF")
 )
 
+# What tells types.
+_TYPES = frozenset(("type", "__class__", "SymFloat"))
+
 
 @dataclass
 class Reads:
@@ -31,6 +34,14 @@ class Reads:
     imports: frozenset[str] = frozenset()
     everything: bool = False  # attributes were looked at whose names are not in the code
     compiled: bool = False  # code ran that `torch.compile` made of the program's: which parts of that is not known
+
+    def looks_at(self, name: str) -> bool:
+        """Whether the program may have looked at something of this name: a global, an attribute or an entry."""
+        return self.everything or name in self.names or any(name in names for names in self.codes.values())
+
+    def asks_for_types(self) -> bool:
+        """Whether the program may have asked for the very type of something, as `isinstance` does not."""
+        return not _TYPES.isdisjoint(self.names) or not all(map(_TYPES.isdisjoint, self.codes.values()))
 
     def covers(self, other: "Reads") -> bool:
         """Whether `other` looked at nothing else."""

@@ -1,8 +1,8 @@
 """One watched call of a function: what it read, wrote and returned, in terms that a replay can use."""
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from operator import is_
 from typing import Any
 
@@ -10,84 +10,29 @@ import numpy as np
 import torch
 
 from ..graph.spec import Spec
-from ..graph.tape import Tape
+from ..graph.tape import Tape, Value
 from ..metrics import lines
 from ..private.torch import pytree, version_of
 from ..record import marks
 from ..record.device import Device
 from ..record.generator import Generator
+from ..record.known_numbers import Asked, onlookers
 from ..record.ownership import held
-from ..record.schedule import Schedule
 from ..record.storage import value_of
 from ..record.sync import sync_device
 from ..uninterrupted import uncollected
 from .circumstances import circumstances
-from .host_part import Changing, HostPart, HostTrace
-from .reach import Change, Reached
+from .facts import GRADIENT, Facts, OuterMemory, VersionStep
+from .host_trace import Changing, HostTrace
+from .reach import Change
 from .reads import Reads
 from .results import Returned, Unreturnable, again
 from .signature import Call
 from .walk import TooMuch, not_found, reach
 from .watch import CallWatch
 
-# What a gradient is called in messages.
-GRADIENT = "a gradient"
-
 # A constant larger than this is not compared from call to call.
 MOST_CONSTANT_BYTES = 1 << 20
-
-
-@dataclass
-class OuterMemory:
-    """Memory that outlives the call: an argument, something the function sees, or a gradient."""
-
-    tensor: torch.Tensor
-    path: str
-    argument: int = -1  # which of the argument tensors; -1: none
-    leaf: int = -1  # whose gradient it is, where nothing else shows its memory; -1: nobody's
-
-
-@dataclass
-class VersionStep:
-    """How far the call stepped a version counter: of an argument, of a leaf's gradient, or of another tensor."""
-
-    tensor: torch.Tensor
-    argument: int = -1
-    leaf: int = -1
-    count: int = 0
-
-
-@dataclass
-class Facts:
-    """What one call did."""
-
-    reasons: list[str] = field(default_factory=list)  # why it cannot be replayed
-    differences: list[Change] = field(default_factory=list)
-    places: list[OuterMemory] = field(default_factory=list)
-    reached: Reached | None = None
-    leaves: list[torch.Tensor] = field(default_factory=list)
-    had_gradient: list[bool] = field(default_factory=list)
-    gradients: list[str] = field(default_factory=list)  # what became of each leaf's: none, new, the same
-    code: Sequence[Any] = ()
-    numbers: list[Any] = field(default_factory=list)
-    draws: int = 0
-    sources: dict[int, Any] = field(default_factory=dict)  # input slot → a place, or the constant there
-    sharing: list[tuple[int, ...]] = field(default_factory=list)  # places that held one value before the call
-    sinks: dict[int, int] = field(default_factory=dict)  # place → slot
-    returned: Returned | None = None
-    new: dict[Any, int] = field(default_factory=dict)  # memory that only the result has → slot
-    written: list[VersionStep] = field(default_factory=list)
-    reads: Reads = field(default_factory=Reads)
-    host: HostPart | None = None  # what it computed on the host
-    only_learned: bool = False  # it looked at what was not known before the call: more is not known of it
-    schedule: Schedule | None = None
-
-    def release(self) -> None:
-        """Lets go of the memory of the call; what another call is compared with stays."""
-        self.places, self.leaves, self.written = [], [], []
-        self.differences, self.reached = [], None
-        if self.host is not None:
-            self.host.release()
 
 
 def record(
@@ -120,7 +65,7 @@ def record(
     given = [_copy(each) for each in call.containers]
     before = _Before(call, facts, device)
     changing = Changing() if looks_at.compiled else changing  # what `torch.compile` has made looks at modes itself
-    result, watch = _call(function, args, kwargs, facts, suspects, changing, device)
+    result, watch = _call(function, args, kwargs, facts, suspects, changing, looks_at, call, device)
     if not watch.complete:
         facts.reasons.append("a profiler or debugger was active")
     facts.differences = facts.reached.differences()
@@ -129,6 +74,8 @@ def record(
         facts.reasons.append("it changes a list or dictionary that it was given")
     if known is not None:
         facts.reasons += [*watch.unknown, *facts.reached.unknown, *not_found(facts.reached, facts.reads)]
+        if "__globals__" in facts.reads.names:
+            facts.reasons.append("it looks at the `__globals__` of a function, of which nobody knows the names")
     if around != circumstances(device):
         facts.reasons.append("it switches autocast, gradients, the default dtype or the like, and leaves them so")
     facts.only_learned = not facts.reasons and (known is None or not known.covers(facts.reads))
@@ -160,22 +107,40 @@ def _call(
     facts: Facts,
     suspects: Sequence[Change],
     changing: Changing,
+    looks_at: Reads,
+    call: Call,
     device: Device,
 ) -> tuple[Any, CallWatch]:
     """Calls the function under a watch, and notes what it computes on the host if something changes there."""
     reached = facts.reached
     assert reached is not None
     changing.learn_before(reached)
-    host = HostTrace(changing, reached, device)
+    host = HostTrace(changing, looks_at, reached, device)
     is_needed = host.is_needed()
     watch = CallWatch([each for each in suspects if not host.knows(each)])
+    arguments = {id(value_of(tensor)): index for index, tensor in enumerate(call.tensors)}
+
+    def tell(value: Value, asked: Asked) -> None:
+        if threading.get_ident() == thread and id(value) in arguments:
+            facts.checked.setdefault(arguments[id(value)], set()).add(asked)
+
+    thread = threading.get_ident()
     try:
+        onlookers.append(tell)
         with watch, host if is_needed else nullcontext():
             result = function(*args, **kwargs)
+    except BaseException:
+        # Of an error nobody knows whether it comes of a number that stood for a float.
+        changing.is_shown = False
+        host.restore()
+        host.end()
+        raise
     finally:
         try:
             watch.end()
         finally:
+            if tell in onlookers:
+                onlookers.remove(tell)
             host.restore()
     facts.reads = watch.reads()
     facts.reasons += watch.reasons
@@ -448,35 +413,3 @@ def _produced(tape: Tape) -> dict[int, int]:
 def _line_of(tape: Tape, position: int) -> str:
     line = tape.all_lines(tape.code).get(position)
     return f" ({lines.text(line)})" if line is not None else ""
-
-
-def same(one: Facts, other: Facts) -> str:
-    """Why two calls are not the same, or nothing."""
-    if one.code != other.code:
-        return "it records another program from call to call"
-    if one.host is not None or other.host is not None:
-        difference = one.host.differs(other.host) if one.host is not None else "what it computes on the host is new"
-        if difference:
-            return difference
-    computed = one.host.numbers if one.host is not None else ()
-    for index, (old, new) in enumerate(zip(one.numbers, other.numbers, strict=True)):
-        if index in computed:
-            continue
-        if type(old) is not type(new) or repr(old) != repr(new):
-            return f"it computes with a Python number that was {old!r} and is {new!r}: keep it in a tensor"
-    if one.draws != other.draws or one.sources.keys() != other.sources.keys():
-        return "it records another program from call to call"
-    for old, new in zip(one.sources.values(), other.sources.values(), strict=True):
-        if isinstance(old, np.ndarray) and isinstance(new, np.ndarray):
-            if old.tobytes() != new.tobytes():
-                return "it uploads something else at every call: upload before the call, and pass it as an argument"
-        elif type(old) is not type(new) or old != new:
-            return "it reads other memory from call to call"
-    if one.sharing != other.sharing:
-        return "what it sees shares memory before the one call and not before the other"
-    if one.had_gradient != other.had_gradient or one.gradients != other.gradients:
-        return "gradients were there before the one call and not before the other"
-    assert one.returned is not None and other.returned is not None
-    if one.returned.structure != other.returned.structure or one.new.keys() != other.new.keys():
-        return "it returns something else from call to call"
-    return "" if one.sinks == other.sinks else "it writes to other memory from call to call"

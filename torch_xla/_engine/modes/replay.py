@@ -28,18 +28,21 @@ from ..metrics.events import Cause
 from ..private import torch as private
 from ..record import sync
 from ..record.device import LOCK, Device
+from ..record.known_numbers import contents_of
 from ..record.launcher import launch
 from ..record.ownership import may_be_taken
 from ..record.schedule import lines_of
-from ..record.storage import wrap
+from ..record.storage import value_of, wrap
 from ..record.unlocked import wait_for_turn
 from ..uninterrupted import stores, uncollected
+from .checked import Checked
 from .circumstances import circumstances
+from .facts import Facts, OuterMemory
 from .gradients import NOTHING, Gradients
 from .host_part import HostProgram
 from .layout import BoundProgram
 from .packing import Packing
-from .recording import Facts, OuterMemory, inputs_of
+from .recording import inputs_of
 from .signature import Call
 from .versions import Steps
 
@@ -121,6 +124,21 @@ class Replay:
         self._positions = {id(tensor): index for index, tensor in enumerate(self._tensors)}
         self._identical = self._identities(call)
         self._release_arguments(places)
+        self._checked = [Checked(argument, asked) for argument, asked in facts.checked.items()]
+        self.passed(self.numbers(call))
+
+    def numbers(self, call: Call) -> list[Any]:
+        """What the host knows of arguments of whose numbers recording asks."""
+        return [contents_of(value_of(call.tensors[each.argument])) for each in self._checked]
+
+    def admits(self, numbers: Sequence[Any]) -> bool:
+        """Whether recording would do with these what it did."""
+        return all(map(Checked.admits, self._checked, numbers))
+
+    def passed(self, numbers: Sequence[Any]) -> None:
+        """Takes note of what a recorded call did not refuse."""
+        for each, known in zip(self._checked, numbers, strict=True):
+            each.passed(known)
 
     def _guard(self, tensors: list[torch.Tensor]) -> None:
         """Notes how the tensors that it sees show their memory: so each must at every call, and the same memory."""

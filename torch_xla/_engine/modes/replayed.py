@@ -17,9 +17,10 @@ from ..private import torch as private
 from ..record import device as devices
 from ..record import step
 from .circumstances import hindrance
-from .host_part import Changing
+from .facts import Facts, same
+from .host_trace import Changing
 from .reads import Reads
-from .recording import Facts, record, same
+from .recording import record
 from .region import Region, is_inside
 from .replay import OTHER_GRADIENTS, Replay
 from .signature import Call, taken_apart
@@ -44,7 +45,7 @@ MOST_WARNINGS = 20
 class _Kind:
     """What is known of the calls with one kind of arguments, and with gradients at the same leaves."""
 
-    def __init__(self) -> None:
+    def __init__(self, shows_numbers: bool) -> None:
         self.replay: Replay | None = None
         self.recorded: list[Facts] = []  # the last calls, as long as they are the same
         self.learned = 0  # 1 if the call before them told what it looks at, and nothing else was found
@@ -53,22 +54,23 @@ class _Kind:
         self.given_up = ""  # why it is not tried any more
         self.suspects: Sequence[Any] = ()
         self.reads: Reads | None = None  # what the last call has looked at
-        self.changing = Changing()  # of the host
+        self.changing = Changing(is_shown=shows_numbers)  # of the host
 
     def give_up(self, why: str) -> None:
         """Has its calls recorded from now on, and lets go of all that it held to learn from them."""
         self.given_up = why
         self.recorded.clear()
-        self.suspects, self.reads, self.changing = (), None, Changing()
+        self.suspects, self.reads, self.changing = (), None, Changing(is_shown=False)
 
 
 class _Arguments:
     """The calls with one kind of arguments."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, shows_numbers: bool) -> None:
         self.objects = call.objects  # alive, so that no others come to their addresses
         self.leaves: list[weakref.ref[torch.Tensor]] = []
-        self.current = _Kind()
+        self._shows_numbers = shows_numbers
+        self.current = _Kind(shows_numbers)
         self._by_gradients: dict[tuple[bool, ...], _Kind] = {}
 
     @property
@@ -80,7 +82,7 @@ class _Arguments:
         there = tuple(_has_gradient(leaf()) for leaf in self.leaves)
         kind = self._by_gradients.get(there)
         if kind is None and len(self._by_gradients) < MOST_PATTERNS:
-            kind = self._by_gradients[there] = _Kind() if self.leaves else self.current
+            kind = self._by_gradients[there] = _Kind(self._shows_numbers) if self.leaves else self.current
         if kind is not None:
             self.current = kind
         return self.current
@@ -102,6 +104,8 @@ def _has_gradient(leaf: torch.Tensor | None) -> bool:
 
 class Replayed:
     """A function that is recorded a few times and replayed from then on."""
+
+    _shows_numbers = True  # the program's own code may see a number of a trace where it has a float
 
     def __init__(self, function: Callable[..., Any], region: Region) -> None:
         region.name = region.name or getattr(function, "__qualname__", type(function).__name__)
@@ -144,6 +148,14 @@ class Replayed:
             reason = replay.hindrance() if replay is not None else ""
         if replay is not None:
             if not reason:
+                numbers = replay.numbers(call)
+                if not replay.admits(numbers):
+                    self._why = (
+                        "the host knows numbers of an argument that no recorded call has had: they are looked at"
+                    )
+                    result = self._recorded(args, kwargs)
+                    replay.passed(numbers)
+                    return result
                 reason, result = replay.run(call)
                 if not reason:
                     step.end_step()
@@ -184,7 +196,7 @@ class Replayed:
             self._tell(f"is recorded this time: {reason}")
 
     def _new_kind(self, call: Call) -> _Arguments:
-        arguments = _Arguments(call)
+        arguments = _Arguments(call, self._shows_numbers)
         kind = arguments.current
         if call.hindrance:
             kind.give_up(call.hindrance)
@@ -205,10 +217,16 @@ class Replayed:
             return self._recorded(args, kwargs)
         device = devices.device_at(devices.current_index())
         kind.watched += 1
-        with self._region.call(sys._getframe()):
-            result, facts = record(
-                self._function, args, kwargs, call, device, kind.reads, kind.suspects, kind.changing, self._region.end
-            )
+        try:
+            with self._region.call(sys._getframe()):
+                result, facts = record(
+                    self._function, args, kwargs, call, device, kind.reads, kind.suspects, kind.changing,
+                    self._region.end,
+                )  # fmt: skip
+        except BaseException as error:
+            if kind.watched >= PATIENCE:
+                kind.give_up(f"it raises errors, the last time {type(error).__name__}")
+            raise
         arguments.learn(facts)
         kind.reads = facts.reads
         kind.suspects = facts.differences
@@ -258,8 +276,10 @@ class ReplayedByItself(Replayed):
     """A function of which nobody has said whether to replay it: that begins after a while, and nobody is warned.
 
     It begins only where nothing that the program could notice comes with it: no program is compiled for it, no other
-    process waits for this one, no debugger wants to stop inside, and no object lives longer.
+    process waits for this one, no debugger wants to stop inside, no object lives longer, and floats are floats.
     """
+
+    _shows_numbers = False
 
     def __init__(self, function: Callable[..., Any], region: Region) -> None:
         super().__init__(function, region)

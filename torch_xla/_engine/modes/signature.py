@@ -61,8 +61,7 @@ def _take(argument: Any, key: list[Any], call: Call) -> None:
         for element in argument:
             _take(element, key, call)
     elif kind is dict:
-        names = tuple(repr(name) if type(name) in _TOLD_BY_TEXT else name for name in argument)
-        key.append((kind, names, tuple(map(type, argument))))
+        key.append((kind, tuple(map(_told, argument))))
         call.containers.append(argument)
         for element in argument.values():
             _take(element, key, call)
@@ -84,6 +83,13 @@ def _take(argument: Any, key: list[Any], call: Call) -> None:
     else:
         key.append((kind, id(argument)))
         call.objects.append(argument)
+
+
+def _told(name: Any) -> Any:
+    """A key of a dictionary with its type, by which it differs from those that are equal and not the same."""
+    if type(name) is tuple:
+        return tuple(map(_told, name))
+    return type(name), repr(name) if type(name) in _TOLD_BY_TEXT else name
 
 
 def _take_tensor(tensor: torch.Tensor, kind: type, key: list[Any], call: Call) -> None:

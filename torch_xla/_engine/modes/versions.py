@@ -8,7 +8,7 @@ import torch
 
 from ..private import torch as private
 from ..private.torch import version_of
-from .recording import Facts, VersionStep
+from .facts import Facts, VersionStep
 
 
 class Steps:

@@ -5,6 +5,7 @@ named is not seen. The code of PyTorch is taken for granted, the attributes of i
 not understood is a reason not to replay.
 """
 
+import abc
 import builtins
 import contextvars
 import functools
@@ -127,6 +128,7 @@ class _Walk:
             self._loaded_modules(path)
         elif kind in (dict, OrderedDict, defaultdict, types.MappingProxyType):
             if kind is defaultdict:
+                self._hold(f"the default of {path}", functools.partial(getattr, value, "default_factory"), Look.NAME)
                 self.add(f"the default of {path}", value.default_factory)
             self._mapping(path, value, strict)
         elif kind in (list, tuple, set, frozenset, deque):
@@ -291,6 +293,11 @@ class _Walk:
         """The methods and attributes that are named somewhere; those too that nobody has to name."""
         metaclass: Any = type(cls)
         bases: list[type] = [*cls.__mro__, *metaclass.__mro__]
+        if isinstance(cls, abc.ABCMeta):
+            token = abc.get_cache_token()
+            self._hold(
+                f"that no class came to belong to {cls.__name__}", lambda: abc.get_cache_token() == token, Look.NAME
+            )
         for base in bases:
             if base in self._classes or base is object or base is type:
                 continue
@@ -302,6 +309,9 @@ class _Walk:
                     self._unknown(path, f"the class `{base.__qualname__}`")
                 continue
             attributes = vars(base)
+            self._hold(f"the bases of {base.__name__}", functools.partial(getattr, base, "__mro__"), Look.NAME)
+            # A method that nobody has to name, such as `__bool__`, may come later.
+            self._hold(f"the names in {base.__name__}", functools.partial(len, attributes), Look.NAME)
             of_torch = known.is_torchs(base)
             unnamed = {name for name in attributes if (of_torch or _is_special(name)) and name not in _NO_METHODS}
             # A name that was computed stands nowhere; what it led to has run.

@@ -11,9 +11,9 @@ from ..graph.effect import ASSERTION, number_of
 from ..graph.plan import Number, Operand, Plan, interned
 from ..graph.spec import spec_of
 from ..lowering.value_checks import ASSERTED
+from ..record.known_numbers import known_numbers
 from ..record.storage import snapshot
 from ..record.sync import sync_device
-from . import indexing
 
 _UNSAID = "Expected Tensor with single nonzero value, but got zero"
 
@@ -26,7 +26,7 @@ def assert_async(self: Tensor, assert_msg: str = _UNSAID) -> None:
     if self.numel() != 1:
         kind = "more than one value" if self.numel() else "no values"
         raise RuntimeError(f"Boolean value of Tensor with {kind} is ambiguous")
-    known = indexing.known_numbers(self)
+    known = known_numbers(self)
     if known is not None and known.size == 1 and not known.any():
         raise RuntimeError(assert_msg)
     value = snapshot(self)

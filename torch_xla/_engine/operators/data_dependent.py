@@ -17,6 +17,7 @@ from ..graph.interned import table_of_plans
 from ..graph.plan import Operand, Plan
 from ..graph.spec import Spec, spec_of
 from ..lowering.indexing.sorting import ORDER_OF_ROWS
+from ..record.known_numbers import Asked, known_numbers
 from ..record.storage import shows_all, snapshot, value_of, wrap
 from . import indexing
 
@@ -86,7 +87,7 @@ def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Ten
         raise NotImplementedError(f'"repeat_interleave" not implemented for {repeats.dtype}: it takes int64 and int32')
     if output_size is not None and output_size < 0:
         raise RuntimeError(f"Trying to create tensor with negative dimension {output_size}: [{output_size}]")
-    known = indexing.known_numbers(repeats) if shows_all(repeats, value_of(repeats).spec) else None
+    known = known_numbers(repeats, Asked.DECIDES) if shows_all(repeats, value_of(repeats).spec) else None
     if output_size is None or known is not None:
         least, total = _least_and_sum(repeats, known)
         if least < 0:

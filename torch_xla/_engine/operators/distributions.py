@@ -15,6 +15,7 @@ from ..dispatch import refusals
 from ..dispatch.forms import operator_of
 from ..dispatch.kernels import recorder
 from ..private import torch as private
+from ..record.known_numbers import known_numbers
 from ..record.storage import shows_all, value_of
 
 
@@ -48,7 +49,7 @@ def _bounds(self: Tensor, start: float = 0.0, stop: float = 1.0) -> tuple[float,
 def _weights_exist(self: Tensor, num_samples: int, replacement: bool = False) -> bool:
     known: np.ndarray | None = None
     if self.device.type == "xla" and self.dtype.is_floating_point and shows_all(self, value_of(self).spec):
-        known = getattr(value_of(self), "contents", None)
+        known = known_numbers(self)
     if known is None:
         return True  # the device alone knows: it is not waited for
     return bool(((known >= 0) & (known < np.inf)).all()) and bool((known.reshape(self.shape).sum(-1) > 0).all())

@@ -13,7 +13,7 @@ from ..dispatch.forms import operator_of
 from ..dispatch.kernels import recorder
 from ..metrics.lines import user_frame
 from ..record.device import device_for
-from ..record.storage import value_of
+from ..record.known_numbers import Asked, known_numbers
 
 # Position of the index and of the dimension it counts in.
 _BY_DIMENSION = (
@@ -31,16 +31,8 @@ _INDICES = (torch.int64, torch.bool, torch.int32, torch.uint8)
 _BYTES = "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead."
 
 
-def known_numbers(tensor: Any) -> np.ndarray | None:
-    """The few numbers in the memory of a tensor, if they came from the host; `None` if the device alone knows them."""
-    if not isinstance(tensor, Tensor) or tensor.device.type != "xla":
-        return None
-    contents: np.ndarray | None = getattr(value_of(tensor), "contents", None)
-    return contents
-
-
 def _is_outside(index: Any, size: int, from_end: bool = True) -> bool:
-    known = known_numbers(index)
+    known = known_numbers(index, Asked.EACH)
     least = -size if from_end else 0
     return known is not None and bool(known.size) and (int(known.min()) < least or int(known.max()) >= size)
 
@@ -180,7 +172,7 @@ def _resolved(tensor: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor |
 
 def embedding(weight: Tensor, indices: Tensor, *args: Any, **kwargs: Any) -> Any:
     """`aten::embedding`: indices count the rows of `weight`, and none from the end."""
-    known = known_numbers(indices)
+    known = known_numbers(indices, Asked.EACH)
     rows = weight.shape[0] if weight.dim() else 0
     if known is not None and known.size and (int(known.min()) < 0 or int(known.max()) >= rows):
         refusals.refuse_if_the_cpu_does(operator_of("aten::embedding"), (weight, indices, *args), kwargs)

@@ -14,15 +14,15 @@ from torch import Tensor
 from ..dispatch import refusals
 from ..dispatch.forms import operator_of
 from ..dispatch.kernels import recorder, recorder_of_two
+from ..record.known_numbers import Asked, known_numbers
 from ..record.storage import shows_all, value_of
-from .indexing import known_numbers
 
 MEAN = 1
 
 
 def beyond(tensor: Any, least: float, most: float) -> bool:
     """Whether a number that the host knows is not between two others. NaN is between none."""
-    known = known_numbers(tensor)
+    known = known_numbers(tensor, Asked.EACH)
     return known is not None and known.size > 0 and not (least <= known.min() and known.max() <= most)
 
 
@@ -43,7 +43,7 @@ def _no_probabilities(self: Tensor, target: Tensor, *_: Any) -> bool:
 def _no_class(
     self: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN, ignore_index: int = -100
 ) -> bool:
-    known = known_numbers(target)
+    known = known_numbers(target, Asked.EACH)
     if known is None or not self.dim():
         return False
     classes = self.shape[0 if self.dim() == 1 else 1]
@@ -57,7 +57,7 @@ def _divides_by_zero(self: Any, other: Any, *, rounding_mode: str | None = "floo
         return bool(other == 0)
     if other.device.type == "cpu":
         return not other.dim() and not other.item()
-    known = known_numbers(other)
+    known = known_numbers(other, Asked.EACH)
     return known is not None and not known.all()
 
 
