@@ -25,6 +25,13 @@ def test_every_form_becomes_the_same_artifact() -> None:
     assert "sdy" not in modules.text_of(from_jax, False)
 
 
+def test_what_is_said_of_dividing_a_call_is_left_out() -> None:
+    exported = jax.export.export(jax.jit(jax.numpy.linalg.inv))(jax.ShapeDtypeStruct((2, 3, 3), np.float32))
+    kept = modules.without_shardings(bytes(exported.mlir_module_serialized))
+    text = modules.text_of(kept, False)
+    assert "sdy" not in text and "lapack" in text and modules.without_shardings(kept) is kept
+
+
 def test_a_module_is_called_as_jax_calls_what_it_exported() -> None:
     exported = modules.exported(TEXT)
     assert [(each.shape, each.dtype.name) for each in exported.in_avals] == [((2, 3), "float32"), ((), "uint8")]

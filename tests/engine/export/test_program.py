@@ -148,6 +148,86 @@ def test_models_of_a_batch_that_changes(name: str, tmp_path: Any) -> None:
         torch.testing.assert_close(loaded(x).cpu(), function(x), rtol=1e-4, atol=1e-4)
 
 
+def written(*key: Any) -> Any:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        y[key] = 0.0
+        y[key] += x[key] * 2
+        return y
+
+    return function
+
+
+def rows(n: int) -> torch.Tensor:
+    return torch.randn(n, 6)
+
+
+def truths(n: int) -> torch.Tensor:
+    return torch.randn(n, 6) > 0
+
+
+def counts(n: int) -> torch.Tensor:
+    return torch.arange(6 * n).reshape(n, 6) % 7
+
+
+# Of each family of operators, one whose rule asks for a size, or takes one for a number.
+OPEN: dict[str, tuple[Any, Any]] = {
+    "a size less a tensor": (lambda x: x.shape[0] - x, rows),
+    "a size less truth values": (lambda x: x.shape[0] - x.float() + (x + x.shape[0]) * (x == x.shape[0]), truths),
+    "a size to a power": (lambda x: x.shape[0] ** (x / 6), rows),
+    "to the power of a size": (lambda x: x ** x.shape[0], counts),
+    "divided by a size": (
+        lambda x: torch.div(x, x.shape[0], rounding_mode="trunc") + x.shape[0] // (x.abs() + 1),
+        rows,
+    ),
+    "remainder of a size": (lambda x: x.shape[0] % (x.abs() + 0.5), rows),
+    "shifted by a size": (lambda x: (x << x.shape[0]) + (x.shape[0] << x), counts),
+    "logarithm of a size": (lambda x: torch.xlogy(x, x.shape[0]), rows),
+    "bounded by a size": (lambda x: x.clamp(min=x.shape[0]), truths),
+    "lists and a size": (lambda x: torch._foreach_mul([x, x + 1], x.shape[0]), rows),
+    "written from one on": (written(slice(1, None)), rows),
+    "written up to the last": (written(slice(None, -1)), rows),
+    "written by twos": (written(slice(1, None, 2)), rows),
+    "written at the end": (written(slice(-2, None)), rows),
+    "written in columns": (written(slice(None), slice(1, 4)), rows),
+    "written in a part": (lambda x: torch.slice_scatter(x, x[: x.shape[0] // 2] + 1, 0, 0, x.shape[0] // 2), rows),
+    "the last but one": (lambda x: x.select(0, -2) + x[1], rows),
+    "diagonal": (lambda x: (x.diagonal(-1), x.diagonal(1), (x @ x.T).diagonal(1)), rows),
+    "strides": (lambda x: (x * 2).as_strided((x.shape[0] - 1, 2), (6, 1), 6), rows),
+    "strides of columns": (lambda x: (x.T * 2).as_strided((x.shape[0], 3), (1, x.shape[0])), rows),
+    "the largest": (lambda x: x.topk((x.shape[0] + 1) // 2, 0), rows),
+    "the largest of all": (lambda x: x.kthvalue(x.shape[0], 0), rows),
+    "median": (lambda x: x.T.median(1), counts),
+    "insertion points": (lambda x: torch.searchsorted(x.sort(0).values.T.contiguous(), torch.zeros(6, 1)), rows),
+    "members": (lambda x: torch.isin(torch.arange(6), x), counts),
+    "kernel of one": (lambda x: F.conv1d(x.T[None], torch.ones(2, 6, 1)), rows),
+    "kernel of one in groups": (lambda x: F.conv1d(x.T[None], torch.ones(4, 3, 1), stride=2, groups=2), rows),
+    "transposed kernel of one": (lambda x: F.conv_transpose1d(x.T[None], torch.ones(6, 2, 1), padding=0), rows),
+    "mean with margins": (lambda x: F.avg_pool1d(x.T[None], 2, padding=1), rows),
+    "mean without margins": (lambda x: F.avg_pool1d(x.T[None], 3, 2, 1, True, False), rows),
+    "patches": (lambda x: F.unfold(x.T[None, None], 3, padding=1), rows),
+    "mean of many parts": (lambda x: F.adaptive_avg_pool2d(x.T[None], (2, x.shape[0] + 1)), rows),
+    "mean of two parts": (lambda x: F.adaptive_avg_pool1d(x.T[None], 2), rows),
+    "maximum of two parts": (lambda x: F.adaptive_max_pool1d(x.T[None], 2), rows),
+}
+OFTEN = ("a size less a tensor", "written from one on", "kernel of one")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in OPEN]
+)
+def test_operators_that_ask_for_a_size_take_one_that_changes(name: str) -> None:
+    function, made = OPEN[name]
+    found = converted(Calling(function), made(4), dynamic_shapes=({0: torch.export.Dim.AUTO},)).stablehlo_funcs[0]
+    assert found.meta.input_signature[0].dynamic_dims == [0]
+    for size in (4, 5, 12):
+        x = made(size)
+        with jax.enable_x64(True):
+            ours = [torch.tensor(np.asarray(each)) for each in jax.tree.leaves(found.exported.call(x.numpy()))]
+        theirs = torch.utils._pytree.tree_leaves(function(x))
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
 RESIZING: dict[str, Any] = {
     "nearest": lambda x: F.interpolate(x, scale_factor=2),
     "bilinear": lambda x: F.interpolate(x, scale_factor=1.5, mode="bilinear"),

@@ -1,7 +1,12 @@
 """Dimensions that a tensor does not have, where PyTorch's meta kernels take any number."""
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
+
+from torch_xla._engine.lowering.dims import module_for
 
 CALLS = {
     "sort": lambda x, dim: x.sort(dim),
@@ -21,3 +26,8 @@ def test_a_dimension_that_is_not_there_is_refused_as_on_the_cpu(name: str, shape
         for device in ("cpu", "xla"):
             with pytest.raises(IndexError, match=f"but got {dim}"):
                 CALLS[name](torch.ones(shape, device=device), dim)
+
+
+def test_what_is_known_is_computed_beforehand() -> None:
+    (size,) = jax.export.symbolic_shape("n")
+    assert module_for(3, 4) is np and module_for(3, size) is jnp

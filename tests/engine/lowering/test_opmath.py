@@ -12,6 +12,7 @@ import torch
 from tests.support.rules import apply_rule
 from torch_xla._engine.lowering import replicas
 from torch_xla._engine.lowering.opmath import (
+    bound_as,
     in_double,
     is_number,
     number_as,
@@ -48,6 +49,23 @@ def test_numbers_take_the_dtype_of_the_arrays() -> None:
     both = on_operands(lambda *operands: operands)(jnp.ones(2, jnp.bfloat16), 0.1)
     assert [each.dtype for each in both] == [np.float32, np.float32]
     assert both[1] == np.asarray(0.1, jnp.bfloat16)
+
+
+def test_a_size_that_an_export_leaves_open_is_a_number() -> None:
+    (size,) = jax.export.symbolic_shape("n")
+    assert is_number(size)
+
+    def mixed(floats: jax.Array, truths: jax.Array) -> Any:
+        found = [same_dtype(floats, size)[1], *same_dtype(truths, size), bound_as(size, floats.dtype)]
+        assert [str(each.dtype) for each in found] == ["float32", "int64", "int64", "float32"]
+        assert bound_as(size, truths.dtype) is size
+        return found
+
+    with jax.enable_x64(True):
+        described = [jax.ShapeDtypeStruct((size,), dtype) for dtype in (np.float32, np.bool_)]
+        exported = jax.export.export(jax.jit(mixed))(*described)
+        found = exported.call(np.ones(3, np.float32), np.array([True, False, True]))
+    assert [np.asarray(each).tolist() for each in found] == [3.0, [1, 0, 1], 3, 3.0]
 
 
 def test_functions_in_double_see_float64_and_leave_integers_alone() -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from tests.support.rules import to_jax, to_torch
 from tests.support.views import NESTED, ViewCase, geometry_of, shows_each_once, view_cases
 from torch_xla._engine import dtypes
-from torch_xla._engine.lowering.views import read_view, reinterpret, reinterpret_back, write_view
+from torch_xla._engine.lowering.views import read_places, read_view, reinterpret, reinterpret_back, write_view
 from torch_xla._engine.view import Geometry, at_start, is_moved
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64]
@@ -115,6 +115,16 @@ def test_views_are_read_and_written_inside_a_program(dtype: torch.dtype, name: s
     check_equal(shown, view)
     view.copy_(value)
     check_equal(after, x)
+
+
+def test_places_are_read_of_a_storage_of_a_size_that_a_run_knows() -> None:
+    (size,) = jax.export.symbolic_shape("n")
+    with jax.enable_x64(True):
+        transposed = jax.jit(lambda x: read_places(x, (1, 0), (x.shape[1] - 1, 2), (3, 1), 3))
+        exported = jax.export.export(transposed)(jax.ShapeDtypeStruct((3, size), np.float32))
+        for n in (2, 5):
+            base = torch.randn(n, 3).t()
+            check_equal(exported.call(to_jax(base)), base.as_strided((n - 1, 2), (3, 1), 3))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -63,6 +63,23 @@ def _drop_trivial_shardings(module: Any) -> None:
                 op.attributes[name] = ir.ArrayAttr.get(kept)
 
 
+def without_shardings(artifact: bytes) -> bytes:
+    """A portable artifact without what JAX says of how calls of libraries may be divided: StableHLO knows no such."""
+    if b"sdy" not in artifact:
+        return artifact
+    with private.module_context() as context:
+        module = stablehlo.deserialize_portable_artifact(context, artifact)
+        module.operation.walk(_drop_sharding_rule)
+        text = str(module.operation.get_asm(enable_debug_info=True))
+    return bytes(stablehlo.serialize_portable_artifact_str(text, version_of(artifact)))
+
+
+def _drop_sharding_rule(op: Any) -> Any:
+    if "sdy.sharding_rule" in op.attributes:
+        del op.attributes["sdy.sharding_rule"]
+    return ir.WalkResult.ADVANCE
+
+
 def version_of(artifact: bytes) -> str:
     """The version of StableHLO that a portable artifact is written in, such as "1.14.0"."""
     found = re.search(rb"StableHLO_v([0-9.]+)", artifact[:64])

@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 from .. import dtypes, precision
 from ..client import platform
 from ..lowering import decompositions, fx
-from ..lowering.views import read_view
+from ..lowering.views import read_places, read_view
 from ..private.torch import pytree, with_effects
 from ..uninterrupted import uncollected
 from ..view.geometry import Geometry
@@ -29,6 +29,7 @@ from .bundle import (
     VariableSignature,
 )
 from .composites import with_composites
+from .refusals import refuse
 
 aten = torch.ops.aten
 
@@ -79,7 +80,11 @@ def convert(program: ExportedProgram, options: Options, name: str = "forward") -
         inputs.constants.append(np.arange(4, dtype=np.uint32))
         described.append(jax.ShapeDtypeStruct((4,), np.dtype(np.uint32)))
     function = _function(module, inputs, outputs.places, draws)
-    exported = _export(function, described, (options.platforms, foreign), name)
+    try:
+        exported = _export(function, described, (options.platforms, foreign), name)
+    except Exception as error:
+        refuse(error, module)
+        raise
     meta = StableHLOFunctionMeta(
         name=name,
         stablehlo_version=modules.version_of(exported.mlir_module_serialized),
@@ -96,7 +101,7 @@ def convert(program: ExportedProgram, options: Options, name: str = "forward") -
         platforms=list(exported.platforms),
         calling_convention_version=exported.calling_convention_version,
     )
-    artifact = bytes(exported.mlir_module_serialized)
+    artifact = modules.without_shardings(bytes(exported.mlir_module_serialized))
     text = modules.text_of(artifact, options.with_lines)
     weights = inputs.weights if options.export_weights else {}
     return StableHLOModelBundle(weights, inputs.constants, [StableHLOFunc(meta, artifact, text, exported)])
@@ -136,14 +141,26 @@ def read_by_strides(module: GraphModule) -> None:
         if node.target is torch.ops.aten.as_strided.default:
             value, shown = node.args[0].meta["val"], node.meta["val"]
             base = Geometry(tuple(value.shape), tuple(value.stride()))
-            if base.is_dense() and not value.storage_offset():
-                view = Geometry(tuple(shown.shape), tuple(shown.stride()), shown.storage_offset())
+            if not base.is_dense() or value.storage_offset():
+                continue
+            view = Geometry(tuple(shown.shape), tuple(shown.stride()), shown.storage_offset())
+            numbers = (*base.size, *base.stride, *view.size, *view.stride, view.offset)
+            if all(isinstance(n, int) for n in numbers):
                 node.target = _reader(base, view)
+            else:
+                node.target = _reader_by_places(base.memory_order())
 
 
 def _reader(base: Geometry, view: Geometry) -> Callable[..., Any]:
     def read(array: Any, *_: Any) -> Any:
         return read_view(array, base, view)
+
+    return read
+
+
+def _reader_by_places(order: tuple[int, ...]) -> Callable[..., Any]:
+    def read(array: Any, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None) -> Any:
+        return read_places(array, order, size, stride, 0 if storage_offset is None else storage_offset)
 
     return read
 

@@ -1,8 +1,11 @@
 """Dimension arguments as PyTorch reads them: negative ones, lists, none at all, and tensors without dimensions."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 
 def one_dim(dim: int, ndim: int) -> int:
@@ -29,3 +32,8 @@ def dimensioned(operand: jax.Array) -> jax.Array:
 def without(dim: int, ndim: int) -> tuple[int, ...]:
     """All dimensions but one."""
     return tuple(other for other in range(ndim) if other != dim)
+
+
+def module_for(*sizes: Any) -> Any:
+    """NumPy, which computes what is a constant of the program; JAX's where a size is known to a run alone."""
+    return jnp if any(map(jax.export.is_symbolic_dim, sizes)) else np

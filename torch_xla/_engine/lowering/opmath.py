@@ -20,8 +20,10 @@ FLOAT64 = np.dtype(np.float64)
 
 
 def is_number(operand: Any) -> bool:
-    """Whether `operand` is a number and has no dtype of its own."""
-    return isinstance(operand, (bool, int, float, complex)) or bool(getattr(operand, "weak_type", False))
+    """Whether `operand` is a number and has no dtype of its own; a size that an export leaves open is one."""
+    if isinstance(operand, (bool, int, float, complex)):
+        return True
+    return bool(getattr(operand, "weak_type", False)) or jax.export.is_symbolic_dim(operand)
 
 
 def is_integer(array: jax.Array) -> bool:
@@ -61,7 +63,7 @@ _BOUNDS_ARE_HELD = torch.__version__ >= (2, 15)  # type: ignore[operator]
 
 def bound_as(number: Any, dtype: np.dtype) -> Any:
     """What bounds elements of `dtype`, in that dtype if it is a number."""
-    if not is_number(number):
+    if not is_number(number) or (dtype == np.bool_ and jax.export.is_symbolic_dim(number)):
         return number
     if _BOUNDS_ARE_HELD and jnp.issubdtype(dtype, jnp.integer) and dtype.itemsize < 8:
         number = jnp.clip(number, np.iinfo(dtype).min, np.iinfo(dtype).max)
@@ -69,8 +71,13 @@ def bound_as(number: Any, dtype: np.dtype) -> Any:
 
 
 def same_dtype(*operands: Any) -> list[Any]:
-    """The operands, with numbers in the dtype of the arrays (which share one)."""
+    """The operands, with numbers in the dtype of the arrays (which share one).
+
+    Beside truth values a size that an export leaves open, of which promotion does not know, is a whole number.
+    """
     dtype = next(operand.dtype for operand in operands if not is_number(operand))
+    if dtype == np.bool_ and any(map(jax.export.is_symbolic_dim, operands)):
+        return [number_as(operand, np.dtype(np.int64)) for operand in operands]
     return [number_as(operand, dtype) if is_number(operand) else operand for operand in operands]
 
 

@@ -3,6 +3,7 @@
 The value of a storage is one array of the logical size of its base, whatever order its elements have in memory.
 """
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -51,6 +52,18 @@ def read_view(array: jax.Array, base: Geometry, view: Geometry, offset: jax.Arra
         else:
             array = _apply(step, array)
     return array
+
+
+def read_places(
+    array: jax.Array, order: tuple[int, ...], size: Sequence[Any], stride: Sequence[Any], offset: Any
+) -> jax.Array:
+    """What a view shows of a whole storage, where sizes are known to a run alone; the storage's value is `array`, whose
+    dimensions lie in `order` in memory.
+    """
+    places = jnp.asarray(offset, np.int64)
+    for dim, step in enumerate(stride):
+        places = places + lax.broadcasted_iota(np.int64, tuple(size), dim) * jnp.asarray(step, np.int64)
+    return jnp.take(lax.transpose(array, order).reshape(-1), places, mode="clip")
 
 
 def write_view(

@@ -119,7 +119,7 @@ def _pointwise(operand: jax.Array, kernel: jax.Array, window: Window, groups: in
     batch, inputs, *extent = operand.shape
     outputs, positions = kernel.shape[0], prod(extent)
     matrix = kernel.reshape(groups, outputs // groups, inputs // groups)
-    if positions >= _POSITIONS_PER_PRODUCT:
+    if not _are_known(tuple(extent)) or positions >= _POSITIONS_PER_PRODUCT:
         rows = jnp.broadcast_to(matrix, (batch, *matrix.shape)).reshape(batch * groups, *matrix.shape[1:])
         columns = operand.reshape(batch * groups, inputs // groups, positions)
         result = _products(rows, columns, 2, 1)
@@ -136,7 +136,7 @@ def _pointwise_gradient(operand: jax.Array, grad: jax.Array, window: Window, gro
     positions, inputs = prod(extent), operand.shape[1]
     operand = _at_positions(operand, window).reshape(batch * groups, inputs // groups, positions)
     grad = grad.reshape(batch * groups, outputs // groups, positions)
-    if positions >= _POSITIONS_PER_STEP:
+    if not _are_known(tuple(extent)) or positions >= _POSITIONS_PER_STEP:
         result = jnp.sum(_products(grad, operand, 2, 2).reshape(batch, groups, -1), 0)
     else:
         rows, columns = (

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from jax import lax
 
+from ...private import jax as private
+from ..dims import module_for
 from ..opmath import widened
 from ..registry import lowers
 from ..sharding import zero_behind_ends
@@ -41,6 +43,8 @@ class _Windows:
         span = self.size[dim] + 2 * self.padding[dim] - self.dilation[dim] * (self.kernel[dim] - 1) - 1
         count = (-(-span // self.stride[dim]) if ceil_mode else span // self.stride[dim]) + 1
         # A last window that starts beyond the image and its left margin would show nothing.
+        if ceil_mode and jax.export.is_symbolic_dim(count):
+            return private.smaller_size(count, (self.size[dim] + self.padding[dim] - 1) // self.stride[dim] + 1)
         if ceil_mode and (count - 1) * self.stride[dim] >= self.size[dim] + self.padding[dim]:
             count -= 1
         return count
@@ -200,17 +204,18 @@ def _max_pool_backward(dims: int) -> Callable[..., jax.Array]:
     return lower
 
 
-def _divisor(windows: _Windows, count_include_pad: bool, divisor_override: int | None) -> np.ndarray:
+def _divisor(windows: _Windows, count_include_pad: bool, divisor_override: int | None) -> np.ndarray | jax.Array:
     if divisor_override:
         return np.array(divisor_override)
     counts = []
     for dim, size in enumerate(windows.size):
-        starts = np.arange(windows.outputs[dim]) * windows.stride[dim] - windows.padding[dim]
-        ends = np.minimum(starts + windows.kernel[dim], size + windows.padding[dim])
+        xp = module_for(size)
+        starts = xp.arange(windows.outputs[dim]) * windows.stride[dim] - windows.padding[dim]
+        ends = xp.minimum(starts + windows.kernel[dim], xp.asarray(size + windows.padding[dim]))
         if not count_include_pad:
-            starts, ends = np.maximum(starts, 0), np.minimum(ends, size)
+            starts, ends = xp.maximum(starts, 0), xp.minimum(ends, xp.asarray(size))
         counts.append(ends - starts)
-    total = np.ones((), np.int64)
+    total: Any = np.ones((), np.int64)
     for dim, count in enumerate(counts):
         total = total * count.reshape([-1 if i == dim else 1 for i in range(len(counts))])
     return total
@@ -260,8 +265,13 @@ def _avg_pool_backward(dims: int) -> Callable[..., jax.Array]:
     return lower
 
 
-def _shares(inputs: int, outputs: int) -> np.ndarray:
+def _shares(inputs: int, outputs: int) -> np.ndarray | jax.Array:
     """The matrix that averages `inputs` elements down to `outputs`, in windows that divide them as evenly as can be."""
+    if module_for(inputs, outputs) is jnp:
+        starts, ends = _even_windows(inputs, outputs)
+        place = jnp.arange(inputs)
+        inside = (place >= starts[:, None]) & (place < ends[:, None])
+        return jnp.where(inside, 1 / (ends - starts)[:, None], 0)
     matrix = np.zeros((outputs, inputs))
     for i in range(outputs):
         start, end = i * inputs // outputs, -(-(i + 1) * inputs // outputs)
@@ -269,7 +279,15 @@ def _shares(inputs: int, outputs: int) -> np.ndarray:
     return matrix
 
 
-def _along(x: jax.Array, matrix: np.ndarray, dim: int) -> jax.Array:
+def _even_windows(inputs: Any, outputs: Any) -> tuple[Any, Any]:
+    """Where the windows begin and end that divide `inputs` elements as evenly as can be."""
+    xp = module_for(inputs, outputs)
+    index = xp.arange(outputs)
+    size, count = xp.asarray(inputs), max(outputs, 1) if isinstance(outputs, int) else xp.asarray(outputs)
+    return index * size // count, -(-(index + 1) * size // count)
+
+
+def _along(x: jax.Array, matrix: np.ndarray | jax.Array, dim: int) -> jax.Array:
     moved = lax.dot_general(
         x, jnp.asarray(matrix, x.dtype), (((dim,), (1,)), ((), ())), precision=lax.Precision.HIGHEST
     )
@@ -312,13 +330,17 @@ def _adaptive_max_pool(dims: int) -> Callable[..., tuple[jax.Array, jax.Array]]:
         place = jnp.arange(prod(size), dtype=np.int64).reshape(size)
         inside: Any = np.ones((), bool)
         for dim, outputs in enumerate(output_size):
-            starts = np.arange(outputs) * size[dim] // max(outputs, 1)
-            ends = -(-(np.arange(outputs) + 1) * size[dim] // max(outputs, 1))
-            length = int((ends - starts).max(initial=1))
-            index = starts[:, None] + np.arange(length)
+            xp = module_for(size[dim], outputs)
+            starts, ends = _even_windows(size[dim], outputs)
+            if xp is np:
+                length = int((ends - starts).max(initial=1))
+            else:
+                length = -(-size[dim] // outputs) + 1  # one more than it may be, where that is not known
+            index = starts[:, None] + xp.arange(length)
             # Each dimension becomes (outputs, length); the lengths are brought to the end below.
-            gathered = jnp.take(gathered, np.minimum(index, size[dim] - 1), lead + 2 * dim)
-            place = jnp.take(place, np.minimum(index, size[dim] - 1), 2 * dim)
+            shown = xp.minimum(index, xp.asarray(size[dim] - 1))
+            gathered = jnp.take(gathered, shown, lead + 2 * dim)
+            place = jnp.take(place, shown, 2 * dim)
             shape = [1] * (2 * dims)
             shape[2 * dim], shape[2 * dim + 1] = index.shape
             inside = inside & (index < ends[:, None]).reshape(shape)
@@ -327,7 +349,9 @@ def _adaptive_max_pool(dims: int) -> Callable[..., tuple[jax.Array, jax.Array]]:
         most = prod(place.shape[1::2])  # so many elements a window has
         flat = gathered.reshape(*self.shape[:lead], *output_size, most)
         places = jnp.broadcast_to(place.transpose(order).reshape(*output_size, most), flat.shape)
-        counted = np.broadcast_to(inside, place.shape).transpose(order).reshape(*output_size, most)
+        counted = (
+            module_for(*place.shape).broadcast_to(inside, place.shape).transpose(order).reshape(*output_size, most)
+        )
         flat = jnp.where(counted, flat, jnp.array(_lowest(self.dtype), self.dtype))
         is_nan = flat != flat
         chosen = jnp.where(jnp.any(is_nan, -1), jnp.argmax(is_nan, -1), jnp.argmax(flat, -1))[..., None]

@@ -131,6 +131,8 @@ _EXACT_POWERS = {
 def pow_to_number(self: jax.Array, exponent: Any) -> jax.Array:
     if self.dtype == jnp.bool_:
         return self | ~number_as(exponent, self.dtype)
+    if jax.export.is_symbolic_dim(exponent):
+        return pow_to_array(self, exponent)
     is_half = self.dtype == np.float16  # the one dtype whose roots PyTorch leaves to pow()
     if isinstance(exponent, jax.Array):
         power: jax.Array = pow_to_array(self, exponent)

@@ -40,6 +40,9 @@ def insertion_points(sequence: jax.Array, values: Any, right: bool) -> jax.Array
         return jnp.where(searching & after, middle + 1, low), jnp.where(searching & ~after, middle, high)
 
     dtype = index_dtype(size)
+    if jax.export.is_symbolic_dim(size):
+        bounds = (jnp.zeros(values.shape, dtype), jnp.broadcast_to(jnp.asarray(size, dtype), values.shape))
+        return lax.while_loop(lambda now: jnp.any(now[0] < now[1]), lambda now: halve(None, now), bounds)[0]
     bounds = (jnp.zeros(values.shape, dtype), jnp.full(values.shape, size, dtype))
     return lax.fori_loop(0, size.bit_length(), halve, bounds)[0] if size else bounds[0]
 
@@ -75,7 +78,7 @@ def repeat_interleave(repeats: jax.Array, *, output_size: int | None = None) -> 
 
 def _isin(elements: jax.Array, test_elements: jax.Array, invert: bool) -> jax.Array:
     tests = test_elements.reshape(-1)
-    if tests.size <= _FEW:
+    if not jax.export.is_symbolic_dim(tests.size) and tests.size <= _FEW:
         found = jnp.any(elements[..., None] == tests, -1)
     else:
         tests = lax.sort(tests)

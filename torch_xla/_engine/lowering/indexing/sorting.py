@@ -74,6 +74,11 @@ def topk(
     self: jax.Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[jax.Array, jax.Array]:
     operand, axis = dimensioned(self), one_dim(dim, self.ndim)
+    if jax.export.is_symbolic_dim(k):
+        # XLA's own takes no such number from an exported program.
+        foremost = jnp.arange(k)
+        values, places = (jnp.take(part, foremost, axis, mode="clip") for part in ordered(operand, axis, largest))
+        return values, places.astype(np.int64)
     places = lax.top_k(_largest_first(operand, largest), k, axis=axis)[1].astype(np.int64)
     values = jnp.take_along_axis(operand, places, axis, mode="promise_in_bounds")
     return (values, places) if self.ndim else (values.reshape(()), places.reshape(()))
@@ -84,7 +89,10 @@ def _at_rank(
 ) -> tuple[jax.Array, jax.Array]:
     """The element of a rank (one for all, or one for each vector along `dim`) and its place."""
     axis = one_dim(dim, self.ndim)
-    if isinstance(rank, int):
+    if not isinstance(rank, jax.Array) and any(map(jax.export.is_symbolic_dim, (rank, order[0].shape[axis]))):
+        place = jnp.asarray(rank, np.int64)
+        picked = [lax.dynamic_slice_in_dim(part, place, 1, axis) for part in order]
+    elif isinstance(rank, int):
         picked = [lax.slice_in_dim(part, rank, rank + 1, axis=axis) for part in order]
     else:
         picked = [jnp.take_along_axis(part, rank, axis, mode="promise_in_bounds") for part in order]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dims import one_dim
+from ..dims import module_for, one_dim
 from ..opmath import widened
 from ..registry import lowers
 from ..sharding import spaced, zero_behind_ends
@@ -24,9 +25,9 @@ def _windows(size: int, kernel: int, dilation: int, padding: int, stride: int) -
     return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
-def _window_places(count: int, kernel: int, dilation: int, stride: int) -> np.ndarray:
+def _window_places(count: int, kernel: int, dilation: int, stride: int) -> Any:
     """The place in the padded dimension of each element of each window: kernel × count."""
-    return np.arange(kernel)[:, None] * dilation + np.arange(count)[None, :] * stride
+    return np.arange(kernel)[:, None] * dilation + module_for(count).arange(count)[None, :] * stride
 
 
 def _cut(operand: jax.Array, dim: int, kernel: int, dilation: int, padding: int, stride: int) -> jax.Array:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ...private import jax as private
 from ..dims import one_dim
 from ..registry import lowers
 from ..sharding import spaced
@@ -44,6 +45,8 @@ def slice_scatter(
     self: jax.Array, src: jax.Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> jax.Array:
     dim = one_dim(dim, self.ndim)
+    if any(jax.export.is_symbolic_dim(each) for each in (self.shape[dim], start, end)):  # type: ignore[arg-type]
+        return _written_from(self, src.astype(self.dtype), dim, 0 if start is None else start, step)
     places = slice_bounds(self.shape[dim], start, end, step)
     _check_source(src, self.shape[:dim] + (len(places),) + self.shape[dim + 1 :])
     if not places:
@@ -54,6 +57,19 @@ def slice_scatter(
     along = lax.broadcasted_iota(np.int32, self.shape, dim) - places.start
     written = (along >= 0) & (along % step == 0) & (along <= places[-1] - places.start)
     return jnp.where(written, _spread_slice(src, self.shape, dim, places, jnp.zeros((), self.dtype)), self)
+
+
+def _written_from(self: jax.Array, src: jax.Array, dim: int, start: Any, step: int) -> jax.Array:
+    """`slice_scatter` where a size is known to a run alone: `src` has as many elements as there are to write."""
+    whole, count = self.shape[dim], src.shape[dim]
+    first = start if start >= 0 else private.greater_size(whole + start, 0)
+    zero = jnp.zeros((), self.dtype)
+    spread = lax.pad(src, zero, [(0, 0, step - 1 if each == dim else 0) for each in range(self.ndim)])
+    behind = whole - first - spread.shape[dim]  # negative where nothing is written: then the margin before is cut
+    spread = lax.pad(spread, zero, [(first, behind, 0) if each == dim else (0, 0, 0) for each in range(self.ndim)])
+    along = lax.broadcasted_iota(np.int64, self.shape, dim) - jnp.asarray(first, np.int64)
+    written = (along >= 0) & (along < jnp.asarray(count, np.int64) * step) & (along % step == 0)
+    return jnp.where(written, spread, self)
 
 
 @lowers(aten.slice_backward.default)

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 from jax import lax
 
 from ... import dtypes
+from ...private import jax as private
 from ..dims import one_dim
 from ..registry import lowers
 from .slicing import slice_bounds
@@ -64,6 +66,9 @@ def unsqueeze(self: jax.Array, dim: int) -> jax.Array:
 
 @lowers(aten.select_copy.int)
 def select(self: jax.Array, dim: int, index: int) -> jax.Array:
+    if any(map(jax.export.is_symbolic_dim, (self.shape[dim], index))):
+        size, place = jnp.asarray(self.shape[dim], np.int64), jnp.asarray(index, np.int64)
+        return lax.dynamic_index_in_dim(self, jnp.where(place < 0, place + size, place), dim, keepdims=False)
     return lax.index_in_dim(self, index, dim, keepdims=False)
 
 
@@ -91,6 +96,12 @@ def narrow(self: jax.Array, dim: int, start: int, length: int) -> jax.Array:
 
 @lowers(aten.diagonal_copy.default)
 def diagonal(self: jax.Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> jax.Array:
+    rows, columns = self.shape[dim1], self.shape[dim2]
+    if any(map(jax.export.is_symbolic_dim, (rows, columns))):
+        below, right = max(-offset, 0), max(offset, 0)
+        length = private.greater_size(private.smaller_size(rows - below, columns - right), 0)
+        along = jnp.arange(length)
+        return jnp.moveaxis(self, (dim1, dim2), (-2, -1))[..., along + below, along + right]
     return jnp.diagonal(self, offset, dim1, dim2)
 
 

@@ -28,7 +28,7 @@ def _apply(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
         raise NotImplementedError(f"{op} has no lowering rule")
     if rule.promotion is not Promotion.NONE:
         numbers = [
-            leaf if isinstance(leaf, (bool, int, float, complex)) else _KINDS[leaf.dtype.kind]
+            leaf if isinstance(leaf, (bool, int, float, complex)) else _KINDS[jnp.asarray(leaf).dtype.kind]
             for leaf in args
             if is_number(leaf)
         ]
