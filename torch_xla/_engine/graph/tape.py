@@ -81,11 +81,11 @@ class Tape:
         "expected_code",
         "expected_lines",
         "front",
-        "is_rest",
         "lines",
         "numbers",
         "placed",
         "reads",
+        "rest",
         "scopes",
         "shared",
         "started",
@@ -102,7 +102,7 @@ class Tape:
     ) -> None:
         self.started = perf_counter_ns()  # when its first operand entered, or its first operation was recorded
         self.ended = False  # it was evaluated: another one is in its place
-        self.is_rest = False  # it begins with what an evaluation of a part of another left undone
+        self.rest = 0  # so much of its code is what an evaluation of a part of another left undone
         self.code: list[Any] = []
         self.placed = placed  # tells the spec of a value with its sharding, where values can have one
         self.values: list[Value] = []

@@ -38,11 +38,11 @@ def succeeded(schedule: Schedule, tape: Tape, seen: Seen, device: Device) -> tup
     if not schedule.kept and not seen.behind:
         ends, unheld = end_of(tape, fresh, device), 0
     else:
-        fresh.is_rest = bool(schedule.kept)
         again = Again(fresh, tape, seen.values, device, schedule.cut.outputs)
         specs = _specs_afterwards(schedule, tape, seen.values, device)
         for left in (schedule.kept, seen.behind):
             again.record(left, specs, [tape.recorder(operation.position) for operation in left])
+            fresh.rest = fresh.rest or len(fresh.code) * bool(schedule.kept)
         ends, unheld = chain(again.settled(), end_of(tape, fresh, device)), again.unheld
     if tape.scopes and (tape.scopes[-1][1] or fresh.scopes):
         fresh.scopes.append((len(fresh.code), tape.scopes[-1][1]))  # those still open

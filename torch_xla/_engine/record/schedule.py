@@ -20,7 +20,7 @@ from . import recency
 from .device import Device
 from .liveness import Liveness, covers
 from .ownership import donated, held_at_end
-from .parts import parted, reporting, with_end, with_reported
+from .parts import grows, parted, reporting, with_end, with_reported
 
 
 @dataclass(slots=True)
@@ -125,7 +125,7 @@ def find(
     live = seen.live
     if not roots and roots is not None:
         return _schedule(device, tape, seen, live, roots) if is_exact or not is_common(device, seen.code) else None
-    key = seen.code, roots, seen.shared, seen.given, tape.is_rest, device.index, device.spread, lowering_settings.now()
+    key = seen.code, roots, seen.shared, seen.given, tape.rest, device.index, device.spread, lowering_settings.now()
     known = _schedules.get(key)
     if known is None:
         known = _schedules[key] = _Known(_liveness(key, device, seen.code))
@@ -178,17 +178,19 @@ def _schedule(device: Device, tape: Tape, seen: Seen, live: bytes, roots: tuple[
     inputs, operations, producer = decode(seen.code)
     pending = [slot for slot, made_by in enumerate(producer) if made_by >= 0 and live[slot]]
     effects = effective(operations)
-    if roots is None:
-        chosen = needed(operations, producer, pending, effects=effects)
-        outputs = pending
-        kept: list[Operation] = []
-    else:
+    chosen = needed(operations, producer, pending, effects=effects)
+    outputs, kept = pending, list[Operation]()
+    if roots is not None:
         # Who reads a value waits, and is told what failed before it.
         asked = [*roots, *slots_of(operations, reporting(operations, effects))] if roots else []
         if roots:  # what grew grows now, lest it is another program that has to move it into its room
             asked.extend(slot for slot in pending if operations[producer[slot]].plan.op == APPEND)
-        chosen = needed_in_order(operations, producer, asked)
-        outputs, kept = parted(operations, producer, pending, chosen, effects, keeps_counters=tape.is_rest)
+        read = needed_in_order(operations, producer, asked)
+        found, left = parted(operations, producer, pending, read, effects, keeps_counters=bool(tape.rest))
+        if roots and tape.rest and not is_common(device, seen.code) and grows(operations, read, left, tape.rest):
+            roots = None
+        else:
+            chosen, outputs, kept = read, found, left
     if effects:
         outputs = with_end(operations, chosen, with_reported(operations, chosen, outputs))
     part = cut(inputs, operations, chosen, outputs)

@@ -86,7 +86,7 @@ def bring_forward(device: Device, tape: Tape, waiting: Collection[int], roots: t
     behind = needed(operations, producer, slots_of(operations, theirs), set(slots_of(operations, first)), later)
 
     again = Again(device.new_tape(tape.expected_code, tape.expected_lines), tape, values, device)
-    again.tape.started, again.tape.is_rest = tape.started, tape.is_rest
+    again.tape.started, again.tape.rest = tape.started, tape.rest
     thread = get_ident()
     again.record([operations[index] for index in first], inputs.__getitem__, repeat(thread))
     again.tape.front = Front(thread, len(again.tape.code), len(again.tape.values))
