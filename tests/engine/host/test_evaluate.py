@@ -23,18 +23,19 @@ def test_they_are_computed_in_one_program_and_nothing_else_is() -> None:
     torch_xla.sync()
     x = torch.arange(3.0).to("xla")
     a, b, other = x + 1, x.exp(), x.sin()
+    before = counters.value_of("UncachedCompile") or 0  # of what other tests have left
     evaluate.compute([a, b])
     assert not is_pending(a) and not is_pending(b) and is_pending(other)
-    assert counters.value_of("UncachedCompile") == 1
+    assert counters.value_of("UncachedCompile") == before + 1
 
 
 def test_compiling_runs_nothing_and_reading_compiles_no_more() -> None:
-    x = torch.arange(3.0).to("xla")
+    x = torch.arange(31.0).to("xla")  # as below
     y = x * 3.5
     evaluate.compile_only([y])
     assert is_pending(y) and counters.value_of("UncachedCompile") == 1 and samples.data_of("ExecuteTime") is None
     evaluate.compile_only([y])
-    assert y.tolist() == [0, 3.5, 7] and counters.value_of("UncachedCompile") == 1
+    assert y.tolist()[:3] == [0, 3.5, 7] and counters.value_of("UncachedCompile") == 1
 
 
 def test_compiling_ahead_is_refused_where_compiling_is() -> None:

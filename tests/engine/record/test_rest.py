@@ -115,7 +115,7 @@ def test_what_nobody_reads_does_not_pile_up_behind_reads() -> None:
         kept.append(x * number)  # which nobody reads yet
         assert (x + number).tolist() == [number + 1.0] * 2
         longest = max(longest, len(device_at(0).tape.code))
-    assert longest < 5 * MOST_LEFT and counted("UncachedCompile") - compiled <= 4
+    assert longest < 5 * MOST_LEFT and counted("UncachedCompile") - compiled <= 6
     assert torch.stack(kept).tolist() == [[float(number)] * 2 for number in range(3 * MOST_LEFT)]
 
 
