@@ -5,7 +5,7 @@ import importlib
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -576,3 +576,265 @@ def test_steps_with_loops_are_replayed() -> None:
     # In a process of its own: pytest writes down what PyTorch logs of a trace, and a step that logs is not replayed.
     ran = subprocess.run([sys.executable, "-m", "tests.support.replayed_loops"], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def written_views(device: str, run: Callable[..., Any]) -> list[torch.Tensor]:
+    buffer = torch.arange(6.0, device=device).view(2, 3)
+    row, turned, first = buffer[1], buffer.t(), buffer[0].expand(4, 3)
+
+    def body(carry: torch.Tensor, x: torch.Tensor) -> Any:
+        row.add_(x)
+        turned[0].mul_(2)
+        return carry + buffer.sum(0) + first.sum(0), turned.clone()
+
+    carry, ys = run(body, torch.zeros(3, device=device), torch.ones(3, 3, device=device))
+    return [carry, ys, buffer]
+
+
+def overlapping_views(device: str, run: Callable[..., Any]) -> list[torch.Tensor]:
+    buffer = torch.arange(4.0, device=device)
+    start, end = buffer[:3], buffer[1:]
+
+    def body(carry: torch.Tensor, x: torch.Tensor) -> Any:
+        start.add_(x)
+        end.mul_(2)
+        return carry + start.sum(), end.clone()
+
+    carry, ys = run(body, torch.zeros(1, device=device), torch.ones(3, 1, device=device))
+    return [carry, ys, buffer]
+
+
+def views_in_nested_bodies(device: str, run: Callable[..., Any]) -> list[torch.Tensor]:
+    buffer = torch.arange(8.0, device=device)
+    start, end = buffer[:5], buffer[3:]
+
+    def inside(carry: torch.Tensor, x: torch.Tensor) -> Any:
+        start.add_(x)
+        return carry + end.sum(), end * 2
+
+    def body(carry: torch.Tensor, x: torch.Tensor) -> Any:
+        end.mul_(1.5)
+        carry, ys = run(inside, carry, x)
+        return carry + start.sum(), ys
+
+    carry, ys = run(body, torch.zeros((), device=device), torch.ones(3, 2, device=device))
+    return [carry, ys, buffer]
+
+
+def views_with_gradients(device: str, run: Callable[..., Any]) -> list[torch.Tensor]:
+    weight = torch.tensor([1.0, 2.0, 3.0], device=device, requires_grad=True)
+    buffer = torch.zeros(2, 3, device=device)
+    row = buffer[1]
+
+    def body(carry: torch.Tensor, x: torch.Tensor) -> Any:
+        row.add_(weight * x)
+        return carry + buffer.sum(0) * weight, carry * 2
+
+    carry, ys = run(body, torch.zeros(3, device=device), torch.ones(3, 3, device=device))
+    (carry.sum() + ys.sum()).backward()
+    assert weight.grad is not None
+    return [carry, ys, buffer, weight.grad]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [written_views, overlapping_views, views_in_nested_bodies, views_with_gradients],
+    ids=lambda p: p.__name__,
+)
+def test_a_body_sees_what_it_writes_through_every_view(program: Callable[..., list[torch.Tensor]]) -> None:
+    ours, theirs = program("xla", scan), program("cpu", unrolled)
+    torch.testing.assert_close([each.detach().cpu() for each in ours], [each.detach() for each in theirs])
+
+
+def test_state_that_is_carried_and_closed_over() -> None:
+    """What is written last is what the next round is given: no copy can be told from the memory itself."""
+
+    def run(device: str, loop: Callable[..., Any], returns_state: bool) -> list[torch.Tensor]:
+        state = torch.ones(3, device=device)
+
+        def body(carry: torch.Tensor, x: torch.Tensor) -> Any:
+            new = carry * 2 + x
+            state.copy_(new)
+            return state if returns_state else new, new * 1
+
+        return [*loop(body, state, torch.ones(3, 3, device=device)), state]
+
+    for returns_state in (False, True):
+        ours, theirs = run("xla", scan, returns_state), run("cpu", unrolled, returns_state)
+        torch.testing.assert_close([each.cpu() for each in ours], theirs)
+
+
+def written_then_carried(buffer: torch.Tensor) -> Any:
+    def body(carry: torch.Tensor, x: torch.Tensor) -> Any:
+        buffer.add_(x)
+        return carry + buffer, carry
+
+    return scan(body, buffer, torch.ones(2, 3, device="xla"))
+
+
+def carried_as_it_is(buffer: torch.Tensor) -> Any:
+    def body(carry: torch.Tensor, x: torch.Tensor) -> Any:
+        buffer.add_(x)
+        return buffer, carry * 2  # in the second round `carry` is the buffer
+
+    return scan(body, torch.zeros(3, device="xla"), torch.ones(2, 3, device="xla"))
+
+
+def carried_two_rounds_later(buffer: torch.Tensor) -> Any:
+    def body(carry: Any, x: torch.Tensor) -> Any:
+        early = carry[0] + 0
+        buffer.add_(x)
+        return (buffer, carry[0]), early + carry[1]
+
+    zeros = torch.zeros(3, device="xla")
+    return scan(body, (zeros, zeros), torch.ones(2, 3, device="xla"))
+
+
+def written_and_sliced(buffer: torch.Tensor) -> Any:
+    def body(carry: torch.Tensor, x: torch.Tensor) -> Any:
+        carry = carry + x
+        buffer[2:].zero_()
+        return carry, x
+
+    return scan(body, torch.zeros((), device="xla"), buffer)
+
+
+def argument_written(buffer: torch.Tensor) -> Any:
+    return scan(lambda carry, x: (carry.add_(x) + buffer, x), buffer, torch.ones(2, 3, device="xla"))
+
+
+def argument_of_a_while_loop_written(buffer: torch.Tensor) -> Any:
+    return while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x.add_(1) + buffer), (0, buffer))
+
+
+def result_of_a_while_loop_written(buffer: torch.Tensor) -> Any:
+    def body(i: torch.Tensor, x: torch.Tensor) -> Any:
+        x.add_(1)
+        return i + 1, buffer
+
+    return while_loop(lambda i, x: i < 3, body, (0, torch.zeros(3, device="xla")))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        written_then_carried,
+        carried_as_it_is,
+        carried_two_rounds_later,
+        written_and_sliced,
+        argument_written,
+        argument_of_a_while_loop_written,
+        result_of_a_while_loop_written,
+    ],
+    ids=lambda program: program.__name__,
+)
+def test_a_write_that_a_copy_would_miss_is_refused(program: Callable[[torch.Tensor], Any]) -> None:
+    buffer = torch.ones(3, device="xla")
+    with pytest.raises(
+        RuntimeError, match=r"writes to memory that it sees in two ways: .* Give the loop a `.clone\(\)`"
+    ):
+        program(buffer)
+    assert buffer.tolist() == [1, 1, 1]
+
+
+def test_a_pure_body_is_traced_again_where_its_argument_is_what_it_writes_to() -> None:
+    buffer = torch.zeros(3, device="xla")
+
+    def body(carry: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        buffer.add_(x)
+        return carry + buffer, carry
+
+    xs = torch.ones(2, 3, device="xla")
+    carry, _ = scan(body, torch.zeros(3, device="xla"), xs, is_fn_pure=True)
+    assert carry.tolist() == [3, 3, 3]
+    with pytest.raises(RuntimeError, match="sees in two ways"):
+        scan(body, buffer, xs, is_fn_pure=True)
+    assert scan(body, buffer.clone(), xs, is_fn_pure=True)[0].tolist() == [9, 9, 9]
+
+
+def test_a_branch_in_a_body_writes_to_nothing() -> None:
+    flag, buffer = torch.tensor(True, device="xla"), torch.zeros(2, 3, device="xla")
+    row = buffer[1]
+    for branch, words in (
+        (lambda x: x.add_(1) + 0, "writes to an operand"),
+        (lambda x: row.add_(1) + buffer.sum(0), "writes to a tensor that it closes over"),
+    ):
+        with pytest.raises(RuntimeError, match=words):
+            scan(
+                lambda carry, x, branch=branch: (torch.cond(flag, branch, lambda y: y + 0, (carry,)), x),  # type: ignore[misc]
+                torch.zeros(3, device="xla"),
+                torch.ones(2, 3, device="xla"),
+            )
+
+
+def unused(carry: Any, x: Any, weights: Sequence[torch.Tensor]) -> Any:
+    return (carry[0] * weights[0] + x[0], carry[1] + 1, carry[2]), x[0] * 2
+
+
+def shifted(carry: Any, x: Any, weights: Sequence[torch.Tensor]) -> Any:
+    """What is carried first needs as many rounds to come to the end."""
+    return (carry[1], carry[2], carry[2] * weights[1] + x[1]), carry[0] * x[0].round()
+
+
+def detached(carry: Any, x: Any, weights: Sequence[torch.Tensor]) -> Any:
+    first = carry[0].detach() + (weights[0] * x[0]).detach() * weights[2]
+    return (first, carry[1] * x[1], x[0] * 1), weights[1] * carry[2]
+
+
+def nested(carry: Any, x: Any, weights: Sequence[torch.Tensor]) -> Any:
+    def inside(c: torch.Tensor, y: torch.Tensor) -> Any:
+        return c * weights[0], y * weights[1] + carry[2]
+
+    run = scan if x[0].device.type == "xla" else unrolled
+    last, ys = run(inside, carry[0], torch.stack([x[0], x[1]]))
+    return (last, carry[1] * weights[2], carry[2] * 1), ys.sum(0)
+
+
+@pytest.mark.parametrize("function", [unused, shifted, detached, nested], ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    ("rounds", "again"), [(1, False), (2, False), (3, False), pytest.param(3, True, marks=pytest.mark.slow)]
+)
+def test_what_has_no_path_to_a_result_has_no_gradient(function: Callable[..., Any], rounds: int, again: bool) -> None:
+    def gradients(device: str) -> list[Any]:
+        torch.manual_seed(rounds)
+        init, xs, weights = (
+            [torch.rand(size).to(device).requires_grad_() for _ in range(count)]
+            for size, count in (((2,), 3), ((rounds, 2), 2), ((2,), 3))
+        )
+        leaves = [*init, *xs, *weights]
+        carry: Any = tuple(init)
+        if device == "xla":
+            carry, ys = scan(lambda carry, x: function(carry, x, weights), carry, tuple(xs))
+        else:
+            outputs = []
+            for x in zip(*xs, strict=True):
+                carry, y = function(carry, x, weights)
+                outputs.append(y)
+            ys = torch.stack(outputs)
+        found: list[Any] = []
+        for result in (*carry, ys, carry[0] + ys.sum()):
+            grads = torch.autograd.grad(result.sum(), leaves, retain_graph=True, create_graph=again, allow_unused=True)
+            found += grads
+            if again:  # here zeros will do: a slope that is the same everywhere has a gradient in a scan
+                total = sum(each.square().sum() for each in (*grads, *leaves) if each is not None)
+                found += torch.autograd.grad(total, leaves, retain_graph=True)
+        return [None if each is None else each.detach().cpu() for each in found]
+
+    ours, theirs = gradients("xla"), gradients("cpu")
+    assert [each is None for each in ours] == [each is None for each in theirs]
+    torch.testing.assert_close([e for e in ours if e is not None], [e for e in theirs if e is not None])
+
+
+def test_a_weight_that_no_layer_uses_keeps_no_gradient() -> None:
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.used(x)  # type: ignore[no-any-return]
+
+    layers = torch.nn.ModuleList(Layer() for _ in range(3)).to("xla")
+    scan_layers(layers, torch.ones(2, 2, device="xla")).sum().backward()
+    given = {name for name, each in layers.named_parameters() if each.grad is not None}
+    assert given == {f"{number}.used.{name}" for number in range(3) for name in ("weight", "bias")}

@@ -37,7 +37,8 @@ def gradient_accumulation(
     the gradients of each loss by the model's parameters are added up, and then to `parameter.grad`. The result is the
     sum of the losses, and behind it what the carried tensors became. Dropout differs from slice to slice, and buffers
     of the model that a step writes to are written. Hooks of parameters see the gradient of each slice; those that run
-    after a gradient was added to `parameter.grad` run once.
+    after a gradient was added to `parameter.grad` run once. A parameter that the loss does not depend on keeps the
+    `grad` it has, be it None; so do all of them under `torch.no_grad()`, where there are only the losses.
 
     With `is_step_pure`, `train_step` is traced once for each kind of arguments, else at every call: it must do nothing
     but compute, and a function that is made anew is taken for the same if its code and what it closes over are.

@@ -52,3 +52,71 @@ def test_what_a_step_must_return() -> None:
             _check(loss, [], [])
     with pytest.raises(ValueError, match="each of the 2 carried tensors; got 1 behind the loss"):
         _check(torch.ones(()), [1], [1, 2])
+
+
+def test_a_step_that_writes_to_a_view_of_a_buffer_sees_that() -> None:
+    def run(device: str) -> list[torch.Tensor]:
+        model = torch.nn.Linear(2, 1, bias=False).to(device)
+        model.register_buffer("seen", torch.zeros(2, 2, device=device))
+        with torch.no_grad():
+            model.weight.fill_(1)
+        row = model.seen[1]  # type: ignore[index]
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            row.add_(x.sum(0))
+            return (model(x) * model.seen.sum()).sum()  # type: ignore[operator]
+
+        if device == "xla":
+            total = accumulate(step, [SLICES.to("xla")], model, [], False)
+        else:
+            total = torch.zeros(())
+            for each in SLICES:
+                loss = step(each)
+                loss.backward()
+                total += loss.detach()
+        assert model.weight.grad is not None
+        return [each.detach().cpu() for each in (total, model.weight.grad, model.seen)]  # type: ignore[list-item]
+
+    torch.testing.assert_close(run("xla"), run("cpu"))
+
+
+class Partly(torch.nn.Module):
+    """Uses one of its parameters, and draws no gradient for another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused, self.seen = (torch.nn.Parameter(torch.ones(2)) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * self.used * self.seen.detach()).sum()
+
+
+@pytest.mark.parametrize("is_pure", [False, True])
+def test_a_parameter_without_a_path_to_the_loss_keeps_the_gradient_it_has(is_pure: bool) -> None:
+    model = Partly().to("xla")
+    counted: list[torch.Tensor] = []
+    for each in model.parameters():
+        each.register_post_accumulate_grad_hook(counted.append)
+    model.seen.grad = torch.ones(2, device="xla")
+    for _ in range(2):
+        accumulate(model.forward, [SLICES.to("xla")], model, [], is_pure)
+    assert model.unused.grad is None and model.seen.grad.tolist() == [1, 1]
+    assert model.used.grad is not None
+    torch.testing.assert_close(model.used.grad.cpu(), 2 * SLICES.sum((0, 1)))
+    assert [id(each) for each in counted] == [id(model.used)] * 2
+
+
+@pytest.mark.parametrize("is_pure", [False, True])
+def test_without_gradients_the_losses_alone_are_summed(is_pure: bool) -> None:
+    model = Partly().to("xla")
+    with torch.no_grad():
+        total, count = accumulate(
+            lambda x, count: (model(x), count + 1), [SLICES.to("xla")], model, [torch.zeros((), device="xla")], is_pure
+        )
+    torch.testing.assert_close(total.cpu(), SLICES.sum())
+    assert count.item() == 3 and not total.requires_grad and all(each.grad is None for each in model.parameters())
+    step = model.forward
+    with torch.no_grad():
+        accumulate(step, [SLICES.to("xla")], model, [], is_pure)
+    accumulate(step, [SLICES.to("xla")], model, [], is_pure)
+    assert model.used.grad is not None

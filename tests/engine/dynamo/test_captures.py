@@ -1,6 +1,7 @@
 """What a function uses besides its arguments, found without computing anything."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -81,3 +82,51 @@ def test_a_number_that_is_read_is_refused_too(read: Any) -> None:
     stage = Tracing()
     with pytest.raises(RuntimeError, match=r"Compute with the tensor instead of `.item\(\)`"):
         stage.run(read, stage.describe(on_xla(1)))
+
+
+def test_tensors_of_one_memory_are_described_on_one() -> None:
+    whole = torch.zeros(4, 3).to("xla")
+    row, part, alone = whole[1], whole[2:], on_xla(1)
+    stage = Tracing()
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        total = part.sum() + alone
+        row.add_(x)
+        return total + whole.view(torch.int32).sum() + whole.sum()
+
+    stage.run(function, stage.describe(on_xla(1)))
+    assert [id(each) for each in stage.captured] == [id(part), id(alone), id(row), id(whole)]
+    assert stage.written == [2, 3]  # nothing wrote to the rows of `part`
+    (group,) = stage.groups(stage.written)
+    assert [(place.number, place.size, place.offset) for place in group] == [(0, (3,), 3), (1, (4, 3), 0)]
+
+
+def test_what_is_an_argument_and_closed_over_is_refused_where_a_write_would_be_missed() -> None:
+    buffer, apart = torch.zeros(2, 3).to("xla"), torch.zeros(3).to("xla")
+
+    def check(body: Callable[[torch.Tensor], object], tensor: torch.Tensor, is_sliced: bool = False) -> None:
+        stage = Tracing()
+        given = stage.describe_slice(tensor) if is_sliced else stage.describe(tensor)
+        stage.give(given, [stage.memory_of(tensor)], is_sliced)
+        stage.run(body, given)
+        stage.check_arguments()
+
+    def read_late(x: torch.Tensor) -> torch.Tensor:
+        buffer[0].add_(1)
+        return x + 1
+
+    def read_early(x: torch.Tensor) -> torch.Tensor:
+        x = x + 1
+        buffer[0].add_(1)
+        return x
+
+    for body, tensor, is_sliced in (
+        (read_late, buffer, False),
+        (read_early, buffer, True),
+        (lambda x: x.add_(1) + buffer, buffer, False),
+    ):
+        with pytest.raises(RuntimeError, match=r"it closes over, and as its argument float32\[.*a `.clone\(\)`"):
+            check(body, tensor, is_sliced)
+        check(body, apart if tensor is buffer and not is_sliced else torch.zeros(2, 3).to("xla"), is_sliced)
+    check(read_early, buffer)
+    check(read_late, buffer[1])  # another part of the memory

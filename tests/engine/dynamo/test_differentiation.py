@@ -1,9 +1,19 @@
 """The gradient of a scan, cut into what each direction computes in a round."""
 
+from typing import Any
+
 import torch
 
 from torch_xla._engine.dynamo.bodies import pure_graph
-from torch_xla._engine.dynamo.differentiation import Differentiated, Examples, Roles, around_while, without_gradients
+from torch_xla._engine.dynamo.differentiation import (
+    Differentiated,
+    Examples,
+    Roles,
+    _flow,
+    around_while,
+    paths_of,
+    without_gradients,
+)
 from torch_xla._engine.dynamo.nesting import Whole
 from torch_xla._engine.private.dynamo import default_partition
 
@@ -55,3 +65,38 @@ def test_a_while_loop_is_a_graph_of_what_is_carried_and_what_is_not() -> None:
     once = pure_graph(lambda n, step: ((n + step),), [n, step])
     (found,) = Whole(around_while(condition, once, 1), "test")([n, step])
     assert found.item() == 6
+
+
+def test_gradients_flow_where_they_would_round_by_round() -> None:
+    def shift(first: torch.Tensor, second: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> tuple[Any, ...]:
+        return second * 1, (first.detach() * weight), x.round(), first * 2
+
+    found = {}
+    for length in (0, 1, 2, 3, 4):
+        tensors = [torch.ones(2), torch.ones(2), torch.ones(length, 2), torch.ones(2)]
+        examples = Examples(Roles(2, 1, 1), [each.to("xla") for each in tensors])
+        needed, gives = examples.followed(shift, [True] * 4)
+        assert examples.paths == [0b0010, 0b1000, 0b0100, 0b0001]
+        both = Differentiated(shift, examples, needed, gives, default_partition)
+        found[length] = [both.reached(frozenset((place,))) for place in range(4)]
+    none, first, second, x, weight = ((False,) * 4, *(tuple(n == place for n in range(4)) for place in range(4)))
+    assert found[0] == [(True,) * 4] * 4  # of no rounds
+    assert found[1] == [second, weight, x, first]
+    assert found[2] == [weight, weight, x, (True, True, False, False)]
+    assert found[3] == [weight, weight, x, (True, True, False, True)] and found[4] == found[3]
+    assert none not in found[1]
+
+
+def test_paths_go_round_in_turn() -> None:
+    """Two that are exchanged in every round."""
+    swap = [0b10, 0b01]
+    for length in range(1, 6):
+        assert _flow(swap, 2, length, frozenset((0,))) == (0b10 if length % 2 else 0b01)
+    assert _flow([0b10, 0b100, 0b010, 0b1000], 3, 7, frozenset((0,))) == 0b010
+    assert _flow([0b10, 0b100, 0b010, 0b1000], 3, 8, frozenset((0, 3))) == 0b1100
+
+
+def test_paths_are_those_of_autograd() -> None:
+    x, y, z = (torch.ones(2, requires_grad=True) for _ in range(3))
+    pair = torch.stack([x, y]).unbind()
+    assert paths_of([pair[0] + z.detach(), z * x, z.detach(), y.sign()], [x, y, z]) == [0b011, 0b101, 0, 0b010]

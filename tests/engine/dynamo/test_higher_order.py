@@ -54,3 +54,21 @@ def test_kinds_of_operands_without_end_are_forgotten(monkeypatch: pytest.MonkeyP
         x = torch.ones(size, device="xla")
         assert choose(x.sum() > 2, x).tolist() == [-1.0 if size < 3 else 2.0] * size
         assert len(higher_order._known[double]) <= 2
+
+
+def test_a_branch_that_writes_to_what_it_sees_runs_on_the_host() -> None:
+    def results(device: str) -> list[list[float]]:
+        buffer = torch.zeros(2, 3, device=device)
+        row, x, flag = buffer[1], torch.ones(3, device=device), torch.tensor(True, device=device)
+
+        def count(x: torch.Tensor) -> torch.Tensor:
+            row.add_(1)
+            return x.mul_(2) + buffer.sum(0)
+
+        with torch.no_grad():  # with gradients PyTorch refuses writes
+            found = torch.cond(flag, count, negate, (x,))
+        return [found.tolist(), x.tolist(), row.tolist()]
+
+    metrics.clear_counters()
+    assert results("xla") == results("cpu") == [[3.0] * 3, [2.0] * 3, [1.0] * 3]
+    assert metrics.counter_value("DynamoGraphByOperator") == 1

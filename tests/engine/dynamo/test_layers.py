@@ -115,3 +115,47 @@ def test_kinds_of_operands_without_end_are_forgotten(monkeypatch: pytest.MonkeyP
     for size in range(1, 5):
         assert scan_layers(layers, torch.ones(size, 2, device="xla"), default_partition, True).shape == (size, 2)
     assert len(scanned._recipes[layers[0]]) <= 2
+
+
+class Counting(nn.Module):
+    """Writes to a buffer, of which it reads all."""
+
+    def __init__(self, memory: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("whole", memory)
+        self.register_buffer("part", memory[1])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.part.add_(1)
+        return x + self.whole.sum(0)
+
+
+def test_memory_that_a_layer_writes_to_and_sees_twice_is_refused() -> None:
+    x = torch.zeros(3, device="xla")
+    layers = [Counting(torch.zeros(2, 3, device="xla")) for _ in range(2)]
+    words = r"part of layer 0, float32\[3\], is written to and shares memory with whole of layer 0, float32\[2, 3\]"
+    with pytest.raises(RuntimeError, match=words):
+        scan_layers(layers, x, default_partition, is_pure=False)
+    assert layers[0].part.tolist() == [0, 0, 0]
+    shared = torch.zeros(2, 3, device="xla")
+    for layer, row in zip(layers, shared, strict=True):
+        layer.whole, layer.part = row[None], shared[1:][0]
+    with pytest.raises(RuntimeError, match="part of layer 0, .* shares memory with whole of layer 1"):
+        scan_layers(layers, x, default_partition, is_pure=False)
+    for layer in layers:
+        layer.part = shared
+    with pytest.raises(RuntimeError, match="what all layers share, .* shares memory with whole of layer 0"):
+        scan_layers(layers, x, default_partition, is_pure=False)
+    for layer in layers:
+        layer.whole, layer.part = torch.zeros(1, 3, device="xla"), torch.zeros(3, device="xla")
+    with pytest.raises(RuntimeError, match="part of layer 0, .* shares memory with the input"):
+        scan_layers(layers, layers[0].part, default_partition, is_pure=False)
+    layers = [Counting(torch.zeros(2, 3, device="xla"))]
+    # One layer alone is in it twice: what all layers share is written round by round.
+    assert scan_layers([layers[0], layers[0]], x, default_partition, is_pure=False).tolist() == [3, 3, 3]
+    # Each has a part of its own.
+    norms = [nn.BatchNorm1d(3, device="xla") for _ in range(2)]
+    for norm, row in zip(norms, torch.zeros(2, 3, device="xla"), strict=True):
+        norm.running_mean = row
+    scan_layers(norms, torch.ones(4, 3, device="xla"), default_partition, is_pure=False)
+    assert norms[0].running_mean is not None and norms[0].running_mean.tolist() == [pytest.approx(0.1)] * 3

@@ -27,6 +27,9 @@ def test_the_innermost_substitution_comes_first() -> None:
     with Substitution(lambda each: c if each is b else each):
         with Substitution(lambda each: b if each is a else each):
             assert nesting.substituted(a) is c and (a * 1).tolist() == [3]
+            around = nesting.depth()
+            with nesting.by_itself():
+                assert nesting.substituted(a) is a and nesting.substituted(a, around) is c
 
 
 def test_a_whole_is_one_operation_and_part_of_what_is_traced_around_it() -> None:

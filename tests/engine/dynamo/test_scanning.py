@@ -86,3 +86,23 @@ def test_a_body_may_not_write_to_what_has_gradients() -> None:
     with pytest.raises(RuntimeError, match="writes to a tensor it closes over that requires grad"):
         trace(body, moved(torch.zeros(2)), moved(XS[0]))
     assert scanning.is_traced() is False
+
+
+def test_what_shares_memory_with_what_is_written_is_carried() -> None:
+    buffer, apart = moved(torch.zeros(3, 2)), moved(torch.ones(2))
+    first, last = buffer[0], buffer[2]
+
+    def body(carry: torch.Tensor, x: torch.Tensor) -> Any:
+        last.add_(x)
+        return carry + first + apart, buffer.sum(0)
+
+    init, xs = moved(torch.zeros(2)), moved(XS[0])
+    recipe = trace(body, init, xs)
+    assert [id(each) for each in recipe.captured] == [id(last), id(buffer), id(first), id(apart)]
+    assert recipe.written == 2 and [[place.number for place in group] for group in recipe.groups] == [[0, 1]]
+    _, sums = run(recipe, init, xs, default_partition)
+    assert sums.tolist() == [[0, 1], [2, 4], [6, 9]] and buffer.tolist() == [[0, 0], [0, 0], [6, 9]]
+    # Given memory of its own it is the same recipe; given what it writes to, it is traced anew, and refused.
+    run(recipe, moved(torch.ones(2)), xs, default_partition)
+    with pytest.raises(RuntimeError, match="sees in two ways"):
+        run(recipe, init, buffer, default_partition)

@@ -1,5 +1,6 @@
 """Gradients summed over slices of a batch by a loop on the device: memory for one slice's activations, one program."""
 
+import itertools
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,7 +30,7 @@ class _Step(nn.Module):
         return self._step(*args)
 
 
-class _Kept(dict[Any, Recipe]):
+class _Kept(dict[Any, tuple[Recipe, list[bool]]]):
     """What was traced for a model: its copies, in this process or another, have nothing of it."""
 
     def __reduce__(self) -> Any:
@@ -47,47 +48,57 @@ def accumulate(
     carried: Sequence[torch.Tensor],
     is_pure: bool,
 ) -> Any:
-    """Calls `step` for each slice, adds the gradients to those of the model, and gives the sum of the losses."""
-    own = {f"model.{name}": each for name, each in model.named_parameters() if each.requires_grad}
+    """Calls `step` for each slice, adds the gradients to those of the model, and gives the sum of the losses.
+
+    Where gradients are switched off, there are only the losses.
+    """
+    wanted = torch.is_grad_enabled()
+    own = {f"model.{name}": each for name, each in model.named_parameters() if each.requires_grad and wanted}
     with torch.no_grad():
         start = [torch.zeros_like(each) for each in own.values()]
         init = (torch.zeros((), device=slices[0].device), start, list(carried))
         # Kept by the model itself, which the step holds: both are freed together.
         known = vars(model).setdefault("_xla_accumulations", _Kept()) if is_pure and not is_traced() else {}
-        key = (_of_step(step), *map(_kind, (*slices, *carried)), *_of_model(model)) if is_pure else None
-        recipe = known.get(key)
-        if recipe is None:
-            recipe = _traced(step, model, own, init, list(slices))
+        key = (_of_step(step), *map(_kind, (*slices, *carried)), wanted, *_of_model(model)) if is_pure else None
+        found = known.get(key)
+        if found is None:
+            found = _traced(step, model, own, init, list(slices), wanted)
             for oldest in [*known][: max(0, len(known) + 1 - _MOST)]:
                 del known[oldest]
-            known[key] = recipe
+            known[key] = found
+        recipe, reached = found
         (total, sums, state), _ = run(recipe, init, list(slices), default_partition)
-        for parameter, grad in zip(own.values(), sums, strict=True):
+        for parameter, grad in itertools.compress(zip(own.values(), sums, strict=True), reached):
             parameter.grad = grad if parameter.grad is None else parameter.grad.add_(grad)
             for hook in hooks_after(parameter):
                 hook(parameter)
     return (total, *state) if carried else total
 
 
-def _traced(step: Callable[..., Any], model: nn.Module, own: dict[str, nn.Parameter], init: Any, slices: Any) -> Recipe:
+def _traced(
+    step: Callable[..., Any], model: nn.Module, own: dict[str, nn.Parameter], init: Any, slices: Any, wanted: bool
+) -> tuple[Recipe, list[bool]]:
+    """A round as a loop, and which parameters its loss has a gradient by."""
     module = _Step(model, step)
     hooks = list(map(gradient_hooks, own.values()))
+    reached: list[bool] = []
 
     def once(carry: Any, given: Any) -> Any:
         total, sums, state = carry
-        with torch.enable_grad():
+        with torch.set_grad_enabled(wanted):
             fresh = {name: each.detach().requires_grad_() for name, each in own.items()}
             found = functional_call(module, fresh, (*given, *state))
             loss, *rest = found if isinstance(found, tuple | list) else (found,)
             _check(loss, rest, state)
-            grads = torch.autograd.grad(loss, list(fresh.values()), allow_unused=True)
+            grads = torch.autograd.grad(loss, list(fresh.values()), allow_unused=True) if wanted else ()
+            reached[:] = [each is not None for each in grads]
         changed = [_after_hooks(each, grad) for each, grad in zip(hooks, grads, strict=True)]
         added = [each if grad is None else each + grad for each, grad in zip(sums, changed, strict=True)]
         return (total + loss.detach(), added, [each.detach() for each in rest]), []
 
     recipe = trace(once, init, slices)
     trace_by_itself(recipe, init, slices)
-    return recipe
+    return recipe, reached
 
 
 def _after_hooks(hooks: Sequence[Callable[..., Any]], grad: torch.Tensor | None) -> torch.Tensor | None:

@@ -11,6 +11,7 @@ from ..private.dynamo import TorchDispatchMode, aot_export_joint_simple, describ
 from ..private.torch import pytree
 from .backend import compile_whole
 from .nesting import by_itself
+from .split import Unsplittable
 
 aten = torch.ops.aten
 
@@ -71,7 +72,13 @@ def traced_call(function: Callable[..., Any], leaves: Sequence[Any], tree: pytre
         nested[:] = [spec]
         return tuple(results)
 
-    compiled = compile_whole(pure_graph(of_tensors, [leaves[place] for place in places]), kind="forward")
+    try:
+        graph = pure_graph(of_tensors, [leaves[place] for place in places])
+    except RuntimeError as error:
+        if "does not support input mutations" in str(error):
+            raise Unsplittable("a function writes to a tensor that it is given or closes over") from error
+        raise
+    compiled = compile_whole(graph, kind="forward")
 
     def call(tensors: Sequence[torch.Tensor]) -> Any:
         with torch.no_grad():

@@ -50,6 +50,8 @@ def _lifted(operator: Any, call: Callable[..., Any], args: Sequence[Any]) -> Any
     captured = stage.captured
     if stage.written:
         raise RuntimeError(f"a function of {operator} writes to a tensor that it closes over; return what it becomes")
+    if any(stage.is_written(each) for each in leaves if isinstance(each, torch.Tensor)):
+        raise RuntimeError(f"a function of {operator} writes to an operand; return what it becomes, or clone it first")
 
     def of_leaves(function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*tensors: torch.Tensor) -> Any:

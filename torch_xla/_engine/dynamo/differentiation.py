@@ -1,11 +1,14 @@
 """The gradient of a scan: the body's graph with its gradient, cut into what each direction computes in a round."""
 
+import functools
+import itertools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.autograd.graph import get_gradient_edge
 from torch.fx import Graph, GraphModule, Node
 
 from ..lowering import decompositions, fx
@@ -51,6 +54,7 @@ class Examples:
         self.stage = Tracing()
         self.whole = [self.stage.describe(each) for each in tensors]
         self.length = int(tensors[roles.carried].shape[0])
+        self.paths: list[int] = []  # of each result of the body: the inputs that its gradient flows to, as bits
 
     def in_a_round(self, place: int) -> torch.Tensor:
         """What the body gets for the input `place` of the scan."""
@@ -71,9 +75,12 @@ class Examples:
         while True:
             inputs = [each.requires_grad_(need) for each, need in zip(self.round(), needed, strict=True)]
             with by_itself(), torch.enable_grad(), self.stage.mode:
-                given = [each.requires_grad for each in body(*inputs)]
+                results = body(*inputs)
+                given = [each.requires_grad for each in results]
             follows = [need or gives for need, gives in zip(needed[:carried], given, strict=False)]
             if follows == needed[:carried]:
+                with by_itself():
+                    self.paths = paths_of(results, inputs)
                 return needed, given
             needed[:carried] = follows
 
@@ -129,6 +136,7 @@ class Differentiated:
         self.body, self.partition, self.reverse = body, partition, reverse
         self.gradient: Any = None  # what gives gradients of gradients, once they are asked for
         self._examples = examples
+        self._reached: dict[frozenset[int], tuple[bool, ...]] = {}
         inputs = [each.requires_grad_(need) for each, need in zip(examples.round(), needed, strict=True)]
         with by_itself():
             joint: Any = aot_export_joint_simple(
@@ -151,6 +159,14 @@ class Differentiated:
         slices = [inputs[_place(node)] for node in self._saved.slices]
         constants = inputs[self.roles.carried + self.roles.slices :]
         return self._back([*(grads[place] for place in (*carried, *outside)), *saved, *slices, *constants])
+
+    def reached(self, outputs: frozenset[int]) -> tuple[bool, ...]:
+        """Which inputs the gradients of these outputs flow to: round by round, the others would get none."""
+        if outputs not in self._reached:
+            examples = self._examples
+            found = _flow(examples.paths, self.roles.carried, examples.length, outputs)
+            self._reached[outputs] = tuple(bool(found >> place & 1) for place in range(len(self.needed)))
+        return self._reached[outputs]
 
     def _backward(self, once: GraphModule, back: GraphModule) -> GraphModule:
         roles, saved = self.roles, self._saved
@@ -223,6 +239,58 @@ class Differentiated:
         results = build.loop(graph_scan, taken, shapes)
         order = {place: node for place, node in zip((*carried, *constants, *slices), results, strict=True)}
         return build.module([order[place] for place in sorted(order)])
+
+
+def paths_of(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[int]:
+    """Of each result the inputs, as bits, to which autograd has a path from it."""
+    edges = [get_gradient_edge(each) if each.requires_grad else None for each in (*inputs, *results)]
+    known: dict[Any, int] = {
+        _key(edge.node, 0): 1 << place for place, edge in enumerate(edges[: len(inputs)]) if edge is not None
+    }
+    left = [_key(*edge) for edge in edges[len(inputs) :] if edge is not None]
+    while left:
+        node, number = left[-1]
+        after = [_key(*edge) for edge in _after(node, number)]
+        missing = [each for each in after if each not in known] if (node, number) not in known else []
+        if not missing:
+            left.pop()
+            if (node, number) not in known:
+                known[node, number] = functools.reduce(operator.or_, map(known.__getitem__, after), 0)
+        left += missing
+    return [0 if edge is None else known[_key(*edge)] for edge in edges[len(inputs) :]]
+
+
+def _flow(paths: Sequence[int], carried: int, length: int, outputs: frozenset[int]) -> int:
+    """The inputs of so many rounds, as bits, that gradients of these outputs flow to."""
+    if not length:
+        return -1  # no round tells what is used
+    first = (1 << carried) - 1
+    outside = [path for place, path in enumerate(paths) if place >= carried and place in outputs]
+    others = 0
+    rounds = [sum(1 << place for place in outputs if place < carried)]  # what is carried, from the last one on
+    while len(rounds) <= length:
+        taken = [path for place, path in enumerate(paths[:carried]) if rounds[-1] >> place & 1]
+        flows = functools.reduce(operator.or_, [*outside, *taken], 0)
+        others |= flows & ~first
+        if flows & first in rounds:
+            start = rounds.index(flows & first)  # and so on in turn
+            return others | rounds[start + (length - start) % (len(rounds) - start)]
+        rounds.append(flows & first)
+    return others | rounds[-1]
+
+
+def _key(node: Any, number: int, *_: Any) -> tuple[Any, int]:
+    """What a gradient of a node flows through: of a scan, each of its results by itself."""
+    return node, number if isinstance(getattr(node, "loop", None), Differentiated) else 0
+
+
+def _after(node: Any, number: int) -> list[tuple[Any, int]]:
+    """Where a gradient of a result of `node` flows from there."""
+    edges = node.next_functions
+    loop = getattr(node, "loop", None)
+    if isinstance(loop, Differentiated):
+        edges = itertools.compress(edges, loop.reached(frozenset((number,))))
+    return [edge for edge in edges if edge[0] is not None]
 
 
 class _Builder:

@@ -1,6 +1,5 @@
 """Indices that the device knows: `x[i]` in a body, where PyTorch would read `i` on the host to make a view."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -129,16 +128,16 @@ class _Selection:
     tensor: Tensor
     index: Any
     copy: Tensor
-    writes: int  # to the memory of `tensor`, when it was selected
+    writes: int  # to memory that `tensor` shows, when it was selected
 
 
 class Selections:
     """Tells a body that would see a view of such a selection from one that does with a copy.
 
-    `writes` counts how often the memory at an address was written to.
+    `writes` tells how often memory that a tensor shows was written to.
     """
 
-    def __init__(self, writes: Counter[int]) -> None:
+    def __init__(self, writes: Callable[[Tensor], int]) -> None:
         self._writes = writes
         self._found: dict[int, _Selection] = {}  # by the memory of the copy
 
@@ -150,13 +149,13 @@ class Selections:
         result = (form or function)(*args, **kwargs)
         if before and isinstance(result, Tensor):
             tensor = args[0]
-            selection = _Selection(tensor, args[1], result, self._writes[_memory(tensor)])
+            selection = _Selection(tensor, args[1], result, self._writes(tensor))
             self._found[_memory(result)] = selection
         return result
 
     def finish(self) -> None:
         """Raises if a copy was written to and is not what was selected any more."""
-        if any(self._writes[memory] for memory in self._found):
+        if any(self._writes(selection.copy) for selection in self._found.values()):
             raise RuntimeError(
                 "a body that the device runs by itself writes to `x[i]`, where `i` is a tensor: there it is a copy and "
                 "not a view. Write `x[i] = value`, or `x[i] += value`"
@@ -171,7 +170,7 @@ class Selections:
                 del self._found[_memory(args[2])]
         for each in tensors:
             known = self._found.get(_memory(each))
-            if known is not None and self._writes[_memory(known.tensor)] != known.writes:
+            if known is not None and self._writes(known.tensor) != known.writes:
                 raise RuntimeError(
                     "a body that the device runs by itself uses `x[i]`, where `i` is a tensor, after a write to `x`: "
                     "there it is a copy and not a view. Select again after the write, or clone `x[i]` before it"

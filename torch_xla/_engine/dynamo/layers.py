@@ -2,6 +2,7 @@
 
 import reprlib
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from .bodies import pure_graph
 from .captures import Tracing
 from .nesting import is_traced
 from .scanning import Recipe, run, tensors_in, trace
+from .sharing import Span, like
 from .split import text_of
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -51,6 +53,8 @@ def scan_layers(layers: Iterable[nn.Module], value: Any, partition: Callable[...
         names = _written(layers[0], own[0], value)
         found = put_last(known, key, (trace(_body(layers[0], names), value, (stacked, numbers)), names), _MOST)
     recipe, written = found
+    if written or recipe.written:
+        _refuse_shared(own, written, recipe, value)
     result, buffers = run(recipe, value, (stacked, numbers), partition)
     with torch.no_grad():
         for name, new in zip(written, buffers, strict=True):
@@ -92,6 +96,28 @@ def _written(layer: nn.Module, own: dict[str, torch.Tensor], value: Any) -> list
     inputs = pytree.tree_map_only(torch.Tensor, stage.describe, value)
     stage.run(lambda: functional_call(layer, described, (inputs,)))
     return [name for name, tensor in described.items() if stage.is_written(tensor)]
+
+
+def _refuse_shared(own: Sequence[dict[str, torch.Tensor]], written: Sequence[str], recipe: Recipe, value: Any) -> None:
+    """Raises if memory that a layer writes to is seen through another tensor too: each layer gets copies of its own."""
+    places = [
+        (f"{name} of layer {number}", each, name in written)
+        for number, one in enumerate(own)
+        for name, each in one.items()
+    ]
+    places += [("the input", each, False) for each in tensors_in(value)]
+    shared = [("what all layers share", each, place < recipe.written) for place, each in enumerate(recipe.captured)]
+    by_storage: dict[int, list[tuple[str, torch.Tensor]]] = defaultdict(list)
+    for where, tensor, _ in (*places, *shared):
+        by_storage[private.address_of(tensor.untyped_storage())].append((where, tensor))
+    for where, tensor, is_written in (*places, *shared):
+        for other, seen in by_storage[private.address_of(tensor.untyped_storage())] if is_written else ():
+            if other != where and Span.of(tensor).overlaps(Span.of(seen)):
+                raise RuntimeError(
+                    f"scan_layers() gives each layer copies of its tensors; {where}, {like(tensor)}, is written to and "
+                    f"shares memory with {other}, {like(seen)}, which would not see that. Give each memory of its "
+                    f"own, by `.clone()`, or call the layers one after the other"
+                )
 
 
 def _kind(tensor: torch.Tensor) -> Any:

@@ -12,6 +12,7 @@ from .bodies import pure_graph
 from .captures import Tracing, with_captured
 from .differentiation import around_while
 from .nesting import Whole, is_traced, refuse_transforms, substituted
+from .sharing import like
 
 
 def while_loop(condition: Callable[..., Any], body: Callable[..., Any], carried: Sequence[Any]) -> Any:
@@ -27,15 +28,18 @@ class Loop:
         self._condition, self._body, self._count = condition, body, len(leaves)
         stage = Tracing()
         described = [stage.describe(as_tensor(leaf)) for leaf in leaves]
+        for leaf, fake in zip(leaves, described, strict=True):
+            stage.give(fake, [stage.memory_of(leaf)] if isinstance(leaf, torch.Tensor) else [])
         check_condition(stage.run(condition, *pytree.tree_unflatten(described, self._tree)))
         after = stage.run(body, *pytree.tree_unflatten(described, self._tree))
         check_carried("while_loop", described, self._tree, _as_tuple(after))
         self._captured = stage.captured
         if stage.written:
             raise RuntimeError(
-                f"the body of while_loop writes to {_like(self._captured[stage.written[0]])}, which it closes over; "
+                f"the body of while_loop writes to {like(self._captured[stage.written[0]])}, which it closes over; "
                 f"carry the tensor and return what it becomes"
             )
+        stage.check_arguments(pytree.tree_leaves(_as_tuple(after)))
         examples = [*described, *map(stage.describe, self._captured)]
         goes_on, once = pure_graph(self._goes_on, examples), pure_graph(self._once, examples)
         self._whole = Whole(around_while(goes_on, once, self._count), kind="loop")
@@ -112,7 +116,7 @@ def as_tensor(leaf: Any) -> torch.Tensor:
 def check_condition(result: Any) -> None:
     """Raises unless a condition gave one element."""
     if not isinstance(result, torch.Tensor) or result.numel() != 1:
-        raise TypeError(f"the condition of while_loop returns a tensor of one element; got {_like(result)}")
+        raise TypeError(f"the condition of while_loop returns a tensor of one element; got {like(result)}")
 
 
 def check_carried(name: str, before: Sequence[Any], tree: pytree.TreeSpec, after: Any) -> None:
@@ -125,7 +129,7 @@ def check_carried(name: str, before: Sequence[Any], tree: pytree.TreeSpec, after
     for place, (old, new) in enumerate(zip(before, leaves, strict=True)):
         if not _are_alike(old, new):
             raise ValueError(
-                f"the body of {name} returned {_like(new)} for leaf {place} of what it carries, which is {_like(old)}; "
+                f"the body of {name} returned {like(new)} for leaf {place} of what it carries, which is {like(old)}; "
                 f"size and dtype must stay the same"
             )
 
@@ -138,9 +142,3 @@ def _are_alike(old: Any, new: Any) -> bool:
 
 def _as_tuple(result: Any) -> tuple[Any, ...]:
     return tuple(result) if isinstance(result, tuple | list) else (result,)
-
-
-def _like(tensor: Any) -> str:
-    if not isinstance(tensor, torch.Tensor):
-        return repr(tensor)
-    return f"{str(tensor.dtype).removeprefix('torch.')}[{', '.join(map(str, tensor.shape))}]"

@@ -67,15 +67,20 @@ class Substitution(TorchFunctionMode):
         lift = lifted.get(func) if isinstance(func, HigherOrderOperator) else None
         return call(*args, **kwargs) if lift is None else lift(func, call, args)
 
-    def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What functions are given for `tensor` here."""
-        return self._substitute(tensor) if self._depth == _here.depth else tensor
+    def of(self, tensor: torch.Tensor, depth: int) -> torch.Tensor:
+        """What functions are given for `tensor` where so many bodies are traced."""
+        return self._substitute(tensor) if self._depth == depth else tensor
 
 
-def substituted(tensor: torch.Tensor) -> torch.Tensor:
-    """What stands for `tensor` in the body that is being traced, if any is."""
+def depth() -> int:
+    """How many bodies are being traced, one inside of another."""
+    return _here.depth
+
+
+def substituted(tensor: torch.Tensor, depth: int | None = None) -> torch.Tensor:
+    """What stands for `tensor` in the body that is being traced, if any is; or in one around it."""
     for each in reversed(_here.substitutions):
-        tensor = each.of(tensor)
+        tensor = each.of(tensor, _here.depth if depth is None else depth)
     return tensor
 
 

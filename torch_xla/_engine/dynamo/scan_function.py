@@ -69,7 +69,8 @@ class _Scan(torch.autograd.Function):
         ctx.loop, ctx.inputs = loop, len(tensors)
         ctx.save_for_backward(*tensors, *found[loop.outputs :])
         ctx.mark_non_differentiable(*(each for place, each in enumerate(results) if place not in loop.differentiable))
-        ctx.set_materialize_grads(True)
+        ctx.set_materialize_grads(False)
+        ctx.kinds = [(each.shape, each.dtype, each.device) for each in results]
         return results
 
     @staticmethod
@@ -77,13 +78,20 @@ class _Scan(torch.autograd.Function):
         loop: Differentiated = ctx.loop
         kept = ctx.saved_tensors
         inputs, saved = kept[: ctx.inputs], kept[ctx.inputs :]
+        reached = loop.reached(frozenset(place for place, grad in enumerate(grads) if grad is not None))
+        taken = {*loop.differentiable, *(place for place, need in enumerate(loop.needed) if need)}
+        grads = tuple(
+            torch.zeros(size, dtype=dtype, device=device) if grad is None and place in taken else grad
+            for place, (grad, (size, dtype, device)) in enumerate(zip(grads, ctx.kinds, strict=True))
+        )
         if torch.is_grad_enabled():
             if loop.gradient is None:
                 loop.gradient = _Gradient(loop)
             results = iter(loop.gradient.run(grads, inputs, ctx.state))
         else:
             results = iter(loop.backward(grads, saved, inputs))
-        return (None, *(next(results) if need else None for need in loop.needed))
+        found = [next(results) if need else None for need in loop.needed]
+        return (None, *(each if flows else None for each, flows in zip(found, reached, strict=True)))
 
 
 class _Gradient:

@@ -13,8 +13,10 @@ from .bodies import pure_graph
 from .captures import Tracing, with_captured
 from .differentiation import Roles
 from .loops import check_carried, on_device
+from .nesting import by_itself
 from .nesting import is_traced as is_traced
 from .scan_function import ScanLoop
+from .sharing import Group, Span, on_one_memory, put
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,12 @@ class Recipe:
     init: Nested
     xs: Nested
     ys: Nested
-    captured: list[torch.Tensor]  # those that the body writes to first
+    captured: list[torch.Tensor]  # those first that are others after the body wrote to them or to their memory
     written: int
     roles: Roles
+    groups: tuple[Group, ...]  # of those that share memory
+    memories: frozenset[int]  # that it sees besides its arguments, if it writes to any
+    shared: Sequence[Any] = ()  # which of these its arguments lay in
     graph: Any = None  # the body as a graph, where it computes gradients itself, which no loop traces
     loop: ScanLoop | None = None
 
@@ -65,7 +70,8 @@ class Recipe:
             return tuple(self.graph(*tensors))
         roles, carried = self.roles, len(self.init.places)
         own = [tensor.clone() for tensor in tensors[: roles.carried + roles.slices]]
-        captured = [*own[carried : roles.carried], *tensors[roles.carried + roles.slices :]]
+        captured = on_one_memory(own[carried : roles.carried], self.groups)
+        captured += tensors[roles.carried + roles.slices :]
         run = with_captured(self.function, self.captured, captured)
         carry, ys = run(self.init.fill(own[:carried]), self.xs.fill(own[roles.carried :]))
         results = (*tensors_in(carry), *captured[: self.written], *tensors_in(ys))
@@ -75,24 +81,57 @@ class Recipe:
 def trace(function: Callable[..., Any], init: Any, xs: Any) -> Recipe:
     """Runs the body once on tensors without memory, and notes what it uses. Raises at mistakes of the body."""
     nested_init, nested_xs = Nested.of(init), Nested.of(xs)
-    stage = Tracing()
-    carry = [stage.describe(each) for each in tensors_in(init)]
-    slices = [stage.describe_slice(each) for each in tensors_in(xs)]
-    given = nested_init.fill([stage.describe(each) for each in carry]), nested_xs.fill(slices)
-    result = stage.run(function, *given)
-    if not isinstance(result, tuple) or len(result) != 2:
-        raise ValueError(f"the body of scan must return (carry, y); it returned a {type(result).__name__}: {result!r}")
-    check_carried("scan", pytree.tree_leaves(nested_init.fill(carry)), nested_init.tree, result[0])
-    captured, places = stage.captured, set(stage.written)
-    ordered = [captured[place] for place in sorted(places)]
-    ordered += [each for place, each in enumerate(captured) if place not in places]
+    carried, sliced = tensors_in(init), tensors_in(xs)
+    seen: list[set[Span]] = []  # of what is carried: the memory that it may be a copy of
+    while True:
+        stage = Tracing()
+        carry = [stage.describe(each) for each in carried]
+        given = [stage.describe(each) for each in carry]
+        slices = [stage.describe_slice(each) for each in sliced]
+        seen = seen or [{stage.memory_of(each)} for each in carried]
+        for fake, memories in zip(given, seen, strict=True):
+            stage.give(fake, tuple(memories))
+        for fake, each in zip(slices, sliced, strict=True):
+            stage.give(fake, [stage.memory_of(each)], is_sliced=True)
+        result = stage.run(function, nested_init.fill(given), nested_xs.fill(slices))
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise ValueError(
+                f"the body of scan must return (carry, y); it returned a {type(result).__name__}: {result!r}"
+            )
+        check_carried("scan", pytree.tree_leaves(nested_init.fill(carry)), nested_init.tree, result[0])
+        stage.check_arguments()
+        after = stage.memories_of(tensors_in(result[0]))
+        if all(memories.issuperset(more) for memories, more in zip(seen, after, strict=True)):
+            break
+        # In the next round an argument is what the body closes over: once more, with that in mind.
+        seen = [memories.union(more) for memories, more in zip(seen, after, strict=True)]
+    recipe = _recipe(function, stage, nested_init, nested_xs, Nested.of(result[1]))
+    recipe.shared = _shared(recipe, init, xs)
+    return recipe
+
+
+def _recipe(function: Callable[..., Any], stage: Tracing, init: Nested, xs: Nested, ys: Nested) -> Recipe:
+    """What was found out about a scan when its body ran."""
+    captured, places = stage.captured, stage.written
+    others = set(range(len(captured))).difference(places)
+    ordered = [captured[place] for place in (*places, *sorted(others))]
     for each in ordered[: len(places)]:
         if each.requires_grad:
             raise RuntimeError(
-                "the body of scan writes to a tensor it closes over that requires grad; carry it instead"
+                "the body of scan writes to a tensor it closes over that requires grad, or to memory that such a "
+                "tensor shows; carry it instead"
             )
-    roles = Roles(len(carry) + len(places), len(slices), len(ordered) - len(places))
-    return Recipe(function, nested_init, nested_xs, Nested.of(result[1]), ordered, len(places), roles)
+    roles = Roles(len(init.places) + len(places), len(xs.places), len(ordered) - len(places))
+    return Recipe(function, init, xs, ys, ordered, len(places), roles, stage.groups(places), stage.memories())
+
+
+def _shared(recipe: Recipe, init: Any, xs: Any) -> list[Span | None]:
+    """Which memory that the body sees besides its arguments they lie in, where it writes to any."""
+    if not recipe.memories:
+        return []
+    with by_itself():
+        spans = [Span.of(each) for each in (*tensors_in(init), *tensors_in(xs))]
+    return [span if span.storage in recipe.memories else None for span in spans]
 
 
 def trace_by_itself(recipe: Recipe, init: Any, xs: Any) -> None:
@@ -104,6 +143,12 @@ def trace_by_itself(recipe: Recipe, init: Any, xs: Any) -> None:
 
 def run(recipe: Recipe, init: Any, xs: Any, partition: Callable[..., Any]) -> tuple[Any, Any]:
     """The last carry and the stacked outputs."""
+    if not is_traced() and _shared(recipe, init, xs) != recipe.shared:
+        # The body may see what it writes to as another argument than before.
+        again = trace(recipe.function, init, xs)
+        if recipe.graph is not None:
+            trace_by_itself(again, init, xs)
+        recipe = again
     written = recipe.captured[: recipe.written]
     tensors = [*tensors_in(init), *written, *tensors_in(xs), *recipe.captured[recipe.written :]]
     if recipe.loop is None:
@@ -112,5 +157,5 @@ def run(recipe: Recipe, init: Any, xs: Any, partition: Callable[..., Any]) -> tu
     carried = len(recipe.init.places)
     for tensor, value in zip(written, results[carried : recipe.roles.carried], strict=True):
         with torch.no_grad():
-            tensor.copy_(value)
+            put(tensor, value)
     return recipe.init.fill(results[:carried]), recipe.ys.fill(results[recipe.roles.carried :])
