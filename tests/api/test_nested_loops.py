@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.utils.checkpoint
+from torch.utils import _pytree as pytree
 
 import torch_xla
 import torch_xla.debug.metrics as met
@@ -238,6 +239,22 @@ def test_a_loop_between_two_integers_has_gradients() -> None:
     both_as_on_the_cpu(run)
     x = torch.ones(2, device="xla")
     assert fori_loop(3, 3, lambda i, v: v + i, x).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("upper", [3, torch.tensor(3)])
+@pytest.mark.parametrize(
+    "body, start, message",
+    [
+        (lambda i, v: v, [(1.0, 2.0)], r"takes 1 value and returned 2: .* `fori_loop\(lower, upper, body, a, b\)`"),
+        (lambda i, a, b: a, [1.0, 2.0], r"takes 2 values and returned 1: .* body returns as many, a tuple of them"),
+        (lambda i, v: v.sum(), [torch.ones(2)], r"returned float32\[\] for leaf 0 of what it carries, .* float32\[2\]"),
+        (lambda i, v: {"b": v["a"]}, [{"a": 1.0}], r"must return what it carries, of the structure"),
+    ],
+)
+def test_what_the_body_of_fori_loop_should_have_returned(upper: Any, body: Any, start: Any, message: str) -> None:
+    start = pytree.tree_map(lambda leaf: torch.as_tensor(leaf).to("xla"), start)
+    with pytest.raises(ValueError, match=f"(?s)the body of fori_loop {message}"):
+        fori_loop(0, upper, body, *start)
 
 
 def test_a_loop_of_unknown_length_says_that_it_has_no_gradient() -> None:

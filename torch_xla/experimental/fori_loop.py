@@ -49,6 +49,8 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], *input_value
     is the last value in the same form. Between two Python integers it has gradients, as `scan`; with a tensor as bound
     it has none, as `while_loop`.
 
+    Raises `ValueError` where `body_fun` returns something else.
+
     >>> import torch
     >>> from torch_xla.experimental.fori_loop import fori_loop
     >>> fori_loop(0, 5, lambda i, x: x + i, torch.zeros(2, device="xla"))
@@ -62,7 +64,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], *input_value
         limit = loops.as_tensor(upper).to(torch.int64)
 
         def once(i: torch.Tensor, *value: Any) -> tuple[Any, ...]:
-            return (i + 1, *_as_tuple(body_fun(i, *value)))
+            return (i + 1, *_next(body_fun, i, value))
 
         start = loops.as_tensor(lower).to(torch.int64)
         _, *results = loops.while_loop(lambda i, *_: i < limit, once, (start, *input_value))
@@ -75,9 +77,20 @@ def _counted(rounds: range, body: Callable[..., Any], start: Sequence[Any]) -> S
         return start
     numbers = torch.arange(rounds.start, rounds.stop, device=pytree.tree_leaves(start)[0].device)
     results: Sequence[Any]
-    results, _ = scan(lambda value, i: (_as_tuple(body(i, *value)), None), start, numbers)
+    results, _ = scan(lambda value, i: (_next(body, i, value), None), start, numbers)
     return results
 
 
-def _as_tuple(result: Any) -> tuple[Any, ...]:
-    return tuple(result) if isinstance(result, tuple | list) else (result,)
+def _next(body: Callable[..., Any], i: torch.Tensor, value: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a round makes of the values, if they can go into the next."""
+    result = body(i, *value)
+    after = tuple(result) if isinstance(result, tuple | list) else (result,)
+    if len(after) != len(value):
+        given = f"{len(value)} value{'s' if len(value) > 1 else ''}"
+        raise ValueError(
+            f"the body of fori_loop takes {given} and returned {len(after)}: several are arguments of their own, "
+            "`fori_loop(lower, upper, body, a, b)`, and the body returns as many, a tuple of them"
+        )
+    if not torch.compiler.is_dynamo_compiling():
+        loops.check_carried("fori_loop", *pytree.tree_flatten(value), after)
+    return after

@@ -97,6 +97,21 @@ def test_a_fallback_sees_writes_that_are_still_recorded() -> None:
     assert _histogram(x).tolist() == [2, 1]
 
 
+@ALLOWED
+def test_what_a_fallback_writes_may_be_resized() -> None:
+    def quantized(device: str) -> list[torch.Tensor]:
+        x = torch.arange(12.0).reshape(3, 4).to(device)
+        on = torch.ones(1, dtype=torch.int64, device=device)
+        state = [torch.tensor([], device=device) for _ in range(2)]
+        state += [torch.ones(1, device=device), torch.zeros(1, dtype=torch.int32, device=device)]
+        fake = torch.fused_moving_avg_obs_fake_quant(x, on, on, *state, 0.01, -128, 127, 0, True, True)
+        return [fake, *state]
+
+    for ours, theirs in zip(quantized("xla"), quantized("cpu"), strict=True):
+        assert ours.shape == theirs.shape and ours.device.type == "xla"
+        torch.testing.assert_close(ours.cpu(), theirs)
+
+
 def test_errors_of_a_fallback_are_those_of_the_cpu() -> None:
     def weigh(device: str) -> None:
         edges, weight = torch.tensor([0.0, 2.0], device=device), torch.ones(3, device=device)

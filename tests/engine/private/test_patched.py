@@ -79,7 +79,7 @@ def attributes():
             classes = [each for each in list(vars(module).values()) if isinstance(each, type)]
             known = [each for each in classes if each.__module__.split(".")[0] in THEIRS]
             # The name of a device is one of enumerations in C++, which are given their methods anew with it.
-            for owner in (module, *(each for each in known if type(each).__name__ != "pybind11_type")):
+            for owner in (module, *(each for each in known if not hasattr(each, "__members__"))):
                 for key, value in list(vars(owner).items()):
                     if not isinstance(value, ModuleType):
                         found[id(owner), key] = owner, value

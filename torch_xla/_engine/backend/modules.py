@@ -13,6 +13,7 @@ from torch.nn import Module, Parameter
 from torch.nn.parameter import is_lazy
 
 from ..private import torch as private
+from .scripts import move_parameters
 
 
 def keeping_parameters(original: Callable[..., Module]) -> Callable[..., Module]:
@@ -20,18 +21,21 @@ def keeping_parameters(original: Callable[..., Module]) -> Callable[..., Module]
 
     @functools.wraps(original)
     def _apply(self: Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Module:
-        # The parameters of a script belong to C++, which would not see that they have moved: PyTorch gives it new ones.
-        is_script = isinstance(self, torch.jit.ScriptModule)
-        own = () if is_script else private.parameters_of(self).values()
-        parameters = [p for p in own if p is not None and _is_kept(p)]
-        if parameters and not torch.__future__.get_swap_module_params_on_conversion():
+        if not torch.__future__.get_swap_module_params_on_conversion():
             crosses: dict[tuple[torch.device, torch.dtype], bool] = {}
-            for parameter in parameters:
+
+            def is_moved(parameter: torch.Tensor) -> bool:
                 kind = (parameter.device, parameter.dtype)
                 if kind not in crosses:
-                    crosses[kind] = _crosses(*kind, fn)
-                if crosses[kind]:
-                    move(parameter, fn)
+                    crosses[kind] = kind[0].type != "meta" and _crosses(*kind, fn)
+                return crosses[kind]
+
+            if isinstance(self, torch.jit.ScriptModule):
+                move_parameters(self, fn, is_moved, recurse)
+            else:
+                for parameter in private.parameters_of(self).values():
+                    if parameter is not None and _is_kept(parameter) and is_moved(parameter):
+                        move(parameter, fn)
         return original(self, fn, recurse)
 
     return _apply

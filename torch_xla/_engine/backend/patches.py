@@ -18,6 +18,7 @@ from .autocast import set_default_dtype, with_default_dtype
 from .dlpack_protocol import patch_exchange
 from .late_name import BESIDE_ANOTHER
 from .modules import keeping_parameters
+from .scripts import patch_scripts
 from .storages import patch_storages
 
 # Called with `True` before and `False` after every backward pass, while somebody profiles.
@@ -31,6 +32,7 @@ def apply_patches() -> None:
     patched.module_xla.put(_module_xla)
     patched.module_apply.wrap(keeping_parameters)
     patch_storages()
+    patch_scripts()
     patch_exchange()
     # PyTorch makes no generators for a backend in Python.
     private.wrap_generator_class(generator_for)

@@ -16,6 +16,7 @@ from ..operators import (
     composites,
     data_dependent,
     distributions,
+    flop_formulas,
     indexing,
     known_values,
     tangents,
@@ -87,6 +88,7 @@ def register_kernels() -> None:
     for short in _COMPUTED_APART:
         private.register_kernel(library, short, out_variant(f"aten::{short}"))
     composites.register_whole()
+    flop_formulas.register_when_asked_for()
     _libraries.extend(register_attention())
     _libraries.extend(register_recurrent())
     _libraries.append(register_quantiles())

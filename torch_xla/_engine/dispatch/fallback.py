@@ -88,11 +88,16 @@ def _run_by(
 ) -> Any:
     copies: dict[int, torch.Tensor] = {}
     originals: dict[int, torch.Tensor] = {}
+    written = [tensor for where in operator.written for tensor in _tensors_at(where, args, kwargs)]
+    may_grow = {id(tensor) for tensor in written}
 
     def fetch(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor) and leaf.device.type == "xla":
             if id(leaf) not in copies:
-                copies[id(leaf)] = kernels.fetch(leaf)
+                copy = kernels.fetch(leaf)
+                # Memory that NumPy or JAX made cannot be resized, and operators resize what they write to.
+                is_fixed = id(leaf) in may_grow and not copy.untyped_storage().resizable()
+                copies[id(leaf)] = copy.clone() if is_fixed else copy
                 originals[id(copies[id(leaf)])] = leaf
             return copies[id(leaf)]
         if isinstance(leaf, torch.device) and leaf.type == "xla":
@@ -110,16 +115,19 @@ def _run_by(
 
     there, named = pytree.tree_map(fetch, (args, kwargs))
     result = operator.overload(*there, **named)
-    for where in operator.written:
-        target = args[where] if isinstance(where, int) else kwargs.get(where)
-        for tensor in target if isinstance(target, (list, tuple)) else (target,):
-            if isinstance(tensor, torch.Tensor):
-                copy = copies[id(tensor)]
-                if tensor.shape != copy.shape:
-                    tensor.resize_(copy.shape)
-                if copy.numel():
-                    kernels.write(tensor, copy)
+    for tensor in written:
+        copy = copies[id(tensor)]
+        if tensor.shape != copy.shape:
+            tensor.resize_(copy.shape)
+        if copy.numel():
+            kernels.write(tensor, copy)
     return pytree.tree_map(bring, result)
+
+
+def _tensors_at(where: int | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """Those of an argument, which may be a list."""
+    found = args[where] if isinstance(where, int) else kwargs.get(where)
+    return [t for t in (found if isinstance(found, (list, tuple)) else (found,)) if isinstance(t, torch.Tensor)]
 
 
 def warn(name: str, device: torch.device = _CPU.device) -> None:

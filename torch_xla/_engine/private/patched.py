@@ -82,6 +82,17 @@ data_ptr = Patch("torch.Tensor.data_ptr")
 # memory would no longer, and a part of a tensor would lose its strides.
 deepcopy = Patch("torch.Tensor.__deepcopy__")
 reduce_ex = Patch("torch.Tensor._reduce_ex_internal")
+# PyTorch's C++ saves and loads scripts, and looks at the memory of their tensors.
+saving_scripts = {
+    name: Patch(f"torch._C.{name}")
+    for name in (
+        "ScriptModule.save", "ScriptModule.save_to_buffer", "ScriptModule._save_for_mobile",
+        "ScriptModule._save_to_buffer_for_mobile", "ScriptFunction.save", "ScriptFunction.save_to_buffer",
+        "_save_jit_module", "_save_jit_module_to_bytes",
+    )
+}  # fmt: skip
+serialize_script = Patch("torch._C.ScriptModuleSerializer.serialize")
+load_script = Patch("torch.jit.load", "torch.jit._serialization.load")
 # PyTorch lets nobody but CUDA devices offer their memory to NumPy, JAX and others as it is,
 dlpack = Patch("torch.Tensor.__dlpack__")
 dlpack_device = Patch("torch.Tensor.__dlpack_device__")
