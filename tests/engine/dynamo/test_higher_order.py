@@ -70,5 +70,11 @@ def test_a_branch_that_writes_to_what_it_sees_runs_on_the_host() -> None:
         return [found.tolist(), x.tolist(), row.tolist()]
 
     metrics.clear_counters()
-    assert results("xla") == results("cpu") == [[3.0] * 3, [2.0] * 3, [1.0] * 3]
+    try:
+        expected = results("cpu")
+    except RuntimeError as error:  # PyTorch 2.11 refuses writes in branches
+        with pytest.raises(type(error)):
+            results("xla")
+        return
+    assert results("xla") == expected == [[3.0] * 3, [2.0] * 3, [1.0] * 3]
     assert metrics.counter_value("DynamoGraphByOperator") == 1

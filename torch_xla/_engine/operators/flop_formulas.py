@@ -68,7 +68,9 @@ def _attention(
     **__: Any,
 ) -> int:
     needs_bias = attn_bias is not None and attn_bias.requires_grad
-    return _products(query, key, value, dropout_p, needs_bias, of_scores=1, of_values=1)
+    if _is_composed(query, value, dropout_p, needs_bias):
+        return _products(query, key, value, of_scores=1, of_values=1)
+    return _products(query, key, value, of_scores=1, of_values=1) if _kernels_are_counted() else 0
 
 
 def _attention_backward(
@@ -82,16 +84,24 @@ def _attention_backward(
     **_: Any,
 ) -> int:
     to_query, to_key, to_value, to_bias = is_needed
-    of_values = to_value + (to_query or to_key or to_bias)
-    return _products(query, key, value, rest[6], to_bias, of_scores=to_query + to_key, of_values=of_values)
+    if _is_composed(query, value, rest[6], to_bias):
+        of_values = to_value + (to_query or to_key or to_bias)
+        return _products(query, key, value, of_scores=to_query + to_key, of_values=of_values)
+    # Whatever is needed, the kernel computes the scores once more, and both gradients of each product.
+    return _products(query, key, value, of_scores=3, of_values=2) if _kernels_are_counted() else 0
 
 
-def _products(
-    query: Tensor, key: Tensor, value: Tensor, dropout_p: float, needs_bias: bool, of_scores: int, of_values: int
-) -> int:
-    """Products where the CPU composes attention of them. For its own kernel of the whole, PyTorch counts nothing."""
-    if not (dropout_p or needs_bias or query.shape[-1] != value.shape[-1]):
-        return 0
+def _is_composed(query: Tensor, value: Tensor, dropout_p: float, needs_bias: bool) -> bool:
+    """Whether the CPU composes attention of products, and has no kernel of the whole."""
+    return bool(dropout_p or needs_bias or query.shape[-1] != value.shape[-1])
+
+
+def _kernels_are_counted() -> bool:
+    """Whether PyTorch has a formula for that kernel, as it has from 2.15 on."""
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu in sys.modules[_COUNTER].flop_registry
+
+
+def _products(query: Tensor, key: Tensor, value: Tensor, of_scores: int, of_values: int) -> int:
     scores = query.shape[:-1].numel() * key.shape[-2]
     return 2 * scores * (query.shape[-1] * of_scores + value.shape[-1] * of_values)
 
