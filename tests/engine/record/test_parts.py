@@ -13,7 +13,7 @@ from torch_xla._engine.graph.graph import Operation, decode, effective, needed_i
 from torch_xla._engine.graph.plan import Plan
 from torch_xla._engine.graph.spec import spec_of
 from torch_xla._engine.graph.tape import Tape, Value
-from torch_xla._engine.record.parts import parted, reporting, with_end, with_reported
+from torch_xla._engine.record.parts import MOST_LEFT, grows, parted, reporting, with_end, with_reported
 
 FLOAT, COUNTER = spec_of((4,), (1,), torch.float32), spec_of((), (), torch.int64)
 
@@ -96,3 +96,14 @@ def test_exchanges_of_which_nobody_holds_a_result_give_one_to_wait_for() -> None
     _, operations, _ = decode(tape.code)
     assert with_end(operations, [0, 1, 2], []) == [2] and with_end(operations, [0], []) == [1]
     assert with_end(operations, [0, 1], [1]) == [1] and with_end(operations, [2], []) == []
+
+
+def test_reads_grow_where_they_leave_what_was_left_before_once_more() -> None:
+    operations = decode(tape_of(*[((slot,), FLOAT, None) for slot in range(4)]).code)[1]
+    rest = operations[2].position  # the first two were left by an earlier read
+    assert grows(operations, [0], [operations[0], operations[3]], rest)
+    assert not grows(operations, [0], operations[:2], rest)  # no more than before
+    assert not grows(operations, [2], operations[2:], rest)  # computed twice, but not left before
+    assert not grows(operations, [3], [operations[0], operations[2]], rest)  # left again, not computed now
+    many = decode(tape_of(*[((0,), FLOAT, None) for _ in range(MOST_LEFT + 2)]).code)[1]
+    assert grows(many, [], many, many[-1].position) and not grows(many[1:], [], many[2:], many[-1].position)

@@ -49,13 +49,12 @@ MOST_LEFT = 64
 def grows(operations: Sequence[Operation], chosen: Sequence[int], kept: Sequence[Operation], rest: int) -> bool:
     """Whether what reads leave undone would become more with each: a loop that reads, and never ends its step.
 
-    So it is if to what is left of the `rest` that an earlier read has left more is added, and it is long, or needs what
-    is computed now once more, as the parameters do that an optimizer has overwritten: all is run then.
+    So it is if to what is left of the `rest` that an earlier read has left more is added, and it is long, or computed
+    both now and later, as the parameters are that an optimizer has overwritten: all is run then.
     """
     computed = {operations[index].position for index in chosen}
-    old = sum(operation.position < rest for operation in kept)
-    repeats = any(operation.position in computed for operation in kept)
-    return len(kept) > old and (repeats or old > MOST_LEFT)
+    old = [operation.position for operation in kept if operation.position < rest]
+    return len(kept) > len(old) and (len(old) > MOST_LEFT or not computed.isdisjoint(old))
 
 
 def _counts(operation: Operation, slot: int) -> bool:
