@@ -19,7 +19,8 @@ import zopfli.zlib
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 # Rooms of `_engine` that users meet nothing of.
-INNER = tuple(f"torch_xla/_engine/{room}/" for room in ("lowering", "dispatch", "compile", "view"))
+ROOMS = ("client", "compile", "dispatch", "dynamo", "execute", "graph", "lowering", "operators", "record", "view")
+INNER = tuple(f"torch_xla/_engine/{room}/" for room in ROOMS)
 
 
 class Deflater:
