@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support import compiler, limits, workers
+from tests.support import compiler, failures, limits, workers
 from torch_xla._engine.client import virtual
 from torch_xla._engine.compile import cache, disk
 from torch_xla._engine.diagnostics.report import history
@@ -29,7 +29,12 @@ KEPT = {"PJRT_DEVICE", "XLA_FLAGS"}
 os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--failures", metavar="FILE", help="write the tests that failed and why to FILE, as JSON")
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    failures.configure(config)
     limits.limit_subprocesses()
     if config.option.markexpr not in ("slow", "exhaustive"):
         compiler.be_quick()
