@@ -296,11 +296,6 @@ def test_every_name_of_the_backend(name: str) -> None:
     assert torch.compile(lambda x: x + 1, backend=name)(torch.ones(2, device="xla")).tolist() == [2.0, 2.0]
 
 
-def test_options_that_would_be_ignored_are_refused() -> None:
-    with pytest.raises(Exception, match="takes no options"):
-        torch.compile(lambda x: x + 1, backend="openxla", options={"speed": 1})(torch.ones(2, device="xla"))
-
-
 def test_the_debugging_tool_tells_what_becomes_of_a_graph(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,6 +18,7 @@ from ..private import torch as private
 from ..private.dynamo import (
     aot_autograd,
     aot_module_simplified,
+    check_mode_and_options,
     guard_arguments_of_constants,
     guard_distributed,
     never_trace,
@@ -46,10 +47,15 @@ def register(names: Sequence[str]) -> None:
         register_backend(compile_module, name)
 
 
-def compile_module(module: GraphModule, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:
-    """A graph of PyTorch's functions as Dynamo found it, compiled: forward, and backward if there will be one."""
-    if options:
-        raise TypeError(f'backend "openxla" takes no options; got {sorted(options)}')
+def compile_module(
+    module: GraphModule, examples: Sequence[Any], *, mode: str | None = None, options: dict[str, Any] | None = None
+) -> Callable[..., Any]:
+    """Compile a graph of PyTorch's functions as Dynamo found it: forward, and backward if there will be one.
+
+    `mode` and `options` are those of `torch.compile`. They tune Inductor's kernels and change no result, so openxla
+    accepts what Inductor knows and does nothing with it; what Inductor does not know is refused as Inductor does.
+    """
+    check_mode_and_options(mode, options)
     compiled: Callable[..., Any] = aot_autograd(
         fw_compiler=functools.partial(compile_graph, kind="forward"),
         bw_compiler=functools.partial(compile_graph, kind="backward"),

@@ -57,6 +57,45 @@ def register_backend(backend: Callable[..., Any], name: str) -> None:
     registry.register_backend(backend, name=name)
 
 
+def route_inductor(
+    is_ours: Callable[[GraphModule, Sequence[Any]], bool], backend: Callable[[GraphModule, Sequence[Any]], Any]
+) -> None:
+    """Have `backend` compile the graphs for which `is_ours(graph, examples)` holds, where Inductor is asked to.
+
+    `torch.compile` calls Inductor by an object that knows its mode and options; `torch._dynamo.optimize("inductor")`
+    finds it by name.
+    """
+
+    def in_compile(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(self: Any, model: GraphModule, examples: Sequence[Any], **options: Any) -> Any:
+            if not is_ours(model, examples):
+                return original(self, model, examples, **options)
+            if self.compiler_name == "aotinductor":
+                raise RuntimeError(
+                    "AOTInductor was asked to compile a graph with tensors on xla, and makes code for the CPU and for "
+                    "GPUs alone. Save the program by torch_xla.stablehlo, or move the model to another device."
+                )
+            return backend(model, examples)
+
+        return call
+
+    def by_name(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def inductor(model: GraphModule, examples: Sequence[Any], **options: Any) -> Any:
+            return backend(model, examples) if is_ours(model, examples) else original(model, examples, **options)
+
+        return inductor
+
+    patched.call_inductor.wrap(in_compile)
+    register_backend(by_name(registry.lookup_backend("inductor")), "inductor")
+
+
+def check_mode_and_options(mode: str | None, options: dict[str, Any] | None) -> None:
+    """Raise what `torch.compile` raises for a mode or an option that Inductor does not know."""
+    torch._TorchCompileInductorWrapper(mode, options, None)  # type: ignore[no-untyped-call]
+
+
 def guard_distributed() -> None:
     """Has Dynamo guard a `DTensor` that shows memory of its own as it guards plain tensors: by size, dtype and device.
 

@@ -154,6 +154,9 @@ enter_dual_level = Patch("torch.autograd.forward_ad.enter_dual_level")
 exit_dual_level = Patch("torch.autograd.forward_ad.exit_dual_level")
 # To prepare Dynamo for us takes seconds: its first call does.
 compile = Patch("torch.compile")
+# Inductor raises `KeyError: 'xla'` for a graph on `xla`, and it is what `torch.compile(model)` means: PyTorch offers a
+# default backend for the whole process only, none for a device.
+call_inductor = Patch("torch._TorchCompileInductorWrapper.__call__")
 # Dynamo guards the parts of a `DTensor`, and of one that shows memory of its own would guard nothing.
 wrap_tensor = Patch("torch._dynamo.variables.builder.VariableBuilder.wrap_tensor")
 # Of functions that are arguments of one whose result is constant, Dynamo guards too little. JAX's jitted functions are
