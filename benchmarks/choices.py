@@ -69,7 +69,7 @@ class Training:
 
     def in_slices(self) -> None:
         slices = self.x.view(SLICES, TEXTS // SLICES, *self.x.shape[1:])
-        gradient_accumulation(lambda x: self._loss(x) / SLICES, (slices,), self.layers, is_step_pure=True)
+        gradient_accumulation(self._loss, (slices,), self.layers, is_step_pure=True)
         self._finish()
 
     def sent_to_the_host(self) -> None:

@@ -32,10 +32,10 @@ def gradient_accumulation(
 ) -> Any:
     """Calls `train_step(*slices, *carried)` for each slice of the tensors along their first dimension, on the device.
 
-    `train_step` returns the loss (a tensor without dimensions, divided by the number of slices where the mean is
-    wanted), and behind it what becomes of each of `carried_tensors`, if there are any. It does not call `backward`:
-    the gradients of each loss by the model's parameters are added up, and then to `parameter.grad`. The result is the
-    sum of the losses, and behind it what the carried tensors became. Dropout differs from slice to slice, and buffers
+    `train_step` returns the loss (a tensor without dimensions), and behind it what becomes of each of
+    `carried_tensors`, if there are any. It does not call `backward`. Each loss is divided by the number of slices: the
+    result is the mean of the losses, and its gradients are added to `parameter.grad`. What the carried tensors became
+    is behind the loss in the result. Do not divide in `train_step`. Dropout differs from slice to slice, and buffers
     of the model that a step writes to are written. Hooks of parameters see the gradient of each slice; those that run
     after a gradient was added to `parameter.grad` run once. A parameter that the loss does not depend on keeps the
     `grad` it has, be it None; so do all of them under `torch.no_grad()`, where there are only the losses.
@@ -49,9 +49,9 @@ def gradient_accumulation(
     >>> from torch_xla.experimental.gradient_accumulation import gradient_accumulation
     >>> model = torch.nn.Linear(4, 1).to("xla")
     >>> batch = torch.ones(3, 8, 4, device="xla")  # three slices of eight rows
-    >>> loss = gradient_accumulation(lambda x: model(x).square().mean() / 3, (batch,), model)
-    >>> loss.shape, model.weight.grad.shape
-    (torch.Size([]), torch.Size([1, 4]))
+    >>> loss = gradient_accumulation(lambda x: model(x).square().mean(), (batch,), model)
+    >>> torch.allclose(loss, model(batch).square().mean()), model.weight.grad.shape
+    (True, torch.Size([1, 4]))
     """
     lengths = {tuple(each.shape[:1]) for each in iterable_tensors}
     if len(lengths) != 1 or lengths in ({()}, {(0,)}):

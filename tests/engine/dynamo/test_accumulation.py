@@ -1,17 +1,19 @@
-"""Gradients summed over slices of a batch by a loop on the device."""
+"""Gradients of the mean loss of a batch's slices, by a loop on the device."""
 
 import copy
 
 import pytest
 import torch
 
+import torch_xla
 from torch_xla._engine.dynamo.accumulation import _check, accumulate
+from torch_xla.experimental import eager_mode_context
 
 SLICES = torch.arange(12.0).reshape(3, 2, 2) / 10
 
 
 @pytest.mark.slow
-def test_gradients_and_losses_are_the_sums_over_the_slices() -> None:
+def test_gradients_and_losses_are_the_means_over_the_slices() -> None:
     theirs = torch.nn.Linear(2, 1)
     ours = copy.deepcopy(theirs).to("xla")
     ours.bias.grad = torch.ones(1).to("xla")  # what is there already is added to
@@ -23,7 +25,7 @@ def test_gradients_and_losses_are_the_sums_over_the_slices() -> None:
         return step
 
     total, seen = accumulate(step_of(ours), [SLICES.to("xla")], ours, [torch.zeros((), device="xla")], False)
-    expected = sum(step_of(theirs)(each, torch.zeros(()))[0] for each in SLICES)
+    expected = sum(step_of(theirs)(each, torch.zeros(()))[0] / 3 for each in SLICES)
     expected.backward()  # type: ignore[union-attr]
     torch.testing.assert_close(total.cpu(), expected.detach())  # type: ignore[union-attr]
     torch.testing.assert_close(seen.cpu(), SLICES.sum())
@@ -41,7 +43,7 @@ def test_hooks_of_parameters_see_the_gradient_of_each_slice() -> None:
     accumulate(lambda x: ours(x).sum(), [SLICES.to("xla")], ours, [], False)
     assert len(seen) == 1 and seen[0] is ours.weight
     for each in SLICES:
-        theirs(each).sum().backward()
+        (theirs(each).sum() / 3).backward()
     torch.testing.assert_close(ours.weight.grad.cpu(), theirs.weight.grad)  # type: ignore[union-attr]
 
 
@@ -71,7 +73,7 @@ def test_a_step_that_writes_to_a_view_of_a_buffer_sees_that() -> None:
         else:
             total = torch.zeros(())
             for each in SLICES:
-                loss = step(each)
+                loss = step(each) / 3
                 loss.backward()
                 total += loss.detach()
         assert model.weight.grad is not None
@@ -102,21 +104,62 @@ def test_a_parameter_without_a_path_to_the_loss_keeps_the_gradient_it_has(is_pur
         accumulate(model.forward, [SLICES.to("xla")], model, [], is_pure)
     assert model.unused.grad is None and model.seen.grad.tolist() == [1, 1]
     assert model.used.grad is not None
-    torch.testing.assert_close(model.used.grad.cpu(), 2 * SLICES.sum((0, 1)))
+    torch.testing.assert_close(model.used.grad.cpu(), 2 / 3 * SLICES.sum((0, 1)))
     assert [id(each) for each in counted] == [id(model.used)] * 2
 
 
 @pytest.mark.parametrize("is_pure", [False, True])
-def test_without_gradients_the_losses_alone_are_summed(is_pure: bool) -> None:
+def test_without_gradients_there_is_the_mean_loss_alone(is_pure: bool) -> None:
     model = Partly().to("xla")
     with torch.no_grad():
         total, count = accumulate(
             lambda x, count: (model(x), count + 1), [SLICES.to("xla")], model, [torch.zeros((), device="xla")], is_pure
         )
-    torch.testing.assert_close(total.cpu(), SLICES.sum())
+    torch.testing.assert_close(total.cpu(), SLICES.sum() / 3)
     assert count.item() == 3 and not total.requires_grad and all(each.grad is None for each in model.parameters())
     step = model.forward
     with torch.no_grad():
         accumulate(step, [SLICES.to("xla")], model, [], is_pure)
     accumulate(step, [SLICES.to("xla")], model, [], is_pure)
     assert model.used.grad is not None
+
+
+def _mean_of_slices(device: str, way: str) -> list[torch.Tensor]:
+    """The loss and gradients of eight slices: on the CPU slice by slice, else by `accumulate` in one of the ways."""
+    generator = torch.Generator().manual_seed(0)
+    batch, target = (torch.randn(8, 4, 3, generator=generator) for _ in range(2))
+    model = torch.nn.Linear(3, 3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    model = model.to(device)
+
+    def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.mse_loss(model(x), y)
+
+    if device == "cpu":
+        loss = torch.stack([loss_of(x, y) for x, y in zip(batch, target, strict=True)]).mean()
+        loss.backward()
+    else:
+
+        def whole(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            model.zero_grad()
+            found: torch.Tensor = accumulate(loss_of, [x, y], model, [], False)
+            return found
+
+        wrapped = {
+            "replay": lambda: torch_xla.compile(whole, replay=True),
+            "openxla": lambda: torch.compile(whole, backend="openxla"),
+        }
+        run = wrapped.get(way, lambda: whole)()
+        with eager_mode_context(way == "eager"):
+            for _ in range(5):
+                loss = run(batch.to(device), target.to(device))
+    return [loss.detach().cpu(), *(p.grad.cpu() for p in model.parameters() if p.grad is not None)]
+
+
+@pytest.mark.parametrize("way", ["recorded", "eager", "replay", "openxla"])
+def test_eight_slices_give_the_mean_of_their_losses_in_each_way_of_running(way: str) -> None:
+    found, expected = _mean_of_slices("xla", way), _mean_of_slices("cpu", way)
+    assert len(found) == 3
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)

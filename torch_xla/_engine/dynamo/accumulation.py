@@ -1,4 +1,4 @@
-"""Gradients summed over slices of a batch by a loop on the device: memory for one slice's activations, one program."""
+"""Gradients of the mean loss of a batch's slices, by a loop on the device: one program, one slice's activations."""
 
 import itertools
 import types
@@ -48,9 +48,9 @@ def accumulate(
     carried: Sequence[torch.Tensor],
     is_pure: bool,
 ) -> Any:
-    """Calls `step` for each slice, adds the gradients to those of the model, and gives the sum of the losses.
+    """Calls `step` for each slice, adds the gradients of the mean loss to the model's, and returns the mean loss.
 
-    Where gradients are switched off, there are only the losses.
+    Where gradients are switched off, there is only the loss.
     """
     wanted = torch.is_grad_enabled()
     own = {f"model.{name}": each for name, each in model.named_parameters() if each.requires_grad and wanted}
@@ -82,6 +82,7 @@ def _traced(
     module = _Step(model, step)
     hooks = list(map(gradient_hooks, own.values()))
     reached: list[bool] = []
+    count = len(slices[0])
 
     def once(carry: Any, given: Any) -> Any:
         total, sums, state = carry
@@ -90,6 +91,8 @@ def _traced(
             found = functional_call(module, fresh, (*given, *state))
             loss, *rest = found if isinstance(found, tuple | list) else (found,)
             _check(loss, rest, state)
+            # As PyTorch/XLA does: each loss by itself, so that small dtypes do not overflow in the sum.
+            loss = loss / count
             grads = torch.autograd.grad(loss, list(fresh.values()), allow_unused=True) if wanted else ()
             reached[:] = [each is not None for each in grads]
         changed = [_after_hooks(each, grad) for each, grad in zip(hooks, grads, strict=True)]
