@@ -19,7 +19,7 @@ from torch_xla.core import xla_op_registry
 from torch_xla.debug import metrics
 from torch_xla.experimental import callback, deprecation, plugins, scan
 from torch_xla.experimental.assume_pure import assume_pure_torch
-from torch_xla.experimental.gradient_accumulation import gradient_accumulation
+from torch_xla.experimental.gradient_accumulation import XlaBuildHelper, gradient_accumulation
 from torch_xla.experimental.gru import GRU
 from torch_xla.experimental.pytreeify import pytreeify
 from torch_xla.experimental.stablehlo_custom_call import place_to_device, place_to_host
@@ -88,6 +88,14 @@ def test_a_pure_step_is_traced_once() -> None:
     net[2] = torch.nn.Linear(3, 1).to("xla")
     torch.testing.assert_close(accumulate(3.0)[0], net(batch).square().sum())
     copy.deepcopy(net).load_state_dict(net.state_dict())  # without what was traced
+
+
+def test_parameters_of_a_computation_are_collected() -> None:
+    helper = XlaBuildHelper("mine")
+    tensors = [torch.ones(2, device="xla"), torch.ones(3, device="xla")]
+    assert [helper.add_param(tensors[0]), helper.add_param(val=tensors[1], idx=1)] == [0, 1]
+    assert helper.num_params == 2 and len(helper.params) == 2
+    assert all(one is other for one, other in zip(helper.param_tensors, tensors, strict=True))
 
 
 def test_gradient_accumulation_refuses() -> None:

@@ -53,8 +53,8 @@ def bring() -> Any:
     given = [torch.full((n,), float(rank), device="xla") for n in (200_000, 100_000, 3)]
     sizes: list[int] = []
 
-    def gather(tensors: list[torch.Tensor], outputs: list[torch.Tensor] | None) -> Any:
-        sizes.append(len(tensors))
+    def gather(tensors: Any, outputs: Any) -> Any:
+        sizes.append(1 if isinstance(tensors, torch.Tensor) else len(tensors))
         return xm.all_gather(tensors, output=outputs)
 
     into = [torch.zeros(n * COUNT, device="xla") for n in (200_000, 100_000, 3)]
@@ -108,3 +108,36 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
         xf.SyncBatchNorm(4).to("xla")(x)
     with pytest.raises(ValueError, match="1 tensors and 2 outputs"):
         xm.CoalescingBuckets(lambda tensors, outputs: tensors, [w], [w, w])
+
+
+@pytest.mark.parametrize(
+    ("reduce_type", "expected"), [("sum", [6, 60]), ("mul", [6, 60]), ("min", [6, 60]), ("max", [6, 60])]
+)
+def test_the_gradient_of_a_reduction_is_that_of_the_own_result(reduce_type: str, expected: list[float]) -> None:
+    x = torch.tensor([2.0, 0.5], device="xla", requires_grad=True)
+    y = xf.AllReduce.apply(x, reduce_type, 3.0, None)  # type: ignore[no-untyped-call]
+    assert y.tolist() == [6.0, 1.5]
+    (y * torch.tensor([2.0, 20.0], device="xla")).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == expected
+
+
+def test_and_and_or_have_no_gradient() -> None:
+    x = torch.ones(2, device="xla", requires_grad=True)
+    with pytest.raises(RuntimeError, match=r"functions\.all_reduce\('and'\) has no gradient; expected 'sum'"):
+        xf.all_reduce("and", x).sum().backward()
+
+
+def test_a_bucket_of_one_tensor_is_the_tensor() -> None:
+    given = [torch.ones(n) for n in (3 * 2**17, 100, 5 * 2**17, 3 * 2**17, 2**17, 2**18)]  # 1 MiB is 2**18 floats
+    seen: list[Any] = []
+
+    def reduce(tensors: Any, outputs: Any) -> Any:
+        seen.append([t.numel() for t in tensors] if isinstance(tensors, list) else tensors.numel())
+        return tensors
+
+    found = xm.CoalescingBuckets(reduce, given, bucket_cap_mb=1)()
+    assert all(one is other for one, other in zip(found, given, strict=True))
+    assert seen == [3 * 2**17, 100, 5 * 2**17, 3 * 2**17, 2**17, 2**18]
+    seen.clear()
+    xm.CoalescingBuckets(reduce, given[1:2] + given[:1] + given[1:2] * 2, bucket_cap_mb=1)()
+    assert seen == [[100, 3 * 2**17], [100, 100]]  # a large one joins what little there is

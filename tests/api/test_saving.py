@@ -113,6 +113,13 @@ def test_inputs_are_divided_over_a_mesh() -> None:
     assert x.tolist() == [1, 1] and y.device.type == "xla"
 
 
+@pytest.mark.parametrize("spec", [None, xs.ShardingSpec(xs.Mesh([0], (1,), ("data",)), ("data",))])
+def test_of_one_tensor_a_list_comes_back(spec: Any) -> None:
+    found = xm.send_cpu_data_to_device(torch.tensor([1.0, 2.0]), "xla", spec)
+    assert isinstance(found, list) and len(found) == 1
+    assert found[0].device.type == "xla" and found[0].tolist() == [1, 2]
+
+
 def test_tensors_that_share_memory_differently_are_found() -> None:
     x = torch.ones(4, device="xla")
     xm.check_view_sharing({"a": x, "b": [x, x.detach(), torch.ones(4, device="xla")]})

@@ -20,6 +20,7 @@ from torch._higher_order_ops import while_loop as torch_while_loop
 
 import torch_xla
 import torch_xla.debug.metrics as met
+from torch_xla.experimental import eager_mode_context
 from torch_xla.experimental.fori_loop import fori_loop, while_loop
 from torch_xla.experimental.scan import associative_scan, scan
 from torch_xla.experimental.scan_layers import scan_layers
@@ -296,6 +297,25 @@ def test_decoding_to_an_end_token_is_one_program() -> None:
     while expected[-1] != end and len(expected) < 16:
         expected.append(int(following[expected[-1]]))
     assert tokens[: place.item()].tolist() == expected
+
+
+@pytest.mark.parametrize("way", ["recorded", "eager", "replay", "openxla"])
+@pytest.mark.parametrize("as_tensors", [False, True])
+def test_a_body_without_an_index_is_called_as_pytorch_xla_calls_it(way: str, as_tensors: bool) -> None:
+    bounds = [torch.tensor([n], dtype=torch.int32, device="xla") if as_tensors else n for n in (2, 7)]
+
+    def loop(x: torch.Tensor) -> torch.Tensor:
+        left, y = fori_loop(*bounds, lambda y: y * 2, x)
+        return y + left
+
+    run: Any = loop
+    if way == "replay":
+        run = torch_xla.compile(loop, replay=True)
+    elif way == "openxla":
+        run = torch.compile(loop, backend="openxla")
+    with eager_mode_context(way == "eager"):
+        for _ in range(5):
+            assert run(torch.ones(3, device="xla")).tolist() == [32, 32, 32]
 
 
 def test_random_numbers_in_a_loop() -> None:

@@ -23,11 +23,12 @@ class Parameters:
         self._parameters: list[Op] = []
         self._tensors: list[torch.Tensor] = []
 
-    def add_param(self, tensor: torch.Tensor) -> int:
-        """Adds a parameter of the size and dtype of `tensor`; gives its number."""
-        self._parameters.append(mkparam(self.builder, len(self._parameters), tensor_shape(tensor)))
-        self._tensors.append(tensor)
-        return len(self._parameters) - 1
+    def add_param(self, val: torch.Tensor, idx: int | None = None) -> int:
+        """Adds a parameter of the size and dtype of `val`, numbered `idx` or as the next; gives its number."""
+        number = len(self._parameters) if idx is None else idx
+        self._parameters.append(mkparam(self.builder, number, tensor_shape(val)))
+        self._tensors.append(val)
+        return number
 
     def params(self) -> tuple[Op, ...]:
         """The parameters."""

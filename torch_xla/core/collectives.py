@@ -156,10 +156,12 @@ def all_gather(
 
 
 class CoalescingBuckets:
-    """Hands tensors to `func(tensors, outputs)` in lists of at most `bucket_cap_mb` MiB, and collects what it returns.
+    """Hands tensors to `func(tensors, outputs)` in lists of about `bucket_cap_mb` MiB, and collects what it returns.
 
-    `outputs` is the part of `output_list` that belongs to the tensors, or `None` without one. Calling the object goes
-    through `input_list`, a list of tensors; `add` and `flush` do the same one by one.
+    `outputs` is the part of `output_list` that belongs to the tensors, or `None` without one. A bucket of one tensor is
+    handed over as the tensor, with its output, and `func` returns one result. A tensor above the limit joins what is
+    in the bucket if that is below half of the limit and both are below twice the limit. Calling the object goes through
+    `input_list`, a list of tensors; `add` puts a tensor into the bucket, `flush` hands the bucket over.
 
     >>> import torch
     >>> CoalescingBuckets(lambda tensors, outputs: [len(tensors)] * len(tensors), [torch.ones(2)] * 3)()
@@ -168,7 +170,7 @@ class CoalescingBuckets:
 
     def __init__(
         self,
-        func: Callable[[list[torch.Tensor], list[torch.Tensor] | None], Any],
+        func: Callable[[Any, Any], Any],
         input_list: Sequence[torch.Tensor],
         output_list: Sequence[torch.Tensor] | None = None,
         bucket_cap_mb: int = 160,
@@ -186,25 +188,33 @@ class CoalescingBuckets:
         self.results: list[Any] = [None] * len(input_list)
 
     def add(self, tensor: torch.Tensor, idx: int) -> None:
-        """Puts `tensor`, number `idx` of the list, into the bucket; hands over what is in it if this would not fit."""
-        size = tensor.numel() * tensor.element_size()
-        if self._bucket and self._size + size > self._cap:
-            self.flush()
+        """Puts `tensor`, number `idx` of the list, into the bucket."""
         self._inputs[idx] = tensor
         self._bucket.append(idx)
-        self._size += size
+        self._size += _bytes_of(tensor)
 
     def flush(self) -> None:
         """Hands over what is in the bucket."""
         bucket, self._bucket, self._size = self._bucket, [], 0
-        if bucket:
-            outputs = None if self._outputs is None else [self._outputs[index] for index in bucket]
-            for index, result in zip(bucket, self._func([self._inputs[i] for i in bucket], outputs), strict=True):
+        tensors = [self._inputs[index] for index in bucket]
+        outputs = None if self._outputs is None else [self._outputs[index] for index in bucket]
+        if len(bucket) == 1:
+            self.results[bucket[0]] = self._func(tensors[0], None if outputs is None else outputs[0])
+        elif bucket:
+            for index, result in zip(bucket, self._func(tensors, outputs), strict=True):
                 self.results[index] = result
 
     def __call__(self) -> list[Any]:
         for index, tensor in enumerate(self._inputs):
-            self.add(tensor, index)
+            size = _bytes_of(tensor)
+            together = self._size + size
+            if size > self._cap and 2 * self._size < self._cap and together <= 2 * self._cap:
+                self.add(tensor, index)
+                self.flush()
+            else:
+                if together > self._cap:
+                    self.flush()
+                self.add(tensor, index)
         self.flush()
         return self.results
 
@@ -472,6 +482,10 @@ def all_reduce_bucketized_gradients(
     """
     for bucket in replicas.buckets(gradients, bucket_cap_mb):
         all_reduce(REDUCE_SUM, bucket, scale, groups, pin_layout)
+
+
+def _bytes_of(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def _is_on_xla(tensor: torch.Tensor) -> bool:

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from .._engine.distributed import replicas
 from . import collectives
 
 
@@ -24,22 +25,37 @@ class AllReduceSumLayer(torch.autograd.Function):
 
 
 class AllReduce(torch.autograd.Function):
-    """`all_reduce` with the gradient of a sum: the sum over the replicas of the gradients of what each received."""
+    """`xm.all_reduce` whose gradient is that of this replica's own result, as in PyTorch/XLA: nothing is exchanged.
+
+    `xm.optimizer_step` averages such gradients over the replicas afterwards.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, reduce_type: str, value: torch.Tensor, scale: float, groups: collectives.Groups
+        ctx: Any, input: torch.Tensor, reduce_type: str, scale: float = 1.0, groups: collectives.Groups = None
     ) -> torch.Tensor:
-        """The reduction of `value`, a new tensor."""
-        ctx.scale, ctx.groups = scale, groups
-        result = collectives.all_reduce(reduce_type, value, scale, groups)
+        """The reduction of `input`, a new tensor."""
+        ctx.reduce_type, ctx.scale = reduce_type, scale
+        result = collectives.all_reduce(reduce_type, input, 1.0, groups)
         assert isinstance(result, torch.Tensor)
-        return result
+        ctx.save_for_backward(input, result)
+        return replicas.scaled(result, scale)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        """The gradient of `value`."""
-        return None, collectives.all_reduce(collectives.REDUCE_SUM, grads[0], ctx.scale, ctx.groups), None, None
+        """The gradient of `input`."""
+        value, result = ctx.saved_tensors
+        grad = replicas.scaled(grads[0], ctx.scale)
+        if ctx.reduce_type == collectives.REDUCE_MUL:
+            grad = grad * torch.where(value != 0, result / value, 0)
+        elif ctx.reduce_type in (collectives.REDUCE_MIN, collectives.REDUCE_MAX):
+            grad = torch.where(value == result, grad, 0)
+        elif ctx.reduce_type != collectives.REDUCE_SUM:
+            raise RuntimeError(
+                f"torch_xla.core.functions.all_reduce({ctx.reduce_type!r}) has no gradient; expected 'sum', 'mul', "
+                "'min' or 'max'. Detach the tensor before it is reduced"
+            )
+        return grad, None, None, None
 
 
 class AllGather(torch.autograd.Function):
@@ -64,14 +80,16 @@ def all_reduce(
 ) -> torch.Tensor:
     """`xm.all_reduce` of one tensor: the reduction over the replicas, times `scale`, as a new tensor.
 
+    The gradient of a sum is that of this replica's own result, times `scale`: gradients of other replicas are not
+    added, as in PyTorch/XLA. `xm.all_reduce` itself has the gradient of the sum of all replicas' results.
+
     >>> import torch, torch_xla.core.functions as xf, torch_xla.core.xla_model as xm
     >>> x = torch.ones(2, device="xla", requires_grad=True)
     >>> xf.all_reduce(xm.REDUCE_SUM, x, scale=0.5).sum().backward()
     >>> x.grad.tolist()
     [0.5, 0.5]
     """
-    result = collectives.all_reduce(reduce_type, value, scale, groups)
-    assert isinstance(result, torch.Tensor)
+    result: torch.Tensor = AllReduce.apply(value, reduce_type, scale, groups)
     return result
 
 
@@ -155,10 +173,10 @@ class SyncBatchNorm(torch.nn.Module):
     def _moments(self, x: torch.Tensor, shape: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
         dims = [dim for dim in range(x.dim()) if dim != 1]
         own = torch.cat([x.sum(dims), x.new_full((1,), x.numel() // self.num_features)])
-        total = all_reduce(collectives.REDUCE_SUM, own)
+        total = AllReduceSumLayer.apply(own)
         mean, count = total[:-1] / total[-1], total[-1]
         # Of differences to the mean of all: a difference of two large sums would lose what is small.
-        squares = all_reduce(collectives.REDUCE_SUM, (x - mean.view(shape)).square().sum(dims))
+        squares = AllReduceSumLayer.apply((x - mean.view(shape)).square().sum(dims))
         return mean, squares / count, count.detach()
 
     def extra_repr(self) -> str:

@@ -248,7 +248,7 @@ def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
 
 
 def send_cpu_data_to_device(datas: Any, device: DeviceLike, input_sharding: Any = None) -> Any:
-    """`datas`, any nested combination of Python objects, with its CPU tensors on `device`.
+    """`datas`, any nested combination of Python objects, with its CPU tensors on `device`; of one tensor, a list of it.
 
     The containers of `datas` are left as they are: what comes back are new ones where a tensor moved. `input_sharding`
     is a `ShardingSpec`, or a structure of them, as in `MpDeviceLoader`.
@@ -257,6 +257,8 @@ def send_cpu_data_to_device(datas: Any, device: DeviceLike, input_sharding: Any 
     >>> xm.send_cpu_data_to_device({"images": [torch.ones(2)]}, "xla:0")
     {'images': [tensor([1., 1.], device='xla:0')]}
     """
+    if isinstance(datas, torch.Tensor):
+        datas = [datas]
     if input_sharding is not None:
         return loading.place_batch(datas, ordinals.device_named(device), input_sharding)
     return evaluate.moved(datas, ordinals.device_named(device).torch_device)

@@ -44,8 +44,9 @@ class ThreadResult:
 class DataParallel:
     """Runs `loop_fn(self._model, loader, device, context)` over the batches of a loader, once a call.
 
-    `network` is a module, or a function without arguments that makes one. `device_ids` names the device, as a
-    `torch.device` or a string in a list; `None` means the device of this process, and an empty list the CPU. Other
+    `network` is a module, of which a copy is moved to the device, or a function without arguments that makes one.
+    `device_ids` names the device, as a `torch.device` or a string in a list; `None` means the device of this process.
+    With an empty list `network` itself runs where it is: the CPU, if it was not moved. Other
     arguments go to `torch_xla.distributed.parallel_loader.ParallelLoader`. Raises `ValueError` for several devices:
     start a process for each by `torch_xla.launch`, and let `loop_fn` end a step by `xm.optimizer_step`.
 
@@ -68,16 +69,17 @@ class DataParallel:
                 f"DataParallel: device_ids names {len(named)} devices, {named}; a process has one. Start a process for "
                 f"each device by torch_xla.launch(fn), and make DataParallel(network) in each"
             )
-        self._device = torch.device(named[0] if named else "cpu")
-        module = copy.deepcopy(network) if isinstance(network, nn.Module) else network()
-        self._model = module.to(self._device)
+        module = network if isinstance(network, nn.Module) else network()
+        self._in_place = not named
+        self._device = torch.device(named[0]) if named else _device_of(module)
+        self._model = module if self._in_place else copy.deepcopy(module).to(self._device)
         self._context = Context(self._device)
         self._kwargs = kwargs
 
     @property
     def devices(self) -> list[torch.device]:
-        """The device, in a list; empty on the CPU."""
-        return [] if self._device.type == "cpu" else [self._device]
+        """The device, in a list."""
+        return [self._device]
 
     @property
     def models(self) -> list[nn.Module]:
@@ -85,24 +87,42 @@ class DataParallel:
         return [self._model]
 
     def __call__(
-        self, loop_fn: Callable[..., Any], loader: Iterable[Any], fixed_batch_size: bool = False, batchdim: int = 0
+        self,
+        loop_fn: Callable[..., Any],
+        loader: Iterable[Any],
+        batchdim: int = 0,
+        *,
+        fixed_batch_size: bool = False,
+        **kwargs: Any,
     ) -> list[Any]:
-        """One epoch: what `loop_fn` returns, in a list.
+        """One epoch: what `loop_fn(model, loader, device, context, **kwargs)` returns, in a list.
 
         With `fixed_batch_size` a last batch that is smaller along `batchdim` is left out.
         """
+        if isinstance(batchdim, bool):
+            raise TypeError(
+                f"DataParallel()(loop_fn, loader, {batchdim}): the third argument is batchdim, a dimension; write "
+                f"fixed_batch_size={batchdim}"
+            )
         batches = _equal(loader, batchdim) if fixed_batch_size else loader
         result = ThreadResult()
-        if self._device.type == "cpu":
-            result.result = loop_fn(self._model, batches, self._device, self._context)
+        if self._in_place:
+            result.result = loop_fn(self._model, batches, self._device, self._context, **kwargs)
         else:
             with_uploads = ParallelLoader(batches, [self._device], batchdim=batchdim, **self._kwargs)
             try:
                 own = with_uploads.per_device_loader(self._device)
-                result.result = loop_fn(self._model, own, self._device, self._context)
+                result.result = loop_fn(self._model, own, self._device, self._context, **kwargs)
             finally:
                 with_uploads.close()
         return [result.result]
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    found = {parameter.device for parameter in module.parameters()}
+    if len(found) > 1:
+        raise RuntimeError(f"DataParallel: the model is on several devices, {sorted(map(str, found))}; move it to one")
+    return found.pop() if found else torch.device("cpu")
 
 
 def _equal(loader: Iterable[Any], dim: int) -> Iterator[Any]:

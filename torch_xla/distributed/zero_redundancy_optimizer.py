@@ -28,10 +28,12 @@ class ZeroRedundancyOptimizer(Optimizer):
         grad_clipping: scale the gradients so that their norm over all processes is at most `max_norm`, by default 1.
         pin_layout: accepted and not used: arrays of a program have one order of memory.
         sharding_groups: which processes divide the states among each other, as `groups` of `xm.all_reduce`.
-        grad_norm_groups: over which processes the squares of the norm are summed; by default as `sharding_groups`.
+        grad_norm_groups: over which processes the squares of the norm are summed besides `sharding_groups`, such as
+            those that hold the other parts of a layer.
         lazy_init: divide the parameters at the first step, or when `init_zero()` is called.
         bucket_cap_mb_all_gather, bucket_cap_mb_reduce_scatter: let tensors travel together, up to so many MiB.
-        use_grad_acc_hook: sum gradients of several backward passes in `optimizer_dtype`, outside of `.grad`.
+        use_grad_acc_hook: sum gradients of several backward passes in `optimizer_dtype`, outside of `.grad`, and
+            exchange them in it.
         save_master_weights: the parts themselves are in `state_dict()`, too.
         higher_cc_precision: exchange in `optimizer_dtype` instead of the dtype of the parameters.
 
@@ -124,6 +126,7 @@ class ZeroRedundancyOptimizer(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         """One step of all parameters. Returns what `closure`, called before with gradients enabled, returned."""
+        _refuse_scheme(kwargs.pop("sharding_scheme", None))
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -138,14 +141,15 @@ class ZeroRedundancyOptimizer(Optimizer):
         for part in self._parts.values():
             part.grad = None
         self.allgather_weights_and_update_full_parameter()
+        # Some optimizers keep numbers in their groups, such as a step count or a rate that they adapt.
+        for group, of_parts in zip(self.param_groups, base.param_groups, strict=True):
+            group.update({name: value for name, value in of_parts.items() if name != "params"})
         return loss
 
     @torch.no_grad()
     def allgather_weights_and_update_full_parameter(self, sharding_scheme: Any = None) -> None:
-        """Gathers the parts of all processes and writes the parameters.
-
-        `sharding_scheme` is accepted and not used: there is one scheme.
-        """
+        """Gathers the parts of all processes and writes the parameters. `sharding_scheme` must be `None`."""
+        _refuse_scheme(sharding_scheme)
         self._base()
         parameters = list(self._parts)
         own = [self._parts[p].data if self.higher_cc_precision else self._parts[p].data.to(p.dtype) for p in parameters]
@@ -154,8 +158,8 @@ class ZeroRedundancyOptimizer(Optimizer):
             parameter.data.copy_(self._layouts[parameter].whole(each))
 
     def zero_grad(self, set_to_none: bool = False) -> None:
-        """Forgets the gradients of all parameters, those that are summed outside of `.grad` as well."""
-        self._sums.clear()
+        """Forgets the gradients of all parameters; those that are summed outside of `.grad` become zeros."""
+        self._sums = {parameter: torch.zeros_like(total) for parameter, total in self._sums.items()}
         super().zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
@@ -169,7 +173,10 @@ class ZeroRedundancyOptimizer(Optimizer):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes the states of `state_dict()`. Raises `ValueError` if those are of parameters of other shapes."""
+        """Takes the states of `state_dict()`. Raises `ValueError` if those are of parameters of other shapes.
+
+        With the parts themselves among them (`save_master_weights`), the parameters become those too.
+        """
         base = self._base()
         given = dict(state_dict)
         states, shapes = given.pop("base_state"), given.pop("shape_info", None)
@@ -187,6 +194,8 @@ class ZeroRedundancyOptimizer(Optimizer):
             else:
                 # The parameters were loaded before; the parts follow them.
                 part.data.copy_(self._layouts[parameter].shard(parameter.data, self._place))
+        if master:
+            self.allgather_weights_and_update_full_parameter()
 
     def get_shape_info(self) -> dict[int, tuple[int, ...]]:
         """The shapes of the whole parameters, by their place in `state_dict()`."""
@@ -212,7 +221,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         for parameter, part in self._parts.items():
             gradient = self._sums.get(parameter, parameter.grad)
             if gradient is not None:
-                exchanged = gradient.to(self.optimizer_dtype if self.higher_cc_precision else parameter.dtype)
+                exchanged = gradient.to(self.optimizer_dtype) if self.higher_cc_precision else gradient
                 rows.append(self._layouts[parameter].rows(exchanged))
                 parts.append(part)
         own = shards.reduce_scatter(rows, self._count, self._among, self.bucket_cap_mb_reduce_scatter)
@@ -221,13 +230,21 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     def _clip(self) -> None:
         gradients = [part.grad for part in self._parts.values() if part.grad is not None]
-        if not gradients:
-            return
-        own = torch.stack([gradient.float().square().sum() for gradient in gradients]).sum()
-        groups = self.grad_norm_groups or self._groups
-        total = collectives.all_reduce(collectives.REDUCE_SUM, own, groups=groups)
-        assert isinstance(total, torch.Tensor)
+        dtype = torch.promote_types(self.optimizer_dtype, torch.float32)
+        total: Any = torch.zeros((), dtype=dtype, device=next(iter(self._parts)).device)
+        if gradients:
+            total = torch.stack([gradient.to(dtype).square().sum() for gradient in gradients]).sum()
+        for groups in [self._groups] if self.grad_norm_groups is None else [self._groups, self.grad_norm_groups]:
+            total = collectives.all_reduce(collectives.REDUCE_SUM, total, groups=groups)
         self._grad_norm = total.sqrt()
         factor = (self.max_norm / (self._grad_norm + 1e-6)).clamp(max=1.0)
         for gradient in gradients:
             gradient.mul_(factor.to(gradient.dtype))
+
+
+def _refuse_scheme(scheme: Any) -> None:
+    if scheme is not None:
+        raise ValueError(
+            f"ZeroRedundancyOptimizer: sharding_scheme is {scheme!r}; gradients are summed in one exchange over "
+            "sharding_groups and divided by the size of a group. Leave it out, and pass the groups to the optimizer"
+        )

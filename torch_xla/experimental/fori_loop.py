@@ -1,12 +1,13 @@
 """Loops on the device: one program, whatever the number of rounds, and no read on the host."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from .._engine.dynamo import loops
-from .._engine.private.torch import pytree
+from .._engine.private.torch import constant_in_graphs, pytree
 from .scan import scan
 
 
@@ -49,15 +50,25 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], *input_value
     is the last value in the same form. Between two Python integers it has gradients, as `scan`; with a tensor as bound
     it has none, as `while_loop`.
 
+    A function that takes the values alone, by its signature, is called as PyTorch/XLA calls it: without `i`. The result
+    is PyTorch/XLA's then, a list of the rounds that are left (zero) and the values.
+
     Raises `ValueError` where `body_fun` returns something else.
 
     >>> import torch
     >>> from torch_xla.experimental.fori_loop import fori_loop
     >>> fori_loop(0, 5, lambda i, x: x + i, torch.zeros(2, device="xla"))
     tensor([10., 10.], device='xla:0')
+    >>> _, doubled = fori_loop(0, 5, lambda x: x * 2, torch.ones(2, device="xla"))
+    >>> doubled
+    tensor([32., 32.], device='xla:0')
     """
     if not input_value:
         raise TypeError("fori_loop() needs at least one value that the body changes")
+    if _takes_values_alone(body_fun, len(input_value)):
+        values = fori_loop(lower, upper, lambda i, *value: body_fun(*value), *input_value)
+        left = (loops.as_tensor(upper) - loops.as_tensor(lower)).clamp(max=0)
+        return [left, *(values if len(input_value) > 1 else [values])]
     if isinstance(lower, int) and isinstance(upper, int) and torch.is_grad_enabled():
         results = _counted(range(lower, upper), body_fun, input_value)
     else:
@@ -69,6 +80,24 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], *input_value
         start = loops.as_tensor(lower).to(torch.int64)
         _, *results = loops.while_loop(lambda i, *_: i < limit, once, (start, *input_value))
     return results[0] if len(results) == 1 else tuple(results)
+
+
+@constant_in_graphs
+def _takes_values_alone(body: Callable[..., Any], count: int) -> bool:
+    """Whether a body can be called with so many values, and not with one argument more."""
+    try:
+        signature = inspect.signature(body)
+    except (TypeError, ValueError):
+        return False  # functions of C that do not tell
+
+    def accepts(number: int) -> bool:
+        try:
+            signature.bind(*range(number))
+        except TypeError:
+            return False
+        return True
+
+    return accepts(count) and not accepts(count + 1)
 
 
 def _counted(rounds: range, body: Callable[..., Any], start: Sequence[Any]) -> Sequence[Any]:

@@ -19,8 +19,37 @@ class GradientAccumulationContext:
     num_carried_tensors: int
 
 
-class XlaBuildHelper(Parameters):
-    """The parameters of a computation that is being built, with the tensors that they stand for."""
+class XlaBuildHelper:
+    """The parameters of a computation that is being built, with the tensors that they stand for.
+
+    >>> import torch, torch_xla
+    >>> from torch_xla.experimental.gradient_accumulation import XlaBuildHelper
+    >>> helper = XlaBuildHelper("mine")
+    >>> helper.add_param(torch.ones(2, device="xla")), helper.num_params, helper.params[0].shape()
+    (0, 1, f32[2])
+    """
+
+    def __init__(self, name: str) -> None:
+        self._parameters = Parameters(name)
+
+    def add_param(self, val: torch.Tensor, idx: int | None = None) -> int:
+        """Adds a parameter of the size and dtype of `val`, numbered `idx` or as the next; gives its number."""
+        return self._parameters.add_param(val, idx)
+
+    @property
+    def params(self) -> tuple[Any, ...]:
+        """The parameters."""
+        return self._parameters.params()
+
+    @property
+    def param_tensors(self) -> tuple[torch.Tensor, ...]:
+        """The tensors."""
+        return self._parameters.param_tensors()
+
+    @property
+    def num_params(self) -> int:
+        """How many there are."""
+        return self._parameters.num_params()
 
 
 def gradient_accumulation(

@@ -270,7 +270,7 @@ def get_print_fn(debug: Any = None) -> Print:
 
 
 def timed(fn: Callable[[], Any], msg: str = "", printfn: Print | None = eprint) -> Any:
-    """What `fn()` gives; prints how long it took. Without a `printfn` nothing is printed.
+    """What `fn()` gives; prints how long it took. `printfn=None` is `get_print_fn()`.
 
     >>> from torch_xla.utils.utils import timed
     >>> timed(lambda: 1 + 1, "adding took ", print)
@@ -279,8 +279,7 @@ def timed(fn: Callable[[], Any], msg: str = "", printfn: Print | None = eprint) 
     """
     start = time.perf_counter()
     result = fn()
-    if printfn is not None:
-        printfn(f"{msg}{1000 * (time.perf_counter() - start):.3f}ms")
+    (printfn or get_print_fn())(f"{msg}{1000 * (time.perf_counter() - start):.3f}ms")
     return result
 
 
@@ -295,7 +294,7 @@ class TimedScope:
 
     def __init__(self, msg: str = "", printfn: Print | None = eprint) -> None:
         self._msg = msg
-        self._print = printfn or null_print
+        self._print = printfn or get_print_fn()
         self._error: Any = None
 
     def set_error(self, error: Any) -> None:

@@ -66,6 +66,84 @@ def train_divided() -> Any:
     return found
 
 
+def norms() -> list[float]:
+    """The norm of a gradient of 3s and 4s, one number a process, by which groups it is summed over."""
+    found = []
+    for options in (
+        {"sharding_groups": [[0], [1]]},
+        {"sharding_groups": [[0], [1]], "grad_norm_groups": [[0, 1]]},
+        {"sharding_groups": [[0, 1]], "grad_norm_groups": [[0, 1]]},
+        {"grad_norm_groups": [[0], [1]]},
+    ):
+        weight = torch.zeros(2, device="xla", requires_grad=True)
+        optimizer = ZeroRedundancyOptimizer([weight], torch.optim.SGD, lr=1.0, max_norm=100.0, **options)
+        weight.grad = torch.tensor([3.0, 4.0], device="xla")
+        optimizer.step()
+        assert optimizer.grad_norm is not None
+        found.append(round(optimizer.grad_norm.item(), 4))
+    return found
+
+
+@pytest.mark.slow
+def test_the_norm_is_summed_over_the_sharding_groups_and_then_over_the_others() -> None:
+    # Processes that hold the same part twice count it twice, as in PyTorch/XLA.
+    assert fleet_of(COUNT).run(norms, seconds=300) == [[5.0, 7.0711, 7.0711, 5.0]] * COUNT
+
+
+class Counting(torch.optim.SGD):
+    """Keeps a number in its groups, as optimizers do that adapt their rate."""
+
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        for group in self.param_groups:
+            group["lr"] /= 2
+            group["steps"] = group.get("steps", 0) + 1
+        return super().step()
+
+
+def test_what_an_optimizer_writes_into_its_groups_stays() -> None:
+    weight = torch.zeros(2, device="xla", requires_grad=True)
+    optimizer = ZeroRedundancyOptimizer([weight], Counting, lr=1.0, grad_clipping=False)
+    for _ in range(2):
+        weight.grad = torch.ones(2, device="xla")
+        optimizer.step()
+    assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["steps"]) == (0.25, 2)
+    assert weight.tolist() == [-0.75, -0.75]
+
+
+def test_loaded_master_weights_become_the_parameters() -> None:
+    given = torch.tensor([1.0009765625, 2.0], device="xla", requires_grad=True)
+    saved = ZeroRedundancyOptimizer([given], torch.optim.SGD, lr=1.0, save_master_weights=True).state_dict()
+    other = torch.zeros(2, device="xla", requires_grad=True)
+    optimizer = ZeroRedundancyOptimizer([other], torch.optim.SGD, lr=1.0, save_master_weights=True)
+    optimizer.load_state_dict(saved)
+    assert other.tolist() == given.tolist()
+
+
+def test_gradients_summed_in_the_optimizers_dtype_keep_it() -> None:
+    weight = torch.zeros(1, dtype=torch.bfloat16, device="xla", requires_grad=True)
+    optimizer = ZeroRedundancyOptimizer(
+        [weight], torch.optim.SGD, lr=1.0, grad_clipping=False, use_grad_acc_hook=True, save_master_weights=True
+    )
+    for value in (1.0, 2.0**-12):  # their sum is none of bfloat16
+        (weight * value).sum().backward()
+    optimizer.step()
+    assert optimizer.state_dict()["sharded_master_weights"][0].item() == -1 - 2.0**-12
+    optimizer.zero_grad()
+    optimizer.step()  # gradients of zero: nothing moves
+    assert optimizer.grad_norm is None
+    assert optimizer.state_dict()["sharded_master_weights"][0].item() == -1 - 2.0**-12
+
+
+def test_a_step_without_gradients_has_a_norm_of_zero() -> None:
+    weight = torch.ones(2, device="xla", requires_grad=True)
+    optimizer = ZeroRedundancyOptimizer([weight], torch.optim.SGD, lr=1.0)
+    optimizer.step()
+    assert optimizer.grad_norm is not None and optimizer.grad_norm.item() == 0
+    for call in (optimizer.step, optimizer.allgather_weights_and_update_full_parameter):
+        with pytest.raises(ValueError, match=r"sharding_scheme is \[1\]; gradients are summed in one exchange"):
+            call(sharding_scheme=[1])
+
+
 @pytest.mark.slow
 def test_it_steps_as_one_process_and_keeps_a_part() -> None:
     answers = fleet_of(COUNT).run(train_divided, seconds=300)

@@ -223,6 +223,8 @@ def gradients() -> list[Any]:
     x = torch.tensor([1.0, rank], device="xla", requires_grad=True)
     (xf.all_reduce(xm.REDUCE_SUM, x, scale=0.5) * (rank + 1)).sum().backward()
     found.append(x.grad.tolist())
+    v = torch.ones(2, device="xla", requires_grad=True)
+    (xm.all_reduce(xm.REDUCE_SUM, v, scale=0.5) * (rank + 1)).sum().backward()
     y = torch.tensor([rank, -rank], device="xla", requires_grad=True)
     (xm.all_reduce(xm.REDUCE_MAX, y) * torch.tensor([1.0, 2.0], device="xla")).sum().backward()
     found.append(y.grad.tolist())
@@ -232,15 +234,21 @@ def gradients() -> list[Any]:
     w = torch.ones(4, device="xla", requires_grad=True)
     (xm.reduce_scatter(xm.REDUCE_SUM, w, 1.0, 0, COUNT) * rank).sum().backward()
     found.append(w.grad.tolist())
+    found.append(v.grad.tolist())
+    u = torch.tensor([rank + 1, -rank], device="xla", requires_grad=True)
+    (xf.all_reduce(xm.REDUCE_MAX, u) * 3 * (rank + 1)).sum().backward()
+    found.append(u.grad.tolist())
     return found
 
 
 def test_gradients_flow_through_collectives() -> None:
     for rank, found in enumerate(fleet_of(COUNT).run(gradients)):
-        assert found[0] == [5.0, 5.0]  # 0.5 * (1 + 2 + 3 + 4)
+        assert found[0] == [0.5 * (rank + 1)] * 2  # of the own result alone, as in PyTorch/XLA
         assert found[1] == [4.0 if rank == 3 else 0.0, 8.0 if rank == 0 else 0.0]
         assert found[2] == [2.0 * rank, 2.0 * rank + 1]
         assert found[3] == [0.0, 1.0, 2.0, 3.0]
+        assert found[4] == [5.0, 5.0]  # of the sum of all results: 0.5 * (1 + 2 + 3 + 4)
+        assert found[5] == [12.0 if rank == 3 else 0.0, 3.0 if rank == 0 else 0.0]
 
 
 def train(steps: int) -> tuple[list[float], int, list[float]]:

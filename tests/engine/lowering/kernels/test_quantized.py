@@ -49,6 +49,26 @@ def test_the_weight_is_widened_where_it_is_multiplied(block_size: int | None, ze
     assert np.abs(np.asarray(rounded) - X @ floats).max() < 0.03 * np.abs(X @ floats).max()
 
 
+@pytest.mark.parametrize("scale_of_x", [1e-30, 1e-8, 1.0, 1e30])
+def test_rows_of_any_size_are_rounded_to_127_parts_with_the_zero_point(scale_of_x: float) -> None:
+    x = (np.array([[127, -50, 3, 0], [0, 0, 0, 0]]) * scale_of_x).astype(np.float32)
+    w = np.array([[1, 2, 3, 4]], np.int8)
+    # 127 - 100 + 9 of the weight, less the sum 80 of the rounded row times the zero point
+    found = quantized.quantized_matmul(
+        jnp.asarray(x), jnp.asarray(w), jnp.array([2.0]), jnp.array([0.5]), -1, False, True
+    )
+    np.testing.assert_allclose(found, [[(36 * 2 - 80 * 0.5) * scale_of_x], [0]], rtol=1e-6)
+
+
+def test_the_zero_point_takes_the_rounded_row() -> None:
+    x, w = np.array([[127, 0.4]], np.float32), np.array([[0, 0]], np.int8)
+    found = quantized.quantized_matmul(jnp.asarray(x), jnp.asarray(w), jnp.ones(1), jnp.ones(1), -1, False, True)
+    assert found.tolist() == [[-127]]
+    blocks = jnp.zeros((2, 1, 1), np.int8)
+    found = quantized.quantized_matmul(jnp.asarray(x), blocks, jnp.ones((2, 1)), jnp.ones((2, 1)), 1, False, True)
+    assert found.tolist() == [[-127]]
+
+
 def test_numbers_of_eight_bits_use_all_of_them() -> None:
     w = np.array([[-128, 127, 0, 1]], np.int8)
     found = quantized.quantized_matmul_int8(jnp.ones((2, 4)), jnp.asarray(w), jnp.array([0.5]))

@@ -22,14 +22,18 @@ def unpacked(w: jax.Array, axis: int) -> jax.Array:
 
 def _rounded(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """`x` as int8, and what each row was divided by."""
-    by = jnp.maximum(jnp.abs(x.astype(np.float32)).max(-1, keepdims=True), 1e-5) / 127.0
+    by = jnp.abs(x.astype(np.float32)).max(-1, keepdims=True) / 127.0
+    by = jnp.where(by == 0, 1, by)  # a row of zeros, or of numbers whose 127th part is none
     return jnp.clip(jnp.round(x.astype(np.float32) / by), -127, 127).astype(np.int8), by
 
 
 def product(
     x: jax.Array, w: jax.Array, scaler: jax.Array, zero_point: jax.Array | None, block_size: int, activation: bool
 ) -> jax.Array:
-    """x · (w · scaler - zero_point): w [out, in], or by blocks [in / size, size, out]; summed in float32 or int32."""
+    """x · (w · scaler - zero_point): w [out, in], or by blocks [in / size, size, out]; summed in float32 or int32.
+
+    With `activation` both terms take the rounded `x`, as in PyTorch/XLA.
+    """
     left, by = _rounded(x) if activation else (x, None)
     summed = np.int32 if activation else np.float32
     if block_size == -1:
@@ -39,12 +43,13 @@ def product(
     right = w if activation else w.astype(x.dtype)
     found = jnp.einsum(equation, blocks, right, preferred_element_type=summed).astype(np.float32)
     found = found * scaler.astype(np.float32)
-    if by is not None:
-        found = found * (by if block_size == -1 else by[..., None])
     if zero_point is not None:
-        sums = x.reshape(*x.shape[:-1], -1, x.shape[-1] if block_size == -1 else block_size).astype(np.float32).sum(-1)
+        size = x.shape[-1] if block_size == -1 else block_size
+        sums = left.reshape(*x.shape[:-1], -1, size).astype(np.float32).sum(-1)
         less = sums[..., None] * zero_point.astype(np.float32)
         found = found - (less[..., 0, :] if block_size == -1 else less)
+    if by is not None:
+        found = found * (by if block_size == -1 else by[..., None])
     return (found if block_size == -1 else found.sum(-2)).astype(x.dtype)
 
 
