@@ -1,4 +1,4 @@
-"""The page of metrics and counters tells of those that the engine has, and of no other."""
+"""Check that docs/diagnostics.md lists the metrics and counters that the engine has, and no other."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PRESENT, ABSENT = (ROOT / "docs" / "metrics.md").read_text().split("## What PyTorch/XLA counts")
+PAGE = (ROOT / "docs" / "diagnostics.md").read_text()
+PRESENT, ABSENT = PAGE.partition("\n## Counters and metrics\n")[2].split("### What PyTorch/XLA counts")
 SOURCE = "\n".join(path.read_text() for path in sorted((ROOT / "torch_xla" / "_engine").rglob("*.py")))
 MADE = sorted(
     set(re.findall(r'(?:\b|_)(?:count|counter|metric|timed|Total)\(\s*"(\w+)"', SOURCE)) - {"values", "buffers"}
@@ -25,12 +26,12 @@ def test_the_engine_has_many() -> None:
 
 @pytest.mark.parametrize("name", MADE)
 def test_what_is_counted_is_on_the_page(name: str) -> None:
-    assert name in named(PRESENT), f"docs/metrics.md has no row for {name}"
+    assert name in named(PRESENT), f"docs/diagnostics.md has no row for {name}"
 
 
 @pytest.mark.parametrize("name", named(PRESENT))
 def test_what_the_page_promises_is_counted(name: str) -> None:
-    assert f'"{name}"' in SOURCE, f"docs/metrics.md has {name}, which nothing counts"
+    assert f'"{name}"' in SOURCE, f"docs/diagnostics.md has {name}, which nothing counts"
 
 
 @pytest.mark.parametrize("name", named(ABSENT))
