@@ -9,6 +9,8 @@ It looks at what is registered; it runs nothing. Whether results are right is th
 import argparse
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -92,26 +94,44 @@ def summary(found: dict[str, dict[str, str]]) -> str:
 def page(found: dict[str, dict[str, str]]) -> str:
     """docs/operators.md."""
     parts = [
-        "# Operators",
+        "# Which operators run on `xla`, and how",
         f"How every aten overload of PyTorch {torch.__version__.partition('+')[0]} runs on `xla`. Written by "
         "`python tools/coverage.py --write`; whether results are right is what `python -m tests.opinfo` checks.",
         summary(found),
         "## On the CPU, by decision",
         "\n".join(["| operator | reason |", "|---|---|", *(f"| `{op}` | {why} |" for op, why in ON_THE_CPU.items())]),
-        "## All",
-        "\n".join(["| operator | overloads |", "|---|---|", *(_row(base, kinds) for base, kinds in found.items())]),
+        "## Operators whose overloads all run alike",
+        *_alike(found),
+        "## Operators whose overloads differ",
+        "\n".join(["| overloads | operators |", "|---|---|", *_rows(found)]),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _row(base: str, kinds: dict[str, str]) -> str:
-    by_kind: dict[str, list[str]] = defaultdict(list)
-    for overload, kind in kinds.items():
-        by_kind[kind].append(overload)
-    if len(by_kind) == 1:
-        return f"| `{base}` | {next(iter(by_kind))} |"
-    told = (f"{kind}: {', '.join(names)}" for kind, names in by_kind.items())
-    return f"| `{base}` | {'; '.join(told)} |"
+def _alike(found: dict[str, dict[str, str]]) -> Iterator[str]:
+    """Yield a heading for each kind, and the operators of that kind alone, a line for each initial letter."""
+    for kind in KINDS:
+        names = [base for base, kinds in found.items() if set(kinds.values()) == {kind}]
+        lines = [", ".join(f"`{name}`" for name in group) for _, group in groupby(names, key=_initial)]
+        if lines:
+            yield f"### {kind}"
+            yield "\n\n".join(lines)
+
+
+def _initial(name: str) -> str:
+    return "_" if name.startswith("_") else name[0]
+
+
+def _rows(found: dict[str, dict[str, str]]) -> list[str]:
+    """Return the table of operators whose overloads are of several kinds; operators that differ alike share a row."""
+    alike: dict[str, list[str]] = defaultdict(list)
+    for base, kinds in found.items():
+        by_kind: dict[str, list[str]] = defaultdict(list)
+        for overload, kind in kinds.items():
+            by_kind[kind].append(overload)
+        if len(by_kind) > 1:
+            alike["; ".join(f"{kind}: {', '.join(names)}" for kind, names in by_kind.items())].append(f"`{base}`")
+    return [f"| {pattern} | {', '.join(names)} |" for pattern, names in sorted(alike.items())]
 
 
 def main() -> None:
