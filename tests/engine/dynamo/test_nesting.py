@@ -46,3 +46,12 @@ def test_a_whole_is_one_operation_and_part_of_what_is_traced_around_it() -> None
     graph = make_fx(around, tracing_mode="fake")(x)
     assert seen == [True] and [str(n.target) for n in graph.graph.nodes if "mul" in str(n.target)]
     assert graph(x).tolist() == [3, 5]
+
+
+def test_transforms_are_pytorchs_own_outside_of_bodies() -> None:
+    """Dynamo traces PyTorch's functions, and would refuse ours."""
+    x = on_xla(1, 2)
+    with Substitution(lambda each: each):
+        assert torch.vmap(torch.square)(x).tolist() == [1, 4]
+    compiled = torch.compile(lambda x: torch.vmap(torch.square)(x), backend="openxla", fullgraph=True)
+    assert compiled(x).tolist() == [1, 4]

@@ -39,6 +39,18 @@ def test_a_function_is_replaced_under_every_name(owners: None, monkeypatch: pyte
     assert patch.in_force and Owner.add(1, 2) == sys.modules["theirs"].add(1, 2) == 4
 
 
+def test_a_function_is_replaced_for_a_time(owners: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Owner, "add", original := staticmethod(Owner.add))
+    patch = patched.Patch("theirs.Owner.add")
+    with (
+        pytest.raises(ZeroDivisionError),
+        patch.wrapped(lambda original: staticmethod(lambda x, y: 10 * original(x, y))),
+    ):
+        assert Owner.add(1, 2) == 30 and patch.in_force
+        raise ZeroDivisionError
+    assert Owner.add is original.__func__ and not patch.in_force
+
+
 def test_what_a_class_inherits_comes_back(owners: None) -> None:
     patch = patched.Patch("theirs.Heir.add")
     patch.put(staticmethod(lambda x, y: 0))

@@ -3,6 +3,7 @@ that is replaced (`private/patched.py`).
 """
 
 import functools
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -135,12 +136,9 @@ def _on_the_host(original: Any) -> Any:
 
 
 def _any_of_ours(original: Any) -> Any:
-    @functools.wraps(original)
-    def validate_device(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-        if query.device.type != "xla":
-            original(query, key, value)
-
-    return validate_device
+    """Return PyTorch's check with `xla` in its set of devices. The code stays PyTorch's, so Dynamo traces it."""
+    named = tuple(each | {"xla"} if isinstance(each, frozenset) else each for each in original.__code__.co_consts)
+    return types.FunctionType(original.__code__.replace(co_consts=named), original.__globals__, original.__name__)
 
 
 def _for_our_key_too(original: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from ..lowering.control_flow.loops import graph_scan, graph_while
 from ..private import dynamo as private
 from ..private.torch import HigherOrderOperator, pytree
 from ..private.torch import is_traced as is_traced
+from ..uninterrupted import lock
 from . import equations
 from .backend import compile_whole
 from .indices import Selections, form_of
@@ -30,6 +31,30 @@ class _Here(threading.local):
 _here = _Here()
 
 
+class _Transforms:
+    """Has the transforms of `torch.func` ask for substitutes while any thread traces a body."""
+
+    def __init__(self) -> None:
+        self._lock = lock()
+        self._bodies = 0
+        self._in_force = ExitStack()
+
+    def begin(self) -> None:
+        with self._lock:
+            if self._bodies == 0:
+                self._in_force.enter_context(private.given_to_transforms(substituted))
+            self._bodies += 1
+
+    def end(self) -> None:
+        with self._lock:
+            self._bodies -= 1
+            if self._bodies == 0:
+                self._in_force.close()
+
+
+_transforms = _Transforms()
+
+
 class Substitution(TorchFunctionMode):
     """Gives every function of PyTorch other tensors in place of some, except in bodies that are traced inside.
 
@@ -45,12 +70,14 @@ class Substitution(TorchFunctionMode):
         self._depth = _here.depth
 
     def __enter__(self) -> Any:
+        _transforms.begin()
         _here.substitutions.append(self)
         return super().__enter__()
 
     def __exit__(self, *raised: Any) -> None:
         _here.substitutions.pop()
         super().__exit__(*raised)
+        _transforms.end()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -82,9 +109,6 @@ def substituted(tensor: torch.Tensor, depth: int | None = None) -> torch.Tensor:
     for each in reversed(_here.substitutions):
         tensor = each.of(tensor, _here.depth if depth is None else depth)
     return tensor
-
-
-private.given_to_transforms(substituted)
 
 
 @contextmanager

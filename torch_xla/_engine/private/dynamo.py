@@ -171,8 +171,12 @@ def innermost(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def given_to_transforms(instead: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Has the transforms of `torch.func` take `instead(tensor)` for each tensor among their arguments."""
+@contextmanager
+def given_to_transforms(instead: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+    """Inside, the transforms of `torch.func` take `instead(tensor)` for each tensor among their arguments.
+
+    Outside they must be PyTorch's own: Dynamo traces these, and refuses functions of ours.
+    """
 
     def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -181,8 +185,8 @@ def given_to_transforms(instead: Callable[[torch.Tensor], torch.Tensor]) -> None
 
         return wrap
 
-    patched.wrap_for_grad.wrap(wrapper)
-    patched.wrap_for_vmap.wrap(wrapper)
+    with patched.wrap_for_grad.wrapped(wrapper), patched.wrap_for_vmap.wrapped(wrapper):
+        yield
 
 
 @contextmanager

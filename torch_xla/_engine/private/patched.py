@@ -8,7 +8,8 @@ own device guard (`guard.py`), and what PyTorch and JAX have registries for.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import reduce
 from typing import Any
 
@@ -36,6 +37,18 @@ class Patch:
         owner, name = _found(self.names[0])
         if not self.since or hasattr(owner, name):
             self.put(wrapper(getattr(owner, name)))
+
+    @contextmanager
+    def wrapped(self, wrapper: Callable[[Any], Any]) -> Iterator[None]:
+        """Inside, has what `wrapper` makes of it in its place; afterwards, what was there before."""
+        owner, name = _found(self.names[0])
+        original = getattr(owner, name)
+        self.put(wrapper(original))
+        try:
+            yield
+        finally:
+            self.put(original)
+            self.in_force = False
 
     def put(self, value: Any) -> None:
         """Puts something else in its place."""

@@ -18,6 +18,8 @@ from torch._decomp import get_decompositions as get_decompositions
 from torch._higher_order_ops.associative_scan import associative_scan as _associative_scan
 from torch._higher_order_ops.associative_scan import associative_scan_op
 from torch._higher_order_ops.cond import cond_op
+from torch._higher_order_ops.flex_attention import flex_attention as flex_attention
+from torch._higher_order_ops.flex_attention import flex_attention_backward as flex_attention_backward
 from torch._higher_order_ops.map import map_impl
 from torch._higher_order_ops.scan import scan as _scan
 from torch._higher_order_ops.scan import scan_op
