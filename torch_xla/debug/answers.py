@@ -1,4 +1,4 @@
-"""Answers to "why is it slow?": what was compiled and why, what waiting cost, where the host's time went."""
+"""Answers to "why is it slow?": what was compiled and why, what waiting cost, where the host spent its time."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ from .._engine.errors import TransferRefused as TransferRefused
 
 
 def compilations() -> list[Explanation]:
-    """Why each of the last programs (512 at most) was compiled, oldest first.
+    """Return why each of the last programs (512 at most) was compiled, oldest first.
 
     Each has the `differences` from the nearest program before it, the user's `line` where the program does otherwise,
     the line it was `started_by`, its `seconds` and the number of its `operations`.
@@ -35,7 +35,7 @@ def compilations() -> list[Explanation]:
 
 
 def explain_recompiles() -> str:
-    """What was compiled since the start and why, as text: equal reasons in one line, with their number and seconds.
+    """Return what was compiled since the start and why, as text: equal reasons share a line, with count and seconds.
 
     ```
     3 compilations, 1.31 s
@@ -44,7 +44,7 @@ def explain_recompiles() -> str:
       recompiled (train.py:42): constant 0.001 → 0.0009 in _foreach_add; from now on it is an argument  [0.39 s]
     ```
 
-    An input has the name of the variable or parameter that held it. The logger "torch_xla.recompiles" tells a reason
+    An input has the name of the variable or parameter that held it. The logger "torch_xla.recompiles" reports a reason
     when it comes for the 1st, 2nd, 4th, 8th … time, from the 4th on as a warning with advice.
 
     >>> import torch_xla
@@ -75,11 +75,11 @@ def no_recompile() -> Iterator[None]:
 
 
 def sync_costs() -> list[Cost]:
-    """What each line of the program cost that made the host wait for the device, the dearest first.
+    """Return the cost of each line of the program that made the host wait for the device, the most expensive first.
 
     A line waits by looking at a value (`print`, `.item()`, `.cpu()`, `if tensor:`, `nonzero()`) or by asking for it
-    (`sync(wait=True)`). A cost has the `line`, the values read (`reads`), how often what was recorded had to run first
-    (`forced`), the `waits` and the `seconds` of the host, of which it was `compiling` so many.
+    (`sync(wait=True)`). A cost has the `line`, the number of values read (`reads`), how often recorded operations had
+    to run first (`forced`), the `waits`, the `seconds` of the host and the part of them spent `compiling`.
 
     >>> import torch, torch_xla
     >>> torch_xla.debug.clear_history()
@@ -132,10 +132,10 @@ def no_transfer(to_device: bool = False) -> Iterator[None]:
 
 @contextmanager
 def host_profile() -> Iterator[HostProfile]:
-    """Profiles the host's time in a block: recording by module, starting and compiling programs, waiting, uploading.
+    """Profile the host's time in a block: recording by module, starting and compiling programs, waiting, uploading.
 
     At the end of the block `print(profile)` shows all of it per step, and how long the device was busy and idle. If it
-    idles while the host records, the host is what is slow: the table tells in which module. `profile.program` is the
+    idles while the host records, the host is slow: the table shows in which module. `profile.program` is the
     tree of parts, each with its `seconds`, its `operations` and its `calls`. It watches the thread that it is used in.
     A small program on a CPU runs while it is started, so there its time is that of starting.
 
@@ -152,7 +152,7 @@ def host_profile() -> Iterator[HostProfile]:
 
 
 def report(path: str | Path | None = None) -> str:
-    """All answers in one text; if a `path` is given they are written there too.
+    """Return all answers in one text; if a `path` is given they are written there too.
 
     It has versions, devices and settings; the steps and what their time went to; every compilation with its reason;
     the lines that waited; operators on the CPU; the memory of the living tensors by the line that made them; the
@@ -173,9 +173,9 @@ def report(path: str | Path | None = None) -> str:
 
 
 def keep_history(yes: bool = True) -> None:
-    """Begins or ends to keep what this page tells of; it is kept from the start unless `XLA_HISTORY=0`.
+    """Turn the history on or off. It is on from the start unless `XLA_HISTORY=0`.
 
-    It takes bounded memory, and a microsecond or two for each step and each value that is read.
+    The history takes bounded memory, and a microsecond or two for each step and each value that is read.
 
     >>> import torch_xla
     >>> torch_xla.debug.keep_history(True)
@@ -184,7 +184,7 @@ def keep_history(yes: bool = True) -> None:
 
 
 def clear_history() -> None:
-    """Forgets the past: compilations, costs, fallbacks, steps. The counters of `torch_xla.debug.metrics` stay.
+    """Forget the past: compilations, costs, fallbacks, steps. The counters of `torch_xla.debug.metrics` stay.
 
     >>> import torch_xla
     >>> torch_xla.debug.clear_history()

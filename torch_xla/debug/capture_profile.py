@@ -1,4 +1,4 @@
-"""Takes a profile of a running program that has called `torch_xla.debug.profiler.start_server(port)`.
+"""Take a profile of a running program that has called `torch_xla.debug.profiler.start_server(port)`.
 
     python -m torch_xla.debug.capture_profile --service_addr localhost:9012 --logdir /tmp/profile --duration_ms 2000
 
@@ -13,7 +13,7 @@ from .profiler import trace
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status: 1 if there is no profile."""
+    """Run the command; returns its exit status: 1 if there is no profile."""
     parser = argparse.ArgumentParser(
         prog="python -m torch_xla.debug.capture_profile", description=__doc__.split("\n")[0]
     )

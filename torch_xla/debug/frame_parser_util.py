@@ -10,7 +10,7 @@ from .._engine.diagnostics.logs.reads import Read, Tally, read_of
 
 
 def parse_frame_content(line: str) -> Read:
-    """What one line of the file says: the `operator`, its `frames`, and how many `calls` and `early` evaluations.
+    """Parse one line of the file: the `operator`, its `frames`, and the number of `calls` and `early` evaluations.
 
     Raises `ValueError` for a line of another kind.
 
@@ -23,7 +23,7 @@ def parse_frame_content(line: str) -> Read:
 
 
 def parse_frames(lines: Iterable[str]) -> list[Read]:
-    """What all the lines say, in their order; empty lines say nothing.
+    """Parse all lines, in order; skip empty ones.
 
     >>> from torch_xla.debug import frame_parser_util
     >>> frame_parser_util.parse_frames([])
@@ -33,7 +33,7 @@ def parse_frames(lines: Iterable[str]) -> list[Read]:
 
 
 def create_report(frames: Iterable[Read]) -> str:
-    """The summary, the most frequent place first.
+    """Return the summary, the most frequent place first.
 
     >>> from torch_xla.debug import frame_parser_util
     >>> line = '{"operator": "equal", "frames": ["forward (unit.py:43)"], "calls": 1, "early": 1}'
@@ -51,7 +51,7 @@ def create_report(frames: Iterable[Read]) -> str:
 
 
 def process_frames(fname: str) -> None:
-    """Prints the summary of the file `fname`.
+    """Print the summary of the file `fname`.
 
     >>> from torch_xla.debug import frame_parser_util
     >>> frame_parser_util.process_frames("no such file")

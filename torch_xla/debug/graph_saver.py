@@ -1,4 +1,4 @@
-"""Writes what is recorded to files, one for each look at it."""
+"""Write the recorded graph of tensors to files, one for each call."""
 
 import os
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from .._engine.diagnostics.logs import graph_files
 
 
 def save_tensors_graph(save_dir: str | os.PathLike[str], name: str, tensors: Sequence[torch.Tensor]) -> None:
-    """Writes the recorded computation of `tensors` to a new file in the folder `save_dir`, which is made if need be.
+    """Write the recorded computation of `tensors` to a new file in the folder `save_dir`, which is made if need be.
 
     The file is called `name`, `-`, the number of the look, and the language that `SAVE_GRAPH_FMT` asks for: `text` (the
     default), `dot` for Graphviz, or `hlo`. Nothing runs. Raises `ValueError` for another language.

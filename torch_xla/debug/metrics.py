@@ -9,7 +9,7 @@ from .._engine.metrics import counters, names, report, samples
 
 
 def counter_names() -> list[str]:
-    """The names of all counters that counted something.
+    """Return the names of all counters that counted something.
 
     >>> from torch_xla.debug import metrics
     >>> metrics.clear_all()
@@ -20,7 +20,7 @@ def counter_names() -> list[str]:
 
 
 def counter_value(name: str) -> int | None:
-    """The value of a counter, or `None` if it counted nothing. Names of earlier versions mean what took their place.
+    """Return the value of a counter, or `None` if it counted nothing. Names of earlier versions are translated.
 
     >>> from torch_xla.debug import metrics
     >>> print(metrics.counter_value("aten::nonzero"))  # no operator of this name ran on the CPU
@@ -30,7 +30,7 @@ def counter_value(name: str) -> int | None:
 
 
 def clear_counters() -> None:
-    """Sets all counters to zero.
+    """Set all counters to zero.
 
     >>> from torch_xla.debug import metrics
     >>> metrics.clear_counters()
@@ -39,7 +39,7 @@ def clear_counters() -> None:
 
 
 def metric_names() -> list[str]:
-    """The names of all metrics that have samples.
+    """Return the names of all metrics that have samples.
 
     >>> from torch_xla.debug import metrics
     >>> metrics.clear_all()
@@ -50,11 +50,11 @@ def metric_names() -> list[str]:
 
 
 def metric_data(name: str) -> tuple[int, float, tuple[tuple[float, float], ...]] | None:
-    """The data of a metric: `(total_samples, accumulator, ((time_sec, value), ...))`, or `None` if it has no samples.
+    """Return the data of a metric, `(total_samples, accumulator, ((time_sec, value), ...))`, or `None` without samples.
 
     The accumulator is the sum of all samples ever taken; of the samples themselves the latest 1,024 are kept
     (`XLA_METRICS_SAMPLES`). Times are in nanoseconds, sizes in bytes. Names of earlier versions, such as
-    `TransferFromServerTime`, mean what took their place.
+    `TransferFromServerTime`, are translated.
 
     >>> from torch_xla.debug import metrics
     >>> data = metrics.metric_data("CompileTime")
@@ -65,7 +65,7 @@ def metric_data(name: str) -> tuple[int, float, tuple[tuple[float, float], ...]]
 
 
 def clear_metrics() -> None:
-    """Forgets the samples of all metrics.
+    """Forget the samples of all metrics.
 
     >>> from torch_xla.debug import metrics
     >>> metrics.clear_metrics()
@@ -74,7 +74,7 @@ def clear_metrics() -> None:
 
 
 def clear_all() -> None:
-    """Sets all counters to zero and forgets the samples of all metrics.
+    """Set all counters to zero and forgets the samples of all metrics.
 
     >>> from torch_xla.debug import metrics
     >>> metrics.clear_all()
@@ -86,7 +86,7 @@ def clear_all() -> None:
 
 
 def metrics_report() -> str:
-    """All metrics and counters as text.
+    """Return all metrics and counters as text.
 
     ```
     Metric: ExecuteTime
@@ -99,7 +99,7 @@ def metrics_report() -> str:
       Value: 2
     ```
 
-    The rates are those of the time that the kept samples span.
+    The rates are over the time that the kept samples span.
 
     >>> from torch_xla.debug import metrics
     >>> metrics.clear_all()
@@ -110,7 +110,7 @@ def metrics_report() -> str:
 
 
 def short_metrics_report(counter_names: Sequence[str] | None = None, metric_names: Sequence[str] | None = None) -> str:
-    """Some metrics and counters as text, and every fallback to the CPU.
+    """Return some metrics and counters as text, and every fallback to the CPU.
 
     Without names: compiles, executions and transfers.
 
@@ -121,7 +121,7 @@ def short_metrics_report(counter_names: Sequence[str] | None = None, metric_name
 
 
 def executed_fallback_ops() -> list[str]:
-    """The names of the operators that ran on the CPU because the device has no rule for them, and of those that read.
+    """Return the names of operators that ran on the CPU for lack of a rule, and of operators that read a value.
 
     Reading a number is the work of `aten::_local_scalar_dense`, which is what `.item()`, `float(x)` and `if x:` call,
     and of `aten::equal`: the host waits for their result as it does for the inputs of an operator without a rule.

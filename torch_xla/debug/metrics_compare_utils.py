@@ -1,6 +1,6 @@
-"""Compares the metrics of a run with those of runs before it: has it become slower, does it compile more?
+"""Compare the metrics of a run with earlier runs: has it become slower, does it compile more?
 
-`get_data_points_from_metrics_reports` gathers what earlier reports say, `compare_metrics` tells what is out of line.
+`get_data_points_from_metrics_reports` gathers the numbers of earlier reports, `compare_metrics` lists deviations.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ DEFAULT_CONFIG = {"base_expression": "v <= v_mean + (v_stddev * 2.0)"}
 
 
 def parse_metrics_report(report: str, dehumanize: bool = True) -> dict[str, Any]:
-    """Every number of the text `metrics_report()` by its name.
+    """Return every number of the text `metrics_report()` by its name.
 
     A metric gives `<name>__TotalSamples`, `__Accumulator_sec`, `__ValueRate_sec`, `__Rate` and `__Percentile_50_sec`;
     one of sizes has `_mb` (of 2**20 bytes) in place of `_sec`, one of plain numbers has neither. A counter gives
-    `<name>__Value`. With `dehumanize` the values are numbers in these units; without it they are the report's own
-    words, and the names tell no unit.
+    `<name>__Value`. With `dehumanize` the values are numbers in these units; without it they are the text of
+    the report, and the names have no unit.
 
     >>> from torch_xla.debug import metrics_compare_utils as compare
     >>> report = "Metric: CompileTime\\n  TotalSamples: 2\\n  Accumulator: 01s500ms000.000us\\n"
@@ -28,10 +28,10 @@ def parse_metrics_report(report: str, dehumanize: bool = True) -> dict[str, Any]
 
 
 def get_data_points_from_metrics_reports(metrics_reports: Sequence[str]) -> dict[str, list[float]]:
-    """The values that each number took over several reports, in their order.
+    """Return the values that each number took over several reports, in their order.
 
-    A counter that a report does not show has the value 0 there; a metric it does not show has no value. Under
-    `aten_ops_sum__Value` stands how many operators ran on the CPU, whichever they were.
+    A counter that a report does not show has the value 0 there; a metric it does not show has no value.
+    `aten_ops_sum__Value` is the number of all operators that ran on the CPU.
 
     >>> from torch_xla.debug import metrics_compare_utils as compare
     >>> compare.get_data_points_from_metrics_reports(["", "Counter: aten::nonzero\\n  Value: 33\\n"])
@@ -43,7 +43,7 @@ def get_data_points_from_metrics_reports(metrics_reports: Sequence[str]) -> dict
 def compare_metrics(
     data_points: Mapping[str, Sequence[float]], metrics_report: str, config: Mapping[str, str] = DEFAULT_CONFIG
 ) -> str:
-    """What in `metrics_report` is out of line with `data_points`, one line each; empty if nothing is.
+    """Return what in `metrics_report` is out of line with `data_points`, one line each; empty if nothing is.
 
     `config["base_expression"]` says what a value must satisfy: an expression of `v`, the value in this report, `v_mean`
     and `v_stddev`, mean and standard deviation of the data points. `config["<name>_expression"]` says it for one name.

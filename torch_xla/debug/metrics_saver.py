@@ -1,13 +1,13 @@
-"""Appends the metrics report to a file: what `XLA_METRICS_FILE` does at every step, on demand."""
+"""Append the metrics report to a file: what `XLA_METRICS_FILE` does at every step, on demand."""
 
 from .._engine import config
 from .._engine.diagnostics.logs import report_file
 
 
 def save_metrics(metrics_file: str | None = None) -> None:
-    """Appends `[MetricsData; step=N]` and the metrics report to `metrics_file`, by default to that of the settings.
+    """Append `[MetricsData; step=N]` and the metrics report to `metrics_file`, by default to that of the settings.
 
-    `"STDOUT"` and `"STDERR"` are no files. N counts the reports this process saved. Without an argument and without
+    `"STDOUT"` and `"STDERR"` mean the streams. N counts the reports this process saved. Without an argument and without
     `XLA_METRICS_FILE` nothing happens. Where several replicas run, `.` and the ordinal follow the name.
 
     >>> from torch_xla.debug import metrics, metrics_saver

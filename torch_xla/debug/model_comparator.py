@@ -26,7 +26,7 @@ Path = str | os.PathLike[str]
 
 
 def configure(save_dir: Path | None) -> None:
-    """Chooses the folder of `save()`; `None` makes it do nothing. Before, MODELCMP_SAVEDIR counts.
+    """Choose the folder of `save()`; `None` makes it do nothing. Before, MODELCMP_SAVEDIR counts.
 
     >>> import torch_xla.debug.model_comparator as mc
     >>> mc.configure(None)
@@ -35,7 +35,7 @@ def configure(save_dir: Path | None) -> None:
 
 
 def save(name: str, tensor: torch.Tensor, step: int | None = None) -> None:
-    """Saves a tensor as `NAME.pt`, with `step` in a folder of that number. Does nothing without a folder.
+    """Save a tensor as `NAME.pt`, with `step` in a folder of that number. Does nothing without a folder.
 
     Computes the tensor and copies it to the host.
 
@@ -53,7 +53,7 @@ def save(name: str, tensor: torch.Tensor, step: int | None = None) -> None:
 def compare_tensors(
     tensor1: torch.Tensor, tensor2: torch.Tensor, rtol: float = 1e-5, atol: float = 1e-8, max_diffs: int = 25
 ) -> str:
-    """Where two tensors differ by more than `atol + rtol * |tensor2|`, as text; empty if they do not.
+    """Return where two tensors differ by more than `atol + rtol * |tensor2|`, as text; empty if they do not.
 
     >>> import torch, torch_xla.debug.model_comparator as mc
     >>> print(mc.compare_tensors(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5])), end="")
@@ -69,7 +69,7 @@ def tensor_file_compare(path1: Path, path2: Path, rtol: float = 1e-5, atol: floa
 
 
 def compare(save_dir1: Path, save_dir2: Path, rtol: float = 1e-5, atol: float = 1e-8, max_diffs: int = 25) -> str:
-    """Where the tensors in two folders differ, those saved first first, as text; empty if they do not.
+    """Return where the tensors in two folders differ, those saved first first, as text; empty if they do not.
 
     Tensors that only one folder has are named too. Raises `FileNotFoundError` if one is no folder.
 
@@ -86,7 +86,7 @@ def compare(save_dir1: Path, save_dir2: Path, rtol: float = 1e-5, atol: float = 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status: 1 if something differs."""
+    """Run the command; returns its exit status: 1 if something differs."""
     parser = argparse.ArgumentParser(
         prog="python -m torch_xla.debug.model_comparator", description=__doc__.split("\n")[0]
     )

@@ -1,4 +1,4 @@
-"""What a step needs, told before it runs."""
+"""Report what a step needs, before it runs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +13,11 @@ from .._engine.errors import NotComputed as NotComputed
 
 
 def collectives() -> list[Traffic]:
-    """What the last programs (128 at most) of several devices send in one run, oldest first.
+    """Return what each of the last programs of several devices (at most 128) sends in one run, oldest first.
 
     Each has its `collectives`: the `kind`, the `line` of your program, the `count`, the `bytes` of the values on each
-    device, the number of `devices` that take part together. `copied` are large values (16 MiB and more) that come
-    together on every device, or are left whole on each, though nobody marked them so; the logger "torch_xla.sharding"
+    device, the number of `devices` that take part together. `copied` are large values (16 MiB and more) that are
+    gathered on every device, or left whole on each, without a mark that asks for it; the logger "torch_xla.sharding"
     warns of them with line and remedy when the program is compiled.
 
     >>> import torch_xla
@@ -50,12 +50,12 @@ def plan(
     devices: int | None = None,
     device: str | DeviceSpec | None = None,
 ) -> StepPlan:
-    """Records `steps` calls of `step(*args)`, compiles what they would run, and tells what that needs. Nothing runs.
+    """Record `steps` calls of `step(*args)`, compile their programs, and report what they need. Nothing runs.
 
-    The result tells for each program the bytes of each device by what they hold (parameters, gradients, optimizer
-    state, intermediates) with the largest tensors and your lines, the FLOPs, the bytes of each kind of collective, and
-    `advice`; `print(plan)` shows all of it. Two calls by default, because an optimizer makes its state in the first.
-    Each call ends with a sync.
+    The result has for each program the bytes on each device by what they hold (parameters, gradients, optimizer state,
+    intermediates) with the largest tensors and your lines, the FLOPs, the bytes of each kind of collective, and
+    `advice`; `print(plan)` shows all of it. The default is two calls, because an optimizer makes its state in the
+    first. Each call ends with a sync.
 
     `devices` virtual devices run it together, however many this machine has: compiled as for the CPU. Without it the
     plan is for the devices of this process, and the programs it compiles are those a run finds compiled. `device` names
@@ -64,7 +64,7 @@ def plan(
 
     No tensor has memory in a plan. A model may be made inside of `step`, or outside under `torch.device("xla")`, where
     it is only recorded. Afterwards tensors, gradients, optimizers and random numbers are as they were; what else `step`
-    changes in Python stays changed. To read a value in `step` raises `torch_xla.debug.NotComputed` (a `RuntimeError`);
+    changes in Python stays changed. Reading a value in `step` raises `torch_xla.debug.NotComputed` (a `RuntimeError`);
     so does reading a tensor afterwards that was made in it. `ValueError` for a device that is not known.
 
     >>> import torch, torch_xla

@@ -14,8 +14,8 @@
 `pip install xprof`, then `xprof /tmp/profile`, shows the steps, the threads of the host with the blocks named here, and
 the device's operations with the PyTorch operator, the named blocks and the line of your program each comes from.
 
-Names and lines are part of a program's metadata and not of what it is found by: a step that was compiled before is not
-compiled again because a block has a name now. It then shows the names of the time when it was compiled.
+Names and lines are metadata of a program and not part of its key: naming a block does not compile a step again. A step
+shows the names of the time when it was compiled.
 """
 
 import os
@@ -35,7 +35,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def set_tracer_marked_step(value: bool) -> None:
-    """Notes whether a `StepTrace` has ended the current step already, so that a loader need not.
+    """Note whether a `StepTrace` has ended the current step already, so that a loader need not.
 
     >>> import torch_xla.debug.profiler as xp
     >>> xp.set_tracer_marked_step(False)
@@ -44,7 +44,7 @@ def set_tracer_marked_step(value: bool) -> None:
 
 
 def get_tracer_marked_step() -> bool:
-    """Whether a `StepTrace` has ended the current step already.
+    """Return whether a `StepTrace` has ended the current step already.
 
     >>> import torch_xla.debug.profiler as xp
     >>> with xp.StepTrace("train"):
@@ -57,7 +57,7 @@ def get_tracer_marked_step() -> bool:
 
 
 def start_server(port: int, only_on_master: bool = True) -> Any:
-    """Starts a server at `port` from which profiles of this process can be asked for: by `trace()`, by
+    """Start a server at `port` from which profiles of this process can be asked for: by `trace()`, by
     `python -m torch_xla.debug.capture_profile`, or by xprof's page.
 
     Keep the result: the server lives as long as it. With `only_on_master`, processes other than the first start none
@@ -82,7 +82,7 @@ def trace(
     timeout_s: int = 120,
     interval_s: int = 5,
 ) -> None:
-    """Asks the profiler server at `service_addr`, such as "localhost:9012", for a profile, and writes it to `logdir`.
+    """Ask the profiler server at `service_addr`, such as "localhost:9012", for a profile, and writes it to `logdir`.
 
     The profile lasts `duration_ms` milliseconds and begins `delay_ms` milliseconds from now. If nothing happened in
     that time it is tried `num_tracing_attempts` times; if no server answers, every `interval_s` seconds until
@@ -104,7 +104,7 @@ def trace(
 
 
 def trace_detached(*args: Any, **kwargs: Any) -> threading.Thread:
-    """`trace()` in a thread of its own, which is returned: the program asks for a profile of itself and goes on.
+    """`trace()` in a thread of its own, which is returned: the program asks for a profile of itself and continues.
 
     >>> import torch_xla.debug.profiler as xp
     >>> thread = xp.trace_detached("localhost:9012", "/tmp/profile", duration_ms=2000)  # doctest: +SKIP
@@ -118,7 +118,7 @@ class Trace(_profiler.Trace):
     """A block with a name, for a `with` statement.
 
     Profiles show when the host was in it, and the device's operations that were recorded in it carry the name, as in
-    "encoder/attention/aten::softmax". Blocks may lie inside each other; `sync()` may stand in one. Keyword arguments
+    "encoder/attention/aten::softmax". Blocks may be nested, and may contain `sync()`. Keyword arguments
     are shown with the block. Costs 5 µs; operations cost nothing more.
 
     >>> import torch, torch_xla.debug.profiler as xp
@@ -143,7 +143,7 @@ class StepTrace(_profiler.StepTrace):
 
 
 def trace_me(scope: str) -> Callable[[Function], Function]:
-    """A decorator that makes each call of a function a `Trace` with the name `scope`.
+    """Return a decorator that makes each call of a function a `Trace` with the name `scope`.
 
     >>> import torch, torch_xla.debug.profiler as xp
     >>> @xp.trace_me("loss")
@@ -156,9 +156,9 @@ def trace_me(scope: str) -> Callable[[Function], Function]:
 
 
 def trace_modules(module: torch.nn.Module, name: str | None = None) -> AbstractContextManager[None]:
-    """A `with` block in which each call of `module`, and of every module in it, is a `Trace` with the module's name.
+    """Make each call of `module`, and of every module in it, a `Trace` with the module's name, within a `with` block.
 
-    The names lie inside each other as the calls do: "Net/encoder/layers.0/attention". `name` is that of `module`
+    The names are nested as the calls are: "Net/encoder/layers.0/attention". `name` is that of `module`
     itself, by default its class. Each call of a module costs about 10 µs while the block lasts.
 
     >>> import torch, torch_xla.debug.profiler as xp
@@ -170,11 +170,11 @@ def trace_modules(module: torch.nn.Module, name: str | None = None) -> AbstractC
 
 
 def operator_times(log_dir: os.PathLike[str] | str) -> OperatorTimes:
-    """The time of the device by PyTorch operator and line of your program, from the latest profile below `log_dir`.
+    """Return the device's time by PyTorch operator and line of your program, from the latest profile below `log_dir`.
 
-    Printed, the result is a table of those that took longest; `rows` has all, each with `operator` (and the blocks
-    around it), `line`, `milliseconds` and `count`. An operation that XLA fused of several counts for the one at its
-    end. On a CPU whose threads run operations side by side, their times add up to more than passes.
+    Printed, the result is a table of the slowest ones; `rows` has all, each with `operator` (and the blocks
+    around it), `line`, `milliseconds` and `count`. An operation that XLA fused of several counts for the last of
+    them. On a CPU, operations of several threads add up to more than the elapsed time.
 
     Raises `FileNotFoundError` if there is no profile.
 
@@ -191,7 +191,7 @@ def operator_times(log_dir: os.PathLike[str] | str) -> OperatorTimes:
 
 
 def start_trace(log_dir: os.PathLike[str] | str, python_calls: bool = False) -> None:
-    """Begins a profile of this process; `stop_trace()` ends it and writes it to `log_dir`.
+    """Begin a profile of this process; `stop_trace()` ends it and writes it to `log_dir`.
 
     With `python_calls` it shows every call of a Python function too, which makes the host several times slower. Starts
     the device. Raises `RuntimeError` if a profile is being taken already.
@@ -207,7 +207,7 @@ def start_trace(log_dir: os.PathLike[str] | str, python_calls: bool = False) -> 
 
 
 def stop_trace() -> None:
-    """Ends the profile that `start_trace()` began and writes it. Raises `RuntimeError` if there is none.
+    """End the profile that `start_trace()` began and writes it. Raises `RuntimeError` if there is none.
 
     >>> import torch_xla.debug.profiler as xp
     >>> xp.stop_trace()

@@ -1,4 +1,4 @@
-"""Computes a captured step again with PyTorch on the CPU, and says where the device's results differ.
+"""Compute a captured step again with PyTorch on the CPU, and report where the device's results differ.
 
     python -m torch_xla.debug.replay step.pt
 
@@ -14,7 +14,7 @@ from .steps import replay_step
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+    """Run the command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m torch_xla.debug.replay", description=__doc__.split("\n")[0])
     parser.add_argument("file", help="what torch_xla.debug.capture_step wrote")
     parser.add_argument("--tolerance", type=float, help="how far a result may be off, as a part of its largest element")

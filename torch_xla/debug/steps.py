@@ -1,4 +1,4 @@
-"""A step under the magnifying glass: the first NaN, and the same step on the CPU."""
+"""Examine a step: find its first NaN or bad value, capture it, and compute it again on the CPU."""
 
 import os
 from contextlib import AbstractContextManager
@@ -12,15 +12,15 @@ from .._engine.errors import NotFinite as NotFinite
 
 
 def find_nan(inf: bool = False) -> AbstractContextManager[None]:
-    """A `with` block in which the first NaN is traced to the operator that makes it and to the line of your program.
+    """Trace the first NaN within a `with` block to the operator that makes it and to the line of your program.
 
     Each program that runs in the block is looked at: at `sync()`, and where a value is read. If one of its results has
-    a NaN, it is run again operator by operator, and `NotFinite` (a `RuntimeError`) tells the first that makes a NaN of
-    operands that have none, with what it read; `operator` and `line` of the exception hold both. With `inf=True` an inf
-    counts too. The step itself is complete then: its tensors have their values.
+    a NaN, it is run again operator by operator, and `NotFinite` (a `RuntimeError`) names the first that makes a NaN
+    from operands without one, with what it read; `operator` and `line` of the exception hold both. With `inf=True` an
+    inf counts too. The step itself is complete then: its tensors have their values.
 
-    What was recorded before the block is run before it, and what is still recorded at its end is run there. Inside,
-    each step waits for the device and keeps the buffers it would give away; outside, nothing is slower.
+    Operations recorded before the block run before it, and operations still recorded at its end run there. Inside, each
+    step waits for the device and donates no buffers; outside, nothing is slower.
     `XLA_FIND_NAN=1` does the same for a whole program, `XLA_FIND_NAN=inf` with `inf=True`.
 
     >>> import torch, torch_xla
@@ -36,14 +36,14 @@ def find_nan(inf: bool = False) -> AbstractContextManager[None]:
 
 
 def check_values() -> AbstractContextManager[None]:
-    """A `with` block in which values that an operator cannot take raise, as they do on the CPU.
+    """Return a `with` block in which values that an operator cannot take raise, as they do on the CPU.
 
     On an XLA device an index that is out of range reads the nearest element or writes nothing, and an integer divided
     by zero is some number. In the block each operation that has such values (indices, class numbers, probabilities,
     integer divisors, …: docs/wrong_results.md lists them) also reports on them, on the device. The next wait (a value
     that is read, `sync(wait=True)`, the end of the block) raises what PyTorch raises on the CPU (`IndexError`,
     `RuntimeError`), with the operator, the value, its place and the line of your program. The bad step is complete
-    then, and what it computed from the value is there.
+    then, with what it computed from the value.
 
     A function that is replayed is recorded again in the block. `XLA_CHECK_VALUES=1` does the same for a whole program.
 
@@ -58,7 +58,7 @@ def check_values() -> AbstractContextManager[None]:
 
 
 def capture_step(path: str | os.PathLike[str], every_result: bool = True) -> AbstractContextManager[None]:
-    """A `with` block whose computation is written to the file `path`: the program, its inputs and its results.
+    """Return a `with` block whose computation is written to the file `path`: the program, its inputs and its results.
 
     `replay_step(path)`, or `python -m torch_xla.debug.replay FILE` elsewhere, computes it again with PyTorch on the CPU
     and compares. With `every_result`, each operator is also run by itself on the device and its result kept, so that
@@ -80,7 +80,7 @@ def capture_step(path: str | os.PathLike[str], every_result: bool = True) -> Abs
 
 
 def replay_step(path: str | os.PathLike[str], tolerance: float | None = None) -> StepComparison:
-    """Computes a captured step again with PyTorch on the CPU and compares it with what the device computed.
+    """Compute a captured step again with PyTorch on the CPU and compares it with what the device computed.
 
     Printed, the result is a report. `first` is the first operator that differs (`None`: none does), with `operator`,
     `line`, `relative`, `place`, `device` and `cpu`; `differences` has all, `output_differences` those of the results of

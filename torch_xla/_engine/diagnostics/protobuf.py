@@ -1,4 +1,4 @@
-"""Messages of protocol buffers, of which only a few fields are wanted: read by the numbers of these."""
+"""Read a few fields of protocol buffer messages, by field number."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,17 +7,17 @@ Message = dict[int, list[Any]]
 
 
 def text_of(message: Message, field: int) -> str:
-    """The first text of a field; empty if there is none."""
+    """Return the first text of a field; empty if there is none."""
     return message[field][0].decode() if field in message else ""
 
 
 def number_of(message: Message, field: int) -> int:
-    """The first number of a field; 0 if there is none."""
+    """Return the first number of a field; 0 if there is none."""
     return int(message[field][0]) if field in message else 0
 
 
 def parsed(data: bytes) -> Message:
-    """The fields of a message, by number: integers, or bytes for what has a length. `ValueError` for what is none."""
+    """Parse a message into fields by number: integers, or bytes. Raises `ValueError` for other data."""
     message: Message = {}
     try:
         for field, value in _fields(memoryview(data)):

@@ -1,4 +1,4 @@
-"""A tensor's buffer is a `jax.Array`: both change hands without a copy."""
+"""Convert tensors to JAX arrays and back without a copy: a tensor's buffer is a `jax.Array`."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..record.sync import materialise
 
 
 def to_jax(tensor: torch.Tensor) -> jax.Array:
-    """What `tensor` shows now, as an array: its own buffer if its elements lie there as it shows them."""
+    """Return the current elements of `tensor` as an array: its own buffer if that has them in the tensor's layout."""
     if not isinstance(tensor, torch.Tensor) or tensor.device.type != "xla":
         came = f"one on {tensor.device}" if isinstance(tensor, torch.Tensor) else f"a {type(tensor).__name__}"
         raise TypeError(f"to_jax() takes a tensor on an xla device; got {came}. Move it with `.to('xla')`.")
@@ -38,7 +38,7 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
 
 
 def from_jax(array: Any) -> torch.Tensor:
-    """A tensor whose buffer is `array`. Writing to the tensor moves it to memory of its own."""
+    """Return a tensor whose buffer is `array`. Writing to the tensor moves it to memory of its own."""
     if not isinstance(array, jax.Array):
         raise TypeError(f"from_jax() takes a jax.Array; got a {type(array).__name__}. jax.numpy.asarray makes one.")
     if isinstance(array, jax.core.Tracer):
@@ -61,7 +61,7 @@ def from_jax(array: Any) -> torch.Tensor:
 
 
 def _over_devices(array: jax.Array, device: Device) -> torch.Tensor:
-    """A tensor on all devices behind an ordinal: divided as the array is, or a copy on each of what one device has."""
+    """Return a tensor on all devices of an ordinal: divided as the array, or a copy of one device's array on each."""
     target = device.target
     sharding = of_array(array, target) if len(array.devices()) > 1 else None
     size = tuple(array.shape)

@@ -1,10 +1,10 @@
 """A function of symbolic sizes, run on arrays that are padded to a bucket: one program for all sizes within it.
 
-`jax` traces the function with names in the place of the sizes that change (`n`, `2*n - 1`). Here its operations are
-applied to arrays that have room for the largest `n`, of which the first `n` elements count; how many that are is an
-argument of the program. Most operations do not mix elements and are applied as they are. One that does (a sum, a
-product of matrices, a sort) is given padding that leaves its result as it would be without: so what counts is exact,
-whatever lies in the rest. One that is not known to be so raises `NotImplementedError`.
+`jax` traces the function with symbols for the sizes that change (`n`, `2*n - 1`). This module applies its operations to
+arrays with capacity for the largest `n`. Only the first `n` elements are valid; `n` is an argument of the program. Most
+operations do not mix elements and are applied unchanged. An operation that does (a sum, a product of matrices, a sort)
+gets padding that does not change its result, so the valid elements are exact, whatever the rest holds. An operation
+without such a rule raises `NotImplementedError`.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,30 +25,30 @@ _rules: dict[str, Rule] = {}
 
 @dataclass(frozen=True)
 class SymbolSizes:
-    """The room that each symbol has, and how much of it counts: an array of no dimensions."""
+    """The capacity of each symbol, and how many elements of it are valid: an array of no dimensions."""
 
     rooms: dict[str, int]
     counts: dict[str, Any]
 
     def room(self, size: Any) -> int:
-        """A size with the room of each symbol."""
+        """Return a size with the capacity of each symbol."""
         return int(size) if isinstance(size, int | np.integer) else int(private.size_for(size, self.rooms))
 
     def rooms_of(self, shape: Sequence[Any]) -> tuple[int, ...]:
-        """A shape with the room of each symbol."""
+        """Return a shape with the capacity of each symbol."""
         return tuple(map(self.room, shape))
 
     def count(self, size: Any) -> Any:
-        """A size as it is in this run."""
+        """Return a size as it is in this run."""
         return size if isinstance(size, int | np.integer) else private.size_for(size, self.counts)
 
     def masked(self, array: Any, shape: Sequence[Any], dims: Sequence[int], fill: Any) -> Any:
-        """The array, of this symbolic shape, with `fill` behind what counts along some dimensions."""
+        """Return the array, of this symbolic shape, with `fill` behind the valid elements along some dimensions."""
         keep = self.counting(array.shape, shape, dims)
         return array if keep is None else jnp.where(keep, array, jnp.asarray(fill, array.dtype))
 
     def counting(self, size: Sequence[int], shape: Sequence[Any], dims: Sequence[int]) -> Any:
-        """Which elements count along some dimensions; nothing if all do."""
+        """Return which elements are valid along some dimensions; nothing if all are."""
         keep: Any = None
         for dim in dims:
             if not isinstance(shape[dim], int):
@@ -58,9 +58,9 @@ class SymbolSizes:
 
 
 def bounded(closed: Any, symbols: Sequence[str], rooms: Sequence[int]) -> Callable[..., list[Any]]:
-    """What was traced with `symbols`, as a function of how many count of each, int32, and of padded arrays.
+    """Return the traced function as one of the valid sizes of `symbols` (int32) and of padded arrays.
 
-    It gives padded arrays: `rooms` are the sizes that the symbols have in them.
+    It returns padded arrays; `rooms` are the capacities of the symbols.
     """
 
     def run(counts: Any, *arrays: Any) -> list[Any]:
@@ -117,7 +117,7 @@ _CALLS = frozenset(
     ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "custom_jvp_call", "custom_vjp_call")
 )
 
-# Each element of the result depends on those in its place, or is of another dimension than those that change.
+# Each element of the result depends on the elements at its position, or is along a dimension that does not change.
 _ELEMENTWISE = frozenset(
     (
         "abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan", "atan2", "atanh",
@@ -169,7 +169,7 @@ def _cond(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     platforms = equation.params.get("branches_platforms")
     if platforms is None:
         return lax.switch(index, branches, *operands)
-    # What a rule says of each platform is still to be said when the program is lowered for one.
+    # A rule may depend on the platform, which is chosen when the program is lowered.
     named = {name: each for names, each in zip(platforms, branches, strict=True) for name in names or ("default",)}
     return lax.platform_dependent(*operands, **named)
 
@@ -190,7 +190,7 @@ def _reduce(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
 def _place(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     (array,), shape, axes = arrays, equation.invars[0].aval.shape, equation.params["axes"]
     least = equation.primitive.name == "argmax"
-    # Of equal elements the first counts, which lies in front of the padding.
+    # The first of equal elements is chosen, which is in front of the padding.
     array = sizes.masked(array, shape, axes, (_least if least else _most)(array.dtype))
     return equation.primitive.bind(array, **equation.params)
 
@@ -206,7 +206,7 @@ def _cumulative(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
 def _product(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     contracted = equation.params["dimension_numbers"][0]
     pairs = zip(arrays, equation.invars, contracted, strict=True)
-    # Both: nothing is infinite or not a number in the place of a zero.
+    # Mask both operands: infinity or NaN times the zero of the other would be NaN.
     return equation.primitive.bind(*(sizes.masked(x, a.aval.shape, dims, 0) for x, a, dims in pairs), **equation.params)
 
 
@@ -216,7 +216,7 @@ def _sort(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
     keep = sizes.counting(arrays[0].shape, equation.invars[0].aval.shape, (dim,))
     if keep is None:
         return equation.primitive.bind(*arrays, **params)
-    # Padding comes behind all that counts, whatever the elements are.
+    # Padding is sorted behind all valid elements, whatever they are.
     keys = {**params, "num_keys": params["num_keys"] + 1}
     return equation.primitive.bind(~keep, *arrays, **keys)[1:]
 
@@ -321,7 +321,7 @@ def _scatter(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
         return equation.primitive.bind(array, index, update, **equation.params)
     if not set(dims).issubset(numbers.inserted_window_dims):
         raise NotImplementedError("whole windows that are written at as many places as a size that changes")
-    # What does not count goes to a place of its own, behind the last.
+    # Elements that are not valid go to an extra position behind the last.
     wide = jnp.pad(array, [(0, int(dim in dims)) for dim in range(array.ndim)])
     behind = np.asarray([array.shape[dim] for dim in dims], index.dtype)
     found = equation.primitive.bind(wide, jnp.where(keep, index, behind), update, **equation.params)
@@ -369,7 +369,7 @@ def _reshape(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 def _keeps_places(old: Sequence[Any], new: Sequence[Any]) -> bool:
-    """Whether what counts lies at the same places before and after: no size that changes is inside of another."""
+    """Return whether valid elements keep their positions: no size that changes is inside of another dimension."""
     for ours, theirs in _factors(old, new):
         if ours != theirs and any(not isinstance(size, int) for size in (*ours[1:], *theirs[1:])):
             return False
@@ -377,7 +377,7 @@ def _keeps_places(old: Sequence[Any], new: Sequence[Any]) -> bool:
 
 
 def _factors(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[list[Any], list[Any]]]:
-    """The fewest neighbouring dimensions that become others together: without those of size 1."""
+    """Return the fewest neighbouring dimensions that become others together: without those of size 1."""
     rest = [[size for size in shape if not (isinstance(size, int) and size == 1)] for shape in (old, new)]
     found: list[tuple[list[Any], list[Any]]] = []
     while all(rest):

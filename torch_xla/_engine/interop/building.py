@@ -1,4 +1,4 @@
-"""Computations put together operation by operation, as XLA's own builder does it: graphs of JAX's functions."""
+"""Build computations operation by operation, as XLA's builder does, as graphs of JAX functions."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ NAMES: dict[str, torch.dtype] = {n: dtype for dtype, n in dtypes.SHORT_NAMES.ite
 
 @dataclass(eq=False)
 class Builder:
-    """What the operations of one computation have in common."""
+    """State shared by the operations of one computation."""
 
     name: str
     parameters: dict[int, "Node"] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Builder:
 
 @dataclass(eq=False)
 class Node:
-    """One operation: what it computes from the results of others, and what comes out."""
+    """One operation: its function of other operations' results, and the description of its result."""
 
     builder: Builder
     name: str
@@ -39,7 +39,7 @@ class Node:
     position: int = -1
 
     def computation(self, name: str) -> "Computation":
-        """All that leads to this operation. Raises `ValueError` where a parameter is missing."""
+        """Return the computation that ends in this operation. Raises `ValueError` where a parameter is missing."""
         known = self.builder.parameters
         missing = sorted(set(range(max(known, default=-1) + 1)) - set(known))
         if missing:
@@ -57,7 +57,7 @@ class Computation:
 
     @property
     def described(self) -> Described:
-        """What comes out."""
+        """Describe the result."""
         return self._root.described
 
     def __call__(self, *arrays: Any) -> Any:
@@ -118,37 +118,37 @@ def operation(name: str, builder: Builder, operands: Sequence[Node], keywords: d
 
 
 def array_of(described: Described) -> jax.ShapeDtypeStruct:
-    """The description of one array. Raises `TypeError` for a tuple's."""
+    """Return the description of one array. Raises `TypeError` for a tuple's."""
     if not isinstance(described, jax.ShapeDtypeStruct):
         raise TypeError(f"this is a tuple of {len(described)}; take an element with get_tuple_element")
     return described
 
 
 def array(name: str, sizes: Sequence[int]) -> jax.ShapeDtypeStruct:
-    """An array of the element type that XLA calls `name`. Raises `ValueError` for an unknown one."""
+    """Return an array of the element type that XLA calls `name`. Raises `ValueError` for an unknown one."""
     return jax.ShapeDtypeStruct(tuple(sizes), jax_dtype(name))
 
 
 def jax_dtype(name: str) -> np.dtype:
-    """The element type that XLA calls `name`."""
+    """Return the element type that XLA calls `name`."""
     if name not in NAMES:
         raise ValueError(f"{name!r} is no element type; known are {', '.join(NAMES)}")
     return dtypes.to_jax(NAMES[name])
 
 
 def name_of(dtype: Any) -> str:
-    """What XLA calls an element type of JAX."""
+    """Return what XLA calls an element type of JAX."""
     return dtypes.SHORT_NAMES[dtypes.to_torch(dtype)]
 
 
 def text_of(described: Described) -> str:
-    """A description as XLA writes it: `f32[2,3]`."""
+    """Return a description as XLA writes it: `f32[2,3]`."""
     if isinstance(described, jax.ShapeDtypeStruct):
         return f"{name_of(described.dtype)}[{','.join(map(str, described.shape))}]"
     return f"({', '.join(map(text_of, described))})"
 
 
 def hlo_text(computation: Any, described: Sequence[Described]) -> str:
-    """The computation as HLO text, before XLA optimises it."""
+    """Return the computation as HLO text, before XLA optimises it."""
     with jax.enable_x64(True):
         return str(jax.jit(computation, keep_unused=True).lower(*described).as_text("hlo"))

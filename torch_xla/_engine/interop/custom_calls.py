@@ -1,4 +1,4 @@
-"""Calls of what a platform brings itself, by name: StableHLO's `custom_call`."""
+"""Call a platform's own kernels by name: StableHLO's `custom_call`."""
 
 import hashlib
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def custom_call(
     version: int = 0,
     attributes: dict[str, str] | None = None,
 ) -> list[torch.Tensor]:
-    """The results of the call, one for each size and dtype."""
+    """Return the results of the call, one for each size and dtype."""
     described = [
         jax.ShapeDtypeStruct(tuple(size), dtypes.to_jax(dtypes.on_device(kind)))
         for size, kind in zip(sizes, kinds, strict=True)
@@ -43,20 +43,20 @@ def custom_call(
             )
             return tuple(run(*arrays))
 
-    # The attributes are in no text of JAX's, by which functions are told apart.
+    # JAX's text of a function, which identifies it, lacks the attributes.
     suffix = hashlib.sha256(repr(sorted((attributes or {}).items())).encode()).hexdigest()[:8] if attributes else ""
     return list(functions.call(call, tensors, {}, f"{target}{suffix}"))
 
 
 @uncollected
 def mosaic(kernel: Any, arguments: Sequence[Any]) -> Any:
-    """What JAX compiles a Pallas kernel to for a TPU: a module of StableHLO. No TPU is needed."""
+    """Return what JAX compiles a Pallas kernel to for a TPU: a module of StableHLO. No TPU is needed."""
     lowered = jax.jit(kernel).trace(*arguments).lower(lowering_platforms=("tpu",))
     return lowered.compiler_ir("stablehlo")
 
 
 def configuration(module: Any) -> str | None:
-    """The configuration of the first call of a TPU's kernel in a module, which holds the kernel itself."""
+    """Return the configuration of the first call of a TPU's kernel in a module, which holds the kernel itself."""
     found: list[str] = []
 
     def look(operation: Any) -> Any:

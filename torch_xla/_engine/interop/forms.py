@@ -76,7 +76,7 @@ def scatter(
     indices_are_sorted: bool | None = None,
     unique_indices: bool | None = None,
 ) -> Any:
-    """`x` in which `computation(old, update)` stands where the indices point; those outside are left out."""
+    """Replace elements of `x` at the indices by `computation(old, update)`; skip indices that are out of range."""
     scalar = jax.ShapeDtypeStruct((), x.dtype)
     closed = jax.make_jaxpr(lambda old, new: _only(computation(old, new)))(scalar, scalar)
     numbers = lax.ScatterDimensionNumbers(
@@ -96,7 +96,7 @@ def scatter(
 
 
 def _vectors(indices: Any, dim: int) -> Any:
-    """Indices whose vectors lie along the last dimension."""
+    """Move the index vectors to the last dimension."""
     return indices[..., None] if dim == indices.ndim else jnp.moveaxis(indices, dim, -1)
 
 
@@ -120,7 +120,7 @@ def convolution(
     rhs_dilation: Sequence[int] | None = None,
     dimensions: Any = None,
 ) -> Any:
-    """A convolution; `dimensions` gives for input, kernel and output where batch, features and space lie."""
+    """Return a convolution; `dimensions` has the positions of batch, features and space in input, kernel and output."""
     space = tuple(range(2, x.ndim))
     chosen = dimensions or [(0, 1, *space)] * 3
     numbers = lax.ConvDimensionNumbers(*(tuple(each) for each in chosen))
@@ -165,7 +165,7 @@ def select_and_scatter(
     scatter_computation: Form,
     padding: Any = "valid",
 ) -> Any:
-    """The gradient of a pooling: each element of `source` is added where its window's chosen element lies."""
+    """Return the gradient of a pooling: each element of `source` is added at the element that its window selects."""
     scalar = jax.ShapeDtypeStruct((), x.dtype)
     chosen, added = (
         jax.make_jaxpr(lambda left, right, each=each: _only(each(left, right)))(scalar, scalar)
@@ -199,7 +199,7 @@ def max_pool(
     spatial_dimensions: Sequence[int],
     padding: Any = "valid",
 ) -> Any:
-    """The largest element of each window over the spatial dimensions."""
+    """Return the largest element of each window over the spatial dimensions."""
     window, strides, pads = [1] * x.ndim, [1] * x.ndim, [(0, 0)] * x.ndim
     del batch_dimension, feature_dimension  # all that is not spatial
     for place, size, step in zip(spatial_dimensions, kernel_size, stride, strict=True):
@@ -214,7 +214,7 @@ def max_pool(
 
 
 def sort(*arrays: Any, comparator: Form, dimension: int | None = None, is_stable: bool | None = None) -> Any:
-    """The arrays sorted together by `comparator`, which takes two elements of each array, left and right in turn."""
+    """Sort the arrays together by `comparator`, which takes two elements of each array, left and right in turn."""
     axis = (arrays[0].ndim - 1) if dimension is None else dimension % arrays[0].ndim
     order = _order(arrays, axis, comparator)
     found = tuple(jnp.take_along_axis(each, order, axis) for each in arrays)
@@ -233,7 +233,7 @@ def _order(arrays: Sequence[Any], axis: int, comparator: Form) -> Any:
 
 
 def _order_by_counting(arrays: Sequence[Any], axis: int, comparator: Form) -> Any:
-    """What any other comparator says: an element stands behind all that come before it, equal ones in their order."""
+    """Sort by any other comparator: count for each element the ones before it; equal ones keep their order."""
 
     def along(*rows: Any) -> Any:
         left = [row[:, None] for row in rows]
@@ -278,7 +278,7 @@ def broadcast_in_dim(x: Any, *, sizes: Sequence[int], dimensions: Sequence[int])
 
 
 def slice_in_dim(x: Any, *, start_index: int, limit_index: int, dimno: int, stride: int = 1) -> Any:
-    """A slice along one dimension."""
+    """Return a slice along one dimension."""
     return lax.slice_in_dim(x, start_index, limit_index, stride, dimno)
 
 
@@ -306,7 +306,7 @@ def conditional(
 
 
 def while_loop(init: Any, *, condition_computation: Form, body_computation: Form) -> Any:
-    """What `init` becomes."""
+    """Return what `init` becomes."""
     return lax.while_loop(lambda state: _only(condition_computation(state)), body_computation, init)
 
 

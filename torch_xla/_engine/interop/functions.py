@@ -37,27 +37,27 @@ from ..uninterrupted import uncollected
 from .arrays import from_jax
 from .pallas import Interpreted
 
-# Constants of a function are part of its name up to so many bytes; one with more is not found again on disk.
+# Bytes of constants that may be part of a function's name; a function with more is not found again on disk.
 _MOST_CONSTANTS = 1 << 24
 
 _serial = itertools.count()
 _traced: dict[Any, "Traced"] = {}
 table_of_plans(_traced, operator.attrgetter("plan"))
 
-# Those that a graph of PyTorch's calls, which knows them by name and cannot hold them. Those used last stay.
+# Functions that PyTorch's graphs call, which know them by name and cannot hold them. The last used ones are kept.
 _in_graphs: "OrderedDict[str, Traced]" = OrderedDict()
 _MOST_IN_GRAPHS = 4096
 
 
 @dataclass(frozen=True)
 class Flat:
-    """A function of arrays alone: where the arrays stand among the arguments, and all that is not an array."""
+    """A function of arrays alone: the positions of the arrays among the arguments, and the other arguments."""
 
     function: Callable[..., Any]
     tree: Any
-    static: tuple[Any, ...]  # by leaf; `_ARRAY` where an array stands
+    static: tuple[Any, ...]  # by leaf; `_ARRAY` for an array
     name: str
-    kinds: tuple[Any, ...] = ()  # of those: 1, 1.0 and True are equal, and not the same
+    kinds: tuple[Any, ...] = ()  # types of those: 1, 1.0 and True are equal, but different
 
     def __call__(self, *arrays: Any) -> Any:
         rest = iter(arrays)
@@ -83,7 +83,7 @@ class Gradient:
             filled = list(operands)
             for place, array in zip(self.inputs, chosen, strict=True):
                 filled[place] = array
-            # What it does besides was done when it was called.
+            # Its effects were done when it was called.
             closed = jax_effects.without_callbacks(jax.make_jaxpr(self.function)(*filled))
             leaves = jex.core.jaxpr_as_fun(closed)(*filled)
             return [leaves[place] for place in self.outputs]
@@ -100,17 +100,17 @@ class Traced:
     tree: Any
     rule: Rule
     flat: "Flat | Gradient"
-    brings_gradient: bool  # of its own, which its text does not show
+    brings_gradient: bool  # a gradient of its own, which its text does not show
 
 
 _ARRAY = object()
 
-# What stands for a tensor, with its number, where Dynamo tells constants.
+# Marks a tensor, with its number, among the constants that Dynamo passes.
 PLACE = "\0tensor "
 
 
 def call(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], name: str | None = None) -> Any:
-    """Records `function(*args, **kwargs)`; tensors and arrays among the arguments reach it as arrays."""
+    """Record `function(*args, **kwargs)`; tensors and arrays among the arguments reach it as arrays."""
     leaves, tree = jax.tree.flatten((tuple(args), kwargs))
     leaves = [from_jax(leaf) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
     leaves = [from_jax(buffers.of_array(leaf)) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
@@ -131,11 +131,10 @@ def _flat(function: Callable[..., Any], tree: Any, static: tuple[Any, ...], name
 def described(
     function: Callable[..., Any], nested: Any, kinds: Sequence[tuple[Any, torch.dtype, str]], name: str | None
 ) -> tuple[Any, ...] | None:
-    """How a graph calls `function(*args, **kwargs)`: by which name, with which tensors, and how it nests results.
+    """Describe how a graph calls `function(*args, **kwargs)`: its name, its tensors, and the nesting of its results.
 
-    `nested` is `(args, kwargs)`, in which `PLACE` and a number stand for the tensor of that size, dtype and device in
-    `kinds`.
-    `None` if no graph can.
+    `nested` is `(args, kwargs)`, in which `PLACE` and a number mean the tensor of that size, dtype and device in
+    `kinds`. Return `None` if no graph can call it.
     """
     leaves, tree = jax.tree.flatten(nested)
     static = tuple(_ARRAY if str(leaf).startswith(PLACE) else leaf for leaf in leaves)
@@ -150,7 +149,7 @@ def described(
 
 
 def _nesting(results: Any) -> Any:
-    """A structure of numbers as numbers and tuples, which begin with what they stand for."""
+    """Return a structure of numbers as numbers and tuples, each beginning with the kind of structure."""
     if results is None or isinstance(results, int):
         return results
     if type(results) is dict:
@@ -161,13 +160,13 @@ def _nesting(results: Any) -> Any:
 
 
 def traced() -> int:
-    """How many functions are traced and kept, each for one kind of operands."""
+    """Return how many functions are traced and kept, each for one kind of operands."""
     return len(_traced)
 
 
 @uncollected
 def hlo_text(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> str:
-    """What `function` becomes for these arguments, in which tensors stand for arrays of their size and dtype."""
+    """Return the HLO text of `function` for these arguments, in which a tensor means an array of its size and dtype."""
 
     def described(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
@@ -221,7 +220,7 @@ def _gradients(
     grads: Sequence[torch.Tensor],
     differentiable: tuple[int, ...],
 ) -> list[torch.Tensor | None]:
-    """The gradients by those tensors that need one."""
+    """Return the gradients by those tensors that need one."""
     inputs = tuple(i for i, need in enumerate(needed) if need)
     gradient = Gradient(flat, inputs, differentiable, len(tensors), f"{flat.name}_backward")
     found = _call(gradient, [*tensors, *(_conjugate(grads[i]) for i in differentiable)])
@@ -326,7 +325,7 @@ def _in_graph(flat: Flat | Gradient, kinds: Sequence[tuple[tuple[int, ...], torc
 
 
 def _named_by_gradient(traced: Traced, specs: tuple[Spec, ...]) -> Traced:
-    """The same, under a name that tells it from functions that compute the same and have another gradient."""
+    """Return the function under a name that differs for functions with equal results and another gradient."""
     inputs, outputs = (
         tuple(place for place, spec in enumerate(each) if spec.dtype.is_floating_point or spec.dtype.is_complex)
         for each in (specs, traced.plan.outputs)
@@ -334,7 +333,7 @@ def _named_by_gradient(traced: Traced, specs: tuple[Spec, ...]) -> Traced:
     gradient = Gradient(traced.flat, inputs, outputs, len(specs), f"{traced.flat.name}_backward")
     try:
         of_gradient = str(_trace_for(gradient, (*specs, *(traced.plan.outputs[place] for place in outputs))).plan.op)
-    except Exception as error:  # there is none; whoever asks for it is told
+    except Exception as error:  # there is no gradient; asking for it raises this error
         of_gradient = type(error).__name__
     digest = hashlib.sha256(of_gradient.encode()).hexdigest()[:8]
     name = f"{traced.plan.op}_{digest}{' at 0x0' if ' at 0x' in of_gradient else ''}"
@@ -363,7 +362,7 @@ JAX_FUNCTION = define("jax_function(str name, Tensor[] operands) -> Tensor[]", _
 
 @lowers(JAX_FUNCTION)
 def jax_function(name: str, operands: Sequence[Any]) -> list[Any]:
-    """What the function of this name gives for arrays: how graphs call one."""
+    """Return what the function of this name gives for arrays: how graphs call one."""
     found = _named(name).rule.lower(*operands)
     return list(found[1:] if found[0] is None else found)
 
@@ -383,7 +382,7 @@ torch.library.register_autograd(JAX_FUNCTION.name(), _backward, setup_context=_k
 
 
 def _run_of(closed: Any) -> Callable[..., Any]:
-    """What runs a traced function that makes callbacks: in order, where JAX can keep one."""
+    """Return what runs a traced function that makes callbacks: in order, where JAX can keep one."""
     ordered, plain = jex.core.jaxpr_as_fun(jax_effects.in_order(closed)), jex.core.jaxpr_as_fun(closed)
 
     def run(*arrays: Any) -> Any:
@@ -400,7 +399,7 @@ def _lower(run: Callable[..., Any], is_one: bool, *arrays: Any) -> Any:
 
 
 def _name(name: str, closed: Any) -> str:
-    """A name that says what the function computes, so that another process finds its program again."""
+    """Return a name that says what the function computes, so that another process finds its program again."""
     text = str(closed.jaxpr)
     besides = list(_besides(closed))
     text += "".join(f"\n{each}" for each in besides if isinstance(each, str))
@@ -417,10 +416,10 @@ def _name(name: str, closed: Any) -> str:
 
 
 def _besides(part: Any, is_shown: bool = True) -> Iterator[Any]:
-    """What decides what a traced function computes and its text lacks, as arrays and texts.
+    """Return what determines a traced function's result and is not in its text, as arrays and texts.
 
-    Those are the arrays that it, and the functions it calls, were closed over; and what is inside of settings, such as
-    which block of an array a Pallas kernel reads, of which the text shows a part.
+    That is the arrays that it and the functions it calls close over, and the contents of settings that the text shows
+    only in part, such as which block of an array a Pallas kernel reads.
     """
     if isinstance(part, jex.core.ClosedJaxpr):
         yield from part.consts

@@ -1,4 +1,4 @@
-"""Kernels written in Pallas, where nothing compiles them."""
+"""Interpret Pallas kernels on platforms that cannot compile them."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager

@@ -1,4 +1,4 @@
-"""Functions of tensors that do nothing else: traced once for each kind of arguments, then one recorded operation."""
+"""Pure functions of tensors: traced once for each kind of arguments, then recorded as one operation."""
 
 import functools
 from collections.abc import Callable, Iterator

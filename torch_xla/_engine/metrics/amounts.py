@@ -1,11 +1,11 @@
-"""Bytes and seconds as people read them."""
+"""Format bytes and seconds for people."""
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
-_NEXT = 999.995  # what would be "1000.00" is 1.00 of the next unit
+_NEXT = 999.995  # from here on "1000.00" is printed as 1.00 of the next unit
 
 
 def size(number: float) -> str:
-    """Bytes for people: "1.50 GB" is 1.5 × 10⁹."""
+    """Return bytes for people: "1.50 GB" is 1.5 × 10⁹."""
     unit = 0
     while abs(number) >= _NEXT and unit < len(_UNITS) - 1:
         number /= 1000
@@ -14,7 +14,7 @@ def size(number: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people."""
+    """Return seconds for people."""
     return (
         f"{seconds:.2f} s"
         if seconds >= _NEXT / 1e3

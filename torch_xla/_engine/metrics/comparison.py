@@ -1,4 +1,4 @@
-"""The text of a metrics report back as numbers, and a run's numbers beside those of the runs before it."""
+"""Parse metrics reports into numbers, and compare a run with earlier runs."""
 
 import ast
 import math
@@ -10,7 +10,7 @@ from typing import Any
 
 from .report import FALLBACK
 
-# Under this name the data points have how many operators ran on the CPU.
+# Name of the data points that count operators on the CPU.
 FALLBACKS = "aten_ops_sum__Value"
 
 _METRIC = re.compile(r"Metric: (?P<name>\S+)\n(?P<fields>(?:[ \t]+.*\n?)*)")
@@ -25,7 +25,10 @@ _MEGABYTES = {"B": 2.0**-20, "KB": 2.0**-10, "MB": 1.0, "GB": 2.0**10, "TB": 2.0
 
 
 def parse_report(report: str, dehumanize: bool) -> dict[str, Any]:
-    """Every number of a report by its name, `CompileTime__Percentile_50_sec`; without `dehumanize` as it is written."""
+    """Return every number of a report by its name, such as `CompileTime__Percentile_50_sec`.
+
+    Without `dehumanize` the values are the text of the report.
+    """
     found: dict[str, Any] = {}
     for metric in _METRIC.finditer(report):
         for field in _FIELD.finditer(metric["fields"]):
@@ -46,7 +49,7 @@ def parse_report(report: str, dehumanize: bool) -> dict[str, Any]:
 
 
 def _number_of(text: str) -> tuple[float, str]:
-    """A number with the end of the name that tells its unit: seconds, megabytes, or none."""
+    """Return a number and the suffix of its unit: seconds, megabytes, or none."""
     text = text.strip()
     duration = _DURATION.fullmatch(text)
     if duration is not None:
@@ -58,7 +61,7 @@ def _number_of(text: str) -> tuple[float, str]:
 
 
 def data_points(reports: Sequence[str]) -> dict[str, list[float]]:
-    """The values that each number of the reports took. A counter that a report does not show counted nothing there."""
+    """Return the values that each number took in the reports: 0 for a counter that a report does not show."""
     parsed = [_with_fallbacks(parse_report(report, dehumanize=True)) for report in reports]
     points: dict[str, list[float]] = {}
     for name in sorted({name for each in parsed for name in each}):
@@ -83,7 +86,7 @@ def differences(points: Mapping[str, Sequence[float]], report: str, config: Mapp
         value = current.get(name, 0 if name.endswith("__Value") else None)
         if value is None or not values:
             continue
-        mean = float(statistics.mean(values))  # exact: equal values have themselves as their mean
+        mean = float(statistics.mean(values))  # exact: the mean of equal values is that value
         known = {"v": float(value), "v_mean": mean, "v_stddev": statistics.pstdev(values)}
         expression = config.get(f"{name}_expression", config["base_expression"])
         if not evaluate(expression, known):
@@ -111,7 +114,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {"abs": abs, "min": min, "max": max,
 
 
 def evaluate(expression: str, known: Mapping[str, float]) -> Any:
-    """The value of an expression of numbers, the names in `known`, arithmetic and comparisons: nothing else runs."""
+    """Evaluate an expression of numbers, the names in `known`, arithmetic and comparisons; nothing else runs."""
     try:
         return _evaluate(ast.parse(expression, mode="eval").body, known)
     except (SyntaxError, KeyError, NotImplementedError) as error:

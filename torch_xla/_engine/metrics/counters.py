@@ -17,7 +17,7 @@ class Counter:
 
 
 class Total(Counter):
-    """A count that follows from another number, which `total` tells: how much that grew since it was last cleared."""
+    """A count derived from a number that `total` returns: its growth since the counter was cleared."""
 
     __slots__ = ("_cleared_at", "_total")
 
@@ -37,8 +37,8 @@ class Total(Counter):
 
 _counters: dict[str, Counter] = {}
 
-# Tell what is counted only when somebody asks: how much more than its counter says there is of each name. The second
-# function is called when the counters are cleared.
+# Functions that compute late counts when they are read: for each name, the amount to add to its counter. The second
+# function of a pair is called when the counters are cleared.
 uncounted: list[tuple[Callable[[], dict[str, int]], Callable[[], None]]] = []
 
 
@@ -51,18 +51,18 @@ def _uncounted() -> dict[str, int]:
 
 
 def counter(name: str) -> Counter:
-    """The counter called `name`. Nobody sees it before it has counted something."""
+    """Return the counter called `name`. Reports show it once it has counted something."""
     found = _counters.get(name)
     return _counters.setdefault(name, Counter(name)) if found is None else found
 
 
 def register(made: Counter) -> None:
-    """Adds a counter of another kind."""
+    """Add a counter of another kind."""
     _counters[made.name] = made
 
 
 def count(name: str, amount: int = 1) -> None:
-    """Adds `amount` to the counter called `name`."""
+    """Add `amount` to the counter called `name`."""
     found = _counters.get(name)
     if found is None:
         found = counter(name)
@@ -70,20 +70,20 @@ def count(name: str, amount: int = 1) -> None:
 
 
 def value_of(name: str) -> int | None:
-    """The count, or `None` if nothing was counted under this name."""
+    """Return the count, or `None` if nothing was counted under this name."""
     found = _counters.get(name)
     value = (found.value if found is not None else 0) + _uncounted().get(name, 0)
     return value or None
 
 
 def names() -> list[str]:
-    """The names under which something was counted, sorted."""
+    """Return the names under which something was counted, sorted."""
     counted = {found.name for found in list(_counters.values()) if found.value}
     return sorted(counted | set(_uncounted()))
 
 
 def clear() -> None:
-    """Sets every counter to zero; the objects stay valid, since other rooms keep them."""
+    """Set every counter to zero; the objects stay valid, since other rooms keep them."""
     for found in list(_counters.values()):
         found.value = 0
     for _, forget in uncounted:

@@ -1,9 +1,9 @@
-"""Events: what the engine did, one small record each, for whoever listens.
+"""Events: one small record of each thing the engine did, for listeners and guards.
 
-A listener is called after the deed, in the thread and on the stack of whoever caused it. A guard is asked before, with
-the same record, in which what is not known yet is zero; it refuses by raising, and then nothing has happened. With
-nobody there, the engine tests `watched` once per evaluation or transfer, and never per operation. Some records are
-made only for those who watch `closely`; the others are few enough that a history can always be kept of them.
+A listener is called after an action, in the thread and on the stack that caused it. A guard is called before, with the
+same record, in which unknown fields are zero; it refuses the action by raising an exception. Without listeners and
+guards the engine tests `watched` once per evaluation or transfer, and never per operation. Frequent records are made
+only while a listener watches `closely`; a history can always be kept of the others.
 
 Times are those of `time.perf_counter`. Lists of lines begin with the innermost.
 """
@@ -36,11 +36,11 @@ class Direction(Enum):
 
 
 class Sizes(NamedTuple):
-    """Bytes on the device that a compiled program needs, as XLA tells them."""
+    """Bytes on the device that a compiled program needs, as XLA reports them."""
 
     inputs: int
     outputs: int
-    aliased: int  # of the outputs: written over inputs
+    aliased: int  # bytes of outputs that are written over inputs
     intermediate: int
     code: int
 
@@ -51,18 +51,18 @@ class Compilation(NamedTuple):
     program: Any  # of compile/: its `graph`, `donated` inputs and `device`
     numbers: tuple[float | int, ...]  # the Python numbers of this run
     lines: tuple[Line | None, ...]  # the user's line of each operation of the graph, as far as known
-    names: tuple[str, ...]  # of the inputs, as the user calls them; "" where that is not known, empty if nobody asks
+    names: tuple[str, ...]  # of the inputs, as the user calls them; "" where unknown; empty if no search was asked for
     cause: Cause
-    frames: tuple[Line, ...]  # of what made it run
+    frames: tuple[Line, ...]  # frames of the call that made it run
     start: float
     seconds: float
-    sizes: Sizes | None  # None: not compiled yet, or the platform does not tell
-    # What was compiled once and is run several times: how often, and of how many operations it is.
+    sizes: Sizes | None  # None: not compiled yet, or the platform does not report sizes
+    # Parts that were compiled once and run several times: number of runs and of operations.
     shared: tuple[tuple[int, int], ...] = ()
 
 
 class Execution(NamedTuple):
-    """A program was started. The device may still be at it. Told to those who watch closely."""
+    """A program was started; the device may still run it. Sent to close listeners."""
 
     program: Any  # as in `Compilation`
     numbers: tuple[float | int, ...]
@@ -73,9 +73,9 @@ class Execution(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """What was recorded was run, in whole (a step's end) or as far as a value needs (a read).
+    """Recorded operations were run: all of them (the end of a step) or what a value needs (a read).
 
-    Told to those who watch closely, and to all if neither a step nor a transfer tells of it.
+    Sent to close listeners, and to all if neither a step nor a transfer reports it.
     """
 
     cause: Cause
@@ -84,7 +84,7 @@ class Evaluation(NamedTuple):
     start: float
     seconds: float  # of the host: looking up or compiling, and starting; not waiting for the result
     operations: int  # 0: nothing had to run
-    for_transfer: bool = False  # a transfer follows, which tells of it too
+    for_transfer: bool = False  # a transfer follows, which reports it too
 
 
 class Wait(NamedTuple):
@@ -93,12 +93,12 @@ class Wait(NamedTuple):
     frames: tuple[Line, ...]
     start: float
     seconds: float
-    # By the program, as in `sync(wait=True)`. Otherwise on a CPU, for the last step to end: told to close watchers.
+    # Requested by the program, as in `sync(wait=True)`. Else a wait on the CPU for the last step (close listeners).
     asked: bool
 
 
 class Transfer(NamedTuple):
-    """A value came from a device or, told to those who watch closely, went to one."""
+    """A value came from a device, or (sent to close listeners) went to one."""
 
     direction: Direction
     device: int
@@ -120,14 +120,14 @@ class Fallback(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step ended. Told to those who watch closely; the last are in `steps`.
+    """A step ended. Sent to close listeners; the last ones are in `steps`.
 
-    A call with nothing recorded, as in eager mode and after a read of all there is, ends one for close watchers alone.
+    A sync with nothing recorded, as in eager mode and after a read of everything, ends a step for close listeners only.
     """
 
     number: int  # how many steps the process has ended, those with nothing recorded included
     device: int
-    frames: tuple[Line, ...]  # none if nobody watches closely
+    frames: tuple[Line, ...]  # none without a close listener
     start: float  # when the step before it ended
     seconds: float
 
@@ -135,17 +135,17 @@ class Step(NamedTuple):
 Event = Compilation | Execution | Evaluation | Wait | Transfer | Fallback | Step
 Listener = Callable[[Any], None]
 
-# Whether anybody listens or guards: the one test of the engine. Whether anybody guards.
+# Whether there are listeners or guards: the only test in the engine. Whether there are guards.
 watched = False
 guarded = False
-# Whether somebody watches closely.
+# Whether a listener watches closely.
 closely = False
 # How many of the user's frames the records carry at most; those of a compilation carry all.
 depth = 1
 ALL_FRAMES = 64
 
-# The fields of the last steps, while somebody keeps them. A step may be all that a program does: those who do not watch
-# closely are only told of one that ends later than `due`, which they set.
+# The fields of the last steps, while a listener keeps them. A step may be all that a program does, so other listeners
+# are called only for a step that ends later than `due`, which they set.
 steps: "deque[tuple[Any, ...]] | None" = None
 due = math.inf
 
@@ -170,26 +170,26 @@ EPOCH = time.time() - time.perf_counter()
 
 
 def listen(listener: Listener, frames: int = 1, closely: bool = True) -> None:
-    """Calls `listener(event)` for every event from now on; records carry `frames` of the user's frames if they can."""
+    """Call `listener(event)` for every event from now on; records carry `frames` of the user's frames if they can."""
     _listeners.append((listener, frames, closely))
     _settle()
 
 
 def unlisten(listener: Listener) -> None:
-    """Ends `listen`."""
+    """End `listen`."""
     _listeners[:] = [entry for entry in _listeners if entry[0] != listener]
     _logged.difference_update([each for each in _logged if each[0] == listener])
     _settle()
 
 
 def guard(guard: Listener) -> None:
-    """Asks `guard(event)` before every deed from now on; if it raises, the deed is not done."""
+    """Call `guard(event)` before every action from now on; if it raises, the action is not done."""
     _guards.append(guard)
     _settle()
 
 
 def unguard(guard: Listener) -> None:
-    """Ends one `guard`."""
+    """End one `guard`."""
     _guards[:] = [each for each in _guards if each != guard]
     _settle()
 
@@ -204,13 +204,13 @@ def _settle() -> None:
 
 
 def ask(event: Event) -> None:
-    """Lets the guards refuse what is about to be done."""
+    """Let the guards refuse an action before it is done."""
     for each in tuple(_guards):
         each(event)
 
 
 def emit(event: Event) -> None:
-    """Tells the listeners what was done. A failure of one is logged, once: a step half done would be worse."""
+    """Call the listeners. A failure of one is logged once and not raised, because it would leave a step half done."""
     for listener in _calls:
         try:
             listener(event)
@@ -223,7 +223,7 @@ def emit(event: Event) -> None:
 
 
 def names_of(buffers: Sequence[Any]) -> tuple[str, ...]:
-    """What the user calls these buffers, if somebody wants to know and somebody can tell."""
+    """Return the user's names of these buffers, if a listener wants them and a search is registered."""
     if not watched or name_buffers is None:
         return ()
     try:

@@ -23,7 +23,7 @@ NOWHERE: Line = ("<another thread>", 0, "no line of the program")
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _STANDARD_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-# What Python and PyTorch run without a file. `<stdin>`, `<string>` and the cells of a notebook are the user's.
+# Code of Python and PyTorch without a file. `<stdin>`, `<string>` and the cells of a notebook are the user's.
 _GENERATED = ("<frozen ", "<eval_with_key>", "<__")
 
 
@@ -39,30 +39,30 @@ _is_users: dict[str, bool] = {}
 _MOST_FILES = 4096  # each cell of a notebook is one
 
 # The line of each instruction that was asked for. A frame finds its line by reading a table from the start, which takes
-# longer than all the rest. By the identity of a code object, for its hash is slow; it is kept, so nothing else gets it.
+# longer than all the rest. Keyed by id(code), because hashing code is slow; holding the code keeps the id unique.
 _found: dict[int, tuple[CodeType, dict[int, tuple[Line]]]] = {}
 _MOST_CODE = 4096
 
 
 def belongs_to_user(filename: str) -> bool:
-    """Whether a file belongs neither to PyTorch, JAX or us, nor to Python itself."""
+    """Return whether a file belongs neither to PyTorch, JAX or us, nor to Python itself."""
     if filename.startswith(_NOT_USERS):
         return False
     return not filename.startswith(_STANDARD_LIBRARY) or any(folder in filename for folder in _INSTALLED)
 
 
 def is_users_own(filename: str) -> bool:
-    """Whether a file belongs to the user, and to no package that is installed."""
+    """Return whether a file belongs to the user, and to no package that is installed."""
     return belongs_to_user(filename) and not any(folder in filename for folder in _INSTALLED)
 
 
 def is_ours(filename: str) -> bool:
-    """Whether a file belongs to this package."""
+    """Return whether a file belongs to this package."""
     return filename.startswith(_PACKAGE + os.sep)
 
 
 def user_frame(start: FrameType | None = None) -> FrameType | None:
-    """The innermost frame of the user's program, from `start` outwards; `None` in threads of PyTorch and of loaders."""
+    """Return the user's innermost frame, from `start` outwards; `None` in threads of PyTorch and of loaders."""
     frame: FrameType | None = start or sys._getframe(1)
     while frame is not None:
         filename = frame.f_code.co_filename
@@ -76,7 +76,7 @@ def user_frame(start: FrameType | None = None) -> FrameType | None:
 
 
 def line_above(calls: int) -> Line:
-    """The user's line, from so many calls above the caller outwards: quick, for what every transfer asks."""
+    """Return the user's line, searched outwards from `calls` frames above the caller. Fast: every transfer needs it."""
     try:
         frame = sys._getframe(calls + 1)
     except ValueError:
@@ -87,7 +87,7 @@ def line_above(calls: int) -> Line:
 
 
 def frame_above(calls: int) -> FrameType:
-    """The frame so many calls above the caller's; the caller's if there are not so many, as where a thread begins."""
+    """Return the frame `calls` above the caller's; the caller's if the stack is too short (start of a thread)."""
     try:
         return sys._getframe(calls + 1)
     except ValueError:
@@ -100,7 +100,7 @@ def user_line() -> Line:
 
 
 def user_lines(most: int, start: FrameType | None = None) -> tuple[Line, ...]:
-    """The user's frames from `start` outwards, innermost first, at least one and `most` at most."""
+    """Return the user's frames from `start` outwards, innermost first, at least one and `most` at most."""
     innermost = start or sys._getframe(1)
     if most == 1:
         known = _found.get(id(innermost.f_code))
@@ -148,7 +148,7 @@ def text(line: Line) -> str:
 
 
 def summary(lines: Iterable[Line | None]) -> str:
-    """The lines a program was recorded from, the most frequent first, for errors; nothing if none is known."""
+    """Return the lines a program was recorded from, the most frequent first, for errors; nothing if none is known."""
     counts: dict[Line, int] = {}
     for line in lines:
         if line is not None:

@@ -1,4 +1,4 @@
-"""What counters and metrics were called before: programs that ask by an old name get what has taken its place."""
+"""Old names of counters and metrics, and the names that replaced them."""
 
 _SUCCESSORS = {
     "CachedSyncTensors": "CachedCompile",
@@ -9,5 +9,5 @@ _SUCCESSORS = {
 
 
 def current(name: str) -> str:
-    """The name under which something is counted or sampled today."""
+    """Return the name under which something is counted or sampled today."""
     return _SUCCESSORS.get(name, name)

@@ -1,4 +1,4 @@
-"""How many samples pass per second, now and on the whole."""
+"""Measure samples per second, now and overall."""
 
 import time
 
@@ -6,7 +6,7 @@ from .. import config
 
 
 class RateTracker:
-    """Counts samples and tells their rate, smoothed between the readings.
+    """Counts samples and computes their rate, smoothed between readings.
 
     `smooth_factor`, from 0 to 1, is how much of the last reading remains in the next one; `RATE_TRACKER_SMOOTHING`
     if it is not given, and 0.4 without that.
@@ -27,12 +27,12 @@ class RateTracker:
         self._smoothed: float | None = None
 
     def add(self, count: float) -> None:
-        """Counts `count` more samples."""
+        """Count `count` more samples."""
         self._total += count
         self._since_read += count
 
     def rate(self) -> float:
-        """Samples per second since the last call of this, smoothed with the earlier ones."""
+        """Return samples per second since the last call of this, smoothed with the earlier ones."""
         now = time.perf_counter()
         current = _ratio(self._since_read, now - self._last_read)
         if self._smoothed is not None:
@@ -43,7 +43,7 @@ class RateTracker:
         return current
 
     def global_rate(self) -> float:
-        """Samples per second since this tracker was made."""
+        """Return samples per second since this tracker was made."""
         return _ratio(self._total, time.perf_counter() - self._start)
 
 

@@ -17,7 +17,7 @@ SHORT_METRICS = (
 )
 FALLBACK = "aten::"  # how the counter of an operator that ran on the CPU begins
 
-# What these return is no tensor but a number: the host waits for it, however well the device computes it.
+# These return a number to the host, not a tensor: the host waits for it although the device computes it.
 READS = ("aten::_local_scalar_dense", "aten::equal")
 
 # Suffix, nanoseconds in one, digits.
@@ -32,7 +32,7 @@ _SIZES = ("B", "KB", "MB", "GB", "TB", "PB")
 
 
 def format_duration(nanoseconds: float) -> str:
-    """A duration from its largest unit down: `04m22s555ms668.071us`, `002.895us`."""
+    """Return a duration from its largest unit down: `04m22s555ms668.071us`, `002.895us`."""
     rest = round(nanoseconds)
     text = ""
     for suffix, scale, digits in _TIMES:
@@ -43,7 +43,7 @@ def format_duration(nanoseconds: float) -> str:
 
 
 def format_size(size: float) -> str:
-    """A number of bytes in the largest unit that fits, of 1024 each: `1.50MB`."""
+    """Return a number of bytes in the largest unit that fits, of 1024 each: `1.50MB`."""
     exponent = 0
     # 1023.995 would print as 1024.00.
     while size >= 1023.995 and exponent < len(_SIZES) - 1:
@@ -53,7 +53,7 @@ def format_size(size: float) -> str:
 
 
 def format_number(number: float) -> str:
-    """A number without a unit: exact if it is whole, else with six digits."""
+    """Return a number without a unit: exact if it is whole, else with six digits."""
     return str(int(number)) if float(number).is_integer() else f"{number:.6g}"
 
 
@@ -67,7 +67,7 @@ def _metric_lines(name: str, unit: Unit, data: Data, percentiles: Sequence[float
         f"  TotalSamples: {data.total_samples}",
         f"  Accumulator: {show(data.accumulator)}",
     ]
-    # A sample is stamped at its end, so the first one lies before the span that the stamps cover.
+    # A sample is stamped at its end, so the first one is not within the span of the stamps.
     seconds = data.samples[-1][0] - data.samples[0][0]
     if seconds > 0:
         later = [value for _, value in data.samples[1:]]
@@ -90,17 +90,17 @@ def _report(metrics: dict[str, tuple[Unit, Data]], counter_names: Iterable[str])
 
 
 def fallback_names() -> list[str]:
-    """The counters of the operators that ran on the CPU, and of those that brought a number there."""
+    """Return the counters of operators that ran on the CPU or returned a number to the host."""
     return [name for name in counters.names() if name.startswith(FALLBACK)]
 
 
 def full_report() -> str:
-    """Every metric and every counter."""
+    """Return every metric and every counter."""
     return _report(samples.sampled(), counters.names())
 
 
 def short_report(counter_names: Sequence[str], metric_names: Sequence[str]) -> str:
-    """The named metrics and counters, as far as they are active, and every fallback to the CPU."""
+    """Return the named metrics and counters, as far as they are active, and every fallback to the CPU."""
     wanted = [name for name in map(current, counter_names) if counters.value_of(name) is not None]
     wanted += [name for name in fallback_names() if name not in wanted]
     sampled = samples.sampled()

@@ -11,7 +11,7 @@ from ..config import metrics_samples
 
 
 class Unit(Enum):
-    """What the values of a metric are: it decides how the report prints them."""
+    """Kind of a metric's values, which decides how the report prints them."""
 
     NANOSECONDS = auto()
     BYTES = auto()
@@ -30,8 +30,8 @@ class Data:
 class Metric:
     """A named series of values. Of the values themselves only the latest are kept (`XLA_METRICS_SAMPLES`).
 
-    Adding takes no lock, as with counters; what is asked for seldom is worked out then. The samples stand in one block
-    of memory: of a thousand small objects, the oldest would have left the processor's cache when it makes room.
+    Adding takes no lock, as with counters; statistics are computed when they are read. The samples are in one block of
+    memory: the oldest of a thousand small objects would have left the processor's cache when it is replaced.
     """
 
     __slots__ = ("_accumulator", "_latest", "_total_samples", "name", "unit")
@@ -45,10 +45,10 @@ class Metric:
         self.clear()
 
     def add(self, value: float) -> None:
-        """Adds one sample, taken now."""
+        """Add one sample, taken now."""
         now = time.time()
         total = self._total_samples
-        self._total_samples = total + 1  # no call stands between the two, so each thread has a place of its own
+        self._total_samples = total + 1  # there is no call between the two, so each thread gets a place of its own
         self._accumulator += value
         latest = self._latest
         place = 2 * total % len(latest)
@@ -56,7 +56,7 @@ class Metric:
         latest[place + 1] = value
 
     def data(self) -> Data:
-        """What was sampled so far."""
+        """Return what was sampled so far."""
         total, accumulator, latest = self._total_samples, self._accumulator, list(self._latest)
         pairs = list(zip(latest[::2], latest[1::2], strict=True))
         oldest = total % len(pairs)
@@ -65,7 +65,7 @@ class Metric:
         return Data(total, accumulator, tuple(sorted(known, key=lambda pair: pair[0])))
 
     def clear(self) -> None:
-        """Forgets every sample; the object stays valid, since other rooms keep it."""
+        """Forget every sample; the object stays valid, since other rooms keep it."""
         self._total_samples = 0
         self._accumulator = 0.0
         self._latest = array("d", bytes(16 * metrics_samples()))  # time and value of each, in a ring
@@ -90,8 +90,8 @@ class Timed:
 
 _metrics: dict[str, Metric] = {}
 
-# Tell of samples that will be taken: names with what they would be now. The second function is called when the samples
-# are cleared.
+# Functions that return samples not taken yet: names with their current values. The second function of a pair is called
+# when the samples are cleared.
 coming: list[tuple[Callable[[], dict[str, float]], Callable[[], None]]] = []
 
 
@@ -104,7 +104,7 @@ def _with_coming(name: str, data: Data) -> Data:
 
 
 def metric(name: str, unit: Unit = Unit.NANOSECONDS) -> Metric:
-    """The metric called `name`. Nobody sees it before its first sample."""
+    """Return the metric called `name`. Nobody sees it before its first sample."""
     found = _metrics.get(name)
     if found is None:
         found = _metrics.setdefault(name, Metric(name, unit))
@@ -114,26 +114,26 @@ def metric(name: str, unit: Unit = Unit.NANOSECONDS) -> Metric:
 
 
 def timed(name: str) -> Timed:
-    """Times a block: `with timed("CompileTime"): ...`."""
+    """Time a block: `with timed("CompileTime"): ...`."""
     return Timed(metric(name))
 
 
 def sampled() -> dict[str, tuple[Unit, Data]]:
-    """Unit and data of every metric that has a sample, in the order of the names."""
+    """Return unit and data of every metric that has a sample, in the order of the names."""
     known = sorted(list(_metrics.items()))
     found = {name: (each.unit, _with_coming(name, each.data())) for name, each in known}
     return {name: (unit, data) for name, (unit, data) in found.items() if data.samples}
 
 
 def data_of(name: str) -> Data | None:
-    """The data of one metric, or `None` if it has no sample."""
+    """Return the data of one metric, or `None` if it has no sample."""
     found = _metrics.get(name)
     data = _with_coming(name, found.data()) if found is not None else None
     return data if data is not None and data.samples else None
 
 
 def clear() -> None:
-    """Forgets the samples of every metric."""
+    """Forget the samples of every metric."""
     for found in list(_metrics.values()):
         found.clear()
     for _, forget in coming:

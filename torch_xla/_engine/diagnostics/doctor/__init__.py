@@ -1,1 +1,1 @@
-"""What stands in the way of the `xla` device on this machine, and what to do about each."""
+"""The doctor: find what prevents the `xla` device from working on this machine, with a remedy for each."""

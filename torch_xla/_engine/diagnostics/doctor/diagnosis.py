@@ -13,12 +13,12 @@ VERDICTS = {
 
 
 def worst(findings: list[Finding]) -> Level:
-    """The level of the worst finding; that of a note if there is none."""
+    """Return the level of the worst finding; that of a note if there is none."""
     return max((finding.level for finding in findings), default=Level.NOTE)
 
 
 def as_text(around: Surroundings, findings: list[Finding]) -> str:
-    """The report, the findings last: they end up above the prompt."""
+    """Return the report, the findings last: they end up above the prompt."""
     rows = [VERDICTS[worst(findings)], ""]
     for title, lines in _sections(around).items():
         rows += [title, *(f"  {line}" for line in lines), ""]
@@ -28,7 +28,7 @@ def as_text(around: Surroundings, findings: list[Finding]) -> str:
 
 
 def as_data(around: Surroundings, findings: list[Finding]) -> dict[str, Any]:
-    """The report as what JSON has."""
+    """Return the report as what JSON has."""
     return {
         "works": worst(findings) is not Level.ERROR,
         "status": int(worst(findings)),
@@ -48,7 +48,7 @@ def as_data(around: Surroundings, findings: list[Finding]) -> dict[str, Any]:
 
 
 def diagnose(around: Surroundings) -> tuple[str, dict[str, Any]]:
-    """The report in both forms."""
+    """Return the report in both forms."""
     findings = examine(around)
     return as_text(around, findings), as_data(around, findings)
 

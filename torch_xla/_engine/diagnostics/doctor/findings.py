@@ -1,4 +1,4 @@
-"""What stands in the way of the `xla` device here, and what to do about each."""
+"""Check what prevents the `xla` device from working here, with a remedy for each finding."""
 
 import difflib
 import re
@@ -30,9 +30,9 @@ class Finding:
 Check = Callable[[Surroundings], Iterator[Finding]]
 
 OLDEST_PYTHON, OLDEST_TORCH, OLDEST_JAX, NEWER_JAX = (3, 11), (2, 11), (0, 10), (0, 13)
-# What pip is asked for; `NEWER_JAX` may have other names than those that are borrowed of it.
+# Requirements for pip; `NEWER_JAX` may lack private names that the package uses.
 WANTED = {"torch": "torch>=2.11", "jax": "jax>=0.10,<0.13"}
-# What works without the device that a stage of the probe needs.
+# What a failure in each stage of the probe means.
 STAGES = {
     "torch": "PyTorch could not be imported",
     "jax": "JAX could not be imported",
@@ -41,7 +41,7 @@ STAGES = {
     "computation": "The device computes nothing",
 }
 
-# PyTorch/XLA 2 read them; what does their work now.
+# Settings that PyTorch/XLA 2 read, and their replacements.
 REMOVED = {
     "TPU_NUM_DEVICES": "TPU_VISIBLE_CHIPS chooses the chips",
     "XLA_USE_FP16": "use torch.autocast('xla', torch.float16) or model.half()",
@@ -79,7 +79,7 @@ OFF = ("", "0", "false", "no", "off")
 
 
 def examine(around: Surroundings) -> list[Finding]:
-    """All that is found, the worst first."""
+    """Return all that is found, the worst first."""
     found = [finding for check in CHECKS for finding in check(around)]
     return sorted(found, key=lambda finding: -finding.level)
 

@@ -1,4 +1,4 @@
-"""Run as a program of its own by the doctor: tries PyTorch, JAX, this package and the device, one after the other.
+"""Program that the doctor runs in a process of its own: try PyTorch, JAX, this package and the device in turn.
 
 Each stage prints one line of JSON when it begins and one when it ends, so that a stage that hangs or takes the process
 down is known too.
@@ -14,12 +14,12 @@ from typing import Any
 
 
 def say(stage: str, **facts: Any) -> None:
-    """One line for the doctor."""
+    """Print one line for the doctor."""
     print(json.dumps({"stage": stage, **facts}), flush=True)
 
 
 def attempt(stage: str, look: Callable[[], dict[str, Any]]) -> None:
-    """Tries one stage and tells what it found, or why it failed."""
+    """Try one stage and report its findings, or why it failed."""
     say(stage, state="started")
     try:
         say(stage, state="ended", **look())
@@ -30,7 +30,7 @@ def attempt(stage: str, look: Callable[[], dict[str, Any]]) -> None:
 
 
 def torch() -> dict[str, Any]:
-    """PyTorch, and who has taken its one slot for a backend of another package."""
+    """Return PyTorch's version, and the owner of its slot for an external backend."""
     module: Any = importlib.import_module("torch")
     return {
         "version": str(module.__version__),
@@ -54,7 +54,7 @@ def torch_xla() -> dict[str, Any]:
 
 
 def device() -> dict[str, Any]:
-    """The devices that start."""
+    """Return the devices that start."""
     xla: Any = importlib.import_module("torch_xla")
     memory: Any = importlib.import_module("torch_xla._engine.client.memory")
     platform: Any = importlib.import_module("torch_xla._engine.client.platform")
@@ -68,7 +68,7 @@ def device() -> dict[str, Any]:
 
 
 def computation() -> dict[str, Any]:
-    """A product, compiled and run; how long that took, and where programs are kept."""
+    """Compile and run a product; return how long that took, and where programs are kept."""
     module: Any = importlib.import_module("torch")
     disk: Any = importlib.import_module("torch_xla._engine.compile.disk")
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What the doctor looks at: packages, hardware, settings, and what a probe in a process of its own found."""
+"""Facts for the doctor: packages, hardware, settings, and the results of a probe in a process of its own."""
 
 import importlib.metadata
 import inspect
@@ -43,7 +43,7 @@ class Surroundings:
     jax_plugins: tuple[str, ...]
     hardware: tuple[str, ...]
     settings: dict[str, str]  # environment variables that are set
-    known_settings: frozenset[str]  # those that we read
+    known_settings: frozenset[str]  # variables that this package reads
     unreadable_settings: dict[str, str]  # what is wrong with their values
     stages: dict[str, dict[str, Any]] = field(default_factory=dict)  # of the probe, in order
     probe_status: int | None = 0  # None: it did not end in time
@@ -51,7 +51,7 @@ class Surroundings:
 
 
 def look(seconds: float = SECONDS) -> Surroundings:
-    """Looks around, and starts the device in a process of its own for at most so many seconds."""
+    """Collect the facts; run the probe in a process of its own for at most `seconds`."""
     process = start_probe()
     seen = Surroundings(
         sys.version_info[:3],
@@ -94,14 +94,14 @@ def _entry_points(group: str) -> tuple[str, ...]:
 
 
 def known_settings() -> frozenset[str]:
-    """The environment variables that this package reads."""
+    """Return the environment variables that this package reads."""
     readers = [each for _, each in inspect.getmembers(config, inspect.isfunction) if each.__module__ == config.__name__]
     texts = [constant for reader in readers for constant in reader.__code__.co_consts if isinstance(constant, str)]
     return frozenset(text for text in texts if _VARIABLE.fullmatch(text))
 
 
 def _unreadable() -> dict[str, str]:
-    """The settings whose value cannot be read, by trying all of them."""
+    """Return the settings whose value cannot be read, by trying all of them."""
     found: dict[str, str] = {}
     for name, reader in inspect.getmembers(config, inspect.isfunction):
         variable, _, what = (inspect.getdoc(reader) or "").partition(":")
@@ -115,13 +115,13 @@ def _unreadable() -> dict[str, str]:
 
 
 def start_probe() -> "subprocess.Popen[str]":
-    """Starts the probe."""
+    """Start the probe."""
     program = (Path(__file__).parent / "probe.py").read_text()
     return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def end_of_probe(process: "subprocess.Popen[str]", seconds: float) -> tuple[dict[str, dict[str, Any]], int | None, str]:
-    """Its stages, its exit status (`None`: it took longer than so many seconds) and what it complained of."""
+    """Return the probe's stages, its exit status (`None`: it took longer than `seconds`) and its error output."""
     try:
         output, errors = process.communicate(timeout=seconds)
         status: int | None = process.returncode

@@ -1,1 +1,1 @@
-"""Layouts that are looked for: how the parameters and the batch of a program are best divided over a mesh."""
+"""Search for layouts: how to divide the parameters and the batch of a program over a mesh."""

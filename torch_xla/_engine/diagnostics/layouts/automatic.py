@@ -1,7 +1,7 @@
-"""Layouts that nobody marked: looked for when a program first uses parameters that lie whole on each device.
+"""Automatic layouts: searched for when a program first uses parameters that are whole on each device.
 
-They are divided so, and marked: what is computed later finds them where they are. A batch of a later step is divided as
-the batches that the search knew.
+The parameters are divided and marked, so later computations find them divided. Batches of later steps are divided as
+the batches of the search.
 """
 
 import logging
@@ -32,16 +32,16 @@ from .search import Found, Search
 
 logger = logging.getLogger("torch_xla.sharding")
 
-# Whose rates decide where those of the devices are not known.
+# Device whose rates are used where those of the actual devices are unknown.
 ANY_DEVICE = "TPU v5p"
 
 # Words in the names of operators that multiply matrices: without one there is nothing to divide for.
 _PRODUCTS = ("mm", "linear", "conv", "matmul", "einsum", "attention")
 
-# What was found last.
+# The last result.
 last: Found | None = None
 
-# How later batches are divided: by dtype and what a row of them is.
+# How later batches are divided, by dtype and size of a row.
 _batches: dict[tuple[torch.dtype, tuple[int, ...]], tuple[int, ...]] = {}
 _MOST_BATCHES = 256
 _mesh_shape: tuple[int, ...] = ()
@@ -49,7 +49,7 @@ _decided: WeakKeyDictionary[Program, Sequence[tuple[int, Sharding | None]]] = We
 
 
 def turn_on(mesh_shape: tuple[int, ...] = ()) -> None:
-    """Has layouts be looked for from now on, over a mesh of this shape if it is given."""
+    """Search for layouts from now on, over a mesh of this shape if it is given."""
     global _mesh_shape
     virtual.turn_on_automatic()
     _mesh_shape = mesh_shape
@@ -57,13 +57,13 @@ def turn_on(mesh_shape: tuple[int, ...] = ()) -> None:
 
 
 def apply_settings() -> None:
-    """Begins to look for layouts, if that was asked for."""
+    """Begin to look for layouts, if that was asked for."""
     if virtual.is_automatic():
         launcher.arrange = _arrange
 
 
 def mesh_shape_for(devices: int, asked: tuple[int, ...] = ()) -> tuple[int, ...]:
-    """The shape that was asked for; else that of a mesh that is nearly a square, the longer side first."""
+    """Return the shape that was asked for; else that of a mesh that is nearly a square, the longer side first."""
     asked = asked or _mesh_shape or config.auto_spmd_mesh()
     if asked:
         if min(asked) < 1:
@@ -86,7 +86,7 @@ def search_for(
     known: tuple[DeviceSpec | None, int | None],
     most_compilations: int,
 ) -> Found:
-    """The best layout of a program's inputs."""
+    """Return the best layout of a program's inputs."""
     groups = groups_of(program.graph, roles, config.auto_use_group_sharding())
     spec, room = known
     search = Search(program, numbers, groups, mesh_shape, spec or device_specs[ANY_DEVICE], room, most_compilations)
@@ -97,7 +97,7 @@ def search_for(
 
 
 def multiplies(program: Program) -> bool:
-    """Whether a program has products of matrices."""
+    """Return whether a program has products of matrices."""
     operations = inlined(program.graph).graph.operations
     return any(word in str(operation.plan.op) for operation in operations for word in _PRODUCTS)
 
@@ -121,7 +121,7 @@ def _arrange(schedule: Schedule, tape: Tape) -> bool:
 def _decide(
     program: Program, inputs: Sequence[Value], outputs: Sequence[Value], numbers: Sequence[float | int]
 ) -> Sequence[tuple[int, Sharding | None]]:
-    """The inputs of a program that are to be divided otherwise than they are, and how."""
+    """Return the inputs of a program that are to be divided otherwise than they are, and how."""
     global last
     if not multiplies(program):
         return ()
@@ -139,7 +139,7 @@ def _decide(
 
 
 def over(target: Target, mesh_shape: tuple[int, ...], dims: Any) -> Sharding | None:
-    """The engine's sharding for these axes of a mesh."""
+    """Return the engine's sharding for these axes of a mesh."""
     return over_mesh(target.devices, mesh_shape, dims, target)
 
 
@@ -161,7 +161,7 @@ def _of_batch(role: Role, spec: Spec, shape: tuple[int, ...]) -> tuple[int, ...]
 
 
 def _divide(tape: Tape, slot: int, sharding: Sharding | None, target: Target) -> None:
-    """Divides an input of a tape that has begun."""
+    """Divide an input of a tape that has begun."""
     value = tape.values[slot]
     wanted = to_jax(sharding, target)
     place = _places(tape)[slot]
@@ -170,7 +170,7 @@ def _divide(tape: Tape, slot: int, sharding: Sharding | None, target: Target) ->
 
 
 def _places(tape: Tape) -> Mapping[int, int]:
-    """Where in the code of a tape its inputs stand, by slot."""
+    """Return the positions of a tape's inputs in its code, by slot."""
     found, slot, place = {}, 0, 0
     while place < len(tape.code):
         entry = tape.code[place]

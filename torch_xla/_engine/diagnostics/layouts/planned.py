@@ -1,4 +1,4 @@
-"""The layout of a step that is planned: its program is recorded once, and compiled for each layout."""
+"""Search for the layout of a planned step: record its program once, and compile it for each layout."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class _Seen:
         numbers: Sequence[float | int],
         lines: Sequence[Any],
     ) -> Sequence[Any]:
-        """Tells where the results of a program would lie, and keeps it."""
+        """Return how the results of a program would be divided, and keep the program."""
         roles = roles_of(program.graph, inputs, outputs, {"": self.model})
         if automatic.multiplies(program) and any(role.kind is RoleKind.PARAMETER for role in roles):
             self.program, self.numbers, self.roles = program, numbers, roles
@@ -54,7 +54,7 @@ def found(
     steps: int,
     most_compilations: int,
 ) -> Found:
-    """The best layout of a call."""
+    """Return the best layout of a call."""
     spec = spec_named(device) if isinstance(device, str) else device
     seen = _Seen(model)
     undo = compiler_options.choose({**compiler_options.chosen(), **planner.FAST})

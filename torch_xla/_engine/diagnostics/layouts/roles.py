@@ -1,4 +1,4 @@
-"""What the inputs of a program are to a layout: parameters, what lies as a parameter does, and batches."""
+"""Roles of a program's inputs in a layout: parameters, inputs divided like a parameter, and batches."""
 
 import gc
 import math
@@ -19,17 +19,17 @@ from ..recompiles.names import value_of
 
 
 class RoleKind(Enum):
-    """What an input is."""
+    """Role of an input."""
 
     PARAMETER = "parameter"
     FOLLOWER = "follower"  # the gradient of a parameter, or state of an optimizer of its size
     BATCH = "batch"
-    WHOLE = "whole"  # buffers, scalars, and what somebody has divided already
+    WHOLE = "whole"  # buffers, scalars, and inputs that are divided already
 
 
 @dataclass(slots=True)
 class Role:
-    """What one input is, and whose."""
+    """The role of one input, and the parameter it belongs to."""
 
     kind: RoleKind = RoleKind.BATCH
     name: str = ""
@@ -42,20 +42,20 @@ class InputGroup:
     """Inputs that are divided alike: parameters of one name but for its numbers and of one size, or batches."""
 
     name: str
-    size: tuple[int, ...]  # of a batch its first dimension alone
+    size: tuple[int, ...]  # for a batch the first dimension only
     members: tuple[int, ...]
     names: tuple[str, ...]  # of its parameters
     bytes: int
 
     @property
     def is_batch(self) -> bool:
-        """Whether it is no group of parameters."""
+        """Whether it is a group of batches."""
         return not self.names
 
 
 def modules_alive() -> dict[str, torch.nn.Module]:
-    """The modules on `xla` that no other one contains, by a prefix for the names of parameters: none if it is one."""
-    # One whose constructor has raised has no parts.
+    """Return the outermost modules on `xla` by the prefix of their parameters' names, which is empty for one module."""
+    # A module whose constructor has raised has no submodules.
     found = [
         thing for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Module) and "_modules" in vars(thing)
     ]
@@ -73,7 +73,7 @@ def modules_alive() -> dict[str, torch.nn.Module]:
 def roles_of(
     graph: Graph, inputs: Sequence[Value], outputs: Sequence[Value], modules: Mapping[str, torch.nn.Module]
 ) -> list[Role]:
-    """The role of each input. What a result takes the place of is whose the result is."""
+    """Return the role of each input. An input that a result replaces has the role of the result."""
     index_of = {id(value): index for index, value in enumerate(inputs)}
     index_of |= {id(outputs[output]): index for index, output in successors(graph).items()}
     roles = [Role() if spec.size and spec.sharding is None else Role(RoleKind.WHOLE) for spec in graph.inputs]
@@ -94,7 +94,7 @@ def roles_of(
             _follow(roles, graph, index(parameter.grad), place)
     for thing in gc.get_objects():
         if issubclass(type(thing), torch.optim.Optimizer):
-            for parameter, state in vars(thing).get("state", {}).items():  # a wrapper of another one has none
+            for parameter, state in vars(thing).get("state", {}).items():  # a wrapper of another optimizer has no state
                 for entry in state.values() if isinstance(state, dict) else ():
                     _follow(roles, graph, index(entry), owners.get(id(parameter), -1))
     return roles
@@ -115,7 +115,7 @@ def _follow(roles: list[Role], graph: Graph, place: int, owner: int) -> None:
 
 
 def groups_of(graph: Graph, roles: Sequence[Role], by_name: bool) -> list[InputGroup]:
-    """The groups of a program's inputs, those with the most bytes first. Not `by_name`: each parameter is its own."""
+    """Return the groups of a program's inputs, largest first; without `by_name` each parameter is a group."""
     gathered: dict[Any, list[int]] = {}
     for index, role in enumerate(roles):
         size = graph.inputs[index].size

@@ -1,6 +1,6 @@
-"""The search: layouts as people write them, then one group after the other changed as long as it helps.
+"""Search: try layouts as people write them, then change one group after the other as long as that helps.
 
-What a layout costs is read from the program that XLA makes of it, as a plan reads it: nothing runs.
+The cost of a layout is read from the program that XLA compiles for it, as in a plan: nothing runs.
 """
 
 import math
@@ -23,14 +23,14 @@ from ..plans.device_specs import DeviceSpec
 from ..plans.plan import seconds_of
 from .roles import InputGroup
 
-# What a mesh axis does in the layouts that the search begins with.
+# Use of a mesh axis in the layouts that the search begins with.
 _WAYS = ("data", "fsdp", "tensor")
-# A change has to spare so much of the time to count.
+# The share of the time that a change has to save to count.
 _LEAST = 1e-3
 
 
 class LayoutCost(NamedTuple):
-    """What one run of a program costs each device: the bytes it has too few, seconds, bytes at the peak and sent."""
+    """Cost of one run of a program on each device: missing bytes, seconds, bytes at the peak and sent."""
 
     missing: int
     seconds: float
@@ -38,7 +38,7 @@ class LayoutCost(NamedTuple):
     sent: int
 
     def is_better_than(self, other: "LayoutCost") -> bool:
-        """Whether it fits better, or as well and is faster."""
+        """Return whether it fits better, or as well and is faster."""
         if self.missing != other.missing:
             return self.missing < other.missing
         return self.seconds < other.seconds * (1 - _LEAST)
@@ -82,7 +82,7 @@ class Search:
     _known: dict[Assignment, LayoutCost] = field(default_factory=dict)
 
     def run(self) -> Found:
-        """The best that was found."""
+        """Return the best that was found."""
         started = time.perf_counter()
         undo = compiler_options.choose({**compiler_options.chosen(), **planner.FAST})
         try:
@@ -95,7 +95,7 @@ class Search:
         )
 
     def _best(self) -> tuple[Assignment, bool]:
-        """The best, and whether nothing better is left to be tried."""
+        """Return the best, and whether nothing better is left to be tried."""
         best, is_exhausted = self._best_of_known_ways(), False
         while not is_exhausted and len(self._known) < self.most_compilations:
             changed = self._improved(best)
@@ -104,7 +104,7 @@ class Search:
         return best, is_exhausted
 
     def sharding(self, dims: Dims) -> Sharding | None:
-        """The engine's sharding for the dimensions of a group."""
+        """Return the engine's sharding for the dimensions of a group."""
         target = self.program.target
         return over_mesh(target.devices, self.mesh_shape, dims, target)
 
@@ -150,7 +150,7 @@ class Search:
         return (*dims[:dim], axes, *dims[dim + 1 :])
 
     def _improved(self, best: Assignment) -> Assignment:
-        """The best of what comes by changing one group after the other, each in one axis of the mesh."""
+        """Return the best layout after changing one group after the other, each in one axis of the mesh."""
         for place, group in enumerate(self.groups):
             for dims in list(self._neighbours(group, best[place])):
                 tried = (*best[:place], dims, *best[place + 1 :])

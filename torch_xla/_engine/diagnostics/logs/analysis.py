@@ -1,6 +1,6 @@
 """PT_XLA_DEBUG: each compilation and execution with its cause, warnings from the metrics, and what costs most at exit.
 
-The forms of these texts are those that PyTorch/XLA's documents show, since people and programs read them.
+The texts have the form that PyTorch/XLA documents, because people and programs read them.
 """
 
 import atexit
@@ -26,17 +26,17 @@ PROFILER = "pt-xla-profiler"
 
 _WIDTH = 80
 
-# More of these than one in two steps are too many, once so many steps have shown what is normal.
+# More than one of these in two steps is too many, after enough steps to know what is normal.
 _RARE = ("CompileTime", "TransferFromDeviceTime")
 _MOST_PER_STEP = 0.5
 _WARM_UP = 10
 
-# Seconds after which one sample is worth a word.
+# Seconds after which one sample is reported.
 _SLOW = {"CompileTime": 300.0, "ExecuteTime": 30.0}
 
 
 def findings() -> list[str]:
-    """What the metrics say is wrong, one line each."""
+    """Return what the metrics say is wrong, one line each."""
     found = []
     steps = counters.value_of("MarkStep") or 0
     for name in _RARE:
@@ -56,20 +56,20 @@ def findings() -> list[str]:
 
 
 def read_told_by(event: Any, most_frames: int) -> Read | None:
-    """The read that an event tells of, made by the operator at work in this thread."""
+    """Return the read that an event reports, made by the running operator of this thread."""
     if not isinstance(event, Fallback | Transfer) or (
         isinstance(event, Transfer) and event.direction is not Direction.FROM_DEVICE
     ):
         return None
     place = here()
-    # An operator that runs on the CPU is told of when it is done, whatever operands it brought there.
+    # An operator that runs on the CPU is reported when it is done, however many operands it fetched.
     calls = 0 if place.is_fallback and isinstance(event, Transfer) else 1
     early = int(isinstance(event, Transfer) and event.forced)
     return Read(place.operator, tuple(map(places.text, place.frames[:most_frames])), calls, early)
 
 
 class Analysis:
-    """Listens to the engine and writes what it makes of it to `file`, or to the standard error without one."""
+    """Listens to events and writes an analysis to `file`, or to the standard error without one."""
 
     def __init__(self, level: int, file: str, most_frames: int) -> None:
         self.settings = (level, file, most_frames)
@@ -80,20 +80,20 @@ class Analysis:
         self._reads = Tally()
 
     def start(self) -> None:
-        """Begins to listen."""
-        # A compilation is told of before it begins: it may take minutes.
+        """Begin to listen."""
+        # A compilation is reported before it begins: it may take minutes.
         events.guard(self._before)
         events.listen(self._hear)
         atexit.register(self.sum_up)
 
     def stop(self) -> None:
-        """Ends `start`; nothing will be said at exit."""
+        """Stop listening; print no summary at exit."""
         atexit.unregister(self.sum_up)
         events.unlisten(self._hear)
         events.unguard(self._before)
 
     def _before(self, event: Any) -> None:
-        # In eager mode every operation is a program: nothing of that is worth a word.
+        # In eager mode every operation is a program, which is not reported.
         if isinstance(event, Compilation) and not eager.is_on():
             place = here()
             lines = self._explained("Compilation Cause", event.program, place.cause(event.cause, compiling=True), place)
@@ -148,11 +148,11 @@ class Analysis:
         return known
 
     def sum_up(self) -> None:
-        """Tells where values were brought to the host, the most frequent place first. Runs at exit and after Ctrl-C."""
+        """Print where values were brought to the host, the most frequent place first. Runs at exit and after Ctrl-C."""
         self._write(PROFILER, self._reads.summary(), framed=False)
 
     def tell_unexpected(self, cause: Cause) -> None:
-        """Tells where operations would run that may not."""
+        """Report where operations would run that may not."""
         place = here()
         self._write(
             "Unexpected Execution Analysis", ["Execution Cause", f"  {place.cause(cause)}", *self._frames(place)]
@@ -190,13 +190,13 @@ _running: Analysis | None = None
 
 
 def tell_unexpected(cause: Cause) -> None:
-    """Tells where operations would run that may not, if settings ask for explanations."""
+    """Report where operations would run that may not, if settings ask for explanations."""
     if _running is not None:
         _running.tell_unexpected(cause)
 
 
 def apply_settings() -> None:
-    """Makes what the settings ask for listen, and nothing else."""
+    """Start the listeners that the settings ask for, and stop others."""
     global _running
     level = config.debug_level()
     wanted = (level, config.debug_file(), config.debug_max_frames()) if level else None

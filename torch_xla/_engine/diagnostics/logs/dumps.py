@@ -32,7 +32,7 @@ class Dumps:
         self._written: WeakKeyDictionary[Program, str] = WeakKeyDictionary()  # languages that take a lowering
 
     def hear(self, event: Any) -> None:
-        """Appends the graph of an execution."""
+        """Append the graph of an execution."""
         if isinstance(event, Execution):
             with self._file.open("a") as file:
                 file.write(self._dump(event.program, event.numbers, places.here().frames))
@@ -69,7 +69,7 @@ _running: Dumps | None = None
 
 
 def apply_settings() -> None:
-    """Makes what the settings ask for listen, and nothing else."""
+    """Start the listener if the settings ask for it, else stop it."""
     global _running
     file = config.save_tensors_file()
     lines = config.ir_debug() or config.hlo_debug()

@@ -1,4 +1,4 @@
-"""What is recorded, in one file for each look at it."""
+"""Write recorded graphs to files, a new one for each call."""
 
 import itertools
 import os
@@ -16,7 +16,7 @@ _looks = itertools.count()
 
 
 def save(folder: str | os.PathLike[str], name: str, tensors: Sequence[torch.Tensor]) -> None:
-    """Writes the graph of `tensors` to a new file of the folder."""
+    """Write the graph of `tensors` to a new file of the folder."""
     language = config.save_graph_format()
     if language not in _LANGUAGES:
         raise ValueError(f"SAVE_GRAPH_FMT is {language!r}; it must be one of {', '.join(_LANGUAGES)}")

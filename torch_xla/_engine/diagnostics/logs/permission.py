@@ -10,7 +10,7 @@ _allowed = True
 
 
 def allow(yes: bool) -> None:
-    """Makes every evaluation raise `RuntimeError` before it begins, or lets them run again."""
+    """Make every evaluation raise `RuntimeError` before it begins, or let them run again."""
     global _allowed
     if yes != _allowed:
         _allowed = yes
@@ -18,7 +18,7 @@ def allow(yes: bool) -> None:
 
 
 def is_allowed() -> bool:
-    """Whether recorded operations may run."""
+    """Return whether recorded operations may run."""
     return _allowed
 
 

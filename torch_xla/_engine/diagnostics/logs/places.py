@@ -1,4 +1,4 @@
-"""Where in the program something happens: read off the stack, while the engine tells of it."""
+"""Find where in the program something happens, from the stack at the time of an event."""
 
 import functools
 import os
@@ -45,7 +45,7 @@ _REASONS = (
 
 @functools.cache
 def _kernels() -> dict[CodeType, str]:
-    """The operators whose kernels are functions of their own: what reads values is among them."""
+    """Return the operators whose kernels are functions of their own; operators that read values are among them."""
     names: dict[CodeType, set[str]] = {}
     for name, kernel in special_kernels().items():
         names.setdefault(kernel.__code__, set()).add(name.partition(".")[0])
@@ -65,18 +65,19 @@ class CallSite(NamedTuple):
     is_fallback: bool  # whether an operator runs on the CPU
 
     def cause(self, cause: Cause, compiling: bool = False) -> str:
-        """Why recorded operations are run, or a program is compiled for them, in one line."""
+        """Return why recorded operations are run, or a program is compiled for them, in one line."""
         if compiling and cause is Cause.SYNC and self.reason == _DYNAMO:
             return _DYNAMO_COMPILES
         return {Cause.READ: _READ, Cause.FULL: _FULL}.get(cause, self.reason)
 
 
 def here() -> CallSite:
-    """Where the caller's thread is."""
+    """Return where the caller's thread is."""
     frames: list[Line] = []
     operator = reason = graph = ""
     is_fallback = False
-    is_ours = is_asked = False  # whether frames of ours were met, and those that call us: who called those is no reason
+    # Whether frames of this package, and of its callers, were met: frames further out are no reason.
+    is_ours = is_asked = False
     kernels = _kernels()
     for frame in _stack(sys._getframe(1)):
         code = frame.f_code
@@ -112,10 +113,10 @@ def _reason_of(code: CodeType) -> str:
 
 
 def short(operator: str) -> str:
-    """An operator without its namespace, `equal`."""
+    """Return an operator without its namespace, `equal`."""
     return operator.removeprefix(FALLBACK)
 
 
 def text(line: Line) -> str:
-    """A frame as in "step (train.py:31)"."""
+    """Return a frame as in "step (train.py:31)"."""
     return f"{line[2]} ({line[0]}:{line[1]})"

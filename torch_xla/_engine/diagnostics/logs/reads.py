@@ -23,7 +23,7 @@ class Read(NamedTuple):
 
 
 def read_of(line: str) -> Read:
-    """What `Read.line` wrote. Raises `ValueError` for another line."""
+    """Return what `Read.line` wrote. Raises `ValueError` for another line."""
     try:
         found = json.loads(line)
         return Read(str(found["operator"]), tuple(found["frames"]), int(found["calls"]), int(found["early"]))
@@ -41,7 +41,7 @@ class Tally:
             self.add(read)
 
     def add(self, read: Read) -> None:
-        """Counts one more."""
+        """Count one more read."""
         key = read.operator, read.frames
         self._calls[key] += read.calls
         self._early[key] += read.early

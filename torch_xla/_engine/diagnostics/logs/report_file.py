@@ -13,7 +13,7 @@ _saved = itertools.count(1)
 
 
 def save_report(file: str) -> None:
-    """Appends the report to `file`, or writes it to `STDOUT` or `STDERR`. Each of several replicas has its own."""
+    """Append the report to `file`, or write it to `STDOUT` or `STDERR`. Each of several replicas has its own."""
     text = f"[MetricsData; step={next(_saved)}]\n{report.full_report()}\n"
     if file in ("STDOUT", "STDERR"):
         (sys.stdout if file == "STDOUT" else sys.stderr).write(text)
@@ -32,7 +32,7 @@ _file = ""
 
 
 def apply_settings() -> None:
-    """Listens for steps if the settings name a file."""
+    """Listen for steps if the settings name a file."""
     global _file
     before, _file = _file, config.metrics_file()
     if _file and not before:

@@ -21,7 +21,7 @@ def _hear(event: Any) -> None:
 
 
 def apply_settings() -> None:
-    """Turns on what the settings ask for."""
+    """Turn on what the settings ask for."""
     global _is_on, _dumps_stack
     before, _is_on = _is_on, config.emit_step_log()
     if _is_on and not before:

@@ -11,13 +11,13 @@ _TOOLS = (analysis, automatic, checking, dumps, nan, report_file, step_log, trac
 
 
 def apply_settings() -> None:
-    """Turns on what the environment asks for, and off what it does not ask for any more."""
+    """Turn on what the environment asks for, and off what it does not ask for any more."""
     for tool in _TOOLS:
         tool.apply_settings()
 
 
 def start() -> None:
-    """Begins to count tensors; turns on what the environment asks for, now and whenever a program is made."""
+    """Begin to count tensors; turn on what the environment asks for, now and whenever a program is made."""
     live_counters.begin()
     recorded_counts.begin()
     explanation.begin()

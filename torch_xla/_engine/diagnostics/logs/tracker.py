@@ -17,7 +17,7 @@ def _hear(event: Any) -> None:
 
 
 def apply_settings() -> None:
-    """Listens if the settings name a file."""
+    """Listen if the settings name a file."""
     global _file
     before, _file = _file, config.tracker_file()
     if _file and not before:

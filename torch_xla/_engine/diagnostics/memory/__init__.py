@@ -1,1 +1,1 @@
-"""Who fills the memory of the devices."""
+"""Explain what fills the memory of the devices."""

@@ -1,4 +1,4 @@
-"""What takes the memory, in the words of an error: the tensors that live, and what a program would compute."""
+"""Explain memory use in errors: living tensors, and the values that a program would compute."""
 
 from collections.abc import Sequence
 
@@ -13,12 +13,12 @@ _MOST = 5
 
 
 def begin() -> None:
-    """Has errors tell of it."""
+    """Add the explanation to errors."""
     room.explain = explained
 
 
 def explained(program: Program | None, numbers: Sequence[float | int]) -> str:
-    """The largest tensors that live, by their lines, and the largest intermediate values of a compiled program."""
+    """List the largest living tensors by line, and the largest intermediate values of a compiled program."""
     rows = []
     living = [holding for holding in holders.holdings(_MOST) if holding.bytes]
     if living:

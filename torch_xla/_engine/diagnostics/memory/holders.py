@@ -29,7 +29,7 @@ class Holding:
 
 
 def holdings(most: int = 15) -> list[Holding]:
-    """The lines whose buffers take most memory, the largest first."""
+    """Return the lines whose buffers take most memory, the largest first."""
     found: dict[Any, Holding] = {}
     buffers: dict[int, tuple[Any, Holding]] = {}
     for value in _values():

@@ -1,1 +1,1 @@
-"""Plans: what a step needs of memory, computing and communication, told from what XLA made of it."""
+"""Plans: what a step needs of memory, computing and communication, read from XLA's compiled programs."""

@@ -1,7 +1,7 @@
 """Which intermediate values of a program are alive when they take most memory.
 
-XLA tells the size of the memory that it sets aside for them, and which values lie in it. When each does follows from
-the order of the instructions: a value lives from the instruction that makes it to the last that reads it.
+XLA reports the size of the memory that it sets aside for them, and which values use it. Their lifetimes follow from the
+order of the instructions: a value lives from the instruction that makes it to the last that reads it.
 """
 
 from collections.abc import Container, Iterable
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from ..protobuf import number_of, parsed, text_of
 from .hlo import HloComputation, Instruction, Leaf, Module
 
-# Give what they are given.
+# Instructions that return their operand.
 _FORWARD = {"bitcast", "tuple", "get-tuple-element", "opt-barrier", "while", "call", "after-all", "copy-done"}
-# Write into the memory of an operand that nobody reads later.
+# Instructions that write into the memory of an operand without later readers.
 _IN_PLACE = {"fusion", "dynamic-update-slice", "scatter", "add", "multiply", "subtract", "convert", "select", "call"}
 _NO_MEMORY = {"parameter", "constant", "partition-id", "replica-id", "iota"}
 
@@ -42,7 +42,7 @@ class _Lives:
                 for buffer in _all(self._shown.get(name, ())):
                     self.last[buffer] = position
             self._shown[instruction.name] = self._shows(instruction)
-        # What a computation gives lies in memory of whoever runs it.
+        # The caller of a computation owns the memory of its result.
         self.kept.update(_all(self._shown[computation.root.name]))
         if set_aside is not None:
             self.kept.update(buffer for name, own in self.makes.items() if name not in set_aside for buffer in own)
@@ -74,17 +74,17 @@ def _all(parts: Iterable[Buffers]) -> list[int]:
 
 
 def at_peak(module: Module, set_aside: Container[str] | None = None) -> list[Alive]:
-    """The intermediate values alive when they take most memory, those of loops included.
+    """Return the intermediate values alive when they take most memory, those of loops included.
 
-    `set_aside` has the names of those that lie in memory of the program's own; `None`: XLA has not told.
+    `set_aside` has the names of values in the program's own memory; `None` if XLA has not reported them.
     """
     return _at_peak(module, module.entry, set_aside)[1]
 
 
 def set_aside(assignment: bytes, module: bytes) -> frozenset[str] | None:
-    """The names of the instructions whose results XLA has put in memory of the program's own.
+    """Return the names of the instructions whose results XLA has put in memory of the program's own.
 
-    From its `BufferAssignmentProto` and `HloModuleProto`; `None` where it tells nothing.
+    From its `BufferAssignmentProto` and `HloModuleProto`; `None` where they contain nothing.
     """
     assigned = parsed(assignment)
     names = {
@@ -134,7 +134,7 @@ def _at_peak(module: Module, computation: HloComputation, set_aside: Container[s
 
 
 def _taken_over(own: list[int], dying: list[int], alive: dict[int, int], lives: _Lives) -> int:
-    """The bytes of operands whose memory becomes that of results."""
+    """Return the bytes of operands whose memory becomes that of results."""
     freed = 0
     for buffer in own:
         size = lives.made[buffer][1].bytes

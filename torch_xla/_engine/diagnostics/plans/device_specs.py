@@ -1,4 +1,4 @@
-"""What devices can do at most, as their makers tell: what the time of a planned step is estimated from."""
+"""Peak rates of devices, from their makers, by which the time of a planned step is estimated."""
 
 import re
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ _GB, _T, _G = 10**9, 10**12, 10**9
 class DeviceSpec:
     """The peak rates of one device.
 
-    `memory` is in bytes. `flops` tells floating-point operations a second for products of each dtype, by XLA's names
+    `memory` is in bytes. `flops` has floating-point operations a second for products of each dtype, by XLA's names
     ("bf16", "f16", "f32", "f64"); one that is missing has the rate of "f32". `bandwidth` is that of the device's
     memory and `link_bandwidth` what it can send to others of its kind at once, both in bytes a second.
 
@@ -58,12 +58,12 @@ device_specs: dict[str, DeviceSpec] = {
     )
 }
 
-# What PJRT calls them, where that is another name.
+# PJRT's names, where they differ.
 _KINDS = {"tpu v5 lite": "TPU v5e", "tpu v5lite": "TPU v5e", "tpu v5": "TPU v5p", "tpu v6 lite": "TPU v6e"}
 
 
 def spec_named(name: str) -> DeviceSpec:
-    """The spec with this name; raises `ValueError` for a name that is not known."""
+    """Return the spec with this name; raises `ValueError` for a name that is not known."""
     found = device_specs.get(name)
     if found is None:
         raise ValueError(
@@ -74,7 +74,7 @@ def spec_named(name: str) -> DeviceSpec:
 
 
 def spec_of_kind(kind: str) -> DeviceSpec | None:
-    """The spec of a device that PJRT calls `kind`, if it is known."""
+    """Return the spec of a device that PJRT calls `kind`, if it is known."""
     named = _KINDS.get(kind.lower(), kind)
     if named in device_specs:
         return device_specs[named]

@@ -1,4 +1,4 @@
-"""The text of what XLA made of a program, taken apart: computations, instructions, shapes, and the user's lines."""
+"""Parse XLA's text of a compiled program: computations, instructions, shapes, and the user's lines."""
 
 import functools
 import math
@@ -34,7 +34,7 @@ class Leaf:
 
     @property
     def bytes(self) -> int:
-        """What its elements take."""
+        """Bytes of its elements."""
         return math.ceil(self.numel * bytes_of(self.dtype))
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Leaf:
 
 
 def bytes_of(dtype: str) -> float:
-    """The bytes of one element."""
+    """Return the bytes of one element."""
     known = _BYTES.get(dtype)
     if known is None:
         bits = re.search(r"\d+", dtype)
@@ -55,27 +55,27 @@ class Instruction:
     """One instruction of a computation."""
 
     name: str
-    leaves: tuple[Leaf, ...]  # of what it gives: one, or those of a tuple
+    leaves: tuple[Leaf, ...]  # of its result: one, or those of a tuple
     is_tuple: bool
     opcode: str
     operands: tuple[str, ...]
-    argument: str  # what stands in its parentheses: the number of a parameter, or a constant
+    argument: str  # the text in its parentheses: the number of a parameter, or a constant
     attributes: str
     line: Line | None
     is_root: bool
 
     @property
     def bytes(self) -> int:
-        """Of all it gives."""
+        """Bytes of its result."""
         return sum(leaf.bytes for leaf in self.leaves)
 
     def attribute(self, name: str) -> str | None:
-        """The word, or what stands in braces, behind `name=`."""
+        """Return the word, or the text in braces, behind `name=`."""
         found = re.search(rf"(?:^|[ ,]){name}=(\{{[^}}]*\}}|[^\s,]+)", self.attributes)
         return found[1] if found else None
 
     def called(self) -> list[tuple[str, str]]:
-        """The computations that it runs, each with the attribute that names it."""
+        """Return the computations that it runs, each with the attribute that names it."""
         found = []
         for kind in ("calls", "to_apply", "body", "condition", "branch_computations"):
             text = self.attribute(kind)
@@ -105,7 +105,7 @@ class HloComputation:
 
 @dataclass(slots=True)
 class Module:
-    """What XLA made of a program, or of a stage of one that runs `times` times."""
+    """XLA's compiled program, or a stage of one that runs `times` times."""
 
     times: int
     partitions: int
@@ -128,13 +128,13 @@ class Module:
 
 
 def trips(loop: Instruction) -> int:
-    """How often the body of a loop runs, if XLA knows; else once."""
+    """Return how often the body of a loop runs, if XLA knows; else once."""
     found = re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.attributes)
     return int(found[1]) if found else 1
 
 
 def module(text: str, times: int = 1) -> Module:
-    """A module as XLA prints it, of an executable that runs `times` times."""
+    """Return a module as XLA prints it, of an executable that runs `times` times."""
     lines = text.splitlines()
     places = _Places()
     computations: dict[str, HloComputation] = {}
@@ -187,7 +187,7 @@ class _Places:
             self._frames[number] = dict(_FIELD.findall(rest)).get("file_location_id", 0)
 
     def line(self, attributes: str) -> Line | None:
-        """The line that the metadata of an instruction tells."""
+        """Return the line in the metadata of an instruction."""
         frame = _FRAME.search(attributes)
         if frame is not None:
             place = self._locations.get(int(self._frames.get(int(frame[1]), 0)))
@@ -228,7 +228,7 @@ def _leaf(dtype: str, dims: str) -> Leaf:
 
 
 def _closing(text: str, opening: int) -> int:
-    """Where the parenthesis at `opening` ends."""
+    """Return where the parenthesis at `opening` ends."""
     depth = 0
     for match in _PARENTHESIS.finditer(text, opening):
         depth += 1 if match[0] == "(" else -1

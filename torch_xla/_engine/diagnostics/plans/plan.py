@@ -31,7 +31,7 @@ class Seconds:
 
 
 def seconds_of(work: Work, spec: DeviceSpec) -> Seconds:
-    """How long so much work takes a device with these rates at least."""
+    """Return the least time that the work takes a device with these rates."""
     computing = sum(
         max(flops / spec.rate(dtype) if flops else 0.0, moved / spec.bandwidth) for flops, dtype, moved in work.steps
     )
@@ -40,10 +40,10 @@ def seconds_of(work: Work, spec: DeviceSpec) -> Seconds:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What a step needs. Printed, it is a report.
+    """The needs of a step. Printed, it is a report.
 
-    `programs` are those that it would run, in the order of their first run; `devices` is how many run each together.
-    `memory` is what each of them has, in bytes, and `device` its rates; `None` where that is not known.
+    `programs` are the programs that it would run, in the order of their first run; `devices` is how many run each
+    together. `memory` is what each of them has, in bytes, and `device` its rates; `None` where that is not known.
     """
 
     programs: tuple[PlannedProgram, ...]
@@ -81,12 +81,12 @@ class StepPlan:
         return None if self.memory is None else self.peak <= self.memory
 
     def seconds(self, program: PlannedProgram) -> Seconds | None:
-        """How long one run of a program takes at least; `None` without the rates of a device."""
+        """Return how long one run of a program takes at least; `None` without the rates of a device."""
         return None if self.device is None else seconds_of(program.work, self.device)
 
     @property
     def advice(self) -> list[str]:
-        """What would help, the most helpful first; empty where all is well."""
+        """Advice, the most helpful first; empty if there is none."""
         return _advice(self) if self.programs else []
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ class StepPlan:
 
 
 def plan_of(call: Callable[[], object], steps: int, devices: int | None, device: str | DeviceSpec | None) -> StepPlan:
-    """The plan of so many calls; each ends with a sync."""
+    """Return the plan of `steps` calls; each ends with a sync."""
     spec = spec_named(device) if isinstance(device, str) else device
     with planning(devices) as found:
         for _ in range(steps):

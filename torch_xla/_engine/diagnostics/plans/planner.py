@@ -29,7 +29,7 @@ from ..recompiles.names import name_buffers, value_of
 from . import alive, hlo, work
 from .work import Work
 
-# Where a program only has to be known and not to run, its machine code need not be good.
+# A program that is compiled to be measured and not to run needs no good machine code.
 FAST = {"xla_backend_optimization_level": 0}
 
 
@@ -56,7 +56,7 @@ class Held:
     others: int = 0
 
     def add(self, kind: str | None, size: int) -> None:
-        """So many bytes of a kind: the name of a field; `None`: of the others."""
+        """Add bytes of a kind, which is the name of a field; `None` means the others."""
         kind = kind or "others"
         setattr(self, kind, getattr(self, kind) + size)
 
@@ -77,7 +77,7 @@ class PlannedProgram:
     compile_seconds: float
     runs: int = 0
     held: Held = field(default_factory=Held)  # when it ends
-    passing: int = 0  # bytes of inputs that nobody holds any more, whose memory no result takes
+    passing: int = 0  # bytes of inputs without a holder, whose memory no result takes
     largest: list[Large] = field(default_factory=list)
 
     @property
@@ -109,7 +109,7 @@ class Planning:
         numbers: Sequence[float | int],
         lines: Sequence[Line | None],
     ) -> Sequence[Any]:
-        """Compiles a program in the place of its run, and tells where its results would lie."""
+        """Compile a program instead of running it, and return how its results would be divided."""
         self.target = program.target
         compiled = self._known.get(program)
         if compiled is None:
@@ -135,7 +135,7 @@ class Planning:
 
 @contextmanager
 def planning(devices: int | None) -> Iterator[Planning]:
-    """A block that is planned for so many virtual devices, or for those of this process."""
+    """Plan a block for that many virtual devices, or for the devices of this process."""
     found = Planning()
     undo = compiler_options.choose({**compiler_options.chosen(), **(FAST if devices is not None else {})})
     try:
@@ -146,7 +146,7 @@ def planning(devices: int | None) -> Iterator[Planning]:
 
 
 def sizes_of(program: Program, numbers: Sequence[float | int]) -> Sizes:
-    """The memory that a program needs, which is compiled if it was not."""
+    """Return the memory that a program needs, which is compiled if it was not."""
     sizes = program.sizes_for(numbers) if program.compiled_for(numbers) else program.compile_for(numbers)
     if sizes is None:
         raise NotImplementedError(f"plan(): {program.target.platform} does not tell the memory that a program needs.")
@@ -154,7 +154,7 @@ def sizes_of(program: Program, numbers: Sequence[float | int]) -> Sizes:
 
 
 def sizes_and_work(program: Program, numbers: Sequence[float | int]) -> tuple[Sizes, Work]:
-    """What a program needs and does, without what it is for."""
+    """Return a program's memory and work."""
     return sizes_of(program, numbers), work.work_of(_modules(program, numbers)[1])
 
 
@@ -175,7 +175,7 @@ def _modules(program: Program, numbers: Sequence[float | int]) -> tuple[list[Any
 
 
 def intermediates_of(program: Program, numbers: Sequence[float | int]) -> list[Large]:
-    """The intermediate values of a compiled program at its peak, the largest first; equal ones together."""
+    """Return the intermediate values of a compiled program at its peak, the largest first; equal ones together."""
     return _largest([*_waiting(program, numbers), *_intermediates(*_modules(program, numbers))])
 
 
@@ -200,7 +200,7 @@ def _set_aside(executable: Any) -> frozenset[str] | None:
 
 
 def _waiting(program: Program, numbers: Sequence[float | int]) -> list[Large]:
-    """What waits between the stages of a program."""
+    """Return the values kept between the stages of a program."""
     return [
         Large(
             "intermediate",
@@ -222,7 +222,7 @@ def _operator(value: alive.Alive) -> str:
 
 
 def _taken(program: Program, inputs: Sequence[Value]) -> list[Large]:
-    """The inputs of a program, as the user calls them."""
+    """Return the inputs of a program, as the user calls them."""
     buffers = [value.buffer for value in inputs]
     found = []
     for name, buffer, spec in zip(name_buffers(buffers), buffers, program.graph.inputs, strict=True):
@@ -252,7 +252,7 @@ def _largest(values: Sequence[Large], most: int = 24) -> list[Large]:
 def _held(
     program: Program, inputs: Sequence[Value], outputs: Sequence[Value], placed: Sequence[Any]
 ) -> tuple[Held, int]:
-    """The bytes of a device when a program has run, by what holds them; and the bytes that it was given away."""
+    """Return the bytes of a device when a program has run, by what holds them; and the bytes that it was given away."""
     gc.collect()
     kinds = _kinds()
     given_away = {id(inputs[index].buffer) for index in program.donated}

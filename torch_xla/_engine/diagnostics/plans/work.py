@@ -1,4 +1,4 @@
-"""What a program computes, moves and sends: from what XLA made of it."""
+"""Work of a program (computed, moved, sent), from XLA's text of it."""
 
 import math
 import re
@@ -44,7 +44,7 @@ class Collective:
 
 @dataclass(slots=True)
 class Work:
-    """What one run of a program does, on each device."""
+    """Work of one run of a program on each device."""
 
     flops: dict[str, float] = field(default_factory=dict)  # of products and convolutions, by the dtype they are of
     bytes: int = 0  # read and written
@@ -58,7 +58,7 @@ class Work:
 
 
 def work_of(modules: list[Module]) -> Work:
-    """The work of one run of a program."""
+    """Return the work of one run of a program."""
     work = Work(collectives=collectives_of(modules))
     for module in modules:
         for computation, times in module.executed():
@@ -76,7 +76,7 @@ def work_of(modules: list[Module]) -> Work:
 
 
 def collectives_of(modules: list[Module]) -> list[Collective]:
-    """What one run of a program sends, the most bytes first."""
+    """Return what one run of a program sends, the most bytes first."""
     found: dict[tuple[str, Line | None, int], Collective] = {}
     for module in modules:
         for computation, times in module.executed():
@@ -88,7 +88,7 @@ def collectives_of(modules: list[Module]) -> list[Collective]:
 
 
 def kind_of(instruction: Instruction) -> str | None:
-    """Which collective it is, or begins; `None`: no collective."""
+    """Return which collective it is, or begins; `None`: no collective."""
     opcode = instruction.opcode.removesuffix("-start")
     return opcode if opcode in KINDS else None
 
@@ -123,7 +123,7 @@ def _sent(kind: str, size: int, devices: int) -> float:
 
 
 def group_size(instruction: Instruction, partitions: int) -> int:
-    """How many devices take part together."""
+    """Return how many devices take part together."""
     text = instruction.attributes
     named = re.search(r"replica_groups=mesh\[([^\]]*)\](?:<=[^{ ]*)?\s*\{([^}]*)\}", text)
     if named:
@@ -138,7 +138,7 @@ def group_size(instruction: Instruction, partitions: int) -> int:
 
 
 def _flops(instruction: Instruction, computation: HloComputation, module: Module) -> tuple[float, str]:
-    """Of the products and convolutions that it is or has inside, with the dtype of their operands."""
+    """Return the FLOPs of the products and convolutions in an instruction, with the dtype of their operands."""
     opcode = instruction.opcode
     if opcode == "fusion":
         flops, dtype = 0.0, ""
@@ -166,7 +166,7 @@ def _flops(instruction: Instruction, computation: HloComputation, module: Module
 
 
 def _moved(instruction: Instruction, computation: HloComputation, module: Module) -> int:
-    """The bytes it reads and writes. Of what it takes a part from, it reads that part."""
+    """Return the bytes it reads and writes. A slice reads only its part."""
     given = instruction.bytes
     if instruction.opcode in _READS_A_PART:
         return 2 * given

@@ -12,7 +12,7 @@ from jax.profiler import ProfileData
 from ...metrics.lines import Line, text
 from .programs import Origin, origins
 
-# They last as long as what runs inside them.
+# Events that last as long as the operations inside them.
 _AROUND_OTHERS = frozenset(("while", "conditional", "call", "async-start", "async-done"))
 _UNKNOWN = Origin("", None, "")
 NO_PROFILE = (
@@ -23,7 +23,7 @@ NO_PROFILE = (
 
 @dataclass(frozen=True, slots=True)
 class OperatorTime:
-    """What one operator at one line took."""
+    """Time of one operator at one line."""
 
     operator: str  # with the blocks around it, "forward/net/aten::linear"; "" for what XLA put in by itself
     line: Line | None
@@ -33,7 +33,7 @@ class OperatorTime:
 
 @dataclass(frozen=True, slots=True)
 class OperatorTimes:
-    """The operators in a profile, those that took the longest first."""
+    """The operators in a profile, the slowest first."""
 
     file: str
     rows: tuple[OperatorTime, ...]
@@ -59,7 +59,7 @@ class OperatorTimes:
 
 
 def operator_times(folder: str | os.PathLike[str]) -> OperatorTimes:
-    """The operators in the latest profile below `folder`."""
+    """Return the operators in the latest profile below `folder`."""
     files = sorted(Path(folder).rglob("*.xplane.pb"), key=lambda file: file.stat().st_mtime)
     if not files:
         raise FileNotFoundError(NO_PROFILE.format(folder=os.fspath(folder)))
@@ -98,7 +98,7 @@ def _operations(content: bytes) -> dict[tuple[str, str], dict[str, list[float]]]
 def _program_of(
     module: str, number: str, names: Collection[str], programs: dict[str, dict[str, Origin]]
 ) -> dict[str, Origin]:
-    """The program that has operations of these names. Its number is no proof: on a CPU, XLA may number a copy anew."""
+    """Return the program with operations of these names. On a CPU, XLA may number a copy of a program anew."""
     candidates = [program for title, program in programs.items() if title.rpartition("(")[0] == module]
     numbered = programs.get(f"{module}({number})")
     if numbered is not None and all(name in numbered for name in names):

@@ -69,7 +69,7 @@ class StepTrace(Trace):
     def __init__(self, name: str, **metadata: Any) -> None:
         number = put_last(_steps, name, _steps.get(name, -1) + 1, _MOST_NAMES)
         metadata.setdefault("step_num", number)
-        super().__init__(name, _r=1, **metadata)  # `_r`: xprof's mark for the root of what belongs together
+        super().__init__(name, _r=1, **metadata)  # `_r`: xprof's mark for the root of a group of events
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -86,24 +86,24 @@ _thread = threading.local()
 
 
 def set_step_ended(value: bool) -> None:
-    """Notes whether a `StepTrace` of this thread has ended the current step already."""
+    """Note whether a `StepTrace` of this thread has ended the current step already."""
     _thread.step_ended = value
 
 
 def step_ended() -> bool:
-    """Whether a `StepTrace` of this thread has ended the current step already."""
+    """Return whether a `StepTrace` of this thread has ended the current step already."""
     return bool(getattr(_thread, "step_ended", False))
 
 
 def forget_step_ended() -> bool:
-    """The same, and from now on it has not."""
+    """Return whether a `StepTrace` has ended the current step already, and reset that."""
     ended = step_ended()
     _thread.step_ended = False
     return ended
 
 
 def traced(name: str) -> Callable[[Function], Function]:
-    """A decorator: each call of the function is a `Trace`."""
+    """Return a decorator: each call of the function is a `Trace`."""
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
@@ -162,13 +162,13 @@ def _labels(root: torch.nn.Module, name: str) -> Iterator[tuple[torch.nn.Module,
 
 
 def start_server(port: int) -> Any:
-    """Starts a server that takes profiles of this process on demand."""
+    """Start a server that takes profiles of this process on demand."""
     platform.local_devices()  # JAX would start the client without our choice of platform
     return jax.profiler.start_server(port)
 
 
 def start_trace(folder: str | os.PathLike[str], python_calls: bool) -> None:
-    """Begins a profile of this process."""
+    """Begin a profile of this process."""
     platform.local_devices()
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = int(python_calls)
@@ -176,14 +176,14 @@ def start_trace(folder: str | os.PathLike[str], python_calls: bool) -> None:
 
 
 def stop_trace() -> None:
-    """Ends the profile and writes it."""
+    """End the profile and write it."""
     jax.profiler.stop_trace()
 
 
 def capture(
     address: str, folder: str, milliseconds: int, attempts: int, options: dict[str, int], every: float, until: float
 ) -> None:
-    """Lets the server at `address` take a profile; asks again `every` so many seconds `until` so many have passed."""
+    """Let the server at `address` take a profile; ask again `every` seconds, `until` seconds have passed."""
     deadline = time.monotonic() + until
     while True:
         try:

@@ -56,7 +56,7 @@ def _operator(name: str) -> str:
 
 
 def _lines(index: Message) -> dict[int, Line]:
-    """The lines of the frames that programs refer to by number, from 1 on."""
+    """Return the lines of the frames that programs refer to by number, from 1 on."""
     files, functions = ([name.decode() for name in index.get(field, ())] for field in (1, 2))
     places: list[Line] = []
     for each in index.get(3, ()):

@@ -1,4 +1,4 @@
-"""Why programs are compiled: each new one is compared with those before it, and the difference told in one line."""
+"""Explain why programs are compiled: compare each new one with earlier ones, and report the difference in one line."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ from ...tables import put_last
 from .differences import Difference, Kind, Known, differences, in_common, is_part, similarity
 from .keepers import keepers
 
-# So many programs are kept to compare with, if they have so few operations in all.
+# Limits of the programs kept for comparison: their number, and their operations in all.
 _MOST_PROGRAMS = 128
 _MOST_OPERATIONS = 500_000
 _MOST_EXPLANATIONS = 512
@@ -47,7 +47,7 @@ class Explanation:
     """Why one program was compiled. As text: `recompiled (train.py:42): dim 1 of input 'tokens' 37 → 41`."""
 
     differences: tuple[Difference, ...]
-    line: Line  # where the user's program does otherwise than before, as far as known
+    line: Line  # first line of the user's program that differs, if known
     started_by: Line  # what made it run: a sync, or the reading of a value
     cause: Cause
     operations: int
@@ -79,23 +79,23 @@ def short(line: Line) -> str:
 
 
 def explained() -> list[Explanation]:
-    """Why the last programs were compiled, oldest first."""
+    """Return why the last programs were compiled, oldest first."""
     return list(_explanations)
 
 
 def times(shared: Iterable[tuple[int, int]]) -> str:
-    """What is compiled once and run several times, as in "6 × 48, 6 × 31 operations"."""
+    """Return what is compiled once and run several times, as in "6 × 48, 6 × 31 operations"."""
     return f"{', '.join(f'{often} × {operations}' for often, operations in shared)} operations"
 
 
 def clear() -> None:
-    """Forgets the explanations, not the programs they compare with."""
+    """Forget the explanations, not the programs they compare with."""
     _explanations.clear()
     _reasons.clear()
 
 
 def note(compilation: Compilation) -> None:
-    """Explains a compilation that was done, and remembers its program."""
+    """Explain a compilation that was done, and remember its program."""
     new = Known.of(compilation)
     explanation = _explain(compilation, new)
     _explanations.append(explanation)
@@ -106,7 +106,7 @@ def note(compilation: Compilation) -> None:
 
 
 def explain(compilation: Compilation) -> Explanation:
-    """Why a program is compiled, or would be."""
+    """Return why a program is compiled, or would be."""
     return _explain(compilation, Known.of(compilation))
 
 
@@ -148,18 +148,18 @@ def _differences(new: Known) -> list[Difference]:
 
 
 def _is_comparable(old: Known, new: Known) -> bool:
-    """A step is no other form of what was read in one; what is read may be a part of a step."""
+    """Return whether the two may be compared: a read may be a part of a step, but a step is no variant of a read."""
     return (old.cause is Cause.READ) == (new.cause is Cause.READ) or (old.cause is not Cause.READ and is_part(new, old))
 
 
 def _shares_lines(old: Known, new: Known) -> bool:
-    """Whether both come from the same part of the user's program: they share most of the lines of the smaller one."""
+    """Return whether both come from the same code of the user: they share most lines of the smaller program."""
     one, other = old.known_lines, new.known_lines
     return 2 * len(one & other) >= min(len(one), len(other)) and not old.operators.keys().isdisjoint(new.operators)
 
 
 def _shares_operations(old: Known, new: Known) -> bool:
-    """Whether most of the smaller one is in the other: other lines may come to the program that these lines made."""
+    """Return whether most of the smaller one is in the other: other lines may make the program that these made."""
     size = min(len(old.graph.operations), len(new.graph.operations))
     shared = in_common(old.plans, new.plans)
     return (size >= _FEW and shared == size) or (size >= _MANY and 4 * shared >= 3 * size)
@@ -183,7 +183,7 @@ def _tell(explanation: Explanation) -> None:
 
 @contextmanager
 def refused() -> Iterator[None]:
-    """Within the block a compilation is refused with the explanation, before anything of its program was run."""
+    """Refuse compilations within the block with the explanation, before anything of the program has run."""
 
     def refuse(event: events.Event) -> None:
         if isinstance(event, Compilation):
@@ -220,12 +220,12 @@ def _refusal(explanation: Explanation) -> str:
 
 
 def describe(found: Iterable[Difference]) -> str:
-    """The differences with the whole path of each line."""
+    """Return the differences with the whole path of each line."""
     return "".join(f"  {each.text}" + (f" ({lines.text(each.line)})\n" if each.line else "\n") for each in found)
 
 
 def report() -> str:
-    """All explanations as text: those with the same words once, with how often they came and what they cost."""
+    """Return all explanations as text: those with the same words once, with how often they came and what they cost."""
     rows: dict[str, list[Explanation]] = {}
     for explanation in _explanations:
         rows.setdefault(str(explanation), []).append(explanation)

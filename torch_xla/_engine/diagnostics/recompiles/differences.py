@@ -1,4 +1,4 @@
-"""What makes one program another than the one before: each difference in one line, with the user's line."""
+"""Compare a program with an earlier one: each difference in one line, with the user's line."""
 
 import inspect
 import itertools
@@ -29,7 +29,7 @@ from ...view.geometry import Geometry
 # Operations compared one by one from the first difference on.
 _LOOKED_AT = 200
 
-# What programs do not call by PyTorch's inner name.
+# Operators that users know by another name than PyTorch's inner one.
 _AS_WRITTEN = {
     "_to_copy": "to",
     "_softmax": "softmax",
@@ -41,12 +41,12 @@ _AS_WRITTEN = {
     growing.TAKE: "a view",
 }
 
-# What an optimizer makes its state with, in its first step.
+# Operators that make an optimizer's state in its first step.
 _MAKERS = {"zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "empty", "empty_like"}
 
 
 class Kind(Enum):
-    """What differs, in the order in which one explains the next."""
+    """Kind of a difference, in the order in which one explains the next."""
 
     NEW = "a program unlike any before"
     DEVICE = "another device"
@@ -70,7 +70,7 @@ class Difference:
 
     kind: Kind
     text: str
-    line: Line | None  # where the user's program does otherwise
+    line: Line | None  # line of the user's program that differs
     held: tuple[Operation, ...] = ()  # whose results are held now and were not before
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Known:
-    """What is kept of a compiled program, to compare others with it. It holds neither executables nor values."""
+    """A compiled program as kept for comparison. It holds neither executables nor values."""
 
     graph: Graph
     key: Key
@@ -92,7 +92,7 @@ class Known:
 
     @classmethod
     def of(cls, compilation: Compilation) -> "Known":
-        """What to keep of a compilation."""
+        """Return what to keep of a compilation."""
         program = compilation.program
         return cls(
             program.graph,
@@ -107,7 +107,7 @@ class Known:
 
     @cached_property
     def plans(self) -> Counter[Plan]:
-        """How often each plan stands in the graph."""
+        """How often each plan is in the graph."""
         return Counter(operation.plan for operation in self.graph.operations)
 
     @cached_property
@@ -122,22 +122,22 @@ class Known:
 
     @cached_property
     def operators(self) -> Counter[Any]:
-        """How often each operator does, whatever its operands."""
+        """How often each operator is in the graph, whatever its operands."""
         return Counter(self.in_order)
 
     def line(self, index: int) -> Line | None:
-        """The user's line of the operation with this index."""
+        """Return the user's line of the operation with this index."""
         return self.lines[index] if 0 <= index < len(self.lines) else None
 
     def input_name(self, index: int) -> str:
-        """What to call an input: as the user does, or after what it is used for."""
+        """Return what to call an input: as the user does, or after what it is used for."""
         if index < len(self.names) and self.names[index]:
             return f"input {self.names[index]!r}"
         at = self.first_use(index)
         return f"the input of {_name(self.graph.operations[at])}" if at >= 0 else "an input"
 
     def source(self, slot: int) -> tuple[int, int]:
-        """What fills a slot: the index of an operation and which of its results, or -1 and which of the inputs."""
+        """Return the source of a slot: index of an operation and of its result, or -1 and index of an input."""
         return self._sources[slot]
 
     @cached_property
@@ -148,7 +148,7 @@ class Known:
         return sources
 
     def first_use(self, slot: int) -> int:
-        """The index of the first operation that reads a slot, through views; -1 if none does."""
+        """Return the index of the first operation that reads a slot, through views; -1 if none does."""
         slots = {slot}
         for index, operation in enumerate(self.graph.operations):
             if slots.intersection(operation.operands):
@@ -159,7 +159,7 @@ class Known:
 
 
 def similarity(one: Known, other: Known) -> float:
-    """From 0 to 1: how much two programs have in common. Equal operations count more than those that are only alike."""
+    """From 0 to 1: how much two programs have in common. Equal operations count more than similar ones."""
     size = max(len(one.in_order), len(other.in_order))
     if not size:
         return 1.0
@@ -170,18 +170,18 @@ def similarity(one: Known, other: Known) -> float:
 
 
 def in_common(one: Counter[Any], other: Counter[Any]) -> int:
-    """How many elements two programs share, each as often as in both."""
+    """Return how many elements two programs share, each as often as in both."""
     return sum([min(count, other[each]) for each, count in one.items() if each in other])
 
 
 def is_part(part: Known, whole: Known) -> bool:
-    """Whether the operations of `part` are some of those of `whole`, in their order."""
+    """Return whether the operations of `part` are some of those of `whole`, in their order."""
     rest = iter(operation.plan.op for operation in whole.graph.operations)
     return all(any(op == other for other in rest) for op in (operation.plan.op for operation in part.graph.operations))
 
 
 def differences(old: Known, new: Known, read: Known | None = None) -> list[Difference]:
-    """How `new` differs from `old`, what explains the rest first. `read` is the last part of a step that was read."""
+    """Return how `new` differs from `old`, the cause first. `read` is the last part of a step that was read."""
     if old.key.target is not new.key.target:
         text = f"device {old.key.target.name} → {new.key.target.name}"
         return [Difference(Kind.DEVICE, text, new.line(0))]
@@ -214,7 +214,7 @@ def differences(old: Known, new: Known, read: Known | None = None) -> list[Diffe
 
 
 def _unseen(old: Known, new: Known) -> Difference:
-    """What two programs that look alike may differ in, or why one was compiled twice."""
+    """Return what two programs that look alike may differ in, or why one was compiled twice."""
     parts = [part.name for part in fields(Key) if getattr(old.key, part.name) != getattr(new.key, part.name)]
     if parts:
         return Difference(Kind.AGAIN, f"the {' and the '.join(parts)} of its key differ", new.line(0))
@@ -286,7 +286,7 @@ def _short(dtype: Any) -> str:
 
 
 def _operations(old: Known, new: Known, start: int) -> Difference:
-    """The first place where the operations differ; how many such places there are is told only roughly."""
+    """Return the first place where the operations differ; the number of such places is approximate."""
     before, after = old.graph.operations[start:], new.graph.operations[start:]
     matcher = SequenceMatcher(
         None, [o.plan.op for o in before[:_LOOKED_AT]], [o.plan.op for o in after[:_LOOKED_AT]], autojunk=False
@@ -354,7 +354,7 @@ def _arguments(plan: Plan) -> dict[str, Any]:
 
 
 def _parameters(op: Any) -> Iterable[str]:
-    """What the arguments of an operation of ours are called, by the rule that lowers it."""
+    """Return what the arguments of an operation of ours are called, by the rule that lowers it."""
     rule = rule_of(op)
     named = inspect.signature(rule.lower).parameters.values() if rule is not None else ()
     names = [each.name for each in named if each.kind is each.POSITIONAL_OR_KEYWORD]

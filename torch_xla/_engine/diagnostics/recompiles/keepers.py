@@ -1,6 +1,6 @@
-"""Who keeps results of a step alive: variables of the user, and graphs of gradients that tensors in them carry.
+"""Find what keeps results of a step alive: the user's variables, and the autograd graphs of tensors in them.
 
-Looked for when a program is compiled because more is held than before, never in a step that runs again.
+Searched when a program is compiled because more is held than before, never in a step that runs again.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,12 +14,12 @@ from ...graph.tape import Tape, Value
 from ...record.device import existing_devices
 from .names import NameSearch, value_of, visit_variables
 
-_MOST_NODES = 2000  # of graphs of gradients
+_MOST_NODES = 2000  # of autograd graphs
 _SHOWN = 2
 
 
 class _Keepers(NameSearch):
-    """Finds the variables that lead to some values, and those that may do so by way of a graph of gradients."""
+    """Finds variables that lead to some values, directly or through an autograd graph."""
 
     def __init__(self, values: Iterable[Value]) -> None:
         super().__init__(())
@@ -33,7 +33,7 @@ class _Keepers(NameSearch):
         return self.wanted == self.found.keys() or self.is_long
 
     def note(self, name: str, tensor: torch.Tensor, is_state: bool = False) -> None:
-        """Looks at one tensor that a variable leads to."""
+        """Look at one tensor that a variable leads to."""
         value = value_of(tensor)
         if id(value) in self.wanted:
             self.found.setdefault(id(value), name)
@@ -42,7 +42,7 @@ class _Keepers(NameSearch):
 
 
 def keepers(target: Target, operations: Iterable[Operation]) -> str:
-    """Who holds results of these operations of the step that is about to run: "'kept[0]'"; "" if nobody is found."""
+    """Return who holds results of these operations of the step about to run: "'kept[0]'"; "" if unknown."""
     values = [value for tape in _tapes(target) for value in _results(tape, list(operations))]
     search = _Keepers(values)
     visit_variables(search)
@@ -89,7 +89,7 @@ def _saved(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
                 except RuntimeError:
                     continue  # freed by `backward()`
                 for each in found if isinstance(found, (list, tuple)) else (found,):
-                    # What a hook has packed stays packed: checkpointing would compute it again, on this very tape.
+                    # Do not unpack what a hook has packed: checkpointing would compute it again, on this very tape.
                     data = each.data if each.unpack_hook is None else None
                     if isinstance(data, torch.Tensor) and data.device.type == "xla":
                         yield data

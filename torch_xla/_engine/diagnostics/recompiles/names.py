@@ -1,6 +1,6 @@
-"""What the user calls the values of a program's inputs: the names of variables, parameters and optimizer states.
+"""Find the user's names of a program's inputs: variables, parameters and optimizer states.
 
-Looked for when a program is compiled, never in a step that runs again: the local variables of the user's frames are
+Searched when a program is compiled, never in a step that runs again: the local variables of the user's frames are
 searched, with the modules, optimizers and containers in them.
 """
 
@@ -48,7 +48,7 @@ class NameSearch:
         return not self.missing or self.is_long
 
     def visit(self, name: str, thing: Any, depth: int) -> None:
-        """Looks at what a variable leads to, so many containers deep."""
+        """Visit the objects that a variable leads to, at most `depth` containers deep."""
         # `type(thing)` and not `isinstance`: a proxy would begin to work for us.
         kind = type(thing)
         if self.is_over or kind in (int, float, str, bool, bytes, type(None)) or id(thing) in self.seen:
@@ -69,7 +69,7 @@ class NameSearch:
             metrics.count("NameNotFound")
 
     def note(self, name: str, tensor: torch.Tensor, is_state: bool = False) -> None:
-        """Looks at one tensor that a variable leads to."""
+        """Look at one tensor that a variable leads to."""
         value = value_of(tensor)
         if value is None:
             return
@@ -81,7 +81,7 @@ class NameSearch:
             self.note(f"{name}.grad", gradient)
 
     def _before(self, value: Value) -> Any:
-        """The buffer of a parameter or a state before it is overwritten by what is recorded and has not run."""
+        """Return the buffer of a parameter or a state before it is overwritten by what is recorded and has not run."""
         tape: Tape | None = value.tape
         if tape is None or tape.ended:
             return None
@@ -92,7 +92,7 @@ class NameSearch:
         while producer[slot] >= 0:
             operation = operations[producer[slot]]
             part = slot - operation.first_output
-            # What is written in place is the first operand, or that of the same number in a list of them.
+            # An in-place operator writes its first operand, or the operand of the same index in a list.
             if part >= len(operation.operands) or (
                 part and not name_of(operation).startswith(("aten::_fo", "aten::_fu"))
             ):
@@ -121,7 +121,7 @@ class NameSearch:
 
 
 def _others_train() -> bool:
-    """Whether another thread is in the user's program, or in what looks at gradients.
+    """Return whether another thread is in the user's program, or in what looks at gradients.
 
     PyTorch ends the process when two threads look at a gradient: it gives it a Python object, and lets go of the
     interpreter's lock while it takes that away.
@@ -142,7 +142,7 @@ def _may_train(innermost: FrameType) -> bool:
 
 
 def value_of(tensor: torch.Tensor) -> Value | None:
-    """What the memory of a tensor holds, if it is on one of our devices."""
+    """Return what the memory of a tensor holds, if it is on one of our devices."""
     if tensor.device.type != "xla":
         return None
     try:
@@ -164,8 +164,8 @@ def _parts(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _key(key: Any) -> str:
-    """A key as it is written. What the `repr` of others does is theirs: that of a tensor would compute it, here where
-    the program that computes it is about to be compiled."""
+    """Return a key as it is written. The `repr` of other objects is not called: a tensor's would compute it, while the
+    program that computes it is about to be compiled."""
     return repr(key) if type(key) in (int, float, str, bool, bytes, type(None)) else f"<{type(key).__name__}>"
 
 
@@ -180,14 +180,14 @@ def _attributes(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
 
 @uncollected  # where garbage is collected another thread may come in, and take the gradient that PyTorch is showing us
 def name_buffers(buffers: Sequence[Any]) -> tuple[str, ...]:
-    """The name of each buffer in the user's program, or "" where no variable leads to it. Inner frames go first."""
+    """Return each buffer's name in the user's program, or "" where no variable leads to it; inner frames first."""
     search = NameSearch(buffers)
     visit_variables(search)
     return tuple(search.names)
 
 
 def visit_variables(search: NameSearch) -> None:
-    """Shows a search the variables of the user's frames, the innermost first; tensors go before what may hold them."""
+    """Show a search the variables of the user's frames, the innermost first; tensors go before what may hold them."""
     frame = user_frame(sys._getframe(1))
     for _ in range(_MOST_FRAMES):
         if frame is None or search.is_over:
@@ -207,7 +207,7 @@ def _variables(frame: FrameType) -> Mapping[str, Any]:
     copy = dict(found)
     is_snapshot = bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED) and sys.version_info < (3, 13)
     # Before Python 3.13 the frame keeps this snapshot until its function returns, and with it every value in it: what
-    # is held decides what a program computes. Empty it, unless somebody else (`locals()`, a debugger) has it too.
+    # is held decides what a program computes. Empty it, unless `locals()` or a debugger holds it too.
     if is_snapshot and sys.gettrace() is None and sys.getrefcount(found) <= 3:
         found.clear()
     return copy

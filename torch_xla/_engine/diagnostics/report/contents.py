@@ -23,7 +23,7 @@ from .history import FallbackCost
 
 _PACKAGES = ("torch_xla", "torch", "jax", "jaxlib", "numpy")
 
-# What a step's time went to; of two at once the one that stands first.
+# Uses of a step's time; of two at once the first in this list counts.
 COMPILING, FALLBACK, WAITING, RECORDING = "compiling", "operators on the CPU", "waiting for values", "recording"
 
 
@@ -51,7 +51,7 @@ class Report:
 
 
 def collect() -> Report:
-    """The report of what was kept so far."""
+    """Return the report of the history so far."""
     explanations = causes.explained()
     if is_started() and history.is_kept():
         history.look_at_memory()
@@ -104,7 +104,7 @@ def _busy(explanations: Sequence[Explanation]) -> list[Span]:
 
 
 def shares(steps: Sequence[Step], spans: Sequence[Span]) -> list[StepShare]:
-    """Each step with what its seconds went to; `spans` are ordered by their start."""
+    """Return each step with the use of its seconds; `spans` are ordered by their start."""
     order = (COMPILING, FALLBACK, WAITING)
     result: list[StepShare] = []
     first = 0
@@ -131,7 +131,7 @@ def shares(steps: Sequence[Step], spans: Sequence[Span]) -> list[StepShare]:
 
 
 def to_text(report: Report) -> str:
-    """The report as plain text."""
+    """Return the report as plain text."""
     parts = ["".join(f"{name + ':':<10} {value}\n" for name, value in report.setting)]
     parts.append(_section("Steps", steps_text(report)))
     parts.append(_section("Compilations", causes.report()))
@@ -164,7 +164,7 @@ def steps_text(report: Report) -> str:
 
 
 def where(line: Line | None) -> str:
-    """A line as the report shows it: without the folder."""
+    """Return a line as the report shows it: without the folder."""
     return "an unknown line" if line is None or line == lines.NOWHERE else f"{short(line)} in {line[2]}"
 
 
@@ -188,6 +188,6 @@ def _holdings_text(found: Sequence[Holding]) -> str:
 
 
 def about(holding: Holding) -> str:
-    """The largest of a line's buffers, and what the user calls some of them."""
+    """Return the largest of a line's buffers, and what the user calls some of them."""
     names = ", ".join(holding.names[:3]) + (" …" if len(holding.names) > 3 else "")
     return f"{'up to ' if holding.count > 1 else ''}{holding.shape}{f', such as {names}' if names else ''}"

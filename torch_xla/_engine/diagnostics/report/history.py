@@ -1,4 +1,4 @@
-"""What is always kept of the past, in bounded memory: compilations, waiting, fallbacks, and the last steps.
+"""Keep a history in bounded memory: compilations, waiting, fallbacks, and the last steps.
 
 It listens from the import on, which costs a microsecond or two for a step or a value that is read; `keep(False)` ends
 it.
@@ -27,7 +27,7 @@ _SHARE_FOR_MEMORY = 0.002
 
 
 class PastExecution(NamedTuple):
-    """What is kept of an execution: not its program."""
+    """An execution as kept in the history, without its program."""
 
     start: float
     seconds: float
@@ -44,7 +44,7 @@ class FallbackCost:
     lines: dict[Line, int] = field(default_factory=dict)
 
 
-# The last evaluations, waits, transfers and fallbacks; executions only while somebody watches closely.
+# The last evaluations, waits, transfers and fallbacks; executions only while a listener watches closely.
 recent: "deque[Evaluation | Wait | Transfer | Fallback | PastExecution]" = deque(maxlen=_MOST_EVENTS)
 _steps: "deque[tuple[Any, ...]]" = deque(maxlen=_MOST_STEPS)
 # (time, bytes in use) on the first device
@@ -56,7 +56,7 @@ _is_kept = False
 
 
 def keep(yes: bool) -> None:
-    """Begins or ends to keep the history; what is there stays."""
+    """Turn the history on or off; past events stay."""
     global _is_kept
     events.unlisten(_listen)  # also where it was removed because it failed: asked for again, it begins again
     if yes:
@@ -69,12 +69,12 @@ def keep(yes: bool) -> None:
 
 
 def is_kept() -> bool:
-    """Whether the history is kept now."""
+    """Return whether the history is kept now."""
     return _is_kept
 
 
 def steps() -> list[Step]:
-    """The last steps."""
+    """Return the last steps."""
     return [Step(*each) for each in list(_steps)]
 
 
@@ -84,7 +84,7 @@ def since() -> float:
 
 
 def clear() -> None:
-    """Forgets everything; known programs stay, so that a recompilation is told as one."""
+    """Forget everything except known programs, so that a recompilation is still recognised."""
     global _since
     for each in (recent, _steps, memory_used, fallbacks):
         each.clear()
@@ -129,7 +129,7 @@ def _note_fallback(event: Fallback) -> None:
 
 
 def look_at_memory() -> None:
-    """Notes how much memory the first device uses now."""
+    """Note how much memory the first device uses now."""
     start = time.perf_counter()
     used = memory.usage(devices.device_at(0).target.device).used
     now = time.perf_counter()

@@ -29,7 +29,7 @@ code, pre { font: 13px/1.45 ui-monospace, monospace; } pre { background: #f4f6f8
 
 
 def to_page(report: Report) -> str:
-    """The whole page."""
+    """Return the whole page."""
     body = "".join(
         (
             "<h1>torch_xla report</h1>",
@@ -54,7 +54,7 @@ def _cell(text: object, kind: str = "") -> str:
 
 
 def _table(header: list[str] | None, rows: Iterable[list[str]]) -> str:
-    """A table of finished cells; a header that begins with `#` is one of numbers."""
+    """Return a table of finished cells; a header that begins with `#` is one of numbers."""
     head = "".join(
         f'<th class="number">{escape(name[1:])}</th>' if name.startswith("#") else f"<th>{escape(name)}</th>"
         for name in header or ()

@@ -17,7 +17,7 @@ _TALLEST = 4.0  # times the median; a taller bar is cut off and says how long it
 
 
 def svg(body: str, label: str) -> str:
-    """A drawing of the common size, with a text for those who do not see it."""
+    """Return a drawing of the common size, with a text for those who do not see it."""
     return (
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(label)}" '
         f'xmlns="http://www.w3.org/2000/svg">{body}</svg>'
@@ -25,7 +25,7 @@ def svg(body: str, label: str) -> str:
 
 
 def steps(shares: Sequence[StepShare]) -> str:
-    """A bar for each of the last steps, its height the milliseconds, its colours what they went to."""
+    """Return a bar for each of the last steps, its height the milliseconds, its colours what they went to."""
     shown = shares[-_MOST_BARS:]
     ordered = sorted(share.step.seconds for share in shown)
     top = min(ordered[-1], _TALLEST * ordered[len(ordered) // 2]) or 1e-9
@@ -82,7 +82,7 @@ def _axis(top: float, unit: str) -> str:
 
 
 def memory(samples: Sequence[tuple[float, int]]) -> str:
-    """Bytes in use on the first device, over time."""
+    """Draw the bytes in use on the first device, over time."""
     start, end = samples[0][0], samples[-1][0]
     top = max(used for _, used in samples) or 1
     span = (end - start) or 1.0
@@ -104,6 +104,6 @@ def memory(samples: Sequence[tuple[float, int]]) -> str:
 
 
 def share_bar(share: float, kind: str) -> str:
-    """A small bar for a cell of a table; `share` is from 0 to 1."""
+    """Return a small bar for a cell of a table; `share` is from 0 to 1."""
     width = max(0.0, min(1.0, share)) * 100
     return f'<span class="bar"><span style="width:{width:.1f}%;background:{COLOURS[kind]}"></span></span>'

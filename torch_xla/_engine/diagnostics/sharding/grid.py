@@ -1,4 +1,4 @@
-"""A sharding as XLA writes it, drawn: which part of a tensor lies on which devices."""
+"""Draw a sharding, given as XLA writes it: which part of a tensor is on which devices."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ _TILES = re.compile(r"^\{devices=\[([\d,]+)\](?:<=\[([\d,]+)\](?:T\(([\d,]+)\))?
 _WHOLE = re.compile(r"^\{(replicated|manual|unknown)?\}$|^$")
 _ONE = re.compile(r"^\{maximal device=(\d+)\}$")
 
-# A table with what stands above it.
+# A table with its title.
 Table = tuple[str, list[list[str]]]
 
 # Told apart by readers who see few colours.
@@ -55,10 +55,10 @@ def _grid(lists: list[list[int]], shape: list[int]) -> np.ndarray:
 
 
 def tables(grid: np.ndarray, platform: str) -> list[Table]:
-    """The parts as tables, whose rows and columns are the last two dimensions that are divided.
+    """Return the parts as tables, whose rows and columns are the last two dimensions that are divided.
 
-    There is one for each part along the dimensions before those. In each cell stands "CPU 0,2", or the platform alone
-    where each device has all.
+    There is one for each part along the dimensions before those. A cell has "CPU 0,2", or the platform alone where each
+    device has all.
     """
     divided = [dim for dim, size in enumerate(grid.shape) if size > 1]
     before = divided[:-2]
@@ -79,7 +79,7 @@ def tables(grid: np.ndarray, platform: str) -> list[Table]:
 
 
 def text(shown: Sequence[Table], use_color: bool, width: int) -> str:
-    """Tables for a terminal, in which cells are at least so wide."""
+    """Tables for a terminal, in which cells have at least this width."""
     width = max(width, max(len(cell) for _, cells in shown for row in cells for cell in row) + 2)
     lines: list[str] = []
     first = 0
@@ -111,7 +111,7 @@ def _coloured(cell: str, number: int, use_color: bool) -> str:
 
 
 def svg(shown: Sequence[Table]) -> str:
-    """The same as a picture."""
+    """Return the same as a picture."""
     width, height, above, y, number = 120, 60, 24, 0, 0
     body = []
     for title, cells in shown:

@@ -1,7 +1,7 @@
-"""What programs of several devices send, found out when they are compiled; and what is copied that nobody asked for.
+"""Report what programs of several devices send, and warn of large copies without a mark, when they are compiled.
 
-A layout that does not fit the computation shows nowhere but in memory and time: XLA gathers what it needs. So a large
-value that comes together on every device, or that a program leaves whole on each, is told of with its line.
+A layout that does not fit the computation shows only in memory and time: XLA gathers what it needs. So a large value
+that is gathered on every device, or that a program leaves whole on each, is reported with its line.
 """
 
 import logging
@@ -26,15 +26,15 @@ from ..plans.work import Collective
 logger = logging.getLogger("torch_xla.sharding")
 
 _MOST_PROGRAMS = 128
-# Values of fewer bytes are gathered without a word.
+# Smaller values are gathered without a warning.
 _LARGE = 16 << 20
-# What an operand is traced through to a parameter.
+# Instructions through which an operand is traced to a parameter.
 _SAME_ELEMENTS = {"bitcast", "copy", "convert", "transpose", "reshape", "optimization-barrier", "opt-barrier"}
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A large value of which each device has all though nobody marked it so."""
+    """A large value that is whole on each device without a mark that asks for it."""
 
     shape: str
     bytes: int
@@ -56,7 +56,7 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What one run of a program sends."""
+    """Traffic of one run of a program."""
 
     operations: int
     devices: int
@@ -69,19 +69,19 @@ _found: "deque[Traffic]" = deque(maxlen=_MOST_PROGRAMS)
 
 
 def keep(yes: bool) -> None:
-    """Begins or ends to look at programs of several devices when they are compiled."""
+    """Turn on or off the analysis of programs of several devices."""
     events.unlisten(_listen)
     if yes:
         events.listen(_listen, closely=False)
 
 
 def found() -> list[Traffic]:
-    """That of the last programs, oldest first."""
+    """Return the traffic of the last programs, oldest first."""
     return list(_found)
 
 
 def clear() -> None:
-    """Forgets it."""
+    """Forget the traffic."""
     _found.clear()
 
 
@@ -100,7 +100,7 @@ def _of_program(event: Compilation) -> Traffic:
     modules = [hlo.module(executable.as_text(), times) for executable, times in parts]
     line = next((line for line in reversed(event.lines) if line is not None), None)
     copied = []
-    if program.target.is_spread:  # what processes gather, somebody has asked for
+    if program.target.is_spread:  # collectives between processes are the user's
         copied = [each for module in modules for each in _gathered(module)]
         copied += _left_whole(program, program.placed(event.numbers), event.lines)
     collectives = tuple(work.collectives_of(modules))
@@ -122,7 +122,7 @@ def _gathered(module: hlo.Module) -> list[Copied]:
 
 
 def _is_parameter(gather: Instruction, computation: HloComputation) -> bool:
-    """Whether what is gathered is what the program was given, at most in another order or dtype."""
+    """Return whether what is gathered is what the program was given, at most in another order or dtype."""
     instruction = gather
     while instruction.operands:
         nearest = computation.by_name.get(instruction.operands[0])
@@ -138,7 +138,7 @@ def _is_parameter(gather: Instruction, computation: HloComputation) -> bool:
 
 
 def _left_whole(program: Program, placed: list[Any], lines: Any) -> list[Copied]:
-    """The large results of which each device has all, where an input like them is divided and none is whole."""
+    """Return the large results that are whole on each device, where an input like them is divided and none is whole."""
     graph = program.graph
     divided = {(spec.size, spec.dtype) for spec in graph.inputs if spec.sharding is not None}
     whole = {(spec.size, spec.dtype) for spec in graph.inputs if spec.sharding is None}
@@ -165,7 +165,7 @@ def _left_whole(program: Program, placed: list[Any], lines: Any) -> list[Copied]
 
 
 def report() -> str:
-    """All of it as a table."""
+    """Return all of it as a table."""
     rows = []
     for number, traffic in enumerate(_found, 1):
         ends = f", ends at {text(traffic.line)}" if traffic.line is not None else ""

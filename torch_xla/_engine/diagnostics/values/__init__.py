@@ -1,1 +1,1 @@
-"""Where a wrong value or a NaN comes from: a step looked into, captured, and computed again by PyTorch."""
+"""Find the source of a wrong value or a NaN: inspect a step, capture it, compute it again by PyTorch."""

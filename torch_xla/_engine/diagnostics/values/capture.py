@@ -50,7 +50,7 @@ class CapturedProgram:
 
 @dataclass(frozen=True, slots=True)
 class CapturedStep:
-    """What a file holds: the programs in the order in which they ran, and where that was."""
+    """Contents of a file: the programs in the order in which they ran, and where that was."""
 
     programs: list[CapturedProgram]
     made_with: dict[str, str]
@@ -58,7 +58,7 @@ class CapturedStep:
 
 @contextmanager
 def capturing(path: str | os.PathLike[str], every_result: bool) -> Iterator[None]:
-    """Writes what the block computes to `path` at its end, unless it raises."""
+    """Write what the block computes to `path` at its end, unless it raises."""
     entries: list[dict[str, Any]] = []
     tensors: dict[str, Tensor] = {}
 
@@ -107,7 +107,7 @@ def _on_host(array: jax.Array) -> Tensor:
 
 
 def load(path: str | os.PathLike[str]) -> CapturedStep:
-    """Reads a file that `capturing` wrote. Raises `ValueError` if it is none, or of a later version."""
+    """Read a file that `capturing` wrote. Raises `ValueError` if it is none, or of a later version."""
     name = os.fspath(path)
     try:
         content = torch.load(name, map_location="cpu", weights_only=True)
@@ -116,7 +116,7 @@ def load(path: str | os.PathLike[str]) -> CapturedStep:
     except FileNotFoundError:
         raise
     except Exception as error:
-        # What PyTorch adds, how to read files in an unsafe way, leads nowhere here.
+        # PyTorch's message also explains unsafe loading, which does not help here.
         first = str(error).partition(". ")[0]
         raise ValueError(NOT_A_STEP.format(path=name, reason=f"{type(error).__name__}: {first}")) from error
     if header.get("format") != FORMAT:

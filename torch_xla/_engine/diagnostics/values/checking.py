@@ -1,4 +1,4 @@
-"""Values that an operator cannot take, as indices out of range: looked for while somebody asks for it."""
+"""Check values that an operator cannot take, such as indices out of range, while that is turned on."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ _is_set = False
 
 @contextmanager
 def checking() -> Iterator[None]:
-    """Checks the values of what is called in the block; its end waits for what they are."""
+    """Check the operands of operators called in the block; its end waits for the results."""
     value_checks.ask()
     try:
         yield
@@ -26,7 +26,7 @@ def checking() -> Iterator[None]:
 
 
 def apply_settings() -> None:
-    """Starts and ends the same for the whole program, as XLA_CHECK_VALUES says."""
+    """Start or end checking for the whole program, as XLA_CHECK_VALUES says."""
     global _is_set
     wanted = config.check_values()
     if wanted != _is_set:

@@ -25,7 +25,7 @@ class Opaque(str):
 
 
 def encode(graph: Graph) -> dict[str, Any]:
-    """The graph as lists, dicts, strings and numbers. Arguments that have no such form are left out."""
+    """Return the graph as lists, dicts, strings and numbers. Arguments that have no such form are left out."""
     return {
         "inputs": [_encoded_spec(spec) for spec in graph.inputs],
         "operations": [_encoded_operation(operation) for operation in graph.operations],
@@ -58,7 +58,7 @@ def _encoded_operation(operation: Operation) -> dict[str, Any]:
 
 
 def decode(data: dict[str, Any]) -> Graph:
-    """The graph that `encode` was given. Raises `ValueError` for what is none, such as one of another PyTorch."""
+    """Return the graph that `encode` was given. Raises `ValueError` for other data, such as another PyTorch's."""
     inputs = tuple(_decoded_spec(spec) for spec in data["inputs"])
     specs = list(inputs)
     operations: list[Operation] = []
@@ -91,7 +91,7 @@ def decode(data: dict[str, Any]) -> Graph:
 
 
 def name_of_plan(plan: Plan) -> str:
-    """The operator with its overload, `aten::sum.dim_IntList`."""
+    """Return the operator with its overload, `aten::sum.dim_IntList`."""
     op = _operator_of(plan)
     return str(op.name()) if isinstance(op, OpOverload) else str(op)
 

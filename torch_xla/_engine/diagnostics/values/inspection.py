@@ -1,7 +1,7 @@
-"""What goes into a program and what comes out of it, for those who look into steps.
+"""Show the inputs and outputs of each program to inspectors of steps.
 
 `record/sync.py` asks one inspector before each run and calls what it returned when the step is over. Here several share
-that place. What a program is about to give away is copied before.
+that place. Inputs that a program would be donated are copied before.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +39,7 @@ class Run:
 
     @property
     def graph(self) -> Graph:
-        """What is computed."""
+        """The graph that is computed."""
         return self.program.graph
 
     @property
@@ -55,9 +55,9 @@ _inspectors: list[Inspector] = []
 
 @contextmanager
 def inspecting(inspector: Inspector) -> Iterator[None]:
-    """Shows `inspector` each run of a program that the block recorded, once it was started.
+    """Show `inspector` each run of a program that the block recorded, once it was started.
 
-    What was recorded before the block is run first, and what the block leaves recorded is run at its end.
+    Operations recorded before the block run first, and operations still recorded at its end run there.
     """
     sync_all()
     start(inspector)
@@ -69,20 +69,20 @@ def inspecting(inspector: Inspector) -> Iterator[None]:
 
 
 def start(inspector: Inspector) -> None:
-    """Shows `inspector` each run of a program from now on."""
+    """Show `inspector` each run of a program from now on."""
     _inspectors.append(inspector)
     sync.inspect = _inspect
 
 
 def stop(inspector: Inspector) -> None:
-    """Ends `start`."""
+    """End `start`."""
     _inspectors.remove(inspector)
     if not _inspectors:
         sync.inspect = None
 
 
 def sync_all() -> None:
-    """Starts what is recorded on any device."""
+    """Start what is recorded on any device."""
     for device in existing_devices():
         sync.sync_device(device)
 
@@ -129,10 +129,10 @@ def any_of(test: Callable[[jax.Array], jax.Array], arrays: Sequence[jax.Array]) 
 
 
 def is_inexact(array: jax.Array) -> bool:
-    """Whether the elements are floating-point or complex numbers: whether one can be NaN."""
+    """Return whether the elements are floating-point or complex numbers: whether one can be NaN."""
     return bool(jax.numpy.issubdtype(array.dtype, jax.numpy.inexact))
 
 
 def target_in_use() -> Target:
-    """The hardware behind this thread's device."""
+    """Return the hardware behind this thread's device."""
     return device_at(current_index()).target

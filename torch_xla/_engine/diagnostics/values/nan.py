@@ -1,4 +1,4 @@
-"""The first NaN: a step whose results are not finite is run again operator by operator, until one makes the first."""
+"""Find the first NaN: run a step with results that are not finite again, operator by operator."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,7 +37,7 @@ class FirstNonFinite:
 
 @contextmanager
 def searching(also_inf: bool) -> Iterator[None]:
-    """Raises `NotFinite` at the end of each step in the block that computes the first NaN, or inf."""
+    """Raise `NotFinite` at the end of each step in the block that computes the first NaN, or inf."""
     with inspection.inspecting(_raiser(also_inf)):
         yield
 
@@ -46,7 +46,7 @@ _asked: list[tuple[str, inspection.Inspector]] = []
 
 
 def apply_settings() -> None:
-    """Starts and ends the same for the whole program, as XLA_FIND_NAN says."""
+    """Start or end the search for the whole program, as XLA_FIND_NAN says."""
     wanted = config.find_nan()
     if _asked and _asked[0][0] != wanted:
         inspection.stop(_asked.pop()[1])
@@ -129,7 +129,7 @@ def _of_operator(run: Run, what: str, test: Test, stop: Stop, first_inf: str) ->
 
 
 def _inside(test: Test, stop: Stop) -> tuple[str, Line | None] | None:
-    """The operator that makes the first one inside a graph that is one operation; `None` if it is no graph."""
+    """Return the operator that makes the first one inside a graph that is one operation; `None` if it is no graph."""
     found: list[tuple[str, Line | None]] = []
 
     def watch(node: torch.fx.Node, operands: Any, results: Any) -> None:
@@ -165,7 +165,7 @@ def _producers(run: Run) -> list[str]:
 
 
 def _described(array: jax.Array, place: Sequence[int] | None) -> str:
-    """The range of an operand, and its element at the place of the finding if it has such a place."""
+    """Return the range of an operand, and its element at the place of the finding if it has such a place."""
     host: Any = np.asarray(array)
     if not host.size:
         return "empty"

@@ -29,9 +29,9 @@ TOLERANCES = {
     torch.bfloat16: 1.6e-2,
 }
 _COARSE = 0.13  # for dtypes of eight bits: one step of their coarsest
-_ALONG_A_STEP = 10.0  # so many times more for the results of a step: rounding adds up on the way
-# Where terms cancel, what is left is as wrong as they are large: a result counts as large as this part of what its
-# operator read, unless that is so much larger than the result that it can only be the value of a mask.
+_ALONG_A_STEP = 10.0  # factor for the results of a step, in which rounding adds up
+# Where terms cancel, the error is that of the terms: a result counts as large as this part of its operator's largest
+# operand, unless that is so much larger than the result that it can only be the value of a mask.
 _OF_OPERANDS, _OF_MASKS = 0.1, 1e4
 # The same for results of a step, whose terms may have cancelled anywhere on the way: some gradients are all rounding.
 _OF_A_STEP = 1e-2
@@ -60,7 +60,7 @@ class Mismatch:
 
 @dataclass(slots=True)
 class StepComparison:
-    """What a replay found."""
+    """Result of a replay."""
 
     path: str
     made_with: dict[str, str]
@@ -126,7 +126,7 @@ def _count(number: int, word: str) -> str:
 
 
 def replay(path: str | os.PathLike[str], tolerance: float | None) -> StepComparison:
-    """Computes the step in `path` on the CPU; `tolerance` replaces those for each dtype."""
+    """Compute the step in `path` on the CPU; `tolerance` replaces those for each dtype."""
     step = capture.load(path)
     found = StepComparison(os.fspath(path), step.made_with)
     with torch.no_grad():
@@ -155,7 +155,7 @@ def _replay(program: CapturedProgram, tolerance: float | None, found: StepCompar
         alone = _run(program, operation, theirs)
         whole = _run(program, operation, ours)
         if isinstance(whole, str):
-            # What PyTorch cannot compute is taken from the device, so that the rest can still be compared.
+            # Take from the device what PyTorch cannot compute, so that the rest can still be compared.
             found.skipped.setdefault(name, whole)
             given.update(slots)
             ours.extend(theirs[slot] for slot in slots)
@@ -192,7 +192,7 @@ def _replay(program: CapturedProgram, tolerance: float | None, found: StepCompar
 def _run(
     program: CapturedProgram, operation: Operation, values: list[Tensor | None]
 ) -> list[Tensor | None] | str | None:
-    """The results of an operator, `None` if what it reads is not known, or why PyTorch cannot run it."""
+    """Return the results of an operator, `None` if what it reads is not known, or why PyTorch cannot run it."""
     plan = operation.plan
     if isinstance(plan.op, Opaque):
         return "it is not in the file"
@@ -227,7 +227,7 @@ def _compare(
     gap = (d - c).abs()
     gap[gap.isnan()] = torch.inf  # NaN or inf on one side
     is_same = (d == c) | (d.isnan() & c.isnan())
-    if not (cpu.is_floating_point() or cpu.is_complex()):  # large integers differ by less than float64 can tell
+    if not (cpu.is_floating_point() or cpu.is_complex()):  # large integers differ by less than float64 can represent
         is_same = (device == cpu).reshape(-1)
         gap.clamp_(min=1)
     gap[is_same] = 0
@@ -244,7 +244,7 @@ def _compare(
 
 
 def _largest(tensors: Sequence[Tensor | None]) -> float:
-    """The largest finite absolute value of floating-point or complex elements."""
+    """Return the largest finite absolute value of floating-point or complex elements."""
     largest = 0.0
     for tensor in tensors:
         if tensor is not None and tensor.numel() and (tensor.is_floating_point() or tensor.is_complex()):

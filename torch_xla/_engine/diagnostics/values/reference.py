@@ -21,14 +21,14 @@ class NotRunnable(Exception):
     """PyTorch has no kernel of its own for this operator on the CPU."""
 
 
-# Results of which PyTorch leaves a part unwritten: here, what lies behind the end of shorter sequences.
+# Results that PyTorch leaves unwritten in part: the elements behind the end of shorter sequences.
 UNSPECIFIED = {"aten._ctc_loss.default": (1,), "aten._ctc_loss.Tensor": (1,)}
 
 RANDOM = "it draws random numbers, others on each platform"
 
 
 def run(plan: Plan, operands: Sequence[Tensor], numbers: Sequence[float | int]) -> list[Tensor | None]:
-    """The results of the call, flat, as PyTorch on the CPU computes them; `None` for one that may be anything.
+    """Return the results of the call, flat, as PyTorch on the CPU computes them; `None` for one that may be anything.
 
     Raises `NotRunnable` if PyTorch cannot compute them, or not the same.
     """
@@ -82,7 +82,7 @@ def _filled(argument: Any, operands: Sequence[Tensor], numbers: Sequence[float |
 
 
 def in_its_order(tensor: Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
-    """A copy with these strides; they say how the elements lie in the storage that is copied."""
+    """Return a copy with these strides; they are the order of the elements in the storage that is copied."""
     return torch.empty_strided(size, stride, dtype=tensor.dtype).copy_(tensor)
 
 

@@ -19,7 +19,7 @@ def configure(folder: str | os.PathLike[str] | None) -> None:
 
 
 def folder_in_use() -> Path | None:
-    """Where tensors are saved."""
+    """Return where tensors are saved."""
     if _chosen is _UNSET:
         named = config.comparison_directory()
         return Path(named) if named else None
@@ -28,7 +28,7 @@ def folder_in_use() -> Path | None:
 
 
 def save(name: str, tensor: Tensor, step: int | None) -> None:
-    """Saves `tensor` under its name, and in a folder of its step."""
+    """Save `tensor` under its name, and in a folder of its step."""
     folder = folder_in_use()
     if folder is None:
         return
@@ -38,7 +38,7 @@ def save(name: str, tensor: Tensor, step: int | None) -> None:
 
 
 def compare_tensors(one: Tensor, other: Tensor, rtol: float, atol: float, most: int) -> str:
-    """Where two tensors differ, one line an element; nothing if they do not."""
+    """Return where two tensors differ, one line an element; nothing if they do not."""
     if one.shape != other.shape:
         return f"  shapes differ: {list(one.shape)} and {list(other.shape)}\n"
     rows = [f"  dtypes differ: {one.dtype} and {other.dtype}"] if one.dtype != other.dtype else []
@@ -66,14 +66,14 @@ def _text(number: int | float | complex) -> str:
 def compare_files(
     one: str | os.PathLike[str], other: str | os.PathLike[str], rtol: float, atol: float, most: int
 ) -> str:
-    """Where the tensors in two files differ."""
+    """Return where the tensors in two files differ."""
     return compare_tensors(torch.load(one, weights_only=True), torch.load(other, weights_only=True), rtol, atol, most)
 
 
 def compare_folders(
     one: str | os.PathLike[str], other: str | os.PathLike[str], rtol: float, atol: float, most: int
 ) -> str:
-    """Where the tensors saved in two folders differ, those saved first first; nothing if they do not."""
+    """Return where the tensors saved in two folders differ, those saved first first; nothing if they do not."""
     first, second = Path(one), Path(other)
     for folder in (first, second):
         if not folder.is_dir():

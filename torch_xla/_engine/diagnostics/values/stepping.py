@@ -33,7 +33,7 @@ def walk(
     keys: np.ndarray | None,
     target: Target,
 ) -> Iterator[Stop]:
-    """Runs `graph` on `target`, operator by operator. What no later operator reads is let go of."""
+    """Run `graph` on `target`, operator by operator. Drop values that no later operator reads."""
     values: list[Any] = list(inputs)
     leave = _last_reads(graph)
     compiled: dict[Any, Callable[..., Any]] = {}
@@ -75,7 +75,7 @@ def _last_reads(graph: Graph) -> list[list[int]]:
 
 
 def look_inside(stop: Stop, watch: Callable[[Any, Any, Any], None]) -> None:
-    """Runs an operator once more, and shows `watch` the operators it consists of if it is a graph of others."""
+    """Run an operator once more; if it is a graph of others, show `watch` the operators that it consists of."""
     before = fx.watch
     fx.watch = watch
     try:

@@ -1,1 +1,1 @@
-"""What waiting costs the host, and where the host's time goes."""
+"""Measure what waiting costs the host, and where the host's time goes."""

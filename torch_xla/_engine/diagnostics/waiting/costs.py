@@ -1,4 +1,4 @@
-"""What waiting costs the host: each value that the program looked at, each wait it asked for, by the user's line."""
+"""Measure the host's waiting by line of the user: each value that was read, each wait that was asked for."""
 
 import linecache
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _OTHERS: Line = ("<other lines>", 0, "")
 
 @dataclass(slots=True)
 class Cost:
-    """What one line of the user's program cost the host, in seconds and bytes."""
+    """Cost of one line of the user's program for the host, in seconds and bytes."""
 
     line: Line
     reads: int = 0  # values brought to the host
@@ -31,7 +31,7 @@ class Cost:
     bytes: int = 0
 
     def add(self, seconds: float) -> None:
-        """Counts a part that took so long."""
+        """Count a part that took so long."""
         self.seconds += seconds
         self.longest = max(self.longest, seconds)
 
@@ -68,7 +68,7 @@ def _merge_the_cheapest() -> None:
 
 
 def note_transfer(event: Transfer) -> None:
-    """Adds what a value that came from the device cost."""
+    """Add the cost of a value that came from the device."""
     direction, _, size, frames, _, seconds, forced, evaluating = event
     if direction is _FROM_DEVICE:
         cost = _costs.get(frames[0]) or _cost_of(frames[0])
@@ -82,7 +82,7 @@ def note_transfer(event: Transfer) -> None:
 
 
 def note_wait(event: Wait) -> None:
-    """Adds a wait that the program asked for."""
+    """Add a wait that the program asked for."""
     if event.asked:
         cost = _cost_of(event.frames[0])
         cost.waits += 1
@@ -90,7 +90,7 @@ def note_wait(event: Wait) -> None:
 
 
 def note_evaluation(event: Evaluation) -> None:
-    """Adds what was computed for somebody who takes the value elsewhere than to the host."""
+    """Add an evaluation for a value that is taken elsewhere than to the host."""
     if event.cause is Cause.READ and not event.for_transfer:
         cost = _cost_of(event.frames[0])
         cost.forced += 1
@@ -98,23 +98,23 @@ def note_evaluation(event: Evaluation) -> None:
 
 
 def note_compilation(event: Compilation) -> None:
-    """Adds what a line had to compile before it could look at a value: a part of what that cost."""
+    """Add the time a line had to compile before it could read a value: a part of the cost."""
     if event.cause is Cause.READ:
         _cost_of(event.frames[0]).compiling += event.seconds
 
 
 def costs() -> list[Cost]:
-    """The cost of every line where the host waited, the dearest first."""
+    """Return the cost of every line where the host waited, the most expensive first."""
     return sorted(_costs.values(), key=lambda cost: -cost.seconds)
 
 
 def clear() -> None:
-    """Forgets the costs."""
+    """Forget the costs."""
     _costs.clear()
 
 
 def report(most: int = 20) -> str:
-    """The costs as a table."""
+    """Return the costs as a table."""
     found = costs()
     if not found:
         return "The host waited for no value.\n"
@@ -132,7 +132,7 @@ def report(most: int = 20) -> str:
 
 @contextmanager
 def refused(from_device: bool, to_device: bool) -> Iterator[None]:
-    """Within the block transfers are refused, and evaluations for the sake of a value, before they begin."""
+    """Refuse transfers within the block, and evaluations for a value, before they begin."""
 
     def refuse(event: events.Event) -> None:
         if isinstance(event, Transfer):

@@ -1,6 +1,6 @@
 """Where the host's time goes: a profile of recording by module, of starting and waiting, and how long the device idled.
 
-At every transition (a module begins or ends, backward, an optimizer's step, something the engine tells) the time since
+At every transition (a module begins or ends, backward, an optimizer's step, an event of the engine) the time since
 the last one belongs to the innermost part that is open. So nothing is counted twice, and the parts add up.
 """
 
@@ -28,7 +28,7 @@ from ...record import device as devices
 
 @dataclass(slots=True)
 class Part:
-    """A part of the user's program: a module, backward, an optimizer's step, or what lies outside of them."""
+    """A part of the user's program: a module, backward, an optimizer's step, or the code outside of them."""
 
     name: str
     depth: int = 0
@@ -56,7 +56,7 @@ class Part:
 
 @dataclass(slots=True)
 class HostProfile:
-    """What a profile found, in seconds. `print` it."""
+    """Result of a profile, in seconds. `print` it."""
 
     seconds: float = 0.0  # of the whole block
     steps: int = 0
@@ -109,7 +109,7 @@ class _Profiler:
         self.names: dict[torch.nn.Module, str] = {}
         self.tape: Tape = self._device().tape
         self.position = len(self.tape.code)
-        # Told before the evaluation they are part of.
+        # Reported before the evaluation they are part of.
         self.within: list[Compilation | Wait] = []
         self.watcher = _DeviceWatcher()
         self.began = self.last = time.perf_counter()
@@ -120,7 +120,7 @@ class _Profiler:
         return devices.device_at(devices.current_index())
 
     def advance(self) -> None:
-        """Gives the time and the operations since the last transition to the innermost part."""
+        """Add the time and the operations since the last transition to the innermost part."""
         now = time.perf_counter()
         part = self.stack[-1]
         part.seconds += now - self.last
@@ -196,7 +196,7 @@ class _Profiler:
             profile.steps += 1
 
     def _take(self, seconds: float, what: str) -> None:
-        """Moves time that `advance` gave to the innermost part to where it belongs."""
+        """Move time that `advance` gave to the innermost part to where it belongs."""
         self.stack[-1].seconds -= seconds
         setattr(self.profile, what, getattr(self.profile, what) + seconds)
 
@@ -212,11 +212,11 @@ class _DeviceWatcher:
         self._thread.start()
 
     def watch(self, start: float) -> None:
-        """Notes that the program started last began to run at `start`."""
+        """Note that the program started last began to run at `start`."""
         self._queue.put((start, executor.last_ends()))
 
     def end(self) -> float:
-        """The seconds in which the device had something to do; returns when it has done it."""
+        """Return the seconds in which the device had something to do; returns when it has done it."""
         self._queue.put(None)
         self._thread.join()
         return self.busy
@@ -227,7 +227,7 @@ class _DeviceWatcher:
             try:
                 jax.block_until_ready(output)  # nothing to wait for is there at once
             except RuntimeError:
-                # Given to the next program, whose end tells of this one too; or failed, which is told elsewhere.
+                # Donated to the next program, which ends later; or failed, which is reported elsewhere.
                 self._until = min(max(self._until, start), time.perf_counter())
                 continue
             end = time.perf_counter()
@@ -241,7 +241,7 @@ def _operations(code: list[Any]) -> int:
 
 @contextmanager
 def profiled() -> Iterator[HostProfile]:
-    """Profiles the block; the profile is complete at its end."""
+    """Profile the block; the profile is complete at its end."""
     profiler = _Profiler()
     handles = [
         modules.register_module_forward_pre_hook(profiler.before_module),
