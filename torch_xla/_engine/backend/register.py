@@ -19,6 +19,7 @@ from ..operators import (
     flop_formulas,
     indexing,
     known_values,
+    packed_attention,
     tangents,
 )
 from ..operators.attention import register_attention
@@ -61,6 +62,7 @@ def special_kernels() -> dict[str, Any]:
         **indexing.KERNELS,
         **known_values.KERNELS,
         **layouts.KERNELS,
+        **packed_attention.KERNELS,
         **data_dependent.KERNELS,
         **tangents.KERNELS,
         **{name.removeprefix("aten::"): views.view_kernel(name) for name in views.NAMES},

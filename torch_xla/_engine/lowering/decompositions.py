@@ -109,12 +109,74 @@ _COMPOSED: dict[Any, Callable[..., Any]] = {
 }
 
 
-@functools.cache
 def table() -> dict[Any, Callable[..., Any]]:
-    """PyTorch's decompositions of the operators that have no rule."""
+    """Return the decompositions of the operators that have no rule.
+
+    Some operators exist only after a module of PyTorch's was imported, so the table may grow.
+    """
+    arrived = {private.operator_if_defined(name): decomposition for name, decomposition in _LATER.items()}
+    return {**_table(), **{op: decomposition for op, decomposition in arrived.items() if op is not None}}
+
+
+@functools.cache
+def _table() -> dict[Any, Callable[..., Any]]:
     # What we have a rule for stays whole, wherever it appears inside another decomposition.
     table = {**core_aten_decompositions(), **_FILLED, **_COMPOSED}
     return {op: decomposition for op, decomposition in table.items() if rule_of(op) is None}
+
+
+def _packed_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cu_seq_q: torch.Tensor,
+    cu_seq_k: torch.Tensor | None,
+    max_q: int,
+    max_k: int,
+    is_causal: bool = False,
+    scale: float | None = None,
+    window_size: list[int] | None = None,
+    enable_gqa: bool = False,
+    seqused_k: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    num_splits: int | None = None,
+) -> Any:
+    left, right = window_size or (-1, -1)
+    pages = {"block_table": block_table} if block_table is not None else {}  # unknown to PyTorch 2.11
+    options = {"scale": scale, "window_size_left": left, "window_size_right": right, "seqused_k": seqused_k, **pages}
+    # Nothing depends on the longest sequences, which would make a program for each.
+    operands = query, key, value, cu_seq_q, cu_seq_k, 0, 0
+    output, logarithms, *_ = aten._flash_attention_forward.default(*operands, 0.0, is_causal, False, **options)
+    return output, logarithms, torch.zeros(2, dtype=torch.uint64, device=query.device)
+
+
+def _packed_attention_backward(
+    grad_out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    cu_seq_q: torch.Tensor,
+    cu_seq_k: torch.Tensor,
+    max_q: int,
+    max_k: int,
+    is_causal: bool,
+    rng_state: torch.Tensor,
+    scale: float | None = None,
+    window_size: list[int] | None = None,
+) -> Any:
+    left, right = window_size or (-1, -1)
+    operands = grad_out, query, key, value, out, lse, cu_seq_q, cu_seq_k, 0, 0
+    return aten._flash_attention_backward.default(
+        *operands, 0.0, is_causal, rng_state, rng_state, scale=scale, window_size_left=left, window_size_right=right
+    )
+
+
+_LATER: dict[str, Callable[..., Any]] = {
+    "torch_attn::_varlen_attn": _packed_attention,
+    "torch_attn::_varlen_attn_backward": _packed_attention_backward,
+}
 
 
 def _decomposition(op: OpOverload) -> Callable[..., Any] | None:

@@ -394,6 +394,13 @@ def kernel_of_higher_order(operator: Any, kernel: Any) -> None:
     operator.py_impl(torch._C.DispatchKey.PrivateUse1)(kernel)
 
 
+def operator_if_defined(name: str) -> OpOverload | None:
+    """Return the default overload of "space::name", or `None` before PyTorch has defined it."""
+    space, _, short = name.partition("::")
+    found = getattr(getattr(torch.ops, space), short, None)
+    return None if found is None else found.default  # type: ignore[no-any-return]
+
+
 def composition_of(operator: Any) -> Any:
     """What PyTorch runs for an operator that takes functions: Python, which reads on the host how to go on."""
     return operator.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]

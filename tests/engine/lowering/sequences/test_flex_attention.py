@@ -142,7 +142,9 @@ def forget() -> None:
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize("attend", [flex_attention, compiled], ids=["recorded", "compiled"])
+@pytest.mark.parametrize(
+    "attend", [pytest.param(flex_attention, marks=pytest.mark.slow), compiled], ids=["recorded", "compiled"]
+)
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients_are_those_of_the_formula(name: str, attend: Callable[..., Any]) -> None:
     for found, expected in zip(ours(CASES[name], torch.float32, attend), formula(CASES[name]), strict=True):

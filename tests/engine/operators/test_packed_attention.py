@@ -1,0 +1,28 @@
+"""What the kernels of packed attention leave out of a call, and what they refuse, in the words of a user."""
+
+import pytest
+import torch
+
+from torch_xla._engine.metrics.counters import value_of
+
+aten = torch.ops.aten
+
+
+def call(longest: int, **options: object) -> torch.Tensor:
+    query = torch.linspace(-1, 1, 64).reshape(8, 1, 8).to("xla")
+    at = torch.tensor([0, 3, 8], dtype=torch.int32).to("xla")
+    found = aten._flash_attention_forward(query, query, query, at, at, longest, longest, 0.0, True, False, **options)
+    return found[0].cpu()  # type: ignore[no-any-return]
+
+
+def test_the_longest_sequence_makes_no_program() -> None:
+    first = call(5)
+    compilations = value_of("UncachedCompile")
+    assert torch.equal(call(6), first) and torch.equal(call(8, num_splits=1), first)
+    assert value_of("UncachedCompile") == compilations
+
+
+def test_a_debug_mask_is_refused() -> None:
+    query, at = torch.ones(4, 1, 8, device="xla"), torch.tensor([0, 4], dtype=torch.int32).to("xla")
+    with pytest.raises(NotImplementedError, match="return_debug_mask=True is not supported on xla"):
+        aten._flash_attention_forward(query, query, query, at, at, 4, 4, 0.0, False, True)

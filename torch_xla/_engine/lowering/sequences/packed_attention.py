@@ -1,0 +1,225 @@
+"""Attention of sequences that are packed one behind the other, or whose keys are on pages, and its gradient.
+
+A row attends to the keys of its own sequence, and among them to one interval, which causality and a window decide. So
+`cum_seq_q` and `cum_seq_k` become two numbers for each row: its first column and the one behind its last. They are
+values of the program: one program serves all divisions of the same total. `max_q` and `max_k` decide nothing.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from ..registry import lowers
+from .tiles import SIDE, Tiles, Tiling, backward, forward
+
+aten = torch.ops.aten
+
+
+class _Intervals(Tiles):
+    """Scores of rows that see one interval of the columns each, from `first` up to and without `end`.
+
+    `slopes`, by (head, row), takes away what the distance of a column from the column `home` is worth.
+    """
+
+    def __init__(
+        self,
+        operands: tuple[jax.Array, jax.Array, jax.Array],
+        scale: Any,
+        interval: tuple[jax.Array, jax.Array],
+        bias: tuple[jax.Array, jax.Array] | None = None,
+    ) -> None:
+        query, key, value = operands
+        rows, columns = (min(each.shape[2], SIDE) for each in (query, key))
+        first, end = interval
+        is_empty = first >= end
+        first = jnp.where(is_empty, np.int32(key.shape[2]), first)
+        end = jnp.where(is_empty, np.int32(0), end)
+        self._first = _padded_with(first, rows, key.shape[2])
+        self._end = _padded_with(end, rows, 0)
+        lowest = jnp.min(self._first.reshape(-1, rows), -1) // columns
+        highest = -(-jnp.max(self._end.reshape(-1, rows), -1) // columns)
+        most = -(-key.shape[2] // columns)
+        order = jnp.minimum(lowest[:, None] + lax.iota(np.int32, most), most - 1)
+        counts = jnp.maximum(highest - lowest, 0)
+        super().__init__(query, key, value, scale, Tiling(rows, columns, order, counts))
+        self._bias = None
+        if bias is not None:
+            slopes, home = bias
+            self._bias = self.padded_rows(slopes, 1), _padded_with(home, rows, 0)
+
+    def changed(self, row: Any, column: Any, plain: jax.Array) -> jax.Array:
+        if self._bias is None:
+            return plain
+        slopes, home = self.rows_of(self._bias[0], row, 1), self.rows_of(self._bias[1], row, 0)
+        distance = jnp.abs(self.column_numbers(column) - home[:, None])
+        return plain - slopes[:, :, None].astype(plain.dtype) * distance.astype(plain.dtype)
+
+    def masked(self, row: Any, column: Any) -> jax.Array:
+        columns = self.column_numbers(column)
+        first, end = (self.rows_of(each, row, 0)[:, None] for each in (self._first, self._end))
+        return (columns >= first) & (columns < end)
+
+
+def _padded_with(array: jax.Array, side: int, fill: int) -> jax.Array:
+    return lax.pad(array, jnp.asarray(fill, array.dtype), [(0, -array.shape[0] % side, 0)])
+
+
+def _sequences(cumulative: jax.Array, total: int) -> tuple[jax.Array, jax.Array]:
+    """Return for each of `total` rows the number of its sequence and its place in it.
+
+    Rows behind the last sequence count as one sequence more, numbered like their places from its end.
+    """
+    rows = lax.iota(np.int32, total)
+    sequence = jnp.searchsorted(cumulative[1:], rows, side="right").astype(np.int32)
+    return sequence, rows - cumulative[sequence]
+
+
+def _interval(
+    queries: tuple[jax.Array, int],
+    keys: tuple[jax.Array, jax.Array | None],
+    is_causal: bool,
+    window: tuple[int | None, int | None],
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Return the first column of each row, the one behind its last, its own column, and its sequence.
+
+    The last query of a sequence belongs to the last key: that is how causality and windows count.
+    """
+    (cumulative, total), (starts, used) = queries, keys
+    cumulative = cumulative.astype(np.int32)
+    sequence, place = _sequences(cumulative, total)
+    is_padding = sequence >= cumulative.shape[0] - 1
+    sequence = jnp.minimum(sequence, cumulative.shape[0] - 2)
+    start = starts.astype(np.int32)[sequence]
+    lengths = starts[1:] - starts[:-1] if used is None else used
+    length = lengths.astype(np.int32)[sequence]
+    own = place + length - (cumulative[1:] - cumulative[:-1])[sequence]
+    left, right = (None if each is None or each < 0 else int(each) for each in window)
+    right = 0 if is_causal else right
+    first = jnp.zeros_like(own) if left is None else jnp.maximum(own - left, 0)
+    end = length if right is None else jnp.minimum(own + right + 1, length)
+    return start + first, jnp.where(is_padding, start + first, start + end), start + own, sequence
+
+
+def _packed(array: jax.Array) -> jax.Array:
+    """Return (row, head, feature) as (1, head, row, feature)."""
+    return jnp.swapaxes(array, 0, 1)[None]
+
+
+def _unpacked(array: jax.Array) -> jax.Array:
+    return jnp.swapaxes(array[0], 0, 1)
+
+
+def _from_pages(pages: jax.Array, table: jax.Array) -> jax.Array:
+    """Return the keys of all sequences one behind the other, each with the length of all its pages."""
+    count, length = table.shape[0], table.shape[1] * pages.shape[1]
+    return pages[table].reshape(count * length, *pages.shape[2:])
+
+
+def _tiles(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    cum_seq_q: jax.Array | None,
+    cum_seq_k: jax.Array | None,
+    is_causal: bool,
+    scale: Any,
+    window: tuple[int | None, int | None],
+    seqused_k: jax.Array | None = None,
+    alibi_slopes: jax.Array | None = None,
+    block_table: jax.Array | None = None,
+) -> _Intervals:
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    if cum_seq_q is None:  # sequences of one length: (batch, row, head, feature)
+        query, key, value = (jnp.swapaxes(each, 1, 2) for each in (query, key, value))
+        starts = (np.array([0, each.shape[2]], np.int32) for each in (query, key))
+        cum_seq_q, cum_seq_k = (jnp.asarray(each) for each in starts)
+        total, heads = query.shape[2], query.shape[1]
+    else:
+        if block_table is not None:
+            length = block_table.shape[1] * key.shape[1]
+            cum_seq_k = lax.iota(np.int32, block_table.shape[0] + 1) * np.int32(length)
+            key, value = (_from_pages(each, block_table) for each in (key, value))
+        total, heads = query.shape[0], query.shape[1]
+        query, key, value = (_packed(each) for each in (query, key, value))
+    assert cum_seq_k is not None
+    first, end, own, sequence = _interval((cum_seq_q, total), (cum_seq_k, seqused_k), is_causal, window)
+    bias = None
+    if alibi_slopes is not None:
+        slopes = alibi_slopes if alibi_slopes.ndim == 1 else alibi_slopes[sequence].T
+        bias = jnp.broadcast_to(slopes[:, None] if slopes.ndim == 1 else slopes, (heads, total)), own
+    return _Intervals((query, key, value), scale, (first, end), bias)
+
+
+@lowers(aten._flash_attention_forward.default)
+def flash_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    cum_seq_q: jax.Array | None,
+    cum_seq_k: jax.Array | None,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    return_debug_mask: bool,
+    *,
+    scale: Any = None,
+    window_size_left: int | None = None,
+    window_size_right: int | None = None,
+    seqused_k: jax.Array | None = None,
+    alibi_slopes: jax.Array | None = None,
+    block_table: jax.Array | None = None,
+    num_splits: int | None = None,
+) -> tuple[jax.Array, ...]:
+    window = window_size_left, window_size_right
+    tiles = _tiles(
+        query, key, value, cum_seq_q, cum_seq_k, is_causal, scale, window, seqused_k, alibi_slopes, block_table
+    )
+    output, logarithm, _ = forward(tiles)
+    if cum_seq_q is None:
+        output = jnp.swapaxes(output, 1, 2)
+    else:
+        output, logarithm = _unpacked(output), logarithm[0]
+    state = jnp.zeros(2, np.uint64), jnp.zeros((), np.uint64)
+    return output, logarithm.astype(np.float32), *state, jnp.zeros(0, query.dtype)
+
+
+@lowers(aten._flash_attention_backward.default)
+def flash_attention_backward(
+    grad_out: jax.Array,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    out: jax.Array,
+    logsumexp: jax.Array,
+    cum_seq_q: jax.Array | None,
+    cum_seq_k: jax.Array | None,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    rng_state: jax.Array,
+    unused: jax.Array,
+    *,
+    scale: Any = None,
+    window_size_left: int | None = None,
+    window_size_right: int | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    window = window_size_left, window_size_right
+    tiles = _tiles(query, key, value, cum_seq_q, cum_seq_k, is_causal, scale, window)
+    is_packed = cum_seq_q is not None
+    grad_out, out = (_packed(each) if is_packed else jnp.swapaxes(each, 1, 2) for each in (grad_out, out))
+    if tiles.dtype == np.float64:
+        logsumexp = forward(tiles)[1]  # PyTorch keeps it in float32
+    elif is_packed:
+        logsumexp = logsumexp[None]
+    *grads, _ = backward(tiles, out, logsumexp, grad_out)
+    back = (_unpacked(each) if is_packed else jnp.swapaxes(each, 1, 2) for each in grads)
+    grad_query, grad_key, grad_value = (
+        each.astype(of.dtype) for each, of in zip(back, (query, key, value), strict=True)
+    )
+    return grad_query, grad_key, grad_value
