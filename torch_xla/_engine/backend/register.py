@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from .. import metrics
-from ..dispatch import first_states, growing, layouts, memory, views
+from ..dispatch import first_states, growing, layouts, memory, sources, views
 from ..dispatch.kernels import out_variant, recorder, recorder_of_two
 from ..lowering.registry import all_rules, names_to_come
 from ..operators import (
@@ -52,6 +52,7 @@ def special_kernels() -> dict[str, Any]:
     """The kernels that record no call of their operator as it stands: by name, such as "copy_"."""
     return {
         **memory.KERNELS,
+        **sources.KERNELS,
         **first_states.KERNELS,
         **growing.KERNELS,
         **assertions.KERNELS,

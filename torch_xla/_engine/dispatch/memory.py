@@ -337,6 +337,12 @@ def set_storage(self: Tensor, source: Any) -> Tensor:
 
 def set_tensor(self: Tensor, source: Tensor) -> Tensor:
     """`Tensor.set_(tensor)`: `self` shares the storage and geometry of `source`."""
+    if source.device != self.device:
+        raise RuntimeError(
+            f'Attempted to set the storage of a tensor on device "{self.device}" to a storage on different device '
+            f'"{source.device}". This is no longer allowed; the devices must match. Move the source with '
+            f"`.to({str(self.device)!r})`"
+        )
     value_of(source)
     return set_storage_offset(
         self, source.untyped_storage(), int(source.storage_offset()), list(source.shape), list(source.stride())

@@ -2,6 +2,7 @@
 after. And the writes to arguments at its end."""
 
 import hashlib
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,6 +79,11 @@ def _sort(node: Node, parts: Parts, on_device: set[Node], late: set[Node]) -> No
     if isinstance(node.target, HigherOrderOperator) and not (_is_a_check(node) or _is_lowered(node)):
         raise Unsplittable(f"{node.target} is no operator of aten")
     devices = _devices(node)
+    if {"cpu", "xla"} <= devices and (on_device | late).intersection(operands):
+        raise Unsplittable(f"{node.target} gives tensors of the host and of the device")
+    if node.target is operator.getitem and operands[0] in parts.before:
+        parts.before.append(node)  # one of several tensors that the host has
+        return
     is_transfer = "xla" not in devices or any("cpu" in _devices(each) and _rank(each) for each in operands)
     if is_transfer and "xla" not in devices and not (on_device | late).intersection(operands):
         parts.before.append(node)

@@ -84,6 +84,11 @@ def value_of(tensor: torch.Tensor) -> Value:
 def _adopt(tensor: torch.Tensor, storage: torch.UntypedStorage, sharding: Sharding | None = None) -> Value:
     # The storage holds bytes from the host, for instance those of a file, or PyTorch made it without us. The first
     # tensor that looks at it tells the dtype and the order of memory.
+    if tensor.device.type == "cpu":  # whose own memory would be forgotten
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, xla:0 and cpu! (move the "
+            f"tensor of shape {list(tensor.shape)} with `.to('xla')`)"
+        )
     geometry = Geometry(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
     device = device_for(tensor.device)
     host: torch.UntypedStorage | None = getattr(storage, "host", None)
