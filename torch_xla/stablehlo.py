@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 
 from ._engine import refused_names
 from ._engine.export import bundle as bundles
-from ._engine.export import calls, program
+from ._engine.export import calls, program, versions
 from ._engine.export.bundle import InputLocation as InputLocation
 from ._engine.export.bundle import StableHLOFunc as StableHLOFunc
 from ._engine.export.bundle import StableHLOFunctionMeta as StableHLOFunctionMeta
@@ -39,7 +39,8 @@ class StableHLOExportOptions:
     the model are part of the program, else arguments. Operators or namespaces in `custom_ops_allowed_in_graph` that no
     rule lowers become custom calls by their name. `export_node_metadata` writes lines of the model's source into the
     text. `platforms` (such as `("cpu", "cuda", "tpu")`) tells where the program may run; as it stands, the platform of
-    this process.
+    this process. `stablehlo_version` (such as `"1.13.0"`) is the version that artifacts are written in; without one it
+    is the oldest that holds the program, which the most readers take.
     """
 
     include_human_readable_text: bool = True
@@ -51,6 +52,7 @@ class StableHLOExportOptions:
     custom_ops_allowed_in_graph: set[str] = field(default_factory=set)
     export_node_metadata: bool = False
     platforms: tuple[str, ...] = ()
+    stablehlo_version: str | None = None
 
 
 class StableHLOGraphModule:
@@ -80,9 +82,14 @@ class StableHLOGraphModule:
         """The result of the only function. Raises `ValueError` for arguments of another structure, size or dtype."""
         return self._model.call(None, args, kwargs)
 
-    def get_stablehlo_bytecode(self, method_name: str | None = None) -> bytes:
-        """The portable artifact of a function: StableHLO of a version that readers of later ones still take."""
-        return self._model.function(method_name).bytecode
+    def get_stablehlo_bytecode(self, method_name: str | None = None, stablehlo_version: str | None = None) -> bytes:
+        """The portable artifact of a function: StableHLO of a version that readers of later ones still take.
+
+        It is the version that the program was exported or loaded in, or `stablehlo_version`. Raises `ValueError` for a
+        version that there is not, or that does not hold the program.
+        """
+        artifact = self._model.function(method_name).bytecode
+        return artifact if stablehlo_version is None else versions.rewritten(artifact, stablehlo_version)
 
     def get_stablehlo_text(self, method_name: str | None = None) -> str:
         """The text of a function."""
@@ -91,7 +98,8 @@ class StableHLOGraphModule:
     def save(self, directory_path: str | os.PathLike[str], options: StableHLOExportOptions | None = None) -> None:
         """Writes functions, constants and weights below the directory `directory_path`, which is made."""
         options = options or StableHLOExportOptions()
-        bundles.save(self._model.settled(), directory_path, options.save_weights, options.include_human_readable_text)
+        bundle = bundles.in_version(self._model.settled(), options.stablehlo_version)
+        bundles.save(bundle, directory_path, options.save_weights, options.include_human_readable_text)
 
     @classmethod
     def load(cls, directory_path: str | os.PathLike[str]) -> "StableHLOGraphModule":
@@ -121,6 +129,7 @@ def exported_program_to_stablehlo(
         foreign_operators=frozenset(options.custom_ops_allowed_in_graph),
         with_lines=options.export_node_metadata,
         platforms=tuple(options.platforms),
+        stablehlo_version=options.stablehlo_version,
     )
     return StableHLOGraphModule(program.convert(exported_model, chosen))
 

@@ -13,12 +13,17 @@ from typing import Any
 import torch
 
 from . import stablehlo
+from ._engine.export import versions
 
 
-def make_tf_function(stablehlo_program: stablehlo.StableHLOGraphModule, bundle: Any = None) -> Callable[..., Any]:
+def make_tf_function(
+    stablehlo_program: stablehlo.StableHLOGraphModule, bundle: Any = None, stablehlo_version: str | None = None
+) -> Callable[..., Any]:
     """The program's only function as a function of TensorFlow's tensors, flat; gives a list of tensors.
 
     `bundle` gives the weights and constants (as arrays or variables of TensorFlow) in place of the program's own.
+    The program is written in the oldest version of StableHLO that holds it, or in `stablehlo_version`. TensorFlow loads
+    a program of a version later than its own, and cannot run it.
     """
     tf = _tensorflow()
     bundle = bundle or stablehlo_program._bundle
@@ -29,6 +34,9 @@ def make_tf_function(stablehlo_program: stablehlo.StableHLOGraphModule, bundle: 
             f"the model writes to its buffers {meta.written_buffers}, which a function of TensorFlow cannot; export it "
             f"in evaluation mode"
         )
+    is_dynamic = any(n < 0 for each in meta.input_signature for n in each.shape)
+    artifact = versions.with_calls(function.bytecode) if is_dynamic else function.bytecode
+    module = versions.rewritten(artifact, stablehlo_version)
     types = [tf.as_dtype(each.dtype) for each in meta.output_signature]
     sizes = [[None if n < 0 else n for n in each.shape] for each in meta.output_signature]
 
@@ -47,7 +55,7 @@ def make_tf_function(stablehlo_program: stablehlo.StableHLOGraphModule, bundle: 
             Tout=types,
             Sout=sizes,
             function_list=[],
-            module=function.bytecode,
+            module=module,
             platforms=[each.upper() for each in meta.platforms],
         )
 
@@ -59,10 +67,12 @@ def save_stablehlo_graph_as_tf(
     path: str | os.PathLike[str],
     serving_key: str = "serving_default",
     function_alias: str = "",
+    stablehlo_version: str | None = None,
 ) -> None:
     """Writes the program below `path` as a SavedModel whose signature `serving_key` calls it.
 
     `function_alias` is a name under which converters find the function. Weights are variables of the SavedModel.
+    `stablehlo_version` (such as `"1.13.0"`) is that of `make_tf_function`.
     """
     tf = _tensorflow()
     source = stablehlo_program._bundle
@@ -72,7 +82,7 @@ def save_stablehlo_graph_as_tf(
         [tf.Variable(value, trainable=False) for value in source.additional_constants],
         source.stablehlo_funcs,
     )
-    call = make_tf_function(stablehlo_program, bundle)
+    call = make_tf_function(stablehlo_program, bundle, stablehlo_version)
     places = zip(meta.input_locations, meta.input_signature, strict=True)
     inputs = [
         tf.TensorSpec(
@@ -95,13 +105,14 @@ def save_torch_module_as_tf_saved_model(
     dynamic_shapes: Any = None,
     serving_key: str = "serving_default",
     function_alias: str = "",
+    stablehlo_version: str | None = None,
 ) -> None:
     """Exports a module as it runs for `args` (`dynamic_shapes` as in `torch.export.export`) and saves it as above."""
     _tensorflow()
     exported = torch.export.export(torch_model, args, dynamic_shapes=dynamic_shapes)
-    options = stablehlo.StableHLOExportOptions(inline_all_constant=False)
+    options = stablehlo.StableHLOExportOptions(inline_all_constant=False, stablehlo_version=stablehlo_version)
     program = stablehlo.exported_program_to_stablehlo(exported, options)
-    save_stablehlo_graph_as_tf(program, saved_model_dir, serving_key, function_alias)
+    save_stablehlo_graph_as_tf(program, saved_model_dir, serving_key, function_alias, stablehlo_version)
 
 
 def main() -> None:
@@ -109,10 +120,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="an exported program of PyTorch as a SavedModel of TensorFlow")
     parser.add_argument("program", help="what torch.export.save wrote")
     parser.add_argument("directory", help="where the SavedModel goes")
+    parser.add_argument("--stablehlo-version", help="such as 1.13.0; without it the oldest that holds the program")
     chosen = parser.parse_args()
     _tensorflow()
     program = stablehlo.exported_program_to_stablehlo(torch.export.load(chosen.program))
-    save_stablehlo_graph_as_tf(program, chosen.directory)
+    save_stablehlo_graph_as_tf(program, chosen.directory, stablehlo_version=chosen.stablehlo_version)
 
 
 def _named(tf: Any, function: Any, inputs: list[Any]) -> Any:

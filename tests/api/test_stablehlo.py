@@ -335,3 +335,20 @@ def test_a_model_is_saved_in_one_call(tmp_path: Path) -> None:
     torch.testing.assert_close(StableHLOGraphModule.load(tmp_path)(torch.ones(3)).cpu(), torch.ones(3).tanh())
     with pytest.raises(FileNotFoundError, match="holds no exported model"):
         StableHLOGraphModule.load(tmp_path / "elsewhere")
+
+
+def test_the_version_of_an_artifact_may_be_named(tmp_path: Path) -> None:
+    exported = torch.export.export(torch.nn.GELU(), (torch.ones(3),))
+    for version, written in ((None, "0.19.0"), ("1.13.0", "1.13.0")):
+        options = StableHLOExportOptions(stablehlo_version=version)
+        program = exported_program_to_stablehlo(exported, options)
+        assert program._bundle.stablehlo_funcs[0].meta.stablehlo_version == written
+        assert f"StableHLO_v{written}".encode() in program.get_stablehlo_bytecode()[:64]
+    assert b"StableHLO_v1.8.0" in program.get_stablehlo_bytecode(stablehlo_version="1.8.0")[:64]
+    program.save(tmp_path, StableHLOExportOptions(stablehlo_version="1.9.0"))
+    loaded = StableHLOGraphModule.load(tmp_path)
+    assert loaded._bundle.stablehlo_funcs[0].meta.stablehlo_version == "1.9.0"
+    assert b"StableHLO_v1.9.0" in loaded.get_stablehlo_bytecode()[:64]
+    torch.testing.assert_close(loaded(torch.ones(3)).cpu(), torch.nn.functional.gelu(torch.ones(3)))
+    with pytest.raises(ValueError, match="StableHLO 0.9.0 cannot hold the operation 'stablehlo.composite'"):
+        exported_program_to_stablehlo(exported, StableHLOExportOptions(stablehlo_version="0.9.0"))

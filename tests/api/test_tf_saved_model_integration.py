@@ -1,5 +1,6 @@
 """Models as SavedModels: what TensorFlow computes where it is installed, and what is said where it is not."""
 
+import importlib
 import importlib.util
 from pathlib import Path
 
@@ -30,3 +31,15 @@ def test_tensorflow_computes_the_same(tmp_path: Path) -> None:
     for rows in (x, torch.randn(7, 4)):
         result = loaded.signatures["serving_default"](args_0=tf.constant(rows.numpy()))["output_0"]
         torch.testing.assert_close(torch.from_numpy(result.numpy()), model(rows).detach(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(not HAS_TENSORFLOW, reason="TensorFlow is not installed")
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("version", [None, "1.13.0"])
+def test_what_jax_writes_as_composites_runs(version: str | None, dynamic: bool, tmp_path: Path) -> None:
+    tf = importlib.import_module("tensorflow")
+    model, x = torch.nn.GELU(), torch.randn(5, 4)
+    shapes = ({0: torch.export.Dim("batch")},) if dynamic else None
+    save_torch_module_as_tf_saved_model(model, (x,), tmp_path, shapes, stablehlo_version=version)
+    result = tf.saved_model.load(str(tmp_path)).signatures["serving_default"](args_0=tf.constant(x.numpy()))
+    torch.testing.assert_close(torch.from_numpy(result["output_0"].numpy()), model(x), rtol=1e-5, atol=1e-5)

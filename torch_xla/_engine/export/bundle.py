@@ -1,5 +1,6 @@
 """An exported model: its functions as StableHLO with what they take, its weights, and how both lie in a directory."""
 
+import dataclasses
 import enum
 import json
 import os
@@ -13,7 +14,7 @@ import numpy as np
 from jax.export import Exported
 
 from ..private.torch import pytree
-from . import alone, modules
+from . import alone, modules, versions
 
 
 class VariableType(enum.Enum):
@@ -123,6 +124,17 @@ def stablehlo_obj_hook(dct: dict[str, Any]) -> Any:
     if kind == "VariableType":
         return VariableType[dct["name"]]
     return _TYPES[kind](**dct) if kind in _TYPES else dct
+
+
+def in_version(bundle: StableHLOModelBundle, version: str | None) -> StableHLOModelBundle:
+    """The bundle with its functions written in a version of StableHLO; without one, as it is."""
+    if version is None:
+        return bundle
+    functions = []
+    for each in bundle.stablehlo_funcs:
+        meta = dataclasses.replace(each.meta, stablehlo_version=version)
+        functions.append(dataclasses.replace(each, meta=meta, bytecode=versions.rewritten(each.bytecode, version)))
+    return dataclasses.replace(bundle, stablehlo_funcs=functions)
 
 
 def save(bundle: StableHLOModelBundle, directory: str | os.PathLike[str], with_weights: bool, with_text: bool) -> None:

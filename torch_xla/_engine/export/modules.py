@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import re
 from typing import Any
 
 import jax
@@ -15,7 +14,7 @@ from .. import dtypes
 from ..client import platform
 from ..private import jax as private
 from ..uninterrupted import uncollected
-from . import alone
+from . import alone, versions
 
 # What MLIR calls PyTorch's dtypes.
 _DTYPES = {
@@ -71,19 +70,13 @@ def without_shardings(artifact: bytes) -> bytes:
         module = stablehlo.deserialize_portable_artifact(context, artifact)
         module.operation.walk(_drop_sharding_rule)
         text = str(module.operation.get_asm(enable_debug_info=True))
-    return bytes(stablehlo.serialize_portable_artifact_str(text, version_of(artifact)))
+    return bytes(stablehlo.serialize_portable_artifact_str(text, versions.version_of(artifact)))
 
 
 def _drop_sharding_rule(op: Any) -> Any:
     if "sdy.sharding_rule" in op.attributes:
         del op.attributes["sdy.sharding_rule"]
     return ir.WalkResult.ADVANCE
-
-
-def version_of(artifact: bytes) -> str:
-    """The version of StableHLO that a portable artifact is written in, such as "1.14.0"."""
-    found = re.search(rb"StableHLO_v([0-9.]+)", artifact[:64])
-    return found[1].decode() if found else ""
 
 
 def text_of(module: bytes, with_lines: bool) -> str:

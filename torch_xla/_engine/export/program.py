@@ -20,7 +20,7 @@ from ..lowering.views import read_places, read_view
 from ..private.torch import pytree, with_effects
 from ..uninterrupted import uncollected
 from ..view.geometry import Geometry
-from . import modules
+from . import modules, versions
 from .bundle import (
     InputLocation,
     StableHLOFunc,
@@ -43,6 +43,7 @@ class Options:
     foreign_operators: frozenset[str] = frozenset()
     with_lines: bool = False
     platforms: tuple[str, ...] = ()
+    stablehlo_version: str | None = None  # of the artifact; without one the oldest that holds the program
 
 
 @dataclass
@@ -85,9 +86,11 @@ def convert(program: ExportedProgram, options: Options, name: str = "forward") -
     except Exception as error:
         refuse(error, module)
         raise
+    artifact = modules.without_shardings(bytes(exported.mlir_module_serialized))
+    artifact = versions.rewritten(artifact, options.stablehlo_version)
     meta = StableHLOFunctionMeta(
         name=name,
-        stablehlo_version=modules.version_of(exported.mlir_module_serialized),
+        stablehlo_version=versions.version_of(artifact),
         input_signature=[_signature(aval) for aval in exported.in_avals],
         output_signature=[_signature(aval) for aval in exported.out_avals[len(outputs.buffers) :]],
         input_locations=inputs.locations,
@@ -101,7 +104,6 @@ def convert(program: ExportedProgram, options: Options, name: str = "forward") -
         platforms=list(exported.platforms),
         calling_convention_version=exported.calling_convention_version,
     )
-    artifact = modules.without_shardings(bytes(exported.mlir_module_serialized))
     text = modules.text_of(artifact, options.with_lines)
     weights = inputs.weights if options.export_weights else {}
     return StableHLOModelBundle(weights, inputs.constants, [StableHLOFunc(meta, artifact, text, exported)])

@@ -60,6 +60,17 @@ def stablehlo_of(proto: bytes) -> bytes:
     return found
 
 
+def portable_artifact(bytecode: bytes, version: str) -> bytes:
+    """StableHLO as a portable artifact of `version`: JAX's own way, which writes operations of CHLO as composites.
+
+    Raises `ValueError` with what MLIR says; the function that JAX shows says no reason, and takes no CHLO.
+    """
+    try:
+        return bytes(_jax.mlir.serialize_portable_artifact(bytecode, version))
+    except jax.errors.JaxRuntimeError as error:
+        raise ValueError(str(error)) from error
+
+
 def multiplies_bfloat16(lowered: jax.stages.Lowered) -> bool:
     """Whether there is a product of bfloat16 in it: JAX gives its module, but not what to look through it with."""
     narrow = False
