@@ -80,3 +80,18 @@ def test_hardware_that_pytorch_has_a_device_for_is_pytorchs(native: Native, monk
 def test_who_names_the_platform_means_to_use_it(native: Native, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PJRT_DEVICE", "CUDA")
     assert torch.accelerator.current_accelerator() == torch.device("xla")
+
+
+def test_pinned_memory_and_the_hooks_are_asked_of_another_accelerator(native: Native) -> None:
+    torch.accelerator.empty_host_cache()
+    torch._C._accelerator_hooks_set_current_device(1)
+    torch._C._accelerator_hooks_get_current_device()
+    assert native.calls == [("set_device", 1), ("current_device",)]
+
+
+def test_the_hooks_answer_for_xla_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerator, "is_ours", lambda: True)
+    monkeypatch.setattr(accelerator.devices, "device_count", lambda: 3)
+    assert torch._C._accelerator_hooks_device_count() == 3
+    assert torch._C._accelerator_hooks_get_current_device() == 0
+    assert torch.accelerator.memory.empty_host_cache() is None

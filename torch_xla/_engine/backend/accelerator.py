@@ -62,6 +62,8 @@ def answer() -> None:
     patched.accelerator["getAccelerator"].put(current)
     for name, functions in _ANSWERS.items():
         patched.accelerator[name].put(_whoever_is_asked(*functions))
+    patched.accelerator["hooks_device_count"].wrap(_count)
+    patched.empty_host_cache.wrap(_empty_host_cache)
     patched.accelerator_or_host.put(_current_or_host)
     patched.data_parallel_type.wrap(_without_xla)
     patched.is_to_be_initialised.wrap(_if_in_use)
@@ -80,6 +82,19 @@ def _whoever_is_asked(ours: Callable[..., Any], theirs: Callable[..., Any]) -> C
         return theirs(torch.get_device_module(name), *args)
 
     return asked
+
+
+def _count(original: Callable[[], int]) -> Callable[[], int]:
+    @functools.wraps(original)
+    def device_count() -> int:
+        return devices.device_count() if is_ours() else original()
+
+    return device_count
+
+
+def _empty_host_cache(original: Callable[[], None]) -> Callable[[], None]:
+    # PJRT reads any memory of the host, so none is kept as pinned memory: what can be returned is the heap's.
+    return _whoever_is_asked(host_heap.release_memory, lambda module: original())
 
 
 def _index(index: int) -> int:
@@ -145,6 +160,13 @@ _ANSWERS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "resetPeakStats": (_forget_peak, lambda module, index: module.reset_peak_memory_stats(index)),
     "resetAccumulatedStats": (_forget_peak, lambda module, index: module.reset_accumulated_memory_stats(index)),
 }
+for _hook, _question in {
+    "hooks_get_current_device": "getDeviceIndex",
+    "hooks_set_current_device": "setDeviceIndex",
+    "hooks_exchange_device": "exchangeDevice",
+    "hooks_maybe_exchange_device": "maybeExchangeDevice",
+}.items():
+    _ANSWERS[_hook] = _ANSWERS[_question]
 
 
 def _without_xla(original: Callable[[], str | None]) -> Callable[[], str | None]:

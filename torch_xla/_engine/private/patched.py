@@ -3,7 +3,7 @@
 The room that knows what should happen instead replaces it, by the entry here: `patched.pin_memory.wrap(...)`. Most is
 replaced on import, some when it is first needed: an entry says whether it is in force. Other devices stay as they are.
 
-No attributes, and so not in the list: the class of `torch.Generator` (`torch.wrap_generator_class`), the methods of our
+No attributes, and so not in the list: the class of `torch.Generator` (`generator_class.py`), the methods of our
 own device guard (`guard.py`), and what PyTorch and JAX have registries for.
 """
 
@@ -148,8 +148,13 @@ accelerator = {
         "getAccelerator", "getDeviceIndex", "setDeviceIndex", "exchangeDevice", "maybeExchangeDevice",
         "synchronizeDevice", "getStream", "setStream", "getDeviceCapability", "isAllocatorInitialized", "emptyCache",
         "getDeviceStats", "getMemoryInfo", "resetPeakStats", "resetAccumulatedStats",
+        # The same questions, which PyTorch puts to the hooks of the backend in C++: a backend in Python has none.
+        "hooks_device_count", "hooks_get_current_device", "hooks_set_current_device", "hooks_exchange_device",
+        "hooks_maybe_exchange_device",
     )
 }  # fmt: skip
+# PyTorch calls the allocator of pinned memory without looking whether the backend has one: the process would crash.
+empty_host_cache = Patch("torch._C._accelerator_emptyHostCache", since="2.12")
 # Whoever asks for the accelerator, or for the CPU if there is none;
 accelerator_or_host = Patch("torch._C._get_accelerator")
 # what `DataParallel` spreads a module over, for that class alone;

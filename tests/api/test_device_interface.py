@@ -1,0 +1,43 @@
+"""PyTorch's interface for devices, each function in a process of its own: it returns or raises, and never crashes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def outcomes(section: str) -> dict[str, list[str]]:
+    command = [sys.executable, "-m", "tests.support.own_process", section]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])[section]
+    return found
+
+
+def crashed(found: dict[str, list[str]]) -> list[str]:
+    return [f"{call}: {each}" for call, both in found.items() for each in both if each.startswith("signal")]
+
+
+def test_the_caches_of_the_accelerator_can_be_emptied() -> None:
+    found = outcomes("smallest")
+    assert not crashed(found)
+    for name in ("empty_cache()", "empty_host_cache()"):
+        assert found[name][1] == "value None"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("section", ["accelerator", "device_module", "hooks"])
+def test_no_function_of_the_interface_ends_the_process(section: str) -> None:
+    found = outcomes(section)
+    assert len(found) > 40
+    assert not crashed(found)
+    # What an error of our own would have said first.
+    pointless = [
+        call for call, both in found.items() for each in both
+        if "INTERNAL ASSERT" in each or "object has no attribute" in each
+    ]  # fmt: skip
+    assert not pointless

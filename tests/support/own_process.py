@@ -1,0 +1,166 @@
+"""Calls that are each made in a process of its own: what they return, what they raise, and which signal ends them.
+
+    python -m tests.support.own_process SECTION... prints one JSON object: {call: [before, after]}
+
+A call is made once in a process that has not used the device and once in one that has. The processes are forks of one
+that has imported the package and started no client, which costs a tenth of a second for each instead of seconds.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+import torch_xla
+
+SECONDS = 120
+
+# What PyTorch's C++ answers for every backend, or asks the hooks, the guard, an allocator or a generator of ours.
+HOOKS = """
+torch._C._get_accelerator()
+torch._C._accelerator_setStream(torch.Stream(device="xla"))
+torch.accelerator.set_stream(torch.Stream(device="xla"))
+torch.accelerator.device_index(0).__enter__()
+torch.accelerator.device_index(None).__enter__()
+torch.accelerator.device_index(99).__enter__()
+torch.accelerator.Graph()
+torch.empty(4, pin_memory=True)
+torch.empty(4, device="xla", pin_memory=True)
+torch.ones(4).pin_memory()
+torch.ones(4).pin_memory("xla")
+torch.ones(4).is_pinned("xla")
+torch.ops.aten._pin_memory(torch.ones(4), torch.device("xla"))
+torch.ops.aten.is_pinned(torch.ones(4), torch.device("xla"))
+torch.ops.aten._pin_memory(torch.ones(4, device="xla"), torch.device("xla"))
+torch.UntypedStorage(16, device="xla")
+torch.UntypedStorage._new_shared(16, device="xla")
+torch._C.StorageBase.resize_(torch.ones(4, device="xla").untyped_storage(), 64)
+torch._C.StorageBase.data_ptr(torch.ones(4, device="xla").untyped_storage())
+torch._C._construct_storage_from_data_pointer(0, torch.device("xla"), 0)
+torch.ones(4, device="xla").untyped_storage()._share_fd_cpu_()
+torch.ones(4, device="xla").untyped_storage()._weak_ref()
+torch.ones(4, device="xla").resize_(100)
+torch.ops.aten.set_(torch.ones(4, device="xla"))
+torch.utils.dlpack.to_dlpack(torch.ones(4, device="xla"))
+torch.ones(4, device="xla").share_memory_()
+torch.ops.aten.record_stream(torch.ones(4, device="xla"), torch.Stream(device="xla"))
+torch.Generator(device="xla")
+torch.Generator.__new__(torch.Generator, device="xla")
+torch._C.Generator.get_state(torch.Generator("xla"))
+torch._C.Generator.graphsafe_get_state(torch.Generator("xla"))
+torch.Generator("xla").get_offset()
+torch.rand(3, generator=torch.Generator("xla"))
+torch.random.fork_rng(device_type="xla").__enter__()
+torch.manual_seed(4)
+torch.Stream(device="xla")
+torch.Stream("xla:99")
+torch.Stream(stream_id=5, device_index=0, device_type=20).query()
+torch.Stream(device="xla").query()
+torch.Stream(device="xla").synchronize()
+torch.Stream(device="xla").wait_event(torch.Event(device="xla"))
+torch.Stream(device="xla").wait_stream(torch.Stream(device="xla"))
+torch.Stream(device="xla").record_event()
+torch.Stream(device="xla").native_handle
+torch.Stream(device="xla").__enter__()
+torch.Event(device="xla", enable_timing=True)
+torch.Event(device="xla").record()
+torch.Event(device="xla").wait()
+torch.Event(device="xla").query()
+torch.Event(device="xla").synchronize()
+torch.Event(device="xla").elapsed_time(torch.Event(device="xla"))
+torch.Event(device="xla").ipc_handle()
+torch.Event.from_ipc_handle(torch.device("xla"), b"0" * 64)
+torch.xla.Event().record(torch.Stream(device="xla"))
+torch._C._acc.create_empty_tensor((2,), torch.float32)
+torch._C._acc.PrivateUse1Hooks().is_available()
+torch._C._acc.PrivateUse1Hooks().has_primary_context(0)
+torch._C._acc.DeviceGuard().type_()
+torch.autograd.profiler.profile(use_device="xla").__enter__()
+torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.PrivateUse1]).__enter__()
+torch.ones(3, device="xla", requires_grad=True).sum().backward()
+torch.utils.rename_privateuse1_backend("other")
+"""
+
+# By the names of what is tried: how a call is written, and how it is made.
+Calls = dict[str, Callable[[], Any]]
+
+
+def accelerator() -> Calls:
+    """Every function of `torch.accelerator`, and what these call in PyTorch's library."""
+    calls: Calls = {}
+    for module in (torch.accelerator, torch.accelerator.memory):
+        for name in module.__all__:
+            for arguments in ((), (0,), (99,)):
+                _add(calls, module, name, arguments)
+    for name in dir(torch._C):
+        if name.startswith("_accelerator_"):
+            for arguments in ((), (0,), (-1,), (99,)):
+                _add(calls, torch._C, name, arguments)
+    return calls
+
+
+def device_module() -> Calls:
+    """Every function of `torch.xla`."""
+    calls: Calls = {}
+    for name in vars(torch.get_device_module("xla")):
+        if not name.startswith("__"):
+            for arguments in ((), (0,), (99,)):
+                _add(calls, torch.get_device_module("xla"), name, arguments)
+    return calls
+
+
+def hooks() -> Calls:
+    """What reaches the other parts of PyTorch's interface for devices."""
+    return {line: lambda line=line: eval(line) for line in HOOKS.strip().splitlines()}  # type: ignore[misc]
+
+
+def smallest() -> Calls:
+    """What has crashed, and its neighbours."""
+    module = torch.accelerator.memory
+    return {f"{name}()": getattr(module, name) for name in module.__all__ if "empty" in name}
+
+
+def _add(calls: Calls, module: Any, name: str, arguments: tuple[Any, ...]) -> None:
+    function = getattr(module, name)
+    if callable(function):
+        calls[f"{module.__name__}.{name}{arguments}"] = lambda: function(*arguments)
+
+
+def outcomes(calls: Calls) -> dict[str, list[str]]:
+    """By call what became of it before and after the first use of the device."""
+    return {name: [_outcome(call, used) for used in (False, True)] for name, call in calls.items()}
+
+
+def _outcome(call: Callable[[], Any], used: bool) -> str:
+    told, tells = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(told)
+        signal.alarm(SECONDS)
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+            os.write(tells, "".join(_said(call, used))[:1000].encode())
+        os._exit(0)
+    os.close(tells)
+    with open(told) as said:
+        text = said.read()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return text if code == 0 else f"signal {-code}"
+
+
+def _said(call: Callable[[], Any], used: bool) -> Iterator[str]:
+    try:
+        if used:
+            torch.ones(4, device="xla")
+            torch_xla.sync(wait=True)
+        yield f"value {call()!r}"
+    except BaseException as error:
+        yield f"{type(error).__name__}: {error}"
+
+
+if __name__ == "__main__":
+    print(json.dumps({name: outcomes(globals()[name]()) for name in sys.argv[1:]}))
