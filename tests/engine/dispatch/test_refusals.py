@@ -218,7 +218,7 @@ def test_nothing_has_no_first_element(write: bool) -> None:
     assert refusals[0] == refusals[1]
 
 
-@pytest.mark.skipif(hasattr(torch, "bcomplex32"), reason="PyTorch 2.15 has a complex dtype for them; XLA has not")
+@pytest.mark.skipif(hasattr(torch, "bcomplex32"), reason="PyTorch 2.14.1 has a complex dtype for them; XLA has not")
 @pytest.mark.parametrize("function", [torch.polar, torch.complex])
 @pytest.mark.parametrize("size", [0, 3])
 def test_complex_numbers_are_made_of_floats_that_have_a_complex_dtype(function: Any, size: int) -> None:

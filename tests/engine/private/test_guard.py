@@ -45,3 +45,55 @@ def test_no_line_of_python_runs_where_c_plus_plus_asks_for_a_stream() -> None:
     finally:
         sys.setprofile(None)
     assert not [name for name in ran if "uard" in name or "type_" in name]
+
+
+def test_the_layout_is_confirmed_and_the_guard_left_as_it_is() -> None:
+    before = guard._guards()[guard._OURS]
+    guard.confirm_layout()
+    assert guard._guards()[guard._OURS] == before
+
+
+@pytest.mark.parametrize(
+    "name", ["_EXCHANGE_DEVICE", "_GET_DEVICE", "_GET_STREAM", "_GET_NEW_STREAM", "_QUERY_EVENT", "_QUERY_STREAM"]
+)
+def test_a_method_that_has_moved_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # One method more in front of it moves it by one place.
+    number = getattr(guard, name)
+    moved = {
+        question: (ask, {method + 1 if method == number else method for method in expected})
+        for question, (ask, expected) in guard._QUESTIONS.items()
+    }
+    monkeypatch.setattr(guard, "_QUESTIONS", moved)
+    before = guard._guards()[guard._OURS]
+    with pytest.raises(RuntimeError, match=r"the methods of device guards of torch .* differ .* pip install 'torch"):
+        guard.confirm_layout()
+    assert guard._guards()[guard._OURS] == before
+
+
+def test_every_replaced_method_is_confirmed_or_between_two_that_are() -> None:
+    confirmed = sorted(set().union(*(expected for _, expected in guard._QUESTIONS.values())))
+    replaced = (
+        guard._EXCHANGE_DEVICE, guard._GET_DEVICE, guard._GET_STREAM, guard._GET_NEW_STREAM, guard._EXCHANGE_STREAM,
+        guard._DEVICE_COUNT,
+    )  # fmt: skip
+    assert all(confirmed[0] <= method <= confirmed[-1] for method in replaced)
+    assert guard._TYPE == 0 and confirmed[0] == 1  # nothing is in front of the first
+
+
+def test_a_table_of_guards_that_is_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = [1, *[None] * guard._OURS]
+    monkeypatch.setattr(guard, "_guards", lambda: table)
+    guard.register(lambda ours: table.__setitem__(guard._OURS, 7), None)  # as it should be
+    for damage in (lambda ours: None, lambda ours: table.__setitem__(guard._OURS - 1, 7)):
+        table[:] = [1, *[None] * guard._OURS]
+        with pytest.raises(RuntimeError, match="the table of device guards of torch .* differ"):
+            guard.register(damage, None)
+    monkeypatch.setattr(guard, "_guards", lambda: None)
+    with pytest.raises(RuntimeError, match="libc10 exports no _ZN3c10"):
+        guard.register(lambda ours: None, None)
+
+
+def test_other_numbers_of_device_types_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "_OURS", 19)
+    with pytest.raises(RuntimeError, match="the numbers of device types of torch"):
+        guard.register(lambda ours: None, None)

@@ -32,3 +32,9 @@ def test_the_hardware_is_named() -> None:
     everything = ordinals.real_names()
     assert everything[0] == "CPU:0" and ordinals.real_names([0, "xla", "CPU:0"]) == ["CPU:0"] * 3
     assert ordinals.real_names([]) == []
+
+
+def test_where_pytorch_takes_an_ordinal_nothing_and_a_negative_number_mean_the_current() -> None:
+    current = ordinals.index_of()
+    assert {ordinals.index_or_current(name) for name in (None, -1, "xla", torch.device("xla"))} == {current}
+    assert [ordinals.index_or_current(name) for name in (3, "xla:3", torch.device("xla:3"))] == [3, 3, 3]

@@ -94,7 +94,13 @@ def _count(original: Callable[[], int]) -> Callable[[], int]:
 
 def _empty_host_cache(original: Callable[[], None]) -> Callable[[], None]:
     # PJRT reads any memory of the host, so none is kept as pinned memory: what can be returned is the heap's.
-    return _whoever_is_asked(host_heap.release_memory, lambda module: original())
+    def theirs(module: Any) -> None:
+        # Once PyTorch has our name, its C++ asks us and no other accelerator. Then that one is not in the machine
+        # (`late_name`), and has no cache.
+        if private.backend_name() != "xla":
+            original()
+
+    return _whoever_is_asked(host_heap.release_memory, theirs)
 
 
 def _index(index: int) -> int:

@@ -13,11 +13,14 @@ from ..private import torch as private
 from ..private.guard import (
     answer_for_current_device,
     answer_for_device_count,
+    confirm_layout,
     let_exceptions_pass,
+    register,
 )
 from ..record import device as devices
-from ..record import random
+from ..record.ordinals import index_or_current as _index
 from ..record.sync import sync_device
+from . import random_states
 from .accelerator import answer, native
 from .late_name import is_wanted, wait_for_first_use
 
@@ -62,7 +65,8 @@ def claim_device_name() -> None:
     hooks, guard = _Hooks(), _Guard()
     _keep.extend((hooks, guard))
     private.register_hooks(hooks)
-    private.register_device_guard(guard)
+    register(private.register_device_guard, guard)
+    confirm_layout()
     let_exceptions_pass()
     answer_for_current_device(devices.current)
     answer_for_device_count(_ordinals)
@@ -81,15 +85,6 @@ _ordinals = types.SimpleNamespace(count=1)
 def _count_ordinals() -> None:
     # PyTorch asks at the first backward pass of the process, be it of CPU tensors: that must not start a client.
     _ordinals.count = device_count() if platform.is_started() else platform.expected_device_count()
-
-
-def _index(device: Any) -> int:
-    if device is None:
-        return devices.current_index()
-    if isinstance(device, int):
-        return devices.current_index() if device < 0 else device  # as on CUDA
-    index = torch.device(device).index
-    return devices.current_index() if index is None else index
 
 
 def is_available() -> bool:
@@ -132,31 +127,6 @@ def synchronize(device: Any = None) -> None:
     """Computes everything recorded on the device and waits for it."""
     if devices.existing_devices():  # PyTorch's profiler asks all devices that there are, used or not
         sync_device(devices.device_at(_index(device)), wait=True)
-
-
-def manual_seed(seed: int) -> None:
-    """Seeds the current ordinal."""
-    random.seed(seed, devices.current_index())
-
-
-def manual_seed_all(seed: int) -> None:
-    """Seeds every ordinal."""
-    random.seed_all(seed)
-
-
-def get_rng_state(device: Any = None) -> torch.Tensor:
-    """The random state as the byte tensor that `torch.random.fork_rng` keeps."""
-    return random.state_as_tensor(_index(device))
-
-
-def set_rng_state(state: torch.Tensor, device: Any = None) -> None:
-    """Restores a state that `get_rng_state` gave."""
-    random.set_state_from_tensor(state, _index(device))
-
-
-def initial_seed() -> int:
-    """The seed of the current ordinal."""
-    return random.initial_seed(devices.current_index())
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
@@ -302,9 +272,11 @@ _initialized = True
 module = types.ModuleType("torch.xla", "The device module of `xla`: what `torch.cuda` is for CUDA.")
 for _name in (
     "is_available", "is_initialized", "device_count", "current_device", "set_device", "device", "synchronize",
-    "manual_seed", "manual_seed_all", "get_rng_state", "set_rng_state", "initial_seed", "get_amp_supported_dtype",
+    "get_amp_supported_dtype",
     "get_device_properties", "get_device_name", "get_device_capability", "empty_cache", "Stream", "Event",
     "current_stream",
     "default_stream", "set_stream", "stream", "_is_in_bad_fork", "_lazy_init", "_initialized",
 ):  # fmt: skip
     setattr(module, _name, globals()[_name])
+for _name in random_states.__all__:
+    setattr(module, _name, getattr(random_states, _name))

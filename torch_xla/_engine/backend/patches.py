@@ -14,6 +14,7 @@ from ..dispatch.kernels import note_default_dtype
 from ..operators.checkpointing import patch_checkpoints
 from ..private import patched
 from ..private import torch as private
+from ..private.generator_class import wrap_generator_class
 from ..record.torch_generator import generator_for
 from .autocast import set_default_dtype, with_default_dtype
 from .dlpack_protocol import patch_exchange
@@ -36,7 +37,7 @@ def apply_patches() -> None:
     patch_scripts()
     patch_exchange()
     # PyTorch makes no generators for a backend in Python.
-    private.wrap_generator_class(generator_for)
+    wrap_generator_class(generator_for)
     patch_checkpoints()
     patched.autocast.wrap(with_default_dtype)
     if private.backend_name() == "xla":

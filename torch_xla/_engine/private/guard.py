@@ -9,16 +9,22 @@ methods.
 And C++ calls a guard where nothing may be raised, while Python raises an interrupt wherever Python runs, be it in the
 few lines that look a method of the guard up: the process would end. So what answers here is C++'s own, or written in C;
 with no line of Python run, an interrupt waits until the program is back in Python (`let_exceptions_pass`).
+
+A release that moves a method would have us overwrite another one. So `register` and `confirm_layout` compare the table
+of guards and the order of the methods with what PyTorch does, before anything is written, and refuse what differs.
 """
 
 import ctypes
 import os
 import sys
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+
+from .release import refuse
 
 _GUARDS = "_ZN3c104impl26device_guard_impl_registryE"
 _CPU = 0
@@ -30,7 +36,7 @@ _OURS = 20  # PrivateUse1
 # getStreamNativeHandle, destroyEvent, record, block, queryEvent, deviceCount, … Before the first lie two words about
 # the class; we copy more methods than there are.
 _TYPE, _EXCHANGE_DEVICE, _GET_DEVICE, _GET_STREAM, _GET_NEW_STREAM, _EXCHANGE_STREAM = 0, 1, 2, 5, 8, 9
-_DEVICE_COUNT = 15
+_RECORD, _BLOCK, _QUERY_EVENT, _DEVICE_COUNT, _QUERY_STREAM = 12, 13, 14, 15, 17
 _WORDS_BEFORE, _METHODS = 2, 40
 
 # A method that is called with an object and a number, and returns a pair of the two: `error_condition(number, *this)`.
@@ -43,6 +49,73 @@ _PAIRS = {
 }
 
 _keep: list[Any] = []
+
+
+def register(registration: Callable[[Any], None], guard: Any) -> None:
+    """Register `guard`, and confirm that PyTorch keeps guards where we look for them.
+
+    Raises `RuntimeError` if it does not. Until then the table of guards is only read.
+    """
+    kinds = torch._C._autograd.DeviceType
+    for kind, number in ((kinds.CPU, _CPU), (kinds.PrivateUse1, _OURS)):
+        if kind.value != number:
+            refuse("the numbers of device types", f"{kind} is {kind.value}, and {number} was expected")
+    guards = _guards()
+    if guards is None:
+        refuse("the table of device guards", f"libc10 exports no {_GUARDS}")
+    before = list(guards)
+    registration(guard)
+    changed = [number for number, (old, new) in enumerate(zip(before, guards, strict=True)) if old != new]
+    if changed != [_OURS] or before[_OURS] is not None or before[_CPU] is None:
+        refuse("the table of device guards", f"registering ours changed the entries {changed}, not [{_OURS}]")
+
+
+def confirm_layout() -> None:
+    """Confirm where each method that is replaced stands in a guard; `RuntimeError` if PyTorch calls another one.
+
+    For a moment our guard is a table of our own, in which every method only notes that it was called. What PyTorch does
+    in public then says which entry is which method. Three entries are called by nothing that may run at import: `type`,
+    `exchangeStream` and `deviceCount`. They lie between entries that are confirmed.
+    """
+    called: dict[int, int] = {}
+    # A device for what returns one, and true for what answers a question. No line of Python runs, as above.
+    notes = [
+        ctypes.CFUNCTYPE(ctypes.c_int64)(partial(called.setdefault, method, _OURS if method < _RECORD else 1))
+        for method in range(_METHODS)
+    ]
+    table = (ctypes.c_void_p * _METHODS)(*[ctypes.cast(note, ctypes.c_void_p).value for note in notes])
+    stand_in = ctypes.c_void_p(ctypes.addressof(table))
+    guards, made = _guards(), {}
+    ours = guards[_OURS]
+    for name, (ask, expected) in _QUESTIONS.items():
+        called.clear()
+        guards[_OURS] = ctypes.addressof(stand_in)
+        try:
+            made[name] = ask(made)
+        finally:
+            guards[_OURS] = ours
+        if not expected <= called.keys():
+            refuse(
+                "the methods of device guards",
+                f"{name} called the methods {sorted(called)}, and {sorted(expected)} were expected",
+            )
+
+
+def _device(index: int | None = None) -> torch.device:
+    name = torch._C._get_privateuse1_backend_name()
+    return torch.device(name) if index is None else torch.device(name, index)
+
+
+# What calls the methods, given what was made before; and which ones.
+_QUESTIONS: dict[str, tuple[Callable[[dict[str, Any]], Any], set[int]]] = {
+    "torch.Stream(device)": (lambda made: torch.Stream(device=_device()), {_GET_DEVICE, _GET_NEW_STREAM}),
+    "torch.Stream(device:0)": (lambda made: torch.Stream(device=_device(0)), {_EXCHANGE_DEVICE, _GET_NEW_STREAM}),
+    "Stream.query": (lambda made: made["torch.Stream(device)"].query(), {_QUERY_STREAM}),
+    "torch.Event(device)": (lambda made: torch.Event(device=_device()), set()),
+    "Event.record": (lambda made: made["torch.Event(device)"].record(), {_GET_DEVICE, _GET_STREAM, _RECORD}),
+    "Event.wait": (lambda made: made["torch.Event(device)"].wait(made["torch.Stream(device)"]), {_BLOCK}),
+    "Event.query": (lambda made: made["torch.Event(device)"].query(), {_QUERY_EVENT}),
+}
 
 
 def device_word(index: int) -> int:
@@ -88,7 +161,7 @@ def stand_for_unnamed() -> bool:
     `tensor.to("xla")` asks it for the current ordinal, and goes to the device that it tells.
     """
     guards = _guards()
-    if guards is None or not guards[_OURS]:
+    if guards is None or not guards[_OURS] or torch._C._autograd.DeviceType.XLA.value != _UNNAMED:
         return False
     guards[_UNNAMED] = guards[_OURS]
     return True

@@ -406,38 +406,6 @@ def composition_of(operator: Any) -> Any:
     return operator.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
 
 
-def wrap_generator_class(make: Callable[[Any], Any]) -> None:
-    """Lets `make(device)` say what `torch.Generator(device)` is; where it returns `None`, PyTorch does.
-
-    PyTorch has no hook for backends in Python, and `torch.Generator` must stay the class that it is: annotations,
-    `isinstance` and TorchScript know it. So it is called by way of a class of its own, as any class written in Python
-    may be; C's classes only do not let it be set.
-    """
-    kind = type(torch.Generator)
-
-    class Calling(kind):  # type: ignore[misc, valid-type]
-        __slots__ = ()
-        # A class written in C has its module in its name, which this attribute of its class would hide.
-        __module__ = type.__dict__["__module__"]
-
-        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-            if cls is torch.Generator and (args or "device" in kwargs):
-                made = make(args[0] if args else kwargs["device"])
-                if made is not None:
-                    return made
-            return super().__call__(*args, **kwargs)
-
-    Calling.__name__ = Calling.__qualname__ = kind.__name__
-    word = ctypes.sizeof(ctypes.c_void_p)
-    place = ctypes.c_void_p.from_address(id(torch.Generator) + object.__basicsize__ - word)
-    if place.value == id(kind):  # the head of an object ends with its class
-        _keep.append(Calling)
-        place.value = id(Calling)
-
-
-_keep: list[Any] = []
-
-
 def dynamic_dims(value: Any) -> set[int]:
     """The dimensions of a tensor that `torch._dynamo.mark_dynamic` has marked, or `maybe_mark_dynamic`."""
     marked: set[int] = getattr(value, "_dynamo_dynamic_indices", set()) | getattr(

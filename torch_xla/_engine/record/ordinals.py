@@ -37,6 +37,19 @@ def index_of(device: Any = None) -> int:
     return devices.current_index() if named.index is None else named.index
 
 
+def index_or_current(device: Any = None) -> int:
+    """Return the ordinal that `device` names where PyTorch takes one; nothing and a negative number mean the current.
+
+    Unlike `index_of`, as on CUDA.
+    """
+    if device is None:
+        return devices.current_index()
+    if isinstance(device, int):
+        return devices.current_index() if device < 0 else device
+    index = torch.device(device).index
+    return devices.current_index() if index is None else index
+
+
 def real_names(names: Sequence[Any] | None = None) -> list[str]:
     """The names of the hardware behind these devices, or behind all of this process, "CPU:0"."""
     local = platform.local_devices()

@@ -51,6 +51,8 @@ def state_in_bytes(generator: Generator) -> torch.Tensor:
 
 def state_from_bytes(generator: Generator, state: torch.Tensor) -> None:
     """Restores what `state_in_bytes` gave."""
+    if not isinstance(state, torch.Tensor):
+        raise TypeError(f"an xla random state is a tensor, as `get_rng_state` returns it; got {type(state).__name__}")
     if state.dtype is not torch.uint8 or state.numel() != _BYTES:
         raise TypeError(f"an xla random state is {_BYTES} bytes; got {state.numel()} elements of {state.dtype}")
     current, first = state.cpu().view(torch.int64).tolist()

@@ -94,6 +94,21 @@ def _restored(index: int, state: torch.Tensor) -> TorchGenerator:
     return TorchGenerator(index).set_state(state)
 
 
+# By ordinal.
+_of_ordinals: dict[int, TorchGenerator] = {}
+
+
+def generator_of_ordinal(index: int) -> TorchGenerator:
+    """Return the generator whose state is that of an ordinal: what is drawn with it, the device draws next."""
+    found = _of_ordinals.get(index)
+    if found is None:
+        # Not initialised, which would seed it.
+        found = TorchGenerator.__new__(TorchGenerator, index)
+        found.own = device_at(index).generator
+        _of_ordinals[index] = found
+    return found
+
+
 def state_of(generator: torch.Generator) -> Generator | None:
     """The state that draws with this generator take on the device; `None` if it is one of the CPU."""
     known = _living.get(_identity(generator))

@@ -66,7 +66,11 @@ MISTAKES = {
     ),
     "an old torch": (
         replace(WELL, stages=stages(torch={"version": "2.9.1+cu128"})),
-        Level.ERROR, "torch is 2.9.1+cu128; torch_xla needs 2.11 or newer.", "pip install -U 'torch>=2.11'",
+        Level.ERROR, "torch is 2.9.1+cu128; torch_xla needs 2.11 or newer.", "pip install -U 'torch>=2.11,<2.16'",
+    ),
+    "a new torch": (
+        replace(WELL, stages=stages(torch={"version": "2.16.0+cpu"})),
+        Level.ERROR, "torch is 2.16.0+cpu; torch_xla needs one before 2.16.", "pip install 'torch>=2.11,<2.16'",
     ),
     "an old jax": (
         replace(WELL, packages={"jax": "0.9.0", "jaxlib": "0.9.0"}, stages=stages(jax={"version": "0.9.0"})),
@@ -111,7 +115,7 @@ MISTAKES = {
     "a torch that cannot load": (
         replace(WELL, stages=stages(torch={"state": "failed", "error": "OSError: libcudart.so.12", "missing": False})),
         Level.ERROR, "PyTorch could not be imported: OSError: libcudart.so.12",
-        "pip install --force-reinstall 'torch>=2.11'",
+        "pip install --force-reinstall 'torch>=2.11,<2.16'",
     ),
     "a device that hangs": (
         replace(WELL, stages=stages(device={"state": "started"}), probe_status=None),

@@ -29,9 +29,12 @@ class Finding:
 
 Check = Callable[[Surroundings], Iterator[Finding]]
 
-OLDEST_PYTHON, OLDEST_TORCH, OLDEST_JAX, NEWER_JAX = (3, 11), (2, 11), (0, 10), (0, 13)
-# Requirements for pip; `NEWER_JAX` may lack private names that the package uses.
-WANTED = {"torch": "torch>=2.11", "jax": "jax>=0.10,<0.13"}
+OLDEST_PYTHON, OLDEST_TORCH, OLDEST_JAX = (3, 11), (2, 11), (0, 10)
+# The first releases that were not tried. They may lack private names that the package uses, or lay out memory in
+# another way.
+NEWER_TORCH, NEWER_JAX = (2, 16), (0, 13)
+# Requirements for pip.
+WANTED = {"torch": "torch>=2.11,<2.16", "jax": "jax>=0.10,<0.13"}
 # What a failure in each stage of the probe means.
 STAGES = {
     "torch": "PyTorch could not be imported",
@@ -91,7 +94,7 @@ def _versions(around: Surroundings) -> Iterator[Finding]:
             f"Python is {_dotted(around.python)}; torch_xla needs {_dotted(OLDEST_PYTHON)} or newer.",
             "Make an environment with a newer Python.",
         )
-    for name, oldest in (("torch", OLDEST_TORCH), ("jax", OLDEST_JAX)):
+    for name, oldest, newer in (("torch", OLDEST_TORCH, NEWER_TORCH), ("jax", OLDEST_JAX, NEWER_JAX)):
         version = around.stages.get(name, {}).get("version") or around.packages.get(name, "")
         if version and _numbers(version) < oldest:
             yield Finding(
@@ -99,10 +102,10 @@ def _versions(around: Surroundings) -> Iterator[Finding]:
                 f"{name} is {version}; torch_xla needs {_dotted(oldest)} or newer.",
                 f"pip install -U '{WANTED[name]}'",
             )
-        elif name == "jax" and version and _numbers(version)[:2] >= NEWER_JAX:
+        elif version and _numbers(version)[:2] >= newer:
             yield Finding(
                 Level.ERROR,
-                f"jax is {version}; torch_xla needs one before {_dotted(NEWER_JAX)}.",
+                f"{name} is {version}; torch_xla needs one before {_dotted(newer)}.",
                 f"pip install '{WANTED[name]}'",
             )
     jax, jaxlib = around.packages.get("jax"), around.packages.get("jaxlib")
