@@ -51,7 +51,7 @@ _PAIRS = {
 _keep: list[Any] = []
 
 
-def register(registration: Callable[[Any], None], guard: Any) -> None:
+def register(registration: Callable[[Any], object], guard: Any) -> None:
     """Register `guard`, and confirm that PyTorch keeps guards where we look for them.
 
     Raises `RuntimeError` if it does not. Until then the table of guards is only read.
@@ -85,7 +85,8 @@ def confirm_layout() -> None:
     ]
     table = (ctypes.c_void_p * _METHODS)(*[ctypes.cast(note, ctypes.c_void_p).value for note in notes])
     stand_in = ctypes.c_void_p(ctypes.addressof(table))
-    guards, made = _guards(), {}
+    made: dict[str, Any] = {}
+    guards = _guards()
     ours = guards[_OURS]
     for name, (ask, expected) in _QUESTIONS.items():
         called.clear()
