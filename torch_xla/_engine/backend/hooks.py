@@ -20,9 +20,9 @@ from ..private.guard import (
 from ..record import device as devices
 from ..record.ordinals import index_or_current as _index
 from ..record.sync import sync_device
-from . import random_states
 from .accelerator import answer, native
 from .late_name import is_wanted, wait_for_first_use
+from .random_states import MEMBERS
 
 
 class _Hooks(private.PrivateUse1Hooks):
@@ -278,5 +278,4 @@ for _name in (
     "default_stream", "set_stream", "stream", "_is_in_bad_fork", "_lazy_init", "_initialized",
 ):  # fmt: skip
     setattr(module, _name, globals()[_name])
-for _name in random_states.__all__:
-    setattr(module, _name, getattr(random_states, _name))
+vars(module).update(MEMBERS)

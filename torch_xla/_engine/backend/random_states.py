@@ -10,11 +10,6 @@ from ..record import random
 from ..record.ordinals import index_or_current
 from ..record.torch_generator import TorchGenerator, generator_of_ordinal
 
-__all__ = (
-    "default_generators", "get_rng_state", "get_rng_state_all", "initial_seed", "manual_seed", "manual_seed_all",
-    "seed", "seed_all", "set_rng_state", "set_rng_state_all",
-)  # fmt: skip
-
 
 class _DefaultGenerators(Sequence[TorchGenerator]):
     """The generator of each ordinal, whose state the draws without `generator=` take."""
@@ -90,3 +85,16 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
     """Restore the states that `get_rng_state_all` returned, the first to `xla:0`."""
     for index, state in enumerate(new_states):
         random.set_state_from_tensor(state, index)
+
+
+# What `torch.xla` has of these.
+MEMBERS: dict[str, Any] = {
+    "default_generators": default_generators,
+    **{
+        function.__name__: function
+        for function in (
+            get_rng_state, get_rng_state_all, initial_seed, manual_seed, manual_seed_all, seed, seed_all,
+            set_rng_state, set_rng_state_all,
+        )
+    },
+}  # fmt: skip
