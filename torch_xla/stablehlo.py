@@ -168,8 +168,9 @@ def stablehlo_function(module: str | bytes) -> Callable[..., tuple[torch.Tensor,
     """A module of StableHLO, as text, bytecode or portable artifact, as a function of tensors.
 
     Its function `main`, of static shapes, takes one tensor for each argument and gives a tuple of tensors on `xla`.
-    Raises `ValueError` for what is no such module; the function raises `ValueError` for tensors of other sizes or
-    dtypes.
+    What torch-mlir writes is taken too: operations of CHLO, constants of `arith`, weights behind the module
+    (`dense_resource`). Raises `ValueError` for what is no such module, with the operation and its line; the function
+    raises `ValueError` for tensors of other sizes or dtypes.
 
     >>> import torch
     >>> from torch_xla.stablehlo import stablehlo_function

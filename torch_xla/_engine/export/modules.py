@@ -2,10 +2,10 @@
 
 import dataclasses
 import hashlib
+import io
 from typing import Any
 
 import jax
-import torch
 from jax.export import Exported
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
@@ -15,19 +15,14 @@ from ..client import platform
 from ..private import jax as private
 from ..uninterrupted import uncollected
 from . import alone, versions
-
-# What MLIR calls PyTorch's dtypes.
-_DTYPES = {
-    "i1": torch.bool, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64,
-    "ui8": torch.uint8, "ui16": torch.uint16, "ui32": torch.uint32, "ui64": torch.uint64,
-    "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
-    "complex<f32>": torch.complex64, "complex<f64>": torch.complex128,
-    "f8E4M3FN": torch.float8_e4m3fn, "f8E5M2": torch.float8_e5m2,
-}  # fmt: skip
+from .constants import DTYPES, settle
 
 
 def portable(module: str | bytes) -> bytes:
-    """A module as a portable artifact, whatever form it came in. Raises `ValueError` for what is none."""
+    """A module as a portable artifact, whatever form it came in.
+
+    Raises `ValueError` for what is none, with the operation that StableHLO does not hold and its line.
+    """
     if isinstance(module, bytes):
         try:
             stablehlo.deserialize_portable_artifact_str(module)
@@ -40,8 +35,14 @@ def portable(module: str | bytes) -> bytes:
         except ir.MLIRError as error:
             raise ValueError(f"this is no module of StableHLO: {error}") from error
         _drop_trivial_shardings(parsed)
-        text = str(parsed.operation.get_asm(enable_debug_info=True))
-    return bytes(stablehlo.serialize_portable_artifact_str(text, stablehlo.get_current_version()))
+        settle(parsed)
+        file = io.BytesIO()
+        parsed.operation.write_bytecode(file)
+    version = stablehlo.get_current_version()
+    try:
+        return private.portable_artifact(file.getvalue(), version)
+    except ValueError as error:
+        raise ValueError(f"StableHLO {version} cannot hold {versions.culprit(str(error))}") from error
 
 
 def _drop_trivial_shardings(module: Any) -> None:
@@ -110,6 +111,6 @@ def _described(kind: Any) -> jax.ShapeDtypeStruct:
             f"are loaded from what `StableHLOGraphModule.save` wrote."
         )
     name = str(tensor.element_type)
-    if name not in _DTYPES:
-        raise TypeError(f"a tensor of {name} has no dtype in PyTorch; known are {', '.join(_DTYPES)}")
-    return jax.ShapeDtypeStruct(tuple(shape), dtypes.to_jax(_DTYPES[name]))
+    if name not in DTYPES:
+        raise TypeError(f"a tensor of {name} has no dtype in PyTorch; known are {', '.join(DTYPES)}")
+    return jax.ShapeDtypeStruct(tuple(shape), dtypes.to_jax(DTYPES[name]))

@@ -38,7 +38,7 @@ def written(context: Any, module: Any, version: str) -> bytes:
     try:
         return bytes(stablehlo.serialize_portable_artifact(module, version))
     except ValueError as error:
-        raise NotHeld(f"StableHLO {version} cannot hold {_culprit(told[0] if told else str(error))}") from error
+        raise NotHeld(f"StableHLO {version} cannot hold {culprit(told[0] if told else str(error))}") from error
     finally:
         handler.detach()
 
@@ -120,11 +120,12 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
-def _culprit(told: str) -> str:
-    """The operation that MLIR complains of, and the operator of PyTorch that it comes from, if it has one."""
+def culprit(told: str) -> str:
+    """The operation that MLIR complains of, its line in a text, and the operator of PyTorch that it comes from."""
     operation = re.search(r"operation '([\w.$]+)'", told)
     if operation is None:
         return f"the program: {told[:500]}"
     name = re.sub(r"^vhlo[.](.*?)(_v[0-9]+)?$", r"stablehlo.\1", operation[1])
-    operator = re.search(r"(\w+::\w+)", told)
-    return f"the operation {name!r}" + (f" of {operator[1]}" if operator else "")
+    operator, line = re.search(r"(\w+::\w+)", told), re.search(r"(?:^|\s)-:(\d+):\d+: error", told)
+    where = f" of {operator[1]}" if operator else ""
+    return f"the operation {name!r}{where}" + (f" (line {line[1]})" if line else "")

@@ -1,0 +1,113 @@
+"""Constants of modules that come in, as StableHLO holds them: torch-mlir writes weights beside the module, and others
+as `arith.constant`."""
+
+import re
+from typing import Any
+
+import numpy as np
+import torch
+from jax.extend.mlir import ir
+
+from .. import dtypes
+
+# What MLIR calls PyTorch's dtypes.
+DTYPES = {
+    "i1": torch.bool, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64,
+    "ui8": torch.uint8, "ui16": torch.uint16, "ui32": torch.uint32, "ui64": torch.uint64,
+    "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
+    "complex<f32>": torch.complex64, "complex<f64>": torch.complex128,
+    "f8E4M3FN": torch.float8_e4m3fn, "f8E5M2": torch.float8_e5m2,
+}  # fmt: skip
+
+_DIALECTS = ("builtin", "chlo", "func", "sdy", "stablehlo", "vhlo")
+
+
+def settle(module: Any) -> None:
+    """Makes every constant of a parsed module one of StableHLO, with its numbers in it.
+
+    Raises `ValueError` with the operation and its line for operations of other dialects, and for weights without data.
+    """
+    found: list[Any] = []
+
+    def note(op: Any) -> Any:
+        if op.name in ("arith.constant", "stablehlo.constant"):
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(note)
+    weights = _weights(module, found)
+    for op in found:
+        value = op.attributes["value"]
+        name = _resource(value)
+        if name is not None:
+            op.attributes["value"] = value = _dense(op, name, weights.get(name))
+        if op.name == "arith.constant":
+            _as_stablehlo(op, value)
+    strangers: list[str] = []
+
+    def look(op: Any) -> Any:
+        if op.name.partition(".")[0] not in _DIALECTS:
+            strangers.append(f"{op.name!r}{line_of(op)}")
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(look)
+    if strangers:
+        raise ValueError(
+            f"a module of StableHLO holds no {strangers[0]}. Have the compiler that wrote it lower everything to "
+            "StableHLO, with static shapes"
+        )
+
+
+def line_of(op: Any) -> str:
+    """Where an operation stands, such as " (line 3)"; nothing if it does not tell."""
+    found = re.search(r'"-":(\d+):\d+', str(op.location))
+    return f" (line {found[1]})" if found else f" ({op.location})" if "unknown" not in str(op.location) else ""
+
+
+def _resource(value: Any) -> str | None:
+    """The name of the weight that a value stands for."""
+    if not str(value.type).startswith("tensor") or isinstance(value, ir.DenseElementsAttr):
+        return None
+    found = re.match(r'dense_resource<(?:"((?:[^"\\]|\\.)*)"|([^>]*))>', str(value))
+    return None if found is None else found[1] if found[1] is not None else found[2]
+
+
+def _weights(module: Any, constants: list[Any]) -> dict[str, bytes]:
+    """What stands behind a module in its text: for each name the bytes, without the number of their alignment."""
+    if not any(_resource(op.attributes["value"]) is not None for op in constants):
+        return {}
+    behind = str(module.operation.get_asm()).rpartition("{-#")[2]
+    entries = re.findall(r'(?:"((?:[^"\\]|\\.)*)"|([\w.$-]+)): "0x([0-9A-Fa-f]*)"', behind)
+    return {quoted or plain: bytes.fromhex(digits[8:]) for quoted, plain, digits in entries}
+
+
+def _dense(op: Any, name: str, data: bytes | None) -> Any:
+    kind = ir.RankedTensorType(op.results[0].type)
+    element = str(kind.element_type)
+    if element not in DTYPES:
+        raise ValueError(f"the weight {name!r}{line_of(op)} is of {element}; known are {', '.join(DTYPES)}")
+    dtype = np.dtype(dtypes.to_jax(DTYPES[element]))
+    expected = int(np.prod(kind.shape)) * dtype.itemsize
+    if data is None or len(data) != expected:
+        came = "no data" if data is None else f"{len(data)} bytes"
+        raise ValueError(
+            f"the weight {name!r}{line_of(op)}, {kind}, takes {expected} bytes and has {came} in this module: keep the "
+            "`dialect_resources` behind its text, and let the compiler that writes it elide nothing"
+        )
+    array: Any = np.frombuffer(data, dtype)
+    if element == "i1":
+        # Releases of MLIR pack truth values differently; without a type they take NumPy's.
+        return ir.DenseElementsAttr.get(array)
+    return ir.DenseElementsAttr.get(array, type=kind.element_type, shape=list(kind.shape))
+
+
+def _as_stablehlo(op: Any, value: Any) -> None:
+    """Replaces an `arith.constant`. Numbers that are no tensors are taken out if nothing uses them."""
+    result = op.results[0]
+    if str(result.type).startswith("tensor"):
+        constant = ir.Operation.create(
+            "stablehlo.constant", [result.type], [], {"value": value}, loc=op.location, ip=ir.InsertionPoint(op)
+        )
+        result.replace_all_uses_with(constant.results[0])
+    if not list(result.uses):
+        op.erase()
