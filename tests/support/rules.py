@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from torch_xla._engine import dtypes
 from torch_xla._engine.lowering import promotion as promote
 from torch_xla._engine.lowering.registry import Promotion, rule_of
+from torch_xla._engine.private import jax as private
 
 DROPPED = {"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"}
 
@@ -34,8 +35,13 @@ def to_torch(array: jax.Array) -> torch.Tensor:
     return torch.from_numpy(np.array(host))
 
 
-def apply_rule(op: Any, *args: Any, seed: int = 0, jit: bool = True, **kwargs: Any) -> Any:
-    """`op(*args, **kwargs)` by our rule: CPU tensors in, CPU tensors out, result dtypes as the rule gives them."""
+def apply_rule(
+    op: Any, *args: Any, seed: int = 0, jit: bool = True, floats_are_arguments: bool = False, **kwargs: Any
+) -> Any:
+    """`op(*args, **kwargs)` by our rule: CPU tensors in, CPU tensors out, result dtypes as the rule gives them.
+
+    Floats are known to the rule, or arguments of the program.
+    """
     rule = rule_of(op)
     assert rule is not None, f"{op} has no rule"
     kwargs = {k: v for k, v in kwargs.items() if k not in DROPPED}
@@ -52,15 +58,20 @@ def apply_rule(op: Any, *args: Any, seed: int = 0, jit: bool = True, **kwargs: A
         if dtype is not None:
             arrays = [x.astype(dtypes.to_jax(dtype)) for x in arrays]
 
-        def run(*arrays: jax.Array) -> Any:
-            it = iter(arrays)
+        given = [np.float64(x) for x in leaves if floats_are_arguments and type(x) is float]
+
+        def run(arrays: list[jax.Array], given: list[jax.Array], key: jax.Array) -> Any:
+            it, numbers = iter(arrays), iter(given)
             filled = [next(it) if isinstance(x, torch.Tensor) else x for x in leaves]
+            if floats_are_arguments:
+                float64 = np.dtype(np.float64)
+                filled = [private.weakly_typed(next(numbers), float64) if type(x) is float else x for x in filled]
             a, k = pytree.tree_unflatten(filled, tree)
             if rule.random:
-                k["key"] = jax.random.key(seed, impl="rbg")
+                k["key"] = key
             return rule.lower(*a, **k)
 
-        result = (jax.jit(run) if jit else run)(*arrays)
+        result = (jax.jit(run) if jit else run)(arrays, given, jax.random.key(seed, impl="rbg"))
     return jax.tree.map(to_torch, result)
 
 

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -119,6 +121,55 @@ def test_fork_rng_puts_the_state_back() -> None:
         inside = torch.rand(3, device="xla").cpu()
         torch.manual_seed(1234)
     assert torch.equal(torch.rand(3, device="xla").cpu(), inside)
+
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "recorded": lambda function: function,
+    "replayed": lambda function: torch_xla.compile(function, replay=True),
+    "openxla": lambda function: torch.compile(function, backend="openxla"),
+}
+
+
+@pytest.mark.parametrize("way", list(WAYS))
+@pytest.mark.parametrize("rate", [0.5, 0.1, 0.123456])
+def test_a_rate_gives_the_same_mask_whatever_rates_came_before(rate: float, way: str) -> None:
+    x = torch.ones(500, device="xla")
+    drop = WAYS[way](lambda x, p: torch.nn.functional.dropout(x, p))
+    masks = []
+    for earlier in ((), (0.3,), (0.3, 0.7)):
+        for p in (*earlier, rate):
+            torch.manual_seed(3)
+            last = drop(x, p)
+            torch_xla.sync()
+        masks.append(last.cpu())
+    torch.manual_seed(3)
+    with torch_xla.experimental.eager_mode_context(True):
+        masks.append(torch.nn.functional.dropout(x, rate).cpu())
+    assert all(torch.equal(mask, masks[0]) for mask in masks)
+
+
+def test_two_draws_of_a_program_are_equal_after_another_rate() -> None:
+    x = torch.ones(500, device="xla")
+
+    def drop(p: float) -> torch.Tensor:
+        torch.manual_seed(3)
+        return torch.nn.functional.dropout(x, p)
+
+    drop(0.3)
+    torch_xla.sync()
+    first, second = drop(0.5), drop(0.5) + 0
+    torch_xla.sync()
+    assert torch.equal(first.cpu(), second.cpu())
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_drops_again_what_it_dropped_after_another_rate(reentrant: bool) -> None:
+    for rate in (0.3, 0.5, 0.3):
+        x = torch.ones(500, device="xla", requires_grad=True)
+        y = torch.utils.checkpoint.checkpoint(torch.nn.functional.dropout, x, rate, use_reentrant=reentrant)
+        y.sum().backward()
+        torch_xla.sync()
+        assert x.grad is not None and torch.equal(x.grad.cpu(), y.detach().cpu())
 
 
 def test_a_generator_of_the_host_may_steer_a_draw() -> None:

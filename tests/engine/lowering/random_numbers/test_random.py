@@ -12,6 +12,7 @@ import torch
 
 from tests.support.rules import apply_rule, check_rule
 from torch_xla._engine.lowering.random_numbers import random
+from torch_xla._engine.lowering.registry import all_rules
 
 aten = torch.ops.aten
 N = 20_000
@@ -256,3 +257,53 @@ def test_rrelu_draws_one_slope_for_every_negative_value() -> None:
 def test_dropout_backward_of_whole_numbers_scales_in_floats(dtype: torch.dtype) -> None:
     gradient, mask = torch.tensor([0, 1, 1]).to(dtype), torch.tensor([True, True, False])
     check_rule(aten.native_dropout_backward.default, gradient, mask, 2.5)
+
+
+RATES = (0.0, 1e-12, 1e-4, 0.1, 0.25, 0.3, 0.5, 0.7, 0.999, 1 - 1e-12, 1.0)
+BOUNDS = ((0.0, 1.0), (-0.3, 0.4), (2.0, 2.0), (-1e-3, 1e30))
+MOMENTS = ((0.0, 1.0), (0.0, 2.0), (0.3, 0.7), (-1.0, 0.0), (1e9, 1e-3))
+SPREADS = [pair for pair in MOMENTS if pair[1]]
+
+
+def _attention() -> list[torch.Tensor]:
+    return [torch.linspace(-1, 1, 256).reshape(1, 2, 16, 8)] * 3
+
+
+# Arguments of each operator that draws and takes a float: tensors of a dtype, then numbers.
+PARAMETERS: dict[Any, Callable[[torch.dtype], list[tuple[Any, ...]]]] = {
+    aten.bernoulli.p: lambda dtype: [(zeros(dtype), p) for p in RATES],
+    aten.native_dropout.default: lambda dtype: [(zeros(dtype) + 1, p, True) for p in RATES],
+    aten.uniform.default: lambda dtype: [(zeros(dtype), *each) for each in BOUNDS],
+    aten.normal_functional.default: lambda dtype: [(zeros(dtype), *each) for each in MOMENTS],
+    aten.normal.Tensor_float: lambda dtype: [(zeros(dtype), std) for _, std in MOMENTS],
+    aten.normal.float_Tensor: lambda dtype: [(mean, zeros(dtype) + 0.7) for mean, _ in MOMENTS],
+    aten.normal.float_float: lambda dtype: [(*each, [999]) for each in MOMENTS],
+    aten.log_normal.default: lambda dtype: [(zeros(dtype), *each) for each in SPREADS],
+    aten.cauchy.default: lambda dtype: [(zeros(dtype), *each) for each in SPREADS],
+    aten.exponential.default: lambda dtype: [(zeros(dtype), rate) for rate in (1.0, 0.3, 3.0, 7.0, 1e-30)],
+    aten.geometric.default: lambda dtype: [(zeros(dtype), p) for p in RATES if 0 < p < 1],
+    aten.rrelu_with_noise_functional.default: lambda dtype: [
+        (torch.linspace(-3, 3, 999).to(dtype), torch.ones(999, dtype=dtype), *each, training)
+        for each in ((0.125, 1 / 3), (0.3, 0.3), (0.0, 1.0)) for training in (True, False)
+    ],
+    aten._scaled_dot_product_fused_attention_overrideable.default: lambda dtype: [
+        (*(x.to(dtype) for x in _attention()), None, p) for p in (0.0, 0.1, 0.3, 0.5)
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("op", list(PARAMETERS), ids=str)
+def test_a_parameter_gives_the_same_numbers_known_or_as_an_argument(op: Any, dtype: torch.dtype) -> None:
+    for args in PARAMETERS[op](dtype):
+        known, argument = (apply_rule(op, *args, seed=3, floats_are_arguments=each) for each in (False, True))
+        for one, other in zip(jax.tree.leaves(known), jax.tree.leaves(argument), strict=True):
+            assert one is other is None or torch.equal(one, other), args[1:]
+
+
+def test_every_draw_that_takes_a_float_is_among_them() -> None:
+    def takes_a_float(op: Any) -> bool:
+        return not isinstance(op, str) and any(str(a.type) in ("float", "number") for a in op._schema.arguments)
+
+    takers = {op for op, rule in all_rules().items() if rule.random and takes_a_float(op)}
+    assert takers == set(PARAMETERS)

@@ -1,5 +1,6 @@
 """The fused optimizer steps, compared with PyTorch's fused CPU kernels."""
 
+import math
 from itertools import product
 from typing import Any
 
@@ -145,3 +146,18 @@ def test_numbers_that_change_between_steps_give_the_same_results() -> None:
         for ours, theirs in zip(jax.tree.leaves(got), jax.tree.leaves(op(*lists, **options)), strict=True):
             assert ours.dtype == np.float32
             torch.testing.assert_close(torch.from_numpy(np.array(ours)), theirs, **CLOSE)
+
+
+def test_no_decay_is_none_known_or_as_an_argument() -> None:
+    params = [torch.tensor([math.inf, math.nan, 1.0])]
+    rest = [torch.tensor([1.0, 2.0, -0.0])], [torch.zeros(3)]
+    cases: list[tuple[Any, list[Any], dict[str, Any]]] = [
+        (aten._fused_adam.default, [params, *rest, [torch.ones(3)], [], [torch.tensor(1.0)]], ADAM),
+        (aten._fused_adamw.default, [params, *rest, [torch.ones(3)], [], [torch.tensor(1.0)]], ADAM),
+        (aten._fused_sgd.default, [params, *rest], SGD),
+        (aten._fused_adagrad.default, [params, *rest, [torch.tensor(1.0)]], ADAGRAD),
+    ]
+    for op, lists, options in cases:
+        known, argument = (apply_rule(op, *lists, **options, floats_are_arguments=each) for each in (False, True))
+        for one, other in zip(jax.tree.leaves(known), jax.tree.leaves(argument), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-6, atol=0, equal_nan=True)

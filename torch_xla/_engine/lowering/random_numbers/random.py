@@ -13,6 +13,7 @@ import torch
 from jax import lax
 
 from ... import dtypes
+from ..barrier import behind
 from ..opmath import is_number, number_as, widened
 from ..registry import lowers
 from ..replicas import target_in_use
@@ -97,16 +98,40 @@ def exponential_numbers(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype)
 
 
 def chance(key: jax.Array, shape: tuple[int, ...], p: Any) -> jax.Array:
-    """True with probability `p`."""
-    if not isinstance(p, (int, float)):
-        return uniform_numbers(key, shape, FLOAT32) < number_as(p, FLOAT32)
-    if p <= 0 or p >= 1:
+    """True with probability `p`: the same for a number that is known and for one that is an argument of the program."""
+    is_known = isinstance(p, (int, float))
+    if is_known and (p <= 0 or p >= 1):
         return jnp.full(shape, p >= 1, np.bool_)
-    # Half the bits do where rounding p to 1/65536 changes the rarer outcome by less than a thousandth.
-    threshold = round(p * 2**16)
-    if abs(threshold - p * 2**16) < 1e-3 * min(p, 1 - p) * 2**16:
-        return random_bits(key, shape, np.uint16) < np.uint16(threshold)
-    return random_bits(key, shape, np.uint32) < np.uint32(min(round(p * 2**32), 2**32 - 1))
+    if not is_known:
+        p = jnp.asarray(p, FLOAT64)
+    # 16 bits do where rounding p to 1/65536 changes the rarer outcome by less than a thousandth.
+    rounded = (round if is_known else jnp.round)(p * 2**16)
+    rarer = min(p, 1 - p) if is_known else jnp.minimum(p, 1 - p)
+    is_exact = abs(rounded - p * 2**16) < 1e-3 * rarer * 2**16
+    upper = random_bits(key, shape, np.uint16)
+    if is_known and is_exact:
+        return upper < np.uint16(rounded)
+    # The others have 16 more, of another key: what a draw finds must not depend on what is known when it is compiled.
+    words = (upper.astype(np.uint32) << 16) | random_bits(_second(key), shape, np.uint16).astype(np.uint32)
+    if is_known:
+        return words < np.uint32(min(round(p * 2**32), 2**32 - 1))
+    threshold = jnp.where(is_exact, rounded * 2**16, jnp.round(p * 2**32))
+    return (words < jnp.clip(threshold, 0, 2**32 - 1).astype(np.uint32)) | (p >= 1)
+
+
+def _second(key: jax.Array) -> jax.Array:
+    """Another key that depends on `key` alone."""
+    words = jax.random.key_data(key) ^ np.uint32(0x5BD1E995)
+    return jax.random.wrap_key_data(words, impl=jax.random.key_impl(key))
+
+
+def as_argument(number: Any, key: jax.Array) -> jax.Array:
+    """A parameter of a distribution in float64, which XLA does not know although it may be a constant.
+
+    XLA multiplies constants with each other, and has other functions for them than for arguments: the numbers drawn
+    would depend on whether the parameter has changed since the program was first compiled.
+    """
+    return behind(jnp.asarray(number, FLOAT64), jax.random.key_data(key))
 
 
 @lowers(aten.bernoulli.default, random=True)
@@ -161,7 +186,8 @@ def _of_parts(self: jax.Array, key: jax.Array, draw: Any) -> jax.Array:
 def uniform(self: jax.Array, low: Any = 0.0, high: Any = 1.0, *, key: jax.Array) -> jax.Array:
     def draw(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
         numbers = uniform_numbers(key, shape, dtype)
-        return numbers * number_as(high - low, numbers.dtype) + number_as(low, numbers.dtype)
+        start, stop = as_argument(low, key), as_argument(high, key)
+        return numbers * number_as(stop - start, numbers.dtype) + number_as(start, numbers.dtype)
 
     return _of_parts(self, key, draw)
 
@@ -169,6 +195,7 @@ def uniform(self: jax.Array, low: Any = 0.0, high: Any = 1.0, *, key: jax.Array)
 @lowers(aten.normal_functional.default, random=True)
 def normal_functional(self: jax.Array, mean: Any = 0.0, std: Any = 1.0, *, key: jax.Array) -> jax.Array:
     numbers = _of_parts(self, key, normal_numbers)
+    mean, std = as_argument(mean, key), as_argument(std, key)
     if jnp.issubdtype(self.dtype, jnp.complexfloating):
         std = std * 0.5**0.5
     return numbers * number_as(std, numbers.dtype) + number_as(mean, numbers.dtype)
@@ -180,6 +207,7 @@ def normal_of_tensors(mean: Any, std: Any = 1.0, *, key: jax.Array) -> jax.Array
     dtype = tensors[0].dtype
     standard = jnp.zeros(jnp.broadcast_shapes(*(tensor.shape for tensor in tensors)), dtype)
     numbers = normal_functional(standard, key=key)
+    mean, std = (as_argument(each, key) if is_number(each) else each for each in (mean, std))
     return numbers * number_as(std, numbers.dtype) + number_as(mean, numbers.dtype)
 
 
@@ -199,14 +227,14 @@ def log_normal(self: jax.Array, mean: Any = 1.0, std: Any = 2.0, *, key: jax.Arr
 @lowers(aten.exponential.default, random=True)
 def exponential(self: jax.Array, lambd: Any = 1.0, *, key: jax.Array) -> jax.Array:
     numbers = exponential_numbers(key, self.shape, self.dtype)
-    return numbers / number_as(lambd, numbers.dtype)
+    return numbers / number_as(as_argument(lambd, key), numbers.dtype)
 
 
 @lowers(aten.geometric.default, random=True)
 def geometric(self: jax.Array, p: Any, *, key: jax.Array) -> jax.Array:
     # The number of trials up to the first success.
     numbers = exponential_numbers(key, self.shape, self.dtype)
-    return jnp.ceil(numbers / number_as(-jnp.log1p(-jnp.asarray(p, FLOAT64)), numbers.dtype))
+    return jnp.ceil(numbers / number_as(-jnp.log1p(-as_argument(p, key)), numbers.dtype))
 
 
 @lowers(aten.cauchy.default, random=True)
@@ -216,6 +244,7 @@ def cauchy(self: jax.Array, median: Any = 0.0, sigma: Any = 1.0, *, key: jax.Arr
     bits = _bits_for(key, self.shape, self.dtype)
     tangent = jnp.tan(_signed_odd(bits) * (math.pi / 4))
     numbers = jnp.where((bits & 1).astype(np.bool_), tangent, 1 / tangent)
+    median, sigma = as_argument(median, key), as_argument(sigma, key)
     return numbers * number_as(sigma, numbers.dtype) + number_as(median, numbers.dtype)
 
 

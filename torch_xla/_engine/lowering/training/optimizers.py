@@ -52,8 +52,16 @@ def _kept(old: Arrays, new: Arrays, found_inf: jax.Array | None) -> Arrays:
     return [jnp.where(skip, before, value) for before, value in zip(old, new, strict=True)]
 
 
+def _decayed(param: jax.Array, grad: jax.Array, weight_decay: Any) -> jax.Array:
+    """The gradient with a penalty on large parameters. None of 0, though the parameter be infinite."""
+    if _is_zero(weight_decay):
+        return grad
+    factor = number_as(weight_decay, param.dtype)
+    return jnp.where(factor == 0, grad, grad + param * factor)
+
+
 def _decay_in_gradient(param: jax.Array, grad: jax.Array, lr: Any, weight_decay: Any) -> tuple[jax.Array, jax.Array]:
-    return param, grad + param * number_as(weight_decay, param.dtype)
+    return param, _decayed(param, grad, weight_decay)
 
 
 def _decay_in_parameter(param: jax.Array, grad: jax.Array, lr: Any, weight_decay: Any) -> tuple[jax.Array, jax.Array]:
@@ -165,8 +173,7 @@ def fused_sgd(
         dtype = param.dtype
         if maximize:
             grad = -grad
-        if not _is_zero(weight_decay):
-            grad = grad + param * number_as(weight_decay, dtype)
+        grad = _decayed(param, grad, weight_decay)
         # PyTorch gives buffers exactly if there is a momentum; before the first step they hold nothing.
         if momentum_buffer_list:
             buffer = grad
@@ -207,8 +214,7 @@ def _adagrad(
         gradient = grad = _gradient(grads[index], grad_scale)
         if maximize:
             grad = -grad
-        if not _is_zero(weight_decay):
-            grad = grad + param * number_as(weight_decay, dtype)
+        grad = _decayed(param, grad, weight_decay)
         total = widened(state_sums[index]) + grad * grad
         params.append(param - rates[index] * grad / (jnp.sqrt(total) + number_as(eps, dtype)))
         gradients.append(gradient)
