@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from .. import metrics
-from ..dispatch import first_states, growing, layouts, memory, sources, views
+from ..dispatch import extensions, first_states, growing, layouts, memory, sources, views
 from ..dispatch.kernels import out_variant, recorder, recorder_of_two
 from ..lowering.registry import all_rules, names_to_come
 from ..operators import (
@@ -99,8 +99,13 @@ def register_kernels() -> None:
     _libraries.extend(layouts.register_refusals())
     _libraries.extend(data_dependent.register_splits())
     register_autocast()
-    atexit.register(private.register_last_fallback, "PrivateUse1", _refuse_at_the_end)
+    atexit.register(_refuse_from_now_on, extensions.register_extensions())
     metrics.count("RegisterXLAFunctions")
+
+
+def _refuse_from_now_on(of_extensions: torch.library.Library) -> None:
+    private.unregister(of_extensions)  # a dispatch key has one kernel for all operators
+    private.register_last_fallback("PrivateUse1", _refuse_at_the_end)
 
 
 def _refuse_at_the_end(operator: Any, *_: Any, **__: Any) -> Any:

@@ -42,7 +42,7 @@ def run(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     """Runs the call on copies of its tensors and brings results and writes back."""
     name = schema_of(operator.overload).name
     start = time.perf_counter()
-    if events.guarded:
+    if events.guarded and _beside(_target(args, kwargs), args, kwargs) is None:
         events.ask(events.Fallback(name, user_lines(events.depth), start, 0.0))
     metrics.count(name)
     result = _run(name, operator, args, kwargs)

@@ -129,7 +129,7 @@ def test_an_operator_on_the_cpu_is_refused_too() -> None:
     x = torch.tensor([[3.0], [1.0], [1.0]]).to("xla")
     with debug.no_transfer(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with pytest.raises(debug.TransferRefused):
+        with pytest.raises(debug.TransferRefused, match="run aten::_histogramdd_from_bin_tensors on the CPU"):
             torch.histogramdd(x, (x[:2, 0],))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...errors import TransferRefused
 from ...metrics import events, lines
-from ...metrics.events import Cause, Compilation, Direction, Evaluation, Transfer, Wait
+from ...metrics.events import Cause, Compilation, Direction, Evaluation, Fallback, Transfer, Wait
 from ...metrics.lines import Line
 from ...metrics.report import format_size
 from ..recompiles.causes import short
@@ -146,6 +146,12 @@ def refused(from_device: bool, to_device: bool) -> Iterator[None]:
                 )
         elif isinstance(event, Evaluation) and event.cause is Cause.READ and from_device:
             raise TransferRefused(_refusal(event.frames[0], "a value", True))
+        elif isinstance(event, Fallback) and from_device:
+            raise TransferRefused(
+                f"no_transfer() refuses to run {event.operator} on the CPU for {lines.text(event.frames[0])}: it has "
+                "no XLA lowering, so its inputs would travel to the host and its results back. Move the call out of "
+                "the block, or write it with operators that have one."
+            )
 
     events.guard(refuse)
     try:
