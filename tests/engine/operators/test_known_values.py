@@ -73,7 +73,7 @@ FINE: dict[str, Callable[[Make], Any]] = {
     "a true quotient": lambda t: (torch.div(t(1, 2), 0), t(1, 2) / t(0, 1), torch.div(t(1), 0, rounding_mode=None)),
     "a view of divisors": lambda t: t(4, 6) // t(0, 2, 3)[1:],
     "a view of targets": lambda t: F.nll_loss(t([0.5, 0.5]), t(9, 1)[1:]),
-    "a generator": lambda t: torch.bernoulli(t(1.0, 0.0), generator=torch.Generator().manual_seed(0)),
+    "a generator": lambda t: torch.bernoulli(t(1.0, 0.0), generator=torch.Generator(t(1.0).device).manual_seed(0)),
     "the least and the most": lambda t: F.binary_cross_entropy(t(0.0, 1.0), t(0.0, 1.0)),
     "a threshold of zero": lambda t: F.smooth_l1_loss(t(1.0), t(2.0), beta=0.0),
 }  # fmt: skip

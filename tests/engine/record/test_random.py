@@ -172,17 +172,6 @@ def test_a_checkpoint_drops_again_what_it_dropped_after_another_rate(reentrant: 
         assert x.grad is not None and torch.equal(x.grad.cpu(), y.detach().cpu())
 
 
-def test_a_generator_of_the_host_may_steer_a_draw() -> None:
-    def draw(seed: int) -> torch.Tensor:
-        return torch.empty(4, device="xla").normal_(generator=torch.Generator().manual_seed(seed)).cpu()
-
-    torch.manual_seed(0)
-    before = xm.get_rng_state()
-    assert torch.equal(draw(1), draw(1))
-    assert not torch.equal(draw(1), draw(2))
-    assert xm.get_rng_state() == before
-
-
 def test_dropout_scales_and_its_backward_uses_the_same_mask() -> None:
     x = torch.ones(1000, device="xla", requires_grad=True)
     y = torch.nn.functional.dropout(x, 0.25)

@@ -9,7 +9,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
+import torch_xla
+
 Draw = Callable[[torch.Generator | None], torch.Tensor]
+
+
+def full() -> torch.Tensor:
+    return torch.full((30,), 0.5, device="xla")
+
 
 DRAWS: dict[str, Draw] = {
     "rand": lambda g: torch.rand(3, generator=g, device="xla"),
@@ -21,6 +28,25 @@ DRAWS: dict[str, Draw] = {
     "uniform_": lambda g: torch.empty(3, device="xla").uniform_(generator=g),
     "bernoulli": lambda g: torch.bernoulli(torch.full((30,), 0.5, device="xla"), generator=g),
     "multinomial": lambda g: torch.multinomial(torch.ones(50, device="xla"), 5, generator=g),
+    "randn_like": lambda g: torch.randn_like(full(), generator=g),
+    "randint_like": lambda g: torch.randint_like(full(), 99_999, generator=g),
+    "bernoulli_": lambda g: full().bernoulli_(full(), generator=g),
+    "exponential_": lambda g: full().exponential_(generator=g),
+    "geometric_": lambda g: full().geometric_(0.1, generator=g),
+    "cauchy_": lambda g: full().cauchy_(generator=g),
+    "log_normal_": lambda g: full().log_normal_(generator=g),
+    "random_": lambda g: full().random_(generator=g),
+    "normal of tensors": lambda g: torch.normal(full(), full(), generator=g),
+    "poisson": lambda g: torch.poisson(full() * 9, g),
+    "binomial": lambda g: torch.binomial(full() * 100, full(), generator=g),
+    "gamma": lambda g: torch._standard_gamma(full(), g),
+    "dirichlet": lambda g: torch._sample_dirichlet(full(), g),
+    "poisson, out=": lambda g: torch.ops.aten.poisson.out(full() * 9, g, out=full()),
+    "rrelu": lambda g: torch.rrelu(-full(), 0.1, 0.9, True, g),
+    "rrelu_": lambda g: torch.rrelu_(-full(), 0.1, 0.9, True, g),
+    "rrelu_with_noise": lambda g: torch._C._nn.rrelu_with_noise(-full(), full(), 0.1, 0.9, True, g),
+    "rrelu_with_noise_": lambda g: torch._C._nn.rrelu_with_noise_(-full(), full(), 0.1, 0.9, True, g),
+    "rrelu, functional": lambda g: torch.ops.aten.rrelu_with_noise_functional(-full(), full(), 0.1, 0.9, True, g)[0],
     "init": lambda g: torch.nn.init.xavier_uniform_(torch.empty(3, 3, device="xla"), generator=g),
 }
 
@@ -91,6 +117,19 @@ def test_generators_of_other_devices_are_as_they_were() -> None:
 def test_one_that_is_gone_is_no_other() -> None:
     torch.Generator("xla").manual_seed(1)
     gc.collect()
-    on_host = [torch.Generator().manual_seed(5) for _ in range(50)]
-    first = torch.rand(3, generator=on_host[0], device="xla")
-    assert all(torch.rand(3, generator=each, device="xla").equal(first) for each in on_host[1:])
+    for on_host in [torch.Generator().manual_seed(5) for _ in range(50)]:
+        with pytest.raises(RuntimeError, match="Expected a 'xla' device type for generator but found 'cpu'"):
+            torch.rand(3, generator=on_host, device="xla")
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("draw", list(DRAWS.values()), ids=list(DRAWS))
+def test_a_draw_refuses_a_generator_of_the_host(draw: Draw, eager: bool) -> None:
+    generator = torch.Generator()
+    before, kept = torch.xla.get_rng_state(), generator.get_state()
+    with torch_xla.experimental.eager_mode_context(eager):
+        with pytest.raises(
+            RuntimeError, match="Expected a 'xla' device type for generator but found 'cpu': aten.*Make"
+        ):
+            draw(generator)
+    assert torch.xla.get_rng_state().equal(before) and generator.get_state().equal(kept)

@@ -161,12 +161,14 @@ def draw(plan: Plan, device: Device, generator: torch.Generator | None) -> list[
     global given_draws
     if generator is None:
         return [device.generator.draw() for _ in range(plan.draws)]
-    given_draws += plan.draws
     own = state_of(generator)
-    if own is not None:
-        return [own.draw() for _ in range(plan.draws)]
-    # A generator of the CPU may steer a draw on the device: it gives the state.
-    return [int(torch.empty((), dtype=torch.int64).random_(generator=generator).item()) for _ in range(plan.draws)]
+    if own is None:
+        raise RuntimeError(
+            f"Expected a 'xla' device type for generator but found '{generator.device.type}': {plan.op} draws on xla. "
+            "Make one with torch.Generator(device='xla'), or leave generator= out to draw from the device's own."
+        )
+    given_draws += plan.draws
+    return [own.draw() for _ in range(plan.draws)]
 
 
 def recorder_of_two(name: str) -> Kernel:

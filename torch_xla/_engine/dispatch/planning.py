@@ -263,6 +263,8 @@ def _may_overlap(operator: Operator, call: Call) -> bool:
 def _plan(rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Plan:
     template = _Template(keeps_numbers=not call[2])
     filled_args = tuple(template.replace(a, i in operator.scalars) for i, a in enumerate(args))
+    if rule.random:
+        filled_args = _without_generator(operator, filled_args)
     filled_kwargs = {}
     for keyword, argument in kwargs.items():
         replaced = template.replace(argument, keyword in operator.scalars)
@@ -282,6 +284,12 @@ def _plan(rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs: dict[st
         compute_dtype=_compute_dtype(rule, operator, args, kwargs),
         draws=int(rule.random),
     )
+
+
+def _without_generator(operator: Operator, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The positional arguments but the generator: it gives a call its key, and no rule takes it."""
+    names = [a.name for a in schema_of(operator.overload).arguments]
+    return tuple(argument for name, argument in zip(names, args, strict=False) if name != "generator")
 
 
 def settle(
