@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -407,3 +408,26 @@ def test_what_is_written_to_arguments_is_seen_as_without(function: Callable[...,
 
     torch._dynamo.reset()
     assert told("xla", torch.compile(function, backend="openxla")) == told("cpu", function)
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["state kept", "not kept"])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_inside_drops_again_what_it_dropped(reentrant: bool, keeps: bool) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        x = checkpoint(
+            lambda t: F.dropout(F.dropout(t, 0.3) * 2, 0.5), x, use_reentrant=reentrant, preserve_rng_state=keeps
+        )
+        return F.dropout(x, 0.1)
+
+    function = compiled(step)
+    masks = []
+    for _ in range(3):
+        x = torch.ones(500, device="xla", requires_grad=True)
+        torch.manual_seed(len(masks) // 2)
+        y = function(x)
+        state = torch.xla.get_rng_state()  # type: ignore[attr-defined]
+        y.sum().backward()
+        assert torch.equal(torch.xla.get_rng_state(), state)  # type: ignore[attr-defined]
+        assert x.grad is not None and torch.equal(x.grad.cpu(), y.detach().cpu()), "the mask of the forward pass"
+        masks.append(y.detach().cpu())
+    assert torch.equal(masks[0], masks[1]) and not torch.equal(masks[0], masks[2])

@@ -19,6 +19,7 @@ from ..private.dynamo import (
     aot_autograd,
     aot_module_simplified,
     check_mode_and_options,
+    draw_again,
     guard_arguments_of_constants,
     guard_distributed,
     never_trace,
@@ -26,7 +27,8 @@ from ..private.dynamo import (
     takes_a_list,
 )
 from ..private.torch import HigherOrderOperator, OpOverload
-from ..record.device import Device
+from ..record import random
+from ..record.device import Device, current_index
 from ..record.storage import hold, wrap
 from ..record.sync import sync_device
 from .operation import GraphOperation
@@ -43,8 +45,17 @@ def register(names: Sequence[str]) -> None:
         never_trace(package)
     guard_distributed()
     guard_arguments_of_constants()
+    draw_again(_random_state, _restore_random_state)
     for name in names:
         register_backend(compile_module, name)
+
+
+def _random_state() -> torch.Tensor:
+    return random.state_as_tensor(current_index())
+
+
+def _restore_random_state(state: torch.Tensor) -> None:
+    random.set_state_from_tensor(state, current_index())
 
 
 def compile_module(

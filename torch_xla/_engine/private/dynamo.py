@@ -25,6 +25,7 @@ from torch._functorch.partitioners import (
 )
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._guards import tracing
+from torch._prims import rng_prims
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
@@ -55,6 +56,39 @@ def register_backend(backend: Callable[..., Any], name: str) -> None:
     registry.list_backends()  # PyTorch registers its own first
     registry._COMPILER_FNS.pop(name, None)
     registry.register_backend(backend, name=name)
+
+
+def draw_again(state: Callable[[], torch.Tensor], restore: Callable[[torch.Tensor], None]) -> None:
+    """Lets compiled graphs draw random numbers of "xla" twice, in the forward pass and in a checkpoint's recomputation.
+
+    PyTorch calls each such operator by way of two others, which keep and restore the random state, and which know only
+    its own backends.
+    """
+
+    def save(operator: Any, *args: Any, **kwargs: Any) -> Any:
+        return state(), operator(*args, **kwargs)
+
+    def repeat(kept: torch.Tensor, operator: Any, *args: Any, **kwargs: Any) -> Any:
+        current = state()
+        restore(kept)
+        try:
+            return operator(*args, **kwargs)
+        finally:
+            restore(current)
+
+    for around, first, ours in (
+        (rng_prims.run_and_save_rng_state, 1, save),
+        (rng_prims.run_with_rng_state, 2, repeat),
+    ):
+        theirs = around.py_kernels[torch._C.DispatchKey.BackendSelect]
+        kernel = functools.partial(_by_device, ours, theirs, first)
+        around.py_kernels[torch._C.DispatchKey.BackendSelect] = kernel
+        around._dispatch_cache.clear()
+
+
+def _by_device(ours: Callable[..., Any], theirs: Callable[..., Any], first: int, *args: Any, **kwargs: Any) -> Any:
+    kernel = ours if rng_prims.get_device(args[first:], kwargs) == "xla" else theirs
+    return kernel(*args, **kwargs)
 
 
 def route_inductor(
