@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..private.torch import address_of
+from ..record.device import LOCK
 from ..record.storage import META_KEYS, as_strided, value_of, wrap
 from ..uninterrupted import run_through, stores
 from . import planning
@@ -38,21 +39,33 @@ def fill_all(outs: Sequence[Tensor], results: Sequence[Tensor], warns: bool = Tr
     if len(outs) == 1 and outs[0].shape == results[0].shape:
         outs[0].copy_(results[0])
         return
+    while not _fill(outs, results):  # another thread has written to one of them meanwhile
+        pass
+
+
+def _fill(outs: Sequence[Tensor], results: Sequence[Tensor]) -> bool:
+    """Whether the `outs` still had what they had at first, and have their results now."""
     storages: dict[int, Any] = {}
+    before: dict[int, Any] = {}
     copies: dict[int, Any] = {}
     resized: list[tuple[Tensor, Tensor]] = []
     for out, result in zip(outs, results, strict=True):
         storage, size, offset = out.untyped_storage(), result.shape, out.storage_offset()
         place = address_of(storage)
         if place not in storages:
-            storages[place], copies[place] = storage, wrap(value_of(out)).untyped_storage()
+            storages[place], before[place] = storage, value_of(out)
+            copies[place] = wrap(before[place]).untyped_storage()
         copy = _showing(copies[place], out)
         if out.shape != size:
             copy.resize_(size).as_strided_(size, result.stride(), offset)
             resized.append((out, as_strided(META_KEYS, out, size, result.stride(), offset)))
         copy.copy_(result)
     values = [copy.value for copy in copies.values()]
-    run_through(chain(starmap(_set_data, resized), stores(storages.values(), "value", values)))
+    with LOCK:
+        if any([storage.value is not before[place] for place, storage in storages.items()]):
+            return False
+        run_through(chain(starmap(_set_data, resized), stores(storages.values(), "value", values)))
+    return True
 
 
 def _showing(storage: Any, out: Tensor) -> Tensor:

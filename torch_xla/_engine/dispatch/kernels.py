@@ -20,10 +20,20 @@ from ..private.torch import schema_of
 from ..record.device import LOCK, Device, device_for, let_go
 from ..record.growth import Grown
 from ..record.lines import note_line
-from ..record.storage import META_KEYS, as_strided, hold, hold_together, record_plan, slot_of, view_of, wrap
+from ..record.storage import (
+    META_KEYS,
+    Overtaken,
+    as_strided,
+    hold,
+    hold_together,
+    record_plan,
+    replaced,
+    slot_of,
+    view_of,
+    wrap,
+)
 from ..record.sync import TAPE_LIMIT, relieve
 from ..record.torch_generator import state_of
-from ..uninterrupted import run_through, stores
 from . import fallback, lists, planning, refusals
 from .filling import fill_all
 from .forms import Operator, operator_of
@@ -287,7 +297,11 @@ def recorder(name: str, plans: Plans | None = None) -> Kernel:
                 raise
             LOCK.release()
         if made is None:
-            return _record(entry, operator, args, kwargs, call)
+            try:
+                return _record(entry, operator, args, kwargs, call)
+            except Overtaken:  # what it has recorded is needed by nobody
+                del call, operands
+            return kernel(*args, **kwargs)
         out = made.device.new_tensor((spec := made.spec).size, spec.dtype)
         out.untyped_storage().value = made  # type: ignore[attr-defined]
         return out if spec.is_contiguous else as_strided(META_KEYS, out, spec.size, spec.stride, 0)
@@ -318,15 +332,23 @@ def record_call(
     """Records a call that has a plan, and returns what the operator returns."""
     plan: Plan = entry.plan  # type: ignore[assignment]
     results = append(plan, call, device_of(call[1], kwargs), generator_of(args, kwargs) if plan.draws else None)
-    return give(entry, operator, args, kwargs, results)
+    return give(entry, operator, args, kwargs, results, call[1])
 
 
 def give(
-    entry: planning.Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], values: list[Value]
+    entry: planning.Entry,
+    operator: Operator,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    values: list[Value],
+    operands: list[Any],
 ) -> Any:
-    """What an operator returns whose results are `values`: new tensors, or those it writes to, which show them now."""
+    """What an operator returns whose results are `values`: new tensors, or those it writes to, which show them now.
+
+    Raises `Overtaken` if those it writes to are not those of the `operands` any more.
+    """
     if entry.writes:
-        return _write_back(entry, operator, args, kwargs, values)
+        return _write_back(entry, operator, args, kwargs, values, operands)
     return _nest(entry, values) if entry.nested else wrap(values[0])
 
 
@@ -362,20 +384,44 @@ def _nest(entry: planning.Entry, values: list[Value]) -> Any:
 
 
 def _write_back(
-    entry: planning.Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], values: list[Value]
+    entry: planning.Entry,
+    operator: Operator,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    values: list[Value],
+    operands: list[Any],
 ) -> Any:
     refuse_overlap(entry, operator, args, kwargs)
     targets = written_by(operator, args, kwargs)
+    read = read_by(operator, args, kwargs, operands)
     if entry.unchanged:
         changed = [nth for nth in range(len(targets)) if nth not in entry.unchanged]
-        targets, values = [targets[nth] for nth in changed], [values[nth] for nth in changed]
+        targets, values, read = ([each[nth] for nth in changed] for each in (targets, values, read))
     if len(targets) == 1:
-        hold(targets[0], values[0])
+        hold(targets[0], values[0], read)
     elif entry.whole:
-        run_through(stores([tensor.untyped_storage() for tensor in targets], "value", values))
+        with LOCK:
+            if not replaced([tensor.untyped_storage() for tensor in targets], read, values):
+                raise Overtaken
     else:
-        hold_together(targets, values)
+        hold_together(targets, values, read)
     return returned_by(operator, args, kwargs)
+
+
+def read_by(
+    operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Any]
+) -> list[Value | tuple[Value, Any]]:
+    """The operands of the tensors that a call writes to, in the order of its results."""
+    if operator.written == (0,):  # almost every call
+        return operands[:1] if isinstance(args[0], Tensor) else operands[: len(args[0])]
+    found: dict[int | str, list[Any]] = {}
+    place = 0
+    for where, argument in (*enumerate(args), *kwargs.items()):
+        each = argument if isinstance(argument, (list, tuple)) else (argument,)
+        count = sum(isinstance(tensor, Tensor) for tensor in each)
+        found[where] = operands[place : place + count]
+        place += count
+    return [operand for where in operator.written for operand in found.get(where, ())]
 
 
 def refuse_overlap(entry: planning.Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

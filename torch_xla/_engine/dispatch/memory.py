@@ -16,13 +16,14 @@ from ..graph.tape import Value
 from ..host import transfer, untyped
 from ..metrics.report import READS
 from ..private import torch as private
-from ..record.device import Device, device_for, uninitialised
+from ..record.device import LOCK, Device, device_for, uninitialised
 from ..record.growth import Grown
 from ..record.storage import (
     META_KEYS,
     as_strided,
     kept_on_host,
     point_at,
+    replaced,
     shows_all,
     snapshot,
     value_of,
@@ -225,7 +226,8 @@ def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
         src = _move(src, ours.device)
         theirs = value_of(src)
     if theirs.spec is ours.spec and not theirs.shared and shows_all(self, ours.spec) and shows_all(src, theirs.spec):
-        self.untyped_storage().value = theirs  # type: ignore[attr-defined]
+        with LOCK:
+            self.untyped_storage().value = theirs  # type: ignore[attr-defined]
         return self
     _warn_of_lost_imaginary_part(src, self.dtype)
     _record_copy(self, src)
@@ -309,13 +311,13 @@ def _grow(tensor: Tensor, value: Value, elements: int) -> None:
     storage = tensor.untyped_storage()
     dtype = value.spec.dtype
     count = -(-elements * tensor.element_size() // dtype.itemsize)
-    if value.spec.numel == 0 or value.state == "empty":
-        storage.value = value_of(torch.empty((count,), dtype=dtype, device=tensor.device))  # type: ignore[attr-defined]
-        return
     flat = torch.empty((count,), dtype=dtype, device=tensor.device)
-    old = wrap(value)
-    flat[: value.spec.numel].copy_(old.as_strided((value.spec.numel,), (1,), 0))
-    storage.value = value_of(flat)  # type: ignore[attr-defined]
+    if value.spec.numel and value.state != "empty":
+        flat[: value.spec.numel].copy_(wrap(value).as_strided((value.spec.numel,), (1,), 0))
+    with LOCK:
+        is_done = replaced((storage,), (value,), (value_of(flat),))
+    if not is_done:  # another thread has written to it meanwhile
+        _grow(tensor, value_of(tensor), elements)
 
 
 def set_storage_offset(

@@ -6,7 +6,8 @@ import torch
 
 from ..graph.spec import Spec
 from ..private.torch import redispatch_of
-from ..record.storage import META_KEYS, point_at, shows_all, value_of, wrap
+from ..record.device import LOCK
+from ..record.storage import META_KEYS, point_at, replaced, shows_all, value_of, wrap
 from ..view.geometry import Geometry
 from .forms import resolve
 
@@ -77,7 +78,10 @@ def neg_view(self: torch.Tensor) -> torch.Tensor:
     value = value_of(self)
     if not value.spec.is_complex and shows_all(self, value.spec):
         flat = wrap(value).as_strided((1, value.spec.numel, 1), (value.spec.numel, 1, 1), 0).clone()
-        self.untyped_storage().value = value_of(flat)  # type: ignore[attr-defined]
+        with LOCK:
+            is_done = replaced((self.untyped_storage(),), (value,), (value_of(flat),))
+        if not is_done:  # another thread has written to it meanwhile
+            return neg_view(self)
     result: torch.Tensor = _neg_view(META_KEYS, self)
     return result
 

@@ -29,7 +29,7 @@ from ..private.dynamo import (
 from ..private.torch import HigherOrderOperator, OpOverload
 from ..record import random
 from ..record.device import Device, current_index
-from ..record.storage import hold, wrap
+from ..record.storage import Overtaken, hold_together, value_of, wrap
 from ..record.sync import sync_device
 from .operation import GraphOperation
 from .split import Unsplittable, constants, evaluate, results, split
@@ -141,20 +141,32 @@ class CompiledGraph:
     def _record(self, values: dict[Any, Any]) -> Device | None:
         """Records the operation, and says where. Holds no value afterwards: what was overwritten may be given away."""
         parts = self._parts
-        arguments = [values[node] for node in parts.inputs]
-        arguments += [torch.stack([values[node] for node in nodes]) for nodes in parts.scalars]
-        made = self._made(arguments)
-        del arguments
-        by_node = dict(zip(parts.outputs, made, strict=True))
-        written = []
+        while True:
+            # What the graph writes to is read once more, by itself: another thread that writes to it comes before that,
+            # or is noticed behind the graph.
+            read = {target: value_of(values[target]) for target, _ in parts.writes if _is_ours(values[target])}
+            arguments = [values[node] for node in parts.inputs]
+            arguments += [torch.stack([values[node] for node in nodes]) for nodes in parts.scalars]
+            made = self._made(arguments)
+            del arguments
+            by_node = dict(zip(parts.outputs, made, strict=True))
+            written, held = [], []
+            for target, source in parts.writes:
+                tensor = values[target]
+                if source in by_node and _is_ours(tensor) and tensor.dtype is by_node[source].spec.dtype:
+                    written.append(tensor)
+                    held.append((target, by_node[source]))
+            try:
+                hold_together(written, [value for _, value in held], [read[target] for target, _ in held])
+            except Overtaken:
+                continue
+            break
+        del read
+        taken = {target for target, _ in held}
         for target, source in parts.writes:
-            tensor = values[target]
-            if source in by_node and tensor.device.type == "xla" and tensor.dtype is by_node[source].spec.dtype:
-                hold(tensor, by_node[source])
-                written.append(tensor)
-            else:
+            if target not in taken:
                 with torch.no_grad():
-                    tensor.copy_(wrap(by_node[source]) if source in by_node else values[source])
+                    values[target].copy_(wrap(by_node[source]) if source in by_node else values[source])
         if written:
             private.increment_version(written)
         for node, value in by_node.items():
@@ -167,6 +179,10 @@ class CompiledGraph:
         if value_checks.are_on() and not self._has_inner_graphs:
             return self._operation.record_each(arguments)
         return self._operation.record(arguments)
+
+
+def _is_ours(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "xla"
 
 
 def _is_of_operators(module: GraphModule) -> bool:

@@ -13,7 +13,7 @@ from ..graph.spec import contiguous_stride, spec_of
 from ..graph.tape import Value
 from ..record.device import LOCK, Device, current_index, device_at
 from ..record.ownership import are_owned
-from ..record.storage import META_KEYS, as_strided, shows_all, snapshot, value_of, wrap
+from ..record.storage import META_KEYS, as_strided, replaced, shows_all, snapshot, value_of, wrap
 from ..record.sync import materialise, sync_device
 from ..view.geometry import Geometry
 from . import transfer
@@ -117,8 +117,9 @@ def _of_its_own(tensor: torch.Tensor) -> Value:
         return value
     copy = Value(value.spec, value.device, None, -1)
     copy.buffer = buffers.copied(buffer)
-    tensor.untyped_storage().value = copy  # type: ignore[attr-defined]
-    return copy
+    with LOCK:
+        is_done = replaced((tensor.untyped_storage(),), (value,), (copy,))
+    return copy if is_done else _of_its_own(tensor)  # another thread has written to it meanwhile
 
 
 def _is_shown_by_strides(tensor: torch.Tensor, value: Value) -> bool:

@@ -21,7 +21,7 @@ from ..graph.tape import Tape, Value
 from ..record import eager_cache
 from ..record.device import LOCK, Device, existing_devices
 from ..record.ownership import StillHeld
-from ..record.storage import value_of
+from ..record.storage import refuse_if_overtaken, value_of
 from ..record.sync import sync_device
 from ..uninterrupted import stores
 
@@ -76,6 +76,10 @@ def _run(entry: Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[s
             return kernels.record_call(entry, operator, args, kwargs, call)
         try:
             _is_running, _is_joined = True, False
+            if entry.writes:
+                read = kernels.read_by(operator, args, kwargs, operands)
+                refuse_if_overtaken(kernels.written_by(operator, args, kwargs), read)
+                del read
             alone = eager_cache.look_up(entry, operands, device)
             if alone is None or alone.shortcut is None:
                 made, left = _record(entry, operator, args, kwargs, call, device, alone)
@@ -84,7 +88,7 @@ def _run(entry: Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[s
             else:
                 outputs, values = alone.shortcut.results_on(device)
                 eager_cache.run(alone, outputs, numbers, _draws(plan, args, kwargs, device))
-                made = kernels.give(entry, operator, args, kwargs, values)
+                made = kernels.give(entry, operator, args, kwargs, values, operands)
         finally:
             _is_running = False
         is_joined = _is_joined
@@ -176,7 +180,7 @@ def _record(
     plan: Plan = entry.plan  # type: ignore[assignment]
     tape = device.tape
     results = kernels.append(plan, call, device, kernels.generator_of(args, kwargs) if plan.draws else None)
-    made = kernels.give(entry, operator, args, kwargs, results)
+    made = kernels.give(entry, operator, args, kwargs, results, call[1])
     if entry.writes:
         results = [value_of(tensor) for tensor in kernels.written_by(operator, args, kwargs)]
     into = [value.slot for value in results]

@@ -14,7 +14,7 @@ from ..graph.tape import Tape, Value
 from ..metrics import lines
 from ..private.torch import pytree, version_of
 from ..record import marks
-from ..record.device import Device
+from ..record.device import LOCK, Device
 from ..record.generator import Generator
 from ..record.known_numbers import Asked, onlookers
 from ..record.ownership import held
@@ -53,6 +53,9 @@ def record(
     """
     if device.tape.code:
         sync_device(device)  # what other threads have left there for themselves
+    # So the tape notes of each operation who records it, as it does where it has left the path of the last one.
+    tape = device.tape
+    tape.expected = None
     facts = Facts()
     looks_at = known or Reads()
     roots = [("the function", function), *((f"argument {i}", o) for i, o in enumerate(call.objects))]
@@ -84,14 +87,21 @@ def record(
     marks.keep(device)  # the sync would; what is written is what it leaves
     spent = {id(each): each.detach() for each in pytree.tree_leaves(result) if _is_spent(each)}
     detached = _with(spent, result)
-    before.compare(detached, {id(each) for each in spent.values()}, watch)
+    with LOCK:  # nobody else runs the tape while it is looked at
+        before.compare(detached, {id(each) for each in spent.values()}, watch)
+        code = tuple(tape.code)
+        if device.tape is not tape or any([thread != threading.get_ident() for _, thread in tape.turns]):
+            facts.reasons.append("what it recorded was run in the middle of it, or another thread recorded beside it")
     before.buffers.clear()  # what is held by nobody else may be given away
     facts.reached.seen = {}
     recorded = bool(device.tape.code)
     end()
-    if recorded and device.last_schedule.program is not None:
-        facts.schedule = device.last_schedule
-        facts.code = facts.schedule.code
+    schedule = device.last_schedule
+    if recorded and schedule.program is not None:
+        facts.schedule = schedule
+        facts.code = schedule.code
+        if schedule.code != code:
+            facts.reasons.append("another thread has recorded or run something beside it")
     elif not facts.reasons:
         facts.reasons.append("it computes nothing on the device")
     if not facts.reasons:

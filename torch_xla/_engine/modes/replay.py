@@ -251,6 +251,25 @@ class Replay:
         """Why the program could not be run on what the memory holds now, or "" and what the function returns."""
         self._packing.prepare(self.runs, self._device, self._prepare)
         wait_for_turn(self._plain.program)
+        reason, result = self._run(call)
+        # What another thread has written there may be recorded, and nobody has run it.
+        if reason is _OTHER_MEMORY and self._compute(call):
+            reason, result = self._run(call)
+        if not reason:
+            self.runs += 1
+            _replayed.value += 1
+        return reason, result
+
+    def _compute(self, call: Call) -> bool:
+        """Starts what the values that it reads or writes wait for; whether there was any."""
+        places = [*(call.tensors[index].untyped_storage() for index in self._arguments), *self._storages]
+        values: list[Value] = [place.value for place in places if getattr(place, "value", None) is not None]
+        pending = [value for value in values if value.buffer is None and value.tape is not None]
+        if pending:
+            sync.compute(pending)
+        return bool(pending)
+
+    def _run(self, call: Call) -> tuple[str, Any]:
         with LOCK:
             arguments: list[Any] = [call.tensors[index].untyped_storage() for index in self._arguments]
             if self._gradients.enter(self._storages, len(arguments)):
@@ -281,10 +300,7 @@ class Replay:
             lines = self._lines(layout)
             launch(layout.program, values, outputs, numbers, draws, Cause.SYNC, lines, around)
             self._packing.note_run(layout)
-            result = self._result(layout, call, made)
-        self.runs += 1
-        _replayed.value += 1
-        return "", result
+            return "", self._result(layout, call, made)
 
     def _fit(self, layout: BoundProgram, storages: list[Any], values: list[Value], moved: list[Value]) -> bool:
         """Whether the memory has the forms and shares values as it did, and may be overwritten."""

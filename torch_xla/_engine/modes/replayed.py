@@ -116,6 +116,7 @@ class Replayed:
         self._kinds: dict[Any, _Arguments] = {}
         self._told: set[str] = set()
         self._why = "it was not called yet"
+        self._is_watched = False  # a call is being learnt from
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -215,6 +216,16 @@ class Replayed:
         if reason:
             self._why = reason
             return self._recorded(args, kwargs)
+        if self._is_watched:
+            self._why = "another thread is in the middle of a call that is learnt from"
+            return self._recorded(args, kwargs)
+        try:
+            self._is_watched = True
+            return self._learnt(arguments, kind, call, args, kwargs, ended_by)
+        finally:
+            self._is_watched = False
+
+    def _learnt(self, arguments: _Arguments, kind: _Kind, call: Call, args: Any, kwargs: Any, ended_by: str) -> Any:
         device = devices.device_at(devices.current_index())
         kind.watched += 1
         try:

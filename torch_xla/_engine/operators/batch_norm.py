@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..dispatch.filling import fill_all
 from ..dispatch.kernels import recorder
-from ..record.storage import hold_together, value_of
+from ..record.storage import Overtaken, hold_together, value_of
 
 _statistics = recorder("aten::_native_batch_norm_legit_functional")
 _without_statistics = recorder("aten::_native_batch_norm_legit.no_stats")
@@ -37,12 +37,16 @@ def native_batch_norm(
     if running_mean is None or running_var is None:
         result: Any = _without_statistics(input, weight, bias, training, momentum, eps)
         return tuple(result)
-    out, mean, invstd, new_mean, new_var = _statistics(
-        input, weight, bias, running_mean, running_var, training, momentum, eps
-    )
-    news = value_of(new_mean.to(running_mean.dtype)), value_of(new_var.to(running_var.dtype))
-    hold_together((running_mean, running_var), news)
-    return out, mean, invstd
+    running = running_mean, running_var
+    while True:
+        read = [value_of(each) for each in running]
+        out, mean, invstd, *news = _statistics(input, weight, bias, *running, training, momentum, eps)
+        new = [value_of(each.to(old.dtype)) for each, old in zip(news, running, strict=True)]
+        try:
+            hold_together(running, new, read)
+        except Overtaken:  # by another thread that uses the same layer
+            continue
+        return out, mean, invstd
 
 
 def native_batch_norm_out(*args: Any, out: Tensor, save_mean: Tensor, save_invstd: Tensor) -> Any:

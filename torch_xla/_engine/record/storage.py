@@ -4,7 +4,9 @@ A tensor is PyTorch's: size, stride and offset over a storage. `storage.value` s
 that shows the whole of it in its own order reads it for nothing; any other tensor records a read through its view.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from itertools import chain
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -83,12 +85,18 @@ def value_of(tensor: torch.Tensor) -> Value:
 
 def _adopt(tensor: torch.Tensor, storage: torch.UntypedStorage, sharding: Sharding | None = None) -> Value:
     # The storage holds bytes from the host, for instance those of a file, or PyTorch made it without us. The first
-    # tensor that looks at it tells the dtype and the order of memory.
+    # tensor that looks at it tells the dtype and the order of memory. Of two threads here at once, the first counts.
     if tensor.device.type == "cpu":  # whose own memory would be forgotten
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two devices, xla:0 and cpu! (move the "
             f"tensor of shape {list(tensor.shape)} with `.to('xla')`)"
         )
+    with LOCK:
+        found: Value | None = getattr(storage, "value", None)
+        return _made(tensor, storage, sharding) if found is None else found
+
+
+def _made(tensor: torch.Tensor, storage: torch.UntypedStorage, sharding: Sharding | None) -> Value:
     geometry = Geometry(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
     device = device_for(tensor.device)
     host: torch.UntypedStorage | None = getattr(storage, "host", None)
@@ -254,22 +262,87 @@ def _write_plan(spec: Spec, view: View, of_kind: bool) -> Plan:
     return Plan(WRITE, (arguments, {}), (spec, view.shown), (int,) if of_kind else (), (spec,))
 
 
-def hold(tensor: torch.Tensor, value: Value) -> None:
-    """Makes `value`, of the shape and dtype of `tensor`, what `tensor` shows from now on."""
-    tensor.untyped_storage().value = _written(tensor, value_of(tensor), value)  # type: ignore[attr-defined]
+class Overtaken(Exception):
+    """Another thread, or a finalizer, wrote to the memory that a call reads and writes: the call has to read again.
+
+    Kernels on one stream of a GPU take turns. Here a call reads its operands, is planned and recorded, perhaps
+    compiled, and puts its result in place at the end. No lock is held for so long. Instead the memory is given its new
+    value under the lock, and only if it still holds what the call has read.
+    """
 
 
-def hold_together(tensors: Sequence[torch.Tensor], values: Sequence[Value]) -> None:
+def refuse_if_overtaken(tensors: Sequence[torch.Tensor], read: Sequence[Any]) -> None:
+    """Raises `Overtaken` unless each of the `tensors` still shows the operand that was `read` of it.
+
+    An operand is a value, or (value, view). The caller holds the lock.
+    """
+    for tensor, operand in zip(tensors, read, strict=True):
+        base = value_of(tensor)
+        # What is shown of a value that grows is a value of its own each time.
+        if base is not (operand[0] if operand.__class__ is tuple else operand) and base.__class__ is not Grown:
+            raise Overtaken
+
+
+def hold(tensor: torch.Tensor, value: Value, read: Sequence[Any] = ()) -> None:
+    """Makes `value`, of the shape and dtype of `tensor`, what `tensor` shows from now on.
+
+    Raises `Overtaken` if `tensor` does not show any more what was `read` of it: one operand, where there is one.
+    """
+    storage: Any = tensor.untyped_storage()
+    with LOCK:
+        if read:
+            refuse_if_overtaken((tensor,), read)
+        while True:
+            base = value_of(tensor)
+            written = _written(tensor, base, value)
+            # No other thread gives it another value, but recording may collect garbage, and a finalizer may write.
+            if storage.value is base:
+                storage.value = written
+                return
+            if read:
+                raise Overtaken
+
+
+def hold_together(tensors: Sequence[torch.Tensor], values: Sequence[Value], read: Sequence[Any] = ()) -> None:
     """`hold` for each of the `tensors` and its value: an interrupt finds all of them written, or none."""
-    storages: dict[int, Any] = {}
-    held: dict[int, Value] = {}
-    for tensor, value in zip(tensors, values, strict=True):
-        storage = tensor.untyped_storage()
-        place = address_of(storage)
-        # Several may show parts of one storage.
-        held[place] = _written(tensor, held.get(place) or value_of(tensor), value)
-        storages[place] = storage
-    run_through(stores(storages.values(), "value", held.values()))
+    with LOCK:
+        while True:
+            if read:
+                refuse_if_overtaken(tensors, read)
+            storages: dict[int, Any] = {}
+            bases: dict[int, Value] = {}
+            held: dict[int, Value] = {}
+            for tensor, value in zip(tensors, values, strict=True):
+                storage = tensor.untyped_storage()
+                place = address_of(storage)
+                base = bases.setdefault(place, value_of(tensor))
+                # Several may show parts of one storage.
+                held[place] = _written(tensor, held.get(place, base), value)
+                storages[place] = storage
+            if replaced(storages.values(), bases.values(), held.values()):
+                return
+
+
+def replaced(storages: Collection[Any], before: Collection[Value], values: Collection[Value]) -> bool:
+    """Gives all of the `storages` their new `values`, if all hold what they held `before`. The caller holds the lock.
+
+    A finalizer comes before the look at the first, or behind the last store.
+    """
+    ours = map(_agree, map(is_, map(_value, storages), before))
+    try:
+        run_through(chain(ours, stores(storages, "value", values)))
+    except Overtaken:
+        return False
+    return True
+
+
+class _Refusing(dict[bool, None]):
+    def __missing__(self, key: bool) -> None:
+        raise Overtaken
+
+
+_agree: Callable[[bool], None] = _Refusing({True: None}).__getitem__
+_value = attrgetter("value")
 
 
 def _written(tensor: torch.Tensor, base: Value, value: Value) -> Value:
