@@ -136,6 +136,15 @@ def test_installed_and_set_aside_the_package_changes_nothing() -> None:
     }
 
 
+@pytest.mark.frameworks
+@pytest.mark.parametrize(("library", "ways"), [("torchdata", 12), ("grain", 6)])
+def test_loaders_resume_behind_the_last_batch_that_was_given_out(library: str, ways: int) -> None:
+    skip_without([library])
+    done = run("-W", "ignore", str(ROOT / "tests" / "support" / "resumed_loaders.py"), library)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("resumed") == ways, done.stdout
+
+
 @pytest.mark.slow
 def test_a_training_that_differs_compiles_again_and_falls_back_is_refused(tmp_path: Path) -> None:
     program = tmp_path / "all_wrong.py"

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from .._engine.diagnostics.profiles.profiler import forget_step_ended
-from .._engine.input import loading
+from .._engine.input import loading, states
 from .._engine.input.loading import PerDeviceQueue as PerDeviceQueue
 from .._engine.record.device import Device, current_index, set_current_index
 from .._engine.record.ordinals import device_named
@@ -59,6 +59,14 @@ class PerDeviceLoader:
 
     def __len__(self) -> int:
         return self._loader.per_device_samples()
+
+    def __getattr__(self, name: str) -> Any:
+        # An iterator of Grain tells and takes its state: this one does, for the batches that it has given out.
+        if name in states.NAMES and "_loader" in self.__dict__:
+            place = self._loader._pipeline.place
+            if hasattr(place.source, name):
+                return states.answer(place, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def next(self) -> Any:
         """The next batch. Raises `StopIteration` after the last one, and what the loader or the upload raised.
@@ -208,6 +216,10 @@ class MpDeviceLoader:
     `loader_prefetch_size`, `device_prefetch_size`, `host_to_device_transfer_threads`, `input_sharding`. It can be
     iterated as often as the loader can, and has the loader's length and attributes.
 
+    The state of a loader that has one (`state_dict` and `load_state_dict`, as torchdata's `StatefulDataLoader`, or
+    `get_state` and `set_state`, as Grain's iterators) is that behind the last batch that was given out, however far
+    ahead it is read: ask this object for it, not the wrapped loader.
+
     >>> import torch, torch_xla.distributed.parallel_loader as pl
     >>> dataset = torch.utils.data.TensorDataset(torch.arange(6.0))
     >>> loader = pl.MpDeviceLoader(torch.utils.data.DataLoader(dataset, batch_size=3), "xla")
@@ -225,8 +237,12 @@ class MpDeviceLoader:
         # Read at each iteration: frameworks add to it after they got the loader.
         self._parallel_loader_kwargs = kwargs
 
+    # That of the last iteration, of a loader that tells its state.
+    _place: states.Place | None = None
+
     def __iter__(self) -> PerDeviceLoader:
         loader = ParallelLoader(self._loader, [self._device], **self._parallel_loader_kwargs)
+        self._place = loader._pipeline.place
         return loader.per_device_loader(self._device)
 
     def __len__(self) -> int:
@@ -236,4 +252,22 @@ class MpDeviceLoader:
         # Copying and unpickling ask for attributes before there is a loader.
         if name == "_loader" or name.startswith("__"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self._loader, name)
+        if name not in states.NAMES:
+            return getattr(self._loader, name)
+        place = self._place
+        if not hasattr(self._loader, name):
+            raise AttributeError(
+                f"{type(self).__name__}.{name}: {type(self._loader).__name__} has no {name!r}"
+                + (f"; its iterator has: it = iter(loader), then it.{name}(...)" if _has(place, name) else "")
+            )
+        if place is None or place.source is not self._loader:
+            return getattr(self._loader, name)
+        return states.answer(place, name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy is not in the middle of an iteration.
+        return {name: value for name, value in self.__dict__.items() if name != "_place"}
+
+
+def _has(place: states.Place | None, name: str) -> bool:
+    return place is not None and hasattr(place.source, name)

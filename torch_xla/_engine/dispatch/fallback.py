@@ -18,7 +18,8 @@ from ..host.transfer import to_cpu, upload_into
 from ..metrics import events
 from ..metrics.lines import text, user_line, user_lines
 from ..private.torch import pytree, schema_of
-from ..record.device import Device, device_for
+from ..record.device import LOCK, Device, device_for
+from ..record.storage import Overtaken, refuse_if_overtaken, value_of
 from .cpu_fallbacks import ON_THE_CPU
 from .forms import Operator
 
@@ -90,6 +91,8 @@ def _run_by(
     originals: dict[int, torch.Tensor] = {}
     written = [tensor for where in operator.written for tensor in _tensors_at(where, args, kwargs)]
     may_grow = {id(tensor) for tensor in written}
+    ours = [tensor for tensor in written if tensor.device.type == "xla"]
+    read = list(map(value_of, ours))
 
     def fetch(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor) and leaf.device.type == "xla":
@@ -115,12 +118,17 @@ def _run_by(
 
     there, named = pytree.tree_map(fetch, (args, kwargs))
     result = operator.overload(*there, **named)
-    for tensor in written:
-        copy = copies[id(tensor)]
-        if tensor.shape != copy.shape:
-            tensor.resize_(copy.shape)
-        if copy.numel():
-            kernels.write(tensor, copy)
+    try:
+        with LOCK:
+            refuse_if_overtaken(ours, read)
+            for tensor in written:
+                copy = copies[id(tensor)]
+                if tensor.shape != copy.shape:
+                    tensor.resize_(copy.shape)
+                if copy.numel():
+                    kernels.write(tensor, copy)
+    except Overtaken:
+        return _run_by(kernels, device, operator, args, kwargs)
     return pytree.tree_map(bring, result)
 
 

@@ -3,6 +3,7 @@
 import functools
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Any
 
 import torch
 
@@ -157,3 +158,18 @@ def _functional_sibling(op: OpOverload, form: Form) -> OpOverload | None:
             }:  # fmt: skip
                 return candidate
     return None
+
+
+def read_by(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Any]) -> list[Any]:
+    """The operands of the tensors that a call writes to, in the order of its results."""
+    if operator.written == (0,):  # almost every call
+        return operands[:1] if isinstance(args[0], torch.Tensor) else operands[: len(args[0])]
+    found: dict[int | str, list[Any]] = {}
+    place = 0
+    arguments: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+    for where, argument in arguments:
+        each = argument if isinstance(argument, (list, tuple)) else (argument,)
+        count = sum(isinstance(tensor, torch.Tensor) for tensor in each)
+        found[where] = operands[place : place + count]
+        place += count
+    return [operand for where in operator.written for operand in found.get(where, ())]

@@ -27,8 +27,10 @@ from ..record.storage import (
     hold,
     hold_together,
     record_plan,
+    refuse_if_overtaken,
     replaced,
     slot_of,
+    value_of,
     view_of,
     wrap,
 )
@@ -36,7 +38,7 @@ from ..record.sync import TAPE_LIMIT, relieve
 from ..record.torch_generator import state_of
 from . import fallback, lists, planning, refusals
 from .filling import fill_all
-from .forms import Operator, operator_of
+from .forms import Operator, operator_of, read_by
 from .operands import admit
 
 Kernel = Callable[..., Any]
@@ -396,7 +398,8 @@ def _write_back(
     read = read_by(operator, args, kwargs, operands)
     if entry.unchanged:
         changed = [nth for nth in range(len(targets)) if nth not in entry.unchanged]
-        targets, values, read = ([each[nth] for nth in changed] for each in (targets, values, read))
+        targets, values = [targets[nth] for nth in changed], [values[nth] for nth in changed]
+        read = [read[nth] for nth in changed]
     if len(targets) == 1:
         hold(targets[0], values[0], read)
     elif entry.whole:
@@ -406,22 +409,6 @@ def _write_back(
     else:
         hold_together(targets, values, read)
     return returned_by(operator, args, kwargs)
-
-
-def read_by(
-    operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Any]
-) -> list[Value | tuple[Value, Any]]:
-    """The operands of the tensors that a call writes to, in the order of its results."""
-    if operator.written == (0,):  # almost every call
-        return operands[:1] if isinstance(args[0], Tensor) else operands[: len(args[0])]
-    found: dict[int | str, list[Any]] = {}
-    place = 0
-    for where, argument in (*enumerate(args), *kwargs.items()):
-        each = argument if isinstance(argument, (list, tuple)) else (argument,)
-        count = sum(isinstance(tensor, Tensor) for tensor in each)
-        found[where] = operands[place : place + count]
-        place += count
-    return [operand for where in operator.written for operand in found.get(where, ())]
 
 
 def refuse_overlap(entry: planning.Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -475,6 +462,9 @@ def out_variant(name: str) -> Kernel:
         rest = {k: v for k, v in kwargs.items() if k not in names}
         if operator.makes_dtype:
             rest["dtype"] = outs[0].dtype
+        given = [each.untyped_storage() for each in args if isinstance(each, Tensor)]
+        both = [out for out in outs if out.untyped_storage() in given]  # read and written
+        read = list(map(value_of, both))
         results = compute(*args, **rest)
         flat = [results] if isinstance(results, Tensor) else list(results)
         changes = tuple((out.dtype, result.dtype) for out, result in zip(outs, flat, strict=True))
@@ -485,7 +475,15 @@ def out_variant(name: str) -> Kernel:
         refusals.refuse_resizing_operands(operator, outs, flat, args, kwargs)
         refusals.refuse_overlapping_out(operator, outs, args, kwargs)
         refusals.refuse_partial_overlap(operator, outs, args, kwargs)
-        fill_all(outs, flat)
+        if not both:
+            fill_all(outs, flat)
+        else:
+            try:
+                with LOCK:
+                    refuse_if_overtaken(both, read)
+                    fill_all(outs, flat)
+            except Overtaken:
+                return kernel(*args, **kwargs)
         return outs[0] if len(outs) == 1 else tuple(outs)
 
     return kernel

@@ -24,6 +24,7 @@ from ..record.device import Device
 from ..record.storage import wrap
 from ..uninterrupted import lock
 from .queues import Queue, QueueClosed
+from .states import Note, Place
 
 # How long closing waits for a thread that is inside the user's loader. It ends as soon as the loader returns.
 _PATIENCE = 5.0
@@ -142,6 +143,10 @@ class PerDeviceQueue:
         # To take a batch and a place behind those taken before is one act, so that they arrive in the loader's order.
         self.turn = lock()
 
+    def fresh(self) -> "PerDeviceQueue":
+        """An open one of the same sizes."""
+        return PerDeviceQueue(self.device, self.loader_queue.max_size(), self.queue.max_size())
+
     def close(self) -> None:
         """Drops every batch and lets go whoever waits."""
         self.loader_queue.close()
@@ -175,9 +180,13 @@ class Pipeline:
         self._process = os.getpid()
         # Begun here, not in the reader: now a loader forks its workers and draws the seed of its order.
         self._batches: Iterator[Any] | None = _begin(loader)
+        self.place = Place(loader, self._batches)
+        self._iterator = self._batches if self.place.is_of_iterator else None
+        self.place.ends_by(self._set_back)
+        self._last: list[Note | None] = []  # behind the last batch, when it was read
         self._upload, self._uploaders = upload, threads
         self._threads: list[threading.Thread] = []
-        self._starting = lock()
+        self._starting, self._is_closed = lock(), False
 
     def _start(self) -> None:
         """Starts the threads, at the first batch: a loader without workers asks its sampler then, too.
@@ -190,6 +199,7 @@ class Pipeline:
                 if batches is None:  # another thread was faster
                     return
                 self._process = os.getpid()
+                self.place.given = self.place.note()
                 self._threads = self._made(batches)
                 for thread in self._threads:
                     thread.start()
@@ -199,7 +209,8 @@ class Pipeline:
 
     def _made(self, batches: Iterator[Any]) -> list[threading.Thread]:
         queues = tuple(self._queues.values())
-        made = [threading.Thread(target=_read, args=(batches, queues), name="xla-reader", daemon=True)]
+        given = batches, queues, self.place.note, self._last
+        made = [threading.Thread(target=_read, args=given, name="xla-reader", daemon=True)]
         for queue in queues:
             for number in range(self._uploaders):
                 name = f"xla-upload-{queue.device.index}.{number}"
@@ -208,6 +219,8 @@ class Pipeline:
 
     def next_batch(self, device: Device) -> Any:
         """The next batch of `device`; waits for it. Raises `Exhausted` after the last one."""
+        if self.place.why_over:
+            raise RuntimeError(self.place.why_over)
         queue = self._queues.get(device.index)
         if queue is None:
             names = ", ".join(f"xla:{index}" for index in self._queues)
@@ -216,14 +229,32 @@ class Pipeline:
             self._start()
         coming: Future[Any] | None = queue.queue.get()
         if coming is None:
+            if self._last and not self._is_closed:
+                self.place.given = self._last[0]
             raise Exhausted
-        return coming.result()
+        batch, note = coming.result()
+        self.place.given = note
+        return batch
+
+    def _set_back(self) -> None:
+        """Ends the reading. An iterator that gets another state is read again from there."""
+        if self._batches is not None or self._is_closed:
+            return  # nothing is read
+        self.close()
+        if any(thread.is_alive() for thread in self._threads):
+            raise RuntimeError(
+                f"a thread is inside {type(self.place.source).__name__} still, after {_PATIENCE:g} seconds: its state "
+                "cannot be set meanwhile. Set it before the first batch is taken."
+            )
+        if self._iterator is not None:
+            self._queues = {index: queue.fresh() for index, queue in self._queues.items()}
+            self._batches, self._last, self._is_closed = self._iterator, [], False
 
     def close(self) -> None:
         """Ends the threads, and waits for them: not for ever, should the loader not return."""
         if os.getpid() != self._process:
             return  # a fork has none of the threads, and perhaps a lock that one of them held
-        self._batches = None
+        self._batches, self._is_closed = None, True
         for queue in self._queues.values():
             queue.close()
         deadline = time.monotonic() + _PATIENCE
@@ -249,6 +280,7 @@ class InTurn:
         self._device = device
         self._upload = upload
         self._batches: Iterator[Any] | None = _begin(loader)
+        self.place = Place(loader, self._batches)
 
     def next_batch(self, device: Device) -> Any:
         """The next batch of `device`. Raises `Exhausted` after the last one."""
@@ -277,19 +309,27 @@ def _begin(loader: Iterable[Any]) -> Iterator[Any]:
         return iter(loader)
 
 
-def _read(batches: Iterator[Any], queues: Sequence[PerDeviceQueue]) -> None:
+def _read(
+    batches: Iterator[Any],
+    queues: Sequence[PerDeviceQueue],
+    note: Callable[[], Note | None],
+    last: list[Note | None],
+) -> None:
     try:
         while True:
             # A whole round or nothing: all devices take the same number of steps.
             together = [next(batches) for _ in queues]
+            noted = note()
             for queue in queues:
-                queue.loader_queue.put((together.pop(0), None))
-    except (StopIteration, QueueClosed):
+                queue.loader_queue.put((together.pop(0), None, noted))
+    except StopIteration:
+        last.append(note())
+    except QueueClosed:
         pass
     except BaseException as error:  # of the user's loader: raised where the batch is taken
         for queue in queues:
             with suppress(QueueClosed):
-                queue.loader_queue.put((None, error))
+                queue.loader_queue.put((None, error, None))
     finally:
         for queue in queues:
             queue.loader_queue.close_write()
@@ -313,11 +353,11 @@ def _upload_next(queue: PerDeviceQueue, upload: Callable[[Any, Device], Any]) ->
             queue.queue.close_write()
             return False
         queue.queue.put(coming)
-    batch, error = source
+    batch, error, noted = source
     try:
         if error is not None:
             raise error
-        coming.set_result(upload(batch, queue.device))
+        coming.set_result((upload(batch, queue.device), noted))
     except BaseException as failure:  # raised where the batch is taken
         coming.set_exception(failure)
     return True

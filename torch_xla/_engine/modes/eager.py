@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from .. import metrics
 from ..dispatch import kernels
-from ..dispatch.forms import Operator
+from ..dispatch.forms import Operator, read_by
 from ..dispatch.planning import Call, Entry
 from ..execute.executor import Around
 from ..graph.plan import Plan
@@ -77,7 +77,7 @@ def _run(entry: Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[s
         try:
             _is_running, _is_joined = True, False
             if entry.writes:
-                read = kernels.read_by(operator, args, kwargs, operands)
+                read = read_by(operator, args, kwargs, operands)
                 refuse_if_overtaken(kernels.written_by(operator, args, kwargs), read)
                 del read
             alone = eager_cache.look_up(entry, operands, device)
