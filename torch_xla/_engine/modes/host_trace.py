@@ -58,7 +58,8 @@ _IN_PYTHON = frozenset((torch.Tensor.__rsub__, torch.Tensor.__rdiv__, torch.Tens
 class Changing:
     """What of the host is known to be another at every call: learned from the calls so far."""
 
-    tensors: dict[int, "weakref.ref[torch.Tensor]"] = field(default_factory=dict)  # by address: the call writes them
+    # By address: the call writes them. Alive: tensors with weak references cannot be swapped.
+    tensors: dict[int, torch.Tensor] = field(default_factory=dict)
     entries: set[tuple[int, str]] = field(default_factory=set)  # floats: the address of a dictionary, and the key
     left: dict[tuple[int, str], float] = field(default_factory=dict)  # all floats, as the last call left them
     is_shown: bool = True  # to the program's own code
@@ -72,13 +73,12 @@ class Changing:
         """Takes note of the tensors on the CPU that a call has changed."""
         for each in reached.containers:
             if each.kind is Look.HOST and _is_number(each.held) and each.differences():
-                self.tensors[id(each.held)] = weakref.ref(each.held)
+                self.tensors[id(each.held)] = each.held
         self.left = _floats_in(reached)
 
     def has(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is one of those."""
-        known = self.tensors.get(id(tensor))
-        return known is not None and known() is tensor
+        return self.tensors.get(id(tensor)) is tensor
 
 
 def _floats_in(reached: Reached) -> dict[tuple[int, str], float]:

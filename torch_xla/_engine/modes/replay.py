@@ -127,6 +127,11 @@ class Replay:
         self._checked = [Checked(argument, asked) for argument, asked in facts.checked.items()]
         self.passed(self.numbers(call))
 
+    @property
+    def leaves(self) -> list[torch.Tensor]:
+        """Those whose gradients it reads or writes."""
+        return self._facts.leaves
+
     def numbers(self, call: Call) -> list[Any]:
         """What the host knows of arguments of whose numbers recording asks."""
         return [contents_of(value_of(call.tensors[each.argument])) for each in self._checked]

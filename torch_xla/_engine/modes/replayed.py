@@ -68,7 +68,8 @@ class _Arguments:
 
     def __init__(self, call: Call, shows_numbers: bool) -> None:
         self.objects = call.objects  # alive, so that no others come to their addresses
-        self.leaves: list[weakref.ref[torch.Tensor]] = []
+        # Alive: `torch.utils.swap_tensors` refuses tensors with weak references. Only as long as they are needed.
+        self.leaves: list[torch.Tensor] = []
         self._shows_numbers = shows_numbers
         self.current = _Kind(shows_numbers)
         self._by_gradients: dict[tuple[bool, ...], _Kind] = {}
@@ -79,7 +80,7 @@ class _Arguments:
 
     def look_at_gradients(self) -> _Kind:
         """What is known of calls that find gradients where there are some now: those are zeroed, or added up."""
-        there = tuple(_has_gradient(leaf()) for leaf in self.leaves)
+        there = tuple(leaf.grad is not None for leaf in self.leaves)
         kind = self._by_gradients.get(there)
         if kind is None and len(self._by_gradients) < MOST_PATTERNS:
             kind = self._by_gradients[there] = _Kind(self._shows_numbers) if self.leaves else self.current
@@ -88,18 +89,19 @@ class _Arguments:
         return self.current
 
     def learn(self, facts: Facts) -> None:
-        """Takes note of whose gradients matter."""
-        known = {id(leaf()) for leaf in self.leaves}
-        more = [weakref.ref(leaf) for leaf in facts.leaves if id(leaf) not in known]
-        if more:
-            self.leaves = [*self.leaves, *more]
+        """Takes note of whose gradients matter: of the leaves that this call has seen, or a replay sees."""
+        seen = [facts.leaves, *(kind.replay.leaves for kind in self.kinds if kind.replay is not None)]
+        needed = {id(leaf): leaf for leaves in seen for leaf in leaves}
+        if needed.keys() != set(map(id, self.leaves)):
+            self.leaves = [*needed.values()]
             had = {id(leaf): had for leaf, had in zip(facts.leaves, facts.had_gradient, strict=True)}
-            there = tuple(had.get(id(leaf()), _has_gradient(leaf())) for leaf in self.leaves)
+            there = tuple(had.get(id(leaf), leaf.grad is not None) for leaf in self.leaves)
             self._by_gradients = {there: self.current}
 
-
-def _has_gradient(leaf: torch.Tensor | None) -> bool:
-    return leaf is not None and leaf.grad is not None
+    def forget(self) -> None:
+        """Lets go of the leaves, where no replay sees them."""
+        if not any(kind.replay is not None for kind in self.kinds):
+            self.leaves, self._by_gradients = [], {}
 
 
 class Replayed:
@@ -166,7 +168,14 @@ class Replayed:
         if kind.given_up:
             self._why = kind.given_up
             return self._recorded(args, kwargs)
-        return self._watched(arguments, kind, call, args, kwargs, reason)
+        if self._is_watched:
+            self._why = "another thread is in the middle of a call that is learnt from"
+            return self._recorded(args, kwargs)
+        try:
+            self._is_watched = True
+            return self._watched(arguments, kind, call, args, kwargs, reason)
+        finally:
+            self._is_watched = False
 
     def _recorded(self, args: Any, kwargs: Any) -> Any:
         with self._region.call(sys._getframe()):
@@ -216,16 +225,6 @@ class Replayed:
         if reason:
             self._why = reason
             return self._recorded(args, kwargs)
-        if self._is_watched:
-            self._why = "another thread is in the middle of a call that is learnt from"
-            return self._recorded(args, kwargs)
-        try:
-            self._is_watched = True
-            return self._learnt(arguments, kind, call, args, kwargs, ended_by)
-        finally:
-            self._is_watched = False
-
-    def _learnt(self, arguments: _Arguments, kind: _Kind, call: Call, args: Any, kwargs: Any, ended_by: str) -> Any:
         device = devices.device_at(devices.current_index())
         kind.watched += 1
         try:
@@ -239,6 +238,7 @@ class Replayed:
                 kind.give_up(f"it raises errors, the last time {type(error).__name__}")
             raise
         arguments.learn(facts)
+        _note_garbage(self)
         kind.reads = facts.reads
         kind.suspects = facts.differences
         reason = facts.reasons[0] if facts.reasons else ""
@@ -260,7 +260,14 @@ class Replayed:
         if kind.replay is None and kind.watched >= PATIENCE:
             kind.give_up(reason or "it takes too many calls until three are the same")
             self._tell(f"is recorded, not replayed: {kind.given_up}")
+            arguments.forget()
         return result
+
+    def let_go_of_the_past(self) -> None:
+        """Lets go of what no replay sees: a call that is recorded learns of it anew."""
+        if not self._is_watched:
+            for arguments in list(self._kinds.values()):
+                arguments.forget()
 
     def _begin(self, kind: _Kind, replay: Replay) -> str:
         """Replays the calls of a kind from the next one on; or why not."""
@@ -322,9 +329,6 @@ class ReplayedByItself(Replayed):
         if replay.is_of_another_program:
             kind.give_up("its replay would be another program: `torch_xla.compile(replay=True)` compiles that")
             return kind.given_up
-        if _collected not in gc.callbacks:
-            gc.callbacks.append(_collected)
-        _by_themselves.add(self)
         return super()._begin(kind, replay)
 
     def let_go_of_the_past(self) -> None:
@@ -334,18 +338,26 @@ class ReplayedByItself(Replayed):
                 if kind.replay is not None and not kind.replay.sees_the_same():
                     kind.replay = None
                     kind.watched = kind.learned = 0
+            super().let_go_of_the_past()
 
     def _tell(self, what: str) -> None:
         """`why_recorded` tells who asks."""
 
 
-_by_themselves: "weakref.WeakSet[ReplayedByItself]" = weakref.WeakSet()
+_learning: "weakref.WeakSet[Replayed]" = weakref.WeakSet()
+
+
+def _note_garbage(function: Replayed) -> None:
+    """Has `function` let go of what it has seen and does not need, whenever garbage is collected."""
+    if _collected not in gc.callbacks:
+        gc.callbacks.append(_collected)
+    _learning.add(function)
 
 
 def _collected(phase: str, about: dict[str, int]) -> None:
     """Who deletes a model that a function in the same module has seen, and collects garbage, has its memory back."""
     if phase == "stop" and about["generation"] == 2:
-        for function in list(_by_themselves):
+        for function in list(_learning):
             function.let_go_of_the_past()
 
 
