@@ -68,10 +68,12 @@ def swap_the_weight(model: nn.Module) -> None:
 @pytest.mark.parametrize("between", [swap_the_weight, nn.Module.half, nn.Module.double])
 def test_a_parameter_is_swapped(way: str, between: Callable[[Any], Any], swapping: None) -> None:
     if between is not swap_the_weight:
+
         def between(model: nn.Module, convert: Any = between) -> None:  # noqa: F811
             before = model.weight
             convert(model), model.float()
             assert model.weight is before  # swapped, not replaced
+
     calls = 20 if way == "plain" else 6
     with eager_mode_context(way == "eager"):
         ours = trained("xla", WAYS[way], between, calls)

@@ -6,6 +6,7 @@ it behind each batch, the answer travels with the batch, and counts when the bat
 """
 
 import copy
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import WeakMethod, WeakValueDictionary
@@ -38,7 +39,10 @@ Note = dict[str, _Answer]
 
 
 class Place:
-    """The place of one iteration of a loader, as whoever takes its batches sees it."""
+    """The place of one iteration of a loader, as seen by who takes its batches."""
+
+    turn: threading.RLock
+    _is_last: bool
 
     def __init__(self, loader: Any, batches: Any) -> None:
         self.source: Any = next((each for each in (loader, batches) if has_state(each)), None)
@@ -46,7 +50,7 @@ class Place:
         self.given: Note | None = None  # behind the last batch that was given out; `None` before anything is read
         self.why_over = ""  # why no batch comes any more
         self._set_back: Callable[[], Callable[[], None] | None] = lambda: None
-        before = _places.get(id(self.source)) if self.source is not None else None
+        before: Place | None = _places.get(id(self.source)) if self.source is not None else None
         # Nobody begins another iteration, or sets the state, while the reader of this one asks for it.
         self.turn = lock() if before is None else before.turn
         with self.turn:
