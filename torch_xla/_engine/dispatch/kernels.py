@@ -299,16 +299,28 @@ def recorder(name: str, plans: Plans | None = None) -> Kernel:
                 raise
             LOCK.release()
         if made is None:
-            try:
-                return _record(entry, operator, args, kwargs, call)
-            except Overtaken:  # what it has recorded is needed by nobody
-                del call, operands
-            return kernel(*args, **kwargs)
+            return _record_in_turn(kernel, entry, operator, args, kwargs, call)
         out = made.device.new_tensor((spec := made.spec).size, spec.dtype)
         out.untyped_storage().value = made  # type: ignore[attr-defined]
         return out if spec.is_contiguous else as_strided(META_KEYS, out, spec.size, spec.stride, 0)
 
     return kernel
+
+
+def _record_in_turn(
+    kernel: Kernel,
+    entry: planning.Entry,
+    operator: Operator,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    call: planning.Call,
+) -> Any:
+    """`_record`; where another thread has written to what the call reads and writes, `kernel` reads it again."""
+    try:
+        return _record(entry, operator, args, kwargs, call)
+    except Overtaken:  # what it has recorded is needed by nobody
+        call[1].clear()
+    return kernel(*args, **kwargs)
 
 
 def _record(

@@ -18,6 +18,7 @@ from ..record.device import LOCK, Device
 from ..record.generator import Generator
 from ..record.known_numbers import Asked, onlookers
 from ..record.ownership import held
+from ..record.schedule import Schedule
 from ..record.storage import value_of
 from ..record.sync import sync_device
 from ..uninterrupted import uncollected
@@ -87,26 +88,26 @@ def record(
     marks.keep(device)  # the sync would; what is written is what it leaves
     spent = {id(each): each.detach() for each in pytree.tree_leaves(result) if _is_spent(each)}
     detached = _with(spent, result)
-    with LOCK:  # nobody else runs the tape while it is looked at
-        before.compare(detached, {id(each) for each in spent.values()}, watch)
-        code = tuple(tape.code)
-        if device.tape is not tape or any([thread != threading.get_ident() for _, thread in tape.turns]):
-            facts.reasons.append("what it recorded was run in the middle of it, or another thread recorded beside it")
+    code = before.compare_with(tape, detached, {id(each) for each in spent.values()}, watch)
     before.buffers.clear()  # what is held by nobody else may be given away
     facts.reached.seen = {}
     recorded = bool(device.tape.code)
     end()
-    schedule = device.last_schedule
-    if recorded and schedule.program is not None:
+    _learn_schedule(facts, device.last_schedule if recorded else None, code)
+    if not facts.reasons:
+        result = _with({each: again(tensor) for each, tensor in spent.items()}, result)
+    return result, facts
+
+
+def _learn_schedule(facts: Facts, schedule: Schedule | None, code: tuple[Any, ...]) -> None:
+    """Takes note of the schedule of the call, whose code is this."""
+    if schedule is not None and schedule.program is not None:
         facts.schedule = schedule
         facts.code = schedule.code
         if schedule.code != code:
             facts.reasons.append("another thread has recorded or run something beside it")
     elif not facts.reasons:
         facts.reasons.append("it computes nothing on the device")
-    if not facts.reasons:
-        result = _with({each: again(tensor) for each, tensor in spent.items()}, result)
-    return result, facts
 
 
 @uncollected
@@ -253,6 +254,16 @@ class _Before:
             self._by_storage[id(storage)] = len(self._storages)
             self._storages.append(storage)
             self.facts.places.append(place)
+
+    def compare_with(self, tape: Tape, result: Any, spent: set[int], watch: CallWatch) -> tuple[Any, ...]:
+        """`compare`, if the `tape` that was there at first holds the call and nothing else; the code of it."""
+        with LOCK:  # nobody else runs the tape while it is looked at
+            self.compare(result, spent, watch)
+            if self.device.tape is not tape or any([thread != threading.get_ident() for _, thread in tape.turns]):
+                self.facts.reasons.append(
+                    "what it recorded was run in the middle of it, or another thread recorded beside it"
+                )
+            return tuple(tape.code)
 
     def compare(self, result: Any, spent: set[int], watch: CallWatch) -> None:
         """Fills in the facts; whatever is not understood becomes a reason. Of the result `spent` was differentiated."""

@@ -1,7 +1,6 @@
 """A step function that is recorded a few times and replayed from then on, as long as nothing differs."""
 
 import functools
-import gc
 import sys
 import types
 import warnings
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 
 from ..client import processes
+from ..private import garbage
 from ..private import torch as private
 from ..record import device as devices
 from ..record import step
@@ -143,7 +143,7 @@ class Replayed:
                 return self._recorded(args, kwargs)
             arguments = self._new_kind(call)
         kind = arguments.current
-        replay = kind.replay  # a collection of garbage may take it away (`_collected`)
+        replay = kind.replay  # a collection of garbage may take it away (`_let_go`)
         reason = replay.hindrance() if replay is not None else ""
         if replay is None or reason == OTHER_GRADIENTS:
             kind = arguments.look_at_gradients()
@@ -168,14 +168,7 @@ class Replayed:
         if kind.given_up:
             self._why = kind.given_up
             return self._recorded(args, kwargs)
-        if self._is_watched:
-            self._why = "another thread is in the middle of a call that is learnt from"
-            return self._recorded(args, kwargs)
-        try:
-            self._is_watched = True
-            return self._watched(arguments, kind, call, args, kwargs, reason)
-        finally:
-            self._is_watched = False
+        return self._watched(arguments, kind, call, args, kwargs, reason)
 
     def _recorded(self, args: Any, kwargs: Any) -> Any:
         with self._region.call(sys._getframe()):
@@ -225,9 +218,13 @@ class Replayed:
         if reason:
             self._why = reason
             return self._recorded(args, kwargs)
+        if self._is_watched:
+            self._why = "another thread is in the middle of a call that is learnt from"
+            return self._recorded(args, kwargs)
         device = devices.device_at(devices.current_index())
         kind.watched += 1
         try:
+            self._is_watched = True
             with self._region.call(sys._getframe()):
                 result, facts = record(
                     self._function, args, kwargs, call, device, kind.reads, kind.suspects, kind.changing,
@@ -237,6 +234,8 @@ class Replayed:
             if kind.watched >= PATIENCE:
                 kind.give_up(f"it raises errors, the last time {type(error).__name__}")
             raise
+        finally:
+            self._is_watched = False
         arguments.learn(facts)
         _note_garbage(self)
         kind.reads = facts.reads
@@ -348,17 +347,15 @@ _learning: "weakref.WeakSet[Replayed]" = weakref.WeakSet()
 
 
 def _note_garbage(function: Replayed) -> None:
-    """Has `function` let go of what it has seen and does not need, whenever garbage is collected."""
-    if _collected not in gc.callbacks:
-        gc.callbacks.append(_collected)
+    """Has `function` let go of what it has seen and does not need, whenever all garbage is collected."""
+    garbage.after_full_collections(_let_go)
     _learning.add(function)
 
 
-def _collected(phase: str, about: dict[str, int]) -> None:
+def _let_go() -> None:
     """Who deletes a model that a function in the same module has seen, and collects garbage, has its memory back."""
-    if phase == "stop" and about["generation"] == 2:
-        for function in list(_learning):
-            function.let_go_of_the_past()
+    for function in list(_learning):
+        function.let_go_of_the_past()
 
 
 def _onlooker() -> str:

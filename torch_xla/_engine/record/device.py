@@ -20,6 +20,7 @@ from ..graph.plan import Plan
 from ..graph.spec import Spec, sharded, spec_of
 from ..graph.tape import Tape, Value
 from ..lowering.sharding import lies_on, of_array
+from ..private import garbage
 from ..private import torch as private
 from ..private.guard import device_word
 from ..uninterrupted import lock
@@ -156,7 +157,7 @@ if hasattr(os, "register_at_fork"):
 
 
 # Called once, when the first ordinal is used; when the first above 0 is.
-before_first_use: list[Callable[[], None]] = []
+before_first_use: list[Callable[[], None]] = [garbage.keep_interrupts]
 before_second_ordinal: list[Callable[[], None]] = []
 
 
