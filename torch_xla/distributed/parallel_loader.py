@@ -238,7 +238,7 @@ class MpDeviceLoader:
         self._parallel_loader_kwargs = kwargs
 
     # That of the last iteration, of a loader that tells its state.
-    _place: states.Place | None = None
+    _place: states.ReadAhead | None = None
 
     def __iter__(self) -> PerDeviceLoader:
         loader = ParallelLoader(self._loader, [self._device], **self._parallel_loader_kwargs)
@@ -269,5 +269,5 @@ class MpDeviceLoader:
         return {name: value for name, value in self.__dict__.items() if name != "_place"}
 
 
-def _has(place: states.Place | None, name: str) -> bool:
+def _has(place: states.ReadAhead | None, name: str) -> bool:
     return place is not None and hasattr(place.source, name)

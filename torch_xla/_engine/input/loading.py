@@ -24,7 +24,7 @@ from ..record.device import Device
 from ..record.storage import wrap
 from ..uninterrupted import lock
 from .queues import Queue, QueueClosed
-from .states import Note, Place
+from .states import Note, ReadAhead
 
 # How long closing waits for a thread that is inside the user's loader. It ends as soon as the loader returns.
 _PATIENCE = 5.0
@@ -180,7 +180,7 @@ class Pipeline:
         self._process = os.getpid()
         # Begun here, not in the reader: now a loader forks its workers and draws the seed of its order.
         self._batches: Iterator[Any] | None = _begin(loader)
-        self.place = Place(loader, self._batches)
+        self.place = ReadAhead(loader, self._batches)
         self._iterator = self._batches if self.place.is_of_iterator else None
         self.place.ends_by(self._set_back)
         self._last: list[Note | None] = []  # behind the last batch, when it was read
@@ -280,7 +280,7 @@ class InTurn:
         self._device = device
         self._upload = upload
         self._batches: Iterator[Any] | None = _begin(loader)
-        self.place = Place(loader, self._batches)
+        self.place = ReadAhead(loader, self._batches)
 
     def next_batch(self, device: Device) -> Any:
         """The next batch of `device`. Raises `Exhausted` after the last one."""

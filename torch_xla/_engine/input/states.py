@@ -38,7 +38,7 @@ class _Answer(NamedTuple):
 Note = dict[str, _Answer]
 
 
-class Place:
+class ReadAhead:
     """The place of one iteration of a loader, as seen by who takes its batches."""
 
     turn: threading.RLock
@@ -50,7 +50,7 @@ class Place:
         self.given: Note | None = None  # behind the last batch that was given out; `None` before anything is read
         self.why_over = ""  # why no batch comes any more
         self._set_back: Callable[[], Callable[[], None] | None] = lambda: None
-        before: Place | None = _places.get(id(self.source)) if self.source is not None else None
+        before: ReadAhead | None = _places.get(id(self.source)) if self.source is not None else None
         # Nobody begins another iteration, or sets the state, while the reader of this one asks for it.
         self.turn = lock() if before is None else before.turn
         with self.turn:
@@ -115,10 +115,10 @@ class Place:
             return getattr(self.source, name)(state)
 
 
-_places: WeakValueDictionary[int, Place] = WeakValueDictionary()
+_places: WeakValueDictionary[int, ReadAhead] = WeakValueDictionary()
 
 
-def answer(place: Place, name: str) -> Callable[..., Any]:
+def answer(place: ReadAhead, name: str) -> Callable[..., Any]:
     """What stands for the method `name` of the source of `place`, which has it."""
     if name in TAKES:
         return lambda: place.state(name)
