@@ -173,3 +173,15 @@ def read_by(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], o
         found[where] = operands[place : place + count]
         place += count
     return [operand for where in operator.written for operand in found.get(where, ())]
+
+
+def written_by(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors that a call writes to, in the order of its results."""
+    targets: list[torch.Tensor] = []
+    for where in operator.written:
+        target = args[where] if isinstance(where, int) else kwargs.get(where)
+        if isinstance(target, torch.Tensor):
+            targets.append(target)
+        elif target is not None:
+            targets += target
+    return targets

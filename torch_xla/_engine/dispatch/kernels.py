@@ -38,7 +38,7 @@ from ..record.sync import TAPE_LIMIT, relieve
 from ..record.torch_generator import state_of
 from . import fallback, lists, planning, refusals
 from .filling import fill_all
-from .forms import Operator, operator_of, read_by
+from .forms import Operator, operator_of, read_by, written_by
 from .operands import admit
 
 Kernel = Callable[..., Any]
@@ -430,18 +430,6 @@ def refuse_overlap(entry: planning.Entry, operator: Operator, args: tuple[Any, .
             refusals.refuse_partial_overlap(operator, [args[0]], args, kwargs)
         elif operator.bumps:
             refusals.refuse_partial_overlap_of_lists(args)
-
-
-def written_by(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    """The tensors that a call writes to, in the order of its results."""
-    targets: list[Tensor] = []
-    for where in operator.written:
-        target = args[where] if isinstance(where, int) else kwargs.get(where)
-        if isinstance(target, Tensor):
-            targets.append(target)
-        elif target is not None:
-            targets += target
-    return targets
 
 
 def returned_by(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from .. import metrics
 from ..dispatch import kernels
-from ..dispatch.forms import Operator, read_by
+from ..dispatch.forms import Operator, read_by, written_by
 from ..dispatch.planning import Call, Entry
 from ..execute.executor import Around
 from ..graph.plan import Plan
@@ -78,7 +78,7 @@ def _run(entry: Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[s
             _is_running, _is_joined = True, False
             if entry.writes:
                 read = read_by(operator, args, kwargs, operands)
-                refuse_if_overtaken(kernels.written_by(operator, args, kwargs), read)
+                refuse_if_overtaken(written_by(operator, args, kwargs), read)
                 del read
             alone = eager_cache.look_up(entry, operands, device)
             if alone is None or alone.shortcut is None:
@@ -124,7 +124,7 @@ def _write(
     """Runs a call that writes to its arguments without a tape."""
     kernels.refuse_overlap(entry, operator, args, kwargs)
     plan: Plan = entry.plan  # type: ignore[assignment]
-    storages: list[Any] = [tensor.untyped_storage() for tensor in kernels.written_by(operator, args, kwargs)]
+    storages: list[Any] = [tensor.untyped_storage() for tensor in written_by(operator, args, kwargs)]
     before = [storage.value for storage in storages]
     way = alone
     while way.shortcut is not None:
@@ -182,7 +182,7 @@ def _record(
     results = kernels.append(plan, call, device, kernels.generator_of(args, kwargs) if plan.draws else None)
     made = kernels.give(entry, operator, args, kwargs, results, call[1])
     if entry.writes:
-        results = [value_of(tensor) for tensor in kernels.written_by(operator, args, kwargs)]
+        results = [value_of(tensor) for tensor in written_by(operator, args, kwargs)]
     into = [value.slot for value in results]
     key, slots = (alone.key, [value.slot for value in alone.values]) if alone is not None else (None, [])
     if entry.writes and sum(value.spec.numel * value.spec.dtype.itemsize for value in results) >= _WORTH_TAKING:
