@@ -34,6 +34,8 @@ PROJECTING = {"svd_lowrank", "pca_lowrank"}
 NO_DERIVATIVE = "derivative for aten::"
 # Results as the operator returns them, before the database takes out what is not unique.
 RAW = ("result", "written")
+# What the arguments hold after the call: an operator may write to some that its schema does not declare.
+ARGUMENTS = "argument after the call"
 
 
 @dataclass
@@ -158,12 +160,14 @@ def _forms(op: Any, arguments: Any, process: Any, text: str, is_on_xla: bool, tr
         def call(where: str, seed: int = SEED, form: Callable[[Any], Any] = form) -> Outcome:
             def run() -> Results:
                 with torch.no_grad():
-                    returned, written = form(_detached(moved(arguments, where)))
+                    operands = _detached(moved(arguments, where))
+                    returned, written = form(operands)
                     # Where only the processed result is unique, such as up to a sign, the raw ones are not compared.
                     return {
                         "result": list(leaves(returned)),
                         "processed result": list(leaves(process(returned))),
                         "written": list(leaves(written)),
+                        ARGUMENTS: after(operands),
                     }
 
             return _attempt(run, seed)
@@ -228,7 +232,7 @@ def _forward_once(
     else:
         raw = function(tensor, *args, **kwargs)
     processed = process(raw)
-    results = {"result": list(leaves(raw)), "processed result": list(leaves(processed))}
+    results = {"result": list(leaves(raw)), "processed result": list(leaves(processed)), ARGUMENTS: after(arguments)}
     outputs = [t for t in results["processed result"] if isinstance(t, Tensor) and t.requires_grad]
     if not wanted or not outputs:
         return results
@@ -248,6 +252,12 @@ def pattern(like: Tensor, nudge: Nudge | None) -> Tensor:
     numbers = (0.5 + (torch.arange(like.numel()) % 65).double() / 64).reshape(like.shape)
     numbers = numbers + 0.25j * numbers if like.is_complex() else numbers
     return (numbers if nudge is None else nudge(numbers)).to(like.dtype).to(like.device)
+
+
+def after(arguments: Any) -> list[Tensor]:
+    """The tensors among the arguments of a call that was made, apart from those without memory of their own."""
+    tensors = [leaf for leaf in leaves(arguments) if isinstance(leaf, Tensor)]
+    return [t.detach() for t in tensors if t.layout is torch.strided and not t.is_meta]
 
 
 def _attempt(call: Callable[[], Results], seed: int = SEED) -> Outcome:
@@ -296,7 +306,12 @@ def _compare(op: Any, case: Case) -> None:
                 raise Differs("form", f"{where} is on {mine.device}")
             if not isinstance(yours, Tensor) or op.name in UNINITIALISED or (name in RAW and not unique):
                 continue
-            if chosen_along is not None and "gradient" not in name and (op.name == "argsort" or index % 2):
+            if (
+                chosen_along is not None
+                and "gradient" not in name
+                and name != ARGUMENTS
+                and (op.name == "argsort" or index % 2)
+            ):
                 same = check_choice(mine, yours, case.arguments[0], chosen_along, where) and same
                 continue
             if "gradient" in name and not same:

@@ -20,6 +20,7 @@ from ..operators import (
     indexing,
     known_values,
     packed_attention,
+    synchronized_batch_norm,
     tangents,
 )
 from ..operators.attention import register_attention
@@ -62,6 +63,7 @@ def special_kernels() -> dict[str, Any]:
         **distributions.KERNELS,
         **indexing.KERNELS,
         **known_values.KERNELS,
+        **synchronized_batch_norm.KERNELS,
         **layouts.KERNELS,
         **packed_attention.KERNELS,
         **data_dependent.KERNELS,
@@ -95,6 +97,7 @@ def register_kernels() -> None:
     _libraries.extend(register_attention())
     _libraries.extend(register_recurrent())
     _libraries.append(register_quantiles())
+    _libraries.append(synchronized_batch_norm.register_above_autograd())
     register_marking()
     _libraries.extend(layouts.register_refusals())
     _libraries.extend(data_dependent.register_splits())

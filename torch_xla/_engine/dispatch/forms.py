@@ -36,6 +36,15 @@ _SIBLINGS = {
     "rrelu_with_noise_.default": "rrelu_with_noise_functional.default",
 }
 
+# The arguments that operators write to though their schemas do not declare it, by position. Those of CUDA alone are
+# left out, and so are compositions of others.
+WRITES_UNDECLARED = {
+    "aten::batch_norm_gather_stats": (3, 4),
+    "aten::batch_norm_gather_stats_with_counts": (3, 4),
+    "aten::batch_norm_update_stats": (1, 2),
+    "aten::native_batch_norm": (3, 4),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Operator:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ..dispatch.forms import WRITES_UNDECLARED
 from ..lowering import fx
 from ..private.dynamo import outside_of_traces
 from ..private.torch import HigherOrderOperator, OpOverload, pytree, schema_of
@@ -74,7 +75,7 @@ def _sort(node: Node, parts: Parts, on_device: set[Node], late: set[Node]) -> No
             raise Unsplittable("an argument is given a value that was on the host")
         parts.writes.append((operands[0], operands[1]))
         return
-    if isinstance(node.target, OpOverload) and schema_of(node.target).is_mutable:
+    if isinstance(node.target, OpOverload) and (schema_of(node.target).is_mutable or _writes_undeclared(node)):
         raise Unsplittable(f"{node.target} writes to its arguments")
     if isinstance(node.target, HigherOrderOperator) and not (_is_a_check(node) or _is_lowered(node)):
         raise Unsplittable(f"{node.target} is no operator of aten")
@@ -101,6 +102,12 @@ def _sort(node: Node, parts: Parts, on_device: set[Node], late: set[Node]) -> No
     else:
         parts.device.append(node)
         on_device.add(node)
+
+
+def _writes_undeclared(node: Node) -> bool:
+    """Whether a node writes to an argument though its schema does not declare it."""
+    places = WRITES_UNDECLARED.get(schema_of(node.target).name, ())  # type: ignore[arg-type]
+    return any(node.args[place] is not None for place in places)
 
 
 def _is_write(node: Node) -> bool:

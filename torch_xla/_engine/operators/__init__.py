@@ -3,5 +3,6 @@
 In: calls from PyTorch's dispatcher. Out: calls of the kernels of `dispatch/`, and operations of their own.
 
 Doors: assertions, attention, batch_norm, checkpointing, composed, composites, data_dependent, distributions,
-flop_formulas, indexing, known_values, marking, packed_attention, quantiles, recurrent, tangents.
+flop_formulas, indexing, known_values, marking, packed_attention, quantiles, recurrent, synchronized_batch_norm,
+tangents.
 """

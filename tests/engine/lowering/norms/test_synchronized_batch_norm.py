@@ -1,13 +1,10 @@
 """The pieces of synchronized batch normalization: together they are batch normalization of the whole batch."""
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 import torch
 
-from tests.support.rules import apply_rule, check_rule
-from torch_xla._engine.lowering.norms import synchronized_batch_norm as sync
+from tests.support.rules import apply_rule
+from torch_xla._engine.operators.synchronized_batch_norm import gather_stats_with_counts
 
 aten = torch.ops.aten
 EPS = 1e-3
@@ -24,9 +21,7 @@ def gathered(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     first, second = (apply_rule(aten.batch_norm_stats.default, part, EPS) for part in parts(dtype))
     means, invstds = (torch.stack(pair) for pair in zip(first, second, strict=True))
     counts = torch.tensor([part.numel() / 3 for part in parts(dtype)])
-    running = torch.zeros(3), torch.ones(3)
-    args = (torch.cat(parts(dtype)), means, invstds, *running, 0.1, EPS, counts)
-    return apply_rule(aten.batch_norm_gather_stats_with_counts.default, *args)
+    return gather_stats_with_counts(torch.cat(parts(dtype)), means, invstds, None, None, 0.1, EPS, counts)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -67,29 +62,3 @@ def test_sums_that_nobody_asks_for_are_none() -> None:
     part, ones = parts(torch.float32)[0], torch.ones(3)
     args = (part, part, ones, ones, None)
     assert apply_rule(aten.batch_norm_backward_reduce.default, *args, False, False, False) == (None,) * 4
-
-
-def test_batch_statistics_of_one_process_agree_with_pytorch() -> None:
-    part = parts(torch.float32)[0]
-    check_rule(aten.batch_norm_update_stats.default, part, torch.zeros(3), torch.ones(3), 0.1)
-    check_rule(aten.batch_norm_update_stats.default, part, None, None, 0.1)
-
-
-def test_running_statistics_move_towards_the_batch() -> None:
-    part = parts(torch.float32)[0]
-    running = torch.rand(3), torch.rand(3)
-    with jax.enable_x64(True):
-        old = [jnp.asarray(vector.numpy()) for vector in running]
-        ours = sync.update_stats_with_statistics(jnp.asarray(part.numpy()), *old, 0.3)[2:]
-    aten.batch_norm_update_stats.default(part, *running, 0.3)
-    for our, their in zip(ours, running, strict=True):
-        np.testing.assert_allclose(np.asarray(our), their.numpy(), rtol=1e-5)
-
-
-def test_equal_counts_may_be_one_number() -> None:
-    means, invstds, running = torch.rand(2, 3), torch.rand(2, 3) + 1, (torch.zeros(3), torch.ones(3))
-    args = (torch.rand(4, 3), means, invstds, *running, 0.1, EPS)
-    one = apply_rule(aten.batch_norm_gather_stats.default, *args, 7)
-    each = apply_rule(aten.batch_norm_gather_stats_with_counts.default, *args, torch.tensor([7.0, 7.0]))
-    for a, b in zip(one, each, strict=True):
-        torch.testing.assert_close(a, b)
