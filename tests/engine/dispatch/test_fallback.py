@@ -159,3 +159,18 @@ def test_what_the_gpu_has_no_kernel_for_runs_on_the_cpu(
 def test_the_warning_names_the_gpu() -> None:
     with pytest.warns(UserWarning, match=r"runs on PyTorch's kernel for cuda:3 .* copied on the GPU each time"):
         fallback.warn("aten::sin", torch.device("cuda", 3))
+
+
+# An operator that writes to an argument that its schema does not declare as written.
+_UNDECLARED = torch.library.Library("undeclared", "DEF")
+_UNDECLARED.define("note(Tensor x, Tensor state) -> Tensor")
+_UNDECLARED.impl("note", lambda x, state: state.add_(x).sum(), "CPU")
+
+
+@ALLOWED
+def test_a_write_that_an_extension_does_not_declare_arrives() -> None:
+    x, state = torch.ones(3, device="xla"), torch.zeros(3, device="xla")
+    note = recorder("undeclared::note")
+    for _ in range(2):
+        total = note(x, state)
+    assert (state.tolist(), x.tolist(), total.item()) == ([2.0] * 3, [1.0] * 3, 6.0)

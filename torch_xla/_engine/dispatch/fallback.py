@@ -117,7 +117,14 @@ def _run_by(
         return way.bring(leaf, device)
 
     there, named = pytree.tree_map(fetch, (args, kwargs))
+    versions = {key: _version_of(copy) for key, copy in copies.items()}
     result = operator.overload(*there, **named)
+    # An extension's operator may write to an argument that its schema does not declare as written.
+    written += [
+        originals[id(copy)]
+        for key, copy in copies.items()
+        if key not in may_grow and _version_of(copy) != versions[key]
+    ]
     try:
         with LOCK:
             refuse_if_overtaken(ours, read)
@@ -130,6 +137,10 @@ def _run_by(
     except Overtaken:
         return _run_by(kernels, device, operator, args, kwargs)
     return pytree.tree_map(bring, result)
+
+
+def _version_of(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _tensors_at(where: int | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
