@@ -6,8 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..dispatch import refusals
 from ..dispatch.filling import fill_out
+from ..dispatch.forms import operator_of
 from ..dispatch.kernels import Kernel, recorder
+from ..dispatch.planning import type_name
 from ..private import torch as private
 
 aten = torch.ops.aten
@@ -19,6 +22,7 @@ _lu_solve = recorder("aten::linalg_lu_solve")
 _eig = recorder("aten::linalg_eig")
 _eigvals = recorder("aten::_linalg_eigvals")
 _least_squares = recorder("aten::linalg_lstsq")
+_ldl_solve = recorder("aten::linalg_ldl_solve")
 
 
 def _transposed_if_backward_thinks_so(matrix: Tensor) -> Tensor:
@@ -56,6 +60,8 @@ def _checking(name: str, called: str) -> Kernel:
 
 def cholesky(self: Tensor, upper: bool = False) -> Tensor:
     """`torch.cholesky`, the older form, which raises."""
+    if not (self.is_floating_point() or self.is_complex()):
+        raise NotImplementedError(f"\"cholesky_cpu\" not implemented for '{type_name(self.dtype)}'")
     factor: Tensor
     factor, info = _cholesky(self, upper=upper)
     _check(info, "cholesky", self)
@@ -82,6 +88,8 @@ def linalg_eigvals(self: Tensor) -> Any:
 
 def linalg_lstsq(self: Tensor, b: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Any:
     """`torch.linalg.lstsq`. Residuals are given only where every matrix has full rank, which must be read."""
+    if self.dim() != b.dim() and self.shape[:-1] != b.shape:  # it takes fewer shapes than `solve` does
+        refusals.refuse_if_the_cpu_does(operator_of("aten::linalg_lstsq"), (self, b, rcond), {"driver": driver})
     solution, residuals, rank, values = _least_squares(self, b, rcond, driver=driver)
     rows, columns = self.shape[-2:]
     if driver in ("gelsd", "gelss") and rows > columns and not bool((rank == columns).all()):
@@ -125,6 +133,20 @@ def linalg_lu_solve_out(*args: Any, out: Tensor, left: bool = True, adjoint: boo
     return out
 
 
+def linalg_ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False) -> Tensor:
+    """`torch.linalg.ldl_solve`. Its batches are made equal here: the CPU reads past the end of pivots that broadcast."""
+    try:
+        batch = torch.broadcast_shapes(LD.shape[:-2], B.shape[:-2])
+    except RuntimeError:  # PyTorch has words of its own for it
+        return _ldl_solve(LD, pivots, B, hermitian=hermitian)  # type: ignore[no-any-return]
+    expanded = (
+        LD.expand(*batch, *LD.shape[-2:]),
+        pivots.expand(*batch, *pivots.shape[-1:]),
+        B.expand(*batch, *B.shape[-2:]),
+    )
+    return _ldl_solve(*(each.contiguous() for each in expanded), hermitian=hermitian)  # type: ignore[no-any-return]
+
+
 KERNELS: dict[str, Callable[..., Any]] = {
     "_linalg_det": linalg_det,
     "_linalg_slogdet": linalg_slogdet,
@@ -133,6 +155,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "_linalg_eigvals": linalg_eigvals,
     "linalg_lstsq": linalg_lstsq,
     "linalg_lstsq.out": linalg_lstsq_out,
+    "linalg_ldl_solve": linalg_ldl_solve,
     "linalg_lu_solve": linalg_lu_solve,
     "linalg_lu_solve.out": linalg_lu_solve_out,
     "linalg_cholesky_ex": _checking("linalg_cholesky_ex", "linalg.cholesky_ex"),
