@@ -179,7 +179,7 @@ def test_a_synchronized_batch_norm_trains_and_evaluates_as_one_process_with_the_
 ) -> None:
     expected = trained(Network(torch.nn.BatchNorm1d), X, 1)
     found = fleet_of(2).run(synchronized, way, wrapped)
-    for rank, (_, kept, _) in enumerate(found):
+    for _, kept, _ in found:
         for ours, theirs in zip(kept, expected[1], strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(torch.cat([out for _, _, out in found]), expected[2], rtol=1e-4, atol=1e-4)

@@ -134,7 +134,7 @@ def linalg_lu_solve_out(*args: Any, out: Tensor, left: bool = True, adjoint: boo
 
 
 def linalg_ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False) -> Tensor:
-    """`torch.linalg.ldl_solve`. Its batches are made equal here: the CPU reads past the end of pivots that broadcast."""
+    """`torch.linalg.ldl_solve`. Batches are made equal here: the CPU reads behind the end of pivots that broadcast."""
     try:
         batch = torch.broadcast_shapes(LD.shape[:-2], B.shape[:-2])
     except RuntimeError:  # PyTorch has words of its own for it
@@ -147,6 +147,12 @@ def linalg_ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool =
     return _ldl_solve(*(each.contiguous() for each in expanded), hermitian=hermitian)  # type: ignore[no-any-return]
 
 
+def linalg_ldl_solve_out(*args: Any, out: Tensor, hermitian: bool = False) -> Tensor:
+    """As `linalg_ldl_solve`, into `out`."""
+    fill_out(out, linalg_ldl_solve(*args, hermitian=hermitian))
+    return out
+
+
 KERNELS: dict[str, Callable[..., Any]] = {
     "_linalg_det": linalg_det,
     "_linalg_slogdet": linalg_slogdet,
@@ -156,6 +162,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "linalg_lstsq": linalg_lstsq,
     "linalg_lstsq.out": linalg_lstsq_out,
     "linalg_ldl_solve": linalg_ldl_solve,
+    "linalg_ldl_solve.out": linalg_ldl_solve_out,
     "linalg_lu_solve": linalg_lu_solve,
     "linalg_lu_solve.out": linalg_lu_solve_out,
     "linalg_cholesky_ex": _checking("linalg_cholesky_ex", "linalg.cholesky_ex"),

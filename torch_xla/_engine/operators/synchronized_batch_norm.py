@@ -77,12 +77,19 @@ def gather_stats_with_counts(
     return union, (variance + eps).rsqrt()
 
 
-def gather_stats(*args: Any) -> tuple[Tensor, Tensor]:
+def gather_stats(
+    input: Tensor,
+    mean: Tensor,
+    invstd: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float,
+    eps: float,
+    count: int,
+) -> tuple[Tensor, Tensor]:
     """`torch.batch_norm_gather_stats`: each process had as many rows."""
-    *others, count = args
-    mean: Tensor = args[1]
     counts = torch.full(mean.shape[:1], float(count), device=mean.device)
-    return gather_stats_with_counts(*others, counts)
+    return gather_stats_with_counts(input, mean, invstd, running_mean, running_var, momentum, eps, counts)
 
 
 def _out(kernel: Callable[..., Any]) -> Callable[..., Any]:
