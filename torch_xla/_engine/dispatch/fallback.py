@@ -17,7 +17,7 @@ from ..host import beside
 from ..host.transfer import to_cpu, upload_into
 from ..metrics import events
 from ..metrics.lines import text, user_line, user_lines
-from ..private.torch import pytree, schema_of
+from ..private.torch import pytree, schema_of, version_of
 from ..record.device import LOCK, Device, device_for
 from ..record.storage import Overtaken, refuse_if_overtaken, value_of
 from .cpu_fallbacks import ON_THE_CPU
@@ -140,7 +140,7 @@ def _run_by(
 
 
 def _version_of(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
+    return 0 if tensor.is_inference() else version_of(tensor)
 
 
 def _tensors_at(where: int | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
