@@ -13,6 +13,7 @@ from ..client.target import Target
 from ..private import jax as private
 from ..uninterrupted import uncollected
 from .function import options_for
+from .rewrites import keep_arithmetic
 
 # Without those kernels XLA widens the operands of all products.
 _WITHOUT_KERNELS = {"xla_cpu_experimental_ynn_fusion_type": ""}
@@ -26,6 +27,8 @@ _IN_A_KERNEL = re.compile(r" kind=kCustom, calls=%?([^\s,]+)")
 @uncollected
 def compiled(lowered: Any, target: Target) -> Any:
     """The executable that XLA makes for `target` of `lowered`, which was lowered for it."""
+    if target.is_host:
+        keep_arithmetic(lowered.compiler_ir("stablehlo"))
     is_narrow = target.is_host and private.multiplies_bfloat16(lowered)
     executable = lowered.compile()
     if is_narrow and not_run(executable.as_text()):

@@ -1,5 +1,6 @@
 """Conversions between dtypes agree with PyTorch on the CPU."""
 
+import math
 import warnings
 
 import pytest
@@ -121,3 +122,15 @@ def test_a_truth_value_as_a_number_times_nan_is_nan(dtype: torch.dtype) -> None:
 
     for ours, theirs in zip(program("xla"), program("cpu"), strict=True):
         assert torch.equal(ours.cpu().isnan(), theirs.isnan())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int32])
+def test_powers_of_two_are_rounded_to_as_on_the_cpu(dtype: torch.dtype) -> None:
+    edges = [2.0**power * part for power in (-149, -140, -128, -127, -126, -14, 0, 1, 15, 30, 127)
+             for part in (1, 1.001, 1.25, 1.5, 1.5001, 1.75, 1.999)]  # fmt: skip
+    values = [0.0, 1e-300, *edges, 1e300, -1.0, -0.0, math.inf, math.nan]
+    if not dtype.is_floating_point:
+        values = [float(each) for each in (0, 1, 2, 3, 5, 6, 7, 1000, 2**30)]
+    operand = torch.tensor(values, dtype=torch.float64).to(dtype)
+    made = operand.to("xla").to(torch.float8_e8m0fnu).cpu().view(torch.uint8)
+    assert made.tolist() == operand.to(torch.float8_e8m0fnu).view(torch.uint8).tolist()

@@ -11,6 +11,7 @@ from jax import lax
 from ..opmath import bound_as, in_opmath, number_as
 from ..registry import Promotion, lowers
 from .arithmetic import add
+from .comparison import at_least, at_most
 
 aten = torch.ops.aten
 
@@ -23,7 +24,7 @@ SIGMOID_CUBIC = 0.044715
 
 @lowers(aten.relu.default)
 def relu(self: jax.Array) -> jax.Array:
-    return jnp.maximum(self, jnp.zeros((), self.dtype))
+    return at_least(self, jnp.zeros((), self.dtype))
 
 
 @lowers(aten._add_relu.Tensor, aten._add_relu.Scalar, promotion=Promotion.COMMON)
@@ -33,7 +34,7 @@ def add_relu(self: jax.Array, other: Any, alpha: Any = 1) -> jax.Array:
 
 @lowers(aten.hardtanh.default)
 def hardtanh(self: jax.Array, min_val: Any = -1, max_val: Any = 1) -> jax.Array:
-    return jnp.minimum(jnp.maximum(self, bound_as(min_val, self.dtype)), bound_as(max_val, self.dtype))
+    return at_most(at_least(self, bound_as(min_val, self.dtype)), bound_as(max_val, self.dtype))
 
 
 @lowers(aten.threshold.default)

@@ -45,8 +45,8 @@ def cast(array: jax.Array, dtype: np.dtype) -> jax.Array:
         elif dtype == np.uint64:
             negative = lax.convert_element_type(lax.convert_element_type(array, np.int64), dtype)
             return jnp.where(array < 0, negative, lax.convert_element_type(array, dtype))
-        elif dtype == _E8M0FNU:
-            return _power_of_two(array)
+    if dtype == _E8M0FNU:
+        return _power_of_two(array)
     return lax.convert_element_type(array, dtype)
 
 
@@ -58,10 +58,19 @@ def _truncated(array: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def _power_of_two(array: jax.Array) -> jax.Array:
-    # This dtype has neither sign nor zero: 0 becomes the least power.
-    magnitude = lax.abs(array)
-    least = lax.bitcast_convert_type(jnp.zeros((), np.uint8), _E8M0FNU)
-    return jnp.where(magnitude == 0, least, lax.convert_element_type(magnitude, _E8M0FNU))
+    """Round magnitudes to powers of two from 2^-127, ties up except to the least; infinities and NaN become NaN.
+
+    It looks at bits: XLA takes 2^-127 for 0 in arithmetic with 32-bit floats.
+    """
+    bits = lax.bitcast_convert_type(lax.convert_element_type(array, np.float32), np.uint32)
+    exponent, fraction = (bits >> 23) & 0xFF, bits & 0x7FFFFF
+    is_up = (fraction > 0x400000) | ((fraction == 0x400000) & (exponent > 0))
+    power = jnp.where(exponent == 0xFF, exponent, exponent + is_up)
+    if array.dtype == np.float64:
+        # Those that become subnormal in 32 bits: what a conversion makes of them depends on the processor's mode.
+        magnitude = lax.abs(array)
+        power = jnp.where(magnitude < 2.0**-126, magnitude > 2.0**-127 + 2.0**-150, power)
+    return lax.bitcast_convert_type(power.astype(np.uint8), _E8M0FNU)
 
 
 @lowers(aten._to_copy.default)

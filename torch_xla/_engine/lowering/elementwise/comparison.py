@@ -39,8 +39,18 @@ for ops, function in COMMON.items():
 def clamp(self: jax.Array, min: Any = None, max: Any = None) -> jax.Array:
     """`max` wins over a greater `min`, and NaN over all."""
     if min is not None:
-        self = jnp.maximum(self, bound_as(min, self.dtype))
-    return self if max is None else jnp.minimum(self, bound_as(max, self.dtype))
+        self = at_least(self, bound_as(min, self.dtype))
+    return self if max is None else at_most(self, bound_as(max, self.dtype))
+
+
+def at_least(self: jax.Array, bound: jax.Array) -> jax.Array:
+    """The greater of each element and `bound`. Of two that are equal the element: it keeps the sign of a zero."""
+    return jnp.where((self < bound) | (bound != bound), bound, self)
+
+
+def at_most(self: jax.Array, bound: jax.Array) -> jax.Array:
+    """The lesser of each element and `bound`. Of two that are equal the element: it keeps the sign of a zero."""
+    return jnp.where((self > bound) | (bound != bound), bound, self)
 
 
 @lowers(aten.clamp_min.default, aten.clamp_min.Tensor, promotion=Promotion.COMMON)

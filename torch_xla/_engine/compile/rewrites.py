@@ -1,0 +1,322 @@
+"""Keep XLA from rewriting arithmetic into what gives other values.
+
+XLA's algebraic simplifier treats floats as real numbers in places: `log(exp(x))` becomes `x`, and the overflow is lost;
+`a / b / c` becomes `a / (b * c)`, and overflows. No flag of XLA turns these rewrites off one by one, and without the
+whole pass programs are slow. So the value between the two operations goes through an optimization barrier, only where
+such a pair occurs. XLA:CPU of JAX 0.10 takes barriers out after it has simplified and before it fuses: they cost
+nothing there. Later releases keep them until they have fused, so each costs a pass over its value; they also have
+fewer of the rewrites.
+
+GPUs and TPUs keep XLA's rewrites: what barriers cost there has not been measured.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+# Releases whose simplifier cancels exponentials and squares.
+_CANCELS = jax.__version_info__ < (0, 11)
+# Releases whose simplifier puts constants together.
+_REASSOCIATES = jax.__version_info__ < (0, 12)
+# Releases whose barriers cost nothing.
+_IS_FREE = jax.__version_info__ < (0, 11)
+
+# Operations that move values and do not change them.
+_MOVES = frozenset(f"stablehlo.{name}" for name in ("broadcast_in_dim", "reshape", "transpose", "slice"))
+# What XLA takes to be 0 or greater, though it may be NaN.
+_NOT_NEGATIVE = ("abs", "exponential", "sqrt", "power", "maximum", "multiply", "select")
+
+
+@dataclass(slots=True)
+class _Module:
+    """A module that is being changed: its functions by name, the calls of each, and how many barriers went in."""
+
+    functions: dict[str, Any]
+    calls: dict[str, list[Any]]
+    barriers: int = 0
+
+    def sources(self, value: Any, depth: int = 0) -> Iterator[Any]:
+        """The operations that compute `value`, seen through moves and through calls of functions."""
+        owner = value.owner
+        if isinstance(owner, ir.Block):
+            function = owner.owner
+            if depth < 4 and function.operation.name == "func.func":
+                place = ir.BlockArgument(value).arg_number
+                for call in self.calls.get(_text(function.attributes["sym_name"]), ()):
+                    yield from self.sources(call.operands[place], depth + 1)
+        elif owner.name in _MOVES:
+            yield from self.sources(owner.operands[0], depth)
+        elif owner.name == "func.call":
+            body = self.functions[_text(owner.attributes["callee"])].regions[0].blocks[0]
+            last = [*body.operations][-1].operation
+            if depth < 4:
+                yield from self.sources(last.operands[ir.OpResult(value).result_number], depth + 1)
+        else:
+            yield owner
+
+    def comes_of(self, value: Any, *names: str) -> bool:
+        """Whether one of the operations with these `names` computes `value`."""
+        return any(source.name.removeprefix("stablehlo.") in names for source in self.sources(value))
+
+    def constant(self, value: Any) -> Any:
+        """The one number that all elements of `value` are, if the module says so."""
+        for source in self.sources(value):
+            if source.name != "stablehlo.constant" or not isinstance(source.attributes["value"], ir.DenseElementsAttr):
+                return None
+            dense = source.attributes["value"]
+            if not dense.is_splat:
+                return None
+            found = dense.get_splat_value()
+            return found.value if isinstance(found, ir.FloatAttr) else None
+        return None
+
+    def is_uniform(self, value: Any) -> bool:
+        """Whether all elements of `value` are one number, known or not."""
+        while not isinstance(value.owner, ir.Block) and value.owner.name in _MOVES and not _is_single(value):
+            value = value.owner.operands[0]
+        return _is_single(value) or self.constant(value) is not None
+
+    def keep(self, operation: Any, place: int) -> None:
+        """Puts a barrier in front of an operand of `operation`."""
+        with operation.location, ir.InsertionPoint(operation):
+            operation.operands[place] = stablehlo.OptimizationBarrierOp([operation.operands[place]]).results[0]
+        self.barriers += 1
+
+
+def keep_arithmetic(module: Any) -> int:
+    """Put barriers into a module of StableHLO where XLA's CPU compiler would change values; return how many."""
+    functions: dict[str, Any] = {}
+    calls: dict[str, list[Any]] = {}
+    found: list[tuple[Callable[[_Module, Any], None], Any]] = []
+
+    def look(operation: Any) -> Any:
+        name = operation.name
+        rule = _RULES.get(name)
+        if rule is not None:
+            found.append((rule, operation))
+        elif name == "func.func":
+            functions[_text(operation.attributes["sym_name"])] = operation
+        elif name == "func.call":
+            calls.setdefault(_text(operation.attributes["callee"]), []).append(operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(look)
+    held = _Module(functions, calls)
+    with module.context:
+        for rule, operation in found:
+            if _is_inexact(operation.operands[0].type):
+                rule(held, operation)
+    return held.barriers
+
+
+def _log(module: _Module, operation: Any) -> None:
+    """log(exp(x)) becomes x, log(pow(a, b)) b * log(a), log(rsqrt(x)) -log(x) / 2."""
+    names = ("power", "rsqrt", "exponential") if _CANCELS else ("power", "rsqrt")
+    if module.comes_of(operation.operands[0], *names):
+        module.keep(operation, 0)
+
+
+def _sqrt(module: _Module, operation: Any) -> None:
+    """sqrt(a * a) becomes |a|."""
+    if _CANCELS and (_is_square(module, operation.operands[0]) or module.comes_of(operation.operands[0], "power")):
+        module.keep(operation, 0)
+
+
+def _power(module: _Module, operation: Any) -> None:
+    """pow(exp(a), b) becomes exp(a * b)."""
+    if _CANCELS and module.comes_of(operation.operands[0], "exponential"):
+        module.keep(operation, 0)
+
+
+def _divide(module: _Module, operation: Any) -> None:
+    """a / b / c becomes a / (b * c), a / (b / c) becomes a * c / b, a / exp(b) becomes a * exp(-b), and a divided by
+    one number is multiplied by its reciprocal, which may be 0 or inf."""
+    left, right = operation.operands[0], operation.operands[1]
+    if module.comes_of(left, "divide"):
+        module.keep(operation, 0)
+    number = module.constant(right)
+    if number is not None:
+        is_exact = np.isfinite(number) and abs(np.frexp(number)[0]) == 0.5
+        if not (_has_reciprocal(number, right.type) and (is_exact or not _IS_FREE)):
+            module.keep(operation, 1)
+        elif _REASSOCIATES:
+            _associate(module, operation, ("multiply",))
+    elif module.comes_of(right, "divide", "power", *(("exponential",) if _CANCELS else ())) or (
+        _IS_FREE and ir.RankedTensorType(right.type).rank and module.is_uniform(right)
+    ):
+        module.keep(operation, 1)
+
+
+def _multiply(module: _Module, operation: Any) -> None:
+    """exp(a) * exp(b) becomes exp(a + b), a * c * d becomes a * (c * d), and a product with a mask a choice: 0 for
+    infinity times 0."""
+    for operand in operation.operands:
+        for source in module.sources(operand):
+            if source.name == "stablehlo.convert":
+                _choose(source)
+    if _CANCELS and all(module.comes_of(each, "exponential") for each in operation.operands):
+        module.keep(operation, 0)
+    if _REASSOCIATES:
+        _associate(module, operation, ("multiply", "divide"))
+
+
+def _choose(convert: Any) -> None:
+    """Makes a choice between 1 and 0 of a mask that is converted to floats."""
+    mask, result = convert.operands[0], convert.results[0]
+    if str(ir.RankedTensorType(mask.type).element_type) != "i1" or not _is_float(result.type):
+        return
+    with convert.location, ir.InsertionPoint(convert):
+        one, zero = (_filled(result.type, number) for number in (1.0, 0.0))
+        result.replace_all_uses_with(stablehlo.SelectOp(mask, one, zero).result)
+
+
+def _associate(module: _Module, operation: Any, names: tuple[str, ...]) -> None:
+    """Keeps apart two operations with a number each."""
+    for place, other in ((0, 1), (1, 0)):
+        if not module.is_uniform(operation.operands[other]):
+            continue
+        for source in module.sources(operation.operands[place]):
+            if source.name.removeprefix("stablehlo.") in names and any(map(module.is_uniform, source.operands)):
+                module.keep(operation, place)
+                return
+
+
+def _add(module: _Module, operation: Any) -> None:
+    """x + 0 becomes x, a + c + d becomes a + (c + d), a * c + b * c becomes (a + b) * c."""
+    is_sum = operation.name == "stablehlo.add"
+    for place in (0, 1) if is_sum else (1,):
+        number = module.constant(operation.operands[place])
+        if number == 0 and np.signbit(number) != is_sum:
+            kept = operation.operands[1 - place]
+            with operation.location, ir.InsertionPoint(operation):
+                operation.results[0].replace_all_uses_with(_unsigned_zeros(kept).result)
+            return
+    if _REASSOCIATES:
+        _associate(module, operation, ("add", "subtract"))
+    if all(module.comes_of(each, "multiply", "divide") for each in operation.operands):
+        factors = [
+            {module.constant(each) for source in module.sources(operand) for each in source.operands} - {None}
+            for operand in operation.operands
+        ]
+        if factors[0] & factors[1]:
+            module.keep(operation, 0)
+
+
+def _unsigned_zeros(value: Any) -> Any:
+    """`value` with 0 for -0, as a choice: where XLA leaves a sum with 0, LLVM takes it out of some kernels."""
+    zero = _filled(value.type, 0.0)
+    is_zero = stablehlo.CompareOp(value, zero, stablehlo.ComparisonDirectionAttr.get("EQ"))
+    return stablehlo.SelectOp(is_zero.result, zero, value)
+
+
+def _filled(kind: Any, number: float) -> Any:
+    """A tensor of one number."""
+    kind = ir.RankedTensorType(kind)
+    attribute = ir.FloatAttr.get(kind.element_type, number)
+    return stablehlo.ConstantOp(ir.DenseElementsAttr.get_splat(kind, attribute)).result
+
+
+def _compare(module: _Module, operation: Any) -> None:
+    """|x| >= 0 becomes true, also of NaN."""
+    direction = str(operation.attributes["comparison_direction"])
+    for place, name in ((0, "GE"), (1, "LE")):
+        if f" {name}>" in direction and module.comes_of(operation.operands[place], *_NOT_NEGATIVE):
+            number = module.constant(operation.operands[1 - place])
+            if number is not None and number <= 0:
+                module.keep(operation, place)
+
+
+def _reduce(module: _Module, operation: Any) -> None:
+    """The sum of -x becomes the negative of the sum, that of equal values a product, that of sums one sum in another
+    order, and that of one element the element."""
+    bodies = [each.name for each in operation.regions[0].blocks[0].operations]
+    if bodies != ["stablehlo.add", "stablehlo.return"]:
+        return
+    operand = narrow = operation.operands[0]
+    if not isinstance(operand.owner, ir.Block) and operand.owner.name == "stablehlo.convert":
+        narrow = operand.owner.operands[0]  # XLA repeats what is converted
+    if module.comes_of(narrow, "negate", "reduce", "concatenate") or _is_repeated(narrow):
+        module.keep(operation, 0)
+    size = ir.RankedTensorType(operand.type).shape
+    if all(size[axis] == 1 for axis in ir.DenseI64ArrayAttr(operation.attributes["dimensions"])):
+        _without_sign(operation)
+
+
+def _dot(module: _Module, operation: Any) -> None:
+    """A product of matrices with one term for each element becomes that term: no sum that starts with 0."""
+    numbers = stablehlo.DotDimensionNumbers(operation.attributes["dot_dimension_numbers"])
+    size = ir.RankedTensorType(operation.operands[0].type).shape
+    if all(size[axis] == 1 for axis in numbers.lhs_contracting_dimensions):
+        _without_sign(operation)
+
+
+def _without_sign(operation: Any) -> None:
+    """Makes 0 of a -0 in the result of `operation`."""
+    value = operation.results[0]
+    if _is_float(value.type):
+        with operation.location, ir.InsertionPoint.after(operation):
+            kept = _unsigned_zeros(value)
+        compared = kept.operands[0].owner
+        value.replace_all_uses_except(kept.result, [compared.operation, kept.operation])
+
+
+def _is_repeated(value: Any) -> bool:
+    """Whether `value` is a smaller one several times."""
+    while not isinstance(value.owner, ir.Block) and value.owner.name in _MOVES:
+        if value.owner.name == "stablehlo.broadcast_in_dim":
+            return True
+        value = value.owner.operands[0]
+    return False
+
+
+def _is_square(module: _Module, value: Any) -> bool:
+    return any(
+        source.name == "stablehlo.multiply" and source.operands[0] == source.operands[1]
+        for source in module.sources(value)
+    )
+
+
+def _has_reciprocal(number: float, kind: Any) -> bool:
+    """Whether a number and its reciprocal are both normal in a type."""
+    element = ir.RankedTensorType(kind).element_type
+    least = jax.numpy.finfo(_FLOATS.get(str(element), np.float64)).smallest_normal
+    return bool(least <= abs(number) <= 1 / float(least))
+
+
+def _is_single(value: Any) -> bool:
+    return all(size == 1 for size in ir.RankedTensorType(value.type).shape)
+
+
+_FLOATS: dict[str, Any] = {"f16": np.float16, "bf16": jax.numpy.bfloat16, "f32": np.float32, "f64": np.float64}
+
+
+def _is_float(kind: Any) -> bool:
+    return str(ir.RankedTensorType(kind).element_type) in _FLOATS
+
+
+def _is_inexact(kind: Any) -> bool:
+    element = str(ir.RankedTensorType(kind).element_type) if isinstance(kind, ir.RankedTensorType) else ""
+    return element in _FLOATS or element.startswith("complex")
+
+
+def _text(attribute: Any) -> str:
+    return str(attribute).strip('"@')
+
+
+_RULES: dict[str, Callable[[_Module, Any], None]] = {
+    "stablehlo.log": _log,
+    "stablehlo.sqrt": _sqrt,
+    "stablehlo.power": _power,
+    "stablehlo.divide": _divide,
+    "stablehlo.multiply": _multiply,
+    "stablehlo.add": _add,
+    "stablehlo.subtract": _add,
+    "stablehlo.compare": _compare,
+    "stablehlo.reduce": _reduce,
+    "stablehlo.dot_general": _dot,
+}
