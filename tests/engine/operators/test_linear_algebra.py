@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.support.twins import Program, cases, check_refused, check_same
+from torch_xla._engine.operators import linear_algebra
 from torch_xla.debug import metrics
 
 CLOSE: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-4}
@@ -116,3 +117,18 @@ def test_complex_matrices_are_inverted_although_the_cpu_cannot_invert_zeros(uppe
 
     check_same(program, strides=False, **CLOSE)
     assert not metrics.executed_fallback_ops()
+
+
+def test_batches_of_a_symmetric_solve_are_expanded_for_the_kernel_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU's kernel does not broadcast them."""
+    taken: list[tuple[int, ...]] = []
+
+    def kernel(*operands: torch.Tensor, hermitian: bool) -> torch.Tensor:
+        taken.extend(tuple(each.shape) for each in operands)
+        assert all(each.is_contiguous() for each in operands)
+        return operands[-1]
+
+    monkeypatch.setattr(linear_algebra, "_ldl_solve", kernel)
+    factors, pivots, right = torch.ones(2, 1, 3, 3), torch.ones(2, 1, 3, dtype=torch.int32), torch.ones(5, 3, 1)
+    linear_algebra.linalg_ldl_solve(factors, pivots, right)
+    assert taken == [(2, 5, 3, 3), (2, 5, 3), (2, 5, 3, 1)]

@@ -134,7 +134,7 @@ def linalg_lu_solve_out(*args: Any, out: Tensor, left: bool = True, adjoint: boo
 
 
 def linalg_ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False) -> Tensor:
-    """`torch.linalg.ldl_solve`. Batches are made equal here: the CPU reads behind the end of pivots that broadcast."""
+    """`torch.linalg.ldl_solve`. The CPU's kernel does not broadcast batches, so they are expanded here."""
     try:
         batch = torch.broadcast_shapes(LD.shape[:-2], B.shape[:-2])
     except RuntimeError:  # PyTorch has words of its own for it
