@@ -138,3 +138,9 @@ def test_a_pair_is_seen_across_a_function_and_a_reshape() -> None:
     module = lowered.compiler_ir("stablehlo")
     assert keep_arithmetic(module) == (jax.__version_info__ < (0, 11))
     assert keep_arithmetic(module) == 0, "once is enough"
+
+
+def test_complex_numbers_are_left_alone() -> None:
+    values = torch.tensor([3 + 4j, -0.0 + 1j])
+    for program in (lambda x: x / 2 / 3, lambda x: x + 0.0, lambda x: x * 2j * 3, lambda x: (x * 2) + (x * 2)):
+        torch.testing.assert_close(program(values.to("xla")).cpu(), program(values))

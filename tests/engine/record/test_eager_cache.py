@@ -167,7 +167,7 @@ def test_random_numbers_are_those_of_recorded_operations() -> None:
     def draw() -> list[Tensor]:
         torch.manual_seed(5)
         x = torch.ones(20).to("xla")
-        generator = torch.Generator().manual_seed(3)
+        generator = torch.Generator("xla").manual_seed(3)
         drawn = [F.dropout(x, 0.5), x.uniform_().clone(), x[:4].normal_().clone(), torch.bernoulli(x.sigmoid())]
         return [each.cpu() for each in (*drawn, x.exponential_(generator=generator))]
 

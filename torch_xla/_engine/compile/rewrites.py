@@ -57,7 +57,7 @@ class _Module:
             if depth < 4:
                 yield from self.sources(last.operands[ir.OpResult(value).result_number], depth + 1)
         else:
-            yield owner
+            yield owner.operation  # whose `name` is that of its kind; that of a view may be a symbol's
 
     def comes_of(self, value: Any, *names: str) -> bool:
         """Whether one of the operations with these `names` computes `value`."""
@@ -66,7 +66,10 @@ class _Module:
     def constant(self, value: Any) -> Any:
         """The one number that all elements of `value` are, if the module says so."""
         for source in self.sources(value):
-            if source.name != "stablehlo.constant" or not isinstance(source.attributes["value"], ir.DenseElementsAttr):
+            # MLIR's Python cannot read complex numbers.
+            if source.name != "stablehlo.constant" or not _is_float(source.results[0].type):
+                return None
+            if not isinstance(source.attributes["value"], ir.DenseElementsAttr):
                 return None
             dense = source.attributes["value"]
             if not dense.is_splat:
