@@ -2,7 +2,7 @@
 
     python tools/retry.py out/ci/quick.json out/ci/slow.json:slow
 
-Each argument is a file that `pytest --failures FILE` wrote, followed by `:MARK` if the run selected tests by a mark. A
+Each argument is a file that `pytest --failures=FILE` wrote, followed by `:MARK` if the run selected tests by a mark. A
 test that passes alone is *sporadic*: it is printed with its first failure. The exit status is 0 if every failed test
 is sporadic and there are at most three of them in all. A run that ended otherwise than by failed tests (a usage error,
 an error of collection, a signal) is not tried again, and neither is one with more failures than may be sporadic.

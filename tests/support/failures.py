@@ -1,4 +1,4 @@
-"""Write the failures of a run to a file, for `tools/retry.py`: `pytest --failures FILE`."""
+"""Write the failures of a run to a file, for `tools/retry.py`: `pytest --failures=FILE`."""
 
 import json
 from pathlib import Path

@@ -38,7 +38,7 @@ def run(folder: Path, *options: str) -> Path:
     )
     (folder / "pytest.ini").write_text(f"[pytest]\npythonpath = {ROOT}\n")
     (folder / "test_three.py").write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-q", "--failures", "out/failures.json", *options]
+    command = [sys.executable, "-m", "pytest", "-q", "--failures=out/failures.json", *options]
     subprocess.run(command, cwd=folder, capture_output=True, timeout=300)
     return folder / "out" / "failures.json"
 
