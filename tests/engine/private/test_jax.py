@@ -207,3 +207,27 @@ def test_traces_are_forgotten_beyond_a_number_and_what_is_compiled_is_not() -> N
 
 def test_lines_without_end_are_forgotten() -> None:
     assert 0 < private.traceback_at.cache_parameters()["maxsize"] <= 1 << 16
+
+
+def test_a_program_with_ordered_callbacks_runs_in_the_middle_of_a_trace() -> None:
+    """As after an interrupt that left JAX there, or in a finalizer."""
+    seen: list[float] = []
+
+    def note(x: np.ndarray) -> None:
+        seen.append(float(x))
+
+    def program(x: jax.Array) -> jax.Array:
+        jax.experimental.io_callback(note, None, x, ordered=True)
+        return x * 2
+
+    x = jnp.float32(3)
+    executable = jax.jit(program).lower(x).compile()
+    private.call_by_jax(executable, [x])  # the token that it leaves goes to the next run
+
+    def traced(y: jax.Array) -> jax.Array:
+        assert float(private.call_by_jax(executable, [x])) == 6  # type: ignore[arg-type]
+        return y
+
+    jax.make_jaxpr(traced)(1.0)
+    jax.effects_barrier()
+    assert seen == [3.0, 3.0]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax._src import compiler, config, pjit, source_info_util, stages, xla_bridge
-from jax._src.core import InconclusiveDimensionOperation, ShapedArray, max_dim, min_dim
+from jax._src.core import InconclusiveDimensionOperation, ShapedArray, eval_context, max_dim, min_dim
 from jax._src.cudnn import fused_attention_stablehlo as _cudnn
 from jax._src.interpreters import mlir, partial_eval, pxla
 from jax._src.lax import lax as _lax
@@ -309,8 +309,12 @@ def compiled_from(
 
 
 def call_by_jax(executable: Any, arrays: Sequence[jax.Array]) -> Sequence[jax.Array]:
-    """Runs a compiled program in JAX's own way."""
-    with jax.enable_x64(True):
+    """Run a compiled program in JAX's own way.
+
+    An interrupt may have left JAX in the middle of a trace, and a finalizer may run a program there: JAX would make
+    the tokens that order callbacks part of that trace.
+    """
+    with jax.enable_x64(True), eval_context():
         outputs: Sequence[jax.Array] = executable(*arrays)
     return outputs
 
