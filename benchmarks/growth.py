@@ -24,8 +24,8 @@ from benchmarks import machine, page
 from benchmarks.contestants import Eager, Ours, Replay
 from benchmarks.models import WORKLOADS, Encoder, Workload, values
 from benchmarks.run import WARM_UP_STEPS, timed, timed_recording
-from torch_xla._engine.record import schedule
-from torch_xla._engine.record.device import LOCK, Device, device_for
+from torch_xla._engine.step import schedule
+from torch_xla._engine.tensor.device import LOCK, Device, device_for
 
 HEADING = "## Cost as work grows"
 LAYERS = (1, 2, 4, 8, 16, 32, 48)

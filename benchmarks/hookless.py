@@ -21,14 +21,14 @@ from typing import Any
 
 ENGINE = "torch_xla._engine."
 MODULES = (
-    "graph.tape", "execute.executor", "record.sync", "record.step", "record.upload", "host.transfer",
-    "dispatch.kernels", "dispatch.memory",
+    "ir.tape", "step.executor", "step.sync", "step.end_of_step", "tensor.upload", "transfer.host_copies",
+    "dispatch.recording_kernel", "dispatch.memory_ops",
 )  # fmt: skip
 
 # What these modules import of `metrics/`; the types (`Cause`, `Line`) are no hooks, they describe arguments.
-ROOMS = ("metrics", "metrics.counters", "metrics.samples", "metrics.events", "metrics.lines")
+ROOMS = ("metrics", "metrics.counters", "metrics.samples", "metrics.events", "metrics.user_lines")
 # Counters and lines that live in other rooms, and who is called when a program is inspected.
-OTHERS = {"live_counters": "record", "note_line": "dispatch.lines"}
+OTHERS = {"live_counters": "tensor", "note_line": "tensor.op_user_lines"}
 HOOKS = {"inspect"}
 FLAGS = ("watched", "guarded", "closely")
 # Kept for the metrics alone: when recording began, and the user's line that made a value.

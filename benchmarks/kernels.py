@@ -22,7 +22,7 @@ import torch_xla
 from benchmarks.contestants import CONTESTANTS
 from benchmarks.machine import confine
 from benchmarks.models import WORKLOADS
-from torch_xla._engine.lowering.registry import rule_of
+from torch_xla._engine.lowering.machinery.registry import rule_of
 
 aten = torch.ops.aten
 

@@ -28,7 +28,7 @@ from benchmarks import machine, page
 from benchmarks.contestants import Compiles
 from benchmarks.memory import resident
 from benchmarks.models import Encoder
-from torch_xla._engine.compile import cache
+from torch_xla._engine.compile import program_cache
 
 HEADING = "## The long run"
 
@@ -123,7 +123,7 @@ def run(steps: int, every: Intervals) -> list[Row]:
                 gc.collect()  # what only waits for the collector is held by nobody
                 buffers = len(jax.live_arrays())
                 step, host = median(times) * 1e3, median(hosts) * 1e3
-                rows.append(Row(index, step, host, resident("VmRSS"), cache.size(), compiles, buffers, loss))
+                rows.append(Row(index, step, host, resident("VmRSS"), program_cache.size(), compiles, buffers, loss))
                 hosts.clear()
                 times.clear()
     return rows

@@ -24,8 +24,8 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 from benchmarks import machine, page
-from torch_xla._engine.distributed import launch
-from torch_xla._engine.execute import agreement
+from torch_xla._engine.distributed import process_launch
+from torch_xla._engine.step import collective_consistency
 
 HEADING = "## Numbers of processes"
 
@@ -46,8 +46,8 @@ class Watched:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        agreement.before = self._timed(agreement.before)  # type: ignore[assignment]
-        agreement.after = self._timed(agreement.after)  # type: ignore[assignment]
+        collective_consistency.before = self._timed(collective_consistency.before)  # type: ignore[assignment]
+        collective_consistency.after = self._timed(collective_consistency.after)  # type: ignore[assignment]
 
     def _timed(self, function: Any) -> Any:
         def call(*args: Any) -> None:
@@ -86,7 +86,7 @@ def one(index: int, folder: str, began: float, steps: int) -> None:
 def measured(count: int, steps: int) -> dict[str, float]:
     """What `count` processes take."""
     with tempfile.TemporaryDirectory() as folder:
-        launch.start(one, (folder, time.time(), steps), count, True, False, "fork")
+        process_launch.start(one, (folder, time.time(), steps), count, True, False, "fork")
         all_found = [json.loads((Path(folder) / str(index)).read_text()) for index in range(count)]
     result: dict[str, float] = {**all_found[0], "start": max(each["start"] for each in all_found)}
     return result

@@ -16,10 +16,11 @@ import pytest
 import torch
 
 from tests.support import compiler, failures, limits, workers
-from torch_xla._engine.client import virtual
-from torch_xla._engine.compile import cache, disk
+from torch_xla._engine.compile import program_cache
+from torch_xla._engine.compile.disk import disk_cache
 from torch_xla._engine.diagnostics.report import history
 from torch_xla._engine.metrics import counters, samples
+from torch_xla._engine.processes import spmd_mode
 from torch_xla.experimental import eager_mode, is_eager_mode
 
 # The platform is the choice of whoever runs the tests; XLA_FLAGS counts only before the first device exists.
@@ -95,8 +96,8 @@ _modules = itertools.count(1)
 @pytest.fixture(scope="module", autouse=True)
 def earlier_modules() -> None:
     if _memory_mappings() > MOST_MAPPINGS:
-        cache.clear()
-        for forget in cache.when_scarce:
+        program_cache.clear()
+        for forget in program_cache.when_scarce:
             forget()
         jax.clear_caches()
         stays()
@@ -129,13 +130,13 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, cache_key: str) -> None:
             monkeypatch.delenv(name)
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_PATH", "")  # what an earlier run compiled must not decide what a test sees
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_KEY", cache_key)
-    disk.choose(None)
+    disk_cache.choose(None)
 
 
 @pytest.fixture(autouse=True)
 def spmd_is_off_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs cannot turn it off; with the one device that tests have it changes nothing else."""
-    monkeypatch.setattr(virtual, "_asked", False)
+    monkeypatch.setattr(spmd_mode, "_asked", False)
 
 
 @pytest.fixture(autouse=True)

@@ -113,7 +113,9 @@ def test_a_training_in_a_notebook(cells: Cells) -> None:
     assert cells.run("x[1, 2].item()")["result"] == {"text/plain": "5.0"}
 
     # A line that is written anew would leave all its forms in the notebook.
-    patience = "import torch_xla._engine.execute.progress as progress\nprogress.PATIENCE = progress.EVERY = 0.001\n"
+    patience = (
+        "import torch_xla._engine.step.compile_progress as progress\nprogress.PATIENCE = progress.EVERY = 0.001\n"
+    )
     assert cells.run(patience + "(torch.randn(9, 9, device='xla').cos() @ x.new_ones(9, 9)).sum().item() != 0") == {
         "stdout": "", "stderr": "", "result": {"text/plain": "True"}
     }  # fmt: skip

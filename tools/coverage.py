@@ -16,12 +16,12 @@ from pathlib import Path
 import torch
 
 import torch_xla  # noqa: F401  registers the kernels
-from torch_xla._engine.backend import register
-from torch_xla._engine.dispatch.cpu_fallbacks import ON_THE_CPU
-from torch_xla._engine.dispatch.forms import Operator, operator_of
-from torch_xla._engine.lowering import decompositions
-from torch_xla._engine.lowering.registry import rule_of
-from torch_xla._engine.private import torch as private
+from torch_xla._engine.compat.names import torch as private
+from torch_xla._engine.dispatch.cpu_fallback_list import ON_THE_CPU
+from torch_xla._engine.dispatch.op_schema import Operator, operator_of
+from torch_xla._engine.dispatch.register import aten_kernels
+from torch_xla._engine.lowering.fx_graphs import decompositions
+from torch_xla._engine.lowering.machinery.registry import rule_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "operators.md"
 
@@ -53,7 +53,7 @@ def kind_of(name: str) -> str:
     if not private.has_kernel(name, "PrivateUse1"):
         return "composed" if private.has_kernel(name, "CompositeExplicitAutograd") else "CPU"
     operator = operator_of(name)
-    if short in register.special_kernels():
+    if short in aten_kernels.special_kernels():
         aliases = [returned.alias_info for returned in operator.overload._schema.returns]
         return "view" if any(alias and not alias.is_write for alias in aliases) else "kernel"
     return _computed(operator)

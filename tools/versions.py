@@ -28,14 +28,14 @@ HEAD = "| Python | PyTorch | JAX | tests | result | day |\n| --- | --- | --- | -
 # What a release breaks first: names that we borrow, the README's program, what is refused and in which words, operators
 # made of others, traced graphs.
 SLICE = [
-    "tests/engine/private",
+    "tests/engine/compat",
     "tests/house/test_readme.py",
     "tests/test_tiny.py",
-    "tests/engine/dispatch/test_limits.py",
-    "tests/engine/dispatch/test_planning.py",
-    "tests/engine/dispatch/test_refusals.py",
-    "tests/engine/operators",
-    "tests/engine/dynamo",
+    "tests/engine/dispatch/checks/test_scalar_ranges.py",
+    "tests/engine/dispatch/test_call_planning.py",
+    "tests/engine/dispatch/checks/test_cpu_errors.py",
+    "tests/engine/dispatch/ops",
+    "tests/engine/compiled/dynamo",
 ]
 WHOLE = "all of `make test`"
 TOLD = "import jax, sys, torch; print('.'.join(map(str, sys.version_info[:3])), torch.__version__, jax.__version__)"

@@ -40,20 +40,20 @@ try:
     from . import amp as amp
     from . import backends as backends
     from . import runtime as runtime
-    from ._engine import backend as _backend
     from ._engine import compiler_options as _compiler_options
     from ._engine import config as _config
-    from ._engine import dynamo as _graphs
-    from ._engine.client import platform as _platform
+    from ._engine.compat.names import torch as _private
+    from ._engine.compiled import dynamo as _graphs
+    from ._engine.compiled import eager as _eager
     from ._engine.diagnostics.report import history as _history
-    from ._engine.distributed import launch as _launch
-    from ._engine.distributed import meshes as _meshes
-    from ._engine.modes import eager as _eager
-    from ._engine.private import torch as _private
-    from ._engine.record import device as _devices
-    from ._engine.record import ordinals as _ordinals
-    from ._engine.record import random as _random
-    from ._engine.record import step as _step
+    from ._engine.dispatch import register as _backend
+    from ._engine.distributed import process_launch as _launch
+    from ._engine.distributed import torch_device_mesh as _meshes
+    from ._engine.runtime import platform as _platform
+    from ._engine.step import end_of_step as _step
+    from ._engine.tensor import device as _devices
+    from ._engine.tensor import device_names as _ordinals
+    from ._engine.tensor import seeds as _random
 
     # Programs reach these by their paths after nothing but `import torch_xla`.
     from .core import xla_model as _xla_model  # noqa: F401

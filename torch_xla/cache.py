@@ -17,7 +17,7 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from ._engine.compile import bundle, disk
+from ._engine.compile.disk import bundle, disk_cache
 from ._engine.metrics import counters
 
 
@@ -42,12 +42,12 @@ def statistics() -> Statistics:
     >>> found.hits >= 0 and found.bytes >= 0
     True
     """
-    place = disk.folder()
-    held = [header for _, header in disk.headers(place)] if place is not None and place.is_dir() else []
+    place = disk_cache.folder()
+    held = [header for _, header in disk_cache.headers(place)] if place is not None and place.is_dir() else []
     return Statistics(
         place,
         len(held),
-        disk.size_of(place) if place is not None and place.is_dir() else 0,
+        disk_cache.size_of(place) if place is not None and place.is_dir() else 0,
         sum(header.seconds for header in held),
         *(counters.value_of(f"PersistentCache{name}") or 0 for name in ("Hit", "Miss", "Write")),
     )
@@ -62,7 +62,7 @@ def misses() -> list[str]:
     >>> isinstance(torch_xla.cache.misses(), list)
     True
     """
-    return [f"program {program[:8]}: {reason}" for program, reason in disk.misses()]
+    return [f"program {program[:8]}: {reason}" for program, reason in disk_cache.misses()]
 
 
 def export(path: str | Path) -> int:
@@ -106,13 +106,13 @@ def clear() -> None:
     >>> torch_xla.cache.statistics().executables
     0
     """
-    place = disk.folder()
+    place = disk_cache.folder()
     if place is not None and place.is_dir():
-        disk.shrink(place, 0)
+        disk_cache.shrink(place, 0)
 
 
 def _folder() -> Path:
-    place = disk.folder()
+    place = disk_cache.folder()
     if place is None:
         raise RuntimeError("no programs are kept on disk: XLA_PERSISTENT_CACHE_PATH is empty; set it to a folder")
     return place

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import torch
 
-from ._engine.interop import arrays
+from ._engine.interop import jax_arrays
 from .core import xla_builder
 
 
@@ -25,7 +25,7 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
     >>> torch_xla.interop.to_jax(torch.ones(2, device="xla") * 3)
     Array([3., 3.], dtype=float32)
     """
-    return arrays.to_jax(tensor)
+    return jax_arrays.to_jax(tensor)
 
 
 def from_jax(array: jax.Array) -> torch.Tensor:
@@ -37,7 +37,7 @@ def from_jax(array: jax.Array) -> torch.Tensor:
     >>> torch_xla.interop.from_jax(jnp.arange(3))
     tensor([0, 1, 2], device='xla:0', dtype=torch.int32)
     """
-    return arrays.from_jax(array)
+    return jax_arrays.from_jax(array)
 
 
 def call_jax(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -5,12 +5,14 @@ is one replica, with one device. Alone, `world_size()` is 1 and every ordinal is
 start the client.
 """
 
-from ._engine.client import attributes, choice, platform, processes, virtual
-from ._engine.compile import cache, disk
-from ._engine.diagnostics.layouts import automatic
-from ._engine.private.torch import constant_in_graphs
-from ._engine.record import device as devices
-from ._engine.record import placement
+from ._engine.compat.names.torch import constant_in_graphs
+from ._engine.compile import program_cache
+from ._engine.compile.disk import disk_cache
+from ._engine.planning.sharding_search import automatic
+from ._engine.processes import identity, spmd_mode
+from ._engine.runtime import device_attributes, platform, platform_selection
+from ._engine.sharding import placement
+from ._engine.tensor import device as devices
 
 
 @constant_in_graphs
@@ -23,7 +25,7 @@ def device_type() -> str:
     >>> xr.device_type() in ("CPU", "CUDA", "TPU")
     True
     """
-    return choice.device_type()
+    return platform_selection.device_type()
 
 
 def set_device_type(pjrt_device: str) -> None:
@@ -35,7 +37,7 @@ def set_device_type(pjrt_device: str) -> None:
     >>> import torch_xla.runtime as xr
     >>> xr.set_device_type(xr.device_type())
     """
-    choice.choose(pjrt_device)
+    platform_selection.choose(pjrt_device)
 
 
 def using_pjrt() -> bool:
@@ -61,7 +63,7 @@ def world_size() -> int:
     >>> xr.world_size()
     1
     """
-    return processes.replica_count()
+    return identity.replica_count()
 
 
 @constant_in_graphs
@@ -72,37 +74,37 @@ def global_ordinal() -> int:
     >>> xr.global_ordinal()
     0
     """
-    return processes.replica_index()
+    return identity.replica_index()
 
 
 @constant_in_graphs
 def local_ordinal() -> int:
     """Which replica this is, counted on this machine."""
-    return processes.local_replica_index()
+    return identity.local_replica_index()
 
 
 @constant_in_graphs
 def process_count() -> int:
     """How many processes take part in this program."""
-    return processes.process_count()
+    return identity.process_count()
 
 
 @constant_in_graphs
 def process_index() -> int:
     """Which process this is, from 0 to `process_count() - 1`."""
-    return processes.process_index()
+    return identity.process_index()
 
 
 @constant_in_graphs
 def local_process_count() -> int:
     """How many processes of this program run on this machine."""
-    return processes.local_process_count()
+    return identity.local_process_count()
 
 
 @constant_in_graphs
 def host_index() -> int:
     """Which machine this is, of those that take part."""
-    return processes.host_index()
+    return identity.host_index()
 
 
 @constant_in_graphs
@@ -119,13 +121,13 @@ def addressable_device_count() -> int:
 @constant_in_graphs
 def local_device_count() -> int:
     """How many devices the processes on this machine have together. Starts the client."""
-    return devices.device_count() * processes.local_process_count()
+    return devices.device_count() * identity.local_process_count()
 
 
 @constant_in_graphs
 def global_device_count() -> int:
     """How many devices all processes have together; 1 under SPMD, where they are one. Starts the client."""
-    return 1 if virtual.is_on() else len(platform.all_devices())
+    return 1 if spmd_mode.is_on() else len(platform.all_devices())
 
 
 def addressable_runtime_device_count() -> int:
@@ -153,12 +155,12 @@ def runtime_device_attributes(device: str) -> dict[str, object]:
     >>> xr.runtime_device_attributes(name)["name"] == name
     True
     """
-    return attributes.attributes_of(attributes.device_with_name(device))
+    return device_attributes.attributes_of(device_attributes.device_with_name(device))
 
 
 def global_runtime_device_attributes() -> list[dict[str, object]]:
     """`runtime_device_attributes` of all devices, in the order in which a mesh counts them. Starts the client."""
-    return [attributes.attributes_of(device) for device in platform.all_devices()]
+    return [device_attributes.attributes_of(device) for device in platform.all_devices()]
 
 
 def use_spmd(auto: bool | None = False) -> None:
@@ -192,7 +194,7 @@ def is_spmd() -> bool:
     >>> isinstance(xr.is_spmd(), bool)
     True
     """
-    return virtual.is_on()
+    return spmd_mode.is_on()
 
 
 def get_master_ip() -> str:
@@ -202,7 +204,7 @@ def get_master_ip() -> str:
     >>> xr.get_master_ip()
     '127.0.0.1'
     """
-    return processes.coordinator_address()
+    return identity.coordinator_address()
 
 
 def initialize_cache(path: str, readonly: bool = False) -> None:
@@ -214,7 +216,7 @@ def initialize_cache(path: str, readonly: bool = False) -> None:
     >>> import tempfile, torch_xla.runtime as xr
     >>> xr.initialize_cache(tempfile.mkdtemp(), readonly=False)
     """
-    disk.choose(path, readonly)
+    disk_cache.choose(path, readonly)
 
 
 def get_num_cached_compilation_graph() -> int:
@@ -226,4 +228,4 @@ def get_num_cached_compilation_graph() -> int:
     >>> xr.get_num_cached_compilation_graph() >= 1
     True
     """
-    return cache.size()
+    return program_cache.size()

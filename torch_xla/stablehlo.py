@@ -13,19 +13,19 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from ._engine import refused_names
-from ._engine.export import bundle as bundles
-from ._engine.export import calls, program, versions
-from ._engine.export.bundle import InputLocation as InputLocation
-from ._engine.export.bundle import StableHLOFunc as StableHLOFunc
-from ._engine.export.bundle import StableHLOFunctionMeta as StableHLOFunctionMeta
-from ._engine.export.bundle import StableHLOJSONSerializer as StableHLOJSONSerializer
-from ._engine.export.bundle import StableHLOModelBundle as StableHLOModelBundle
-from ._engine.export.bundle import VariableSignature as VariableSignature
-from ._engine.export.bundle import VariableType as VariableType
-from ._engine.export.bundle import stablehlo_obj_hook as stablehlo_obj_hook
+from ._engine.compat import removed_names
+from ._engine.export import exported_calls, exported_program, stablehlo_versions
+from ._engine.export import saved_model as bundles
+from ._engine.export.saved_model import InputLocation as InputLocation
+from ._engine.export.saved_model import StableHLOFunc as StableHLOFunc
+from ._engine.export.saved_model import StableHLOFunctionMeta as StableHLOFunctionMeta
+from ._engine.export.saved_model import StableHLOJSONSerializer as StableHLOJSONSerializer
+from ._engine.export.saved_model import StableHLOModelBundle as StableHLOModelBundle
+from ._engine.export.saved_model import VariableSignature as VariableSignature
+from ._engine.export.saved_model import VariableType as VariableType
+from ._engine.export.saved_model import stablehlo_obj_hook as stablehlo_obj_hook
 
-__getattr__ = refused_names.asked_of(__name__)
+__getattr__ = removed_names.asked_of(__name__)
 
 
 @dataclass
@@ -72,7 +72,7 @@ class StableHLOGraphModule:
 
     def __init__(self, bundle: StableHLOModelBundle) -> None:
         self._bundle = bundle
-        self._model = calls.Model(bundle)
+        self._model = exported_calls.Model(bundle)
 
     def evaluate(self, method_name: str, args: Any) -> Any:
         """The result of the function `method_name` for the positional arguments `args`."""
@@ -89,7 +89,7 @@ class StableHLOGraphModule:
         version that there is not, or that does not hold the program.
         """
         artifact = self._model.function(method_name).bytecode
-        return artifact if stablehlo_version is None else versions.rewritten(artifact, stablehlo_version)
+        return artifact if stablehlo_version is None else stablehlo_versions.rewritten(artifact, stablehlo_version)
 
     def get_stablehlo_text(self, method_name: str | None = None) -> str:
         """The text of a function."""
@@ -123,7 +123,7 @@ def exported_program_to_stablehlo(
     torch.Size([5, 2])
     """
     options = options or StableHLOExportOptions()
-    chosen = program.Options(
+    chosen = exported_program.Options(
         inline_constants=options.inline_all_constant,
         export_weights=options.export_weights,
         foreign_operators=frozenset(options.custom_ops_allowed_in_graph),
@@ -131,7 +131,7 @@ def exported_program_to_stablehlo(
         platforms=tuple(options.platforms),
         stablehlo_version=options.stablehlo_version,
     )
-    return StableHLOGraphModule(program.convert(exported_model, chosen))
+    return StableHLOGraphModule(exported_program.convert(exported_model, chosen))
 
 
 def save_as_stablehlo(
@@ -182,7 +182,7 @@ def stablehlo_function(module: str | bytes) -> Callable[..., tuple[torch.Tensor,
     >>> double(torch.ones(2))
     (tensor([2., 2.], device='xla:0'),)
     """
-    return calls.function_of(module)
+    return exported_calls.function_of(module)
 
 
 def _run_decompositions(exported_model: ExportedProgram) -> ExportedProgram:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import torch_xla
-from torch_xla._engine.record.storage import value_of
+from torch_xla._engine.tensor.storage import value_of
 from torch_xla.debug import metrics
 from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
 

@@ -10,7 +10,7 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 from tests.support import costs
-from torch_xla._engine.record import step
+from torch_xla._engine.step import end_of_step
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def no_closure_is_left() -> Iterator[None]:
     torch_xla.sync()
     yield
     torch_xla.sync()
-    step.wait_for_closures()
+    end_of_step.wait_for_closures()
 
 
 def ones(*size: int) -> torch.Tensor:
@@ -153,7 +153,7 @@ def test_closures_in_the_background_cost_no_compilation() -> None:
         torch_xla.sync()
         if i == 2:
             met.clear_all()
-    step.wait_for_closures()
+    end_of_step.wait_for_closures()
     assert met.metric_data("CompileTime") is None
     assert total.item() == 6
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import torch_xla
-from torch_xla._engine.client import choice
+from torch_xla._engine.runtime import platform_selection
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,7 +32,9 @@ def results(*ways: list[str]) -> list[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(choice.is_accelerated(), reason="there the package's device is the accelerator from the import on")
+@pytest.mark.skipif(
+    platform_selection.is_accelerated(), reason="there the package's device is the accelerator from the import on"
+)
 def test_programs_of_the_cpu_do_what_they_do_without_the_package() -> None:
     without, with_us = results([], ["import"])
     assert len(without) > 20
@@ -64,7 +66,7 @@ def test_the_accelerator_is_the_device_that_is_in_use() -> None:
         assert accelerator.current_stream().device == torch.device("xla", 0)
 
 
-@pytest.mark.skipif(choice.is_accelerated(), reason="PJRT keeps the peak there")
+@pytest.mark.skipif(platform_selection.is_accelerated(), reason="PJRT keeps the peak there")
 def test_the_peak_of_memory_begins_anew() -> None:
     x = torch.randn(1_000_000).to("xla")
     before = torch.accelerator.max_memory_allocated()

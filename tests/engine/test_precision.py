@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from torch_xla._engine import precision
-from torch_xla._engine.record.export import stablehlo_text
+from torch_xla._engine.step.pending_text import stablehlo_text
 
 
 @pytest.fixture(autouse=True)

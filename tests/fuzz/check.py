@@ -10,8 +10,8 @@ from torch import Tensor
 
 import torch_xla
 from tests.opinfo.compare import Differs, check_shape
-from torch_xla._engine.graph.tape import Tape
-from torch_xla._engine.record.device import existing_devices
+from torch_xla._engine.ir.tape import Tape
+from torch_xla._engine.tensor.device import existing_devices
 
 from . import settled
 from .program import Line, Program, State, on_the_cpu, run

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from tests.support.views import flat_index, geometry_of
-from torch_xla._engine.view import InternalOverlap, has_internal_overlap
+from torch_xla._engine.ir.view import InternalOverlap, has_internal_overlap
 
 MOST = 200.0
 LEAST = 1e-6

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.support import programs
-from torch_xla._engine.lowering import registry
-from torch_xla._engine.lowering.storage import WRITE
+from torch_xla._engine.lowering.machinery import registry
+from torch_xla._engine.lowering.views.storage_access import WRITE
 
 from .check import Failure, difference, forget, shortened
 from .program import Line, Program

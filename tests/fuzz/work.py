@@ -11,8 +11,8 @@ import jax
 import torch
 
 from tests.support.programs import interpreted
-from torch_xla._engine.modes import eager
-from torch_xla._engine.record.schedule import clear_schedules
+from torch_xla._engine.compiled import eager
+from torch_xla._engine.step.schedule import clear_schedules
 
 from .check import Failure, difference, forget, shortened
 from .program import Program, write_program

@@ -8,7 +8,7 @@ import torch
 
 import torch_xla
 from tests.golden.programs import PROGRAMS
-from torch_xla._engine.record import export
+from torch_xla._engine.step import pending_text
 
 FOLDER = Path(__file__).parent / "texts"
 
@@ -27,6 +27,6 @@ def text_of(name: str) -> str:
     torch.manual_seed(0)
     torch_xla.sync()
     results = PROGRAMS[name]()
-    graph, stablehlo = export.ir_text(results), export.stablehlo_text(results)
+    graph, stablehlo = pending_text.ir_text(results), pending_text.stablehlo_text(results)
     stablehlo = re.sub(r" loc\(.*?\)$", "", stablehlo, flags=re.MULTILINE)
     return f"{graph}\n{stablehlo.rstrip()}\n"

@@ -1,7 +1,7 @@
 """The doors into JAX: where it is called in a way that takes the traceback of the stack, no garbage is collected.
 
 Before Python 3.12 garbage may be collected in the middle of that, and a finalizer that calls JAX then corrupts memory
-(`uninterrupted`). What a rule of `lowering/` calls is traced, and so inside of one of these.
+(`atomic`). What a rule of `lowering/` calls is traced, and so inside of one of these.
 """
 
 import ast
@@ -19,7 +19,7 @@ from jax._src.array import ArrayImpl
 
 import torch_xla
 from tests.house.source import ENGINE, name_of, none, python_files, tree_of
-from torch_xla._engine.private import jax as private
+from torch_xla._engine.compat.names import jax as private
 
 # What makes, moves or waits for arrays, traces, compiles or loads.
 CALLS = {
@@ -61,20 +61,20 @@ def is_uncollected(function: ast.FunctionDef) -> bool:
 
 # Functions that only such a one calls.
 INSIDE = {
-    "client/buffers.py:_spread": "buffers.put",
-    "private/jax.py:put": "buffers.put",
-    "compile/function.py:_carrier": "what function.lowered traces",
-    "interop/functions.py:__call__": "what _trace_anew traces",
-    "export/alone.py:exported": "modules.exported; and processes without this package",
+    "runtime/buffers.py:_spread": "buffers.put",
+    "compat/names/jax.py:put": "buffers.put",
+    "compile/jax_function.py:_carrier": "what function.lowered traces",
+    "interop/jax_functions.py:__call__": "what _trace_anew traces",
+    "export/standalone_loader.py:exported": "modules.exported; and processes without this package",
 }
 # Threads that wait and do nothing else: while they wait, others may collect garbage.
 WAITING = {
-    "execute/waiting.py:_run": "for other processes",
-    "host/evaluate.py:call_when_ready": "in front of a callback",
-    "diagnostics/waiting/host_time.py:_run": "to measure the device",
+    "step/device_waits.py:_run": "for other processes",
+    "transfer/batch_reads.py:call_when_ready": "in front of a callback",
+    "diagnostics/waiting/host_time_profile.py:_run": "to measure the device",
 }
 # What is written in JAX and traced.
-TRACED = ("lowering/", "interop/forms.py", "interop/bounded.py")
+TRACED = ("lowering/", "interop/xla_builder_ops.py", "interop/padded_functions.py")
 
 FILES = [path for path in python_files("torch_xla/_engine") if not inner(path).startswith(TRACED)]
 
@@ -83,7 +83,7 @@ def test_jax_is_called_where_no_garbage_is_collected() -> None:
     listed = {*INSIDE, *WAITING}
     calls = [(path, *call) for path in FILES for call in calls_of(path)]
     none(
-        f"{name_of(path)}:{call.lineno}: {function.name}() calls {name}: go through `client/buffers.py`, or make "
+        f"{name_of(path)}:{call.lineno}: {function.name}() calls {name}: go through `runtime/buffers.py`, or make "
         "it `@uncollected`, or list here which such function alone calls it"
         for path, name, function, call in calls
         if not is_uncollected(function) and f"{inner(path)}:{function.name}" not in listed

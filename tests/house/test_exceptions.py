@@ -13,8 +13,8 @@ EVERYTHING = {"BaseException", "KeyboardInterrupt"}
 # Threads of a loader, where no signal arrives, hand what is raised to whoever asks for the batch. The doctor's probe is
 # a process of its own, which tells what it caught and ends.
 HANDED_ON = {
-    ("torch_xla/_engine/input/loading.py", "_read"),
-    ("torch_xla/_engine/input/loading.py", "_upload_next"),
+    ("torch_xla/_engine/input/device_loader.py", "_read"),
+    ("torch_xla/_engine/input/device_loader.py", "_upload_next"),
     ("torch_xla/_engine/diagnostics/doctor/probe.py", "attempt"),
 }
 
@@ -91,11 +91,11 @@ def test_no_interrupt_passes_by_a_handler() -> None:
 
 def test_locks_are_made_where_no_interrupt_leaves_them_taken() -> None:
     none(
-        f"{name_of(path)}:{node.lineno}: `{ast.unparse(node)}`: make it by `uninterrupted.lock`"
+        f"{name_of(path)}:{node.lineno}: `{ast.unparse(node)}`: make it by `atomic.lock`"
         for path in python_files("torch_xla")
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("threading.Lock", "threading.RLock")
-        if path.name != "uninterrupted.py"
+        if path.name != "atomic.py"
     )
 
 

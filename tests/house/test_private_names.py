@@ -1,5 +1,5 @@
-"""Private names of PyTorch and JAX are borrowed in one room, `private/`, which a new release of either is held against,
-and what is replaced of theirs is replaced through the list in `private/patched.py`.
+"""Private names of PyTorch and JAX are borrowed in one room, `compat/`, which a new release of either is held against,
+and what is replaced of theirs is replaced through the list in `compat/patch_list.py`.
 
 A name is private if it begins with one `_`. An operator is not, whatever its name: it belongs to a schema that is
 registered, saved programs hold it, and `torch.ops.aten._softmax` has no other name. So is `torch._conj`, which is
@@ -30,7 +30,7 @@ OF_OTHERS = {
     "_arg_keywords",  # TensorFlow's
 }  # fmt: skip
 
-OUTSIDE = [path for path in python_files("torch_xla") if ENGINE / "private" not in path.parents]
+OUTSIDE = [path for path in python_files("torch_xla") if ENGINE / "compat" not in path.parents]
 BY_NAME = {"getattr", "setattr", "hasattr", "delattr", "attrgetter", "methodcaller"}
 
 
@@ -141,7 +141,7 @@ def is_theirs(attribute: str, own: Iterable[str]) -> bool:
 
 def test_private_names_are_borrowed_in_one_room() -> None:
     none(
-        f"{name_of(path)}:{line}: {name} is private to PyTorch or JAX: give it a name in private/, with the reason"
+        f"{name_of(path)}:{line}: {name} is private to PyTorch or JAX: give it a name in compat/names/, with the reason"
         for path in OUTSIDE
         for line, name in wrong_in(path)
     )
@@ -159,7 +159,7 @@ def assigned_by(node: ast.AST) -> list[ast.expr]:
 
 def test_what_is_theirs_is_replaced_by_the_list_of_all_that_is() -> None:
     none(
-        f"{name_of(path)}:{target.lineno}: {ast.unparse(target)} is theirs: replace it by an entry of private/patched"
+        f"{name_of(path)}:{target.lineno}: {ast.unparse(target)} is theirs: replace it by an entry of compat/patch_list"
         for path in python_files("torch_xla")
         if (names := borrowed_names(path))
         for node in nodes_of(path)

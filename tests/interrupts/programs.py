@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 import torch_xla
 import torch_xla.core.xla_model as xm
-from torch_xla._engine.compile import stages
+from torch_xla._engine.compile.stages import stage_cuts
+from torch_xla._engine.compiled.replay import small_tensor_packing
 from torch_xla._engine.metrics import counters
-from torch_xla._engine.modes import packing
-from torch_xla._engine.record.schedule import clear_schedules
+from torch_xla._engine.step.schedule import clear_schedules
 from torch_xla.core.xla_builder import call_jax
 from torch_xla.experimental import eager_mode, eager_mode_context, is_eager_mode
 
@@ -245,8 +245,8 @@ class Packed(Replayed):
     def around() -> Iterator[None]:
         """Packs at once and again, however soon somebody reads."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(packing, "_AFTER", 1)
-            patch.setattr(packing, "_WORTH", 0)
+            patch.setattr(small_tensor_packing, "_AFTER", 1)
+            patch.setattr(small_tensor_packing, "_WORTH", 0)
             yield
         assert counters.value_of("PackedStep"), "nothing was packed"
 
@@ -282,8 +282,8 @@ class Staged(Training):
     def around() -> Iterator[None]:
         """Makes stages of small programs."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(stages, "LEAST_BYTES_ON_HOST", 1)
-            patch.setattr(stages, "LEAST_BYTES", 1)
+            patch.setattr(stage_cuts, "LEAST_BYTES_ON_HOST", 1)
+            patch.setattr(stage_cuts, "LEAST_BYTES", 1)
             patch.setenv("XLA_STAGE_OPERATIONS", "20")
             clear_schedules()
             yield

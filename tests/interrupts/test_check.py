@@ -2,7 +2,7 @@
 
 from tests.interrupts.check import LIBRARIES, OURS, Found, Place, _heard
 
-OUR_LINE = Place(f"{OURS[0]}/_engine/record/sync.py", 1, "sync")
+OUR_LINE = Place(f"{OURS[0]}/_engine/step/sync.py", 1, "sync")
 THEIR_LINE = Place(f"{LIBRARIES}/torch/_dynamo/eval_frame.py", 1, "compile_wrapper")
 HOOK = Place(_heard.__code__.co_filename, _heard.__code__.co_firstlineno, _heard.__qualname__)
 

@@ -12,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from torch_xla._engine.dispatch.cpu_fallbacks import ON_THE_CPU
+from torch_xla._engine.dispatch.cpu_fallback_list import ON_THE_CPU
 
 from . import ledger
 from .entries import DTYPES, entries

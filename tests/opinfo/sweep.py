@@ -21,7 +21,7 @@ def _work(connection: Connection, most_samples: int, check: Check | None = None)
     import jax
     import torch
 
-    from torch_xla._engine.record.schedule import clear_schedules
+    from torch_xla._engine.step.schedule import clear_schedules
 
     from .check import Verdict, check_entry
 

@@ -3,8 +3,8 @@
 import jax
 import pytest
 
-from torch_xla._engine.dispatch.cpu_fallbacks import ON_THE_CPU
-from torch_xla._engine.record.schedule import clear_schedules
+from torch_xla._engine.dispatch.cpu_fallback_list import ON_THE_CPU
+from torch_xla._engine.step.schedule import clear_schedules
 
 from . import ledger
 from .check import check_entry

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..engine.modes.small_functions import Counting, Doubling
+from ..engine.compiled.replay.small_functions import Counting, Doubling
 
 
 class InAnotherThread:

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from torch_xla._engine.modes import packing
+from torch_xla._engine.compiled.replay import small_tensor_packing
 
-from ..engine.modes.small_functions import EFFECTS, SEEN, as_at_first, told
+from ..engine.compiled.replay.small_functions import EFFECTS, SEEN, as_at_first, told
 from . import around
 from .model import Model
 
@@ -119,7 +119,10 @@ def run(seed: int, device: str, compiled: Callable[[Any], Any]) -> list[Any]:
     """What the function of this seed did at each call."""
     composed = Composed(seed, device)
     step = compiled(composed.step)
-    before, packing._AFTER = packing._AFTER, packing._AFTER if composed.is_long else 2
+    before, small_tensor_packing._AFTER = (
+        small_tensor_packing._AFTER,
+        small_tensor_packing._AFTER if composed.is_long else 2,
+    )
     log: list[Any] = []
     kept: list[Any] = []
     try:
@@ -135,7 +138,7 @@ def run(seed: int, device: str, compiled: Callable[[Any], Any]) -> list[Any]:
             if looks:
                 log.append(_seen_of(composed))
     finally:
-        packing._AFTER = before
+        small_tensor_packing._AFTER = before
     return [*log, told(kept)]
 
 

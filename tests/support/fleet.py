@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tests.support import compiler, forked
-from torch_xla._engine.distributed import launch
+from torch_xla._engine.distributed import process_launch
 
 SECONDS = 300
 
@@ -33,7 +33,7 @@ class Fleet:
         pairs = [context.Pipe() for _ in range(count)]
         self.ends: list[Any] = [ours for ours, _ in pairs]
         theirs = [end for _, end in pairs]
-        self.context: Any = launch.start(_serve, (theirs, as_users), count, False, True, "forkserver")
+        self.context: Any = process_launch.start(_serve, (theirs, as_users), count, False, True, "forkserver")
         for end in theirs:
             end.close()
 

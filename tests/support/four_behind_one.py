@@ -5,11 +5,11 @@ from contextlib import contextmanager
 
 import torch
 
-from torch_xla._engine.client import planned, platform
-from torch_xla._engine.graph.sharding import Sharding
-from torch_xla._engine.record.device import Device
-from torch_xla._engine.record.storage import wrap
-from torch_xla._engine.record.upload import upload
+from torch_xla._engine.ir.sharding import Sharding
+from torch_xla._engine.runtime import abstract_devices, platform
+from torch_xla._engine.tensor.device import Device
+from torch_xla._engine.tensor.storage import wrap
+from torch_xla._engine.tensor.upload import upload
 
 # The four are a grid of 2 × 2.
 ROWS = Sharding(((0,),))
@@ -20,7 +20,7 @@ ALL = Sharding(((0, 1),))
 @contextmanager
 def spread_device() -> Iterator[Device]:
     """A block in which four devices are those of this process, and stand behind the device that it gives."""
-    four = planned.virtual_devices(4)
+    four = abstract_devices.virtual_devices(4)
     device = Device(0)
     device.spread_over(four)
     with platform.standing_in(four):

@@ -14,8 +14,8 @@ import torch_xla.core.xla_model as xm
 from tests.interrupts.check import interrupted
 from tests.interrupts.programs import AcrossOrdinals
 from tests.support import parts
-from torch_xla._engine.execute import flights
-from torch_xla._engine.record.device import device_at
+from torch_xla._engine.step import in_flight
+from torch_xla._engine.tensor.device import device_at
 
 FIRST, SECOND = torch.device("xla:0"), torch.device("xla:1")
 
@@ -276,7 +276,7 @@ def waiting_names_the_devices() -> None:
 def programs_in_flight_belong_to_their_target() -> None:
     _busy(SECOND)
     torch_xla.sync(wait=True)  # of the first
-    flight = flights.by_target[device_at(1).target]
+    flight = in_flight.by_target[device_at(1).target]
     assert flight.started
     xm.wait_device_ops([SECOND])
     assert not flight.started

@@ -3,7 +3,7 @@
 import torch
 
 import torch_xla
-from torch_xla._engine.diagnostics.plans.planner import Held
+from torch_xla._engine.planning.planner import Held
 from torch_xla.debug import plan
 
 

@@ -2,9 +2,9 @@
 
 import torch
 
-from torch_xla._engine.diagnostics.layouts.roles import Role, RoleKind
-from torch_xla._engine.graph.graph import Graph
-from torch_xla._engine.graph.spec import contiguous_stride, spec_of
+from torch_xla._engine.ir.graph import Graph
+from torch_xla._engine.ir.value_spec import contiguous_stride, spec_of
+from torch_xla._engine.planning.sharding_search.input_roles import Role, RoleKind
 
 SIZES = ((8, 8), (8, 8), (8, 8), (4, 16), ())
 GRAPH = Graph(tuple(spec_of(size, contiguous_stride(size), torch.float32) for size in SIZES), (), ())

@@ -6,21 +6,21 @@ from typing import Any
 import torch
 
 from torch_xla._engine.compile.source_metadata import Origins
-from torch_xla._engine.compile.stages import Stage, of
-from torch_xla._engine.graph.graph import Graph
-from torch_xla._engine.record import pending
+from torch_xla._engine.compile.stages.stage_cuts import Stage, of
+from torch_xla._engine.ir.graph import Graph
+from torch_xla._engine.step import pending_graph
 
 LAYERS = 4
 
 
-def recorded(scales: Sequence[float], draws: bool = False) -> pending.Pending:
+def recorded(scales: Sequence[float], draws: bool = False) -> pending_graph.Pending:
     """Layers of six operations, or seven where each `draws`, with a number of its own each."""
     x = torch.ones(3, 3).to("xla")
     for scale in scales:
         y = (x.sin() @ x).cos() * scale
         y = y * torch.rand_like(y) if draws else y
         x = (y + x).tanh()
-    return pending.graph_of([x])
+    return pending_graph.graph_of([x])
 
 
 def cut(graph: Graph, donated: Sequence[int] = ()) -> tuple[Stage, ...]:
@@ -30,7 +30,7 @@ def cut(graph: Graph, donated: Sequence[int] = ()) -> tuple[Stage, ...]:
     return found
 
 
-def origins(found: pending.Pending) -> Origins:
+def origins(found: pending_graph.Pending) -> Origins:
     """Where the operations of a graph come from."""
     return Origins(found.lines, found.scopes)
 

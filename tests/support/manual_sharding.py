@@ -10,9 +10,10 @@ import torch_xla
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from tests.support import parts
-from torch_xla._engine.compile import disk, staged, stages
+from torch_xla._engine.compile.disk import disk_cache
+from torch_xla._engine.compile.stages import stage_cuts, staged_program
 from torch_xla._engine.metrics import counters
-from torch_xla._engine.record.schedule import clear_schedules
+from torch_xla._engine.step.schedule import clear_schedules
 
 xr.use_spmd()
 XLAC = torch_xla._XLAC
@@ -95,10 +96,10 @@ def layers_of_a_region_are_compiled_once_and_kept() -> None:
     for weight in weights:
         whole = (whole.sin() @ weight).cos() * 0.5 + whole
     with tempfile.TemporaryDirectory() as folder:
-        disk.choose(folder)
+        disk_cache.choose(folder)
         for _ in range(2):
             clear_schedules()
-            staged._executables.clear()
+            staged_program._executables.clear()
             before = _counted()
             own = xs.enable_manual_sharding(host.to("xla"), ("x", None), mesh=LINE)
             for weight in [weight.to("xla") for weight in weights]:
@@ -108,7 +109,7 @@ def layers_of_a_region_are_compiled_once_and_kept() -> None:
             found.append([after - earlier for after, earlier in zip(_counted(), before, strict=True)])
             torch.testing.assert_close(made.cpu(), 2 * whole)
             assert [shard.data.shape for shard in xs.wrap_as_sharded_tensor(own).local_shards] == [(2, 4)] * 4
-        disk.choose(None)
+        disk_cache.choose(None)
     (first, shared, compiled, hits), (again, _, none, kept) = found
     assert first == again == 1 and shared > 0 and compiled > 0 and hits == 0
     assert none == 0 and kept > 0
@@ -120,7 +121,7 @@ def _counted() -> list[int]:
 
 
 if __name__ == "__main__":
-    stages.LEAST_BYTES_ON_HOST, disk.WORTH_KEEPING_SECONDS = 1, 0.0
+    stage_cuts.LEAST_BYTES_ON_HOST, disk_cache.WORTH_KEEPING_SECONDS = 1, 0.0
     os.environ["XLA_STAGE_OPERATIONS"] = "4"
 
     parts.run_all(globals())

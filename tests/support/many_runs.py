@@ -1,4 +1,6 @@
-"""Many runs over four virtual CPU devices at once: each function is a part of tests/engine/client/test_launches.py."""
+"""Many runs over four virtual CPU devices at once: each function is a part of
+tests/engine/runtime/test_launch_throttle.py.
+"""
 
 import os
 
@@ -11,7 +13,7 @@ import torch_xla.debug.metrics as met
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from tests.support import parts
-from torch_xla._engine.client import launches
+from torch_xla._engine.runtime import launch_throttle
 
 xr.use_spmd()
 
@@ -33,7 +35,7 @@ def as_many_programs_as_nobody_waits_for_end() -> None:
             weight = weight + 1e-6 * (x.t() @ x)  # reduced over all devices
             torch_xla.sync()
         torch_xla.sync(wait=True)
-    assert met.metric_data("ExecuteTime")[0] > 2 * launches.MOST  # type: ignore[index]
+    assert met.metric_data("ExecuteTime")[0] > 2 * launch_throttle.MOST  # type: ignore[index]
     assert torch.isfinite(weight).all()
 
 

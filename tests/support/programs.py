@@ -24,11 +24,11 @@ from tests.support.interpreter import interpret
 from tests.support.twins import shown
 from tests.support.views import flat_index, geometry_of
 from torch_xla._engine.compile import program as compiled
-from torch_xla._engine.graph.graph import Graph
-from torch_xla._engine.graph.plan import Plan
-from torch_xla._engine.graph.spec import contiguous_stride
-from torch_xla._engine.lowering.call import lower
-from torch_xla._engine.view import Geometry, InternalOverlap, Overlap, has_internal_overlap, overlap_between
+from torch_xla._engine.ir.call_plan import Plan
+from torch_xla._engine.ir.graph import Graph
+from torch_xla._engine.ir.value_spec import contiguous_stride
+from torch_xla._engine.ir.view import Geometry, InternalOverlap, Overlap, has_internal_overlap, overlap_between
+from torch_xla._engine.lowering.machinery.lower_call import lower
 
 Command = tuple[str, int, int, int]
 

@@ -10,8 +10,8 @@ from torch.utils import _pytree as pytree
 
 from tests.support.rules import DROPPED, of_the_cpu, to_jax, to_torch
 from torch_xla._engine import dtypes
-from torch_xla._engine.lowering import promotion as promote
-from torch_xla._engine.lowering.registry import Promotion, rule_of
+from torch_xla._engine.lowering.machinery import promotion as promote
+from torch_xla._engine.lowering.machinery.registry import Promotion, rule_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_xla._engine import dtypes
-from torch_xla._engine.lowering import promotion as promote
-from torch_xla._engine.lowering.registry import Promotion, rule_of
-from torch_xla._engine.private import jax as private
+from torch_xla._engine.compat.names import jax as private
+from torch_xla._engine.lowering.machinery import promotion as promote
+from torch_xla._engine.lowering.machinery.registry import Promotion, rule_of
 
 DROPPED = {"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"}
 

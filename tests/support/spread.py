@@ -1,4 +1,4 @@
-"""Values divided among four virtual CPU devices: each function is a part of tests/engine/record/test_placement.py."""
+"""Values divided among four virtual CPU devices: each function is a part of tests/engine/sharding/test_placement.py."""
 
 import json
 import os
@@ -16,14 +16,16 @@ import torch_xla
 import torch_xla.debug.metrics as met
 import torch_xla.runtime
 from tests.support import parts
-from torch_xla._engine.compile import disk, stages
-from torch_xla._engine.graph.sharding import Sharding
-from torch_xla._engine.graph.text import to_text
-from torch_xla._engine.lowering.sharding import from_jax
+from torch_xla._engine.compile.disk import disk_cache
+from torch_xla._engine.compile.stages import stage_cuts
+from torch_xla._engine.ir.graph_text import to_text
+from torch_xla._engine.ir.sharding import Sharding
+from torch_xla._engine.lowering.machinery.jax_sharding import from_jax
 from torch_xla._engine.metrics import counters
-from torch_xla._engine.record import pending, placement
-from torch_xla._engine.record.device import device_at
-from torch_xla._engine.record.schedule import clear_schedules
+from torch_xla._engine.sharding import placement
+from torch_xla._engine.step import pending_graph
+from torch_xla._engine.step.schedule import clear_schedules
+from torch_xla._engine.tensor.device import device_at
 
 # Four devices are a grid of 2 × 2.
 ROWS = Sharding(((0,),))
@@ -99,7 +101,7 @@ def results_are_where_xla_puts_them_and_are_right() -> None:
 def a_constraint_in_the_middle_holds() -> None:
     x = torch.arange(32.0).view(8, 4).to("xla")
     y = placement.constrained(x * 2, ALL) + 1
-    text = to_text(pending.graph_of([y]).graph)
+    text = to_text(pending_graph.graph_of([y]).graph)
     assert "xla::sharding_constraint" in text
     assert placement.sharding_of(y) == ALL
     assert y.cpu().equal(torch.arange(32.0).view(8, 4) * 2 + 1)
@@ -107,9 +109,9 @@ def a_constraint_in_the_middle_holds() -> None:
 
 def the_graph_says_how_its_inputs_are_divided() -> None:
     x = torch.ones(8, 4).to("xla")
-    plain = to_text(pending.graph_of([x + 1]).graph)
+    plain = to_text(pending_graph.graph_of([x + 1]).graph)
     placement.place(x, BOTH)
-    divided = to_text(pending.graph_of([x + 1]).graph)
+    divided = to_text(pending_graph.graph_of([x + 1]).graph)
     assert "f32[8,4]@[0, 1] xla::device_data()" in divided and divided != plain
 
 
@@ -252,8 +254,8 @@ def _of_a_deep_model() -> tuple[list[float], list[int], list[object]]:
 def _with_a_cache(place: str) -> None:
     """Prints what the deep model gives whole and in stages, with executables kept at `place`."""
     torch_xla.runtime.initialize_cache(place)
-    disk.WORTH_KEEPING_SECONDS = 0.0
-    stages.LEAST_BYTES_ON_HOST = 1
+    disk_cache.WORTH_KEEPING_SECONDS = 0.0
+    stage_cuts.LEAST_BYTES_ON_HOST = 1
     found = []
     for spared in ("0", "1"):
         os.environ["XLA_STAGE_OPERATIONS"] = spared

@@ -12,7 +12,7 @@ import torch_xla
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from tests.support import parts
-from torch_xla._engine.diagnostics.sharding import traffic
+from torch_xla._engine.diagnostics.sharding import communication
 from torch_xla._engine.metrics import events
 from torch_xla.distributed.spmd import debugging
 
@@ -33,8 +33,8 @@ def _mesh() -> xs.Mesh:
 def what_is_sent_is_told_and_what_nobody_marked_is_warned_of() -> None:
     torch_xla.debug.clear_history()
     heard = _Heard()
-    traffic.logger.addHandler(heard)
-    traffic._LARGE = 1024
+    communication.logger.addHandler(heard)
+    communication._LARGE = 1024
     a, w = torch.randn(64, 8).to("xla"), torch.randn(8, 16).to("xla")
     xs.mark_sharding(a, _mesh(), ("x", None))
     torch_xla.sync()
@@ -54,11 +54,11 @@ def what_is_sent_is_told_and_what_nobody_marked_is_warned_of() -> None:
     assert "comes together on each device: mark it" in warning and "traffic.py" in warning
     table = torch_xla.debug.explain_collectives()
     assert "1 × all-gather among 4" in table and "! f32[" in table
-    traffic.logger.removeHandler(heard)
+    communication.logger.removeHandler(heard)
 
 
 def results_left_whole_beside_divided_ones_are_told() -> None:
-    traffic._LARGE = 1024
+    communication._LARGE = 1024
     found: list[Any] = []
     events.listen(found.append)
     a = torch.randn(64, 16).to("xla")
@@ -70,8 +70,8 @@ def results_left_whole_beside_divided_ones_are_told() -> None:
     compiled = [event for event in found if isinstance(event, events.Compilation)][-1]
     (parted,) = compiled.program.parts(compiled.numbers)[0][0].output_shardings
     everywhere = compiled.program.target.everywhere
-    assert traffic._left_whole(compiled.program, [parted], compiled.lines) == []
-    (copied,) = traffic._left_whole(compiled.program, [everywhere], compiled.lines)
+    assert communication._left_whole(compiled.program, [parted], compiled.lines) == []
+    (copied,) = communication._left_whole(compiled.program, [everywhere], compiled.lines)
     assert copied.is_result and copied.shape == "float32[64, 16]" and "though a value like it is divided" in str(copied)
     assert b.shape == (64, 16)
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from torch_xla._engine.view import Broadcast, Gather, Geometry, Pad, Reshape, Slice, Step, Transpose
+from torch_xla._engine.ir.view import Broadcast, Gather, Geometry, Pad, Reshape, Slice, Transpose, ViewOp
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def shows_each_once(geometry: Geometry) -> bool:
     return all(a < b for a, b in pairwise(shown.tolist()))
 
 
-def apply_steps(steps: tuple[Step, ...], array: np.ndarray) -> np.ndarray:
+def apply_steps(steps: tuple[ViewOp, ...], array: np.ndarray) -> np.ndarray:
     """The steps in NumPy; padding is -1, to be seen should it ever be shown."""
     for step in steps:
         match step:

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from torch_xla._engine.modes.facts import Facts
-from torch_xla._engine.modes.host_trace import Changing
-from torch_xla._engine.modes.reads import Reads
-from torch_xla._engine.modes.recording import record
-from torch_xla._engine.modes.signature import taken_apart
-from torch_xla._engine.record import step
-from torch_xla._engine.record.device import device_for
+from torch_xla._engine.compiled.replay.accessed_names import Reads
+from torch_xla._engine.compiled.replay.argument_spec import taken_apart
+from torch_xla._engine.compiled.replay.call_record import Facts
+from torch_xla._engine.compiled.replay.scalar_tracing import Changing
+from torch_xla._engine.compiled.replay.watched_call import record
+from torch_xla._engine.step import end_of_step
+from torch_xla._engine.tensor.device import device_for
 
 
 def facts_of(function: Callable[..., Any], *args: Any) -> Facts:
@@ -17,9 +17,9 @@ def facts_of(function: Callable[..., Any], *args: Any) -> Facts:
     known: Reads | None = None
     found = Facts()
     for _ in range(3):
-        step.end_step()
+        end_of_step.end_step()
         call = taken_apart(args, {})
-        _, found = record(function, args, {}, call, device_for(None), known, (), Changing(), step.end_step)
+        _, found = record(function, args, {}, call, device_for(None), known, (), Changing(), end_of_step.end_step)
         if known is not None and not found.only_learned:
             break
         known = found.reads if known is None else known.with_those_of(found.reads)

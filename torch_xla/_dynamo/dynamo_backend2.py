@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from .._engine.dynamo import backend
+from .._engine.compiled.dynamo import backend
 
 
 def dynamo_backend(fx: torch.fx.GraphModule, args: Sequence[Any]) -> Callable[..., Any]:

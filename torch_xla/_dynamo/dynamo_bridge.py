@@ -5,11 +5,12 @@ from typing import Any
 
 import torch
 
-from .._engine import config, refused_names
-from .._engine.dynamo import backend
+from .._engine import config
+from .._engine.compat import removed_names
+from .._engine.compiled.dynamo import backend
 from .._engine.metrics import report
 
-__getattr__ = refused_names.asked_of(__name__)
+__getattr__ = removed_names.asked_of(__name__)
 
 # What the settings said at the import.
 dynamo_debug = config.dynamo_debug()

@@ -1,4 +1,4 @@
-"""Options of XLA's for the programs that are compiled while they hold: the user's, over our own."""
+"""XLA compiler options for the programs compiled while they are set: the user's override ours."""
 
 from collections.abc import Callable, Mapping
 

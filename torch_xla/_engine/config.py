@@ -1,4 +1,4 @@
-"""Every environment variable the engine knows. Frameworks set some late, so each is read when it matters."""
+"""Every environment variable that the engine reads. Frameworks set some late, so each is read when used."""
 
 import os
 import re

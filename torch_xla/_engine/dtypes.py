@@ -1,4 +1,4 @@
-"""The one table that pairs PyTorch's dtypes with JAX's, and host tensors as NumPy's arrays by it."""
+"""The table that pairs PyTorch's dtypes with JAX's, and host tensors as NumPy arrays by it."""
 
 from typing import Any
 

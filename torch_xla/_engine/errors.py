@@ -1,4 +1,4 @@
-"""The exceptions of our own.
+"""The exceptions that this package defines.
 
     RuntimeError
       ExecutionError      a compiled program failed: which step, which of the user's lines

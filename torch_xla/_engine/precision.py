@@ -1,4 +1,4 @@
-"""How exactly the device multiplies 32-bit floats: the one setting, which programs are compiled with."""
+"""The precision of float32 matrix products, with which programs are compiled."""
 
 NAMES = ("default", "high", "highest")
 

@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeVar
 
 import jax
 
-from .._engine.client import platform
+from .._engine.runtime import platform
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .._engine import refused_names
-from .._engine.distributed import launch
+from .._engine.compat import removed_names
+from .._engine.distributed import process_launch
 from ..distributed.xla_multiprocessing import spawn as _spawn
 
-__getattr__ = refused_names.asked_of(__name__)
+__getattr__ = removed_names.asked_of(__name__)
 
 
 def spawn(
@@ -31,4 +31,4 @@ def run_multiprocess(fn: Callable[..., Any], *args: Any, start_method: str = "sp
     >>> pjrt.run_multiprocess(sum, [1, 2])
     {0: 3}
     """
-    return launch.results(fn, args, kwargs, start_method)
+    return process_launch.results(fn, args, kwargs, start_method)

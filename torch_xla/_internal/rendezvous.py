@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from .._engine import refused_names
-from .._engine.distributed import backend
+from .._engine.compat import removed_names
+from .._engine.distributed import init_process_group
 
-__getattr__ = refused_names.asked_of(__name__)
+__getattr__ = removed_names.asked_of(__name__)
 
 
 def pjrt_rendezvous_handler(
@@ -22,4 +22,4 @@ def pjrt_rendezvous_handler(
     >>> rank, world_size
     (0, 1)
     """
-    return backend.meet(url, timeout, **kwargs)
+    return init_process_group.meet(url, timeout, **kwargs)

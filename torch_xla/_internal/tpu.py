@@ -3,21 +3,21 @@
 """
 
 from .. import runtime
-from .._engine import refused_names
-from .._engine.client import tpu_host
-from .._engine.distributed import launch
+from .._engine.compat import removed_names
+from .._engine.distributed import process_launch
+from .._engine.runtime import tpu_chips
 
-__getattr__ = refused_names.asked_of(__name__)
+__getattr__ = removed_names.asked_of(__name__)
 
 
 def num_available_chips() -> int:
     """How many TPU chips are attached to this machine: 0 on one without a TPU."""
-    return tpu_host.chip_count()
+    return tpu_chips.chip_count()
 
 
 def num_logical_cores_per_chip() -> int:
     """How many devices a chip is: 2 up to the third generation, then 1. Raises `OSError` without a TPU."""
-    return tpu_host.cores_per_chip()
+    return tpu_chips.cores_per_chip()
 
 
 def num_available_devices() -> int:
@@ -27,12 +27,12 @@ def num_available_devices() -> int:
     >>> tpu.num_available_devices() >= tpu.num_available_chips()
     True
     """
-    return tpu_host.device_count()
+    return tpu_chips.device_count()
 
 
 def version() -> int:
     """The generation: 4 of a v4, 5 of a v5e or v5p, and so on. Raises `OSError` on a machine without a TPU."""
-    return tpu_host.generation()
+    return tpu_chips.generation()
 
 
 def get_tpu_env() -> dict[str, str]:
@@ -40,12 +40,12 @@ def get_tpu_env() -> dict[str, str]:
 
     Asks the metadata server. Raises `OSError` on a machine without a TPU, and where no server answers.
     """
-    return tpu_host.environment()
+    return tpu_chips.environment()
 
 
 def get_tpu_type() -> str:
     """The accelerator's type without its size: `"v4"` of a `v4-8`. Raises `OSError` as `get_tpu_env` does."""
-    return tpu_host.environment()["ACCELERATOR_TYPE"].partition("-")[0]
+    return tpu_chips.environment()["ACCELERATOR_TYPE"].partition("-")[0]
 
 
 def num_expected_global_devices() -> int:
@@ -60,7 +60,7 @@ def num_local_processes() -> int:
     >>> tpu.num_local_processes() >= 1
     True
     """
-    return launch.device_count()
+    return process_launch.device_count()
 
 
 def task_id() -> int:

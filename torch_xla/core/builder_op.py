@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from .._engine import dtypes
-from .._engine.interop import building, forms
+from .._engine.interop import xla_builder, xla_builder_ops
 from .builder_shape import Shape
 from .builder_windows import Windowed
 
@@ -19,17 +19,17 @@ def mkop(name: str, ops: Sequence[Any], **kwargs: Any) -> "Op":
     Raises `ValueError` for an unknown name, with those that there are, and what XLA says of operands that do not fit.
     """
     nodes = [each.op if isinstance(each, Op) else each for each in ops]
-    return Op(building.operation(name, nodes[0].builder, nodes, kwargs))
+    return Op(xla_builder.operation(name, nodes[0].builder, nodes, kwargs))
 
 
-def mkleaf(name: str, builder: building.Builder, **kwargs: Any) -> "Op":
+def mkleaf(name: str, builder: xla_builder.Builder, **kwargs: Any) -> "Op":
     """The operation that XLA calls `name`, without operands: "Constant" (value=), "Iota" (shape=, iota_dimension=)."""
-    return Op(building.operation(name, builder, (), kwargs))
+    return Op(xla_builder.operation(name, builder, (), kwargs))
 
 
-def mkparam(builder: building.Builder, param_no: int, shape: Shape) -> "Op":
+def mkparam(builder: xla_builder.Builder, param_no: int, shape: Shape) -> "Op":
     """Parameter number `param_no` of the computation."""
-    return Op(building.parameter(builder, param_no, shape.shape))
+    return Op(xla_builder.parameter(builder, param_no, shape.shape))
 
 
 def create_computation(name: str, fn: Callable[..., Any], shapes: Sequence[Any], **kwargs: Any) -> Any:
@@ -46,7 +46,7 @@ def create_computation(name: str, fn: Callable[..., Any], shapes: Sequence[Any],
     >>> xb.xla_computation_as_func(total)(torch.ones(3, device="xla"), torch.zeros((), device="xla")).item()
     3.0
     """
-    builder = building.Builder(name)
+    builder = xla_builder.Builder(name)
     parameters = [mkparam(builder, number, Shape(shape)) for number, shape in enumerate(shapes)]
     result = fn(*parameters, **kwargs)
     if isinstance(result, tuple | list):
@@ -96,7 +96,7 @@ class Op(Windowed):
         """What the operation gives."""
         return Shape(self.op.described)
 
-    def builder(self) -> building.Builder:
+    def builder(self) -> xla_builder.Builder:
         """What the operations of the computation have in common."""
         return self.op.builder
 
@@ -116,7 +116,9 @@ class Op(Windowed):
     ) -> "Op":
         """The elements in another shape, read in the order `dimensions`; one size may be -1."""
         del inferred_dimension  # which of them is -1
-        return mkop("Reshape", (self,), sizes=forms.inferred(self.shape().sizes, sizes), dimensions=dimensions)
+        return mkop(
+            "Reshape", (self,), sizes=xla_builder_ops.inferred(self.shape().sizes, sizes), dimensions=dimensions
+        )
 
     def dynamic_reshape(self, sizes: Any) -> NoReturn:
         """Refused: sizes of programs are numbers."""
@@ -199,11 +201,11 @@ class Op(Windowed):
 
     def cast(self, to_type: str) -> "Op":
         """Converted to another element type."""
-        return mkop("ConvertElementType", (self,), to_type=building.jax_dtype(to_type))
+        return mkop("ConvertElementType", (self,), to_type=xla_builder.jax_dtype(to_type))
 
     def bitcast(self, to_type: str) -> "Op":
         """The same bits as another element type."""
-        return mkop("BitcastConvertType", (self,), to_type=building.jax_dtype(to_type))
+        return mkop("BitcastConvertType", (self,), to_type=xla_builder.jax_dtype(to_type))
 
     def pad(self, value: "Op", config: Sequence[Sequence[int]]) -> "Op":
         """Padded with a scalar: for each dimension how much in front, behind and between elements."""
@@ -302,7 +304,7 @@ class Op(Windowed):
     @classmethod
     def make_computation(cls, name: str, computation: Any, args_or_shapes: Sequence[Any], **kwargs: Any) -> Any:
         """A function of `Op`s as a computation for operands, or shapes, such as these; a computation as it is."""
-        if not callable(computation) or isinstance(computation, building.Computation):
+        if not callable(computation) or isinstance(computation, xla_builder.Computation):
             return computation
         shapes = [each.shape() if isinstance(each, Op) else each for each in args_or_shapes]
         return create_computation(name, computation, shapes, **kwargs)
@@ -310,7 +312,7 @@ class Op(Windowed):
     @classmethod
     def tuple(cls, ops: Sequence["Op"], builder: Any = None) -> "Op":
         """The operations as one tuple."""
-        return Op(building.operation("Tuple", builder or ops[0].builder(), [each.op for each in ops], {}))
+        return Op(xla_builder.operation("Tuple", builder or ops[0].builder(), [each.op for each in ops], {}))
 
     @classmethod
     def concat_in_dim(cls, ops: Sequence["Op"], dimension: int, builder: Any = None) -> "Op":
@@ -322,33 +324,33 @@ class Op(Windowed):
     def call(cls, computation: Any, ops: Sequence["Op"], builder: Any = None) -> "Op":
         """A computation of these operands."""
         nodes = [each.op for each in ops]
-        return Op(building.operation("Call", builder or nodes[0].builder, nodes, {"computation": computation}))
+        return Op(xla_builder.operation("Call", builder or nodes[0].builder, nodes, {"computation": computation}))
 
     @classmethod
-    def constant(cls, builder: building.Builder, value: Any) -> "Op":
+    def constant(cls, builder: xla_builder.Builder, value: Any) -> "Op":
         """A tensor (of the CPU), array or number, with its dtype."""
         array = value.detach().cpu() if isinstance(value, torch.Tensor) else torch.as_tensor(value)
         host = np.asarray(jax.numpy.from_dlpack(array)) if array.dtype is torch.bfloat16 else array.numpy()
         return mkleaf("Constant", builder, value=host)
 
     @classmethod
-    def scalar(cls, builder: building.Builder, value: Any, dtype: str | None = None) -> "Op":
+    def scalar(cls, builder: xla_builder.Builder, value: Any, dtype: str | None = None) -> "Op":
         """A number; its element type is PyTorch's for such a number unless given."""
-        kind = building.jax_dtype(dtype) if dtype else torch.as_tensor(value).numpy().dtype
+        kind = xla_builder.jax_dtype(dtype) if dtype else torch.as_tensor(value).numpy().dtype
         return mkleaf("Constant", builder, value=np.asarray(value, kind))
 
     @classmethod
-    def zero(cls, builder: building.Builder, dtype: str | None = None) -> "Op":
+    def zero(cls, builder: xla_builder.Builder, dtype: str | None = None) -> "Op":
         """The scalar 0, f32 unless given."""
         return cls.scalar(builder, 0, dtype or "f32")
 
     @classmethod
-    def one(cls, builder: building.Builder, dtype: str | None = None) -> "Op":
+    def one(cls, builder: xla_builder.Builder, dtype: str | None = None) -> "Op":
         """The scalar 1, f32 unless given."""
         return cls.scalar(builder, 1, dtype or "f32")
 
     @classmethod
-    def iota(cls, builder: building.Builder, shape: Shape, iota_dimension: int) -> "Op":
+    def iota(cls, builder: xla_builder.Builder, shape: Shape, iota_dimension: int) -> "Op":
         """An array of this shape whose elements are their place along a dimension."""
         return mkleaf("Iota", builder, shape=shape.shape, iota_dimension=iota_dimension)
 
@@ -378,12 +380,12 @@ class Op(Windowed):
     @classmethod
     def to_torch_type(cls, dtype: str) -> torch.dtype:
         """PyTorch's dtype for XLA's name of an element type."""
-        return dtypes.to_torch(building.jax_dtype(dtype))
+        return dtypes.to_torch(xla_builder.jax_dtype(dtype))
 
     @classmethod
     def from_torch_type(cls, dtype: torch.dtype) -> str:
         """XLA's name for a dtype of PyTorch."""
-        return building.name_of(dtypes.to_jax(dtype))
+        return xla_builder.name_of(dtypes.to_jax(dtype))
 
     def scalar_like(self, value: Any) -> "Op":
         """An array of this shape with the same number everywhere."""

@@ -7,7 +7,7 @@ import jax
 import torch
 
 from .._engine import dtypes
-from .._engine.interop import building
+from .._engine.interop import xla_builder
 
 
 class Type:
@@ -51,7 +51,7 @@ class Shape:
                 "programs here have fixed sizes. Pad what varies to a few sizes, or export the model with "
                 "torch.export.Dim and torch_xla.stablehlo"
             )
-        return cls(building.array(dtype, sizes))
+        return cls(xla_builder.array(dtype, sizes))
 
     @property
     def shape(self) -> Any:
@@ -76,7 +76,7 @@ class Shape:
 
     def as_scalar(self) -> "Shape":
         """A scalar of the same element type."""
-        return Shape(jax.ShapeDtypeStruct((), building.array_of(self._described).dtype))
+        return Shape(jax.ShapeDtypeStruct((), xla_builder.array_of(self._described).dtype))
 
     @property
     def rank(self) -> int:
@@ -86,7 +86,7 @@ class Shape:
     @property
     def sizes(self) -> tuple[int, ...]:
         """The sizes of the array."""
-        return tuple(building.array_of(self._described).shape)
+        return tuple(xla_builder.array_of(self._described).shape)
 
     @property
     def dynamic_dimensions(self) -> tuple[bool, ...]:
@@ -96,7 +96,7 @@ class Shape:
     @property
     def dtype(self) -> str:
         """XLA's name of the element type."""
-        return building.name_of(building.array_of(self._described).dtype)
+        return xla_builder.name_of(xla_builder.array_of(self._described).dtype)
 
     def _tuple(self) -> tuple[Any, ...]:
         if not isinstance(self._described, tuple):
@@ -104,7 +104,7 @@ class Shape:
         return self._described
 
     def __repr__(self) -> str:
-        return building.text_of(self._described)
+        return xla_builder.text_of(self._described)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Shape) and self._described == other._described

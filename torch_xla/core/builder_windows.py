@@ -3,19 +3,19 @@
 from collections.abc import Sequence
 from typing import Any
 
-from .._engine.interop import building
+from .._engine.interop import xla_builder
 
 
 class Windowed:
     """What `Op` has of them."""
 
-    def __init__(self, op: building.Node) -> None:
+    def __init__(self, op: xla_builder.Node) -> None:
         self.op = op
 
     def operation(self, name: str, others: Sequence[Any], **kwargs: Any) -> Any:
         """The operation that XLA calls `name` of this one and others."""
         nodes = [self.op, *(each.op for each in others)]
-        return type(self)(building.operation(name, self.op.builder, nodes, kwargs))
+        return type(self)(xla_builder.operation(name, self.op.builder, nodes, kwargs))
 
     def conv(
         self,

@@ -16,13 +16,15 @@ from typing import Any, TextIO
 import torch
 
 from .._engine import config
-from .._engine.client import coordination, platform, processes
-from .._engine.distributed import channels, differentiable, replicas
+from .._engine.distributed import channels, collective_arguments, differentiable_collectives
 from .._engine.distributed import collectives as exchange
-from .._engine.host import evaluate
+from .._engine.processes import coordination, identity
 from .._engine.pytree.nested import replaced
-from .._engine.record import ordinals, step
-from .._engine.record.device import set_current_index
+from .._engine.runtime import platform
+from .._engine.step import end_of_step
+from .._engine.tensor import device_names
+from .._engine.tensor.device import set_current_index
+from .._engine.transfer import batch_reads
 
 REDUCE_SUM = "sum"
 REDUCE_MUL = "mul"
@@ -40,12 +42,12 @@ def get_ordinal(defval: int = 0) -> int:
 
     `defval` is accepted and not used: an ordinal is always known.
     """
-    return processes.replica_index()
+    return identity.replica_index()
 
 
 def get_local_ordinal(defval: int = 0) -> int:
     """Which replica this is, counted on this machine. New programs: `torch_xla.runtime.local_ordinal`."""
-    return processes.local_replica_index()
+    return identity.local_replica_index()
 
 
 def xrt_world_size(defval: int = 1) -> int:
@@ -55,7 +57,7 @@ def xrt_world_size(defval: int = 1) -> int:
     >>> xm.get_ordinal(), xm.xrt_world_size()
     (0, 1)
     """
-    return processes.replica_count()
+    return identity.replica_count()
 
 
 def is_master_ordinal(local: bool = True) -> bool:
@@ -65,7 +67,7 @@ def is_master_ordinal(local: bool = True) -> bool:
     >>> xm.is_master_ordinal(local=False)
     True
     """
-    place = processes.place()  # under SPMD every process has ordinal 0
+    place = identity.place()  # under SPMD every process has ordinal 0
     return (place.local_index if local else place.index) == 0
 
 
@@ -89,8 +91,8 @@ def set_replication(device: str | torch.device, devices: Sequence[str | torch.de
     still one.
     """
     for each in devices or ():
-        ordinals.device_named(each)
-    set_current_index(ordinals.index_of(device))
+        device_names.device_named(each)
+    set_current_index(device_names.index_of(device))
 
 
 def all_reduce(
@@ -107,17 +109,17 @@ def all_reduce(
     >>> xm.all_reduce(xm.REDUCE_SUM, torch.tensor([2.0, 4.0], device="xla"), scale=0.5).tolist()
     [1.0, 2.0]
     """
-    replicas.check_reduction("all_reduce", reduce_type)
-    replicas.check_groups("all_reduce", groups)
+    collective_arguments.check_reduction("all_reduce", reduce_type)
+    collective_arguments.check_groups("all_reduce", groups)
     among = exchange.groups_of(groups)
     if isinstance(inputs, torch.Tensor):
         if exchange.size_of(among) == 1:
-            return inputs.clone() if scale == 1.0 else replicas.scaled(inputs, scale)
-        result: torch.Tensor = differentiable.Reduced.apply(inputs, reduce_type, scale, among)
+            return inputs.clone() if scale == 1.0 else collective_arguments.scaled(inputs, scale)
+        result: torch.Tensor = differentiable_collectives.Reduced.apply(inputs, reduce_type, scale, among)
         return result
     reduced = inputs if exchange.size_of(among) == 1 else exchange.all_reduce(inputs, reduce_type, among)
     if reduced is not inputs or scale != 1.0:
-        replicas.write(inputs, [replicas.scaled(each, scale) for each in reduced])
+        collective_arguments.write(inputs, [collective_arguments.scaled(each, scale) for each in reduced])
     return inputs
 
 
@@ -140,10 +142,10 @@ def all_gather(
     >>> xm.all_gather(torch.arange(3, device="xla")).tolist()
     [0, 1, 2]
     """
-    replicas.check_groups("all_gather", groups)
+    collective_arguments.check_groups("all_gather", groups)
     one = isinstance(value, torch.Tensor)
     tensors = [value] if isinstance(value, torch.Tensor) else list(value)
-    dims = {replicas.check_dim("all_gather", tensor, dim) for tensor in tensors}
+    dims = {collective_arguments.check_dim("all_gather", tensor, dim) for tensor in tensors}
     among = exchange.groups_of(groups)
     if exchange.size_of(among) == 1:
         gathered = [tensor.clone() for tensor in tensors]
@@ -151,8 +153,8 @@ def all_gather(
         gathered = exchange.all_gather(tensors, dims.pop(), among)
     else:
         place = exchange.place_in(among)
-        gathered = [differentiable.Gathered.apply(t, dim % t.dim(), place, among) for t in tensors]
-    return replicas.into(output, gathered[0] if one else gathered)
+        gathered = [differentiable_collectives.Gathered.apply(t, dim % t.dim(), place, among) for t in tensors]
+    return collective_arguments.into(output, gathered[0] if one else gathered)
 
 
 class CoalescingBuckets:
@@ -234,9 +236,9 @@ def all_gather_bucketized(
     [[1.0], [1.0]]
     """
     gathered: list[torch.Tensor] = []
-    for bucket in replicas.buckets(input_list, bucket_cap_mb):
+    for bucket in collective_arguments.buckets(input_list, bucket_cap_mb):
         gathered += all_gather(bucket, dim, groups, pin_layout=pin_layout)
-    return replicas.into(output, gathered)
+    return collective_arguments.into(output, gathered)
 
 
 def all_to_all(
@@ -255,14 +257,14 @@ def all_to_all(
     >>> xm.all_to_all(torch.ones(2, 3, device="xla"), 0, 1, split_count=1).shape
     torch.Size([2, 3])
     """
-    replicas.check_groups("all_to_all", groups)
-    split = replicas.check_dim("all_to_all", value, split_dimension)
-    concat = replicas.check_dim("all_to_all", value, concat_dimension)
+    collective_arguments.check_groups("all_to_all", groups)
+    split = collective_arguments.check_dim("all_to_all", value, split_dimension)
+    concat = collective_arguments.check_dim("all_to_all", value, concat_dimension)
     among = exchange.groups_of(groups)
-    replicas.check_group_size("all_to_all", "split_count", split_count, exchange.size_of(among))
+    collective_arguments.check_group_size("all_to_all", "split_count", split_count, exchange.size_of(among))
     if split_count == 1:
         return value.clone()
-    result: torch.Tensor = differentiable.Exchanged.apply(value, split, concat, among)
+    result: torch.Tensor = differentiable_collectives.Exchanged.apply(value, split, concat, among)
     return result
 
 
@@ -287,25 +289,25 @@ def reduce_scatter(
     >>> xm.reduce_scatter(xm.REDUCE_SUM, torch.ones(4, device="xla"), 2.0, 0, 1).tolist()
     [2.0, 2.0, 2.0, 2.0]
     """
-    replicas.check_reduction("reduce_scatter", reduce_type)
-    replicas.check_groups("reduce_scatter", groups)
+    collective_arguments.check_reduction("reduce_scatter", reduce_type)
+    collective_arguments.check_groups("reduce_scatter", groups)
     among = exchange.groups_of(groups)
-    replicas.check_group_size("reduce_scatter", "shard_count", shard_count, exchange.size_of(among))
+    collective_arguments.check_group_size("reduce_scatter", "shard_count", shard_count, exchange.size_of(among))
     one = isinstance(input, torch.Tensor)
     tensors = [input] if isinstance(input, torch.Tensor) else list(input)
-    dims = [replicas.check_dim("reduce_scatter", tensor, scatter_dim) for tensor in tensors]
+    dims = [collective_arguments.check_dim("reduce_scatter", tensor, scatter_dim) for tensor in tensors]
     if shard_count == 1:
         parts = [tensor.clone() for tensor in tensors]
     elif reduce_type == REDUCE_SUM and any(tensor.requires_grad for tensor in tensors):
-        parts = [differentiable.Scattered.apply(t, d, among) for t, d in zip(tensors, dims, strict=True)]
+        parts = [differentiable_collectives.Scattered.apply(t, d, among) for t, d in zip(tensors, dims, strict=True)]
     else:
         parts = (
             [exchange.reduce_scatter([t], reduce_type, d, among)[0] for t, d in zip(tensors, dims, strict=True)]
             if len(set(dims)) > 1
             else exchange.reduce_scatter(tensors, reduce_type, dims[0], among)
         )
-    scattered = [replicas.scaled(part, scale) for part in parts]
-    return replicas.into(output, scattered[0] if one else scattered)
+    scattered = [collective_arguments.scaled(part, scale) for part in parts]
+    return collective_arguments.into(output, scattered[0] if one else scattered)
 
 
 def reduce_scatter_bucketized(
@@ -326,9 +328,9 @@ def reduce_scatter_bucketized(
     [[0.5]]
     """
     scattered: list[torch.Tensor] = []
-    for bucket in replicas.buckets(input_list, bucket_cap_mb):
+    for bucket in collective_arguments.buckets(input_list, bucket_cap_mb):
         scattered += reduce_scatter(reduce_type, bucket, scale, scatter_dim, shard_count, groups)
-    return replicas.into(output, scattered)
+    return collective_arguments.into(output, scattered)
 
 
 def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> torch.Tensor:
@@ -340,10 +342,10 @@ def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> t
     >>> xm.collective_permute(torch.ones(2, device="xla"), [[0, 0]]).tolist()
     [1.0, 1.0]
     """
-    replicas.check_pairs(pairs)
-    if processes.replica_count() == 1:
+    collective_arguments.check_pairs(pairs)
+    if identity.replica_count() == 1:
         return value.clone() if pairs else torch.zeros_like(value)
-    result: torch.Tensor = differentiable.Permuted.apply(value, pairs)
+    result: torch.Tensor = differentiable_collectives.Permuted.apply(value, pairs)
     return result
 
 
@@ -361,7 +363,7 @@ def send(value: torch.Tensor, channel_id: int) -> torch.Tensor:
 def recv(output: torch.Tensor, channel_id: int) -> torch.Tensor:
     """Overwrites `output` with what the replica sends that calls `send` with the same `channel_id`; returns it."""
     pair = exchange.pair(*channels.partners(channel_id, sends=False))
-    replicas.write([output], exchange.broadcast([output], 0, pair))
+    collective_arguments.write([output], exchange.broadcast([output], 0, pair))
     return output
 
 
@@ -375,12 +377,12 @@ def collective_broadcast(
     >>> import torch, torch_xla.core.xla_model as xm
     >>> xm.collective_broadcast([torch.ones(2, device="xla")], root_ordinal=0)
     """
-    replicas.check_groups("collective_broadcast", groups)
-    replicas.check_ordinals("collective_broadcast", [root_ordinal])
+    collective_arguments.check_groups("collective_broadcast", groups)
+    collective_arguments.check_ordinals("collective_broadcast", [root_ordinal])
     among = exchange.groups_of(groups)
     if exchange.size_of(among) > 1 and tensors:
         place = next((group.index(root_ordinal) for group in among if root_ordinal in group), root_ordinal)
-        replicas.write(tensors, exchange.broadcast(tensors, place, among))
+        collective_arguments.write(tensors, exchange.broadcast(tensors, place, among))
 
 
 def broadcast_master_param(model: torch.nn.Module) -> None:
@@ -390,7 +392,7 @@ def broadcast_master_param(model: torch.nn.Module) -> None:
     >>> xm.broadcast_master_param(torch.nn.Linear(2, 2).to("xla"))
     """
     collective_broadcast([*model.parameters(), *model.buffers()])
-    step.end_step()
+    end_of_step.end_step()
 
 
 def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> list[bytes]:
@@ -409,8 +411,8 @@ def xla_rendezvous(payload: bytes = b"", ordinals: Sequence[int] | None = None, 
     """`rendezvous` with its arguments in another order."""
     if not isinstance(payload, (bytes, bytearray)):
         raise TypeError(f"rendezvous({tag!r}): the payload is {type(payload).__name__}; expected bytes")
-    replicas.check_groups("rendezvous", [list(ordinals)] if ordinals else None)
-    if processes.process_count() > 1:
+    collective_arguments.check_groups("rendezvous", [list(ordinals)] if ordinals else None)
+    if identity.process_count() > 1:
         platform.local_devices()  # which all start together: who is here keeps nobody waiting who uses them first
     return coordination.exchange(str(tag), bytes(payload))
 
@@ -424,8 +426,8 @@ def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> A
     >>> xm.mesh_reduce("loss", torch.tensor(3.0, device="xla"), lambda losses: sum(losses) / len(losses))
     tensor(3.)
     """
-    own = replaced(data, _is_on_xla, evaluate.to_host)
-    if processes.process_count() == 1:
+    own = replaced(data, _is_on_xla, batch_reads.to_host)
+    if identity.process_count() == 1:
         return reduce_fn([own])
     return reduce_fn([pickle.loads(each) for each in rendezvous(tag, pickle.dumps(own))])
 
@@ -440,8 +442,8 @@ def do_on_ordinals(target: Callable[..., Any], data: Any = (), ordinals: Collect
     2
     """
     chosen = [ordinals] if isinstance(ordinals, int) else ordinals
-    arguments = replaced(data if isinstance(data, tuple) else (data,), _is_on_xla, evaluate.to_host)
-    result = target(*arguments) if processes.replica_index() in chosen else None
+    arguments = replaced(data if isinstance(data, tuple) else (data,), _is_on_xla, batch_reads.to_host)
+    result = target(*arguments) if identity.replica_index() in chosen else None
     rendezvous("torch_xla.core.xla_model.do_on_ordinals")
     return result
 
@@ -451,7 +453,7 @@ def _fetch_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
     Those of a model divided by `XlaFullyShardedDataParallel` among all processes are averaged by its backward pass.
     """
-    return replicas.gradients_of(optimizer)
+    return collective_arguments.gradients_of(optimizer)
 
 
 def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Groups = None, pin_layout: bool = True) -> None:
@@ -461,8 +463,8 @@ def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Groups = None, pi
     >>> xm.reduce_gradients(torch.optim.SGD(torch.nn.Linear(2, 2).to("xla").parameters(), lr=0.1))
     """
     cap = config.gradient_bucket_mebibytes()
-    scale = 1.0 / processes.replica_count()
-    all_reduce_bucketized_gradients(replicas.gradients_of(optimizer), scale, groups, pin_layout, cap)
+    scale = 1.0 / identity.replica_count()
+    all_reduce_bucketized_gradients(collective_arguments.gradients_of(optimizer), scale, groups, pin_layout, cap)
 
 
 def all_reduce_bucketized_gradients(
@@ -480,7 +482,7 @@ def all_reduce_bucketized_gradients(
     >>> gradient.tolist()
     [0.5, 0.5]
     """
-    for bucket in replicas.buckets(gradients, bucket_cap_mb):
+    for bucket in collective_arguments.buckets(gradients, bucket_cap_mb):
         all_reduce(REDUCE_SUM, bucket, scale, groups, pin_layout)
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from .._engine import refused_names
-from .._engine.export import computations
-from .._engine.interop import building, functions
-from .._engine.private.torch import constant_in_graphs, pytree
-from .._engine.record import placeholders
+from .._engine.compat import removed_names
+from .._engine.compat.names.torch import constant_in_graphs, pytree
+from .._engine.export import hlo_import
+from .._engine.interop import jax_functions, xla_builder
+from .._engine.tensor import placeholder_tensors
 from .builder_op import Op as Op
 from .builder_op import create_computation as create_computation
 from .builder_op import mkleaf as mkleaf
@@ -24,10 +24,10 @@ from .builder_shape import Type as Type
 from .builder_shape import mkshape as mkshape
 from .builder_shape import tensor_shape as tensor_shape
 
-__getattr__ = refused_names.asked_of(__name__)
+__getattr__ = removed_names.asked_of(__name__)
 
 
-def create_builder(name: str) -> building.Builder:
+def create_builder(name: str) -> xla_builder.Builder:
     """A builder: what the operations of one computation have in common.
 
     >>> import torch_xla.core.xla_builder as xb
@@ -37,7 +37,7 @@ def create_builder(name: str) -> building.Builder:
     >>> xb.xla_computation_as_func(computation)(torch.ones(2, device="xla"))
     tensor([2., 2.], device='xla:0')
     """
-    return building.Builder(name)
+    return xla_builder.Builder(name)
 
 
 def computation_from_module_proto(name: str, proto: bytes) -> Any:
@@ -45,7 +45,7 @@ def computation_from_module_proto(name: str, proto: bytes) -> Any:
 
     Raises `ValueError` for bytes that are none.
     """
-    return computations.from_hlo(name, proto)
+    return hlo_import.from_hlo(name, proto)
 
 
 def get_computation_hlo(computation: Any) -> str:
@@ -56,7 +56,7 @@ def get_computation_hlo(computation: Any) -> str:
     >>> print(xb.get_computation_hlo(xb.create_computation("plus", lambda x, y: x + y, (scalar, scalar))))
     HloModule jit_plus...
     """
-    return building.hlo_text(computation, computation.parameters)
+    return xla_builder.hlo_text(computation, computation.parameters)
 
 
 def xla_computation_as_func(computation: Any, name: str | None = None) -> Callable[..., Any]:
@@ -108,7 +108,7 @@ class JaxCallable:
 
     def specialize(self, *args: Any, **kwargs: Any) -> str:
         """What the function becomes for these arguments: HLO text, before XLA optimises it."""
-        return functions.hlo_text(self.function, args, kwargs)
+        return jax_functions.hlo_text(self.function, args, kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return call_jax(self.function, args, kwargs)
@@ -137,7 +137,7 @@ def call_jax(
         leaves, tree = pytree.tree_flatten((args, kwargs or {}))
         tensors, named = [], []
         for leaf in leaves:
-            named.append(f"{functions.PLACE}{len(tensors)}" if isinstance(leaf, torch.Tensor) else leaf)
+            named.append(f"{jax_functions.PLACE}{len(tensors)}" if isinstance(leaf, torch.Tensor) else leaf)
             if isinstance(leaf, torch.Tensor):
                 tensors.append(leaf)
         # A size that has changed is a symbol to Dynamo, and `index` fixes it: JAX traces for sizes that are numbers.
@@ -147,11 +147,11 @@ def call_jax(
             called, order, nested = found
             results = torch.ops.xla.jax_function(called, [tensors[place] for place in order])
             return _filled(nested, results)
-    return functions.call(jax_func, args, kwargs or {}, name)
+    return jax_functions.call(jax_func, args, kwargs or {}, name)
 
 
 def _filled(nested: Any, results: Sequence[torch.Tensor]) -> Any:
-    """The results as `functions.described` says that they nest."""
+    """The results as `jax_functions.described` says that they nest."""
     if not isinstance(nested, tuple):
         return nested if nested is None else results[nested]
     kind, *parts = nested
@@ -163,12 +163,12 @@ def _filled(nested: Any, results: Sequence[torch.Tensor]) -> Any:
 
 @constant_in_graphs
 def _described(*arguments: Any) -> Any:
-    return functions.described(*arguments)
+    return jax_functions.described(*arguments)
 
 
 def _jax_to_xla_computation_cache_elements() -> int:
     """How many functions of JAX are traced and kept, each for one kind of arguments."""
-    return functions.traced()
+    return jax_functions.traced()
 
 
 def create_placeholder_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -182,4 +182,4 @@ def create_placeholder_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch
     >>> "bf16[1048576,1048576]" in torch_xla._XLAC._get_xla_tensors_hlo([x + x])
     True
     """
-    return placeholders.placeholder(shape, dtype)
+    return placeholder_tensors.placeholder(shape, dtype)

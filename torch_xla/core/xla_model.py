@@ -10,17 +10,18 @@ from typing import Any, BinaryIO, TypedDict
 
 import torch
 
-from .._engine import refused_names
-from .._engine.client import choice, memory
-from .._engine.host import evaluate, sharing
-from .._engine.input import loading
-from .._engine.lowering import library
-from .._engine.metrics.rate import RateTracker as RateTracker
-from .._engine.private.torch import constant_in_graphs
+from .._engine.compat import removed_names
+from .._engine.compat.names.torch import constant_in_graphs
+from .._engine.input import device_loader
+from .._engine.lowering.machinery import xla_op_schemas
+from .._engine.metrics.throughput import RateTracker as RateTracker
 from .._engine.pytree.nested import ToXlaTensorArena as ToXlaTensorArena
 from .._engine.pytree.nested import replaced
-from .._engine.record import barrier, export, ordinals, random, step
-from .._engine.record import device as devices
+from .._engine.runtime import device_memory, platform_selection
+from .._engine.step import end_of_step, pending_text
+from .._engine.tensor import device as devices
+from .._engine.tensor import device_names, optimization_barrier, seeds
+from .._engine.transfer import batch_reads, shared_memory
 from . import collectives
 from .collectives import REDUCE_AND as REDUCE_AND
 from .collectives import REDUCE_MAX as REDUCE_MAX
@@ -54,10 +55,10 @@ from .collectives import set_replication as set_replication
 from .collectives import xla_rendezvous as xla_rendezvous
 from .collectives import xrt_world_size as xrt_world_size
 
-__getattr__ = refused_names.asked_of(__name__)
+__getattr__ = removed_names.asked_of(__name__)
 
 # Where operators of `torch.ops.xla` are defined: programs add kernels of their own to it.
-XLA_LIB = library.LIBRARY
+XLA_LIB = xla_op_schemas.LIBRARY
 
 DeviceLike = torch.device | str | int | None
 
@@ -73,11 +74,13 @@ def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device
     >>> xm.xla_device()
     device(type='xla', index=0)
     """
-    if devkind is not None and not choice.is_device_type(devkind):
-        raise RuntimeError(f"xla_device(devkind={devkind!r}): the devices of this process are {choice.device_type()}")
+    if devkind is not None and not platform_selection.is_device_type(devkind):
+        raise RuntimeError(
+            f"xla_device(devkind={devkind!r}): the devices of this process are {platform_selection.device_type()}"
+        )
     if n is not None:
-        devices.set_current_index(ordinals.index_of(n))
-    return ordinals.device_named().torch_device
+        devices.set_current_index(device_names.index_of(n))
+    return device_names.device_named().torch_device
 
 
 def get_xla_supported_devices(max_devices: int | None = None, devkind: str | None = None) -> list[str]:
@@ -87,7 +90,7 @@ def get_xla_supported_devices(max_devices: int | None = None, devkind: str | Non
     >>> xm.get_xla_supported_devices(max_devices=1)
     ['xla:0']
     """
-    if devkind is not None and not choice.is_device_type(devkind):
+    if devkind is not None and not platform_selection.is_device_type(devkind):
         return []
     return [f"xla:{index}" for index in range(devices.device_count())][:max_devices]
 
@@ -99,13 +102,13 @@ def xla_device_hw(device: DeviceLike = None) -> str:
     >>> xm.xla_device_hw(xm.xla_device()) in ("CPU", "CUDA", "TPU")
     True
     """
-    ordinals.index_of(device)
-    return choice.device_type()
+    device_names.index_of(device)
+    return platform_selection.device_type()
 
 
 def xla_device_kind(device: DeviceLike = None) -> str:
     """The vendor's name for the model of the hardware, such as `"cpu"` or `"NVIDIA H100 80GB HBM3"`."""
-    return ordinals.device_named(device).target.kind
+    return device_names.device_named(device).target.kind
 
 
 def xla_real_devices(devices: Sequence[DeviceLike] | None = None) -> list[str]:
@@ -115,12 +118,12 @@ def xla_real_devices(devices: Sequence[DeviceLike] | None = None) -> list[str]:
     >>> xm.xla_real_devices(["xla:0"])[0].endswith(":0")
     True
     """
-    return ordinals.real_names(devices)
+    return device_names.real_names(devices)
 
 
 def xla_replication_devices(local_devices: Sequence[DeviceLike] | None = None) -> list[str]:
     """The hardware that runs this program when `local_devices` do, by default all of this process, in order."""
-    return ordinals.real_names(local_devices)
+    return device_names.real_names(local_devices)
 
 
 def is_xla_tensor(tensor: torch.Tensor) -> bool:
@@ -139,7 +142,7 @@ def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
     >>> import torch_xla.core.xla_model as xm
     >>> xm.mark_step()
     """
-    step.end_step(wait)
+    end_of_step.end_step(wait)
 
 
 def wait_device_ops(devices: Sequence[DeviceLike] = ()) -> None:
@@ -150,7 +153,7 @@ def wait_device_ops(devices: Sequence[DeviceLike] = ()) -> None:
     >>> import torch_xla.core.xla_model as xm
     >>> xm.wait_device_ops()
     """
-    step.wait_for_devices([ordinals.device_named(device) for device in devices])
+    end_of_step.wait_for_devices([device_names.device_named(device) for device in devices])
 
 
 def unlazy(tensors: Sequence[torch.Tensor]) -> None:
@@ -159,8 +162,8 @@ def unlazy(tensors: Sequence[torch.Tensor]) -> None:
     >>> import torch, torch_xla.core.xla_model as xm
     >>> xm.unlazy([torch.ones(3, device="xla") * 2])
     """
-    evaluate.compute(tensors)
-    step.wait_for_devices()
+    batch_reads.compute(tensors)
+    end_of_step.wait_for_devices()
 
 
 def add_step_closure(closure: Callable[..., Any], args: tuple[Any, ...] = (), run_async: bool = False) -> None:
@@ -178,7 +181,7 @@ def add_step_closure(closure: Callable[..., Any], args: tuple[Any, ...] = (), ru
     >>> torch_xla.sync()
     loss 4.0
     """
-    step.add_closure(closure, args, run_async)
+    end_of_step.add_closure(closure, args, run_async)
 
 
 def optimizer_step(
@@ -202,7 +205,7 @@ def optimizer_step(
     reduce_gradients(optimizer, groups=groups, pin_layout=pin_layout)
     result = optimizer.step(**(optimizer_args or {}))
     if barrier:
-        step.end_step()
+        end_of_step.end_step()
     return result
 
 
@@ -217,7 +220,7 @@ def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
     >>> x.tolist()
     [1.0, 1.0]
     """
-    barrier.put_barrier(tensors)
+    optimization_barrier.put_barrier(tensors)
 
 
 def save(
@@ -244,7 +247,7 @@ def save(
 
 def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
     """`data` with its `xla` tensors on the CPU, brought there in one batch; `convert=False` changes nothing."""
-    return replaced(data, is_xla_tensor, evaluate.to_host) if convert else data
+    return replaced(data, is_xla_tensor, batch_reads.to_host) if convert else data
 
 
 def send_cpu_data_to_device(datas: Any, device: DeviceLike, input_sharding: Any = None) -> Any:
@@ -260,8 +263,8 @@ def send_cpu_data_to_device(datas: Any, device: DeviceLike, input_sharding: Any 
     if isinstance(datas, torch.Tensor):
         datas = [datas]
     if input_sharding is not None:
-        return loading.place_batch(datas, ordinals.device_named(device), input_sharding)
-    return evaluate.moved(datas, ordinals.device_named(device).torch_device)
+        return device_loader.place_batch(datas, device_names.device_named(device), input_sharding)
+    return batch_reads.moved(datas, device_names.device_named(device).torch_device)
 
 
 def check_view_sharing(obj: Any) -> None:
@@ -271,7 +274,7 @@ def check_view_sharing(obj: Any) -> None:
     >>> x = torch.ones(4, device="xla")
     >>> xm.check_view_sharing([x, x, x.clone()])
     """
-    sharing.refuse_shared_views(obj)
+    shared_memory.refuse_shared_views(obj)
 
 
 def set_rng_state(seed: int, device: DeviceLike = None) -> None:
@@ -282,12 +285,12 @@ def set_rng_state(seed: int, device: DeviceLike = None) -> None:
     >>> xm.get_rng_state()
     5
     """
-    random.set_state(seed, ordinals.index_of(device))
+    seeds.set_state(seed, device_names.index_of(device))
 
 
 def get_rng_state(device: DeviceLike = None) -> int:
     """The random state of a device, an int from 0 to 2**63 - 1: every draw changes it."""
-    return random.state_of(ordinals.index_of(device))
+    return seeds.state_of(device_names.index_of(device))
 
 
 @contextlib.contextmanager
@@ -300,13 +303,13 @@ def fork_rng(device: DeviceLike = None, enabled: bool = True) -> Iterator[None]:
     >>> torch.equal(inside, torch.rand(2, device="xla"))
     True
     """
-    index = ordinals.index_of(device)
-    state = random.state_of(index)
+    index = device_names.index_of(device)
+    state = seeds.state_of(index)
     try:
         yield
     finally:
         if enabled:
-            random.set_state(state, index)
+            seeds.set_state(state, index)
 
 
 class MemoryInfo(TypedDict):
@@ -330,7 +333,7 @@ def get_memory_info(device: DeviceLike = None) -> MemoryInfo:
     >>> 0 <= info["bytes_used"] <= info["bytes_limit"] and info["kb_free"] <= info["kb_total"]
     True
     """
-    used = memory.usage(ordinals.device_named(device).target.device)
+    used = device_memory.usage(device_names.device_named(device).target.device)
     return MemoryInfo(
         bytes_used=used.used,
         bytes_limit=used.limit,
@@ -350,7 +353,7 @@ def get_stablehlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
     >>> "stablehlo.cosine" in xm.get_stablehlo([torch.cos(torch.ones(2, device="xla"))])
     True
     """
-    return export.stablehlo_text(tensors or ())
+    return pending_text.stablehlo_text(tensors or ())
 
 
 def get_stablehlo_bytecode(tensors: Sequence[torch.Tensor] | None = None) -> bytes:
@@ -360,4 +363,4 @@ def get_stablehlo_bytecode(tensors: Sequence[torch.Tensor] | None = None) -> byt
     >>> xm.get_stablehlo_bytecode([torch.ones(2, device="xla")])[:2]
     b'ML'
     """
-    return export.stablehlo_bytecode(tensors or ())
+    return pending_text.stablehlo_bytecode(tensors or ())

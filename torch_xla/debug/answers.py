@@ -8,11 +8,11 @@ from .._engine.diagnostics.recompiles import causes
 from .._engine.diagnostics.recompiles.causes import Explanation as Explanation
 from .._engine.diagnostics.recompiles.differences import Difference as Difference
 from .._engine.diagnostics.report import contents as reports
-from .._engine.diagnostics.report import history, page
-from .._engine.diagnostics.waiting import costs, host_time
-from .._engine.diagnostics.waiting.costs import Cost as Cost
-from .._engine.diagnostics.waiting.host_time import HostProfile as HostProfile
-from .._engine.diagnostics.waiting.host_time import Part as Part
+from .._engine.diagnostics.report import history, html_page
+from .._engine.diagnostics.waiting import host_time_profile, wait_costs
+from .._engine.diagnostics.waiting.host_time_profile import HostProfile as HostProfile
+from .._engine.diagnostics.waiting.host_time_profile import Part as Part
+from .._engine.diagnostics.waiting.wait_costs import Cost as Cost
 from .._engine.errors import CompilationRefused as CompilationRefused
 from .._engine.errors import TransferRefused as TransferRefused
 
@@ -89,7 +89,7 @@ def sync_costs() -> list[Cost]:
     >>> cost.reads, cost.forced
     (1, 1)
     """
-    return costs.costs()
+    return wait_costs.costs()
 
 
 def sync_tax() -> str:
@@ -105,7 +105,7 @@ def sync_tax() -> str:
     >>> import torch_xla
     >>> text = torch_xla.debug.sync_tax()
     """
-    return costs.report()
+    return wait_costs.report()
 
 
 @contextmanager
@@ -126,7 +126,7 @@ def no_transfer(to_device: bool = False) -> Iterator[None]:
     ...
     torch_xla._engine.errors.TransferRefused: no_transfer() refuses to bring a value of 1.00B to the host for ...
     """
-    with costs.refused(True, to_device):
+    with wait_costs.refused(True, to_device):
         yield
 
 
@@ -147,7 +147,7 @@ def host_profile() -> Iterator[HostProfile]:
     >>> [part.name for part in profile.program.within()]
     ['outside of modules', 'Sequential', '0 (Linear)', '1 (ReLU)']
     """
-    with host_time.profiled() as profile:
+    with host_time_profile.profiled() as profile:
         yield profile
 
 
@@ -167,7 +167,7 @@ def report(path: str | Path | None = None) -> str:
     found = reports.collect()
     text = reports.to_text(found)
     if path is not None:
-        content = page.to_page(found) if str(path).endswith((".html", ".htm")) else text
+        content = html_page.to_page(found) if str(path).endswith((".html", ".htm")) else text
         Path(path).write_text(content, encoding="utf-8")
     return text
 

@@ -5,7 +5,7 @@ Begin with `print(metrics_report())`. Counters whose names start with `aten::` a
 
 from collections.abc import Sequence
 
-from .._engine.metrics import counters, names, report, samples
+from .._engine.metrics import counters, renamed_counters, report, samples
 
 
 def counter_names() -> list[str]:
@@ -26,7 +26,7 @@ def counter_value(name: str) -> int | None:
     >>> print(metrics.counter_value("aten::nonzero"))  # no operator of this name ran on the CPU
     None
     """
-    return counters.value_of(names.current(name))
+    return counters.value_of(renamed_counters.current(name))
 
 
 def clear_counters() -> None:
@@ -60,7 +60,7 @@ def metric_data(name: str) -> tuple[int, float, tuple[tuple[float, float], ...]]
     >>> data = metrics.metric_data("CompileTime")
     >>> compiles = data[0] if data else 0
     """
-    data = samples.data_of(names.current(name))
+    data = samples.data_of(renamed_counters.current(name))
     return None if data is None else (data.total_samples, data.accumulator, data.samples)
 
 

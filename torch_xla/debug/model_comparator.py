@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import torch
 
-from .._engine.diagnostics.values import snapshots as _snapshots
+from .._engine.diagnostics.values import tensor_snapshots as _snapshots
 
 Path = str | os.PathLike[str]
 

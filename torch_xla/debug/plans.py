@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from .._engine.diagnostics.plans import plan as _plan
-from .._engine.diagnostics.plans.device_specs import DeviceSpec as DeviceSpec
-from .._engine.diagnostics.plans.device_specs import device_specs as device_specs
-from .._engine.diagnostics.plans.plan import StepPlan as StepPlan
-from .._engine.diagnostics.sharding import traffic as _traffic
-from .._engine.diagnostics.sharding.traffic import Traffic as Traffic
+from .._engine.diagnostics.sharding import communication as _traffic
+from .._engine.diagnostics.sharding.communication import Traffic as Traffic
 from .._engine.errors import NotComputed as NotComputed
+from .._engine.planning import step_plan as _plan
+from .._engine.planning.device_specs import DeviceSpec as DeviceSpec
+from .._engine.planning.device_specs import device_specs as device_specs
+from .._engine.planning.step_plan import StepPlan as StepPlan
 
 
 def collectives() -> list[Traffic]:

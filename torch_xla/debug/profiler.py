@@ -26,10 +26,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from .._engine.client import processes as _processes
 from .._engine.diagnostics.profiles import operator_times as _operator_times
 from .._engine.diagnostics.profiles import profiler as _profiler
 from .._engine.diagnostics.profiles.operator_times import OperatorTimes as OperatorTimes
+from .._engine.processes import identity as _processes
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -3,11 +3,11 @@
 import os
 from contextlib import AbstractContextManager
 
+from .._engine.diagnostics.values import bad_value_checks as _checking
 from .._engine.diagnostics.values import capture as _capture
-from .._engine.diagnostics.values import checking as _checking
-from .._engine.diagnostics.values import nan as _nan
-from .._engine.diagnostics.values import recomputation as _replay
-from .._engine.diagnostics.values.recomputation import StepComparison as StepComparison
+from .._engine.diagnostics.values import cpu_recomputation as _replay
+from .._engine.diagnostics.values import first_nan as _nan
+from .._engine.diagnostics.values.cpu_recomputation import StepComparison as StepComparison
 from .._engine.errors import NotFinite as NotFinite
 
 

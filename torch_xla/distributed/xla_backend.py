@@ -15,9 +15,9 @@ from typing import Any
 
 import torch.distributed
 
-from .._engine.distributed import backend
+from .._engine.compat.names.torch_distributed import OptionsOfBackend
+from .._engine.distributed import init_process_group
 from .._engine.distributed.process_group import XlaGroup
-from .._engine.private.c10d import OptionsOfBackend
 
 
 class ProcessGroupXla(XlaGroup):
@@ -37,7 +37,7 @@ class ProcessGroupXla(XlaGroup):
             super().__init__("xla", timeout)
 
 
-backend.register(ProcessGroupXla)
+init_process_group.register(ProcessGroupXla)
 
 
 def new_xla_process_group(

@@ -11,10 +11,10 @@ import torch
 import torch.multiprocessing
 from torch import nn
 
-from .._engine import refused_names
-from .._engine.distributed import launch
+from .._engine.compat import removed_names
+from .._engine.distributed import process_launch
 
-__getattr__ = refused_names.asked_of(__name__)
+__getattr__ = removed_names.asked_of(__name__)
 
 # A lock of the spawn context can be handed to processes of every start method; one of the fork context cannot.
 _LOCKS = torch.multiprocessing.get_context("spawn")
@@ -52,7 +52,7 @@ def spawn(
     if nprocs == 1:
         fn(0, *args)
         return None
-    return launch.start(fn, args, launch.checked_count(nprocs), join, daemon, start_method)
+    return process_launch.start(fn, args, process_launch.checked_count(nprocs), join, daemon, start_method)
 
 
 def create_optimized_replica_groups() -> list[list[int]] | None:

@@ -7,8 +7,8 @@ import torch
 from torch.optim import Optimizer
 
 from .._engine.distributed import collectives as exchange
-from .._engine.distributed import shards
-from .._engine.distributed.shards import ShardLayout
+from .._engine.distributed.fsdp import parameter_shards
+from .._engine.distributed.fsdp.parameter_shards import ShardLayout
 from ..core import collectives
 
 Groups = Sequence[Sequence[int]] | None
@@ -153,7 +153,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         self._base()
         parameters = list(self._parts)
         own = [self._parts[p].data if self.higher_cc_precision else self._parts[p].data.to(p.dtype) for p in parameters]
-        rows = shards.gather(own, self._count, self._among, self.bucket_cap_mb_all_gather)
+        rows = parameter_shards.gather(own, self._count, self._among, self.bucket_cap_mb_all_gather)
         for parameter, each in zip(parameters, rows, strict=True):
             parameter.data.copy_(self._layouts[parameter].whole(each))
 
@@ -224,7 +224,7 @@ class ZeroRedundancyOptimizer(Optimizer):
                 exchanged = gradient.to(self.optimizer_dtype) if self.higher_cc_precision else gradient
                 rows.append(self._layouts[parameter].rows(exchanged))
                 parts.append(part)
-        own = shards.reduce_scatter(rows, self._count, self._among, self.bucket_cap_mb_reduce_scatter)
+        own = parameter_shards.reduce_scatter(rows, self._count, self._among, self.bucket_cap_mb_reduce_scatter)
         for part, row in zip(parts, own, strict=True):
             part.grad = row.reshape(part.shape).to(self.optimizer_dtype) / self._count
 

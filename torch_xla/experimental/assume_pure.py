@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from .._engine import refused_names
-from .._engine.dynamo.captures import Tracing
-from .._engine.interop import pure
+from .._engine.compat import removed_names
+from .._engine.compiled.loops.closure_captures import Tracing
+from .._engine.interop import pure_functions
 from ..core.xla_builder import call_jax
 
-__getattr__ = refused_names.asked_of(__name__)
+__getattr__ = removed_names.asked_of(__name__)
 
 
 def assume_pure(fn: Callable[..., Any] | None = None, *, add_rng_seed_argument: bool = False) -> Callable[..., Any]:
@@ -40,7 +40,7 @@ def assume_pure(fn: Callable[..., Any] | None = None, *, add_rng_seed_argument: 
 
 
 def _assume_pure(function: Callable[..., Any], takes_seed: bool) -> Callable[..., Any]:
-    run = pure.assume_pure(function, takes_seed)
+    run = pure_functions.assume_pure(function, takes_seed)
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:

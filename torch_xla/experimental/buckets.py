@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from .._engine.export import buckets as _buckets
-from .._engine.private import torch as private
-from .._engine.private.torch import pytree
+from .._engine.compat.names import torch as private
+from .._engine.compat.names.torch import pytree
+from .._engine.export import size_buckets as _buckets
 
 # Below it a bucket saves less than it costs.
 _LEAST = 8

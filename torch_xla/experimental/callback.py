@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import torch
 
-from .._engine.host import evaluate
-from .._engine.record import pending
+from .._engine.step import pending_graph
+from .._engine.transfer import batch_reads
 
 
 def on_ready_callback(tensor: torch.Tensor, callback: Callable[[torch.Tensor], None]) -> None:
@@ -19,11 +19,11 @@ def on_ready_callback(tensor: torch.Tensor, callback: Callable[[torch.Tensor], N
     >>> told.wait(10)
     True
     """
-    evaluate.call_when_ready(pending.on_xla(tensor), lambda: callback(tensor))
+    batch_reads.call_when_ready(pending_graph.on_xla(tensor), lambda: callback(tensor))
 
 
 def on_ready_event(tensor: torch.Tensor) -> threading.Event:
     """Starts the computation of `tensor`; the event is set when its value is there."""
     ready = threading.Event()
-    evaluate.call_when_ready(pending.on_xla(tensor), ready.set)
+    batch_reads.call_when_ready(pending_graph.on_xla(tensor), ready.set)
     return ready

@@ -13,13 +13,14 @@ import jax
 import torch
 from torch import Tensor
 
-from .._engine import dtypes, refused_names
-from .._engine.client import platform
+from .._engine import dtypes
+from .._engine.caching.bounded import put_last
+from .._engine.compat import removed_names
+from .._engine.compat.names.torch import constant_in_graphs
 from .._engine.interop import custom_calls, pallas
-from .._engine.lowering.kernels import attention
+from .._engine.lowering.fused_kernels import blockwise_attention
 from .._engine.metrics import counters
-from .._engine.private.torch import constant_in_graphs
-from .._engine.tables import put_last
+from .._engine.runtime import platform
 from ..core.xla_builder import call_jax
 from .flash_attention import FlashAttention as FlashAttention
 from .flash_attention import fa_custom_backward as fa_custom_backward
@@ -40,9 +41,9 @@ from .paged_attention import ragged_paged_attention as ragged_paged_attention
 from .paged_attention import ragged_paged_attention_non_xla as ragged_paged_attention_non_xla
 from .paged_attention import ragged_paged_attention_xla as ragged_paged_attention_xla
 
-__getattr__ = refused_names.asked_of(__name__)
+__getattr__ = removed_names.asked_of(__name__)
 
-DEFAULT_MASK_VALUE = attention.MASK_VALUE
+DEFAULT_MASK_VALUE = blockwise_attention.MASK_VALUE
 
 # The kernels that `trace_pallas(use_cache=True)` lowered, by kernel, arguments and their shapes.
 trace_pallas_arg_to_payload: dict[Any, Any] = {}

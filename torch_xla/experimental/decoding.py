@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from .._engine.dynamo import loops
+from .._engine.compiled.loops import while_loops
 
 Choice = Callable[[torch.Tensor], torch.Tensor]
 
@@ -116,7 +116,7 @@ def decode(
     )
     key = (choose, end_token, pad_token, max_new_tokens) if is_step_pure else None
     goes_on: Callable[..., torch.Tensor] = lambda count, unfinished, *_: (count < max_new_tokens) & unfinished.any()  # noqa: E731
-    loop = loops.loop_of(step, key, goes_on, _round(step, choose, end_token, pad_token), start)
+    loop = while_loops.loop_of(step, key, goes_on, _round(step, choose, end_token, pad_token), start)
     _, _, lengths, _, tokens, state = loop.run(start)
     return tokens, lengths, state
 

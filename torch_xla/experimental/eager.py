@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .._engine.modes import compiled, eager
+from .._engine.compiled import compiled_function, eager
 
 
 def eager_mode(enable: bool) -> None:
@@ -94,4 +94,4 @@ def compile(
     (30.0, '')
     """
     most = num_different_graphs_allowed if max_different_graphs is None else max_different_graphs
-    return compiled.compiled(f, name or "", full_graph, most, replay, custom_compile_options)
+    return compiled_function.compiled(f, name or "", full_graph, most, replay, custom_compile_options)

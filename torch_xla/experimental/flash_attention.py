@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._engine.lowering.kernels import attention
-from .._engine.private.torch import is_traced
+from .._engine.compat.names.torch import is_traced
+from .._engine.lowering.fused_kernels import blockwise_attention
 from ..core.xla_builder import call_jax
 
 fa_custom_forward = torch.ops.xla.fa_custom_forward
@@ -16,12 +16,12 @@ fa_custom_backward = torch.ops.xla.fa_custom_backward
 
 def fa_custom_forward_fake(*args: Any) -> tuple[Tensor, ...]:
     """What `torch.ops.xla.fa_custom_forward` gives, without values."""
-    return attention.flash_forward_like(*args)
+    return blockwise_attention.flash_forward_like(*args)
 
 
 def fa_custom_backward_fake(*args: Any) -> tuple[Tensor, ...]:
     """What `torch.ops.xla.fa_custom_backward` gives, without values."""
-    return attention.flash_backward_like(*args)
+    return blockwise_attention.flash_backward_like(*args)
 
 
 class FlashAttention(torch.autograd.Function):
@@ -123,5 +123,5 @@ def flash_attention(
         found: Tensor = fa_custom_forward(q, k, v, *settings)[0]
         return found
     arguments = (q, k, v, ab, q_segment_ids, kv_segment_ids, bool(causal), float(sm_scale))
-    result: Tensor = call_jax(attention.attention, arguments, {}, "flash_attention")
+    result: Tensor = call_jax(blockwise_attention.attention, arguments, {}, "flash_attention")
     return result

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from .._engine.dynamo import loops
-from .._engine.private.torch import constant_in_graphs, pytree
+from .._engine.compat.names.torch import constant_in_graphs, pytree
+from .._engine.compiled.loops import while_loops
 from .scan import scan
 
 
@@ -38,7 +38,7 @@ def while_loop(
     (4, 1.41421)
     """
     additional = tuple(additional_inputs or ())
-    return loops.while_loop(
+    return while_loops.while_loop(
         lambda *carried: cond_fn(*carried, *additional), lambda *carried: body_fn(*carried, *additional), carried_inputs
     )
 
@@ -67,18 +67,18 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], *input_value
         raise TypeError("fori_loop() needs at least one value that the body changes")
     if _takes_values_alone(body_fun, len(input_value)):
         values = fori_loop(lower, upper, lambda i, *value: body_fun(*value), *input_value)
-        left = (loops.as_tensor(upper) - loops.as_tensor(lower)).clamp(max=0)
+        left = (while_loops.as_tensor(upper) - while_loops.as_tensor(lower)).clamp(max=0)
         return [left, *(values if len(input_value) > 1 else [values])]
     if isinstance(lower, int) and isinstance(upper, int) and torch.is_grad_enabled():
         results = _counted(range(lower, upper), body_fun, input_value)
     else:
-        limit = loops.as_tensor(upper).to(torch.int64)
+        limit = while_loops.as_tensor(upper).to(torch.int64)
 
         def once(i: torch.Tensor, *value: Any) -> tuple[Any, ...]:
             return (i + 1, *_next(body_fun, i, value))
 
-        start = loops.as_tensor(lower).to(torch.int64)
-        _, *results = loops.while_loop(lambda i, *_: i < limit, once, (start, *input_value))
+        start = while_loops.as_tensor(lower).to(torch.int64)
+        _, *results = while_loops.while_loop(lambda i, *_: i < limit, once, (start, *input_value))
     return results[0] if len(results) == 1 else tuple(results)
 
 
@@ -101,7 +101,7 @@ def _takes_values_alone(body: Callable[..., Any], count: int) -> bool:
 
 
 def _counted(rounds: range, body: Callable[..., Any], start: Sequence[Any]) -> Sequence[Any]:
-    start = pytree.tree_map(loops.as_tensor, tuple(start))
+    start = pytree.tree_map(while_loops.as_tensor, tuple(start))
     if not rounds:
         return start
     numbers = torch.arange(rounds.start, rounds.stop, device=pytree.tree_leaves(start)[0].device)
@@ -121,5 +121,5 @@ def _next(body: Callable[..., Any], i: torch.Tensor, value: tuple[Any, ...]) -> 
             "`fori_loop(lower, upper, body, a, b)`, and the body returns as many, a tuple of them"
         )
     if not torch.compiler.is_dynamo_compiling():
-        loops.check_carried("fori_loop", *pytree.tree_flatten(value), after)
+        while_loops.check_carried("fori_loop", *pytree.tree_flatten(value), after)
     return after

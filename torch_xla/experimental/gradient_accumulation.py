@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .._engine.dynamo import accumulation
+from .._engine.compiled.loops import accumulation_loop
 from ..core.builder_parameters import Parameters
 
 
@@ -88,4 +88,4 @@ def gradient_accumulation(
         raise ValueError(
             f"gradient_accumulation() takes tensors of one length along their first dimension; got {shapes}"
         )
-    return accumulation.accumulate(train_step, list(iterable_tensors), model, carried_tensors, is_step_pure)
+    return accumulation_loop.accumulate(train_step, list(iterable_tensors), model, carried_tensors, is_step_pure)

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from .._engine.lowering.library import LIBRARY
+from .._engine.lowering.machinery.xla_op_schemas import LIBRARY
 from .xla_marker import serialize_composite_attr
 
 assert LIBRARY is not None  # `torch.ops.xla` is defined there

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .._engine.lowering.kernels import paged_attention as pages
+from .._engine.lowering.fused_kernels import paged_attention as pages
 from ..core.xla_builder import call_jax
 
 

@@ -5,8 +5,8 @@ A plugin that JAX finds by itself (a package with an entry point of the group `j
 """
 
 from .._engine import config
-from .._engine.client import choice
-from .._engine.client import plugins as _plugins
+from .._engine.runtime import pjrt_plugins as _plugins
+from .._engine.runtime import platform_selection
 
 _dynamic = False
 
@@ -60,12 +60,12 @@ def use_dynamic_plugins() -> None:
 
 def using_dynamic_plugins() -> bool:
     """Whether plugins were asked for, by `use_dynamic_plugins` or PJRT_DYNAMIC_PLUGINS, and the device is no CPU."""
-    return (_dynamic or config.dynamic_plugins()) and choice.device_type() != "CPU"
+    return (_dynamic or config.dynamic_plugins()) and platform_selection.device_type() != "CPU"
 
 
 def default() -> DevicePlugin:
     """The plugin of the device that is used. Raises `KeyError` if its platform is none of a registered plugin."""
-    found: DevicePlugin = _plugins.plugin_of(choice.device_type())
+    found: DevicePlugin = _plugins.plugin_of(platform_selection.device_type())
     return found
 
 

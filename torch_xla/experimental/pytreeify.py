@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from .._engine.private.torch import pytree
+from .._engine.compat.names.torch import pytree
 
 
 class _Call:

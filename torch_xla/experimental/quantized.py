@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._engine.private.torch import define_quantized_operators
+from .._engine.compat.names.torch import define_quantized_operators
 
 define_quantized_operators()
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from .._engine import refused_names
-from .._engine.dynamo import scanning
-from .._engine.dynamo.scanning import default_partition as default_partition
-from .._engine.private.torch import (
+from .._engine.caching.bounded import put_last
+from .._engine.compat import removed_names
+from .._engine.compat.names.torch import (
     associative_scan_function,
     constant_in_graphs,
     dtypes_by_default,
@@ -18,15 +17,16 @@ from .._engine.private.torch import (
     pytree,
     scan_function,
 )
-from .._engine.tables import put_last
+from .._engine.compiled.loops import scan_loop
+from .._engine.compiled.loops.scan_loop import default_partition as default_partition
 from ..core.builder_parameters import Parameters
 from ..core.builder_slices import dynamic_slice as dynamic_slice
 from ..core.builder_slices import dynamic_update_slice as dynamic_update_slice
 
-__getattr__ = refused_names.asked_of(__name__)
+__getattr__ = removed_names.asked_of(__name__)
 
 _MOST = 256  # of a function
-_recipes: "weakref.WeakKeyDictionary[Any, dict[Any, scanning.Recipe]]" = weakref.WeakKeyDictionary()
+_recipes: "weakref.WeakKeyDictionary[Any, dict[Any, scan_loop.Recipe]]" = weakref.WeakKeyDictionary()
 
 
 def scan(
@@ -75,14 +75,14 @@ def scan(
         return _in_one_graph(fn, init, xs)
     _check_lengths(xs)
     # Inside of another body what `fn` closes over may belong to that body.
-    is_kept = is_fn_pure and not scanning.is_traced() and not inspect.ismethod(fn)
+    is_kept = is_fn_pure and not scan_loop.is_traced() and not inspect.ismethod(fn)
     known = _recipes.setdefault(fn, {}) if is_kept else {}
     leaves, tree = pytree.tree_flatten((init, xs))
     key = (tree, partition_fn, torch.is_grad_enabled(), *dtypes_by_default(), *map(_kind, leaves))
     recipe = known.get(key)
     if recipe is None:
-        recipe = put_last(known, key, scanning.trace(_weakly(fn) if is_kept else fn, init, xs), _MOST)
-    return scanning.run(recipe, init, xs, partition_fn)
+        recipe = put_last(known, key, scan_loop.trace(_weakly(fn) if is_kept else fn, init, xs), _MOST)
+    return scan_loop.run(recipe, init, xs, partition_fn)
 
 
 def associative_scan(fn: Callable[[Any, Any], Any], xs: Any, reverse: bool = False, dim: int = 0) -> Any:
@@ -122,7 +122,7 @@ def _weakly(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_lengths(xs: Any) -> None:
-    tensors = scanning.tensors_in(xs)
+    tensors = scan_loop.tensors_in(xs)
     if not tensors:
         raise ValueError("scan() needs at least one tensor in `xs`, which tells how many rounds there are")
     lengths = {tensor.shape[0] if tensor.dim() else None for tensor in tensors}

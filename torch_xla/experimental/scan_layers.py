@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from .._engine.dynamo import layers as _layers
+from .._engine.compiled.loops import scan_layers as _layers
 from .scan import default_partition
 
 

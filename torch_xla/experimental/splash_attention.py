@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._engine.lowering.kernels import splash
+from .._engine.lowering.fused_kernels import splash_kernel
 
 sa_custom_forward = torch.ops.xla.sa_custom_forward
 sa_custom_backward = torch.ops.xla.sa_custom_backward
@@ -147,4 +147,6 @@ def splash_attention_jax_wrapper(
     attn_logits_soft_cap: float | None,
 ) -> Any:  # fmt: skip
     """The same as a function of JAX's arrays."""
-    return splash.forward(query, key, value, config.to_json(), decoder_segment_ids, causal, attn_logits_soft_cap)[0]
+    return splash_kernel.forward(
+        query, key, value, config.to_json(), decoder_segment_ids, causal, attn_logits_soft_cap
+    )[0]

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._engine import refused_names
+from .._engine.compat import removed_names
 
-__getattr__ = refused_names.asked_of(__name__)
+__getattr__ = removed_names.asked_of(__name__)
 
 
 class _OfFunction(nn.Module):

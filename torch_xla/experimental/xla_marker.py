@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .._engine.lowering import library
+from .._engine.lowering.machinery import xla_op_schemas
 
 
 @dataclass
@@ -56,7 +56,7 @@ def deserialize_composite_attr(attr: str | None) -> dict[str, Any]:
 
 def mark_tensor(x: torch.Tensor, name: str, pos: int, id: str, is_input: bool, attr: str | None = None) -> torch.Tensor:
     """A copy of `x`, marked as input or output number `pos` of the composite `name` with the identity `id`."""
-    return library.mark_tensor(x, name, pos, id, is_input, attr)
+    return xla_op_schemas.mark_tensor(x, name, pos, id, is_input, attr)
 
 
 # The operator is the same on both devices.
@@ -67,4 +67,4 @@ def mark_tensor_meta(
     x: torch.Tensor, name: str, pos: int, id: str, is_input: bool, attr: str | None = None
 ) -> torch.Tensor:
     """What `mark_tensor` gives, without values."""
-    return library.mark_tensor_meta(x, name, pos, id, is_input, attr)
+    return xla_op_schemas.mark_tensor_meta(x, name, pos, id, is_input, attr)

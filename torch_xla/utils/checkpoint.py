@@ -8,9 +8,9 @@ from torch.utils.checkpoint import CheckpointFunction as CheckpointFunction
 from torch.utils.checkpoint import get_device_states as get_device_states
 from torch.utils.checkpoint import set_device_states as set_device_states
 
-from .._engine import refused_names
+from .._engine.compat import removed_names
 
-__getattr__ = refused_names.asked_of(__name__)
+__getattr__ = removed_names.asked_of(__name__)
 
 
 def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool = True, **kwargs: Any) -> Any:

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from .._engine.host import dlpack
+from .._engine.transfer import dlpack
 
 
 def to_dlpack(xla_tensor: torch.Tensor) -> Any:

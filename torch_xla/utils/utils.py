@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from .._engine import config
-from .._engine.input.loading import DataWrapper as DataWrapper
+from .._engine.input.device_loader import DataWrapper as DataWrapper
 from .._engine.pytree import instances
 
 Print = Callable[..., object]

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import torch_xla.debug.model_comparator as mc
-from torch_xla._engine.diagnostics.values import snapshots
+from torch_xla._engine.diagnostics.values import tensor_snapshots
 from torch_xla.utils.checkpoint_tagger import CheckpointTagger
 
 
 @pytest.fixture(autouse=True)
 def unset() -> Iterator[None]:
     yield
-    snapshots._chosen = snapshots._UNSET
+    tensor_snapshots._chosen = tensor_snapshots._UNSET
 
 
 def run(folder: Path, device: str, mistake: float = 0.0) -> None:

@@ -7,8 +7,8 @@ import torch
 
 import torch_xla
 from tests.support.held import held_by_others
-from torch_xla._engine.graph.sharding import Sharding
-from torch_xla._engine.record import placement
+from torch_xla._engine.ir.sharding import Sharding
+from torch_xla._engine.sharding import placement
 from torch_xla.debug import DeviceSpec, device_specs, plan
 
 ROWS = Sharding(((0, 1),))

@@ -10,8 +10,8 @@ import torch
 
 import torch_xla
 import torch_xla.distributed.xla_multiprocessing as xmp
-from torch_xla._engine.client import tpu_host
-from torch_xla._engine.distributed import launch
+from torch_xla._engine.distributed import process_launch
+from torch_xla._engine.runtime import tpu_chips
 
 ROOT = Path(__file__).parents[3]
 
@@ -76,25 +76,25 @@ def test_another_number_of_processes_is_refused(count: int, monkeypatch: pytest.
 def test_settings_say_how_many_gpus_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PJRT_DEVICE", "CUDA")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3,4")
-    assert launch.device_count() == 3
+    assert process_launch.device_count() == 3
     monkeypatch.setenv("GPU_NUM_DEVICES", "2")
-    assert launch.device_count() == 2
+    assert process_launch.device_count() == 2
     monkeypatch.setenv("GPU_NUM_DEVICES", "4")
     with pytest.raises(RuntimeError, match="GPU_NUM_DEVICES is 4, and this machine shows 3"):
-        launch.device_count()
+        process_launch.device_count()
 
 
 def test_there_is_a_process_for_each_tpu_chip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PJRT_DEVICE", "TPU")
-    monkeypatch.setattr(tpu_host, "chip_count", lambda: 4)
+    monkeypatch.setattr(tpu_chips, "chip_count", lambda: 4)
     monkeypatch.delenv("TPU_VISIBLE_CHIPS", raising=False)
-    assert launch.device_count() == 4 == launch.checked_count(None)
+    assert process_launch.device_count() == 4 == process_launch.checked_count(None)
     monkeypatch.setenv("TPU_VISIBLE_CHIPS", "2")
-    assert launch.device_count() == 1 == launch.checked_count(None)
+    assert process_launch.device_count() == 1 == process_launch.checked_count(None)
 
 
 def test_a_process_that_used_a_device_is_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_xla._engine.client.platform.expected_device_count", lambda: 1)
+    monkeypatch.setattr("torch_xla._engine.runtime.platform.expected_device_count", lambda: 1)
     torch.ones(1, device="xla").tolist()
     with pytest.raises(RuntimeError, match="used an xla device, and a fork of it cannot.*start_method='spawn'"):
         xmp.spawn(print, start_method="fork")

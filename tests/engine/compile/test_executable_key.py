@@ -10,18 +10,18 @@ import pytest
 import torch
 
 import torch_xla.debug
-from torch_xla._engine import lowering_settings
-from torch_xla._engine.client import target as targets
-from torch_xla._engine.compile import cache, disk
+from torch_xla._engine.compile import program_cache, settings_in_force
+from torch_xla._engine.compile.disk import disk_cache
 from torch_xla._engine.compile.executable_key import Key, key_of
+from torch_xla._engine.compile.settings_in_force import Settings
 from torch_xla._engine.diagnostics.recompiles.differences import Kind, Known, differences
-from torch_xla._engine.graph.graph import Graph, Operation
-from torch_xla._engine.graph.plan import Number, Operand, Plan
-from torch_xla._engine.graph.sharding import Sharding
-from torch_xla._engine.graph.spec import sharded, spec_of
-from torch_xla._engine.lowering_settings import Settings
+from torch_xla._engine.ir.call_plan import Number, Operand, Plan
+from torch_xla._engine.ir.graph import Graph, Operation
+from torch_xla._engine.ir.sharding import Sharding
+from torch_xla._engine.ir.value_spec import sharded, spec_of
 from torch_xla._engine.metrics import counters
 from torch_xla._engine.metrics.events import Cause
+from torch_xla._engine.runtime import device_assignment as targets
 
 SPEC = spec_of((2,), (1,), torch.float32)
 LINE = ("train.py", 1, "step")
@@ -82,7 +82,7 @@ def known(key: Key, of: Graph, numbers: tuple[float, ...]) -> Known:
 def test_every_field_has_a_change() -> None:
     assert list(CHANGES) == [field.name for field in fields(Key)]
     equal = key_of(graph(replace(PLAN)), (), ONE).of_numbers((), packed(1.0))
-    assert disk._name(equal) == disk._name(KEY) and equal.digest == KEY.digest
+    assert disk_cache._name(equal) == disk_cache._name(KEY) and equal.digest == KEY.digest
 
 
 @pytest.mark.parametrize("field", CHANGES)
@@ -90,7 +90,7 @@ def test_each_field_alone_is_another_key_another_file_and_another_explanation(fi
     change = CHANGES[field]
     other = replace(KEY, **{field: change.value})
     assert other != KEY
-    assert disk._name(other) != disk._name(KEY)
+    assert disk_cache._name(other) != disk_cache._name(KEY)
     found = differences(known(KEY, graph(), (1.0,)), known(other, change.graph, change.numbers))
     assert [each.kind for each in found] == [change.kind] and change.text in found[0].text, found
     # Ranks compare what was recorded; what is installed where they run is theirs.
@@ -100,7 +100,7 @@ def test_each_field_alone_is_another_key_another_file_and_another_explanation(fi
 def test_an_input_that_is_divided_otherwise_is_another_key_and_is_named() -> None:
     divided = graph(spec=sharded(SPEC, Sharding(((0,),))))
     other = key_of(divided, (), ONE)
-    assert disk._name(other) != disk._name(key_of(graph(), (), ONE))
+    assert disk_cache._name(other) != disk_cache._name(key_of(graph(), (), ONE))
     (found,) = differences(known(KEY, graph(), (1.0,)), known(other, divided, (1.0,)))
     assert (found.kind, found.text) == (
         Kind.INPUT,
@@ -124,14 +124,14 @@ def test_each_setting_alone_is_another_environment_and_is_named() -> None:
 
 
 def test_settings_are_read_in_this_thread() -> None:
-    before = lowering_settings.now()
+    before = settings_in_force.now()
     with jax.default_matmul_precision("high"), jax.numpy_dtype_promotion("strict"):
-        after = lowering_settings.now()
+        after = settings_in_force.now()
     changed = {name for name, text in after.texts().items() if before.texts().get(name) != text}
     assert changed == {"jax_default_matmul_precision", "jax_numpy_dtype_promotion"}
-    assert lowering_settings.now() == before
+    assert settings_in_force.now() == before
     with jax.enable_x64(True):  # the engine decides about it itself
-        assert lowering_settings.now() == before
+        assert settings_in_force.now() == before
 
 
 def test_each_part_of_a_target_alone_is_another_environment_and_is_named() -> None:
@@ -172,5 +172,5 @@ def test_a_setting_of_jax_is_another_program_of_the_same_step() -> None:
     with jax.default_matmul_precision("high"):
         assert compiled() == 1 and compiled() == 0
     assert compiled() == 0
-    assert cache.size() >= 2
+    assert program_cache.size() >= 2
     assert "jax_default_matmul_precision None → 'high'" in torch_xla.debug.explain_recompiles()

@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torch_xla
-from torch_xla._engine.compile import function
+from torch_xla._engine.compile import jax_function
 from torch_xla._engine.compile.inlining import inlined
-from torch_xla._engine.execute import executor
-from torch_xla._engine.graph.graph import Graph
-from torch_xla._engine.graph.verify import verify
-from torch_xla._engine.record.schedule import clear_schedules
+from torch_xla._engine.ir.graph import Graph
+from torch_xla._engine.ir.verify_graph import verify
+from torch_xla._engine.step import executor
+from torch_xla._engine.step.schedule import clear_schedules
 
 
 @pytest.fixture(autouse=True)
@@ -45,10 +45,10 @@ def runs(call: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> list[tuple
 
 
 def results(graph: Graph, arrays: list[Any], numbers: list[Any], keys: Any) -> list[np.ndarray]:
-    floats, ints = function.by_type(graph, range(len(numbers)))
+    floats, ints = jax_function.by_type(graph, range(len(numbers)))
     vectors = [np.array([numbers[i] for i in each]) for each in (floats, ints) if each]
     with jax.enable_x64(True):
-        program = jax.jit(function.as_function(graph, numbers, floats, ints))
+        program = jax.jit(jax_function.as_function(graph, numbers, floats, ints))
         return [np.asarray(each) for each in program(*arrays, *vectors, *([] if keys is None else [keys]))]
 
 

@@ -8,16 +8,16 @@ import pytest
 import torch
 
 import torch_xla
-from torch_xla._engine.client import target as targets
-from torch_xla._engine.client.buffers import put
+from torch_xla._engine.compat.patches import mlir_contexts
 from torch_xla._engine.compile import program as programs
 from torch_xla._engine.compile.executable_key import key_of
 from torch_xla._engine.compile.program import Program
-from torch_xla._engine.graph.graph import Graph, cut, decode
+from torch_xla._engine.ir.graph import Graph, cut, decode
 from torch_xla._engine.metrics import counters
-from torch_xla._engine.private import contexts
-from torch_xla._engine.record import pending
-from torch_xla._engine.record.device import device_for
+from torch_xla._engine.runtime import device_assignment as targets
+from torch_xla._engine.runtime.buffers import put
+from torch_xla._engine.step import pending_graph
+from torch_xla._engine.tensor.device import device_for
 
 CPU = targets.of_device(jax.devices("cpu")[0])
 
@@ -49,7 +49,7 @@ def scaled(*scales: float) -> Graph:
     y = x
     for scale in scales:
         y = y * scale
-    return pending.graph_of([y]).graph
+    return pending_graph.graph_of([y]).graph
 
 
 def threes() -> Any:
@@ -89,7 +89,7 @@ def test_a_number_that_came_otherwise_before_is_an_argument_from_the_start() -> 
 def test_a_number_that_a_rule_looks_at_stays_baked() -> None:
     x = torch.ones(3, 3).to("xla")
     torch_xla.sync()
-    graph = pending.graph_of([torch.linalg.vector_norm(x, 2, dim=1)]).graph
+    graph = pending_graph.graph_of([torch.linalg.vector_norm(x, 2, dim=1)]).graph
     program = program_of(graph)
     buffer = put(np.full((3, 3), 2.0, np.float32), CPU)
     for order in (2, 1, 3, 1, 2):
@@ -162,10 +162,10 @@ def test_what_is_looked_at_on_the_host_is_told_by_its_place() -> None:
 
 def test_small_programs_are_lowered_in_one_context(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
-    make = contexts.private.module_context
-    monkeypatch.setattr(contexts, "_kept", contexts._Kept())
+    make = mlir_contexts.private.module_context
+    monkeypatch.setattr(mlir_contexts, "_kept", mlir_contexts._Kept())
     for name in ("module_context", "context_of_jax"):
-        monkeypatch.setattr(contexts.private, name, lambda: made.append(1) or make())
+        monkeypatch.setattr(mlir_contexts.private, name, lambda: made.append(1) or make())
     several = [(2.0,), (2.0, 3.0), (2.0, 3.0, 4.0)]
     for numbers in several:
         assert run(program_of(scaled(*numbers)), *numbers)[0] == 3 * np.prod(numbers)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_xla._engine.compile.source_metadata import UNKNOWN, Origins, scopes_at
-from torch_xla._engine.graph.graph import Graph, Operation
-from torch_xla._engine.graph.plan import Operand, Plan
-from torch_xla._engine.graph.spec import spec_of
+from torch_xla._engine.ir.call_plan import Operand, Plan
+from torch_xla._engine.ir.graph import Graph, Operation
+from torch_xla._engine.ir.value_spec import spec_of
 
 SPEC = spec_of((2, 3), (3, 1), torch.float32)
 SIN, COS = (

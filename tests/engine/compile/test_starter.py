@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import torch_xla
-from torch_xla._engine.private.jax import starter
-from torch_xla._engine.record.schedule import clear_schedules
-from torch_xla._engine.record.storage import value_of
+from torch_xla._engine.compat.names.jax import starter
+from torch_xla._engine.step.schedule import clear_schedules
+from torch_xla._engine.tensor.storage import value_of
 
 
 def compiled(function: object, *arguments: jax.Array, **options: object) -> object:

@@ -20,12 +20,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import torch_xla.cache
-from torch_xla._engine.client import target as targets
-from torch_xla._engine.compile import disk, executable_file, signing_key
+from torch_xla._engine.compile.disk import disk_cache, executable_file, signing_key
 from torch_xla._engine.compile.executable_key import key_of
-from torch_xla._engine.graph.graph import Graph
+from torch_xla._engine.ir.graph import Graph
 from torch_xla._engine.metrics import counters
-from torch_xla._engine.record.schedule import clear_schedules
+from torch_xla._engine.runtime import device_assignment as targets
+from torch_xla._engine.step.schedule import clear_schedules
 
 SETTINGS = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
@@ -35,9 +35,9 @@ SETTINGS = settings(
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache folder that keeps even what compiles at once."""
-    monkeypatch.setattr(disk, "WORTH_KEEPING_SECONDS", 0.0)
+    monkeypatch.setattr(disk_cache, "WORTH_KEEPING_SECONDS", 0.0)
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_PATH", str(tmp_path / "cache"))
-    disk._warned.clear()
+    disk_cache._warned.clear()
     clear_schedules()
     yield tmp_path / "cache"
     clear_schedules()
@@ -55,7 +55,7 @@ def hits() -> int:
 
 
 def only_file(folder: Path) -> Path:
-    (path,) = folder.glob(f"*{disk.SUFFIX}")
+    (path,) = folder.glob(f"*{disk_cache.SUFFIX}")
     return path
 
 
@@ -168,7 +168,7 @@ def test_a_file_under_another_name_is_not_taken_for_it(folder: Path) -> None:
     clear_schedules()
     other = torch.arange(4.0).to("xla")
     assert (other * other + 1).tolist() == [1.0, 2.0, 5.0, 10.0]
-    (second,) = set(folder.glob(f"*{disk.SUFFIX}")) - {path}
+    (second,) = set(folder.glob(f"*{disk_cache.SUFFIX}")) - {path}
     path.write_bytes(second.read_bytes())
     assert result() == expected
     assert "of another program than its name says" in torch_xla.cache.misses()[-1]
@@ -202,7 +202,7 @@ def test_files_and_folders_that_others_may_write_are_refused(folder: Path) -> No
     for place, advice in ((path, "may write to"), (folder, "may write to")):
         mode = place.stat().st_mode & 0o777
         for extra in (0o020, 0o002):
-            disk._warned.clear()
+            disk_cache._warned.clear()
             place.chmod(mode | extra)
             with pytest.warns(UserWarning, match=advice):
                 assert result() == expected
@@ -264,12 +264,12 @@ def test_a_full_disk_costs_a_warning(folder: Path, monkeypatch: pytest.MonkeyPat
 @SETTINGS
 def test_a_damaged_note_of_baked_numbers_says_nothing(folder: Path, text: bytes) -> None:
     key = key_of(Graph((), (), ()), (), targets.of_device(jax.devices("cpu")[0]))
-    disk.note_baked(key, [0, 2])
-    assert disk.baked(key, 3) == [0, 2]
-    assert disk.baked(key, 2) == []
+    disk_cache.note_baked(key, [0, 2])
+    assert disk_cache.baked(key, 3) == [0, 2]
+    assert disk_cache.baked(key, 2) == []
     (path,) = folder.glob("*.numbers")
     path.write_bytes(text)
-    found = disk.baked(key, 3)
+    found = disk_cache.baked(key, 3)
     assert all(type(index) is int and 0 <= index < 3 for index in found)
 
 
@@ -278,8 +278,8 @@ def test_what_a_killed_writer_left_goes_and_what_one_writes_stays(folder: Path) 
     old, new = folder / ".killed.part", folder / ".writing.part"
     old.write_bytes(bytes(1000))
     new.write_bytes(bytes(1000))
-    os.utime(old, (time.time() - 2 * disk._ABANDONED,) * 2)
-    disk.shrink(folder, 1 << 30)
+    os.utime(old, (time.time() - 2 * disk_cache._ABANDONED,) * 2)
+    disk_cache.shrink(folder, 1 << 30)
     assert not old.exists() and new.exists() and only_file(folder).exists()
 
 
@@ -287,11 +287,11 @@ def test_the_limit_holds_at_every_moment(folder: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_SIZE", str(10_000 / 2**20))
     sizes = [3000, 9000, 500, 10_000, 10_001, *[700] * 60]
     for index, size in enumerate(sizes):
-        disk.adopt(folder, f"{index}.numbers", bytes(size))
-        assert disk.size_of(folder) <= 10_000
+        disk_cache.adopt(folder, f"{index}.numbers", bytes(size))
+        assert disk_cache.size_of(folder) <= 10_000
         assert (folder / f"{index}.numbers").exists() == (size <= 10_000)
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_SIZE", "0")
-    disk.adopt(folder, "none.numbers", b"x")
+    disk_cache.adopt(folder, "none.numbers", b"x")
     assert not (folder / "none.numbers").exists()
 
 
@@ -299,7 +299,7 @@ def test_a_limit_that_is_no_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     for text in ("lots", "-1", "nan", "inf", "1e300"):
         monkeypatch.setenv("XLA_PERSISTENT_CACHE_SIZE", text)
         with pytest.raises(ValueError, match="XLA_PERSISTENT_CACHE_SIZE is .* must be a number of MiB, 0 or more"):
-            disk.config.persistent_cache_bytes()
+            disk_cache.config.persistent_cache_bytes()
 
 
 def test_a_home_that_is_not_there_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,10 +337,10 @@ def test_a_writer_that_is_killed_never_leaves_half_a_file(tmp_path: Path) -> Non
         except FileNotFoundError:
             continue
     assert seen > 0
-    assert disk.is_sound((place / "one.xla").read_bytes())
+    assert disk_cache.is_sound((place / "one.xla").read_bytes())
     for path in place.glob(".*.part"):
         os.utime(path, (0, 0))
-    disk.shrink(place, 1 << 30)
+    disk_cache.shrink(place, 1 << 30)
     assert [path.name for path in place.iterdir()] == ["one.xla"]
 
 
@@ -358,7 +358,7 @@ def test_what_is_not_signed_never_reaches_xla(folder: Path, name: str, monkeypat
     sound = path.read_bytes()
     path.write_bytes(rewritten(sound, lambda header: None, sign=UNSIGNED[name]))
     with monkeypatch.context() as patched:
-        patched.setattr(disk.private, "load", lambda *_: pytest.fail("XLA was given it"))
+        patched.setattr(disk_cache.private, "load", lambda *_: pytest.fail("XLA was given it"))
         with pytest.warns(UserWarning, match="is not signed with the key .*cache.key, and an executable is code"):
             assert result() == expected
     assert "is not signed with the key" in torch_xla.cache.misses()[-1]
@@ -390,10 +390,10 @@ def test_a_key_that_others_know_or_nobody_has_is_refused(
     for content, mode, told in cases:
         place.write_bytes(content)
         place.chmod(mode)
-        disk._warned.clear()
+        disk_cache._warned.clear()
         with pytest.warns(UserWarning, match=told):
             assert result() == expected
-    disk._warned.clear()
+    disk_cache._warned.clear()
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_KEY", str(place / "below a file"))
     with pytest.warns(UserWarning, match="no key to sign with: .* .XLA_PERSISTENT_CACHE_KEY names another file"):
         assert result() == expected

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from torch_xla._engine.client import coordination, processes
 from torch_xla._engine.distributed import channels
 from torch_xla._engine.errors import PeerError
+from torch_xla._engine.processes import coordination, identity
 
 
 class Service:
@@ -23,8 +23,8 @@ class Service:
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     found = Service()
-    monkeypatch.setattr(processes, "process_index", lambda: 2)
-    monkeypatch.setattr(processes, "process_count", lambda: 4)
+    monkeypatch.setattr(identity, "process_index", lambda: 2)
+    monkeypatch.setattr(identity, "process_count", lambda: 4)
     monkeypatch.setattr(coordination, "client", lambda: found)
     channels.partners.cache_clear()
     yield found

@@ -311,7 +311,7 @@ def test_a_tensor_goes_from_one_process_to_another() -> None:
 
 
 def test_groups_for_some_members_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_xla._engine.client.processes.process_count", lambda: 4)
+    monkeypatch.setattr("torch_xla._engine.processes.identity.process_count", lambda: 4)
     made: dict[tuple[int, ...], Sequence[Sequence[int]]] = {
         (0, 1, 2, 3): (),
         (1, 3): ((1, 3), (0, 2)),

@@ -14,17 +14,17 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 from tests.support.fleet import Fleet, fleet_of
-from torch_xla._engine.compile import disk
-from torch_xla._engine.dispatch.kernels import append
+from torch_xla._engine.compile.disk import disk_cache
+from torch_xla._engine.dispatch.recording_kernel import append
 from torch_xla._engine.errors import PeerError
-from torch_xla._engine.execute import executor
-from torch_xla._engine.graph import effect
-from torch_xla._engine.graph.plan import Operand, Plan, interned
-from torch_xla._engine.lowering import replicas
-from torch_xla._engine.lowering.registry import lowers, rule_of
+from torch_xla._engine.ir import side_effects
+from torch_xla._engine.ir.call_plan import Operand, Plan, interned
+from torch_xla._engine.lowering.machinery import replica_axis
+from torch_xla._engine.lowering.machinery.registry import lowers, rule_of
 from torch_xla._engine.metrics import counters
-from torch_xla._engine.record.schedule import clear_schedules
-from torch_xla._engine.record.storage import snapshot, wrap
+from torch_xla._engine.step import executor
+from torch_xla._engine.step.schedule import clear_schedules
+from torch_xla._engine.tensor.storage import snapshot, wrap
 
 SUM = "test::sum_of_replicas"
 
@@ -32,9 +32,9 @@ SUM = "test::sum_of_replicas"
 def summed(tensor: torch.Tensor) -> torch.Tensor:
     """The sum of the tensors of all processes, as any collective is recorded."""
     if rule_of(SUM) is None:
-        lowers(SUM)(lambda x: replicas.in_order(lambda y: jax.lax.psum(y, replicas.axis()), x))
+        lowers(SUM)(lambda x: replica_axis.in_order(lambda y: jax.lax.psum(y, replica_axis.axis()), x))
     value = snapshot(tensor)
-    plan = interned(Plan(SUM, ((Operand(0),), {}), (value.spec,), (), (value.spec,), effect=effect.collective()))
+    plan = interned(Plan(SUM, ((Operand(0),), {}), (value.spec,), (), (value.spec,), effect=side_effects.collective()))
     return wrap(append(plan, ([], [value], []), value.device)[0])
 
 
@@ -290,9 +290,9 @@ def counted() -> tuple[int, int]:
 
 
 def kept(folder: str) -> list[Any]:
-    rank, worth = xr.global_ordinal(), disk.WORTH_KEEPING_SECONDS
-    disk.WORTH_KEEPING_SECONDS = 0.0
-    disk.choose(f"{folder}/{rank}")
+    rank, worth = xr.global_ordinal(), disk_cache.WORTH_KEEPING_SECONDS
+    disk_cache.WORTH_KEEPING_SECONDS = 0.0
+    disk_cache.choose(f"{folder}/{rank}")
     try:
         found, before = [], counted()
         for _ in range(2):
@@ -307,8 +307,8 @@ def kept(folder: str) -> list[Any]:
         found.append([after - earlier for after, earlier in zip(counted(), before, strict=True)])
         return found
     finally:
-        disk.WORTH_KEEPING_SECONDS = worth
-        disk.choose(None)
+        disk_cache.WORTH_KEEPING_SECONDS = worth
+        disk_cache.choose(None)
 
 
 def test_a_program_with_collectives_is_compiled_once_and_then_found(tmp_path: Path) -> None:

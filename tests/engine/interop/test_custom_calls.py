@@ -7,7 +7,7 @@ import torch
 from jax.experimental import pallas
 
 from torch_xla._engine.interop import custom_calls
-from torch_xla._engine.record.pending import graph_of
+from torch_xla._engine.step.pending_graph import graph_of
 
 
 def text(**options: object) -> str:

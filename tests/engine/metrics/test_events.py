@@ -12,7 +12,7 @@ import torch
 
 import torch_xla
 import torch_xla.debug.metrics as met
-from torch_xla._engine.metrics import events, lines
+from torch_xla._engine.metrics import events, user_lines
 from torch_xla._engine.metrics.events import Cause, Direction
 
 
@@ -147,8 +147,8 @@ def test_the_line_is_the_users_through_pythons_own_files(heard: list[Any]) -> No
 
 
 def test_the_standard_library_is_not_the_users() -> None:
-    assert not lines.belongs_to_user(logging.__file__)
-    assert not lines.belongs_to_user(torch.__file__)
-    assert not lines.belongs_to_user("<frozen importlib._bootstrap>")
-    assert lines.belongs_to_user("<stdin>")
-    assert lines.belongs_to_user(pytest.__file__)
+    assert not user_lines.belongs_to_user(logging.__file__)
+    assert not user_lines.belongs_to_user(torch.__file__)
+    assert not user_lines.belongs_to_user("<frozen importlib._bootstrap>")
+    assert user_lines.belongs_to_user("<stdin>")
+    assert user_lines.belongs_to_user(pytest.__file__)

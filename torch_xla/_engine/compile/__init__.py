@@ -1,4 +1,7 @@
-"""Compile: an ordered graph becomes an executable. Knows JAX; knows neither storages nor tensors.
+"""Compile: an ordered graph becomes an executable, found again by its key. Knows JAX, neither storages nor tensors.
 
-Doors: bundle, cache, disk, executable_key, inlining, languages, program, source_metadata.
+`disk/` keeps executables for other processes, `stages/` cuts deep programs into equal parts that are compiled once.
+
+Doors: disk.bundle, disk.disk_cache, executable_key, inlining, program, program_cache, program_text, settings_in_force,
+source_metadata.
 """

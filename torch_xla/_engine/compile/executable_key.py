@@ -1,17 +1,16 @@
-"""The key of an executable: all that it depends on. Whatever finds, keeps, compares or explains one goes by it."""
+"""The key of an executable: everything it depends on. Caches, comparisons and explanations use it."""
 
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from .. import lowering_settings
-from ..client.target import Target
-from ..graph.graph import Graph
-from ..graph.sharding import Placed
-from ..lowering_settings import Settings
-from . import fingerprint, placing
-from .installation import Installation, installed
+from ..ir.graph import Graph
+from ..ir.sharding import Placed
+from ..runtime.device_assignment import Target
+from . import graph_fingerprint, output_shardings, settings_in_force
+from .environment_digest import Installation, installed
+from .settings_in_force import Settings
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,8 @@ class Key:
     @cached_property
     def name(self) -> str:
         """32 letters for what the executable computes, equal in all processes. Raises `Nameless` if there is no such
-        name: `fingerprint.is_named` tells."""
-        return self._hash(fingerprint.text_of(self.code))
+        name: `graph_fingerprint.is_named` tells."""
+        return self._hash(graph_fingerprint.text_of(self.code))
 
     @cached_property
     def digest(self) -> str:
@@ -48,7 +47,10 @@ class Key:
 
         Unlike `name` there is one for every key. Those of two keys that call different Python may be equal.
         """
-        code, around = fingerprint.text_of(self.code, strict=False), described(self.target) | self.settings.texts()
+        code, around = (
+            graph_fingerprint.text_of(self.code, strict=False),
+            described(self.target) | self.settings.texts(),
+        )
         return self._hash(f"{code}\n{around}")
 
     @cached_property
@@ -76,12 +78,12 @@ def described(target: Target) -> dict[str, str]:
 def key_of(graph: Graph, donated: tuple[int, ...], target: Target) -> Key:
     """The key of the program of `graph` under the settings in force."""
     results = results_of(graph, donated, target)
-    return Key(graph.code, donated, results, target, (), b"", lowering_settings.now(), installed(target))
+    return Key(graph.code, donated, results, target, (), b"", settings_in_force.now(), installed(target))
 
 
 def results_of(graph: Graph, donated: tuple[int, ...], target: Target) -> tuple[Placed, ...]:
     """How the outputs of a graph that runs on `target` are to be divided; nothing where none can be."""
-    return tuple(placing.of_outputs(graph, donated)) if target.is_spread else ()
+    return tuple(output_shardings.of_outputs(graph, donated)) if target.is_spread else ()
 
 
 def differences(before: dict[str, str], now: dict[str, str]) -> list[str]:

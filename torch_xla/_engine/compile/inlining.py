@@ -1,10 +1,9 @@
-"""A graph with the operations inside its wholes in their place: what a compiled function is made of can then be seen,
-and cut where it repeats, as if it had been recorded call by call."""
+"""Replace composite operations of a graph by the operations inside them, as if each had been recorded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..graph.graph import Graph, Operation
+from ..ir.graph import Graph, Operation
 from .source_metadata import Origins
 
 

@@ -1,6 +1,7 @@
-"""A program: one graph with what may differ between its runs, and the executables made of it so far.
+"""A program: one graph, what may differ between its runs, and the executables compiled of it so far.
 
-A large graph that repeats itself is compiled in stages, of which equal ones share an executable (`stages`, `staged`).
+A large graph that repeats itself is compiled in stages, of which equal ones share an executable (`stage_cuts`,
+`staged_program`).
 
 Python numbers are baked into the first executable. When a later run comes with another number, that number becomes an
 argument: so a learning rate that changes every step costs one more compile, ever. A rule that must see a number keeps
@@ -23,28 +24,30 @@ import jax
 import numpy as np
 
 from .. import config, dtypes, metrics
-from ..client import launches
-from ..graph.graph import Graph, Operation, walk
-from ..graph.plan import Plan
-from ..graph.spec import Spec
-from ..graph.text import Line
-from ..lowering import growing
-from ..lowering.registry import calls_python
-from ..lowering.storage import PLACES
+from ..atomic import lock, uncollected
+from ..compat.names import jax as private
+from ..compat.names.torch import OpOverload, overload_name_of
+from ..ir.call_plan import Plan
+from ..ir.graph import Graph, Operation, walk
+from ..ir.graph_text import Line
+from ..ir.value_spec import Spec
+from ..lowering.machinery import padded_rows
+from ..lowering.machinery.registry import calls_python
+from ..lowering.views.storage_access import PLACES
 from ..metrics.events import Sizes
-from ..metrics.lines import OptimizersLine
-from ..private import jax as private
-from ..private.torch import OpOverload, overload_name_of
-from ..uninterrupted import lock, uncollected
-from . import build, culprit, disk, fingerprint, function, placing, staged, stages
+from ..metrics.user_lines import OptimizersLine
+from ..runtime import launch_throttle
+from . import failing_op_search, graph_fingerprint, jax_function, output_shardings
+from .bfloat16_dots import compiled
+from .disk import disk_cache
 from .executable_key import Key
-from .function import MustBake
-from .function import blame as blame
-from .function import culprits_of as culprits_of
 from .inlining import Inlined, inlined
-from .narrow_products import compiled
+from .jax_function import MustBake
+from .jax_function import blame as blame
+from .jax_function import culprits_of as culprits_of
+from .launch_adapter import Ready, whole
 from .source_metadata import UNKNOWN
-from .starting import Ready, whole
+from .stages import stage_cuts, stage_executables, staged_program
 
 # The numbers each plan came with, by its place among the same plans of a graph (for a place in a storage, also by how
 # many they are). A plan that comes with other numbers in
@@ -100,8 +103,8 @@ class Program:
         self.bytes = sum(spec.numel * spec.dtype.itemsize for spec in graph.specs)  # of everything that it names
         self.allocates = self.bytes  # bytes of a run, beyond what it is given; at the most, until XLA has told
         self.fits = True  # nobody needs to ask whether the device has room for it
-        self.is_limited = launches.are_limited(key.target)  # whether it has to wait for its turn
-        self.stages: tuple[stages.Stage, ...] | None = None  # none: not looked for, or not worth it
+        self.is_limited = launch_throttle.are_limited(key.target)  # whether it has to wait for its turn
+        self.stages: tuple[stage_cuts.Stage, ...] | None = None  # none: not looked for, or not worth it
         self.is_in_layers = False  # whether it is cut all through, not just where an optimizer begins
         self._inlined = Inlined(graph, ())  # what the stages are of
         self._packer = struct.Struct("".join("d" if t is float else "q" for t in graph.number_types))
@@ -133,7 +136,7 @@ class Program:
     @property
     def shared(self) -> tuple[tuple[int, int], ...]:
         """What is compiled once and run several times: how often, and of how many operations it is."""
-        return tuple(stages.repeated(self.stages)) if self.stages else ()
+        return tuple(stage_cuts.repeated(self.stages)) if self.stages else ()
 
     @cached_property
     def _calls_back(self) -> bool:
@@ -184,10 +187,10 @@ class Program:
     def culprit(self, numbers: Sequence[float | int]) -> tuple[Plan, str] | None:
         """The one operation because of which XLA does not compile a run with these numbers, and a line about it."""
         if self.stages:
-            index = culprit.of_stages(self.stages, self.key, numbers)
+            index = failing_op_search.of_stages(self.stages, self.key, numbers)
             index = None if index is None else self._inlined.origin[index]
         else:
-            index = culprit.of(self.graph, self.key, numbers)
+            index = failing_op_search.of(self.graph, self.key, numbers)
         if index is None:
             return None
         return self.graph.operations[index].plan, f"XLA does not compile {self.origins.told(self.graph, index)}"
@@ -206,13 +209,13 @@ class Program:
     def parts(self, numbers: Sequence[float | int]) -> list[tuple[Any, int]]:
         """What XLA made of a run with these numbers: an executable, or those of its stages; and how often each runs."""
         executable = self.executable(numbers)
-        return executable.parts() if isinstance(executable, staged.Staged) else [(executable, 1)]
+        return executable.parts() if isinstance(executable, staged_program.Staged) else [(executable, 1)]
 
     def waiting(self, numbers: Sequence[float | int]) -> list[tuple[Spec, tuple[int, ...], Operation, Line | None]]:
         """What waits between stages for later ones when most memory is taken, with its size on one device and what made
         it; nothing if whole."""
         executable = self.executable(numbers)
-        if not isinstance(executable, staged.Staged):
+        if not isinstance(executable, staged_program.Staged):
             return []
         graph, lines = self._inlined.graph, self._inlined.origins(self.origins).lines
         made_by = {slot: index for index, (_, slots) in enumerate(walk(graph)) for slot in slots}
@@ -302,7 +305,7 @@ class Program:
             self._set_promoted(self._promoted)
         with metrics.timed("PersistentCacheLoadTime"):
             key = self._executable_key(packed)
-            stored = disk.find(key, function.signature(self.graph, key))
+            stored = disk_cache.find(key, jax_function.signature(self.graph, key))
         return stored.executable if stored is not None else None
 
     def _from_xla(self, packed: bytes, numbers: Sequence[float | int]) -> Any:
@@ -319,23 +322,23 @@ class Program:
         self._count_compile()
         if before is not None:
             if len(self._must_bake) > baked:
-                disk.note_baked(before, sorted(self._must_bake))
+                disk_cache.note_baked(before, sorted(self._must_bake))
             key = self._executable_key(packed)
-            disk.keep(key, executable, seconds, function.signature(self.graph, key))
+            disk_cache.keep(key, executable, seconds, jax_function.signature(self.graph, key))
         return executable
 
     def _look_for_stages(self) -> None:
-        least = stages.LEAST_BYTES_ON_HOST if self.target.is_host else stages.LEAST_BYTES
+        least = stage_cuts.LEAST_BYTES_ON_HOST if self.target.is_host else stage_cuts.LEAST_BYTES
         opened = inlined(self.graph)
         # A run that waits for its own beginning would fail where that did, with what it was given away.
-        most = launches.MOST if self.is_limited else math.inf
+        most = launch_throttle.MOST if self.is_limited else math.inf
         # What calls Python is started by JAX, and may raise: then nothing must be given away (`_from_xla`).
         spared = 0 if self._calls_back else config.stage_operations()
-        found = stages.of(opened.graph, self.donated, spared, least, most)
+        found = stage_cuts.of(opened.graph, self.donated, spared, least, most)
         self.is_in_layers = bool(found)
         # Gradients that nobody holds lie in memory all at once then, as in PyTorch; a device may not have room for it.
         if not found and spared and self.target.is_host and not self.target.is_spread:
-            found = stages.of_rounds(opened.graph, self.donated, most)
+            found = stage_cuts.of_rounds(opened.graph, self.donated, most)
         ends = self.ends
         if found:
             place = {slot: index for index, slot in enumerate(opened.graph.outputs)}
@@ -354,26 +357,26 @@ class Program:
             metrics.metric("CompileTime").add(int(seconds * 1e9))
             self._count_compile()
         if before is not None and len(self._must_bake) > baked:
-            disk.note_baked(before, sorted(self._must_bake))
+            disk_cache.note_baked(before, sorted(self._must_bake))
         metrics.count("StagedProgram")
-        metrics.count("SharedOperations", stages.spared_by([each.stage for each in wanted]))
-        return staged.Staged(self._inlined.graph, self.stages, wanted, numbers, self._promoted, self.target)
+        metrics.count("SharedOperations", stage_cuts.spared_by([each.stage for each in wanted]))
+        return staged_program.Staged(self._inlined.graph, self.stages, wanted, numbers, self._promoted, self.target)
 
-    def _filled(self, numbers: Sequence[float | int], keeps: bool) -> tuple[list[staged.Wanted], float]:
+    def _filled(self, numbers: Sequence[float | int], keeps: bool) -> tuple[list[staged_program.Wanted], float]:
         assert self.stages
         origins = self._inlined.origins(self.origins)
-        built: list[staged.Wanted] = []  # alive, so that another attempt shares it
+        built: list[staged_program.Wanted] = []  # alive, so that another attempt shares it
         while True:
-            wanted = staged.wanted(self.stages, self.key, numbers, frozenset(self._promoted), self._must_bake)
+            wanted = staged_program.wanted(self.stages, self.key, numbers, frozenset(self._promoted), self._must_bake)
             try:
                 if self.target.is_spread:
                     graph = self._inlined.graph
                     between = [slot for stage in self.stages for slot in stage.outputs]
-                    results = placing.of_values(graph, between)
+                    results = output_shardings.of_values(graph, between)
                     results |= dict(zip(graph.outputs, self.key.results, strict=True))
-                    seconds = build.filled_in_order(wanted, self.stages, results, origins, keeps, built)
+                    seconds = stage_executables.filled_in_order(wanted, self.stages, results, origins, keeps, built)
                     return built[-len(wanted) :], seconds
-                return wanted, build.fill(wanted, self.stages, origins, keeps)
+                return wanted, stage_executables.fill(wanted, self.stages, origins, keeps)
             except MustBake as error:
                 self._must_bake.update(error.numbers)
                 self._set_promoted(self._promoted)
@@ -391,13 +394,13 @@ class Program:
     def _may_be_kept(self) -> bool:
         # An executable from disk shows the lines and names of the program that first compiled it.
         # One that calls Python holds the address of what it calls.
-        if self._calls_back or disk.folder() is None or config.hlo_debug():
+        if self._calls_back or disk_cache.folder() is None or config.hlo_debug():
             return False
         # Nor one whose name another process could give to something else.
-        return fingerprint.is_named(self.graph) and fingerprint.is_named(self._inlined.graph)
+        return graph_fingerprint.is_named(self.graph) and graph_fingerprint.is_named(self._inlined.graph)
 
     def _noted(self, packed: bytes) -> list[int]:
-        return disk.baked(self._executable_key(packed), len(self.graph.number_types))
+        return disk_cache.baked(self._executable_key(packed), len(self.graph.number_types))
 
     def _lowered_with_fewest_arguments(self, packed: bytes, numbers: Sequence[float | int]) -> Any:
         while True:
@@ -427,11 +430,11 @@ class Program:
 
     def _set_promoted(self, promoted: Sequence[int]) -> None:
         arguments = tuple(i for i in promoted if i not in self._must_bake)
-        floats, ints = function.by_type(self.graph, arguments)
+        floats, ints = jax_function.by_type(self.graph, arguments)
         self._promoted, self._floats, self._ints = arguments, floats, ints
 
     def _lower(self, numbers: Sequence[float | int], key: Key, compiled_at_once: bool = False) -> Any:
-        return function.lowered(self.graph, key, numbers, self.origins, compiled_at_once)
+        return jax_function.lowered(self.graph, key, numbers, self.origins, compiled_at_once)
 
 
 def _without(packed: bytes, arguments: Sequence[int]) -> bytes:
@@ -455,7 +458,7 @@ def _known_to_change(graph: Graph, numbers: Sequence[float | int], lines: Sequen
             continue
         own = tuple(numbers[first : first + len(plan.numbers)])
         is_an_optimizers = bool(lines) and isinstance(lines[index], OptimizersLine) and plan.op not in PLACES
-        if plan.op in growing.COUNTING or _counts_for_each(plan) or is_an_optimizers:
+        if plan.op in padded_rows.COUNTING or _counts_for_each(plan) or is_an_optimizers:
             changed.extend(range(first, first + len(plan.numbers)))
             continue
         before = _seen_numbers.setdefault(plan, {}).setdefault((cuts[plan], places[plan]), own)

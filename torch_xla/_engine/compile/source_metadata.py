@@ -1,4 +1,4 @@
-"""Where the operations of a program come from, for profilers and for whoever reads its HLO: no part of any key.
+"""Tell XLA where each operation comes from, for profilers and readers of HLO. It is part of no key.
 
 A program is found again by what it computes. So its names and lines are those of the step for which it was first made,
 and a step that does the same elsewhere, or under other scopes, runs under these.
@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from ..graph.graph import Graph
-from ..graph.text import Line, name_of, shape
-from ..metrics.lines import text
-from ..private import jax as private
+from ..compat.names import jax as private
+from ..ir.graph import Graph
+from ..ir.graph_text import Line, name_of, shape
+from ..metrics.user_lines import text
 
 Scope = tuple[str, ...]
 

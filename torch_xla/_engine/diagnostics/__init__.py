@@ -1,10 +1,10 @@
-"""Diagnostics: why it is slow, wrong or full. They listen to events of the other rooms; turned off, they cost nothing.
+"""Diagnostics: why a program is slow, wrong or out of memory. A folder for each question; off, they cost nothing.
 
-In: events, graphs and programs. Out: reports, profiles, files that replay a step. A room for each question.
+In: events, graphs and programs. Out: reports, profiles, files that replay a step.
 
-Doors: doctor.diagnosis, doctor.surroundings, layouts.automatic, layouts.planned, layouts.search, logs.graph_files,
-logs.permission, logs.reads, logs.report_file, logs.switches, plans.device_specs, plans.plan, profiles.operator_times,
-profiles.profiler, recompiles.causes, recompiles.differences, report.contents, report.history, report.page,
-report.pending_graphs, sharding.grid, sharding.traffic, values.capture, values.checking, values.nan,
-values.recomputation, values.snapshots, waiting.costs, waiting.host_time.
+Doors: doctor.diagnosis, doctor.environment_facts, logs.evaluation_ban, logs.graph_files, logs.host_read_counts,
+logs.metrics_report_file, logs.switches, profiles.operator_times, profiles.profiler, recompiles.causes,
+recompiles.differences, report.contents, report.history, report.html_page, report.pending_graphs,
+sharding.communication, sharding.sharding_grid, values.bad_value_checks, values.capture, values.cpu_recomputation,
+values.first_nan, values.tensor_snapshots, waiting.host_time_profile, waiting.wait_costs.
 """

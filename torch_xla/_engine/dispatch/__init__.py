@@ -1,5 +1,8 @@
-"""Dispatch: from one call of PyTorch to one recorded operation: planning, views, memory, refusals, fallback.
+"""Dispatch: from one call of PyTorch to one recorded operation.
 
-Doors: extensions, fallback, filling, first_states, forms, growing, kernels, layouts, memory, meta_kernels, planning,
-refusals, sources, value_checks, views.
+`recording_kernel.py` is behind almost every operator. `checks/` refuses what the CPU refuses, `ops/` holds operators
+that are more than one recorded call, `register/` makes `xla` a backend of PyTorch.
+
+Doors: call_planning, checks.device_values, cpu_fallback, op_schema, ops.mark_sharding, recording_kernel, register,
+register.aten_kernels, register.nn_modules, register.torch_patches.
 """

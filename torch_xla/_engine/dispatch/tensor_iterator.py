@@ -1,11 +1,11 @@
-"""How PyTorch lays out what it computes element by element: like the operands, of which the first counts most."""
+"""Memory order of element-wise results, as PyTorch's TensorIterator chooses it from the operands."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ..graph.spec import contiguous_stride
+from ..ir.value_spec import contiguous_stride
 
 
 def stride_of_result(size: tuple[int, ...], operands: Sequence[Tensor]) -> tuple[int, ...]:

@@ -1,16 +1,16 @@
-"""Who is at the two ends of a channel."""
+"""The two ends of a point-to-point channel."""
 
 import functools
 
 from .. import config
-from ..client import coordination, processes
 from ..errors import PeerError
+from ..processes import coordination, identity
 
 
 @functools.cache
 def partners(channel: int, sends: bool) -> tuple[int, int]:
     """The sender and the receiver of a channel, of which this process is one; waits for the other to say so."""
-    own, connection = processes.process_index(), coordination.client()
+    own, connection = identity.process_index(), coordination.client()
     here = f"channel/{channel}"
     if connection is None:
         raise RuntimeError(f"channel {channel} needs two processes, and this program has one")
@@ -18,7 +18,7 @@ def partners(channel: int, sends: bool) -> tuple[int, int]:
     seconds = config.rendezvous_seconds()
     try:
         there = f"{here}/{'receiver' if sends else 'sender'}"
-        others = [index for index in range(processes.process_count()) if index != own]
+        others = [index for index in range(identity.process_count()) if index != own]
         what = f"{'receive' if sends else 'send'} on channel {channel}"
         other = int(coordination.awaited_of(others, there, seconds, what))
     except TimeoutError as error:

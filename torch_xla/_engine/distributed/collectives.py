@@ -1,4 +1,4 @@
-"""Records collectives: operations that all processes of a program run together, whoever reads their results."""
+"""Record collectives: operations that all processes of a program run together."""
 
 import atexit
 from collections.abc import Sequence
@@ -7,20 +7,21 @@ from typing import Any
 
 import torch
 
-from ..client import coordination, platform, processes
-from ..dispatch.kernels import append
-from ..execute import executor
-from ..graph.effect import collective
-from ..graph.interned import table_of_plans
-from ..graph.plan import Operand, Plan
-from ..graph.spec import Spec, contiguous_stride, spec_of
-from ..graph.tape import Value
+from ..caching.interning import table_of_plans
+from ..compiled import eager
+from ..dispatch.recording_kernel import append
+from ..ir.call_plan import Operand, Plan
+from ..ir.side_effects import collective
+from ..ir.tape import Value
+from ..ir.value_spec import Spec, contiguous_stride, spec_of
 from ..lowering.collectives import exchange
-from ..modes import eager
-from ..record.device import existing_devices
-from ..record.schedule import is_common
-from ..record.storage import snapshot, wrap
-from ..record.sync import sync_device
+from ..processes import coordination, identity
+from ..runtime import platform
+from ..step import executor
+from ..step.schedule import is_common
+from ..step.sync import sync_device
+from ..tensor.device import existing_devices
+from ..tensor.storage import snapshot, wrap
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -32,12 +33,12 @@ table_of_plans(_plans)
 def groups_of(groups: Sequence[Sequence[int]] | None) -> Groups:
     """The groups as part of a plan; empty for one group of all, in order."""
     found = tuple(tuple(group) for group in groups or ())
-    return () if found == (tuple(range(processes.process_count())),) else found
+    return () if found == (tuple(range(identity.process_count())),) else found
 
 
 def group_with(members: Sequence[int]) -> Groups:
     """Groups of which one has these members, and the others are of the same size where that can be."""
-    count, size = processes.process_count(), len(members)
+    count, size = identity.process_count(), len(members)
     rest = [index for index in range(count) if index not in members]
     step = size if len(rest) % size == 0 else 1
     others = [tuple(rest[start : start + step]) for start in range(0, len(rest), step)]
@@ -51,14 +52,14 @@ def pair(first: int, second: int) -> Groups:
 
 def place_in(groups: Groups) -> int:
     """The place of this process in its group."""
-    own = processes.process_index()
+    own = identity.process_index()
     return next((group.index(own) for group in groups if own in group), own)
 
 
 def size_of(groups: Groups) -> int:
     """How many processes are in the group of this one."""
-    own = processes.process_index()
-    return next((len(group) for group in groups if own in group), processes.process_count())
+    own = identity.process_index()
+    return next((len(group) for group in groups if own in group), identity.process_count())
 
 
 def all_reduce(tensors: Sequence[torch.Tensor], reduction: str, groups: Groups) -> list[torch.Tensor]:

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from ..private import c10d
-from ..private.c10d import ProcessGroup, done
-from . import collectives, messages
-from .host_group import HostGroup, or_here
-from .messages import write
+from ..compat.names import torch_distributed
+from ..compat.names.torch_distributed import ProcessGroup, done
+from . import collectives, point_to_point
+from .host_collectives import HostGroup, or_here
+from .point_to_point import write
 
 Tensors = Sequence[torch.Tensor]
 
@@ -65,7 +65,9 @@ class XlaGroup(ProcessGroup):
     @property
     def _device_types(self) -> list[torch.device]:
         # Tensors on the CPU are taken in any case; PyTorch sends some there if it hears so.
-        return [torch.device(each) for each in ("cpu", "xla") if each in ("xla", *c10d.devices_asked_for(self))]
+        return [
+            torch.device(each) for each in ("cpu", "xla") if each in ("xla", *torch_distributed.devices_asked_for(self))
+        ]
 
     def _get_backend(self, device: torch.device) -> Any:
         return self.host.connection() if device.type == "cpu" and device in self._device_types else self
@@ -241,12 +243,12 @@ class XlaGroup(ProcessGroup):
     @or_here
     def send(self, tensors: Tensors, to: int, tag: int = 0) -> Any:
         """Sends tensors to one process of the group."""
-        return messages.exchanged(tensors, self.global_rank(self.rank()), self.global_rank(to), tag)
+        return point_to_point.exchanged(tensors, self.global_rank(self.rank()), self.global_rank(to), tag)
 
     @or_here
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Any:
         """Overwrites tensors with what one process of the group sends."""
-        return messages.exchanged(tensors, self.global_rank(source), self.global_rank(self.rank()), tag)
+        return point_to_point.exchanged(tensors, self.global_rank(source), self.global_rank(self.rank()), tag)
 
     @or_here
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Any:
@@ -339,20 +341,20 @@ def _name_of(op: Any, tensors: Tensors) -> str:
 
 
 def _broadcast(tensors: Tensors, root: int, groups: collectives.Groups) -> list[torch.Tensor]:
-    return collectives.broadcast(messages.there(tensors), root, groups)
+    return collectives.broadcast(point_to_point.there(tensors), root, groups)
 
 
 def _all_gather(tensors: Tensors, dim: int, groups: collectives.Groups) -> list[torch.Tensor]:
-    return collectives.all_gather(messages.there(tensors), dim, groups)
+    return collectives.all_gather(point_to_point.there(tensors), dim, groups)
 
 
 def _all_reduce(tensors: Tensors, reduction: str, groups: collectives.Groups) -> list[torch.Tensor]:
-    return collectives.all_reduce(messages.there(tensors), reduction, groups)
+    return collectives.all_reduce(point_to_point.there(tensors), reduction, groups)
 
 
 def _reduce_scatter(tensors: Tensors, reduction: str, dim: int, groups: collectives.Groups) -> list[torch.Tensor]:
-    return collectives.reduce_scatter(messages.there(tensors), reduction, dim, groups)
+    return collectives.reduce_scatter(point_to_point.there(tensors), reduction, dim, groups)
 
 
 def _all_to_all(tensor: torch.Tensor, split: int, concat: int, groups: collectives.Groups) -> torch.Tensor:
-    return collectives.all_to_all(messages.there([tensor])[0], split, concat, groups)
+    return collectives.all_to_all(point_to_point.there([tensor])[0], split, concat, groups)

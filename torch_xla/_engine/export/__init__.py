@@ -1,4 +1,4 @@
-"""Programs that leave the process as StableHLO and come in: exported models, bundles on disk, modules as text.
+"""Export: programs that leave the process as StableHLO, and programs that come in.
 
-Doors: buckets, bundle, calls, computations, program, versions.
+Doors: exported_calls, exported_program, hlo_import, lowering_context, saved_model, size_buckets, stablehlo_versions.
 """

@@ -1,4 +1,4 @@
-"""Input: batches on their way from a loader on the host to the devices, ahead of their use.
+"""Input: load batches on the host and upload them to the devices ahead of their use.
 
 Doors: every module.
 """

@@ -1,4 +1,4 @@
-"""JAX beside PyTorch: arrays that are tensors, JAX functions with gradients, pure functions that are traced once.
+"""Interop: JAX beside PyTorch: arrays that are tensors, JAX functions with gradients, XLA's own builder.
 
 Doors: every module.
 """

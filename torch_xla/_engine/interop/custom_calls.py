@@ -11,8 +11,8 @@ from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.mlir import ir
 
 from .. import dtypes
-from ..uninterrupted import uncollected
-from . import functions
+from ..atomic import uncollected
+from . import jax_functions
 
 
 def custom_call(
@@ -45,7 +45,7 @@ def custom_call(
 
     # JAX's text of a function, which identifies it, lacks the attributes.
     suffix = hashlib.sha256(repr(sorted((attributes or {}).items())).encode()).hexdigest()[:8] if attributes else ""
-    return list(functions.call(call, tensors, {}, f"{target}{suffix}"))
+    return list(jax_functions.call(call, tensors, {}, f"{target}{suffix}"))
 
 
 @uncollected

@@ -1,8 +1,14 @@
-"""Lowering: aten overload → function on JAX arrays. Importing the room fills the one table of rules.
+"""Lowering: from an aten overload to a function on JAX arrays. Importing the room fills the one table of rules.
 
-Doors: barrier, call, collectives.exchange, control_flow.loops, decompositions, fx, fx_calls, growing,
-indexing.sorting, kernels.attention, kernels.paged_attention, kernels.splash, library, manual,
-marking, packing, promotion, registry, replicas, sequences.recurrent_layers, sharding, storage, value_checks, views.
+Each folder is a family of operators, but for two: `machinery/` holds the table, type promotion and what rules share,
+and `fx_graphs/` lowers FX graphs by the same rules.
+
+Doors: collectives.exchange, control_flow.loops, fused_kernels.blockwise_attention, fused_kernels.paged_attention,
+fused_kernels.splash_kernel, fx_graphs.decompositions, fx_graphs.interpreter, fx_graphs.plans_of_calls,
+indexing.sorting, machinery.barrier, machinery.device_value_checks, machinery.jax_sharding, machinery.lower_call,
+machinery.manual_regions, machinery.packed_arrays, machinery.padded_rows, machinery.promotion, machinery.registry,
+machinery.replica_axis, machinery.xla_op_schemas, sequences.recurrent_layers, views.apply_view_ops,
+views.storage_access, xla_ops.mark_sharding.
 """
 
 import importlib

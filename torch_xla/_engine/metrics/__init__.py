@@ -1,6 +1,7 @@
 """Metrics: what happened, how often, and how long it took.
 
-In: counts and samples from every room above. Out: the text and the tuples of `torch_xla.debug.metrics`.
+In: counts, samples and events from every room. Out: the text and the tuples of `torch_xla.debug.metrics`, and records
+for whoever listens. `user_lines.py` finds the line of the user's program that each of them belongs to.
 
 Doors: every module.
 """

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from .counters import counter
-from .lines import Line
+from .user_lines import Line
 
 
 class Cause(Enum):

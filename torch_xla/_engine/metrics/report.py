@@ -1,10 +1,10 @@
-"""The text of the metrics report, in the format that programs which parse it expect."""
+"""The metrics report as text, in the format that programs parse."""
 
 from collections.abc import Iterable, Sequence
 
 from ..config import metrics_percentiles
 from . import counters, samples
-from .names import current
+from .renamed_counters import current
 from .samples import Data, Unit
 
 SHORT_COUNTERS = ("CachedCompile", "MarkStep", "DynamoSyncInputExecuteTime")

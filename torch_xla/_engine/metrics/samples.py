@@ -1,4 +1,4 @@
-"""Metrics with samples: a total for all time, and the latest samples with the time at which each was taken."""
+"""Metrics with samples: a running total, and the latest samples with their times."""
 
 import time
 from array import array

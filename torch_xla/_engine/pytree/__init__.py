@@ -1,4 +1,4 @@
-"""Pytree: tensors and other objects inside nested Python structures: find them, or replace them.
+"""Pytree: find or replace tensors and other objects inside nested Python structures.
 
 Doors: every module.
 """

@@ -1,4 +1,4 @@
-"""Objects inside nested structures, whatever they are: visit them, or replace them."""
+"""Visit or replace objects of any kind inside nested structures."""
 
 import copy
 import types

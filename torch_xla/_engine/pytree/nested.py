@@ -1,4 +1,4 @@
-"""Tensors inside Python objects: find them, or convert them in one batch."""
+"""Find tensors inside Python objects, or convert them in one batch."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar

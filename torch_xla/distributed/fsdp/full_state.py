@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from ..._engine.distributed import shards
-from ..._engine.distributed.units import Handle, ShardedUnit
+from ..._engine.distributed.fsdp import parameter_shards
+from ..._engine.distributed.fsdp.fsdp_unit import Handle, ShardedUnit
 from .xla_fully_sharded_data_parallel import XlaFullyShardedDataParallel, clean_name
 
 
@@ -96,7 +96,7 @@ def _names(prefix: str, handle: Handle) -> list[str]:
 
 def _whole(unit: ShardedUnit, handle: Handle, part: torch.Tensor) -> torch.Tensor:
     exchange = unit.exchange
-    return handle.layout.whole(shards.gather([part], exchange.count, exchange.groups)[0]).cpu()
+    return handle.layout.whole(parameter_shards.gather([part], exchange.count, exchange.groups)[0]).cpu()
 
 
 def _spread(prefix: str, handle: Handle, whole: torch.Tensor, put: Callable[[str, torch.Tensor], None]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from ..._engine.private.torch import modules_of
+from ..._engine.compat.names.torch import modules_of
 
 
 def always_wrap_policy(*args: Any, **kwargs: Any) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..._engine.distributed.units import Handle
+from ..._engine.distributed.fsdp.fsdp_unit import Handle
 
 
 class XlaFlattenParamsWrapper(nn.Module):

@@ -12,11 +12,11 @@ from torch import nn
 
 import torch_xla
 
+from ..._engine.compat.names.torch import buffers_of
 from ..._engine.distributed import collectives as exchange
-from ..._engine.distributed.division import divide, materialize
-from ..._engine.distributed.shards import ShardLayout
-from ..._engine.distributed.units import Exchange, Manner, ShardedUnit
-from ..._engine.private.torch import buffers_of
+from ..._engine.distributed.fsdp.fsdp_unit import Exchange, Manner, ShardedUnit
+from ..._engine.distributed.fsdp.module_sharding import divide, materialize
+from ..._engine.distributed.fsdp.parameter_shards import ShardLayout
 from ..._engine.pytree.nested import collected, replaced
 from ...core import collectives
 from .dummies import dummy_all_reduce, gather, reduce_scatter

@@ -15,8 +15,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Placement
 
 from ... import runtime as xr
-from ..._engine.diagnostics.layouts import automatic
-from ..._engine.distributed import backend, meshes
+from ..._engine.distributed import init_process_group, torch_device_mesh
+from ..._engine.planning.sharding_search import automatic
 from .device_meshes import distributed, known_on, spec_of, whole
 from .mesh import Mesh, PartitionSpec
 from .xla_sharded_tensor import XLAShardedTensor
@@ -91,8 +91,8 @@ def xla_distribute_tensor(
     value that is `Partial` is the whole sum, and XLA decides where it is taken. Raises `ValueError` where they do
     not fit.
     """
-    if meshes.means_processes():
-        return backend.distribute_tensor(tensor, device_mesh, placements)
+    if torch_device_mesh.means_processes():
+        return init_process_group.distribute_tensor(tensor, device_mesh, placements)
     if not tensor.is_leaf:
         raise RuntimeError("distribute_tensor() takes leaf tensors; this one was computed. Use DTensor.from_local.")
     there = unwrap_sharded_tensor(tensor).detach().to("xla")
@@ -112,8 +112,8 @@ def xla_distribute_module(
     `partition_fn(name, module, mesh)` distributes those of each module inside; the others get copies.
     `input_fn(module, inputs, mesh)` and `output_fn(module, outputs, mesh)` see what goes in and comes out.
     """
-    if meshes.means_processes():
-        return backend.distribute_module(module, device_mesh, partition_fn, input_fn, output_fn)  # type: ignore[no-any-return]
+    if torch_device_mesh.means_processes():
+        return init_process_group.distribute_module(module, device_mesh, partition_fn, input_fn, output_fn)  # type: ignore[no-any-return]
     if device_mesh is None:
         raise ValueError("distribute_module(): give the mesh, DeviceMesh('xla', …)")
     if partition_fn is auto_policy:

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..._engine.diagnostics.layouts import automatic, planned
-from ..._engine.diagnostics.layouts.search import Found, Trial
-from ..._engine.diagnostics.plans.device_specs import DeviceSpec
-from ..._engine.graph.partition import Dims
-from ..._engine.metrics.amounts import duration, size
+from ..._engine.ir.partition_spec import Dims
+from ..._engine.metrics.human_units import duration, size
+from ..._engine.planning.device_specs import DeviceSpec
+from ..._engine.planning.sharding_search import automatic, planned_search
+from ..._engine.planning.sharding_search.search import Found, Trial
 from .mesh import Mesh, PartitionSpec
 from .xla_sharding import mark_sharding
 
@@ -91,7 +91,7 @@ def find_layout(
     (['bias', 'weight'], (2,), 2)
     """
     shape = tuple(mesh_shape or ())
-    return _layout(planned.found(lambda: step(*args), model, shape, devices, device, steps, most_compilations))
+    return _layout(planned_search.found(lambda: step(*args), model, shape, devices, device, steps, most_compilations))
 
 
 def auto_layout() -> Layout | None:

@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from ..._engine.client import choice
-from ..._engine.diagnostics.sharding import grid
-from ..._engine.record import pending
-from ..._engine.record.tiles import op_sharding_of
+from ..._engine.diagnostics.sharding import sharding_grid
+from ..._engine.runtime import platform_selection
+from ..._engine.sharding.op_shardings import op_sharding_of
+from ..._engine.step import pending_graph
 
 
 def visualize_sharding(
@@ -35,12 +35,12 @@ def visualize_sharding(
     │   CPU 2    │   CPU 3    │
     └────────────┴────────────┘
     """
-    tables = grid.tables(grid.devices_of(sharding), choice.device_type())
+    tables = sharding_grid.tables(sharding_grid.devices_of(sharding), platform_selection.device_type())
     columns = len(tables[0][1][0])
     width = min(max(round(12 * scale), min_width), max(max_width // columns - 1, 1))
-    drawn = grid.text(tables, use_color, width)
+    drawn = sharding_grid.text(tables, use_color, width)
     if path is not None:
-        Path(path).write_text(grid.svg(tables))
+        Path(path).write_text(sharding_grid.svg(tables))
     print(drawn)
     return drawn
 
@@ -66,4 +66,4 @@ def construct_v1_sharding_str(t: torch.Tensor) -> str:
     >>> construct_v1_sharding_str(torch.ones(4, device="xla"))
     '{replicated}'
     """
-    return str(op_sharding_of(pending.on_xla(getattr(t, "global_tensor", t))))
+    return str(op_sharding_of(pending_graph.on_xla(getattr(t, "global_tensor", t))))

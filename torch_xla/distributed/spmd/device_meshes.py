@@ -10,12 +10,13 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
-from ..._engine.client import processes
-from ..._engine.distributed import meshes
-from ..._engine.host import shards
-from ..._engine.private import c10d, patched
-from ..._engine.private.torch import pytree, without_torch_function
-from ..._engine.record import marks, placement
+from ..._engine.compat import patch_list
+from ..._engine.compat.names import torch_distributed
+from ..._engine.compat.names.torch import pytree, without_torch_function
+from ..._engine.distributed import torch_device_mesh
+from ..._engine.processes import identity
+from ..._engine.sharding import addressable_shards, placement
+from ..._engine.tensor import sharding_annotations
 from .mesh import Mesh, PartitionSpec
 from .tensor_sharding import dims_over, parts_along, sharding_over
 from .xla_sharded_tensor import XLAShardedTensor, found_placements, local_part, redistribution
@@ -77,7 +78,7 @@ def known_on(outputs: Any, device_mesh: DeviceMesh | None) -> Any:
 @functools.lru_cache(maxsize=64)
 def whole(device_mesh: DeviceMesh) -> Mesh:
     """The mesh of all devices of which `device_mesh` is all or a part."""
-    root = c10d.root_of(device_mesh)
+    root = torch_distributed.root_of(device_mesh)
     ids = np.array(root.mesh.tolist())
     return Mesh(ids.ravel(), ids.shape, root.mesh_dim_names)
 
@@ -85,7 +86,7 @@ def whole(device_mesh: DeviceMesh) -> Mesh:
 @functools.lru_cache(maxsize=64)
 def axes_of(device_mesh: DeviceMesh) -> list[Axes]:
     """For each axis of a mesh the axes of its `whole` that it is made of, the outermost first."""
-    grid = np.array(c10d.root_of(device_mesh).mesh.tolist())
+    grid = np.array(torch_distributed.root_of(device_mesh).mesh.tolist())
     own = np.array(device_mesh.mesh.tolist())
     return [_axes_along(grid, np.moveaxis(own, axis, 0).reshape(own.shape[axis], -1)[:, 0]) for axis in range(own.ndim)]
 
@@ -145,7 +146,7 @@ def redistributed(t: XLAShardedTensor, mesh: DeviceMesh, given: Sequence[Placeme
     made = mark_sharding_with_gradients(t.shown, grid, spec)
     dims = dims_over("redistribute", made, grid, spec)
     if dims is not None:
-        marks.remember(made, sharding_over(made, grid, dims))
+        sharding_annotations.remember(made, sharding_over(made, grid, dims))
     return DistributedTensor(made).on(mesh, placements)
 
 
@@ -177,12 +178,12 @@ _from_local: Any = DTensor.from_local
 def _local_or_global(
     local_tensor: torch.Tensor, device_mesh: Any = None, placements: Any = None, **options: Any
 ) -> Any:
-    mesh = device_mesh or c10d.current_mesh()
-    if mesh.device_type != "xla" or meshes.means_processes():
+    mesh = device_mesh or torch_distributed.current_mesh()
+    if mesh.device_type != "xla" or torch_device_mesh.means_processes():
         return _from_local(local_tensor, device_mesh, placements, **options)
     if isinstance(local_tensor, DTensor):
         raise RuntimeError("DTensor.from_local() takes a plain tensor, and this one is distributed: redistribute() it.")
-    if processes.process_count() > 1:
+    if identity.process_count() > 1:
         chosen = _placements("from_local", local_tensor, mesh, placements)
         if local_tensor.requires_grad and local_tensor.device.type == "xla":
             raise NotImplementedError(
@@ -252,7 +253,9 @@ def _held(mesh: DeviceMesh, spec: PartitionSpec) -> tuple[np.ndarray, np.ndarray
     """Of a tensor that lies so, the first part of this process along each dimension, and how many it has there."""
     # Each part is one element of this.
     units = [1 if axes is None else parts_along(whole(mesh), np.ravel(axes).tolist()) for axes in spec]
-    places = shards.local_places(mark_sharding(torch.empty(units, device="xla"), whole(mesh), spec).global_tensor)
+    places = addressable_shards.local_places(
+        mark_sharding(torch.empty(units, device="xla"), whole(mesh), spec).global_tensor
+    )
     first = np.min([begin for begin, _ in places], axis=0, initial=max(units, default=0))
     count = np.max([np.add(begin, size) for begin, size in places], axis=0, initial=0) - first
     if len({begin for begin, _ in places}) != count.prod():
@@ -273,11 +276,11 @@ def _of_parts(local: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placem
     sizes, start = (np.array(local.shape) // count * number for number in (units, first))
     empty = torch.empty(sizes.tolist(), dtype=local.dtype, device="xla")
     made = distributed("from_local", empty, mesh, placements).global_tensor
-    shards.load_local_shards(
+    addressable_shards.load_local_shards(
         made,
         [
             local[tuple(slice(b - s, b - s + n) for b, s, n in zip(begin, start.tolist(), size, strict=True))]
-            for begin, size in shards.local_places(made)
+            for begin, size in addressable_shards.local_places(made)
         ],
     )
     return made
@@ -288,7 +291,7 @@ def own_part(t: torch.Tensor) -> torch.Tensor:
 
     Raises `ValueError` where that is no block of it.
     """
-    parts = shards.local_shards(t)
+    parts = addressable_shards.local_shards(t)
     first = [min(part.begin[dim] for part in parts) for dim in range(t.dim())]
     size = [max(part.indices[dim].stop for part in parts) - first[dim] for dim in range(t.dim())]
     if sum({part.begin: part.data.numel() for part in parts}.values()) != np.prod(size, dtype=int):
@@ -332,5 +335,7 @@ def _constructed(function: Any, size: Any, mesh: DeviceMesh, placements: Any, **
 
 
 local_part.append(_local)
-patched.from_local.put(staticmethod(_local_or_global))
-c10d.give_constructors(lambda mesh: mesh.device_type == "xla" and not meshes.means_processes(), _constructed)
+patch_list.from_local.put(staticmethod(_local_or_global))
+torch_distributed.give_constructors(
+    lambda mesh: mesh.device_type == "xla" and not torch_device_mesh.means_processes(), _constructed
+)

@@ -2,12 +2,12 @@
 
 import torch
 
-from ..._engine.client.processes import process_count
-from ..._engine.input import uneven
-from ..._engine.record import placement
-from ..._engine.record.device import Device
-from ..._engine.record.storage import wrap
-from ..._engine.record.upload import upload as upload_value
+from ..._engine.input import uneven_batches
+from ..._engine.processes.identity import process_count
+from ..._engine.sharding import placement
+from ..._engine.tensor.device import Device
+from ..._engine.tensor.storage import wrap
+from ..._engine.tensor.upload import upload as upload_value
 from .mesh import Mesh, PartitionSpec, axes_of, devices_of_program
 from .tensor_sharding import hashable, parts_along
 
@@ -29,6 +29,6 @@ def upload(t: torch.Tensor, device: Device, mesh: Mesh, partition_spec: Partitio
                     f"ShardingSpec(minibatch=True): dimension {dim} of the whole batch has {size[dim]} elements, which "
                     f"{parts} parts do not divide. Give every process equal batches (drop_last=True)."
                 )
-            uneven.counter.value += 1
+            uneven_batches.counter.value += 1
     sharding = placement.sharding_over(device, tuple(mesh.device_ids.tolist()), mesh.mesh_shape, dims)
     return wrap(upload_value(t, device, sharding, minibatch))

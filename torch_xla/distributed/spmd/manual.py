@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
-from ..._engine.graph.sharding import Sharding
-from ..._engine.record import manual
-from ..._engine.record.storage import value_of
+from ..._engine.ir.sharding import Sharding
+from ..._engine.sharding import manual_regions
+from ..._engine.tensor.storage import value_of
 from .mesh import Mesh, PartitionSpec, get_global_mesh
 from .tensor_sharding import dims_over, sharding_over
 from .xla_sharded_tensor import XLAShardedTensor
@@ -58,7 +58,7 @@ def disable_manual_sharding(
     if dims is None:
         return XLAShardedTensor(own.view_as(own))
     sharding = sharding_over(own, chosen, dims)
-    expected = manual.size_of_part(size, sharding, value_of(own).device.target)
+    expected = manual_regions.size_of_part(size, sharding, value_of(own).device.target)
     if tuple(own.shape) != expected:
         raise ValueError(
             f"disable_manual_sharding(): a part of {list(size)} divided as {partition_spec} over {chosen.mesh_shape} "
@@ -71,7 +71,7 @@ def _mark_manual_sharding(t: torch.Tensor) -> XLAShardedTensor:
     """Has each device go on with its own copy of `t`, in a manual region."""
     whole = t.global_tensor if isinstance(t, XLAShardedTensor) else t
     if value_of(whole).device.spread is not None:
-        manual.make_manual(whole)
+        manual_regions.make_manual(whole)
     return XLAShardedTensor(whole)
 
 
@@ -87,12 +87,12 @@ class _Enter(torch.autograd.Function):
     def forward(ctx: Any, whole: torch.Tensor, sharding: Sharding | None) -> torch.Tensor:
         """The parts."""
         ctx.sharding, ctx.size = sharding, tuple(whole.shape)
-        return manual.enter(whole, sharding)
+        return manual_regions.enter(whole, sharding)
 
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
         """The gradients of the parts as one; of copies their sum, for each was used by a device of its own."""
-        return manual.leave(grad_output, ctx.sharding, ctx.size, is_summed=True), None
+        return manual_regions.leave(grad_output, ctx.sharding, ctx.size, is_summed=True), None
 
 
 class _Leave(torch.autograd.Function):
@@ -100,10 +100,10 @@ class _Leave(torch.autograd.Function):
     def forward(ctx: Any, own: torch.Tensor, sharding: Sharding | None, size: tuple[int, ...]) -> torch.Tensor:
         """The whole."""
         ctx.sharding = sharding
-        return manual.leave(own, sharding, size)
+        return manual_regions.leave(own, sharding, size)
 
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
         """The gradient's parts. Equal copies share one: their sum is the gradient of what they were copied from."""
-        copies = manual.copies_of(ctx.sharding, grad_output.dim(), value_of(grad_output).device.target)
-        return manual.enter(grad_output / copies if copies > 1 else grad_output, ctx.sharding), None, None
+        copies = manual_regions.copies_of(ctx.sharding, grad_output.dim(), value_of(grad_output).device.target)
+        return manual_regions.enter(grad_output / copies if copies > 1 else grad_output, ctx.sharding), None, None

@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..._engine.client import attributes, platform
-from ..._engine.graph.op_sharding import OpSharding, tiling
-from ..._engine.graph.partition import Dims, dims_of, literal
+from ..._engine.ir.op_sharding import OpSharding, tiling
+from ..._engine.ir.partition_spec import Dims, dims_of, literal
+from ..._engine.runtime import device_attributes, platform
 
 # For each dimension of a tensor: None (not divided), an axis of the mesh by name or index, or a tuple of axes.
 PartitionSpec = tuple[tuple[int | str, ...] | int | str | None, ...]
@@ -165,7 +165,7 @@ class HybridMesh(Mesh):
         super().__init__(grid.transpose(order).reshape(-1), whole, axis_names)
 
     def _slices(self, count: int) -> list[list[int]]:
-        found = attributes.slices_of(platform.all_devices())
+        found = device_attributes.slices_of(platform.all_devices())
         size = prod(self.ici_mesh_shape)
         if len(found) != count or any(len(each) != size for each in found):
             raise ValueError(

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import torch
 
-from ..._engine.client import platform
-from ..._engine.graph.partition import Dims
-from ..._engine.graph.sharding import Sharding
-from ..._engine.record import placement
-from ..._engine.record.storage import value_of
+from ..._engine.ir.partition_spec import Dims
+from ..._engine.ir.sharding import Sharding
+from ..._engine.runtime import platform
+from ..._engine.sharding import placement
+from ..._engine.tensor.storage import value_of
 from .mesh import Mesh, PartitionSpec, axes_of, devices_of_program
 
 

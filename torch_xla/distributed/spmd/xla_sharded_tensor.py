@@ -9,14 +9,13 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
-from ..._engine.client.processes import process_count
-from ..._engine.graph.op_sharding import ShardingType
-from ..._engine.graph.partition import dims_of
-from ..._engine.host import shards
-from ..._engine.private import checkpoint as checkpointing
-from ..._engine.private import torch as private
-from ..._engine.record import placement
-from ..._engine.record.tiles import op_sharding_of
+from ..._engine.compat.names import torch as private
+from ..._engine.compat.names import torch_checkpoint as checkpointing
+from ..._engine.ir.op_sharding import ShardingType
+from ..._engine.ir.partition_spec import dims_of
+from ..._engine.processes.identity import process_count
+from ..._engine.sharding import addressable_shards, placement
+from ..._engine.sharding.op_shardings import op_sharding_of
 
 
 @dataclass
@@ -120,7 +119,7 @@ class XLAShardedTensor(DTensor):
     @property
     def local_shards(self) -> list[XLAShard]:
         """The part of each device of this process, copied to the CPU. Waits for the devices."""
-        found = shards.local_shards(self.global_tensor)
+        found = addressable_shards.local_shards(self.global_tensor)
         whole = self.sharding_type is ShardingType.REPLICATED
         return [XLAShard(part.padded, ... if whole else part.indices, part.device, part.replica) for part in found]
 
@@ -129,7 +128,7 @@ class XLAShardedTensor(DTensor):
 
         What their `unpadded_data` is counts. Raises `ValueError` for parts of another number, dtype or shape.
         """
-        shards.load_local_shards(self.global_tensor, [shard.unpadded_data for shard in shards_])
+        addressable_shards.load_local_shards(self.global_tensor, [shard.unpadded_data for shard in shards_])
 
     @property
     def sharding_spec(self) -> str:

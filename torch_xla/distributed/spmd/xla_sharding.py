@@ -5,14 +5,15 @@ from typing import Any
 
 import torch
 
-from ..._engine.graph.op_sharding import ShardingType as ShardingType
-from ..._engine.graph.op_sharding import XlaShardingSpec
-from ..._engine.graph.sharding import Sharding
-from ..._engine.lowering.marking import aot_mark_sharding_fake as aot_mark_sharding_fake
-from ..._engine.private.torch import pytree
-from ..._engine.record import marks, placement
-from ..._engine.record.device import Device, device_for
-from ..._engine.record.storage import value_of
+from ..._engine.compat.names.torch import pytree
+from ..._engine.ir.op_sharding import ShardingType as ShardingType
+from ..._engine.ir.op_sharding import XlaShardingSpec
+from ..._engine.ir.sharding import Sharding
+from ..._engine.lowering.xla_ops.mark_sharding import aot_mark_sharding_fake as aot_mark_sharding_fake
+from ..._engine.sharding import placement
+from ..._engine.tensor import sharding_annotations
+from ..._engine.tensor.device import Device, device_for
+from ..._engine.tensor.storage import value_of
 from .inputs import upload
 from .linear import EinsumLinear as EinsumLinear
 from .linear import XLAPatchedLinear as XLAPatchedLinear
@@ -139,7 +140,7 @@ def clear_sharding(t: torch.Tensor) -> torch.Tensor:
     """
     whole = unwrap_sharded_tensor(t)
     if whole.device.type == "xla" and value_of(whole).device.spread is not None:
-        marks.forget(whole)
+        sharding_annotations.forget(whole)
         placement.place(whole, None)
     return whole
 

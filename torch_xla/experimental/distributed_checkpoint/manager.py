@@ -15,9 +15,9 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 
-from ..._engine.client import coordination
-from ..._engine.client.processes import process_count, process_index
-from ..._engine.uninterrupted import lock
+from ..._engine.atomic import lock
+from ..._engine.processes import coordination
+from ..._engine.processes.identity import process_count, process_index
 from ._helpers import _sharded_cpu_state_dict
 from .planners import SPMDLoadPlanner, SPMDSavePlanner
 

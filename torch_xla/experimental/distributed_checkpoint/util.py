@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
-from ..._engine.record import placement
-from ..._engine.record.storage import value_of
-from ..._engine.record.sync import sync_device
+from ..._engine.sharding import placement
+from ..._engine.step.sync import sync_device
+from ..._engine.tensor.storage import value_of
 
 
 def prime_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

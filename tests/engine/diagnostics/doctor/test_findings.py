@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from torch_xla._engine.diagnostics.doctor import diagnosis, surroundings
+from torch_xla._engine.diagnostics.doctor import diagnosis, environment_facts
+from torch_xla._engine.diagnostics.doctor.environment_facts import Surroundings
 from torch_xla._engine.diagnostics.doctor.findings import REMOVED, Finding, Level, examine
-from torch_xla._engine.diagnostics.doctor.surroundings import Surroundings
 
 STAGES = {
     "torch": {"state": "ended", "version": "2.13.0", "cuda": None, "privateuse1": "privateuseone"},
@@ -23,7 +23,7 @@ STAGES = {
 }
 WELL = Surroundings(
     (3, 12, 1), "/usr/bin/python", {"torch": "2.13.0", "jax": "0.10.2", "jaxlib": "0.10.2"}, ("torch-xla",), (), (), (),
-    (), {}, surroundings.known_settings(), {}, STAGES,
+    (), {}, environment_facts.known_settings(), {}, STAGES,
 )  # fmt: skip
 
 
@@ -214,7 +214,7 @@ def test_a_mistake_is_found_with_its_remedy(mistake: str) -> None:
 
 def test_a_value_that_cannot_be_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_MAX_ASYNC_QUEUE", "many")
-    unreadable = surroundings._unreadable()
+    unreadable = environment_facts._unreadable()
     assert set(unreadable) == {"XLA_MAX_ASYNC_QUEUE"} and "many" in unreadable["XLA_MAX_ASYNC_QUEUE"]
     finding = only(replace(WELL, settings={"XLA_MAX_ASYNC_QUEUE": "many"}, unreadable_settings=unreadable))
     assert finding.level is Level.ERROR and finding.what.startswith("XLA_MAX_ASYNC_QUEUE=many cannot be read")

@@ -7,7 +7,7 @@ import torch
 
 import torch_xla
 from torch_xla._engine.diagnostics.logs import switches
-from torch_xla._engine.dispatch import value_checks
+from torch_xla._engine.dispatch.checks import device_values
 from torch_xla._engine.metrics import events
 
 
@@ -33,6 +33,6 @@ def test_what_is_settled_twice_is_on_once(monkeypatch: pytest.MonkeyPatch) -> No
         patch.setenv("XLA_CHECK_VALUES", "1")
         switches.apply_settings()
         switches.apply_settings()
-        assert value_checks.are_on()
+        assert device_values.are_on()
     switches.apply_settings()
-    assert not value_checks.are_on()
+    assert not device_values.are_on()

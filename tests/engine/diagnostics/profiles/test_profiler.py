@@ -18,11 +18,11 @@ from jax.profiler import ProfileData
 
 import torch_xla
 import torch_xla.debug.profiler as xp
-from torch_xla._engine.diagnostics.logs import places
+from torch_xla._engine.diagnostics.logs import stack_places
 from torch_xla._engine.diagnostics.profiles import profiler as engine
 from torch_xla._engine.metrics import events
-from torch_xla._engine.record.pending import graph_of
-from torch_xla._engine.record.scopes import open_scopes
+from torch_xla._engine.step.named_scopes import open_scopes
+from torch_xla._engine.step.pending_graph import graph_of
 from torch_xla.debug import capture_profile
 from torch_xla.debug import metrics as met
 from torch_xla.distributed.parallel_loader import MpDeviceLoader
@@ -176,7 +176,7 @@ def test_the_explanations_name_the_step_as_the_cause() -> None:
 
     def listen(event: object) -> None:
         if isinstance(event, events.Evaluation):
-            causes.append(places.here().cause(event.cause))
+            causes.append(stack_places.here().cause(event.cause))
 
     x = torch.rand(3).to("xla")
     torch_xla.sync()

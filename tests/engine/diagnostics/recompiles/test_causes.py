@@ -21,8 +21,8 @@ from torch_xla._engine.diagnostics.recompiles import causes, differences
 from torch_xla._engine.diagnostics.recompiles.differences import Kind
 from torch_xla._engine.diagnostics.report import history
 from torch_xla._engine.metrics import counters
-from torch_xla._engine.record import schedule
-from torch_xla._engine.record.storage import value_of
+from torch_xla._engine.step import schedule
+from torch_xla._engine.tensor.storage import value_of
 
 HERE = Path(__file__).name
 

@@ -13,13 +13,13 @@ from torch import nn
 
 import torch_xla
 import torch_xla.debug as debug
-from torch_xla._engine.diagnostics.memory import holders
+from torch_xla._engine.diagnostics.memory import largest_values
 from torch_xla._engine.diagnostics.recompiles import causes
-from torch_xla._engine.diagnostics.report import contents, history, page, pictures
+from torch_xla._engine.diagnostics.report import charts, contents, history, html_page
 from torch_xla._engine.diagnostics.report.contents import COMPILING, FALLBACK, RECORDING, WAITING, shares
 from torch_xla._engine.metrics import events
 from torch_xla._engine.metrics.events import Step
-from torch_xla._engine.record import schedule
+from torch_xla._engine.step import schedule
 
 HERE = Path(__file__).name
 
@@ -115,7 +115,7 @@ def test_a_report_of_nothing_says_so() -> None:
     text = debug.report()
     for words in ("No step ended yet.", "Nothing was compiled.", "The host waited for no value.", "\nnone\n"):
         assert words in text
-    assert "No step ended yet." in page.to_page(contents.collect())
+    assert "No step ended yet." in html_page.to_page(contents.collect())
 
 
 def test_a_history_that_is_not_kept_is_said() -> None:
@@ -135,8 +135,8 @@ def test_the_seconds_of_a_step_go_to_the_first_of_what_overlaps() -> None:
 
 
 def test_the_pictures_are_drawings_that_fit(kept: list[torch.Tensor]) -> None:
-    bars = pictures.steps(contents.collect().steps)
-    for drawing in (bars, pictures.memory([(0.0, 10), (1.0, 30), (2.0, 20)])):
+    bars = charts.steps(contents.collect().steps)
+    for drawing in (bars, charts.memory([(0.0, 10), (1.0, 30), (2.0, 20)])):
         root = ElementTree.fromstring(drawing)
         for element in root.iter():
             for name in ("x", "y"):
@@ -145,7 +145,7 @@ def test_the_pictures_are_drawings_that_fit(kept: list[torch.Tensor]) -> None:
             assert float(element.attrib.get("height", 0)) >= 0 and float(element.attrib.get("width", 1)) > 0
     titles = [
         element.text
-        for element in ElementTree.fromstring(pictures.steps(contents.collect().steps)).iter()
+        for element in ElementTree.fromstring(charts.steps(contents.collect().steps)).iter()
         if element.text
     ]
     assert sum(title.startswith("step ") for title in titles) == 6
@@ -155,7 +155,11 @@ def test_holdings_count_each_buffer_once() -> None:
     x = torch.ones(100, 100, device="xla") + 1
     y, view = x.clone(), x[0]
     torch_xla.sync(wait=True)
-    mine = [h for h in holders.holdings(1000) if h.line and h.line[0] == __file__ and h.line[1] == line_of("100, 100")]
+    mine = [
+        h
+        for h in largest_values.holdings(1000)
+        if h.line and h.line[0] == __file__ and h.line[1] == line_of("100, 100")
+    ]
     assert [(holding.count, holding.bytes) for holding in mine] == [(1, 40_000)]
     assert mine[0].names == ["x"] and y.shape == (100, 100) and view.shape == (100,)
 

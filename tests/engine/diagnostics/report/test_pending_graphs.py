@@ -4,7 +4,7 @@ import torch
 
 import torch_xla
 from torch_xla._engine.diagnostics.report.pending_graphs import tensors_report
-from torch_xla._engine.record.device import current_index, device_at
+from torch_xla._engine.tensor.device import current_index, device_at
 
 
 def report(threshold: int) -> list[str]:

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import torch_xla
-from torch_xla._engine.diagnostics.values import capture, reference
-from torch_xla._engine.lowering import registry
-from torch_xla._engine.record.pending import graph_of
+from torch_xla._engine.diagnostics.values import capture, cpu_reference
+from torch_xla._engine.lowering.machinery import registry
+from torch_xla._engine.step.pending_graph import graph_of
 from torch_xla.debug import capture_step, replay_step
 from torch_xla.debug.replay import main
 
@@ -116,8 +116,8 @@ def test_steps_of_all_kinds_agree_with_pytorch(step: str, tmp_path: Path) -> Non
 
 def test_what_pytorch_refuses_on_the_cpu_is_not_compared() -> None:
     operation = graph_of([torch.rand(2, 3).to("xla").mT.clone()]).graph.operations[-1]
-    with pytest.raises(reference.NotRunnable, match="PyTorch on the CPU raises: "):
-        reference.run(replace(operation.plan, op=aten.mm.default), [torch.ones(2), torch.ones(2)], [])
+    with pytest.raises(cpu_reference.NotRunnable, match="PyTorch on the CPU raises: "):
+        cpu_reference.run(replace(operation.plan, op=aten.mm.default), [torch.ones(2), torch.ones(2)], [])
 
 
 def wrong_rule(monkeypatch: pytest.MonkeyPatch, op: Any, change: Callable[[Any], Any]) -> None:
@@ -175,7 +175,7 @@ def test_random_numbers_are_the_devices(tmp_path: Path) -> None:
     captured(tmp_path / "step.pt", lambda: torch.nn.functional.dropout(x, 0.5) + 1, every_result=False)
     found = replay_step(tmp_path / "step.pt")
     assert found.agrees and found.outputs == 1 and found.compared == 0
-    assert found.skipped == {"aten::native_dropout": reference.RANDOM}
+    assert found.skipped == {"aten::native_dropout": cpu_reference.RANDOM}
     assert "Not compared: aten::native_dropout (it draws random numbers, others on each platform)" in str(found)
 
 

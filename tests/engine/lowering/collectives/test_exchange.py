@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from torch_xla._engine.client import platform, target
-from torch_xla._engine.lowering import replicas
 from torch_xla._engine.lowering.collectives import exchange
+from torch_xla._engine.lowering.machinery import replica_axis
+from torch_xla._engine.runtime import device_assignment, platform
 
 COUNT = 4
 DTYPES = [np.bool_, np.uint8, np.int16, np.int64, np.float16, jnp.bfloat16, np.float32, np.complex64]
@@ -19,16 +19,16 @@ DTYPES = [np.bool_, np.uint8, np.int16, np.int64, np.float16, jnp.bfloat16, np.f
 
 def among_four(function: Callable[..., Any], *rows: Any) -> Any:
     """What each of four processes gets, which have one row each."""
-    alone = target.of_replicas(tuple(platform.local_devices()[:1]))
+    alone = device_assignment.of_replicas(tuple(platform.local_devices()[:1]))
     four = replace(alone, devices=alone.devices * COUNT)
 
     def program(*arrays: Any) -> Any:
-        with replicas.lowering_for(four):
-            replicas.begin(jnp.zeros(1))
+        with replica_axis.lowering_for(four):
+            replica_axis.begin(jnp.zeros(1))
             return function(*arrays)
 
     with jax.enable_x64(True):
-        found = jax.jit(jax.vmap(program, axis_name=target.REPLICAS))(*rows)
+        found = jax.jit(jax.vmap(program, axis_name=device_assignment.REPLICAS))(*rows)
     return jax.tree.map(np.asarray, found)
 
 
@@ -93,8 +93,8 @@ def test_what_is_sent_arrives_as_it_was(dtype: Any) -> None:
 @pytest.mark.parametrize(("dtype", "sent"), [(np.float32, "f32"), (np.int16, "u32"), (np.int64, "i64")], ids=str)
 def test_words_are_sent_as_what_they_are(dtype: Any, sent: str) -> None:
     def program(*arrays: Any) -> Any:
-        with replicas.lowering_for(replace(target.of_replicas(tuple(platform.local_devices()[:1])))):
-            replicas.begin(jnp.zeros(1))
+        with replica_axis.lowering_for(replace(device_assignment.of_replicas(tuple(platform.local_devices()[:1])))):
+            replica_axis.begin(jnp.zeros(1))
             return [
                 exchange.all_gather([arrays[0]], 0, 1, ())[0],
                 exchange.all_to_all(arrays[0], 0, 0, 1, ()),
@@ -102,7 +102,7 @@ def test_words_are_sent_as_what_they_are(dtype: Any, sent: str) -> None:
             ]
 
     with jax.enable_x64(True):
-        traced = str(jax.make_jaxpr(program, axis_env=[(target.REPLICAS, 1)])(jnp.zeros((4, 2), dtype)))
+        traced = str(jax.make_jaxpr(program, axis_env=[(device_assignment.REPLICAS, 1)])(jnp.zeros((4, 2), dtype)))
     lines = [
         line
         for line in traced.splitlines()

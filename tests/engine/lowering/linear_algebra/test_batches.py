@@ -95,7 +95,7 @@ def systems(make: Operands, one: tuple[int, ...], other: tuple[int, ...]) -> Ite
         def by_ldl(a: torch.Tensor, p: torch.Tensor, b: torch.Tensor, hermitian: bool = hermitian) -> Any:
             return L.ldl_solve(a, p, b, hermitian=hermitian)
 
-        # Batches are equal here; `tests/engine/operators/test_linear_algebra.py` sees that others are expanded.
+        # Batches are equal here; `tests/engine/dispatch/ops/test_linear_algebra.py` sees that others are expanded.
         yield f"ldl_solve {hermitian=}", by_ldl, (LD, swaps, make.any(*one, 3, 2)), (2, 1, 2)
     yield "solve of vectors", L.solve, (A, make.any(*one, 3)), (2, 1)
     yield "solve of one vector", lambda a, b: L.solve(a, b), (A, make.any(3)), (2, 1)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.support.rules import apply_rule
-from torch_xla._engine.operators.synchronized_batch_norm import gather_stats_with_counts
+from torch_xla._engine.dispatch.ops.synchronized_batch_norm import gather_stats_with_counts
 
 aten = torch.ops.aten
 EPS = 1e-3

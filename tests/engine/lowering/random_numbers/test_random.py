@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from tests.support.rules import apply_rule, check_rule
+from torch_xla._engine.lowering.machinery.registry import all_rules
 from torch_xla._engine.lowering.random_numbers import random
-from torch_xla._engine.lowering.registry import all_rules
 
 aten = torch.ops.aten
 N = 20_000

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.support.rules import apply_rule, check_rule
-from torch_xla._engine.lowering.registry import rule_of
+from torch_xla._engine.lowering.machinery.registry import rule_of
 from torch_xla._engine.lowering.training import foreach
 
 aten = torch.ops.aten

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.support.rules import apply_rule, check_rule
-from torch_xla._engine.lowering.registry import rule_of
+from torch_xla._engine.lowering.machinery.registry import rule_of
 
 aten = torch.ops.aten
 SHAPES = [(3, 4), (), (5,), (0, 2)]

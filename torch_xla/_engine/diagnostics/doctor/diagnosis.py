@@ -1,9 +1,9 @@
-"""The doctor's report: as text for people and as data for programs."""
+"""The doctor's report, as text for people and as data for programs."""
 
 from typing import Any
 
+from .environment_facts import Surroundings
 from .findings import Finding, Level, examine
-from .surroundings import Surroundings
 
 VERDICTS = {
     Level.NOTE: "The xla device works.",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from .surroundings import Surroundings
+from .environment_facts import Surroundings
 
 
 class Level(IntEnum):

@@ -56,8 +56,8 @@ def torch_xla() -> dict[str, Any]:
 def device() -> dict[str, Any]:
     """Return the devices that start."""
     xla: Any = importlib.import_module("torch_xla")
-    memory: Any = importlib.import_module("torch_xla._engine.client.memory")
-    platform: Any = importlib.import_module("torch_xla._engine.client.platform")
+    memory: Any = importlib.import_module("torch_xla._engine.runtime.device_memory")
+    platform: Any = importlib.import_module("torch_xla._engine.runtime.platform")
     found = platform.local_devices()
     return {
         "type": platform.real_name(found[0]).partition(":")[0],
@@ -70,7 +70,7 @@ def device() -> dict[str, Any]:
 def computation() -> dict[str, Any]:
     """Compile and run a product; return how long that took, and where programs are kept."""
     module: Any = importlib.import_module("torch")
-    disk: Any = importlib.import_module("torch_xla._engine.compile.disk")
+    disk: Any = importlib.import_module("torch_xla._engine.compile.disk.disk_cache")
     start = time.perf_counter()
     x = module.arange(4.0).reshape(2, 2).to("xla")
     right = (x @ x).tolist() == [[2.0, 3.0], [6.0, 11.0]]

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 
 from ... import config
-from ...record import export
+from ...step import pending_text
 
-_LANGUAGES = {"text": export.ir_text, "dot": export.ir_dot, "hlo": export.hlo_text}
+_LANGUAGES = {"text": pending_text.ir_text, "dot": pending_text.ir_dot, "hlo": pending_text.hlo_text}
 
 _looks = itertools.count()
 

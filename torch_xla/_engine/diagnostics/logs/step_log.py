@@ -1,11 +1,11 @@
-"""On the standard error: a line for each step (XLA_EMIT_STEPLOG), the stacks after a crash (XLA_DUMP_FATAL_STACK)."""
+"""Standard error: a line for each step (`XLA_EMIT_STEPLOG`), stacks after a crash (`XLA_DUMP_FATAL_STACK`)."""
 
 import faulthandler
 import sys
 from typing import Any
 
 from ... import config
-from ...metrics import events, lines
+from ...metrics import events, user_lines
 from ...metrics.events import Step
 
 _is_on = False
@@ -14,7 +14,7 @@ _dumps_stack = False
 
 def _hear(event: Any) -> None:
     if isinstance(event, Step):
-        where = f", ended by {lines.text(event.frames[0])}"
+        where = f", ended by {user_lines.text(event.frames[0])}"
         text = f"torch_xla.sync: step {event.number} on xla:{event.device}, {event.seconds * 1e3:.3f} ms{where}\n"
         sys.stderr.write(text)
         sys.stderr.flush()  # the last line before a program hangs is why one asks for these

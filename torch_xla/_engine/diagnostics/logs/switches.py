@@ -1,13 +1,14 @@
-"""Which of the tools that settings ask for are on. Looked at when the package is imported and at each new program."""
+"""Switch on the tools that settings ask for, at import and at each new program."""
 
 from ...metrics import events
-from ...record import live_counters, recorded_counts
-from ..layouts import automatic
-from ..memory import explanation
-from ..values import checking, nan
-from . import analysis, dumps, report_file, step_log, tracker
+from ...planning.sharding_search import automatic
+from ...step import pending_op_counts
+from ...tensor import live_counters
+from ..memory import out_of_memory
+from ..values import bad_value_checks, first_nan
+from . import debug_log, graph_dumps, host_read_file, metrics_report_file, step_log
 
-_TOOLS = (analysis, automatic, checking, dumps, nan, report_file, step_log, tracker)
+_TOOLS = (debug_log, automatic, bad_value_checks, graph_dumps, first_nan, metrics_report_file, step_log, host_read_file)
 
 
 def apply_settings() -> None:
@@ -19,7 +20,7 @@ def apply_settings() -> None:
 def start() -> None:
     """Begin to count tensors; turn on what the environment asks for, now and whenever a program is made."""
     live_counters.begin()
-    recorded_counts.begin()
-    explanation.begin()
+    pending_op_counts.begin()
+    out_of_memory.begin()
     apply_settings()
     events.before_new_program = apply_settings

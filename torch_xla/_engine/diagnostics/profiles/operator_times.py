@@ -1,4 +1,4 @@
-"""Which operators of the user's program, at which lines, took the time of the device in a profile."""
+"""Device time by the user's operators and lines, from a profile."""
 
 import os
 import warnings
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from jax.profiler import ProfileData
 
-from ...metrics.lines import Line, text
-from .programs import Origin, origins
+from ...metrics.user_lines import Line, text
+from .profile_programs import Origin, origins
 
 # Events that last as long as the operations inside them.
 _AROUND_OTHERS = frozenset(("while", "conditional", "call", "async-start", "async-done"))

@@ -1,4 +1,4 @@
-"""Profiles: what host and device did when, written by JAX's profiler for xprof and TensorBoard."""
+"""Profile host and device with JAX's profiler, for xprof and TensorBoard."""
 
 import functools
 import os
@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 import jax
 import torch
 
-from ...client import platform
-from ...private import torch as private
-from ...private import xprof
-from ...record.scopes import close_scope, open_scope
-from ...record.step import end_step
-from ...tables import put_last
+from ...caching.bounded import put_last
+from ...compat.names import torch as private
+from ...compat.names import xprof
+from ...runtime import platform
+from ...step.end_of_step import end_step
+from ...step.named_scopes import close_scope, open_scope
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

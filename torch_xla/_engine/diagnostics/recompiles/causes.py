@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from ...caching.bounded import put_last
 from ...errors import CompilationRefused
-from ...metrics import events, lines
+from ...metrics import events, user_lines
 from ...metrics.events import Cause, Compilation
-from ...metrics.lines import Line
-from ...tables import put_last
+from ...metrics.user_lines import Line
 from .differences import Difference, Kind, Known, differences, in_common, is_part, similarity
-from .keepers import keepers
+from .retained_results import keepers
 
 # Limits of the programs kept for comparison: their number, and their operations in all.
 _MOST_PROGRAMS = 128
@@ -213,7 +213,7 @@ def _refusal(explanation: Explanation) -> str:
     advice = _advice(explanation.differences[0], "Run it once before `no_recompile()`.")
     return (
         f"no_recompile() refuses to compile a program of {explanation.operations} operations for "
-        f"{lines.text(explanation.started_by)}:\n"
+        f"{user_lines.text(explanation.started_by)}:\n"
         f"{describe(explanation.differences)}"
         f"{advice} Nothing was run: every tensor is as it was."
     )
@@ -221,7 +221,7 @@ def _refusal(explanation: Explanation) -> str:
 
 def describe(found: Iterable[Difference]) -> str:
     """Return the differences with the whole path of each line."""
-    return "".join(f"  {each.text}" + (f" ({lines.text(each.line)})\n" if each.line else "\n") for each in found)
+    return "".join(f"  {each.text}" + (f" ({user_lines.text(each.line)})\n" if each.line else "\n") for each in found)
 
 
 def report() -> str:

@@ -10,21 +10,21 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from ...compile import cache
+from ...compat.names.torch import schema_if_any
+from ...compile import program_cache
 from ...compile.executable_key import Key
 from ...compile.executable_key import differences as environments
-from ...graph.graph import Graph, Operation
-from ...graph.plan import Number, Operand, Plan
-from ...graph.spec import Spec
-from ...graph.text import name_of
-from ...lowering import growing
-from ...lowering.registry import rule_of
-from ...lowering.sharding import CONSTRAINT
-from ...lowering.storage import READ, WRITE
+from ...ir.call_plan import Number, Operand, Plan
+from ...ir.graph import Graph, Operation
+from ...ir.graph_text import name_of
+from ...ir.value_spec import Spec
+from ...ir.view.geometry import Geometry
+from ...lowering.machinery import padded_rows
+from ...lowering.machinery.jax_sharding import CONSTRAINT
+from ...lowering.machinery.registry import rule_of
+from ...lowering.views.storage_access import READ, WRITE
 from ...metrics.events import Cause, Compilation
-from ...metrics.lines import Line
-from ...private.torch import schema_if_any
-from ...view.geometry import Geometry
+from ...metrics.user_lines import Line
 
 # Operations compared one by one from the first difference on.
 _LOOKED_AT = 200
@@ -35,10 +35,10 @@ _AS_WRITTEN = {
     "_softmax": "softmax",
     "_log_softmax": "log_softmax",
     "native_dropout": "dropout",
-    growing.PAD: "pad",
-    growing.APPEND: "cat",
-    growing.ENLARGE: "cat",
-    growing.TAKE: "a view",
+    padded_rows.PAD: "pad",
+    padded_rows.APPEND: "cat",
+    padded_rows.ENLARGE: "cat",
+    padded_rows.TAKE: "a view",
 }
 
 # Operators that make an optimizer's state in its first step.
@@ -218,7 +218,7 @@ def _unseen(old: Known, new: Known) -> Difference:
     parts = [part.name for part in fields(Key) if getattr(old.key, part.name) != getattr(new.key, part.name)]
     if parts:
         return Difference(Kind.AGAIN, f"the {' and the '.join(parts)} of its key differ", new.line(0))
-    if cache.is_full():
+    if program_cache.is_full():
         forgotten = "this program was compiled before, and had to leave memory since (XLA_COMPILATION_CACHE_SIZE)"
         return Difference(Kind.FORGOTTEN, forgotten, new.line(0))
     again = "this program was compiled before, for other numbers or by what keeps programs of its own"

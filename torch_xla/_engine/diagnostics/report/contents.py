@@ -1,4 +1,4 @@
-"""One report of a program's past: what a bug report needs, as text and as data for the page."""
+"""What a report holds: a program's past as text, and as data for the HTML page."""
 
 import platform
 import time
@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
 from ... import config
-from ...client import memory
-from ...client.platform import is_started, local_devices
-from ...metrics import lines
+from ...metrics import user_lines
 from ...metrics.events import Direction, Evaluation, Fallback, Step, Transfer, Wait
-from ...metrics.lines import Line
 from ...metrics.report import SHORT_COUNTERS, SHORT_METRICS, format_size, short_report
-from ..memory.holders import Holding, holdings
+from ...metrics.user_lines import Line
+from ...runtime import device_memory
+from ...runtime.platform import is_started, local_devices
+from ..memory.largest_values import Holding, holdings
 from ..recompiles import causes
 from ..recompiles.causes import Explanation, short
-from ..waiting import costs
-from ..waiting.costs import Cost
+from ..waiting import wait_costs
+from ..waiting.wait_costs import Cost
 from . import history
 from .history import FallbackCost
 
@@ -60,7 +60,7 @@ def collect() -> Report:
         since=time.perf_counter() - history.since(),
         steps=shares(history.steps(), _busy(explanations)),
         compilations=explanations,
-        costs=costs.costs(),
+        costs=wait_costs.costs(),
         fallbacks=sorted(history.fallbacks.values(), key=lambda cost: -cost.seconds),
         memory=list(history.memory_used),
         holdings=holdings() if is_started() else [],
@@ -74,7 +74,7 @@ def _setting() -> Iterable[tuple[str, str]]:
     if is_started():
         found = local_devices()
         yield "devices", f"{len(found)} × {found[0].device_kind} ({found[0].platform})"
-        used = memory.usage(found[0])
+        used = device_memory.usage(found[0])
         yield "memory", f"{format_size(used.used)} used of {format_size(used.limit)}, at most {format_size(used.peak)}"
     yield "settings", ", ".join(f"{name}={value}" for name, value in config.settings().items()) or "none"
     if not history.is_kept():
@@ -135,7 +135,7 @@ def to_text(report: Report) -> str:
     parts = ["".join(f"{name + ':':<10} {value}\n" for name, value in report.setting)]
     parts.append(_section("Steps", steps_text(report)))
     parts.append(_section("Compilations", causes.report()))
-    parts.append(_section("Waiting", costs.report()))
+    parts.append(_section("Waiting", wait_costs.report()))
     parts.append(_section("Operators on the CPU", _fallback_text(report.fallbacks)))
     parts.append(_section("Living buffers by the line that made them", _holdings_text(report.holdings)))
     parts.append(_section("Metrics", report.metrics or "none\n"))
@@ -165,7 +165,7 @@ def steps_text(report: Report) -> str:
 
 def where(line: Line | None) -> str:
     """Return a line as the report shows it: without the folder."""
-    return "an unknown line" if line is None or line == lines.NOWHERE else f"{short(line)} in {line[2]}"
+    return "an unknown line" if line is None or line == user_lines.NOWHERE else f"{short(line)} in {line[2]}"
 
 
 def _fallback_text(fallbacks: Sequence[FallbackCost]) -> str:

@@ -10,14 +10,15 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ...client import memory
 from ...metrics import events
 from ...metrics.events import Compilation, Evaluation, Execution, Fallback, Step, Transfer, Wait
-from ...metrics.lines import Line
-from ...record import device as devices
-from ..recompiles import causes, names
-from ..sharding import traffic
-from ..waiting import costs
+from ...metrics.user_lines import Line
+from ...runtime import device_memory
+from ...tensor import device as devices
+from ...tensor import variable_names
+from ..recompiles import causes
+from ..sharding import communication
+from ..waiting import wait_costs
 
 _MOST_EVENTS = 8192
 _MOST_STEPS = 4096
@@ -61,11 +62,11 @@ def keep(yes: bool) -> None:
     events.unlisten(_listen)  # also where it was removed because it failed: asked for again, it begins again
     if yes:
         events.listen(_listen, closely=False)
-    traffic.keep(yes)
+    communication.keep(yes)
     _is_kept = yes
     events.steps = _steps if yes else None
     events.due = 0.0 if yes else math.inf
-    events.name_buffers = names.name_buffers if yes else None
+    events.name_buffers = variable_names.name_buffers if yes else None
 
 
 def is_kept() -> bool:
@@ -89,8 +90,8 @@ def clear() -> None:
     for each in (recent, _steps, memory_used, fallbacks):
         each.clear()
     causes.clear()
-    costs.clear()
-    traffic.clear()
+    wait_costs.clear()
+    communication.clear()
     _since = time.perf_counter()
     if _is_kept:
         events.due = 0.0
@@ -100,10 +101,10 @@ def _listen(event: Any) -> None:
     kind = event.__class__
     if kind is Transfer:
         recent.append(event)
-        costs.note_transfer(event)
+        wait_costs.note_transfer(event)
     elif kind is Compilation:
         causes.note(event)
-        costs.note_compilation(event)
+        wait_costs.note_compilation(event)
     elif kind is Execution:
         recent.append(PastExecution(event.start, event.seconds, len(event.program.graph.operations)))
     elif kind is Step:
@@ -112,9 +113,9 @@ def _listen(event: Any) -> None:
     else:
         recent.append(event)
         if kind is Evaluation:
-            costs.note_evaluation(event)
+            wait_costs.note_evaluation(event)
         elif kind is Wait:
-            costs.note_wait(event)
+            wait_costs.note_wait(event)
         else:
             _note_fallback(event)
 
@@ -131,7 +132,7 @@ def _note_fallback(event: Fallback) -> None:
 def look_at_memory() -> None:
     """Note how much memory the first device uses now."""
     start = time.perf_counter()
-    used = memory.usage(devices.device_at(0).target.device).used
+    used = device_memory.usage(devices.device_at(0).target.device).used
     now = time.perf_counter()
     memory_used.append((now, used))
     events.due = now + max(0.02, (now - start) / _SHARE_FOR_MEMORY)

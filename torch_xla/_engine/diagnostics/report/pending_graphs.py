@@ -1,10 +1,10 @@
-"""The tensors whose computation has grown long while it waits to be run."""
+"""Find tensors whose unexecuted computation has grown long."""
 
-from ...graph.graph import decode, needed
-from ...graph.text import shape
-from ...metrics import lines
-from ...record.device import LOCK, Device
-from ...record.ownership import held
+from ...ir.graph import decode, needed
+from ...ir.graph_text import shape
+from ...metrics import user_lines
+from ...step.ownership import held
+from ...tensor.device import LOCK, Device
 
 
 def tensors_report(device: Device, threshold: int) -> str:
@@ -21,7 +21,7 @@ def tensors_report(device: Device, threshold: int) -> str:
             count = len(needed(operations, producer, [slot]))
             if count >= threshold:
                 line = known.get(operations[made_by].position)
-                place = f" made at {lines.text(line)}" if line else ""
+                place = f" made at {user_lines.text(line)}" if line else ""
                 rows.append((-count, f"  {shape(tape.values[slot].spec)} needs {count} operations{place}\n"))
     title = f"Tensors of {device.torch_device} that need {threshold} recorded operations or more: {len(rows)}\n"
     return title + "".join(row for _, row in sorted(rows))

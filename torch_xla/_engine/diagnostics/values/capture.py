@@ -1,4 +1,4 @@
-"""A step in a file: what was computed, from what, and what the device made of it.
+"""Save a step to a file: what was computed, from which inputs, and what the device returned.
 
 The file is PyTorch's own archive of tensors beside one JSON text, and is read with `weights_only`: opening one runs
 nothing of it.
@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from ... import dtypes
-from ...graph.graph import Graph
-from ...graph.text import Line
-from ...metrics.lines import NOWHERE
-from ...record.upload import from_numpy
-from . import inspection
-from .encoding import decode, encode
-from .inspection import Run
-from .stepping import walk
+from ...ir.graph import Graph
+from ...ir.graph_text import Line
+from ...metrics.user_lines import NOWHERE
+from ...tensor.upload import from_numpy
+from . import step_inspection
+from .graph_json import decode, encode
+from .op_by_op import walk
+from .step_inspection import Run
 
 FORMAT = "torch_xla captured step"
 VERSION = 1
@@ -65,14 +65,14 @@ def capturing(path: str | os.PathLike[str], every_result: bool) -> Iterator[None
     def inspect(run: Run) -> None:
         _add(run, f"{len(entries)}", every_result, entries, tensors)
 
-    with inspection.inspecting(inspect):
+    with step_inspection.inspecting(inspect):
         yield
     header = {"format": FORMAT, "version": VERSION, "made_with": _made_with(), "programs": entries}
     torch.save({"header": json.dumps(header), "tensors": tensors}, path)
 
 
 def _made_with() -> dict[str, str]:
-    target = inspection.target_in_use()
+    target = step_inspection.target_in_use()
     return {
         "torch": str(torch.__version__),
         "jax": jax.__version__,

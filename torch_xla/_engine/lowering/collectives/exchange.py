@@ -1,4 +1,4 @@
-"""Reductions, gathers, exchanges and broadcasts between the processes that run a program.
+"""Collectives: reductions, gathers, exchanges and broadcasts between the processes that run a program.
 
 `groups` lists which processes exchange with which, each process in one group; empty, it is one group of all. XLA
 gathers and scatters in groups of one size only; in others it is done by a sum over words, which is exact.
@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import replicas
-from ..registry import lowers
+from ..machinery import replica_axis
+from ..machinery.registry import lowers
 
 ALL_REDUCE = "xla::all_reduce"
 ALL_GATHER = "xla::all_gather"
@@ -96,20 +96,20 @@ def _reduced(array: jax.Array, reduction: str, groups: Groups) -> jax.Array:
     if reduction not in _OF_XLA:
         rows = _gathered(array, groups, _largest(groups), fill=_neutral(reduction, dtype))
         return _REDUCERS[reduction](rows, axis=0).astype(dtype)
-    on_cpu = replicas.target_in_use().platform == "cpu"  # type: ignore[union-attr]
+    on_cpu = replica_axis.target_in_use().platform == "cpu"  # type: ignore[union-attr]
     narrow = dtype.itemsize < 4 and on_cpu
     wide = array.astype(np.float32 if jnp.issubdtype(dtype, np.floating) else np.int32) if narrow else array
-    reduce = partial(_OF_XLA[reduction], axis_name=replicas.axis(), axis_index_groups=_index_groups(groups))
+    reduce = partial(_OF_XLA[reduction], axis_name=replica_axis.axis(), axis_index_groups=_index_groups(groups))
     if on_cpu and wide.size * wide.dtype.itemsize >= _LARGE and _are_equal(groups):
         reduce = partial(_reduced_in_parts, reduction, groups)
-    reduced = replicas.in_order(reduce, wide, in_place=True)
+    reduced = replica_axis.in_order(reduce, wide, in_place=True)
     return reduced.astype(dtype)
 
 
 def _reduced_in_parts(reduction: str, groups: Groups, array: jax.Array) -> jax.Array:
     """Each process of a group reduces a part of what all have, and gives it to all."""
     size = _largest(groups)
-    over: dict[str, Any] = {"axis_name": replicas.axis(), "axis_index_groups": _index_groups(groups)}
+    over: dict[str, Any] = {"axis_name": replica_axis.axis(), "axis_index_groups": _index_groups(groups)}
     flat = jnp.pad(array.reshape(-1), (0, -array.size % size))
     rows = jax.lax.all_to_all(flat.reshape(size, -1), split_axis=0, concat_axis=0, **over)
     part = _ROWS[reduction](rows, axis=0).astype(array.dtype)
@@ -128,14 +128,14 @@ def _largest(groups: Groups) -> int:
 
 
 def _count() -> int:
-    target = replicas.target_in_use()
+    target = replica_axis.target_in_use()
     assert target is not None
     return target.replicas
 
 
 def _position(groups: Groups) -> jax.Array:
     """The place of this process in its group."""
-    index = jax.lax.axis_index(replicas.axis())
+    index = jax.lax.axis_index(replica_axis.axis())
     if not groups:
         return index
     table = np.zeros(_count(), np.int32)
@@ -171,13 +171,13 @@ def _move(send: Callable[[jax.Array], jax.Array], array: jax.Array) -> jax.Array
     that come and are meant as other numbers XLA copies all of them."""
     is_complex = jnp.issubdtype(array.dtype, np.complexfloating)
     if is_complex or array.dtype.itemsize < 4:
-        return replicas.in_order(send, _words(array))
-    return replicas.in_order(lambda words: send(_from_words(words, array.dtype)), _words(array))
+        return replica_axis.in_order(send, _words(array))
+    return replica_axis.in_order(lambda words: send(_from_words(words, array.dtype)), _words(array))
 
 
 def _sum_of_words(words: jax.Array, groups: Groups) -> jax.Array:
-    add = partial(jax.lax.psum, axis_name=replicas.axis(), axis_index_groups=_index_groups(groups))
-    return replicas.in_order(add, words)
+    add = partial(jax.lax.psum, axis_name=replica_axis.axis(), axis_index_groups=_index_groups(groups))
+    return replica_axis.in_order(add, words)
 
 
 def _gathered(array: jax.Array, groups: Groups, size: int, fill: Any = None) -> jax.Array:
@@ -186,7 +186,7 @@ def _gathered(array: jax.Array, groups: Groups, size: int, fill: Any = None) -> 
     Groups that are smaller leave rows of `fill`.
     """
     if _are_equal(groups):
-        gather = partial(jax.lax.all_gather, axis_name=replicas.axis(), axis_index_groups=_index_groups(groups))
+        gather = partial(jax.lax.all_gather, axis_name=replica_axis.axis(), axis_index_groups=_index_groups(groups))
         rows = _move(gather, array)
     else:
         words = _words(array)
@@ -200,7 +200,7 @@ def _gathered(array: jax.Array, groups: Groups, size: int, fill: Any = None) -> 
     table = np.zeros(_count(), np.int32)
     for group in groups:
         table[list(group)] = len(group)
-    own = jnp.asarray(table)[jax.lax.axis_index(replicas.axis())]
+    own = jnp.asarray(table)[jax.lax.axis_index(replica_axis.axis())]
     there = jnp.arange(size).reshape(-1, *(1,) * array.ndim) < own
     return jnp.where(there, values, jnp.asarray(fill, array.dtype))
 
@@ -243,16 +243,16 @@ def _reduced_part(array: jax.Array, reduction: str, dim: int, size: int, groups:
     dtype = array.dtype
     plain = reduction == "sum" and dtype != np.bool_ and not jnp.issubdtype(dtype, np.complexfloating)
     if plain and _are_equal(groups) and array.size:
-        narrow = dtype.itemsize < 4 and replicas.target_in_use().platform == "cpu"  # type: ignore[union-attr]
+        narrow = dtype.itemsize < 4 and replica_axis.target_in_use().platform == "cpu"  # type: ignore[union-attr]
         wide = array.astype(np.float32 if jnp.issubdtype(dtype, np.floating) else np.int32) if narrow else array
         scatter = partial(
             jax.lax.psum_scatter,
-            axis_name=replicas.axis(),
+            axis_name=replica_axis.axis(),
             scatter_dimension=dim,
             axis_index_groups=_index_groups(groups),
             tiled=True,
         )
-        scattered = replicas.in_order(scatter, wide, in_place=True)
+        scattered = replica_axis.in_order(scatter, wide, in_place=True)
         return scattered.astype(dtype)
     part = array.shape[dim] // size
     return jax.lax.dynamic_slice_in_dim(_reduced(array, reduction, groups), _position(groups) * part, part, dim)
@@ -270,7 +270,7 @@ def all_to_all(array: jax.Array, split: int, concat: int, size: int, groups: Gro
         extra = int(jnp.issubdtype(array.dtype, np.complexfloating))  # complex numbers have their two parts in front
         move = partial(
             jax.lax.all_to_all,
-            axis_name=replicas.axis(),
+            axis_name=replica_axis.axis(),
             split_axis=split + extra,
             concat_axis=concat + extra,
             axis_index_groups=_index_groups(groups),
@@ -286,7 +286,7 @@ def all_to_all(array: jax.Array, split: int, concat: int, size: int, groups: Gro
 @lowers(PERMUTE)
 def collective_permute(array: jax.Array, pairs: Groups) -> jax.Array:
     """What the source sends that has this process as its target; zeros if none has."""
-    send = partial(jax.lax.ppermute, axis_name=replicas.axis(), perm=[(source, target) for source, target in pairs])
+    send = partial(jax.lax.ppermute, axis_name=replica_axis.axis(), perm=[(source, target) for source, target in pairs])
     return _from_words(_move(send, array), array.dtype)
 
 

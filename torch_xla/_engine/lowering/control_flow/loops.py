@@ -1,4 +1,4 @@
-"""PyTorch's loops and branches as JAX's. Their bodies are graphs, interpreted once whatever the number of rounds."""
+"""PyTorch's loops and branches as JAX's. Their bodies are graphs, each interpreted once."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,18 +9,18 @@ import numpy as np
 from jax import lax
 from torch.fx import GraphModule
 
-from ...private import torch as private
-from ...private.torch import HigherOrderOperator
-from .. import fx
+from ...compat.names import torch as private
+from ...compat.names.torch import HigherOrderOperator
+from ..fx_graphs import interpreter
 
 
 def body(graph: GraphModule) -> Callable[..., Any]:
     """The graph as a function of its arrays and of a key, from which each of its draws takes its own; gives a list."""
 
     def run(arrays: Sequence[Any], key: jax.Array | None) -> list[Any]:
-        count = fx.draws(graph)
+        count = interpreter.draws(graph)
         keys = jax.random.split(key, count) if count and key is not None else ()
-        results = fx.interpret(graph, arrays, keys)
+        results = interpreter.interpret(graph, arrays, keys)
         return list(results) if isinstance(results, list | tuple) else [results]
 
     return run
@@ -28,7 +28,7 @@ def body(graph: GraphModule) -> Callable[..., Any]:
 
 def _lowers(operator: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        fx.higher_order[operator] = function
+        interpreter.higher_order[operator] = function
         return function
 
     return register
@@ -100,7 +100,9 @@ def associative_scan(
 
 
 class _OfGraphs(HigherOrderOperator):
-    """A loop whose bodies are graphs already, with which it may stand in any trace (`dynamo/nesting.py`)."""
+    """A loop whose bodies are graphs already, with which it may stand in any trace
+    (`compiled/loops/nested_loops.py`).
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from ..opmath import widened
-from ..registry import lowers
+from ..machinery.opmath import widened
+from ..machinery.registry import lowers
 from .correlation import correlate, kernel_gradient, operand_gradient
 from .window import Window
 

@@ -1,4 +1,4 @@
-"""The operation behind every convolution: a kernel slides over an operand; and its gradients by both.
+"""The correlation behind every convolution, and its gradients by operand and kernel.
 
 Layouts are PyTorch's: operand `[batch, channels, *spatial]`, kernel `[outputs, channels / groups, *spatial]`. XLA's own
 convolution does all of it on every platform; on the CPU other forms of the same sums are often several times faster.
@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..opmath import FLOAT64, widened
-from ..sharding import whole_along
+from ..machinery.jax_sharding import whole_along
+from ..machinery.opmath import FLOAT64, widened
 from .correlation_on_cpu import correlation_form, kernel_gradient_form, operand_gradient_form
 from .window import Window
 

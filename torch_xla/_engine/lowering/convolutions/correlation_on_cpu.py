@@ -1,4 +1,4 @@
-"""Faster forms of convolutions on the CPU. Each file-level constant and choice below was measured against the others.
+"""Faster forms of convolutions on the CPU. Every constant and choice below was measured against alternatives.
 
 XLA:CPU has one good convolution: two spatial dimensions, one group, and enough output channels or columns to share
 among threads. Everything else is led back to that one, or to matrix products:
@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..barrier import apart
+from ..machinery.barrier import apart
 from .window import Window, with_zeros
 
 _Form = Callable[[jax.Array, jax.Array], jax.Array]

@@ -1,4 +1,4 @@
-"""Maximum pooling over windows that random numbers place."""
+"""Fractional max pooling: windows placed by random numbers."""
 
 from collections.abc import Callable
 from math import prod
@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..opmath import widened
-from ..registry import lowers
+from ..machinery.opmath import widened
+from ..machinery.registry import lowers
 from .pooling import scatter_by_index
 
 aten = torch.ops.aten

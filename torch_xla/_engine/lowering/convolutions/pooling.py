@@ -1,4 +1,4 @@
-"""Pooling over windows, forward and backward. Windows are walked element by element: XLA fuses the steps."""
+"""Pooling, forward and backward. Windows are walked element by element, and XLA fuses the steps."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from jax import lax
 
-from ...private import jax as private
-from ..dims import module_for
-from ..opmath import widened
-from ..registry import lowers
-from ..sharding import zero_behind_ends
+from ...compat.names import jax as private
+from ..machinery.dims import module_for
+from ..machinery.jax_sharding import zero_behind_ends
+from ..machinery.opmath import widened
+from ..machinery.registry import lowers
 from .window import with_zeros
 
 aten = torch.ops.aten

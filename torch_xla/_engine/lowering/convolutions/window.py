@@ -1,4 +1,4 @@
-"""How a kernel slides over an operand: its extent, steps and margins in every spatial dimension."""
+"""The window of a convolution or pooling: extent, strides and padding in every spatial dimension."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..sharding import spaced
+from ..machinery.jax_sharding import spaced
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..opmath import bound_as, in_opmath, number_as
-from ..registry import Promotion, lowers
+from ..machinery.opmath import bound_as, in_opmath, number_as
+from ..machinery.registry import Promotion, lowers
 from .arithmetic import add
 from .comparison import at_least, at_most
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..opmath import in_opmath, number_as
-from ..registry import Promotion, lowers
+from ..machinery.opmath import in_opmath, number_as
+from ..machinery.registry import Promotion, lowers
 from .activation import SIGMOID_CUBIC, SIGMOID_SCALE, SQRT_HALF, tanh_of_softplus
 
 aten = torch.ops.aten

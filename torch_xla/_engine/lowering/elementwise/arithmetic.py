@@ -9,9 +9,19 @@ import torch
 from jax import lax
 
 from ... import dtypes
-from ..opmath import is_complex, is_float, is_integer, is_number, number_as, on_operands, quotient, same_dtype, widened
-from ..promotion import float_dtype
-from ..registry import Promotion, lowers
+from ..machinery.opmath import (
+    is_complex,
+    is_float,
+    is_integer,
+    is_number,
+    number_as,
+    on_operands,
+    quotient,
+    same_dtype,
+    widened,
+)
+from ..machinery.promotion import float_dtype
+from ..machinery.registry import Promotion, lowers
 
 aten = torch.ops.aten
 

@@ -1,4 +1,4 @@
-"""Bessel functions of the orders 0 and 1, and Airy's function, reckoned in float64.
+"""Bessel functions of orders 0 and 1, and Airy's function, computed in float64.
 
 Near 0 a Bessel function is the mean of its generating function over the circle, which a few dozen points give exactly;
 its series in other Bessel functions turns into weights of the same points (DLMF 10.8 and 10.31). Far from 0 it is
@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..opmath import in_double
-from ..registry import Promotion, lowers
+from ..machinery.opmath import in_double
+from ..machinery.registry import Promotion, lowers
 
 aten = torch.ops.aten
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..opmath import on_operands
-from ..registry import Promotion, lowers
+from ..machinery.opmath import on_operands
+from ..machinery.registry import Promotion, lowers
 
 aten = torch.ops.aten
 

@@ -1,4 +1,4 @@
-"""Conversions between dtypes, and the ops that are a copy with a conversion."""
+"""Conversions between dtypes, and operators that copy with a conversion."""
 
 import jax
 import jax.numpy as jnp
@@ -7,8 +7,8 @@ import torch
 from jax import lax
 
 from ... import dtypes
-from ..opmath import is_complex, is_float, one_or_zero
-from ..registry import lowers
+from ..machinery.opmath import is_complex, is_float, one_or_zero
+from ..machinery.registry import lowers
 
 aten = torch.ops.aten
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..opmath import bound_as, is_complex, is_float, same_dtype
-from ..registry import Promotion, lowers
+from ..machinery.opmath import bound_as, is_complex, is_float, same_dtype
+from ..machinery.registry import Promotion, lowers
 
 aten = torch.ops.aten
 

@@ -1,4 +1,4 @@
-"""Complex numbers: made, conjugated, and their angle."""
+"""Complex numbers: make them, conjugate them, and compute their angle."""
 
 import jax
 import jax.numpy as jnp
@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..opmath import is_complex, widened
-from ..registry import Promotion, lowers
+from ..machinery.opmath import is_complex, widened
+from ..machinery.registry import Promotion, lowers
 
 aten = torch.ops.aten
 

@@ -1,4 +1,4 @@
-"""Element-wise functions of one operand, and the ones of two that are not arithmetic."""
+"""Element-wise functions of one operand, and those of two that are not arithmetic."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..opmath import in_opmath, is_complex, is_float, number_as, on_operands, quotient, widened
-from ..registry import Promotion, lowers
+from ..machinery.opmath import in_opmath, is_complex, is_float, number_as, on_operands, quotient, widened
+from ..machinery.registry import Promotion, lowers
 
 aten = torch.ops.aten
 

@@ -1,4 +1,4 @@
-"""Orthogonal polynomials of tensors of degrees, by their three-term recurrences."""
+"""Orthogonal polynomials, with tensors of degrees, by their three-term recurrences."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..opmath import same_dtype, widened
-from ..registry import Promotion, lowers
+from ..machinery.opmath import same_dtype, widened
+from ..machinery.registry import Promotion, lowers
 
 aten = torch.ops.aten
 

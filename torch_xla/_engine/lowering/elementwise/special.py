@@ -13,8 +13,8 @@ import torch
 from jax import lax
 from jax.scipy import special as jsp
 
-from ..opmath import in_double, in_opmath, on_operands, same_dtype, widened
-from ..registry import Promotion, lowers
+from ..machinery.opmath import in_double, in_opmath, on_operands, same_dtype, widened
+from ..machinery.registry import Promotion, lowers
 from .pointwise import log1p
 
 aten = torch.ops.aten

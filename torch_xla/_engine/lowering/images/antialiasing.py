@@ -1,4 +1,4 @@
-"""Resizing with antialiasing: a shrinking image's pixels are averages over all that they cover; and its backward.
+"""Resize images with antialiasing: each pixel averages over all that it covers; and its gradient.
 
 Rows and columns are resized one after the other, each by a matrix of weights that the sizes alone determine.
 """
@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..opmath import widened
-from ..registry import lowers
+from ..machinery.opmath import widened
+from ..machinery.registry import lowers
 
 aten = torch.ops.aten
 

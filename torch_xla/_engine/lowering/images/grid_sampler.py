@@ -1,4 +1,4 @@
-"""Sampling images at the points of a grid, and the gradients by image and grid, in two and three dimensions.
+"""Sample images at the points of a grid, and the gradients by image and grid, in two and three dimensions.
 
 A sample is a weighted sum of pixels near its point. Each dimension names its pixels and weights; samples read, and
 gradients write, all combinations of them. Pixels are gathered with all their channels at once.
@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..opmath import widened
-from ..registry import lowers
-from ..sharding import zero_behind_ends
+from ..machinery.jax_sharding import zero_behind_ends
+from ..machinery.opmath import widened
+from ..machinery.registry import lowers
 
 aten = torch.ops.aten
 

@@ -1,4 +1,4 @@
-"""Resizing, dimension by dimension: between pixels, and the backward of all modes.
+"""Resize images dimension by dimension, and the gradients of all modes.
 
 To the nearest pixel, PyTorch's own decompositions index only the pixels they need. Backward would scatter; a product
 with the small matrix of weights of each dimension is faster and has one form.
@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..opmath import widened
-from ..registry import lowers
+from ..machinery.opmath import widened
+from ..machinery.registry import lowers
 from .antialiasing import bytes_along, refuse_whole_numbers
 
 aten = torch.ops.aten

@@ -1,4 +1,4 @@
-"""Embeddings: looking rows up, summing rows up by bag, and the gradients of the table.
+"""Embeddings: look rows up, sum rows by bag, and the gradients of the table.
 
 Gradients of narrow floats add up in float32. Indices outside the table, an error on the CPU, read the nearest row and
 add nothing.
@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..opmath import widened
+from ..machinery.jax_sharding import whole_rows
+from ..machinery.opmath import widened
+from ..machinery.registry import lowers
 from ..reductions.distance import norm, shrinking_factor
-from ..registry import lowers
-from ..sharding import whole_rows
 from .scattering import scatter_elements, scatter_slices
-from .searching import insertion_points
+from .search import insertion_points
 
 aten = torch.ops.aten
 

@@ -1,4 +1,4 @@
-"""Indexing with tensors: `x[i, :, j]`, writes through such indices, masks, and indices into the flat tensor.
+"""Index with tensors: `x[i, :, j]`, writes through such indices, masks, and indices into the flat tensor.
 
 Negative indices count from the end. An index outside a dimension, an error on the CPU, reads the nearest element and
 writes nothing.
@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..opmath import FLOAT32, is_float, number_as
-from ..registry import lowers
-from ..replicas import spread_target
-from ..sharding import whole_rows, zero_behind_ends
+from ..machinery.jax_sharding import whole_rows, zero_behind_ends
+from ..machinery.opmath import FLOAT32, is_float, number_as
+from ..machinery.registry import lowers
+from ..machinery.replica_axis import spread_target
 from .sorting import index_dtype
 
 aten = torch.ops.aten

@@ -1,4 +1,4 @@
-"""Gathering and scattering along one dimension: element by element (`gather`, `scatter`) or in slices (`index_add`).
+"""Gather and scatter along one dimension, by element (`gather`, `scatter`) or by slice (`index_add`).
 
 XLA's own gather and scatter need no help: on the CPU they beat sorting first and products with one-hot matrices, for
 single elements and for rows. An index outside the dimension, an error on the CPU, reads the nearest element and writes
@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dims import dimensioned, one_dim, without
-from ..opmath import number_as, widened
-from ..registry import lowers
-from ..replicas import target_in_use
-from ..sharding import uneven, whole_along, zero_behind_ends
+from ..machinery.dims import dimensioned, one_dim, without
+from ..machinery.jax_sharding import uneven, whole_along, zero_behind_ends
+from ..machinery.opmath import number_as, widened
+from ..machinery.registry import lowers
+from ..machinery.replica_axis import target_in_use
 
 aten = torch.ops.aten
 

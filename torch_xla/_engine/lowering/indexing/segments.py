@@ -1,4 +1,4 @@
-"""Reductions of consecutive elements, whose segments are given by their lengths or by where they start."""
+"""Segment reductions: reduce consecutive elements, with segments given by lengths or offsets."""
 
 from dataclasses import dataclass
 from math import prod
@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..opmath import number_as, widened
-from ..registry import lowers
-from ..sharding import uneven, whole_along, zero_behind_ends
-from .searching import insertion_points
+from ..machinery.jax_sharding import uneven, whole_along, zero_behind_ends
+from ..machinery.opmath import number_as, widened
+from ..machinery.registry import lowers
+from .search import insertion_points
 
 aten = torch.ops.aten
 

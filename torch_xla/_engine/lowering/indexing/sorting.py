@@ -1,4 +1,4 @@
-"""Sorting, and what follows from an order: the largest elements, the k-th, medians and modes.
+"""Sort, and what follows from an order: the largest elements, the k-th, medians and modes.
 
 NaN counts as the largest value, and equal elements keep their order, in both directions.
 """
@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dims import dimensioned, one_dim
-from ..opmath import is_float, widened
-from ..registry import lowers
+from ..machinery.dims import dimensioned, one_dim
+from ..machinery.opmath import is_float, widened
+from ..machinery.registry import lowers
 
 aten = torch.ops.aten
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from ..registry import lowers
-from ..sharding import in_order, whole_along
+from ..machinery.jax_sharding import in_order, whole_along
+from ..machinery.registry import lowers
 
 aten = torch.ops.aten
 

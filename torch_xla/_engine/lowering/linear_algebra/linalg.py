@@ -10,9 +10,9 @@ import torch
 from jax import lax
 from jax.lax import linalg
 
-from ..opmath import widened
-from ..registry import Promotion, lowers
-from .factors import identity_like, lu, permutation, refuse_check, svd
+from ..machinery.opmath import widened
+from ..machinery.registry import Promotion, lowers
+from .factorizations import identity_like, lu, permutation, refuse_check, svd
 
 aten = torch.ops.aten
 

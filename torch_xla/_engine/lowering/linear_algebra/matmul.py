@@ -14,11 +14,11 @@ import torch
 from jax import lax
 
 from ... import dtypes
-from ..barrier import once_on_cpu
-from ..opmath import FLOAT32, number_as, widened
-from ..promotion import common_dtype
-from ..registry import lowers
-from ..replicas import spread_target
+from ..machinery.barrier import once_on_cpu
+from ..machinery.opmath import FLOAT32, number_as, widened
+from ..machinery.promotion import common_dtype
+from ..machinery.registry import lowers
+from ..machinery.replica_axis import spread_target
 
 aten = torch.ops.aten
 

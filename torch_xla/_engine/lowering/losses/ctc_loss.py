@@ -1,4 +1,4 @@
-"""Connectionist temporal classification: how likely a sequence of labels is, summed over all its alignments in time.
+"""CTC loss: the likelihood of a label sequence, summed over all its alignments in time.
 
 A path visits the labels in order, with blanks between them wherever it likes: these are its states, `2 * labels + 1`.
 All samples advance together, one scan over time; what lies behind the end of a sample is masked.
@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..opmath import widened
-from ..registry import lowers
-from ..sharding import zero_behind_ends
+from ..machinery.jax_sharding import zero_behind_ends
+from ..machinery.opmath import widened
+from ..machinery.registry import lowers
 
 aten = torch.ops.aten
 

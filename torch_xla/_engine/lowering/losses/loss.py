@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from ..elementwise.pointwise import log1p
-from ..opmath import widened
-from ..registry import Promotion, lowers
+from ..machinery.opmath import widened
+from ..machinery.registry import Promotion, lowers
 
 aten = torch.ops.aten
 

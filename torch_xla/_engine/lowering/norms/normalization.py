@@ -1,4 +1,4 @@
-"""Layer, group, batch and root-mean-square norm, forward and backward. Statistics of narrow floats are float32."""
+"""Layer, group, batch and RMS norm, forward and backward. Statistics of narrow floats are float32."""
 
 from collections.abc import Sequence
 
@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from ..opmath import widened
-from ..registry import lowers
+from ..machinery.opmath import widened
+from ..machinery.registry import lowers
 
 aten = torch.ops.aten
 

@@ -1,14 +1,14 @@
 """Batch normalization in pieces, for batches spread over processes: statistics, and what applies their union.
 
-What also writes running statistics is composed of other operators: `operators/synchronized_batch_norm.py`.
+What also writes running statistics is composed of other operators: `dispatch/ops/synchronized_batch_norm.py`.
 """
 
 import jax
 import jax.numpy as jnp
 import torch
 
-from ..opmath import widened
-from ..registry import lowers
+from ..machinery.opmath import widened
+from ..machinery.registry import lowers
 
 aten = torch.ops.aten
 

@@ -1,12 +1,12 @@
-"""Weight normalization: a direction and a length for every slice of a weight; and its gradients."""
+"""Weight norm: a direction and a length for every slice of a weight, and its gradients."""
 
 import jax
 import jax.numpy as jnp
 import torch
 
-from ..dims import without
-from ..opmath import widened
-from ..registry import lowers
+from ..machinery.dims import without
+from ..machinery.opmath import widened
+from ..machinery.registry import lowers
 
 aten = torch.ops.aten
 # Slices without elements have the length 0; their gradient was 0 / 0 before.

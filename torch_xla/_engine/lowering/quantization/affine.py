@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ... import dtypes
-from ..registry import lowers_named
+from ..machinery.registry import lowers_named
 
 _SPACE = "quantized_decomposed"
 

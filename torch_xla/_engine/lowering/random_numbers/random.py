@@ -1,4 +1,4 @@
-"""Random numbers: where their bits come from, dropout, and the distributions that are a function of uniform numbers.
+"""Random bits, dropout, and distributions that are a function of uniform numbers.
 
 All bits are drawn as 64-bit words and cut afterwards: on a CPU, XLA draws narrower ones at a fifth of the speed.
 """
@@ -13,10 +13,10 @@ import torch
 from jax import lax
 
 from ... import dtypes
-from ..barrier import behind
-from ..opmath import is_number, number_as, widened
-from ..registry import lowers
-from ..replicas import target_in_use
+from ..machinery.barrier import behind
+from ..machinery.opmath import is_number, number_as, widened
+from ..machinery.registry import lowers
+from ..machinery.replica_axis import target_in_use
 
 aten = torch.ops.aten
 

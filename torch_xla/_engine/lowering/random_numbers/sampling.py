@@ -1,4 +1,4 @@
-"""Random numbers whose distribution varies from element to element: by rejection, inversion, or a race.
+"""Random numbers whose distribution varies by element: by rejection, inversion, or a race.
 
 Counts and gammas are computed in float64, as PyTorch does: their logarithms nearly cancel.
 """
@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..indexing.searching import insertion_points
-from ..opmath import is_float, widened
-from ..registry import lowers
+from ..indexing.search import insertion_points
+from ..machinery.opmath import is_float, widened
+from ..machinery.registry import lowers
 from .random import exponential_numbers, inner_uniform_numbers, normal_numbers
 
 aten = torch.ops.aten

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dims import dimensioned, one_dim
-from ..opmath import is_complex, widened
-from ..registry import lowers
+from ..machinery.dims import dimensioned, one_dim
+from ..machinery.opmath import is_complex, widened
+from ..machinery.registry import lowers
 from .reduction import summable
 
 aten = torch.ops.aten

@@ -10,10 +10,10 @@ import torch
 from jax import lax
 
 from ... import dtypes
-from ..dims import all_or_listed, one_dim, without
 from ..elementwise.pointwise import magnitude
-from ..opmath import is_complex, widened
-from ..registry import Promotion, lowers
+from ..machinery.dims import all_or_listed, one_dim, without
+from ..machinery.opmath import is_complex, widened
+from ..machinery.registry import Promotion, lowers
 
 aten = torch.ops.aten
 

@@ -1,4 +1,4 @@
-"""Reductions: sums, products, extrema, truth values and variances over some or all dimensions.
+"""Reductions over some or all dimensions: sums, products, extrema, truth values and variances.
 
 Narrow floats are reduced in float32, integers are summed in int64, as in PyTorch.
 """
@@ -14,10 +14,10 @@ import torch
 from jax import lax
 
 from ... import dtypes
-from ..dims import all_or_listed, dimensioned, one_dim
-from ..opmath import is_complex, is_float, widened
-from ..registry import Promotion, lowers
-from ..sharding import whole_along
+from ..machinery.dims import all_or_listed, dimensioned, one_dim
+from ..machinery.jax_sharding import whole_along
+from ..machinery.opmath import is_complex, is_float, widened
+from ..machinery.registry import Promotion, lowers
 
 aten = torch.ops.aten
 

@@ -1,4 +1,4 @@
-"""Softmax and log-softmax, the safe and the masked one, and their gradients; sums are in float32 or wider."""
+"""Softmax and log-softmax, safe and masked, and their gradients, with sums in float32 or wider."""
 
 from collections.abc import Callable
 
@@ -9,9 +9,9 @@ import torch
 from jax import lax
 
 from ... import dtypes
-from ..dims import one_dim
-from ..opmath import in_opmath, widened
-from ..registry import lowers
+from ..machinery.dims import one_dim
+from ..machinery.opmath import in_opmath, widened
+from ..machinery.registry import lowers
 
 aten = torch.ops.aten
 

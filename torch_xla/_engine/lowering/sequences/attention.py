@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..barrier import once_on_cpu
 from ..linear_algebra.matmul import contract, summed_to
-from ..opmath import number_as, widened
+from ..machinery.barrier import once_on_cpu
+from ..machinery.opmath import number_as, widened
+from ..machinery.registry import lowers
 from ..random_numbers.random import chance, dropout_scale
-from ..registry import lowers
-from . import cudnn
+from . import cudnn_attention
 
 aten = torch.ops.aten
 
@@ -195,7 +195,7 @@ def attention(
     scale: Any = None,
     key: jax.Array,
 ) -> tuple[Any, ...]:
-    fused = cudnn.attention(query, key_, value, attn_bias, dropout_p, is_causal, scale)
+    fused = cudnn_attention.attention(query, key_, value, attn_bias, dropout_p, is_causal, scale)
     output, log_sum = fused or _composed(query, key_, value, attn_bias, dropout_p, is_causal, scale, key)
     words = lax.bitcast_convert_type(jax.random.key_data(key).reshape(2, 2), np.int64)
     return output, log_sum, None, None, query.shape[-2], key_.shape[-2], words[0], words[1], None
@@ -247,7 +247,7 @@ def attention_backward(
     *,
     scale: Any = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
-    fused = cudnn.gradients(grad_out, query, key, value, attn_bias, dropout_p, is_causal, scale)
+    fused = cudnn_attention.gradients(grad_out, query, key, value, attn_bias, dropout_p, is_causal, scale)
     if fused is not None:
         return *fused, None
     # The seed and the offset are the two halves of the key that the forward computation drew with.

@@ -18,10 +18,10 @@ import numpy as np
 from jax import lax
 from torch.fx import GraphModule
 
-from ...private import torch as private
-from .. import fx
-from ..registry import lowers_named
-from .tiles import SIDE, Tiles, Tiling, backward, forward
+from ...compat.names import torch as private
+from ..fx_graphs import interpreter
+from ..machinery.registry import lowers_named
+from .tiled_attention import SIDE, Tiles, Tiling, backward, forward
 
 # Blocks up to this length are tiles as they are.
 _MOST_OF_A_TILE = 1024
@@ -79,7 +79,7 @@ class _Blocks(Tiles):
     ) -> tuple[jax.Array, Sequence[jax.Array]]:
         def function(*arguments: Any) -> Any:
             assert self._joint is not None
-            found = fx.interpret(self._joint, [*arguments, *self._captured], ())
+            found = interpreter.interpret(self._joint, [*arguments, *self._captured], ())
             return found[0], [_total(found[5 + place]) for place in self._places]
 
         found: tuple[jax.Array, Sequence[jax.Array]] = self._by_scalars(function, (0, None), row, column, plain, grad)
@@ -96,7 +96,7 @@ class _Blocks(Tiles):
         """Evaluate a graph of scalars that gives one scalar for each element of a tile."""
 
         def function(*scalars: Any) -> Any:
-            return fx.interpret(graph, [*scalars, *captured], ())
+            return interpreter.interpret(graph, [*scalars, *captured], ())
 
         return self._by_scalars(function, 0, row, column, *tiles)  # type: ignore[no-any-return]
 
@@ -254,5 +254,5 @@ def _scattered(shape: tuple[int, ...]) -> Callable[..., jax.Array]:
     return scatter
 
 
-fx.higher_order[private.flex_attention] = flex_attention
-fx.higher_order[private.flex_attention_backward] = flex_attention_backward
+interpreter.higher_order[private.flex_attention] = flex_attention
+interpreter.higher_order[private.flex_attention_backward] = flex_attention_backward

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..registry import lowers
-from .tiles import SIDE, Tiles, Tiling, backward, forward
+from ..machinery.registry import lowers
+from .tiled_attention import SIDE, Tiles, Tiling, backward, forward
 
 aten = torch.ops.aten
 

@@ -1,4 +1,4 @@
-"""Layers of LSTM, GRU and simple recurrent networks: each a loop over time, forwards and backwards.
+"""Layers of LSTM, GRU and simple recurrent networks: each a loop over time, forward and backward.
 
 What does not depend on the previous step stays out of the loop: the products with the layer's input before it, the
 gradients of the weights behind it. So a step of the loop is one matrix product and what lies between two of them.
@@ -19,8 +19,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..linear_algebra.matmul import contract, product
-from ..opmath import widened
-from ..registry import lowers
+from ..machinery.opmath import widened
+from ..machinery.registry import lowers
 
 LAYER = "xla::recurrent_layer"
 BACKWARD = "xla::recurrent_layer_backward"

@@ -1,4 +1,4 @@
-"""The inference fast paths of `nn.MultiheadAttention` and `nn.TransformerEncoderLayer`: a layer as one operation."""
+"""Inference fast paths of `nn.MultiheadAttention` and `nn.TransformerEncoderLayer`, each as one operation."""
 
 import math
 
@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import torch
 
 from ..linear_algebra.matmul import contract, linear
-from ..opmath import widened
+from ..machinery.opmath import widened
+from ..machinery.registry import lowers
 from ..reductions.softmax import masked_softmax
-from ..registry import lowers
 
 aten = torch.ops.aten
 

@@ -1,4 +1,4 @@
-"""Tensors made from numbers: filled ones, ranges, the identity, triangles of indices; windows are in `windows.py`."""
+"""Make tensors from numbers: fills, ranges, the identity, triangle indices; windows are in `windows.py`."""
 
 import math
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from jax import lax
 
 from ... import dtypes
 from ..elementwise.cast import cast
-from ..opmath import number_as, quotient
-from ..registry import lowers
+from ..machinery.opmath import number_as, quotient
+from ..machinery.registry import lowers
 
 aten = torch.ops.aten
 

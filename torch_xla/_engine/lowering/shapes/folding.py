@@ -1,4 +1,4 @@
-"""Images and their patches: unfolding, folding, and trading channels for pixels."""
+"""Images and their patches: unfold, fold, and trade channels for pixels."""
 
 from collections.abc import Sequence
 from math import prod
@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dims import module_for, one_dim
-from ..opmath import widened
-from ..registry import lowers
-from ..sharding import spaced, zero_behind_ends
+from ..machinery.dims import module_for, one_dim
+from ..machinery.jax_sharding import spaced, zero_behind_ends
+from ..machinery.opmath import widened
+from ..machinery.registry import lowers
 
 aten = torch.ops.aten
 

@@ -1,4 +1,4 @@
-"""Padding with what the image shows: mirrored or repeated. `constant_pad_nd` is among the shapes."""
+"""Reflection and replication padding. `constant_pad_nd` is in `shaping.py`."""
 
 from collections.abc import Callable
 
@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..opmath import widened
-from ..registry import lowers
+from ..machinery.opmath import widened
+from ..machinery.registry import lowers
 
 aten = torch.ops.aten
 

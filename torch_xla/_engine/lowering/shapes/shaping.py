@@ -1,4 +1,4 @@
-"""Putting tensors together and moving elements around: concatenation, padding, rolling, flipping, repeating."""
+"""Join tensors and move elements: concatenate, pad, roll, flip, repeat."""
 
 from collections.abc import Sequence
 from math import prod
@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..dims import one_dim
-from ..opmath import number_as
-from ..registry import Promotion, lowers
+from ..machinery.dims import one_dim
+from ..machinery.opmath import number_as
+from ..machinery.registry import Promotion, lowers
 
 aten = torch.ops.aten
 

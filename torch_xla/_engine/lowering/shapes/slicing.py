@@ -1,4 +1,4 @@
-"""Writing to part of a tensor, functionally: slices, selections, diagonals, and the gradients of reading them."""
+"""Write to part of a tensor, functionally: slices, selections, diagonals, and the gradients of reading them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from jax import lax
 
-from ...private import jax as private
-from ..dims import one_dim
-from ..registry import lowers
-from ..sharding import spaced
+from ...compat.names import jax as private
+from ..machinery.dims import one_dim
+from ..machinery.jax_sharding import spaced
+from ..machinery.registry import lowers
 
 aten = torch.ops.aten
 

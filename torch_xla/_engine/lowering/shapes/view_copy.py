@@ -1,4 +1,4 @@
-"""Copies of views: what `torch.view_copy` and its relatives return, and cuts that do not alias."""
+"""Copies of views: `torch.view_copy` and its relatives, and cuts that do not alias."""
 
 from collections.abc import Sequence
 
@@ -9,9 +9,9 @@ import torch
 from jax import lax
 
 from ... import dtypes
-from ...private import jax as private
-from ..dims import one_dim
-from ..registry import lowers
+from ...compat.names import jax as private
+from ..machinery.dims import one_dim
+from ..machinery.registry import lowers
 from .slicing import slice_bounds
 
 aten = torch.ops.aten

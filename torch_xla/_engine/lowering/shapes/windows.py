@@ -1,4 +1,4 @@
-"""Window functions; all are reckoned in float64."""
+"""Window functions, computed in float64."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import torch
 from jax import lax
 
 from ... import dtypes
-from ..registry import lowers
+from ..machinery.registry import lowers
 from .creation import default_dtype
 
 aten = torch.ops.aten

@@ -1,4 +1,4 @@
-"""Operations on lists of tensors: each is a rule for one tensor, applied along the lists."""
+"""Operations on lists of tensors: each applies a rule for one tensor along the lists."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,11 +9,11 @@ import torch
 from jax import lax
 
 from ... import dtypes
-from ...private.torch import OpOverload
-from ..call import cast
-from ..opmath import is_number, number_as, widened
-from ..promotion import common_dtype, float_dtype
-from ..registry import Promotion, lowers, rule_of
+from ...compat.names.torch import OpOverload
+from ..machinery.lower_call import cast
+from ..machinery.opmath import is_number, number_as, widened
+from ..machinery.promotion import common_dtype, float_dtype
+from ..machinery.registry import Promotion, lowers, rule_of
 
 aten = torch.ops.aten
 

@@ -1,4 +1,4 @@
-"""The fused optimizer steps: one operation for all parameters, with the arithmetic of PyTorch's fused CPU kernels.
+"""Fused optimizer steps: one operation for all parameters, with the arithmetic of PyTorch's fused CPU kernels.
 
 What is a number for a whole tensor (bias corrections, step sizes) is computed in float64, for all parameters at once;
 the rest in float32, or in the dtype of the parameters if that is wider.
@@ -14,8 +14,8 @@ import torch
 from jax import lax
 
 from ..linear_algebra.matmul import accumulation_dtype
-from ..opmath import number_as, widened
-from ..registry import lowers
+from ..machinery.opmath import number_as, widened
+from ..machinery.registry import lowers
 
 aten = torch.ops.aten
 

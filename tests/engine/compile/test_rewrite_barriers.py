@@ -1,0 +1,146 @@
+"""Compiled programs overflow, underflow and keep signs as the operations they are made of do."""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+
+import torch_xla
+from torch_xla._engine.compile.rewrite_barriers import keep_arithmetic
+from torch_xla.experimental import eager_mode
+
+pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="GPUs and TPUs keep XLA's rewrites")
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+OVERFLOWS: dict[str, tuple[Function, list[float]]] = {
+    "log of exp": (lambda x: x.exp().log(), [1000.0, -1000.0, 1.0]),
+    "log of pow": (lambda x: torch.pow(x, 3.7).log(), [1e30, 1e-30, 1e5, -1.0]),
+    "exp by exp": (lambda x: x.exp() / (x - 1).exp(), [1000.0, -1000.0, 1.0]),
+    "exp times exp": (lambda x: x.exp() * (-x).exp(), [1000.0, -1000.0, 1.0]),
+    "pow of exp": (lambda x: torch.pow(x.exp(), x * 0 + 0.01), [1000.0, -1000.0, 1.0]),
+    "root of a product": (lambda x: (x * x).sqrt(), [1e30, -1e30, 1e-30, 2.0]),
+    "root of a power": (lambda x: (x**2).sqrt(), [1e30, -1e30, 1e-30, 2.0]),
+    "two sums": (lambda x: (x + 3e38) - 3e38, [3e38, 1.0, -3e38]),
+    "two products": (lambda x: (x * 1e38) * 1e-30, [3e38, 1.0, 1e2]),
+    "product and quotient": (lambda x: (x * 1e38) / 0.5, [3e38, 0.0, 1.0]),
+    "two quotients by numbers": (lambda x: x / 1e30 / 1e30 * 1e30, [3e38, 1.0, 1e35]),
+    "two quotients": (lambda x: x / (x * 2) / x, [3e37, 1.0, 1e35, 1e-30]),
+    "quotient by a quotient": (lambda x: x / (x / (x * 2)), [1e38, 1.0, 1e35, 1e-30]),
+    "quotient by a great number": (lambda x: x / 3e38, [3e38, 1e35]),
+    "quotient by a great scalar": (lambda x: x / x[0], [3e38, 1e35]),
+    "products of equal factors": (lambda x: x * 0.5 + x.flip(0) * 0.5, [3e38, 3e38]),
+    "product with a mask": (lambda x: x * (x < 5), [math.inf, -1.0, 6.0, math.nan, -0.5]),
+    "mean of equal values": (lambda x: x.expand(4, 2).mean(0), [3e38, 1.0]),
+    "sum of sums": (lambda x: x.view(2, 2).sum(1).sum(), [3e38, 3e38, -3e38, -3e38]),
+    "magnitude not less than 0": (lambda x: x.abs() >= 0, [math.nan, -1.0]),
+    "square not less than 0": (lambda x: x * x >= 0, [math.nan, -1.0]),
+}  # fmt: skip
+
+ZEROS: dict[str, Function] = {
+    "x + 0.0": lambda x: x + 0.0,
+    "x + 0": lambda x: x + 0,
+    "0.0 + x": lambda x: 0.0 + x,
+    "x - 0.0": lambda x: x - 0.0,
+    "x - -0.0": lambda x: x - (-0.0),
+    "0.0 - x": lambda x: 0.0 - x,
+    "a scalar + 0.0": lambda x: x[0] + 0.0,
+    "x + zeros": lambda x: x + torch.zeros_like(x),
+    "zeros + x": lambda x: torch.zeros_like(x) + x,
+    "x.add_(0.0)": lambda x: x.clone().add_(0.0),
+    "sum of one": lambda x: x[:, None].sum(1),
+    "sum of one to a scalar": lambda x: x[:1].sum(),
+    "mean of one": lambda x: x[:, None].mean(1),
+    "product of one": lambda x: x[:, None].prod(1),
+    "sum of negatives": lambda x: (-x.abs()[:, None].expand(2, 2)).sum(1),
+    "negatives of a sum": lambda x: -(x.abs()[:, None].expand(2, 2)).sum(1),
+    "sum of equal values": lambda x: x.expand(5, 2).sum(0),
+    "cumsum": lambda x: x.cumsum(0),
+    "relu": lambda x: x.relu(),
+    "relu6": torch.nn.functional.relu6,
+    "hardtanh": lambda x: torch.nn.functional.hardtanh(x, 0, 1),
+    "hardtanh to -0.0": lambda x: torch.nn.functional.hardtanh(x, -1, -0.0),
+    "clamp from 0.0": lambda x: x.clamp(min=0.0),
+    "clamp from -0.0": lambda x: x.clamp(min=-0.0),
+    "clamp to 0.0": lambda x: x.clamp(max=0.0),
+    "clamp to -0.0": lambda x: x.clamp(max=-0.0),
+    "clamp": lambda x: x.clamp(0.0, 1.0),
+}
+
+
+def recorded(function: Function, operand: torch.Tensor) -> torch.Tensor:
+    return function(operand)
+
+
+def recorded_again(function: Function, operand: torch.Tensor) -> torch.Tensor:
+    for _ in range(2):
+        function(operand)
+        torch_xla.sync()
+    return function(operand)
+
+
+def eager(function: Function, operand: torch.Tensor) -> torch.Tensor:
+    eager_mode(True)
+    try:
+        return function(operand)
+    finally:
+        eager_mode(False)
+
+
+def replayed(function: Function, operand: torch.Tensor) -> torch.Tensor:
+    compiled = torch_xla.compile(function, replay=True)
+    for _ in range(2):
+        compiled(operand)
+    return compiled(operand)
+
+
+def in_a_graph(function: Function, operand: torch.Tensor) -> torch.Tensor:
+    torch._dynamo.reset()
+    return torch.compile(function, backend="openxla")(operand)
+
+
+WAYS = [recorded, recorded_again, eager, replayed, in_a_graph]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", OVERFLOWS)
+def test_an_overflow_stays(way: Callable[[Function, torch.Tensor], torch.Tensor], name: str) -> None:
+    function, values = OVERFLOWS[name]
+    operand = torch.tensor(values)
+    torch.testing.assert_close(way(function, operand.to("xla")).cpu(), function(operand), equal_nan=True)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ZEROS)
+def test_the_sign_of_zero_is_that_of_the_cpu(way: Callable[[Function, torch.Tensor], torch.Tensor], name: str) -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        operand = torch.tensor([-0.0, 0.0], dtype=dtype)
+        made, expected = way(ZEROS[name], operand.to("xla")).cpu(), ZEROS[name](operand)
+        assert torch.equal(made, expected)
+        assert made.signbit().tolist() == expected.signbit().tolist(), f"{name} of {dtype}"
+
+
+def test_programs_without_such_pairs_get_no_barrier() -> None:
+    def function(x: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.tanh(x @ y + 1.0) * 0.5 + jnp.log(jnp.sqrt(x)) / 8.0
+
+    lowered = jax.jit(function).lower(jnp.ones((4, 4)), jnp.ones((4, 4)))
+    assert keep_arithmetic(lowered.compiler_ir("stablehlo")) == 0
+    assert "optimization_barrier" not in lowered.as_text()
+
+
+def test_a_pair_is_seen_across_a_function_and_a_reshape() -> None:
+    inner = jax.jit(lambda x: jnp.exp(x).reshape(2, 2))
+    lowered = jax.jit(lambda x: jnp.log(inner(x))).lower(jnp.ones(4))
+    module = lowered.compiler_ir("stablehlo")
+    assert keep_arithmetic(module) == (jax.__version_info__ < (0, 11))
+    assert keep_arithmetic(module) == 0, "once is enough"
+
+
+def test_complex_numbers_are_left_alone() -> None:
+    values = torch.tensor([3 + 4j, -0.0 + 1j])
+    for program in (lambda x: x / 2 / 3, lambda x: x + 0.0, lambda x: x * 2j * 3, lambda x: (x * 2) + (x * 2)):
+        torch.testing.assert_close(program(values.to("xla")).cpu(), program(values))

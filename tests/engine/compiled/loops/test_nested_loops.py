@@ -1,0 +1,59 @@
+"""Loops inside of what is traced."""
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from torch_xla._engine.compiled.loops import nested_loops
+from torch_xla._engine.compiled.loops.loop_bodies import pure_graph
+from torch_xla._engine.compiled.loops.nested_loops import Substitution, Whole
+
+
+def on_xla(*numbers: float) -> torch.Tensor:
+    return torch.tensor(numbers).to("xla")
+
+
+def test_functions_are_given_other_tensors_in_the_block_alone() -> None:
+    one, other = on_xla(1), on_xla(100)
+    with Substitution(lambda each: other if each is one else each):
+        assert (one + 1).tolist() == [101] and nested_loops.substituted(one) is other
+        with nested_loops.by_itself():
+            assert (one + 1).tolist() == [2] and nested_loops.substituted(
+                one
+            ) is one  # a body inside is traced by itself
+        assert torch.stack([one, one]).tolist() == [[100], [100]]
+    assert (one + 1).tolist() == [2] and nested_loops.substituted(one) is one
+
+
+def test_the_innermost_substitution_comes_first() -> None:
+    a, b, c = on_xla(1), on_xla(2), on_xla(3)
+    with Substitution(lambda each: c if each is b else each):
+        with Substitution(lambda each: b if each is a else each):
+            assert nested_loops.substituted(a) is c and (a * 1).tolist() == [3]
+            around = nested_loops.depth()
+            with nested_loops.by_itself():
+                assert nested_loops.substituted(a) is a and nested_loops.substituted(a, around) is c
+
+
+def test_a_whole_is_one_operation_and_part_of_what_is_traced_around_it() -> None:
+    x = on_xla(1, 2)
+    whole = Whole(pure_graph(lambda x: (x * 2, x.sum()), [x]), "test")
+    double, total = whole([x])
+    assert double.tolist() == [2, 4] and total.item() == 3 and not nested_loops.is_traced()
+    seen = []
+
+    def around(x: torch.Tensor) -> torch.Tensor:
+        seen.append(nested_loops.is_traced())
+        return whole([x])[0] + 1
+
+    graph = make_fx(around, tracing_mode="fake")(x)
+    assert seen == [True] and [str(n.target) for n in graph.graph.nodes if "mul" in str(n.target)]
+    assert graph(x).tolist() == [3, 5]
+
+
+def test_transforms_are_pytorchs_own_outside_of_bodies() -> None:
+    """Dynamo traces PyTorch's functions, and would refuse ours."""
+    x = on_xla(1, 2)
+    with Substitution(lambda each: each):
+        assert torch.vmap(torch.square)(x).tolist() == [1, 4]
+    compiled = torch.compile(lambda x: torch.vmap(torch.square)(x), backend="openxla", fullgraph=True)
+    assert compiled(x).tolist() == [1, 4]

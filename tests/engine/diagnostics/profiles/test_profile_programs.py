@@ -1,0 +1,58 @@
+"""The programs in a profile: where each of their operations comes from."""
+
+from tests.support.protobuf import written
+from torch_xla._engine.diagnostics.profiles.profile_programs import Origin, origins
+
+FRAMES = written(
+    (1, "train.py"),
+    (1, "net.py"),
+    (2, "step"),
+    (2, "forward"),
+    (3, written((1, 2), (2, 2), (3, 31))),  # net.py:31 in forward
+    (3, written((1, 1), (2, 1), (3, 7))),  # train.py:7 in step
+    (4, written((1, 1))),
+    (4, written((1, 2), (2, 1))),
+)
+NAMED = "jit(program)/forward/net/aten::relu/jit(relu)/max"
+
+
+def instruction(name: str, opcode: str, *metadata: tuple[int, int | str]) -> bytes:
+    return written((1, name), (2, opcode), (7, written(*metadata)), (35, 1))
+
+
+def profile(name: str, *instructions: bytes, frames: bytes = FRAMES, plane: str = "/host:metadata") -> bytes:
+    """A profile that keeps the HLO of one program."""
+    computations = [(3, written((1, "main"), *((2, each) for each in instructions)))]
+    module = written((1, "jit_program"), *computations, *([(17, frames)] if frames else []))
+    stat = written((1, 1), (6, written((1, module))))
+    entry = written((1, 7), (2, written((1, 7), (2, name), (5, stat))))
+    return written((1, written((1, 0), (2, plane), (4, entry))))
+
+
+def test_operators_lines_and_opcodes() -> None:
+    content = profile(
+        "jit_program(7)",
+        instruction("max.1", "maximum", (2, NAMED), (15, 1)),
+        instruction("fusion", "fusion", (2, "jit(program)/aten::sum/reduce"), (15, 2)),
+        instruction("copy", "copy"),
+        instruction("old", "add", (2, "jit(program)/add"), (3, "old.py"), (4, 12)),
+    )
+    assert origins(content) == {
+        "jit_program(7)": {
+            "max.1": Origin("forward/net/aten::relu", ("net.py", 31, "forward"), "maximum"),
+            "fusion": Origin("aten::sum", ("train.py", 7, "step"), "fusion"),
+            "copy": Origin("", None, "copy"),
+            "old": Origin("", ("old.py", 12, ""), "add"),
+        }
+    }
+
+
+def test_a_module_without_frames_has_no_lines() -> None:
+    content = profile("jit_program(7)", instruction("max", "maximum", (2, NAMED), (15, 1)), frames=b"")
+    assert origins(content)["jit_program(7)"]["max"] == Origin("forward/net/aten::relu", None, "maximum")
+
+
+def test_programs_are_kept_in_one_plane_only() -> None:
+    two = profile("a(1)", instruction("x", "add")) + profile("b(2)", instruction("y", "add"))
+    assert set(origins(two)) == {"a(1)", "b(2)"}
+    assert origins(profile("a(1)", instruction("x", "add"), plane="/device:TPU:0")) == {} and origins(b"") == {}

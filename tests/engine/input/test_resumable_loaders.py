@@ -1,0 +1,237 @@
+"""The state of a loader that is read ahead is that behind the last batch that was given out."""
+
+import copy
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import torch_xla.distributed.parallel_loader as pl
+from torch_xla._engine.input import device_loader, resumable_loaders
+
+
+class Stateful:
+    """A loader as torchdata's: it tells the place of its last iterator, and begins there once a state was loaded."""
+
+    def __init__(self, count: int = 10) -> None:
+        self.count, self.state, self.begin = count, {"next": [0]}, 0
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        self.state, self.begin = {"next": [self.begin]}, 0
+        return self._batches(self.state)
+
+    def _batches(self, state: dict[str, list[int]]) -> Iterator[torch.Tensor]:
+        while state["next"][0] < self.count:
+            state["next"][0] += 1  # what was told before must not change by that
+            yield torch.tensor([state["next"][0] - 1])
+        state["next"][0] = 0  # the next epoch
+
+    def state_dict(self) -> dict[str, list[int]]:
+        return self.state
+
+    def load_state_dict(self, state: dict[str, list[int]]) -> None:
+        self.state, self.begin = copy.deepcopy(state), state["next"][0]
+
+
+class Batches:
+    """An iterator as Grain's."""
+
+    def __init__(self, count: int = 10) -> None:
+        self.next, self.count = 0, count
+
+    def __iter__(self) -> "Batches":
+        return self
+
+    def __next__(self) -> torch.Tensor:
+        if self.next == self.count:
+            raise StopIteration
+        self.next += 1
+        return torch.tensor([self.next - 1])
+
+    def get_state(self) -> dict[str, int]:
+        return {"next": self.next}
+
+    def set_state(self, state: dict[str, int]) -> None:
+        self.next = state["next"]
+
+
+class Makes:
+    """A loader whose iterators alone tell a state."""
+
+    def __iter__(self) -> Batches:
+        return Batches()
+
+
+SIZES = [(1, 1, 1), (1, 4, 2), (16, 8, 1), (3, 2, 3)]
+
+
+def around(loader: Any, sizes: tuple[int, int, int] = (16, 8, 1)) -> pl.MpDeviceLoader:
+    ahead, on_device, threads = sizes
+    options = {"loader_prefetch_size": ahead, "device_prefetch_size": on_device}
+    return pl.MpDeviceLoader(loader, "xla", host_to_device_transfer_threads=threads, **options)
+
+
+def read_ahead() -> None:
+    """Gives the threads the time to read what there is room for."""
+    time.sleep(0.05)
+
+
+def numbers(batches: Any) -> list[int]:
+    return [int(batch) for batch in batches]
+
+
+@pytest.mark.parametrize("taken", [0, 1, 3, 9, 10])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_the_state_is_that_behind_the_last_batch(sizes: tuple[int, int, int], taken: int) -> None:
+    loader = around(Stateful(), sizes)
+    batches = iter(loader)
+    assert [int(next(batches)) for _ in range(taken)] == list(range(taken))
+    read_ahead()
+    state = loader.state_dict()
+    assert state == {"next": [taken]}
+    again = around(Stateful(), sizes)
+    again.load_state_dict(state)
+    assert again.state_dict() == state
+    assert numbers(again) == list(range(taken, 10))
+    assert numbers(batches) == list(range(taken, 10))
+
+
+def test_the_state_stays_when_the_loop_is_left_and_is_the_next_epochs_when_it_ends() -> None:
+    loader = around(Stateful())
+    for batch in loader:
+        if int(batch) == 2:
+            break
+    read_ahead()
+    assert loader.state_dict() == {"next": [3]}
+    assert numbers(loader) == list(range(10))
+    assert loader.state_dict() == {"next": [0]}
+
+
+def test_a_state_that_is_told_does_not_change_afterwards() -> None:
+    loader = around(Stateful())
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    state["next"].append(5)
+    assert loader.state_dict() == {"next": [1]}
+    next(batches)
+    assert state == {"next": [1, 5]}
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_an_iterator_tells_its_state_and_goes_on_from_another(sizes: tuple[int, int, int]) -> None:
+    source = Batches()
+    loader = around(source, sizes)
+    batches = iter(loader)
+    assert [int(next(batches)) for _ in range(4)] == [0, 1, 2, 3]
+    read_ahead()
+    assert loader.get_state() == batches.get_state() == {"next": 4}
+    loader.set_state({"next": 2})
+    assert loader.get_state() == {"next": 2}
+    assert numbers(batches) == list(range(2, 10))
+
+
+def test_an_iterator_of_a_loader_tells_its_state() -> None:
+    loader = around(Makes())
+    batches = iter(loader)
+    batches.set_state({"next": 5})
+    assert int(next(batches)) == 5
+    read_ahead()
+    assert batches.get_state() == {"next": 6}
+    with pytest.raises(AttributeError, match=r"Makes has no 'get_state'; its iterator has: it = iter\(loader\)"):
+        loader.get_state()
+
+
+def test_a_loader_without_a_state_has_none() -> None:
+    loader = around(DataLoader([torch.ones(2)]))
+    for one in (loader, iter(loader)):
+        assert not any(hasattr(one, name) for name in resumable_loaders.NAMES)
+
+
+def test_a_state_that_is_loaded_in_the_middle_of_an_iteration_ends_it_with_a_word() -> None:
+    loader = around(Stateful())
+    batches = iter(loader)
+    next(batches), next(batches)
+    loader.load_state_dict({"next": [7]})
+    with pytest.raises(RuntimeError, match=r"load_state_dict\(\) was called during this iteration.*another `for`"):
+        next(batches)
+    assert numbers(loader) == [7, 8, 9]
+
+
+def test_of_a_loader_that_is_iterated_twice_at_once_the_last_one_tells() -> None:
+    source = Stateful()
+    loader, other = around(source), around(source)
+    first, second = iter(loader), iter(other)
+    next(first), next(second), next(second)
+    with pytest.raises(RuntimeError, match=r"the same Stateful is iterated elsewhere since"):
+        loader.state_dict()
+    assert other.state_dict() == {"next": [2]}
+    assert numbers(first) == list(range(1, 10))
+
+
+def test_what_the_loader_raises_comes_where_the_state_is_asked_for() -> None:
+    class Fails(Stateful):
+        def state_dict(self) -> Any:
+            raise NotImplementedError("no state of shuffled files")
+
+    loader = around(Fails())
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(NotImplementedError, match="no state of shuffled files"):
+        loader.state_dict()
+    assert numbers(batches) == list(range(1, 10))
+
+
+def test_a_state_that_cannot_be_copied_is_refused() -> None:
+    class Lives(Stateful):
+        def state_dict(self) -> Any:
+            return {"lock": threading.Lock()}
+
+    loader = around(Lives())
+    next(iter(loader))
+    with pytest.raises(RuntimeError, match=r"Lives.state_dict\(\) gives something that cannot be copied"):
+        loader.state_dict()
+
+
+def test_a_loader_that_is_not_read_ahead_tells_its_own() -> None:
+    class Accelerated(Stateful):
+        end_of_dataloader = False
+
+    loader = around(Accelerated())
+    batches = iter(loader)
+    next(batches), next(batches)
+    assert loader.state_dict() == {"next": [2]}
+
+
+def test_a_loader_in_the_middle_of_an_iteration_is_copied_and_pickled() -> None:
+    loader = around(Stateful())
+    batches = iter(loader)
+    next(batches)
+    read_ahead()
+    for made in (copy.copy(loader), pickle.loads(pickle.dumps(around(Stateful())))):
+        assert isinstance(made, pl.MpDeviceLoader)
+    assert numbers(batches) == list(range(1, 10))
+
+
+def test_a_reader_that_does_not_come_back_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+
+    goes_on = threading.Event()
+
+    class Slow(Batches):
+        def __next__(self) -> torch.Tensor:
+            if self.next == 2:
+                goes_on.wait(60)
+            return super().__next__()
+
+    monkeypatch.setattr(device_loader, "_PATIENCE", 0.05)
+    loader = around(Slow())
+    batches = iter(loader)
+    next(batches), next(batches)
+    with pytest.raises(RuntimeError, match="a thread is inside Slow still"):
+        loader.set_state({"next": 0})
+    goes_on.set()

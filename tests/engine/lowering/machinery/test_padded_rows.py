@@ -1,0 +1,43 @@
+"""Values with room to grow, against NumPy."""
+
+import jax
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torch_xla._engine.lowering.machinery import padded_rows
+
+ROOM = np.arange(2 * 8, dtype=np.int32).reshape(2, 8)
+append, take = jax.jit(padded_rows.append), jax.jit(padded_rows.take, static_argnums=(2, 3))
+pads = {width: jax.jit(padded_rows.pad, static_argnums=(2,)) for width in (3, 8, 11)}
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 6))
+def test_what_is_appended_lies_behind_the_length(length: int) -> None:
+    last = np.array([[-1, -2], [-3, -4]], np.int32)
+    expected = ROOM.copy()
+    expected[:, length : length + 2] = last
+    np.testing.assert_array_equal(append(ROOM, last, length), expected)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 5))
+def test_a_part_is_taken_from_where_it_begins(start: int) -> None:
+    np.testing.assert_array_equal(take(ROOM, start, 3, (2, 3, 1)), ROOM[:, start : start + 3, None])
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 8), st.sampled_from([3, 8, 11]), st.integers(-9, 9))
+def test_what_is_behind_the_length_is_filled(length: int, width: int, fill: int) -> None:
+    expected = np.full((2, width), fill, np.int32)
+    shown = min(length, width)
+    expected[:, :shown] = ROOM[:, :shown]
+    np.testing.assert_array_equal(pads[width](ROOM, length, width, fill), expected)
+
+
+def test_room_is_made_behind_the_value() -> None:
+    enlarged = np.asarray(padded_rows.enlarge(jax.numpy.asarray(ROOM), 12))
+    assert enlarged.shape == (2, 12)
+    np.testing.assert_array_equal(enlarged[:, :8], ROOM)
+    assert padded_rows.COUNTING == {padded_rows.APPEND, padded_rows.TAKE, padded_rows.PAD}

@@ -1,0 +1,83 @@
+"""What a planned step holds, and its largest values."""
+
+import pytest
+import torch
+
+import torch_xla
+from torch_xla._engine import compiler_options
+from torch_xla._engine.planning import planner
+from torch_xla._engine.planning.planner import Held, Large
+
+
+def test_bytes_are_added_to_their_kind() -> None:
+    held = Held()
+    for kind, size in (("state", 3), ("state", 4), (None, 5), ("gradients", 1), ("parameters", 2)):
+        held.add(kind, size)
+    assert held == Held(parameters=2, state=7, gradients=1, others=5) and held.all == 15
+
+
+def test_equal_values_come_together_by_their_name_without_numbers() -> None:
+    def held(name: str, size: int) -> Large:
+        return Large("held", name, "f32[2]", None, 1, size)
+
+    values = [held("layers.0.weight", 8), held("bias", 30), held("layers.11.weight", 8), held("layers.0.bias", 8)]
+    found = planner._largest(values)
+    assert [(each.name, each.count, each.bytes) for each in found] == [
+        ("bias", 1, 30),
+        ("layers.*.weight", 2, 16),
+        ("layers.0.bias", 1, 8),
+    ]
+    assert [value.count for value in values] == [1, 1, 1, 1]  # they stay as they were
+    # What is on the way has the name of its operator, in which numbers mean something.
+    convolutions = [Large("intermediate", name, "f32[2]", None, 1, 8) for name in ("aten::conv1d", "aten::conv2d")]
+    assert len(planner._largest(convolutions)) == 2 and planner._largest(values, most=1) == found[:1]
+
+
+def test_programs_are_seen_in_the_order_of_their_first_run_and_not_run() -> None:
+    x = torch.ones(4, 4).to("xla")
+    with planner.planning(None) as found:
+        for number in (1, 2, 1):
+            found.step(lambda number=number: x.add_(1) if number == 1 else (x @ x).sum())  # type: ignore[misc]
+    assert [(program.operations, program.runs) for program in found.programs] == [(1, 2), (2, 1)]
+    assert found.programs[1].work.flops == {"f32": 2 * 4 * 4 * 4}
+    assert found.programs[0].line is not None and found.programs[0].line[0] == __file__
+    assert x.tolist() == [[1.0] * 4] * 4
+
+
+def test_a_step_that_fails_leaves_the_options_of_the_compiler() -> None:
+    before = dict(compiler_options.chosen())
+    with pytest.raises(KeyError), planner.planning(2):
+        assert dict(compiler_options.chosen()) != before
+        raise KeyError
+    assert dict(compiler_options.chosen()) == before
+    torch_xla.sync()
+    assert torch.ones(2, device="xla").tolist() == [1, 1]
+
+
+def test_the_sizes_of_a_program_that_is_not_compiled() -> None:
+    class Silent:
+        """A program of a platform that tells nothing."""
+
+        class target:
+            platform = "abacus"
+
+        def compiled_for(self, numbers: object) -> bool:
+            return False
+
+        def compile_for(self, numbers: object) -> None:
+            return None
+
+    with pytest.raises(NotImplementedError, match=r"plan\(\): abacus does not tell the memory that a program needs"):
+        planner.sizes_of(Silent(), ())  # type: ignore[arg-type]
+
+
+def test_a_half_made_optimizer_is_no_reason_not_to_plan() -> None:
+    class Half(torch.optim.Optimizer):
+        def __init__(self) -> None:
+            pass
+
+    half = Half()
+    x = torch.ones(3).to("xla")
+    with planner.planning(None) as found:
+        found.step(lambda: x + 1)
+    assert len(found.programs) == 1 and half is not None

@@ -1,0 +1,143 @@
+"""Named scopes and the user's lines reach the metadata of programs, and are no part of their key."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+import torch_xla
+from torch_xla import _XLAC
+from torch_xla._engine.compat.names import jax as private
+from torch_xla._engine.compile.source_metadata import scopes_at
+from torch_xla._engine.step import pending_graph
+from torch_xla._engine.step.named_scopes import close_scope, open_scope, open_scopes
+from torch_xla._engine.step.pending_graph import graph_of
+from torch_xla.debug import metrics as met
+
+
+@contextmanager
+def scope(name: str) -> Iterator[None]:
+    open_scope(name)
+    try:
+        yield
+    finally:
+        close_scope()
+
+
+def names_of(*tensors: torch.Tensor) -> set[str]:
+    """The names in a program's metadata, without the function that JAX traced and the JAX primitive."""
+    found = re.findall(r'op_name="jit\(\w+\)/([^"]+)/[^"/]+"', debug_text(*tensors))
+    return {name for name in found if "::" in name}
+
+
+def debug_text(*tensors: torch.Tensor) -> str:
+    return str(graph_of(tensors).lowered().as_text("hlo", debug_info=True))
+
+
+def lines_of(text: str) -> set[int]:
+    """The lines of this file that a program mentions."""
+    assert f'"{__file__}"' in text
+    return {int(line) for line in re.findall(r"file_name_id=\d+ function_name_id=\d+ line=(\d+)", text)}
+
+
+def test_operations_carry_the_scopes_open_around_them() -> None:
+    x = torch.ones(3, 4).to("xla")
+    with scope("outer"):
+        y = x.sin()
+        with scope("inner"):
+            y = y.cos()
+        y = y.tanh()
+    assert names_of(y.exp()) >= {"outer/aten::sin", "outer/inner/aten::cos", "outer/aten::tanh", "aten::exp"}
+    assert open_scopes() == ()
+
+
+def test_a_scope_goes_on_behind_a_sync_and_behind_a_value_that_is_read() -> None:
+    x = torch.ones(3, 5).to("xla")
+    with scope("around"):
+        (x + 1).cos().tolist()
+        read = x.tanh()
+        torch_xla.sync()
+        z = x.exp()
+    assert read.shape == z.shape
+    assert names_of(z) == {"around/aten::exp"}
+
+
+def test_what_a_read_leaves_on_the_tape_keeps_its_scopes() -> None:
+    torch_xla.sync()
+    x, other = torch.ones(2, 7).to("xla"), torch.ones(2, 9).to("xla")
+    with scope("kept"):
+        left = x.sin()
+    with scope("open"):
+        other.cos().tolist()
+        right = left.exp()
+    assert names_of(right) == {"kept/aten::sin", "open/aten::exp"}
+
+
+def test_a_program_is_found_again_whatever_scopes_are_open() -> None:
+    def step() -> None:
+        torch.ones(6, device="xla").sin().cos().tolist()
+
+    step()
+    met.clear_all()
+    with scope("new"):
+        step()
+    assert met.counter_value("UncachedCompile") is None and met.counter_value("CachedCompile") == 1
+
+
+def test_recording_without_scopes_leaves_no_marks() -> None:
+    torch_xla.sync()
+    x = torch.ones(2, 2, device="xla").sin()
+    assert torch_xla._engine.tensor.device.device_at(0).tape.scopes == []
+    assert x.shape == (2, 2)
+
+
+def test_programs_name_the_users_lines() -> None:
+    x = torch.rand(4, 4).to("xla")
+    first = x.sin().sum()
+    second = x.cos().sum()
+    start = test_programs_name_the_users_lines.__code__.co_firstlineno
+    assert lines_of(debug_text(first, second)) == {start + 2, start + 3}
+    assert debug_text(first).count(".py") == 1, "only the user's file is named"
+
+
+def test_each_use_of_a_function_that_jax_traced_before_has_its_own_line() -> None:
+    x = torch.rand(5, 5).to("xla")
+    y = torch.where(x > 0.5, x, 0.0)
+    z = torch.where(y > 0.7, y, 0.0)
+    torch_xla.sync()
+    w = torch.where(z > 0.9, z, 0.0).sum()
+    compiled = graph_of([w]).lowered().compile().as_text()
+    start = test_each_use_of_a_function_that_jax_traced_before_has_its_own_line.__code__.co_firstlineno
+    assert lines_of(compiled) == {start + 5}
+
+
+def test_lines_of_libraries_in_the_folder_of_python_count_too() -> None:
+    file = torch_xla._engine.compat.names.jax.threading.__file__
+    frames = private.traceback_at((file, 33, "run"))
+    assert str(frames).startswith(f"{file}:33 (run)")
+    assert private.source_info_util.user_frame(frames).start_line == 33
+
+
+def test_the_scopes_at_positions() -> None:
+    marks = [(3, ("a",)), (7, ("a", "b")), (9, ())]
+    assert scopes_at([1, 3, 6, 7, 8, 12], marks) == [(), ("a",), ("a",), ("a", "b"), ("a", "b"), ()]
+    assert scopes_at([1, 2], []) == []
+
+
+def test_the_text_of_the_extension_shows_names() -> None:
+    with scope("here"):
+        y = torch.ones(2).to("xla").sin()
+    assert "sine" in _XLAC._get_xla_tensors_hlo([y])
+
+
+def test_lines_are_known_behind_a_read_too() -> None:
+    x = torch.ones(3, device="xla")
+    start = test_lines_are_known_behind_a_read_too.__code__.co_firstlineno
+    for _ in range(3):
+        y = x * 2.5
+        x.sum().item()
+        z = (y + 1).exp()
+        found = [line[1] - start for line in pending_graph.graph_of([z]).lines if line is not None]
+        assert found == [4, 6, 6]
+        torch_xla.sync()

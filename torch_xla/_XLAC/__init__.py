@@ -1,0 +1,485 @@
+"""The functions of PyTorch/XLA's C++ extension that programs call by name.
+
+For new programs the public modules have the same: `torch_xla`, `torch_xla.runtime`, `torch_xla.core.xla_model`,
+`torch_xla.debug.metrics`. In PyTorch/XLA the extension was importable as `_XLAC` too, and so is this, once
+`torch_xla` has been imported.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import torch
+
+from .._engine import dtypes
+from .._engine import precision as _precision
+from .._engine.compat import removed_names
+from .._engine.compile import program_cache
+from .._engine.diagnostics.logs import evaluation_ban
+from .._engine.diagnostics.report import pending_graphs
+from .._engine.interop import jax_functions
+from .._engine.ir.op_sharding import OpSharding as OpSharding
+from .._engine.ir.op_sharding import XlaShardingSpec as XlaShardingSpec
+from .._engine.metrics import counters, report, samples
+from .._engine.processes import coordination, identity
+from .._engine.runtime import device_memory, platform
+from .._engine.sharding import op_shardings
+from .._engine.step import cached_graphs, end_of_step, pending_graph, pending_text
+from .._engine.tensor import device as devices
+from .._engine.tensor import device_names, seeds
+from .._engine.transfer import batch_reads
+from ..version import __version__
+from ._computations import _get_buffer_donation as _get_buffer_donation
+from ._computations import _is_placecholder as _is_placecholder
+from ._computations import _run_stablehlo as _run_stablehlo
+from ._computations import _set_buffer_donation as _set_buffer_donation
+from ._computations import _xla_create_placeholder_tensor as _xla_create_placeholder_tensor
+from ._computations import _xla_custom_call as _xla_custom_call
+from ._computations import (
+    _xla_get_enable_alias_with_buffer_donor_config as _xla_get_enable_alias_with_buffer_donor_config,
+)
+from ._computations import (
+    _xla_set_enable_alias_with_buffer_donor_config as _xla_set_enable_alias_with_buffer_donor_config,
+)
+from ._computations import _xla_tpu_custom_call as _xla_tpu_custom_call
+from ._computations import _xla_user_computation as _xla_user_computation
+from ._computations import lowering as lowering
+from ._shapes import _dynamic_shape_detector_end_session as _dynamic_shape_detector_end_session
+from ._shapes import _dynamic_shape_detector_remove_session as _dynamic_shape_detector_remove_session
+from ._shapes import _dynamic_shape_detector_start_session as _dynamic_shape_detector_start_session
+from ._shapes import _xla_mark_dynamic as _xla_mark_dynamic
+from ._shapes import most_graphs as _dynamic_shape_detector_get_max_num_different_graphs_allowed  # noqa: F401
+from ._shapes import set_most_graphs as _dynamic_shape_detector_set_max_num_different_graphs_allowed  # noqa: F401
+from ._shardings import _get_local_shard_replica_and_indices as _get_local_shard_replica_and_indices
+from ._shardings import _get_local_shards as _get_local_shards
+from ._shardings import _get_xla_op_sharding as _get_xla_op_sharding
+from ._shardings import _get_xla_sharding_spec as _get_xla_sharding_spec
+from ._shardings import _get_xla_sharding_specs as _get_xla_sharding_specs
+from ._shardings import _get_xla_sharding_type as _get_xla_sharding_type
+from ._shardings import _global_tensor_from_cpu_shards as _global_tensor_from_cpu_shards
+from ._shardings import _load_local_shards as _load_local_shards
+from ._shardings import _mark_manual_sharding as _mark_manual_sharding
+from ._shardings import _spmd_full_to_shard_shape as _spmd_full_to_shard_shape
+from ._shardings import _spmd_shard_to_full_shape as _spmd_shard_to_full_shape
+from ._shardings import _xla_annotate_custom_sharding as _xla_annotate_custom_sharding
+from ._shardings import _xla_clear_sharding as _xla_clear_sharding
+from ._shardings import _xla_get_auto_sharding as _xla_get_auto_sharding
+from ._shardings import _xla_mark_sharding as _xla_mark_sharding
+from ._shardings import _xla_set_auto_sharding as _xla_set_auto_sharding
+from ._shardings import _xla_spmd_all_reduce as _xla_spmd_all_reduce
+from ._shardings import _xla_spmd_reduce_scatter as _xla_spmd_reduce_scatter
+
+sys.modules.setdefault("_XLAC", sys.modules[__name__])
+
+__getattr__ = removed_names.asked_of(__name__)
+
+Tensors = Sequence[torch.Tensor]
+
+
+def _get_xla_tensors_text(tensors: Tensors) -> str:
+    """The recorded computation of `tensors`, one operation a line; after `_set_ir_debug(True)` with your lines.
+
+    >>> import torch, torch_xla
+    >>> t = torch.tensor(1, device="xla")
+    >>> print(torch_xla._XLAC._get_xla_tensors_text([t * t]), end="")
+    IR {
+      %0 = s64[] xla::device_data()
+      %1 = s64[] aten::mul(%0, %0), ROOT=0
+    }
+    """
+    return pending_text.ir_text(tensors)
+
+
+def _get_xla_tensors_dot(tensors: Tensors) -> str:
+    """The recorded computation of `tensors` for Graphviz."""
+    return pending_text.ir_dot(tensors)
+
+
+def _get_xla_tensors_hlo(tensors: Tensors) -> str:
+    """The recorded computation of `tensors` as HLO text, before XLA optimises it."""
+    return pending_text.hlo_text(tensors)
+
+
+def _get_xla_tensors_hlo_proto(tensors: Tensors) -> bytes:
+    """The recorded computation of `tensors` as a serialised HLO module."""
+    return pending_text.hlo_bytes(tensors)
+
+
+def _get_stablehlo(
+    tensors: Tensors, device: str = "", devices: Sequence[str] = (), emit_bytecode: bool = False
+) -> bytes:
+    """The recorded computation of `tensors` as StableHLO: UTF-8 text, or MLIR bytecode."""
+    return pending_text.stablehlo_bytecode(tensors) if emit_bytecode else pending_text.stablehlo_text(tensors).encode()
+
+
+def _get_graph_hash(tensors: Tensors) -> bytes:
+    """16 bytes that equal recorded computations have in common; `_run_cached_graph` finds this one by them."""
+    return cached_graphs.remember(tensors)
+
+
+def _get_tensors_xla_device_data_node(
+    output_tensors: Tensors, uncloned_tensors: Tensors = ()
+) -> tuple[list[int], list[torch.Tensor]]:
+    """What the recorded computation of tensors reads: for each input its `_xla_get_tensor_id`, and a tensor of it.
+
+    The Python numbers follow, as CPU tensors without dimensions; they, and what no tensor holds any more, have an
+    identity of their own. No input is written to, so `uncloned_tensors` need no care.
+    """
+    return cached_graphs.inputs_of(output_tensors)
+
+
+def _run_cached_graph(graph_hash: bytes, inputs: Tensors) -> list[torch.Tensor]:
+    """The computation that `_get_graph_hash` named, on other inputs, in `_get_tensors_xla_device_data_node`'s order.
+
+    Draws are new ones.
+
+    >>> import torch, torch_xla
+    >>> from torch_xla import _XLAC
+    >>> x = torch.ones(3, device="xla")
+    >>> torch_xla.sync()
+    >>> y = x * 2
+    >>> name, (_, inputs) = _XLAC._get_graph_hash([y]), _XLAC._get_tensors_xla_device_data_node([y])
+    >>> _XLAC._run_cached_graph(name, [torch.full((3,), 4.0).to("xla"), *inputs[1:]])[0].tolist()
+    [8.0, 8.0, 8.0]
+    """
+    return cached_graphs.run(graph_hash, inputs)
+
+
+def _clear_pending_irs(device: str = "") -> None:
+    """Forgets what is recorded on a device. The tensors it would have written are as memory that nobody has written."""
+    cached_graphs.drop_recorded(device_names.device_named(device or None))
+
+
+def _get_xla_tensor_debug_info(tensor: torch.Tensor) -> str:
+    """All that is known of one tensor, as text."""
+    return pending_text.describe(tensor)
+
+
+def _get_xla_tensor_shape_type(tensor: torch.Tensor) -> str:
+    """The element type as XLA names it: "f32", "s64", "pred"."""
+    return pending_text.element_type(tensor)
+
+
+def _set_ir_debug(enabled: bool) -> None:
+    """Makes `_get_xla_tensors_text` tell the line of your program that each operation comes from."""
+    pending_text.show_lines(enabled)
+
+
+def _get_ir_debug() -> bool:
+    """Whether `_get_xla_tensors_text` tells lines."""
+    return pending_text.shows_lines()
+
+
+def _xla_get_tensor_id(tensor: torch.Tensor) -> int:
+    """The identity of a tensor's memory: the same for its views and after writes in place."""
+    return batch_reads.storage_id(pending_graph.on_xla(tensor))
+
+
+def _xla_get_tensor_view_alias_id(tensor: torch.Tensor) -> int:
+    """`_xla_get_tensor_id`: views share it."""
+    return batch_reads.storage_id(pending_graph.on_xla(tensor))
+
+
+def _check_tensor_need_materialization(tensors: Tensors) -> list[bool]:
+    """For each tensor, whether its value is yet to be computed."""
+    return [pending_graph.is_pending(tensor) for tensor in tensors]
+
+
+def _check_device_tensor_need_materialization(device: str = "") -> list[bool]:
+    """The same for the memory of every living tensor of a device, in no particular order."""
+    return cached_graphs.need_materialisation(device_names.device_named(device or None))
+
+
+def _get_tensors_handle(tensors: Tensors) -> list[int]:
+    """For each tensor a number of its memory on the device, computing it first; those on the same memory share it."""
+    return batch_reads.handles([pending_graph.on_xla(tensor) for tensor in tensors])
+
+
+def _on_ready_callback(tensor: torch.Tensor, callback: Callable[[], object]) -> None:
+    """Starts the computation of a tensor; `callback()` is called in a thread of its own when the value is there."""
+    batch_reads.call_when_ready(pending_graph.on_xla(tensor), callback)
+
+
+def _xla_warm_up_cache(tensors: Tensors, devices: Sequence[str] = ()) -> None:
+    """Compiles what reading `tensors` would run, and runs nothing."""
+    batch_reads.compile_only(tensors)
+
+
+def _set_allow_execution(allowed: bool) -> None:
+    """`False`: whatever makes recorded operations run raises `RuntimeError` before it does, until `True`."""
+    evaluation_ban.allow(allowed)
+
+
+def _get_allow_execution() -> bool:
+    """Whether recorded operations may run."""
+    return evaluation_ban.is_allowed()
+
+
+def _xla_tensors_report(nodes_threshold: int = 100, device: str = "") -> str:
+    """The tensors of a device that need many recorded operations, the longest first, with the lines that made them."""
+    return pending_graphs.tensors_report(device_names.device_named(device or None), nodes_threshold)
+
+
+def _unsafe_buffer_pointer(tensor: torch.Tensor) -> int:
+    """The address of a tensor's memory on the device, computing it first. It is valid until the next step ends."""
+    return batch_reads.address(pending_graph.on_xla(tensor))
+
+
+def _xla_sync_multi(
+    tensors: Tensors, devices: Sequence[str] = (), wait: bool = True, sync_xla_data: bool = True
+) -> None:
+    """Computes `tensors`."""
+    batch_reads.compute(tensors)
+    if wait:
+        end_of_step.wait_for_devices([device_names.device_named(device) for device in devices])
+
+
+def _xla_sync_live_tensors(device: str = "", devices: Sequence[str] = (), wait: bool = True) -> None:
+    """Computes everything recorded on a device; no closures run."""
+    end_of_step.start_recorded(device_names.device_named(device or None), wait)
+
+
+def _xla_step_marker(
+    device: str = "", devices: Sequence[str] = (), wait: bool = True, reset_scope: bool = True
+) -> None:
+    """Ends the step of a device; closures stay queued."""
+    end_of_step.mark(device_names.device_named(device or None), wait)
+
+
+def _xla_wait_device_ops(devices: Sequence[str] = ()) -> None:
+    """Waits until everything started so far on these devices has ended; on all, if none are given."""
+    end_of_step.wait_for_devices([device_names.device_named(device) for device in devices])
+
+
+def _xla_get_cpu_tensors(tensors: Tensors) -> list[torch.Tensor]:
+    """CPU copies of `tensors`, brought in one batch."""
+    return batch_reads.to_host(tensors)
+
+
+def _xla_tensors_from_aten(
+    tensors: Tensors, devices: Sequence[str], shardings: Sequence[XlaShardingSpec | None] | None = None
+) -> list[torch.Tensor]:
+    """Copies of CPU tensors: of all on `devices[0]`, or of each on the device at its place.
+
+    Under SPMD those that have an entry in `shardings` go straight to their parts.
+    """
+    names = [devices[0]] * len(tensors) if len(devices) == 1 else devices
+    wanted = shardings or [None] * len(tensors)
+    return [
+        op_shardings.uploaded(t, device_names.device_named(name), spec)
+        for t, name, spec in zip(tensors, names, wanted, strict=True)
+    ]
+
+
+def _xla_get_default_device() -> str:
+    """The device of this thread, "xla:0"."""
+    return str(device_names.device_named().torch_device)
+
+
+def _xla_get_default_device_ordinal() -> int:
+    """The ordinal of the device of this thread."""
+    return devices.current_index()
+
+
+def _ensure_xla_coordinator_initialized(
+    global_rank: int, world_size: int, master_addr: str = "", master_port: str = ""
+) -> None:
+    """Meets the other processes, if that has not happened. Raises `ValueError` for a place that is not this one's.
+
+    Where they meet was decided when they were started; the address decides nothing.
+    """
+    place = identity.place()
+    if (global_rank, world_size) != (place.index, place.count):
+        raise ValueError(
+            f"_ensure_xla_coordinator_initialized(): this is process {place.index} of {place.count}, and not "
+            f"{global_rank} of {world_size}. torch_xla.launch, torchrun or init_process_group(rank=..., "
+            f"world_size=...) give a process its place"
+        )
+    coordination.connect()
+
+
+def _xla_set_default_device(device: str) -> str:
+    """Makes `device` the device of this thread; returns the one before."""
+    before = _xla_get_default_device()
+    devices.set_current_index(device_names.index_of(device))
+    return before
+
+
+def _xla_get_devices() -> list[str]:
+    """The devices of this process, `['xla:0']`."""
+    return [f"xla:{index}" for index in range(devices.device_count())]
+
+
+def _xla_get_all_devices() -> list[str]:
+    """The hardware of all processes, `['CPU:0']`."""
+    return device_names.real_names()
+
+
+def _xla_real_devices(devices: Sequence[str] | None = None) -> list[str]:
+    """The hardware behind `devices`, `['CPU:0']`."""
+    return device_names.real_names(devices)
+
+
+def _xla_num_devices() -> int:
+    """How many devices this process has."""
+    return devices.device_count()
+
+
+def _xla_device_kind(device: str) -> str:
+    """The vendor's name for the model of the hardware."""
+    return device_names.device_named(device).target.kind
+
+
+def _xla_memory_info(device: str = "") -> dict[str, int]:
+    """Bytes that are taken, that there are, and that were taken at most."""
+    used = device_memory.usage(device_names.device_named(device or None).target.device)
+    return {"bytes_used": used.used, "bytes_limit": used.limit, "peak_bytes_used": used.peak}
+
+
+def _xla_set_rng_seed(seed: int, device: str = "") -> None:
+    """Sets the random state of a device."""
+    seeds.set_state(seed, device_names.index_of(device or None))
+
+
+def _xla_get_rng_seed(device: str = "") -> int:
+    """The random state of a device."""
+    return seeds.state_of(device_names.index_of(device or None))
+
+
+def _init_computation_client() -> None:
+    """Starts the client, if it does not run."""
+    platform.local_devices()
+
+
+def _xla_runtime_is_initialized() -> bool:
+    """Whether a client runs."""
+    return platform.is_started()
+
+
+def _xla_get_num_cached_compilation_graph() -> int:
+    """How many compiled programs are in memory."""
+    return program_cache.size()
+
+
+def _xla_counter_names() -> list[str]:
+    """The names of the counters that counted something."""
+    return counters.names()
+
+
+def _xla_counter_value(name: str) -> int | None:
+    """The value of a counter."""
+    return counters.value_of(name)
+
+
+def _xla_increment_counter(name: str, value: int) -> None:
+    """Adds to a counter."""
+    counters.count(name, value)
+
+
+def _xla_metric_names() -> list[str]:
+    """The names of the metrics that have samples."""
+    return list(samples.sampled())
+
+
+def _xla_metric_data(name: str) -> tuple[int, float, tuple[tuple[float, float], ...]] | None:
+    """The data of a metric: how many samples, their sum, and the latest with their times."""
+    data = samples.data_of(name)
+    return None if data is None else (data.total_samples, data.accumulator, data.samples)
+
+
+def _xla_metrics_report() -> str:
+    """All metrics and counters as text."""
+    return report.full_report()
+
+
+def _short_xla_metrics_report(counter_names: Sequence[str], metric_names: Sequence[str]) -> str:
+    """Some metrics and counters as text."""
+    return report.short_report(counter_names, metric_names)
+
+
+def _clear_xla_counters() -> None:
+    """Sets all counters to zero."""
+    counters.clear()
+
+
+def _clear_xla_metrics() -> None:
+    """Forgets the samples of all metrics."""
+    samples.clear()
+
+
+def _get_executed_fallback_ops() -> list[str]:
+    """The operators that ran on the CPU."""
+    return report.fallback_names()
+
+
+def _get_git_revs() -> dict[str, str]:
+    """The versions of this package and of PyTorch."""
+    found: dict[str, Any] = {"xla": __version__, "torch": torch.version.git_version}
+    return found
+
+
+def _init_xla_lazy_backend() -> None:
+    """Nothing to do: operators are registered when the package is imported."""
+
+
+def _get_base_seed_as_tensor(device: str = "") -> torch.Tensor:
+    """The random state of a device, as an integer tensor without dimensions on it."""
+    found = device_names.device_named(device or None)
+    return torch.tensor(seeds.state_of(found.index), device=found.torch_device)
+
+
+def _replace_xla_tensor(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """Lets `target` show the memory of `source` from now on, shape and all, and returns it.
+
+    >>> import torch, torch_xla
+    >>> x, y = torch.zeros(2, device="xla"), torch.ones(3, device="xla")
+    >>> torch_xla._XLAC._replace_xla_tensor(x, y).tolist()
+    [1.0, 1.0, 1.0]
+    """
+    pending_graph.on_xla(target).data = pending_graph.on_xla(source).detach()
+    return target
+
+
+def _get_xla_tensor_dimension_size(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    """The size of a dimension, as an int32 tensor without dimensions on the device of `tensor`."""
+    return torch.tensor(pending_graph.on_xla(tensor).size(dim), dtype=torch.int32, device=tensor.device)
+
+
+def _xla_dot_general(
+    lhs: torch.Tensor,
+    rhs: torch.Tensor,
+    dimension_numbers: tuple[Any, Any],
+    precision_config: str | None = None,
+    preferred_element_type: torch.dtype | None = None,
+) -> torch.Tensor:
+    """XLA's general product: `dimension_numbers` is `((contracted, contracted), (batch, batch))`, of lhs and rhs each.
+
+    `precision_config` is "default", "high" or "highest"; `preferred_element_type` the dtype of the result.
+
+    >>> import torch, torch_xla
+    >>> x = torch.ones(2, 3, device="xla")
+    >>> torch_xla._XLAC._xla_dot_general(x, x, (((1,), (1,)), ((), ()))).tolist()
+    [[3.0, 3.0], [3.0, 3.0]]
+    """
+    wanted = None if preferred_element_type is None else dtypes.to_jax(preferred_element_type)
+    (left, right), (left_batch, right_batch) = dimension_numbers
+    numbers = (tuple(left), tuple(right)), (tuple(left_batch), tuple(right_batch))
+
+    def product(left: jax.Array, right: jax.Array) -> jax.Array:
+        return jax.lax.dot_general(left, right, numbers, precision_config or _precision.chosen(), wanted)
+
+    result: torch.Tensor = jax_functions.call(
+        product, (pending_graph.on_xla(lhs), pending_graph.on_xla(rhs)), {}, "dot_general"
+    )
+    return result
+
+
+def _xla_set_mat_mul_precision(precision: str) -> None:
+    """How exactly products of float32 are computed: "default", "high" or "highest"."""
+    _precision.choose(precision)
+
+
+def _xla_get_mat_mul_precision() -> str:
+    """How exactly products of float32 are computed now."""
+    return _precision.chosen()

@@ -1,0 +1,180 @@
+"""The functions of `torch_xla._XLAC` about shardings."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .._engine.ir.op_sharding import OpSharding, ShardingType
+from .._engine.planning.sharding_search import automatic
+from .._engine.processes import spmd_mode
+from .._engine.sharding import addressable_shards, manual_regions, op_shardings, placement
+from .._engine.step import pending_graph
+from .._engine.tensor import device_names, sharding_annotations
+
+Tensors = Sequence[torch.Tensor]
+
+
+def _xla_set_auto_sharding() -> None:
+    """Has layouts be looked for from now on, as `torch_xla.runtime.use_spmd(auto=True)` does under SPMD."""
+    automatic.turn_on()
+
+
+def _xla_get_auto_sharding() -> bool:
+    """Whether layouts are looked for."""
+    return spmd_mode.is_automatic()
+
+
+def _xla_mark_sharding(input: torch.Tensor, sharding: OpSharding) -> None:
+    """Divides a tensor as `sharding` says, and keeps it so when it is written; under SPMD.
+
+    >>> import torch, torch_xla
+    >>> x = torch.ones(2, device="xla")
+    >>> torch_xla._XLAC._xla_mark_sharding(x, torch_xla._XLAC.OpSharding([], [], [], 0))
+    >>> torch_xla._XLAC._get_xla_sharding_spec(x)
+    ''
+    """
+    if _is_spread(input):
+        placement.mark(input, op_shardings.sharding_as(input, sharding))
+
+
+def _xla_annotate_custom_sharding(input: torch.Tensor, sharding: OpSharding) -> None:
+    """Divides what a tensor shows now as `sharding` says."""
+    if _is_spread(input):
+        placement.place(input, op_shardings.sharding_as(input, sharding))
+
+
+def _xla_clear_sharding(input: torch.Tensor) -> None:
+    """Gives each device all of a tensor."""
+    if _is_spread(input):
+        sharding_annotations.forget(input)
+        placement.place(input, None)
+
+
+def _is_spread(tensor: torch.Tensor) -> bool:
+    return device_names.device_named(pending_graph.on_xla(tensor).device).spread is not None
+
+
+def _get_xla_op_sharding(input: torch.Tensor) -> OpSharding | None:
+    """How a tensor is divided; `None` if each device has all of it."""
+    found = op_shardings.op_sharding_of(pending_graph.on_xla(input))
+    return found if found.tile_assignment else None
+
+
+def _get_xla_sharding_spec(input: torch.Tensor) -> str:
+    """How a tensor lies, as text: `"{devices=[2,1]0,1}"`, `"{replicated}"`; empty if nobody has said it.
+
+    Under SPMD each device has a copy of a tensor that was marked so, and of one from before `use_spmd()`.
+    """
+    found = op_shardings.op_sharding_of(pending_graph.on_xla(input))
+    is_said = found.sharding_type != ShardingType.REPLICATED or (_is_spread(input) and placement.is_said(input))
+    return str(found) if is_said else ""
+
+
+def _get_xla_sharding_specs(tensors: Tensors) -> list[str]:
+    """`_get_xla_sharding_spec` of each."""
+    return [_get_xla_sharding_spec(tensor) for tensor in tensors]
+
+
+def _get_xla_sharding_type(input: torch.Tensor) -> int | None:
+    """The number of the kind of sharding, as in `spmd.ShardingType`; `None` if each device has all of the tensor."""
+    found = _get_xla_op_sharding(input)
+    return None if found is None else found.sharding_type
+
+
+def _get_local_shards(tensors: Tensors) -> list[list[tuple[torch.Tensor, str]]]:
+    """For each tensor what the devices of this process have of it, on the CPU, with the devices' names."""
+    return [[(each.padded, each.device) for each in addressable_shards.local_shards(tensor)] for tensor in tensors]
+
+
+def _get_local_shard_replica_and_indices(tensors: Tensors) -> list[list[tuple[int, Any]]]:
+    """For each tensor and device of this process which copy of its part it has, and the slices of the whole."""
+    found = []
+    for tensor in tensors:
+        whole = _get_xla_op_sharding(tensor) is None
+        found.append(
+            [(each.replica, ... if whole else list(each.indices)) for each in addressable_shards.local_shards(tensor)]
+        )
+    return found
+
+
+def _load_local_shards(tensor: torch.Tensor, parts: Tensors, devices: Sequence[str]) -> None:
+    """Writes to a tensor what each of these devices of this process is to have of it."""
+    order = sorted(range(len(parts)), key=lambda index: int(devices[index].partition(":")[2]))
+    addressable_shards.load_local_shards(tensor, [parts[index] for index in order])
+
+
+def _mark_manual_sharding(input: torch.Tensor, sharding: OpSharding) -> None:
+    """Has each device go on with its own copy of a tensor, in a manual region."""
+    if _is_spread(input):
+        manual_regions.make_manual(input)
+
+
+def _spmd_full_to_shard_shape(input: torch.Tensor) -> torch.Tensor:
+    """For each device its part of a tensor, as it was marked: the beginning of a manual region."""
+    return manual_regions.enter(input, placement.planned(input)) if _is_spread(input) else input.clone()
+
+
+def _spmd_shard_to_full_shape(
+    input: torch.Tensor, sharding: OpSharding, output_shape: Sequence[int], output_type: Any = None
+) -> torch.Tensor:
+    """The tensor of `output_shape` whose parts the devices have: the end of a manual region."""
+    if not _is_spread(input):
+        return input.clone()
+    return manual_regions.leave(input, op_shardings.sharding_as(input, sharding), tuple(output_shape))
+
+
+def _xla_spmd_all_reduce(
+    reduce_type: str, input: torch.Tensor, scale: float, groups: Sequence[Sequence[int]]
+) -> torch.Tensor:
+    """In a manual region, the sum over the devices of each group (without groups, over all), times `scale`."""
+    _refuse_other_than_sum("_xla_spmd_all_reduce", reduce_type)
+    return manual_regions.all_reduce(input, scale, _groups(groups))
+
+
+def _xla_spmd_reduce_scatter(
+    reduce_type: str,
+    input: torch.Tensor,
+    scale: float,
+    scatter_dim: int,
+    shard_count: int,
+    groups: Sequence[Sequence[int]],
+) -> torch.Tensor:
+    """That sum, of which each of the `shard_count` devices of a group keeps its part along `scatter_dim`."""
+    _refuse_other_than_sum("_xla_spmd_reduce_scatter", reduce_type)
+    if input.shape[scatter_dim] % shard_count:
+        raise ValueError(
+            f"_xla_spmd_reduce_scatter(): dimension {scatter_dim} of a tensor of shape {list(input.shape)} has not "
+            f"{shard_count} equal parts"
+        )
+    return manual_regions.reduce_scatter(input, scale, scatter_dim % input.dim(), shard_count, _groups(groups))
+
+
+def _refuse_other_than_sum(name: str, reduce_type: str) -> None:
+    if reduce_type != "sum":
+        raise ValueError(f"{name}(): expected the reduction 'sum', not {reduce_type!r}")
+
+
+def _groups(groups: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(int(member) for member in group) for group in groups or ())
+
+
+def _global_tensor_from_cpu_shards(
+    shards_: Tensors, sharding: OpSharding, global_shape: Sequence[int] | None = None
+) -> torch.Tensor:
+    """A tensor whose parts are these CPU tensors, one for each device of this process, in their order.
+
+    `global_shape` is its shape, by default what equal parts make together. Raises `ValueError` for parts of another
+    number or size.
+    """
+    if not shards_:
+        raise ValueError("_global_tensor_from_cpu_shards(): there are no shards")
+    first = shards_[0]
+    counts = sharding.tiles.shape[:-1] if sharding.tile_assignment else (1,) * first.dim()
+    size = [length * count for length, count in zip(first.shape, counts, strict=True)]
+    whole = torch.empty(size if global_shape is None else tuple(global_shape), dtype=first.dtype, device="xla")
+    if not _is_spread(whole):
+        return whole.copy_(first)
+    _xla_mark_sharding(whole, sharding)
+    addressable_shards.load_local_shards(whole, list(shards_))
+    return whole

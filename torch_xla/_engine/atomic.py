@@ -1,0 +1,96 @@
+"""Make several steps atomic: no exception from outside (Ctrl-C, a finalizer) can arrive between them.
+
+Python raises an interrupt (Ctrl-C, an alarm, `PyThreadState_SetAsyncExc`) where a function begins, where a loop jumps
+back and behind a call. So between two stores there is none, and none inside a call of a function written in C. Where
+one must not come between several calls, they are put into iterators written in C (`map`, `chain`), and one call runs
+these to their end: `run_through`. A change of an object's class is not among them: it calls Python's audit hooks. What
+has to happen together is stated so before any of it happens, and interrupts are neither blocked nor lost: one that came
+meanwhile is raised behind the call, when all is done.
+
+From Python 3.14 on, behind a call is also where a `with` has just taken a lock, which nobody releases then. So locks
+are made by `lock`.
+
+Finalizers are Python, too, and run where garbage is collected. Where none must run (XLA makes arrays in the middle of
+what is run through; PyTorch's modes are on while a call is planned), nothing is collected meanwhile. An object whose
+last reference goes away there runs its finalizer, as anywhere.
+
+So it is with calls of JAX that take the traceback of the stack. Before Python 3.12 garbage may be collected in the
+middle of that, since frames are allocated; if a finalizer calls JAX then, the one traceback takes over frames that
+belong to the other, and later the code of a function is freed while it is in use. Therefore the engine calls JAX
+through few doors, each `uncollected`: `runtime/buffers.py` moves, makes and waits for arrays, `compile/program.py`
+compiles, `step/executor.py` runs, and what traces is so itself. `tests/house/test_doors_into_jax.py` holds this.
+"""
+
+import gc
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
+from itertools import repeat
+from typing import Any, ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+# Takes all that an iterator gives, and keeps nothing of it.
+run_through: Callable[[Iterable[Any]], None] = deque[Any](maxlen=0).extend
+
+
+# Whoever runs without garbage being collected, in whatever thread; and whether it is when none does any more.
+_inside: dict[object, None] = {}
+_is_owed = False
+
+
+def uncollected(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Has no garbage collected while `function` runs, whichever other threads begin or end to do the same meanwhile."""
+
+    @wraps(function)
+    def alone(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        global _is_owed
+        token = object()
+        try:
+            # First: from here on nobody else turns it on again. No other thread comes in between two stores, either.
+            _inside[token] = None
+            if gc.isenabled():
+                _is_owed = True
+            gc.disable()
+            return function(*args, **kwargs)
+        finally:
+            del _inside[token]
+            if _is_owed and not _inside:
+                _is_owed = False
+                gc.enable()
+
+    return alone
+
+
+# Runs steps through. Garbage is collected before or after them.
+without_collecting: Callable[[Iterable[Any]], None] = uncollected(run_through)
+
+
+class _Lock(type(threading.RLock())):  # type: ignore[misc]
+    """A reentrant lock that an interrupt behind its `__enter__` leaves as it was.
+
+    A function of Python's is left without a look at interrupts, so the last place for one is inside of it. Where Dynamo
+    evaluates frames (after a `torch.compile` in this process), there is one more look behind it, some nanoseconds late.
+    A profile or trace function written in Python is called there, too, and what it raises leaves the lock taken.
+    """
+
+    def __enter__(self) -> bool:
+        before = self._recursion_count()
+        try:
+            return self.acquire()  # type: ignore[no-any-return]
+        except BaseException:
+            if self._recursion_count() > before:
+                self.release()
+            raise
+
+
+# Makes a reentrant lock, which no interrupt leaves taken that comes as a `with` block begins.
+lock: Callable[[], threading.RLock] = _Lock if sys.version_info >= (3, 14) else threading.RLock
+
+
+def stores(objects: Iterable[Any], name: str, values: Iterable[Any]) -> Iterator[None]:
+    """Sets the attribute `name` of each of the `objects` to its value, as it is run through."""
+    return map(setattr, objects, repeat(name), values)  # type: ignore[func-returns-value]

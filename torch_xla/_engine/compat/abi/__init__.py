@@ -1,0 +1,1 @@
+"""Structures of PyTorch's C++ that we fill or change in memory."""

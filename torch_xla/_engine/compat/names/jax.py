@@ -1,0 +1,461 @@
+"""Every private name of JAX that the engine borrows, and why. Nothing else in the package touches one."""
+
+import functools
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from itertools import repeat, tee
+from operator import itemgetter, methodcaller
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax._src import compiler, config, pjit, source_info_util, stages, xla_bridge
+from jax._src.core import InconclusiveDimensionOperation, ShapedArray, eval_context, max_dim, min_dim
+from jax._src.cudnn import fused_attention_stablehlo as _cudnn
+from jax._src.interpreters import mlir, partial_eval, pxla
+from jax._src.lax import lax as _lax
+from jax._src.lax import linalg as _linalg
+from jax._src.layout import Layout
+from jaxlib import _jax, xla_client
+from jaxlib.mlir.ir import WalkResult
+
+from ...atomic import uncollected
+
+# cuDNN's attention in whichever layout, with float32 logarithms: `jax.nn` takes one layout, and rounds them.
+cudnn_attention: Any = _cudnn.dot_product_attention
+cudnn_masks: Any = _cudnn.MaskType
+
+# QR by Householder reflectors, left as they are: `jax.lax.linalg` offers what multiplies them, but not this.
+geqrf: Any = _linalg.geqrf
+
+
+# What JAX lowers a module in, with every dialect that its modules are written in: up to JAX 0.10 a context for each, in
+# newer releases one for ten of a thread.
+context_of_jax: Any = mlir.make_ir_context
+# A new one, in every release.
+module_context: Any = getattr(mlir, "_create_ir_context", context_of_jax)
+
+
+def add_platform(name: str, make_client: Callable[[], Any]) -> None:
+    """Lets JAX start a client by `make_client`, where somebody asks for the platform `name`."""
+    xla_bridge.register_backend_factory(name, make_client, priority=-100, fail_quietly=False)
+
+
+def add_plugin(name: str, library: str, options: Callable[[], Any]) -> None:
+    """Lets JAX load a PJRT plugin; packages that JAX finds itself do this when it looks for them."""
+    xla_bridge.register_plugin(name, library_path=library, options=options)
+
+
+def stablehlo_of(proto: bytes) -> bytes:
+    """A serialised HLO module as bytecode of StableHLO: JAX shows the other direction alone."""
+    try:
+        found: bytes = _jax.mlir.hlo_to_stablehlo(proto)
+    except jax.errors.JaxRuntimeError as error:
+        raise ValueError(f"this is no serialised HLO module: {error}") from error
+    return found
+
+
+def portable_artifact(bytecode: bytes, version: str) -> bytes:
+    """StableHLO as a portable artifact of `version`: JAX's own way, which writes operations of CHLO as composites.
+
+    Raises `ValueError` with what MLIR says; the function that JAX shows says no reason, and takes no CHLO.
+    """
+    try:
+        return bytes(_jax.mlir.serialize_portable_artifact(bytecode, version))
+    except jax.errors.JaxRuntimeError as error:
+        raise ValueError(str(error)) from error
+
+
+def multiplies_bfloat16(lowered: jax.stages.Lowered) -> bool:
+    """Whether there is a product of bfloat16 in it: JAX gives its module, but not what to look through it with."""
+    narrow = False
+
+    def look(operation: Any) -> Any:
+        nonlocal narrow
+        if operation.name == "stablehlo.dot_general" and "bf16" in str(operation.operands[0].type):
+            narrow = True
+            return WalkResult.INTERRUPT
+        return WalkResult.ADVANCE
+
+    module: Any = lowered.compiler_ir("stablehlo")
+    module.operation.walk(look)
+    return narrow
+
+
+# The settings of this thread by which JAX finds what it has traced before, in the order of their names.
+trace_context: Callable[[], tuple[Any, ...]] = config.trace_context
+# Of 64-bit types whoever traces decides anew, and the last names no setting.
+_SETTINGS = [
+    (place, name)
+    for place, name in enumerate(config.trace_context_names())
+    if name not in ("jax_enable_x64", "axis_env_state")
+]
+
+
+def trace_settings(context: tuple[Any, ...]) -> tuple[tuple[str, Any], ...]:
+    """The settings in a `trace_context` that have a value, by their names."""
+    found = [(name, context[place]) for place, name in _SETTINGS]
+    return tuple((name, value) for name, value in found if value is not None and value is not False and value != ())
+
+
+def drop_traces(most: int) -> None:
+    """Has JAX forget what it has traced, if that is more than `most` functions for kinds of operands.
+
+    It keeps each for as long as the function lives, which of `jax.numpy`'s own is for ever; its other tables have a
+    bound. What is compiled stays, and what is traced again is traced as it was.
+    """
+    traced: Any = partial_eval.trace_to_jaxpr
+    if traced.cache_info().currsize > most:
+        traced.cache_clear()
+        # And which values of mutable objects it has seen (up to JAX 0.10): mostly that there were none, which is what
+        # not to know means.
+        for seen in list(getattr(pjit, "_seen_qdds", {}).values()):
+            for operands in [operands for operands, cases in list(seen.items()) if not any(cases)]:
+                seen.pop(operands, None)
+
+
+def weakly_typed(scalar: jax.Array, dtype: np.dtype) -> jax.Array:
+    """`scalar` as a value that behaves like a Python number in type promotion.
+
+    A number that became an argument of a program must promote as it did when it was baked in, and JAX offers no public
+    way to make a traced value weakly typed.
+    """
+    result: Any = _lax._convert_element_type(scalar, dtype, weak_type=True)
+    return result
+
+
+def put(host: np.ndarray, device: jax.Device) -> jax.Array:
+    """A buffer with the contents of `host`, in its dtype whatever `jax_enable_x64` says.
+
+    `jax.device_put` does the same by way of a traced primitive, and takes 100 µs where this takes 4.
+    """
+    # Without x64 the numbers would be narrowed to 32 bits under an array that says it has 64.
+    result: jax.Array = _jax.batched_device_put(
+        _aval(host.shape, host.dtype), _on_one(device), [host], [device], True, False, _HOLDING[device.platform], True
+    )
+    return result
+
+
+# How long a transfer reads memory of the host: on a CPU the buffer may lie there, elsewhere it is the caller's again.
+_HOLDING: defaultdict[str, Any] = defaultdict(
+    lambda: _jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL, cpu=_jax.HostBufferSemantics.ZERO_COPY
+)
+
+
+_aval = functools.lru_cache(maxsize=1024)(ShapedArray)
+_on_one = functools.lru_cache(maxsize=64)(jax.sharding.SingleDeviceSharding)
+
+# Takes argument lists, and gives for each the outputs of a run.
+Starter = Callable[[Iterable[Sequence[jax.Array]]], Iterator[Sequence[jax.Array]]]
+
+
+def starter(executable: Any) -> Starter | None:
+    """What runs a compiled program on buffers, if JAX itself would do nothing else; `None` if it would.
+
+    JAX's way looks at type, size and place of each argument, and at its settings, to learn whether it knows this kind
+    of call. A program's own buffers are always of the kind it was compiled for.
+
+    A run begins when the iterator is asked for its outputs, and from there to the outputs no Python runs: nobody is
+    interrupted when the inputs are given away and the outputs are not yet there (`atomic`).
+    """
+    call = _call_of(executable)
+    if call is None or not _is_plain(executable, call):
+        return None
+    execute = call.xla_executable.execute_sharded
+    consume = methodcaller("consume_with_handlers", call.out_handler.handlers)
+    return lambda calls: map(consume, map(execute, calls))
+
+
+def starter_in_turn(executable: Any, last: deque[Any]) -> Starter | None:
+    """As `starter`, but a run begins when the first of the `last` ones has ended, and takes its place behind them.
+
+    What calls back is started by Python, and not waited for: its callbacks may need what its starter holds.
+    """
+    call = _call_of(executable)
+    if call is None:
+        return None
+    if not _is_plain(executable, call):
+        return partial(map, partial(_call_in_turn, call, last)) if call.mut is None else None
+    execute = partial(call.xla_executable.execute_sharded, with_tokens=True)
+    consume = methodcaller("consume_with_handlers", call.out_handler.handlers)
+
+    def start(calls: Iterable[Sequence[jax.Array]]) -> Iterator[Sequence[jax.Array]]:
+        ended = map(_WAIT, map(last.__getitem__, repeat(0)))
+        started, runs = tee(map(execute, map(_FIRST, zip(calls, ended, strict=False))))
+        noted = map(last.append, map(_TOKEN, runs))  # type: ignore[func-returns-value]
+        return map(consume, map(_FIRST, zip(started, noted, strict=False)))
+
+    return start
+
+
+_FIRST, _TOKEN, _WAIT = itemgetter(0), methodcaller("consume_token"), methodcaller("block_until_ready")
+
+
+def _call_in_turn(call: Any, last: deque[Any], arrays: Sequence[jax.Array]) -> Sequence[jax.Array]:
+    _WAIT(last[0])
+    with jax.enable_x64(True):
+        given = call.in_handler([array for index, array in enumerate(arrays) if index in call.kept_var_idx])
+        return _call_with_tokens(call, call.out_handler.handlers, given, last.append)
+
+
+def _call_of(executable: Any) -> Any:
+    call = getattr(getattr(executable, "_executable", None), "unsafe_call", None)
+    return call if isinstance(call, pxla.ExecuteReplicated) else None
+
+
+def _is_plain(executable: Any, call: Any) -> bool:
+    """Whether JAX would do nothing but start it."""
+    has_effects = call.has_unordered_effects or call.ordered_effects or call.has_host_callbacks or call.mut
+    return not has_effects and len(call.kept_var_idx) == len(jax.tree.leaves(executable.in_avals))
+
+
+class Serialised(NamedTuple):
+    """An executable in XLA's own form, the name under which profiles show it, and which outputs have a weak type."""
+
+    data: bytes
+    name: str
+    weak: tuple[int, ...]
+
+
+def serialised(compiled: jax.stages.Compiled) -> Serialised:
+    """XLA's own form of an executable.
+
+    JAX would pickle this together with its own objects around it, and unpickling runs whatever a file says. Raises
+    `ValueError` for a program that holds objects of this process, such as a callback to Python.
+    """
+    whole: Any = compiled
+    unloaded = getattr(whole._executable, "_unloaded_executable", None)
+    if unloaded is None:
+        raise ValueError("this backend does not serialise its executables")
+    effects = [*unloaded.unordered_effects, *unloaded.ordered_effects]
+    if effects or unloaded.host_callbacks or unloaded.keepalive or unloaded.mut or whole._params.const_args:
+        raise ValueError("it holds objects of this process, such as callbacks to Python")
+    if len(unloaded.kept_var_idx) != len(unloaded.input_avals):
+        raise ValueError("it leaves out some of its inputs")
+    weak = tuple(i for i, aval in enumerate(unloaded.output_avals) if aval.weak_type)
+    return Serialised(unloaded.xla_executable.serialize(), unloaded.name, weak)
+
+
+@uncollected
+def load(data: bytes, devices: Sequence[jax.Device]) -> Any:
+    """XLA's executable from what `serialised` gave, for these devices, among which it divides its program.
+
+    Other bytes raise what XLA makes of them, or end the process.
+    """
+    client: Any = devices[0].client
+    # The bytes name the devices they were compiled for, be they others.
+    assignment = np.array([[device.id for device in devices]])
+    options = compiler.get_compile_options(1, len(devices), device_assignment=assignment)
+    return client.deserialize_executable(data, _jax.DeviceList(tuple(devices)), options)
+
+
+def _layouts(ask: Callable[[], Sequence[Any]]) -> list[Any] | None:
+    # JAX's own function for this takes whatever is raised in it, an interrupt too, for an answer.
+    try:
+        return [Layout.from_pjrt_layout(each) for each in ask()]
+    except (NotImplementedError, jax.errors.JaxRuntimeError):
+        return None  # a plugin that does not tell
+
+
+def compiled_from(
+    executable: Any,
+    name: str,
+    devices: Sequence[jax.Device],
+    inputs: Sequence[jax.ShapeDtypeStruct],
+    outputs: Sequence[jax.ShapeDtypeStruct],
+    donated: Sequence[int],
+) -> jax.stages.Compiled:
+    """What JAX would have made of XLA's `executable`, from plain descriptions of what it takes and gives.
+
+    All inputs and outputs have a sharding over `devices`. The outputs' `weak_type` is kept.
+    """
+    with jax.enable_x64(True):
+        arguments = [ShapedArray(each.shape, each.dtype) for each in inputs]
+        results = [ShapedArray(each.shape, each.dtype, weak_type=each.weak_type) for each in outputs]
+    takes = _layouts(executable.get_parameter_layouts) or [None] * len(arguments)
+    gives = _layouts(executable.get_output_layouts) or [None] * len(results)
+    shardings = [each.sharding for each in inputs], [each.sharding for each in outputs]
+    unloaded = pxla.UnloadedMeshExecutable(
+        xla_executable=executable,
+        device_list=_jax.DeviceList(tuple(devices)),
+        backend=devices[0].client,
+        input_avals=arguments,
+        input_shardings=shardings[0],
+        output_avals=results,
+        output_shardings=shardings[1],
+        committed=True,
+        name=name,
+        unordered_effects=[],
+        ordered_effects=[],
+        keepalive=[],
+        host_callbacks=[],
+        kept_var_idx=set(range(len(arguments))),
+        mut=None,
+        xla_in_layouts=takes,
+        dispatch_in_layouts=pxla.get_dispatch_layouts(takes, shardings[0], arguments),
+        xla_out_layouts=gives,
+        all_args_info=None,
+        pgle_profiler=None,
+    )
+    info = [stages.ArgInfo(aval, index in donated) for index, aval in enumerate(arguments)]
+    return stages.Compiled(
+        unloaded.load(), [], (tuple(info), {}), jax.tree.structure((0,) * len(results)), no_kwargs=True
+    )
+
+
+def call_by_jax(executable: Any, arrays: Sequence[jax.Array]) -> Sequence[jax.Array]:
+    """Run a compiled program in JAX's own way.
+
+    An interrupt may have left JAX in the middle of a trace, and a finalizer may run a program there: JAX would make
+    the tokens that order callbacks part of that trace.
+    """
+    with jax.enable_x64(True), eval_context():
+        outputs: Sequence[jax.Array] = executable(*arrays)
+    return outputs
+
+
+def is_interrupt(error: Exception) -> bool:
+    """Whether a program failed because a callback was interrupted: of what that raised, XLA keeps the text alone."""
+    *_, last = str(error).strip().splitlines() or [""]
+    return last.strip().partition(":")[0] == KeyboardInterrupt.__name__
+
+
+def starter_on_each(compiled: Any) -> Starter:
+    """What runs a program over a mesh on this process's part of each array, and gives its part of each result.
+
+    The arrays lie on this process's one device of the mesh, and so do the results. JAX would have them wrapped as
+    arrays of all processes, and unwrapped again.
+    """
+    call = compiled._executable.unsafe_call
+    execute, handlers = call.xla_executable.execute_sharded, [itemgetter(0)] * len(call.out_handler.handlers)
+    if call.ordered_effects or call.has_unordered_effects or call.has_host_callbacks:
+        return partial(map, partial(_call_with_tokens, call, handlers))
+    consume = methodcaller("consume_with_handlers", handlers)
+    return lambda calls: map(consume, map(execute, calls))
+
+
+def _call_with_tokens(
+    call: Any, handlers: Sequence[Any], arrays: Sequence[jax.Array], note: Callable[[Any], object] = bool
+) -> Sequence[jax.Array]:
+    """`note` is given what can be waited for: the run has ended then."""
+    found = call.xla_executable.execute_sharded(call._add_tokens_to_inputs(list(arrays)), with_tokens=True)
+    tokens = found.consume_with_handlers([_all] * len(call.ordered_effects), strict=False)
+    ended = found.consume_token()
+    note(ended)
+    call._handle_token_bufs(tokens, ended)
+    results: Sequence[jax.Array] = found.consume_with_handlers(handlers)
+    return results
+
+
+def _all(parts: Sequence[jax.Array]) -> Sequence[jax.Array]:
+    return parts
+
+
+class _Somewhere(source_info_util.SourceInfo):
+    """Names and a line of our choice; none for JAX's own jitted functions inside.
+
+    JAX traces such a function once and keeps the lines of its first caller, which then show up at every other one.
+    Without lines XLA takes that of the call. While JAX traces one, it sets an empty name stack: that is how it is told.
+    """
+
+    __slots__ = ()
+
+    def replace(self, *, traceback: Any = None, name_stack: Any = None) -> source_info_util.SourceInfo:
+        inside = name_stack is not None and not name_stack.stack
+        known = traceback_at(None) if inside else (traceback or self.traceback)
+        return _Somewhere(known, self.name_stack if name_stack is None else name_stack)
+
+
+@functools.lru_cache(1 << 14)
+def traceback_at(line: tuple[str, int, str] | None) -> Any:
+    """A traceback whose only frame stands at `line` (file, number, function); without `line`, one with none.
+
+    JAX takes the lines of a program from the stack at the time it is traced, which for us is that of the sync; and a
+    traceback can only be taken, not made. So a function that claims to stand at that line takes one, in a thread below
+    which there is nothing but Python's library, which JAX counts as nobody's.
+    """
+    file, number, function = line or (threading.__file__, 1, "nowhere")
+    if line is not None and not source_info_util.is_user_filename(file):
+        source_info_util.register_inclusion(file)  # a library in Python's own folder is still a line of the program
+    code = _take.__code__.replace(
+        co_filename=file, co_firstlineno=max(1, number), co_name=function, co_qualname=function
+    )
+    take = FunctionType(code, {"get_traceback": source_info_util.Traceback.get_traceback})
+    try:
+        return _of_another_thread(take)
+    except RuntimeError:
+        return take()  # Python ends and starts no thread: what an exit handler compiles shows our lines too
+
+
+@uncollected
+def _of_another_thread(take: Callable[[], Any]) -> Any:
+    # Who waits here holds the engine's lock. Garbage collected in the other thread may run a finalizer that asks for
+    # it: both would wait for ever.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(take).result()
+
+
+_take: Any = lambda: get_traceback()  # type: ignore[name-defined]  # noqa: E731, F821
+
+
+@contextmanager
+def located(line: tuple[str, int, str] | None, names: Sequence[str]) -> Iterator[None]:
+    """What JAX traces in this block gets `names` and `line` (file, number, function) as its origin in the program.
+
+    Inside another such block, names follow the outer ones, and without a line of its own it has the outer one's.
+    JAX offers named scopes to everybody, but its source lines are those of the Python that traces.
+    """
+    place = source_info_util._source_info_context
+    before = place.context
+    stack = before.name_stack
+    for name in names:
+        stack = stack.extend(name)
+    inherits = line is None and isinstance(before, _Somewhere)
+    place.context = _Somewhere(before.traceback if inherits else traceback_at(line), stack)
+    try:
+        yield
+    finally:
+        place.context = before
+
+
+def virtual_cpu_devices(number: int) -> tuple[jax.Device, ...]:
+    """The devices of a CPU client of its own, as many as asked for: JAX lets a process choose the number once."""
+    client: Any = xla_client.make_cpu_client(num_devices=number)
+    return tuple(client.devices())
+
+
+def prepare_linear_algebra() -> None:
+    """Finds the LAPACK that kernels on the CPU call. Lowering does so, and an executable from disk was not lowered."""
+    _linalg.initialize_lapack()
+
+
+# Raised where something asks of a symbolic size what is not true of all its values, or of none.
+InconclusiveDimension: type[Exception] = InconclusiveDimensionOperation
+
+
+def greater_size(one: Any, other: Any) -> Any:
+    """The greater of two sizes, of which it may not be known which that is."""
+    return max_dim(one, other)
+
+
+def smaller_size(one: Any, other: Any) -> Any:
+    """The smaller of two sizes."""
+    return min_dim(one, other)
+
+
+def size_for(size: Any, values: dict[str, Any]) -> Any:
+    """A symbolic size with a number, or an array of no dimensions, in the place of each symbol.
+
+    Public are the sizes themselves, as `jax.export.symbolic_shape` makes them, and not what computes one.
+    """
+    return size._evaluate(values)
+
+
+def symbols_of(size: Any) -> tuple[str, ...]:
+    """The symbols in a size; none in a number."""
+    return () if isinstance(size, int) else tuple(size._get_vars())

@@ -1,0 +1,28 @@
+"""Ask JAX which process of a cluster job this is (SLURM, Open MPI)."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from jax._src.clusters import ClusterEnv
+
+# Of those that JAX knows, these start processes and name them in variables. On Kubernetes `torchrun` does.
+_NAMES = ("slurm", "ompi")
+
+
+class Job(NamedTuple):
+    """The place of this process among those that a cluster has started."""
+
+    cluster: str
+    address: Callable[[], str]  # host and port at which the first process can be found
+    rank: int
+    size: int
+
+
+def job() -> Job | None:
+    """What a cluster says of this process, if one has started it together with others."""
+    kinds: list[Any] = [each for each in ClusterEnv._cluster_types if each.name in _NAMES and each.is_env_present()]
+    for kind in kinds:
+        count = kind.get_process_count()
+        if count > 1:
+            return Job(kind.name, lambda: kind.get_coordinator_address(None, None), kind.get_process_id(), count)  # noqa: B023
+    return None

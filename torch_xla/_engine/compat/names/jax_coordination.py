@@ -1,0 +1,95 @@
+"""Start JAX's coordination service, by which the processes of a program find each other.
+
+`jax.distributed.initialize` makes a client that ends its process by SIGABRT when another process is lost, and a service
+that listens on every address of the machine and ends with the process that started it: then all others end by SIGABRT.
+"""
+
+import json
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from jax._src import distributed, xla_bridge
+from jax._src.lib import _jax  # type: ignore[attr-defined]
+
+# So many seconds XLA's own watch waits, which ends a process that it misses. The processes watch over each other
+# (`processes/heartbeats.py`), and over their connections.
+SILENCE = 7 * 24 * 3600
+
+# What the service imports is what this process would; its own folder is not on the path, where `jax.py` would be found.
+_START = """
+import json, runpy, sys
+sys.path[:] = json.loads(sys.argv.pop(1))
+runpy.run_path(sys.argv.pop(1), {}, "__main__")
+"""
+
+
+class Service:
+    """The service, in a process of its own: that ends when this one has, and nobody is connected any more."""
+
+    def __init__(self, host: str, port: int, count: int, start: int) -> None:
+        arguments = [host, *map(str, (port, count, SILENCE, start))]
+        program = str(Path(__file__).with_name("jax_coordination_server.py"))
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-c", _START, json.dumps(sys.path), program, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # who ends this one and its group leaves it to the others
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.address = self._process.stdout.readline().strip()
+        """Where it listens."""
+        if not self.address or self.address.startswith("error "):
+            self.shutdown()
+            raise RuntimeError(self.address.removeprefix("error ") or "the process of the service did not start")
+
+    def shutdown(self) -> None:
+        """Lets it end, when the others have left it."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.returncode = self._process.poll() or 0  # nobody waits for it, and that is no leak
+
+
+def connect(address: str, index: int, count: int, start: int) -> Any:
+    """The client of process `index` of `count`, connected.
+
+    It becomes JAX's own, so that the backends that start later know of the other processes.
+    """
+    client = _jax.get_distributed_runtime_client(
+        address,
+        index,
+        init_timeout=start,
+        heartbeat_timeout=SILENCE,
+        shutdown_on_destruction=False,
+        use_compression=True,
+    )
+    client.connect()
+    state = distributed.global_state
+    state.client, state.process_id, state.num_processes, state.coordinator_address = client, index, count, address
+    return client
+
+
+def disconnect() -> None:
+    """Ends the client."""
+    client, distributed.global_state.client = distributed.global_state.client, None
+    if client is not None:
+        client.shutdown()
+
+
+def is_connected() -> bool:
+    """Whether JAX knows of other processes, by us or by `jax.distributed.initialize`."""
+    return distributed.global_state.client is not None
+
+
+def listen_on(hostname: str) -> None:
+    """Makes the collectives of the CPU client, which has not started, listen on one address of this machine."""
+
+    def client(of: Any) -> Any:
+        return xla_bridge.make_cpu_client(_jax.make_gloo_tcp_collectives(of, hostname=hostname))
+
+    xla_bridge.register_backend_factory("cpu", partial(client, distributed.global_state.client), fail_quietly=False)

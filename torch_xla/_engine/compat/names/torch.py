@@ -1,0 +1,436 @@
+"""Every private name of PyTorch that the engine borrows, and why. Nothing outside of this room touches one."""
+
+import ctypes
+import importlib
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import _meta_registrations
+from torch._decomp import core_aten_decompositions as core_aten_decompositions
+from torch._decomp import get_decompositions as get_decompositions
+from torch._higher_order_ops.associative_scan import associative_scan as _associative_scan
+from torch._higher_order_ops.associative_scan import associative_scan_op
+from torch._higher_order_ops.cond import cond_op
+from torch._higher_order_ops.flex_attention import flex_attention as flex_attention
+from torch._higher_order_ops.flex_attention import flex_attention_backward as flex_attention_backward
+from torch._higher_order_ops.map import map_impl
+from torch._higher_order_ops.scan import scan as _scan
+from torch._higher_order_ops.scan import scan_op
+from torch._higher_order_ops.while_loop import while_loop_op
+from torch._ops import HigherOrderOperator as HigherOrderOperator
+from torch._ops import OpOverload as OpOverload
+from torch._subclasses.fake_tensor import DynamicOutputShapeException as DynamicOutputShapeException
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+from torch.utils import _pytree
+from torch.utils._device import DeviceContext as DeviceContext
+
+from .. import patch_list
+
+# The documented way to a Python backend goes through these: an empty tensor on PrivateUse1, the hooks and the guard.
+create_empty_tensor = torch._C._acc.create_empty_tensor
+PrivateUse1Hooks = torch._C._acc.PrivateUse1Hooks
+DeviceGuard = torch._C._acc.DeviceGuard
+register_hooks = torch._C._acc.register_python_privateuseone_hook
+register_device_guard = torch._C._acc.register_python_privateuseone_device_guard
+register_device_module = torch._register_device_module
+rename_backend = torch.utils.backend_registration.rename_privateuse1_backend
+backend_name = torch._C._get_privateuse1_backend_name
+privateuse1_device_type = torch._C._autograd.DeviceType.PrivateUse1
+
+# Views are made by PyTorch's own Meta kernels, which only look at sizes and strides.
+META_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
+
+# What the dispatcher knows about an operator, without building its Python objects.
+all_operator_names = torch._C._dispatch_get_all_op_names
+has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+schema_named = torch._C._get_schema
+
+# What an overload knows of itself.
+schema_of: Callable[[Any], Any] = attrgetter("_schema")
+overload_name_of: Callable[[Any], str] = attrgetter("_overloadname")
+# Calls the kernel of an overload for the given dispatch keys.
+redispatch_of: Callable[[Any], Any] = attrgetter("_handle.redispatch_boxed")
+
+# Structures that hold tensors. In public, they are not in every release that we take.
+pytree = _pytree
+
+# Where the C++ object of a storage or a generator lies.
+address_of: Callable[[Any], int] = attrgetter("_cdata")
+# How often a tensor was written in place.
+version_of: Callable[[torch.Tensor], int] = attrgetter("_version")
+hooks_of: Callable[[torch.Tensor], Any] = attrgetter("_backward_hooks")
+hooks_after_accumulation_of: Callable[[torch.Tensor], Any] = attrgetter("_post_accumulate_grad_hooks")
+is_view: Callable[[torch.Tensor], bool] = torch.Tensor._is_view
+
+# Makes of a leaf a tensor on the same memory whose backward pass raises `RuntimeError`.
+spent: Callable[[torch.Tensor], torch.Tensor] = torch._C._functions.DelayedError(
+    "Trying to backward through the graph a second time: the function that returned this tensor has used its graph. "
+    "Write retain_graph=True where it calls backward, or differentiate inside it",
+    1,
+)
+
+# A module's own tables, in which one thing may stand under two names, and be exchanged without questions.
+parameters_of: Callable[[torch.nn.Module], dict[str, Any]] = attrgetter("_parameters")
+buffers_of: Callable[[torch.nn.Module], dict[str, Any]] = attrgetter("_buffers")
+modules_of: Callable[[torch.nn.Module], dict[str, Any]] = attrgetter("_modules")
+
+# PyTorch's way from a module to its `forward`: the same two frames each time.
+CALLS_OF_MODULES = frozenset((torch.nn.Module._call_impl.__code__, torch.nn.Module._wrapped_call_impl.__code__))
+# The class whose methods the functions of `torch` are.
+FUNCTIONS = torch._C._VariableFunctions
+
+# How many levels of forward derivatives are open, and -1 if none is: asked for at every replay.
+level_of_tangents: Callable[[], int] = partial(vars(torch.autograd.forward_ad).__getitem__, "_current_level")
+
+
+def schema_if_any(op: Any) -> Any:
+    """The schema of an overload; `None` for an operation that is not PyTorch's."""
+    return getattr(op, "_schema", None)
+
+
+# Kernels run with Python dispatch modes still active (FakeTensorMode of torch.compile, vmap): meta inference must not
+# see them, or a mode would trace our private meta tensors.
+
+
+@contextmanager
+def without_modes() -> Iterator[None]:
+    """No modes of PyTorch, nor a level of forward derivatives, at which even the text of an error asks for tangents."""
+    forward_ad = torch.autograd.forward_ad
+    level, forward_ad._current_level = forward_ad._current_level, -1
+    try:
+        with torch.utils._python_dispatch._disable_current_modes():
+            yield
+    finally:
+        forward_ad._current_level = level
+
+
+# The order of memory that a tensor's strides suggest; in public only the test for one order can be asked for.
+suggest_memory_format = torch._prims_common.suggest_memory_format
+
+
+class _Inference(threading.local):
+    of_the_cpu = False
+
+
+_inference = _Inference()
+_usual_hint = _meta_registrations.device_hint
+
+
+def _device_hint(tensor: Any) -> str:
+    hint: str = "cpu" if _inference.of_the_cpu and tensor.is_meta else _usual_hint(tensor)
+    return hint
+
+
+patch_list.device_hint.put(_device_hint)
+
+
+@contextmanager
+def meta_kernels_for_the_cpu(of_the_cpu: bool) -> Iterator[None]:
+    """A `with` block in which meta kernels describe the CPU's results; they describe CUDA's where the two differ."""
+    before, _inference.of_the_cpu = _inference.of_the_cpu, of_the_cpu
+    try:
+        yield
+    finally:
+        _inference.of_the_cpu = before
+
+
+# Compares the geometry of many tensors at once with what it was: a tenth of the time that asking each in Python takes.
+# Dynamo's guards are made of it; importing it imports no Dynamo.
+TensorGuards = torch._C._dynamo.guards.TensorGuards
+
+# A number that is another one after every change to a dictionary. From Python 3.13 on an object's attributes lie in the
+# object, and an assignment to one of them changes the dictionary that shows them without a new number.
+dict_version = torch._C._dynamo.guards.dict_version
+DICT_VERSIONS_TELL = sys.version_info < (3, 13)
+
+# How many tensors and others hold a storage, given its address: of aliases made in C++ Python knows nothing.
+storage_use_count = torch._C._storage_Use_Count
+tensor_use_count = torch.Tensor._use_count  # type: ignore[attr-defined]
+
+transforms_are_active = torch._C._are_functorch_transforms_active
+
+# Whether a tensor stands for several that a vectorized backward pass was given (`is_grads_batched=True`).
+is_batch_of_gradients = torch._C._functorch.is_legacy_batchedtensor
+
+
+def modes_of_calls() -> tuple[object, ...]:
+    """What sees the calls of this thread before an operator does: modes, and hooks of saved tensors."""
+    functions = [torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())]
+    operators = [torch._C._get_dispatch_stack_at(i) for i in range(torch._C._len_torch_dispatch_stack())]
+    saved = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return (*functions, *operators, saved) if saved is not None else (*functions, *operators)
+
+
+# PyTorch counts the writes of `_foreach_` operators in their kernels, not before them.
+increment_version = torch._C._increment_version
+
+
+# Of many small tensors on the CPU at once.
+copy_each = torch._foreach_copy_
+
+
+def exchange(kept: torch.Tensor, other: torch.Tensor) -> None:
+    """Gives the Python object `kept` the tensor behind `other`, and the other way round.
+
+    `torch.utils.swap_tensors` would exchange the attributes too, and refuses tensors that anything else knows.
+    """
+    hooks, after = kept._backward_hooks, kept._post_accumulate_grad_hooks
+    torch._C._swap_tensor_impl(kept, other)
+    # Python keeps both dictionaries with the object; set again, they belong to the new tensor.
+    if hooks is not None:
+        kept._backward_hooks = hooks
+    if after is not None:
+        kept._post_accumulate_grad_hooks = after
+
+
+def mark_conjugate(tensor: torch.Tensor) -> None:
+    """From now on `tensor` shows the conjugate of its memory; in public only a new tensor can."""
+    torch._C._set_tensor_metadata(tensor, {"conj": True})  # type: ignore[attr-defined]
+
+
+from_dlpack = torch._C._from_dlpack
+without_torch_function = torch._C.DisableTorchFunctionSubclass
+without_torch_dispatch = torch._C._DisableTorchDispatch
+# What makes a subclass of tensors one that PyTorch treats as a plain tensor.
+plain_torch_function = torch._C._disabled_torch_function_impl
+plain_torch_dispatch: Any = torch._C._disabled_torch_dispatch_impl  # type: ignore[attr-defined]
+profiler_is_running = torch._C._autograd._profiler_enabled  # of `torch.profiler`: whether it would keep an event
+
+
+def exchange_device(module: Any, index: int, is_needed: bool) -> int:
+    """Makes `index` the ordinal of another backend's device module; gives the one before."""
+    found: int = (module._exchange_device if is_needed else module._maybe_exchange_device)(index)
+    return found
+
+
+def mark_dynamic(tensor: torch.Tensor, dim: int) -> None:
+    """Says that a dimension changes from call to call. Imports Dynamo."""
+    torch._dynamo.mark_dynamic(tensor, dim)
+
+
+def define_quantized_operators() -> None:
+    """Imports what defines `torch.ops.quantized_decomposed`."""
+    importlib.import_module("torch.ao.quantization.fx._decomposed")
+
+
+def renew_list_of_weights(module: torch.nn.RNNBase) -> None:
+    """Lets a recurrent layer, which keeps a list of its weights, find those that it has now."""
+    module._flat_weights = [getattr(module, name, None) for name in module._flat_weights_names]
+
+
+def raw_library(namespace: str) -> torch.library.Library:
+    """A library to register kernels in."""
+    return torch.library.Library(namespace, "IMPL")
+
+
+def register_kernel(library: torch.library.Library, name: str, kernel: Any) -> None:
+    """Registers `kernel` for PrivateUse1. `Library.impl` costs three times as much through its checks."""
+    assert library.m is not None
+    library.m.impl(name, "PrivateUse1", kernel)
+
+
+def unregister(library: torch.library.Library) -> None:
+    """Takes back what `library` registered."""
+    library._destroy()
+
+
+def register_fallthrough(key: str) -> torch.library.Library:
+    """Lets every operator pass through the dispatch key `key`."""
+    library = torch.library.Library("_", "IMPL", key)
+    library.fallback(torch.library.fallthrough_kernel)
+    return library
+
+
+def register_fallback(key: str, kernel: Any) -> torch.library.Library:
+    """Calls `kernel` with the overload and its arguments for every operator without a kernel for `key`."""
+    library = torch.library.Library("_", "IMPL", key)
+    library.fallback(kernel)
+    return library
+
+
+def register_last_fallback(key: str, kernel: Any) -> None:
+    """`register_fallback`, until the process ends: PyTorch takes a `Library` back when Python begins to end."""
+    library = torch._C._dispatch_library("IMPL", "_", key, __file__, 0)
+    library.fallback(key, kernel, False)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(library))
+
+
+def register_autocast_kernel(library: torch.library.Library, name: str, kernel: Any) -> None:
+    """Registers what happens to the operator `name` under `torch.autocast("xla")`."""
+    assert library.m is not None
+    library.m.impl(name, "AutocastPrivateUse1", kernel)
+
+
+# Of storages in the memory of the host: to a file, and from one.
+write_storage: Any = torch.UntypedStorage._write_file
+read_storage: Any = torch.UntypedStorage._set_from_file
+
+
+def untyped(storage: torch.TypedStorage) -> torch.UntypedStorage:
+    """The storage behind one of the older kind, which warns whoever asks it in public."""
+    return storage._untyped_storage
+
+
+def reduced(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[Any, ...]]:
+    """What a pickle keeps of a tensor that PyTorch takes for one with a storage."""
+    hooks: OrderedDict[Any, Any] = OrderedDict()
+    shown = tensor.storage_offset(), tuple(tensor.size()), tensor.stride(), tensor.requires_grad, hooks
+    metadata = torch._utils.get_tensor_metadata(tensor)
+    last = (metadata,) if metadata else ()
+    if tensor.dtype in torch.storage._new_dtypes():
+        return torch._utils._rebuild_tensor_v3, (tensor.untyped_storage(), *shown, tensor.dtype, *last)
+    return torch._utils._rebuild_tensor_v2, (tensor._typed_storage(), *shown, *last)
+
+
+def fills_uninitialized_memory() -> bool:
+    """`torch.utils.deterministic.fill_uninitialized_memory`, without what reading a module's property costs."""
+    return torch._C._get_deterministic_fill_uninitialized_memory()
+
+
+def without_autocast() -> Any:
+    """A `with` block in which autocast is passed by."""
+    key = torch._C._parse_dispatch_key("AutocastPrivateUse1")
+    assert key is not None
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key))
+
+
+def below_autograd() -> Any:
+    """A `with` block in which autograd records nothing, as in the gradient formulas of PyTorch."""
+    return torch._C._AutoDispatchBelowAutograd()
+
+
+def fused_attention_enabled() -> bool:
+    """False inside `sdpa_kernel(SDPBackend.MATH)`, which asks for the composition: it can be differentiated twice."""
+    return torch._C._get_flash_sdp_enabled() or torch._C._get_overrideable_sdp_enabled()
+
+
+def calls_are_watched() -> bool:
+    """Whether operators are being transformed, traced or given tangents: then only PyTorch's own ones may be called."""
+    return (
+        torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
+def give_default_device(constructor: Any) -> None:
+    """Has a constructor that is replaced in `torch` made on the default device still: the mode knows it by identity."""
+    torch.utils._device._device_constructors().add(constructor)
+
+
+def never_traced(function: Any) -> Any:
+    """`function`, which `torch.compile` runs as it is.
+
+    PyTorch calls our hooks while it traces a program, and would trace them too, hooks and all. `torch._dynamo.disable`
+    says the same, at the price of importing Dynamo with us.
+    """
+    frames = torch._C._dynamo.eval_frame
+    skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+    frames.set_code_exec_strategy(function.__code__, skip)
+    return function
+
+
+def constant_in_graphs(function: Any) -> Any:
+    """`function`, whose result `torch.compile` takes for a constant of the graph, instead of ending the graph at it.
+
+    `torch._dynamo.assume_constant_result` says the same, at the price of importing Dynamo with us.
+    """
+    function._dynamo_marked_constant = True
+    return function
+
+
+def dtypes_by_default() -> tuple[Any, ...]:
+    """What decides, besides its arguments, in which dtypes a function computes."""
+    autocast = torch.is_autocast_enabled("xla")
+    return autocast, torch.get_autocast_dtype("xla") if autocast else None, torch.get_default_dtype()
+
+
+def is_traced() -> bool:
+    """Whether a trace of PyTorch's looks at what is called now."""
+    keys = torch._C._TorchDispatchModeKey
+    return any(torch._C._get_dispatch_mode(key) is not None for key in (keys.FAKE, keys.FUNCTIONAL, keys.PROXY))
+
+
+def ends_graphs(reason: str) -> Callable[[Any], Any]:
+    """A decorator: `torch.compile` ends a graph at the function, and says why where there may be but one graph."""
+
+    def mark(function: Any) -> Any:
+        function._torchdynamo_disable = True
+        function._torchdynamo_disable_msg = reason
+        return function
+
+    return mark
+
+
+def must_be_one_graph() -> bool:
+    """Called in a program that `torch.compile` traces: whether that was told `fullgraph=True`."""
+    translator: Any = torch._dynamo.symbolic_convert.InstructionTranslator.current_tx()
+    return bool(translator.output.root_tx.one_graph)
+
+
+# Loops and branches, whose arguments are functions or graphs.
+while_loop = while_loop_op
+# What puts calls with effects in order: it takes a token and gives another one.
+with_effects = torch.ops.higher_order.with_effects
+cond = cond_op
+scan = scan_op
+map_loop = map_impl
+associative_scan = associative_scan_op
+
+# The functions that prepare what these two take.
+scan_function = _scan
+associative_scan_function = _associative_scan
+
+
+def kernel_of_higher_order(operator: Any, kernel: Any) -> None:
+    """Calls `kernel` when `operator` is called with tensors on PrivateUse1, outside of everything that traces."""
+    operator.py_impl(torch._C.DispatchKey.PrivateUse1)(kernel)
+
+
+def operator_if_defined(name: str) -> OpOverload | None:
+    """Return the default overload of "space::name", or `None` before PyTorch has defined it."""
+    space, _, short = name.partition("::")
+    found = getattr(getattr(torch.ops, space), short, None)
+    return None if found is None else found.default  # type: ignore[no-any-return]
+
+
+def composition_of(operator: Any) -> Any:
+    """What PyTorch runs for an operator that takes functions: Python, which reads on the host how to go on."""
+    return operator.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
+
+
+def dynamic_dims(value: Any) -> set[int]:
+    """The dimensions of a tensor that `torch._dynamo.mark_dynamic` has marked, or `maybe_mark_dynamic`."""
+    marked: set[int] = getattr(value, "_dynamo_dynamic_indices", set()) | getattr(
+        value, "_dynamo_weak_dynamic_indices", set()
+    )
+    return marked
+
+
+def saved_tensors_hooks_in_force() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+    """What packs and unpacks the tensors that autograd saves now. In public hooks can be added and not asked for."""
+    found: tuple[Callable[..., Any], Callable[..., Any]] | None
+    found = torch._C._autograd._top_saved_tensors_default_hooks(True)  # type: ignore[attr-defined]
+    return found
+
+
+def at_end_of_backward(function: Callable[[], None]) -> None:
+    """Calls `function` when the backward pass that runs now has ended; `RuntimeError` if none runs."""
+    torch.autograd.Variable._execution_engine.queue_callback(function)
+
+
+def gradient_hooks(tensor: torch.Tensor) -> list[Any]:
+    """The hooks of a tensor's gradient. Whoever computes gradients himself has to call them."""
+    return list((tensor._backward_hooks or {}).values())
+
+
+def hooks_after(tensor: torch.Tensor) -> list[Any]:
+    """The hooks that run when a gradient was added to `tensor.grad`."""
+    return list((tensor._post_accumulate_grad_hooks or {}).values())

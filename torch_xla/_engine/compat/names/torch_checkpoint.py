@@ -1,0 +1,27 @@
+"""Every private name of PyTorch's distributed checkpoints that the engine borrows, and why."""
+
+from typing import Any
+
+import torch
+
+# Programs of PyTorch/XLA 2 find them under `distributed_checkpoint._helpers`; PyTorch keeps them to itself.
+from torch.distributed._shard._utils import narrow_tensor_by_index as narrow_tensor_by_index
+from torch.distributed.checkpoint._dedup_save_plans import dedup_save_plans as dedup_save_plans
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict as flatten_state_dict
+from torch.distributed.checkpoint._traverse import set_element as set_element
+
+# What PyTorch makes of a plain tensor: a subclass of `DTensor` is asked to say it itself.
+from torch.distributed.checkpoint.planner_helpers import _create_chunk_from_tensor, _create_write_item_for_tensor
+
+
+def write_items(name: str, tensor: torch.Tensor) -> list[Any]:
+    """What a checkpoint writes of a plain tensor: all of it."""
+    return [_create_write_item_for_tensor(name, tensor)]
+
+
+def chunks(tensor: torch.Tensor) -> list[Any]:
+    """Where that lies in the whole."""
+    return [_create_chunk_from_tensor(tensor)]
+
+
+__all__ = ["chunks", "dedup_save_plans", "flatten_state_dict", "narrow_tensor_by_index", "set_element", "write_items"]

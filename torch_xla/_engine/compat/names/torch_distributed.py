@@ -1,0 +1,317 @@
+"""Every private name of `torch.distributed` that the engine borrows, and why."""
+
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch._C import _distributed_c10d as _c10d
+from torch.distributed import distributed_c10d as _distributed_c10d
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.distributed_c10d import Backend
+from torch.distributed.rendezvous import register_rendezvous_handler, rendezvous
+
+from .. import patch_list
+
+_device_mesh: Any = importlib.import_module(DeviceMesh.__module__)
+
+# Their signatures in Python's stubs are those of its callers; who writes a group takes what C++ passes.
+ProcessGroup: Any = _c10d.ProcessGroup
+Work: Any = _c10d.Work
+Reducer: Any = _c10d.Reducer  # type: ignore[attr-defined]
+OptionsOfBackend: Any = _c10d.Backend.Options
+
+__all__ = [
+    "Backend", "OptionsOfBackend", "ProcessGroup", "Reducer", "Work", "register_rendezvous_handler", "rendezvous",
+]  # fmt: skip
+
+
+def done(result: Any) -> Any:
+    """A work that has ended. PyTorch offers none to groups written in Python."""
+    future: Any = torch.futures.Future()
+    future.set_result(result)
+    return _c10d._create_work_from_future(future)  # type: ignore[attr-defined]
+
+
+def devices_asked_for(group: Any) -> list[str]:
+    """Of which devices the user named a backend for the group: "cpu:gloo,xla:xla" names two."""
+    told = _distributed_c10d._world.pg_backend_config.get(group, "")
+    return [each.partition(":")[0] for each in told.split(",") if each]
+
+
+def register_group(name: str, make: Callable[..., Any]) -> None:
+    """Groups of the backend `name` are made by `make`, for the device type of the same name.
+
+    From 2.15 on PyTorch's flight recorder listens to groups written in C++, and fails on one in Python that says which
+    devices it is for. A backend that records itself is left alone.
+    """
+    Backend.register_backend(name, make, extended_api=True, devices=[name])
+    recorded_by_themselves: set[str] = getattr(_distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set())
+    recorded_by_themselves.add(name)
+
+
+def keep_objects_on_host(group_of: Any) -> None:
+    """Objects pass as bytes in the host's memory through groups of the class `group_of`."""
+
+    def wrapper(original: Callable[..., str]) -> Callable[..., str]:
+        def device_of(group: Any = None) -> str:
+            found = group or _distributed_c10d._get_default_group()
+            return "cpu" if isinstance(found, group_of) else original(group)
+
+        return device_of
+
+    patch_list.device_of_objects.wrap(wrapper)
+
+
+def _gather_into(input: torch.Tensor, group_size: int, group_name: Any, *, out: torch.Tensor) -> torch.Tensor:
+    group = group_name if isinstance(group_name, ProcessGroup) else _c10d._resolve_process_group(group_name)
+    torch.distributed.all_gather_into_tensor(out, input, group)
+    return out
+
+
+@functools.cache
+def give_gather_results() -> torch.library.Library:
+    """Has the functional collective `all_gather_into_tensor_out`, which asks for a backend in C++, ask the group."""
+    library = torch.library.Library("_c10d_functional", "IMPL")
+    library.impl("all_gather_into_tensor_out", _gather_into, "PrivateUse1")
+    return library
+
+
+def has_gloo() -> bool:
+    """Whether this PyTorch has a group for tensors in the host's memory."""
+    return torch.distributed.is_gloo_available()
+
+
+def is_average(options: Any) -> bool:
+    """Whether these are the options of a collective that averages, which Gloo does not."""
+    reduction = getattr(options, "reduceOp", None)
+    return str(getattr(reduction, "op", reduction)).endswith("AVG")
+
+
+def gloo(store: Any, rank: int, size: int, timeout: Any, address: str) -> Any:
+    """PyTorch's group of processes for tensors in the host's memory, listening on `address`, or where it finds best."""
+    kind: Any = _c10d.ProcessGroupGloo
+    options = kind._Options()
+    options._timeout = timeout
+    options._devices = [kind.create_device(hostname=address) if address else kind.create_default_device()]
+    return kind(store, rank, size, options)
+
+
+class _OfProcesses(str):
+    """The name of a device type that says it is not "xla" where PyTorch asks.
+
+    For a mesh of "xla" devices PyTorch makes no process groups and hands distributed tensors over to SPMD.
+    """
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return other is self
+
+    def __ne__(self, other: object) -> bool:
+        return other is not self
+
+    __hash__ = str.__hash__
+
+
+def give_meshes_groups(
+    wanted: Callable[[], bool],
+    divides: Callable[[], Sequence[int]],
+    move: Callable[..., None],
+    drawing: Callable[[int, Any], AbstractContextManager[None]],
+) -> None:
+    """A mesh of `xla` devices gets process groups and coordinates like any other, while `wanted()`.
+
+    From then on `fully_shard` moves what a module has in other memory by `move(tensor, to_device)`, and distributed
+    tensors draw their parts in blocks `drawing(first, generator)`: what number of the tensor's the part begins with.
+    Otherwise it has coordinates alone: those of the first of the devices of this process, which `divides()` gives.
+    """
+    original, original_rank, original_group = DeviceMesh.__init__, _device_mesh.get_rank, DeviceMesh.get_group
+
+    def make(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+        if device_type != "xla":
+            return original(self, device_type, *args, **kwargs)
+        if wanted():
+            _divide_linear()
+            _move_what_is_sharded(move)
+            _draw_in(drawing)
+            original(self, _OfProcesses(device_type), *args, **kwargs)
+        else:
+            divides()
+            original(self, device_type, *args, **kwargs)
+            self._dim_group_names = []
+            self._rank = _device_mesh.get_rank()
+            self._coordinate_on_dim = self._compute_coordinate_on_dim()
+        self._device_type = device_type
+        return None
+
+    # A part of a mesh is found by the rank of who asks for it.
+    def get_rank(group: Any = None) -> int:
+        if group is None and not _distributed_c10d.is_initialized() and not wanted():
+            return divides()[0]
+        return original_rank(group)
+
+    def get_group(self: Any, mesh_dim: Any = None) -> Any:
+        if self._device_type == "xla" and not wanted():
+            raise RuntimeError(
+                "DeviceMesh.get_group(): a mesh of xla devices has process groups where each device has a process of "
+                "its own. Here one process drives several, and XLA has them exchange what tensors need: use "
+                "placements, and redistribute()."
+            )
+        return original_group(self, mesh_dim)
+
+    def get_local_rank(self: Any, mesh_dim: Any = None) -> int:
+        if self._device_type == "xla" and not wanted() and (mesh_dim is not None or self.ndim == 1):
+            axis = self._get_mesh_dim_by_name(mesh_dim) if isinstance(mesh_dim, str) else mesh_dim or 0
+            return int(self.get_coordinate()[axis])
+        return original_local_rank(self, mesh_dim)
+
+    original_local_rank = DeviceMesh.get_local_rank
+    patch_list.mesh_rank.put(get_rank)
+    patch_list.mesh_group.put(get_group)
+    patch_list.mesh_local_rank.put(get_local_rank)
+    patch_list.mesh_init.put(make)
+
+
+def root_of(mesh: Any) -> Any:
+    """The whole mesh, of which `mesh` is a part or another form."""
+    return mesh._get_root_mesh()
+
+
+def current_mesh() -> Any:
+    """The mesh of the innermost `with mesh:`."""
+    return _device_mesh._mesh_resources.get_current_mesh()
+
+
+def give_constructors(wanted: Callable[[Any], bool], make: Callable[..., Any]) -> None:
+    """`torch.distributed.tensor.zeros` and the others make by `make(function, size, mesh, placements, **options)`.
+
+    For meshes that are `wanted`.
+    """
+
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        def helper(function: Any, size: Any, device_mesh: Any = None, placements: Any = None, **options: Any) -> Any:
+            mesh = device_mesh or current_mesh()
+            return (make if wanted(mesh) else original)(function, size, mesh, placements, **options)
+
+        return helper
+
+    importlib.import_module("torch.distributed.tensor._api")
+    patch_list.dtensor_constructor.wrap(wrapper)
+
+
+@functools.cache
+def _move_what_is_sharded(move: Callable[..., None]) -> None:
+    """`fully_shard` moves parameters by `tensor.data = ...`, which PyTorch refuses between kinds of memory.
+
+    Not before somebody makes a mesh: the module takes a while to import.
+    """
+
+    def wrapper(original: Callable[..., None]) -> Callable[..., None]:
+        def move_states(params: list[Any], buffers: list[Any], device: torch.device) -> None:
+            if device.type == "xla":
+                for tensor in (*params, *buffers):
+                    if type(tensor) in (torch.nn.Parameter, torch.Tensor) and tensor.device.type not in ("xla", "meta"):
+                        move(tensor, lambda given: given.to(device))
+            original(params, buffers, device)
+
+        return move_states
+
+    importlib.import_module("torch.distributed.fsdp._fully_shard._fsdp_init")
+    patch_list.move_states.wrap(wrapper)
+
+
+@functools.cache
+def _draw_in(drawing: Callable[[int, Any], AbstractContextManager[None]]) -> None:
+    """PyTorch counts in the second word of the random state, which is how CUDA draws; ours is stepped in the first."""
+
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        def region(self: Any, spec: Any, generator: Any = None) -> AbstractContextManager[None]:
+            if self._device.type != "xla":
+                return original(self, spec, generator)  # type: ignore[no-any-return]
+            counted = SimpleNamespace(offset=0)
+            self._set_pre_op_offset(counted, spec)
+            return drawing(int(counted.offset), generator)
+
+        return region
+
+    importlib.import_module("torch.distributed.tensor._random")
+    patch_list.region_of_draws.wrap(wrapper)
+
+
+@functools.cache
+def _divide_linear() -> None:
+    """Has distributed tensors compute `linear` and its gradient as products, for which they know what to exchange.
+
+    So PyTorch composes it for other devices; here it is one operator, which would gather weights that are divided. The
+    module is found here for the same reason as above.
+    """
+    handlers = importlib.import_module("torch.distributed.tensor").DTensor._op_dispatcher._custom_op_handlers
+    handlers[torch.ops.aten.linear.default] = lambda operator, args, kwargs: operator.decompose(*args, **kwargs)
+    handlers[torch.ops.aten.linear_backward.default] = _gradients_of_linear
+
+
+def _gradients_of_linear(operator: Any, args: Any, kwargs: Any) -> list[torch.Tensor | None]:
+    input, gradient, weight, wanted = args
+    rows = gradient.reshape(-1, gradient.shape[-1])
+    return [
+        gradient @ weight if wanted[0] else None,
+        rows.t() @ input.reshape(-1, input.shape[-1]) if wanted[1] else None,
+        rows.sum(0) if wanted[2] else None,
+    ]
+
+
+def give_data_parallel(make: Callable[..., Any], check_hook: Callable[[Any], Any]) -> None:
+    """`DistributedDataParallel` makes its reducer by `make`; `check_hook` sees one that gets a communication hook.
+
+    It tells the group if that is one in Python. PyTorch's own hook that halves in C++ takes none of its works.
+    """
+    by_python = torch.distributed._register_comm_hook  # type: ignore[attr-defined]
+    by_name = torch.distributed._register_builtin_comm_hook  # type: ignore[attr-defined]
+
+    def register(reducer: Any, state: Any, hook: Any) -> None:
+        check_hook(reducer)
+        by_python(reducer, state, hook)
+
+    def register_builtin(reducer: Any, kind: Any) -> None:
+        group = check_hook(reducer)
+        if group is None or kind != _c10d.BuiltinCommHookType.FP16_COMPRESS:
+            return by_name(reducer, kind)
+        hooks: Any = importlib.import_module("torch.distributed.algorithms.ddp_comm_hooks.default_hooks")
+        return by_python(reducer, group, hooks.fp16_compress_hook)
+
+    patch_list.reducer.put(make)
+    patch_list.hook_of_reducer.put(register)
+    patch_list.builtin_hook_of_reducer.put(register_builtin)
+
+
+def give_batches_end(group_of: Any, together: Callable[[], AbstractContextManager[None]]) -> None:
+    """`batch_isend_irecv` on a group of the class `group_of` calls its operations inside `together()`."""
+    original = _distributed_c10d.batch_isend_irecv
+
+    @functools.wraps(original)
+    def batch(p2p_op_list: list[Any]) -> list[Any]:
+        groups = [op.group or _distributed_c10d._get_default_group() for op in p2p_op_list]
+        if not groups or not all(isinstance(group, group_of) for group in groups):
+            return original(p2p_op_list)
+        with together():
+            return original(p2p_op_list)
+
+    patch_list.batch_isend_irecv.put(batch)
+
+
+def distributed(name: str, of: Any, mesh: Any, *args: Any) -> Any:
+    """The function `name` of `torch.distributed.tensor`, called as for meshes of other devices.
+
+    Its module is found here: it takes half a second to import, and who is here came from it.
+    """
+    distribute = getattr(importlib.import_module("torch.distributed.tensor"), name)
+    kept = mesh._device_type
+    mesh._device_type = _OfProcesses(kept)
+    try:
+        return distribute(of, mesh, *args)
+    finally:
+        mesh._device_type = kept

@@ -1,0 +1,276 @@
+"""Every private name of Dynamo and AOTAutograd that the engine borrows. Importing this imports both."""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch._C._dynamo import eval_frame
+from torch._dynamo import trace_rules
+from torch._dynamo.backends import registry
+from torch._dynamo.backends.common import aot_autograd as aot_autograd
+from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.variables.base import AsPythonConstantNotImplementedError, VariableTracker
+from torch._dynamo.variables.functions import SkipFunctionVariable, UserFunctionVariable
+from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
+from torch._functorch.aot_autograd import aot_export_joint_simple as aot_export_joint_simple
+from torch._functorch.aot_autograd import aot_function as aot_function
+from torch._functorch.aot_autograd import aot_module_simplified as aot_module_simplified
+from torch._functorch.partitioners import default_partition as default_partition
+from torch._functorch.partitioners import (
+    min_cut_rematerialization_partition as min_cut_rematerialization_partition,
+)
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch._guards import tracing
+from torch._prims import rng_prims
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, disable_proxy_modes_tracing, track_tensor_tree
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv as ShapeEnv
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
+from torch.utils.weak import TensorWeakRef
+
+from .. import patch_list
+from .torch import pytree
+
+# What PyTorch raises where a trace would have to know a value.
+READS_ON_THE_HOST = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
+
+
+def described(tensors: Sequence[torch.Tensor]) -> list[Any]:
+    """Tensors without memory, as these are: of fixed sizes, although what is traced with them may make new ones."""
+    # Each of its own, although some may share memory: a pure function cannot tell.
+    with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True):
+        return [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
+
+
+def register_backend(backend: Callable[..., Any], name: str) -> None:
+    """Makes `backend` what `torch.compile(backend=name)` means, also where PyTorch has registered the name already."""
+    registry.list_backends()  # PyTorch registers its own first
+    registry._COMPILER_FNS.pop(name, None)
+    registry.register_backend(backend, name=name)
+
+
+def draw_again(state: Callable[[], torch.Tensor], restore: Callable[[torch.Tensor], None]) -> None:
+    """Lets compiled graphs draw random numbers of "xla" twice, in the forward pass and in a checkpoint's recomputation.
+
+    PyTorch calls each such operator by way of two others, which keep and restore the random state, and which know only
+    its own backends.
+    """
+
+    def save(operator: Any, *args: Any, **kwargs: Any) -> Any:
+        return state(), operator(*args, **kwargs)
+
+    def repeat(kept: torch.Tensor, operator: Any, *args: Any, **kwargs: Any) -> Any:
+        current = state()
+        restore(kept)
+        try:
+            return operator(*args, **kwargs)
+        finally:
+            restore(current)
+
+    for around, first, ours in (
+        (rng_prims.run_and_save_rng_state, 1, save),
+        (rng_prims.run_with_rng_state, 2, repeat),
+    ):
+        theirs = around.py_kernels[torch._C.DispatchKey.BackendSelect]
+        kernel = functools.partial(_by_device, ours, theirs, first)
+        around.py_kernels[torch._C.DispatchKey.BackendSelect] = kernel
+        around._dispatch_cache.clear()
+
+
+def _by_device(ours: Callable[..., Any], theirs: Callable[..., Any], first: int, *args: Any, **kwargs: Any) -> Any:
+    kernel = ours if rng_prims.get_device(args[first:], kwargs) == "xla" else theirs
+    return kernel(*args, **kwargs)
+
+
+def route_inductor(
+    is_ours: Callable[[GraphModule, Sequence[Any]], bool], backend: Callable[[GraphModule, Sequence[Any]], Any]
+) -> None:
+    """Have `backend` compile the graphs for which `is_ours(graph, examples)` holds, where Inductor is asked to.
+
+    `torch.compile` calls Inductor by an object that knows its mode and options; `torch._dynamo.optimize("inductor")`
+    finds it by name.
+    """
+
+    def in_compile(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(self: Any, model: GraphModule, examples: Sequence[Any], **options: Any) -> Any:
+            if not is_ours(model, examples):
+                return original(self, model, examples, **options)
+            if self.compiler_name == "aotinductor":
+                raise RuntimeError(
+                    "AOTInductor was asked to compile a graph with tensors on xla, and makes code for the CPU and for "
+                    "GPUs alone. Save the program by torch_xla.stablehlo, or move the model to another device."
+                )
+            return backend(model, examples)
+
+        return call
+
+    def by_name(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def inductor(model: GraphModule, examples: Sequence[Any], **options: Any) -> Any:
+            return backend(model, examples) if is_ours(model, examples) else original(model, examples, **options)
+
+        return inductor
+
+    patch_list.call_inductor.wrap(in_compile)
+    register_backend(by_name(registry.lookup_backend("inductor")), "inductor")
+
+
+def check_mode_and_options(mode: str | None, options: dict[str, Any] | None) -> None:
+    """Raise what `torch.compile` raises for a mode or an option that Inductor does not know."""
+    torch._TorchCompileInductorWrapper(mode, options, None)  # type: ignore[no-untyped-call]
+
+
+def guard_distributed() -> None:
+    """Has Dynamo guard a `DTensor` that shows memory of its own as it guards plain tensors: by size, dtype and device.
+
+    Of others it guards the parts, and of this one it would guard nothing.
+    """
+
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrap_tensor(self: Any, value: torch.Tensor) -> Any:
+            found = original(self, value)
+            if isinstance(value, torch.distributed.tensor.DTensor) and not is_traceable_wrapper_subclass(value):
+                self.install_guards(functools.partial(GuardBuilder.TENSOR_MATCH, value=TensorWeakRef(value)))
+            return found
+
+        return wrap_tensor
+
+    patch_list.wrap_tensor.wrap(wrapper)
+
+
+def guard_arguments_of_constants() -> None:
+    """Has Dynamo guard the functions that our functions with a constant result are given, by identity.
+
+    By itself it guards their code, which all functions share that were made by one. And has it call them with objects,
+    and guard these, as it does from 2.12 on.
+    """
+
+    def guard(argument: Any) -> None:
+        if isinstance(argument, (UserFunctionVariable, SkipFunctionVariable)) and argument.source is not None:
+            install_guard(argument.source.make_guard(GuardBuilder.ID_MATCH))
+
+    def as_constant(argument: Any) -> Any:
+        argument = LazyVariableTracker.realize_all(argument)
+        VariableTracker.visit(guard, argument)
+        if not isinstance(argument, UserDefinedObjectVariable) or argument.is_tensor():
+            return argument
+        try:
+            argument.as_python_constant()
+        except AsPythonConstantNotImplementedError:
+            if argument.source is not None:
+                install_guard(argument.source.make_guard(GuardBuilder.ID_MATCH))
+            return SimpleNamespace(is_tensor=lambda: False, as_python_constant=lambda: argument.value)
+        return argument
+
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def invoke(tx: Any, fn: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+            if not str(getattr(fn, "__module__", "")).startswith("torch_xla."):
+                return original(tx, fn, name, args, kwargs)
+            return original(
+                tx, fn, name, list(map(as_constant, args)), {key: as_constant(value) for key, value in kwargs.items()}
+            )
+
+        return invoke
+
+    patch_list.result_as_constant.wrap(wrapper)
+
+
+def takes_a_list(function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """`function`, which takes its arguments as one list and may empty it."""
+    function._boxed_call = True  # type: ignore[attr-defined]
+    return function
+
+
+def never_trace(package: str) -> None:
+    """Lets Dynamo run the functions of `package` as they are."""
+    trace_rules.add(package)
+
+
+def innermost(tensor: torch.Tensor) -> torch.Tensor:
+    """What the transforms of `torch.func` have wrapped, or `tensor` itself."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
+@contextmanager
+def given_to_transforms(instead: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+    """Inside, the transforms of `torch.func` take `instead(tensor)` for each tensor among their arguments.
+
+    Outside they must be PyTorch's own: Dynamo traces these, and refuses functions of ours.
+    """
+
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrap(value: Any, *args: Any, **kwargs: Any) -> Any:
+            return original(instead(value) if isinstance(value, torch.Tensor) else value, *args, **kwargs)
+
+        return wrap
+
+    with patch_list.wrap_for_grad.wrapped(wrapper), patch_list.wrap_for_vmap.wrapped(wrapper):
+        yield
+
+
+@contextmanager
+def outside_of_traces() -> Iterator[None]:
+    """Inside, no trace looks at what is called, no transform, and loops and branches call functions without Dynamo."""
+    callback = eval_frame.set_eval_frame(None)  # Dynamo's, between the graphs of a compiled function
+    try:
+        with (
+            _disable_current_modes(),
+            temporarily_clear_interpreter_stack(),
+            tracing(None),
+            torch.compiler.set_stance("force_eager"),
+        ):
+            yield
+    finally:
+        eval_frame.set_eval_frame(callback)
+
+
+def make_traceable(operator: Any, make: Callable[[Any, Sequence[Any]], list[torch.Tensor]]) -> None:
+    """Lets an operator that takes graphs stand in a trace. `make` gives its results for arguments without memory.
+
+    It has no gradient of its own: an `autograd.Function` calls it.
+    """
+
+    def below_autograd(*args: Any) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator(*args)
+
+    def functional(ctx: Any, *args: Any) -> Any:
+        given = ctx.unwrap_tensors(args)
+        with ctx.redispatch_to_next():
+            return ctx.wrap_tensors(operator(*given))
+
+    def described(mode: Any, *args: Any) -> Any:
+        with mode:
+            return make(operator, args)
+
+    def noted(mode: Any, *args: Any) -> Any:
+        root = mode.tracer.root
+        for graph in args:
+            if isinstance(graph, GraphModule):
+                number = sum(name.startswith("body_") for name in root._modules)
+                root.register_module(f"body_{number}", graph)
+        with disable_proxy_modes_tracing():
+            results = operator(*args)
+        taken = pytree.tree_map(mode.tracer.unwrap_proxy, args)
+        call = mode.tracer.create_proxy("call_function", operator, taken, {})
+        return track_tensor_tree(results, call, constant=None, tracer=mode.tracer)
+
+    operator.py_impl(torch._C.DispatchKey.Autograd)(below_autograd)
+    operator.py_functionalize_impl(functional)
+    operator.py_impl(FakeTensorMode)(described)
+    operator.py_impl(ProxyTorchDispatchMode)(noted)

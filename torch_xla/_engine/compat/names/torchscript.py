@@ -1,0 +1,106 @@
+"""Every private name of TorchScript that the engine borrows, to see what a script holds."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .torch import pytree
+
+# The C++ object behind a script module.
+object_of: Callable[[Any], Any] = attrgetter("_c")
+
+_ObjectOfModule: Any = torch._C.ScriptModule
+_type_of: Callable[[Any], Any] = torch._C.ConcreteModuleType.from_jit_type
+
+
+def modules_of(top: Any) -> Iterator[Any]:
+    """The C++ object of a script module, and those of all modules in it."""
+    yield top
+    for _, child in torch._C.ModuleDict(top).items():
+        yield from modules_of(child)
+
+
+def _is_object(value: Any) -> bool:
+    """Whether this is an object of a scripted class, which Python is shown as one of its own class."""
+    return torch.jit._state._get_script_class(type(value)) is not None
+
+
+def slots_of(holder: Any) -> Iterator[tuple[str, Any]]:
+    """The attributes of one script module or object, by name."""
+    if not isinstance(holder, _ObjectOfModule):
+        yield from vars(holder).items()
+        return
+    for name in _type_of(holder._type()).get_attributes():
+        try:
+            yield name, holder.getattr(name)
+        except RuntimeError:
+            pass  # of a class that Python does not know: it came from a file and lies where it was loaded to, the CPU
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors in an attribute: it may be a structure, or an object that holds some."""
+    for leaf in pytree.tree_leaves(value):
+        if isinstance(leaf, Tensor):
+            yield leaf
+        elif _is_object(leaf):
+            for _, inner in slots_of(leaf):
+                yield from tensors_in(inner)
+
+
+def replace(holder: Any, change: Callable[[Tensor], Tensor]) -> None:
+    """Gives a script module or object other tensors, wherever they stand in its attributes."""
+    put = holder.setattr if isinstance(holder, _ObjectOfModule) else partial(setattr, holder)
+    for name, value in list(slots_of(holder)):
+        if next(tensors_in(value), None) is not None:
+            put(name, pytree.tree_map(lambda leaf: _changed(leaf, change), value))
+
+
+def _changed(leaf: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(leaf, Tensor):
+        return change(leaf)
+    if _is_object(leaf):
+        replace(leaf, change)
+    return leaf
+
+
+def _graphs_of(script: Any) -> Iterator[Any]:
+    """The graphs of a script module's methods and hooks and of those in it, or that of a function."""
+    functions: list[Any]
+    if isinstance(script, torch.jit.ScriptFunction):
+        functions = [script]
+    else:
+        functions = [
+            function
+            for each in modules_of(script)
+            for function in (
+                *map(each._get_method, each._method_names()),
+                *each._get_forward_hooks(),
+                *each._get_forward_pre_hooks(),
+            )
+        ]
+    for function in functions:
+        graph = function.graph
+        yield graph
+        if graph.findAllNodes("prim::CallFunction"):  # which shows the function by its name alone
+            yield function.inlined_graph
+
+
+def constants_of(script: Any) -> Iterator[tuple[Any, Tensor]]:
+    """The tensors that are constants of a script, and the node of each."""
+    for graph in _graphs_of(script):
+        for node in graph.findAllNodes("prim::Constant"):
+            kind = node.kindOf("value") if node.hasAttribute("value") else None
+            if kind in ("t", "ts", "ival"):
+                for tensor in tensors_in(getattr(node, kind)("value")):
+                    yield node, tensor
+
+
+def replace_constants(script: Any, change: Callable[[Tensor], Tensor]) -> None:
+    """Gives a script that nobody has called yet other tensors as constants."""
+    for node, tensor in list(constants_of(script)):
+        if node.kindOf("value") == "t":
+            node.t_("value", change(tensor))

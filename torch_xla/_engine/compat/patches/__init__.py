@@ -1,0 +1,1 @@
+"""Replacements that need code of their own; `patch_list.py` names every one."""

@@ -1,0 +1,72 @@
+"""Observe what PyTorch does with autograd graphs and hooks on tensors, for those who ask.
+
+A version counter, a base and an address differ between tensors that are alike in all that is compared from call to
+call; so while somebody listens, the class of tensors tells who reads one. And the nodes of autograd tell nobody which
+hooks they have; but all registrations go through one function of Python.
+"""
+
+import sys
+from collections.abc import Callable
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import torch
+
+from ...atomic import lock
+from .. import patch_list
+
+Listener = Callable[[str, FrameType], None]
+
+_listeners: list[Listener] = []
+_lock = lock()
+
+
+def listen(listener: Listener) -> None:
+    """Calls `listener(name, frame)` whenever Python code reads an attribute of any tensor that tells more of it."""
+    with _lock:
+        if not _listeners:
+            for patch in patch_list.told_attributes.values():
+                patch.wrap(_told)
+        _listeners.append(listener)
+
+
+def unlisten(listener: Listener) -> None:
+    """Ends `listen`."""
+    with _lock:
+        _listeners[:] = [each for each in _listeners if each != listener]
+        if not _listeners:
+            for patch in patch_list.told_attributes.values():
+                if patch.in_force:
+                    patch.take_back()
+
+
+def _told(descriptor: Any) -> property:
+    name = descriptor.__name__
+
+    def read(tensor: torch.Tensor) -> Any:
+        for listener in tuple(_listeners):
+            listener(name, sys._getframe(1))
+        return descriptor.__get__(tensor)
+
+    return property(read)
+
+
+# How many hooks of nodes were registered in this process; not those with which a trace notes where gradients come from.
+_hooks = SimpleNamespace(count=0)
+_OF_TRACES = "torch._functorch._aot_autograd."
+
+
+def _counted(original: Any) -> Any:
+    def register_hook(backward_hooks: Any, hook: Any) -> Any:
+        _hooks.count += not str(getattr(hook, "__module__", "")).startswith(_OF_TRACES)
+        return original(backward_hooks, hook)
+
+    return staticmethod(register_hook)
+
+
+patch_list.hooks_of_nodes.wrap(_counted)
+
+
+def hooks_of_nodes() -> int:
+    """How many hooks of nodes of autograd this process has registered: each may do something at every backward pass."""
+    return int(_hooks.count)

@@ -1,0 +1,1 @@
+"""Executables on disk: their format, who may have written them, and when processes agree to use one."""

@@ -1,0 +1,453 @@
+"""The disk cache: find an executable by what its program computes, without lowering or compiling it.
+
+A file holds one executable (`executable_file`). Files are written aside and renamed, so readers and writers in any
+number of processes never see half of one; whatever is damaged is told, deleted and compiled again, and what somebody
+else may have written is told and left alone. The least recently used leave before the folder exceeds its limit.
+"""
+
+import bisect
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import tempfile
+import time
+import warnings
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from ... import config, metrics
+from ...atomic import lock
+from ...compat.names import jax as private
+from ...ir.sharding import MANUAL, Sharding, sharding_by
+from ...lowering.machinery.jax_sharding import to_jax
+from ...runtime.device_assignment import Target
+from .. import shard_mapped
+from ..executable_key import Key, described, differences
+from ..jax_function import Signature, results_of
+from . import executable_file, prefetch, process_consensus, signing_key
+from .executable_file import Described, Foreign, Header, Refused, Unreadable
+
+SUFFIX = ".xla"
+# Reading a file costs about as much as compiling what compiles in less.
+WORTH_KEEPING_SECONDS = 0.05
+# How many files are written between two looks at the size of the folder, which other processes fill too.
+_LOOKS_EVERY = 32
+# Nobody writes one file for so many seconds: who began it was killed.
+_ABANDONED = 3600.0
+# A note beside an executable is a list of so many bytes at the most.
+_LONGEST_NOTE = 1 << 20
+
+# What to do, for a warning.
+_NOT_KEPT = "They are compiled in every process. XLA_PERSISTENT_CACHE_PATH= (empty) ends this."
+_FOREIGN = (
+    "Such programs are compiled again. `python -m torch_xla.cache import` signs those of somebody you trust; users and "
+    "machines that share a folder share a key (XLA_PERSISTENT_CACHE_KEY)."
+)
+
+_lock = lock()
+_warned: set[str] = set()
+_misses: "deque[tuple[str, str]]" = deque(maxlen=256)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An executable read from disk."""
+
+    executable: Any
+    seconds: float  # what compiling it took
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A file whose executable XLA has loaded."""
+
+    header: Header
+    executable: Any
+
+
+@dataclass(slots=True)
+class _Chosen:
+    """What the program itself says goes before the settings."""
+
+    path: str | None = None
+    read_only: bool = False
+
+
+_chosen = _Chosen()
+
+
+@dataclass(slots=True)
+class _Filled:
+    """How full a folder is: at the last look, and by what was written since."""
+
+    place: Path | None = None
+    written: int = 0  # files
+    size: int = 0
+
+
+_filled = _Filled()
+
+
+def choose(path: str | None, read_only: bool = False) -> None:
+    """Keeps executables in `path` from now on, none if it is empty; `None` leaves it to the settings again."""
+    _chosen.path, _chosen.read_only = path, read_only
+
+
+def folder() -> Path | None:
+    """Where executables are kept; `None` if they are not."""
+    path = config.persistent_cache_path() if _chosen.path is None else _chosen.path
+    if not path:
+        return None
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        _warn("folder", f"Compiled programs cannot be kept in {path}: {error}")
+        return None
+
+
+def _is_read_only() -> bool:
+    return config.persistent_cache_read_only() if _chosen.path is None else _chosen.read_only
+
+
+def find(key: Key, signature: Signature) -> Stored | None:
+    """The executable with this key and signature, if one was kept."""
+    place = folder()
+    if place is None:
+        return None
+    path = place / _name(key)
+    loaded = _found(key, signature, place, path)
+    if process_consensus.is_needed(key.target) and not process_consensus.have(
+        key, "" if loaded is None else loaded.header.start
+    ):
+        if loaded is not None:
+            _miss(key.name, "another process of the program does not have it")
+        return None
+    if loaded is None:
+        return None
+    metrics.count("PersistentCacheHit")
+    prefetch.note(place, path.name, None if _is_read_only() else _write)
+    with contextlib.suppress(OSError):
+        os.utime(path)
+    return Stored(loaded.executable, loaded.header.seconds)
+
+
+def _found(key: Key, signature: Signature, place: Path, path: Path) -> _Loaded | None:
+    program = key.name
+    try:
+        executable_file.refuse_others(place, place.stat())
+        loaded = prefetch.take(path.name, key.target) or _load(path, key.target)
+        return _Loaded(loaded.header, _checked(loaded, key, signature))
+    except FileNotFoundError:
+        _miss(program, _why_missing(place, key))
+    except OSError as error:
+        _miss(program, f"{path} cannot be read: {error}")
+    except Foreign as error:
+        _miss(program, f"{error}, and an executable is code")
+        _warn("foreign", f"{error}, and an executable is code", _FOREIGN)
+    except Refused as error:
+        _miss(program, f"{error}, and an executable is code")
+        _warn("refused", f"Compiled programs in {place} are not used: {error}, and an executable is code")
+    except Exception as error:  # a damaged executable may fail in any way inside XLA
+        _miss(program, f"{path.name} was damaged ({type(error).__name__}: {str(error)[:200]}) and is compiled again")
+        _delete(path)
+    return None
+
+
+@functools.cache
+def foresee(target: Target) -> None:
+    """Starts to read what this command used the last time."""
+    place = folder()
+    with contextlib.suppress(OSError, Refused):  # told when a program is looked for
+        if place is not None:
+            executable_file.refuse_others(place, place.stat())
+            prefetch.begin(place, target, _load)
+
+
+def _load(path: Path, target: Target) -> _Loaded:
+    header, executable = executable_file.split(
+        executable_file.contents(path), functools.partial(signing_key.verify, path)
+    )
+    if {name: header.environment.get(name) for name in described(target)} != described(target):
+        raise Unreadable("it is of other devices")
+    if b"lapack_" in executable:
+        private.prepare_linear_algebra()
+    return _Loaded(header, private.load(executable, _devices(target)))
+
+
+def _devices(target: Target) -> Sequence[jax.Device]:
+    return target.devices if target.mesh is not None else (target.device,)
+
+
+def _checked(loaded: _Loaded, key: Key, signature: Signature) -> Any:
+    """The executable of a file, if it is what its name says and takes and gives what the program does."""
+    header = loaded.header
+    if header.program != key.name or header.environment != key.environment:
+        raise Unreadable("it is of another program than its name says")
+    wanted = _described(signature.inputs), _described(signature.outputs), signature.donated
+    if (header.inputs, header.outputs, header.donated) != wanted:
+        raise Unreadable("its executable takes or gives other values than the program")
+    weak = frozenset(header.weak)
+    target = key.target
+    divided = [_sharding(dims) for dims in header.divided] if target.is_spread else [None] * len(signature.outputs)
+    outputs = [
+        jax.ShapeDtypeStruct(each.shape, each.dtype, weak_type=index in weak, sharding=to_jax(sharding, target))
+        for index, (each, sharding) in enumerate(zip(signature.outputs, divided, strict=True))
+    ]
+    for wanted_one, found_one in zip(signature.outputs, outputs, strict=True):
+        if wanted_one.sharding is not None and wanted_one.sharding != found_one.sharding:
+            raise Unreadable("its executable divides what it gives otherwise than the program")
+    inputs: Sequence[jax.ShapeDtypeStruct] = signature.inputs
+    if target.axis is not None:
+        inputs, outputs = shard_mapped.around(inputs, outputs, target)
+    return private.compiled_from(loaded.executable, header.name, _devices(target), inputs, outputs, signature.donated)
+
+
+# The axes that stand for a value of which each device has its own.
+_EACH = ((0,), (0,))
+
+
+def _sharding(dims: tuple[tuple[int, ...], ...]) -> Sharding | None:
+    return MANUAL if dims == _EACH else sharding_by(dims)
+
+
+def _dims(sharding: Sharding | None) -> tuple[tuple[int, ...], ...]:
+    if sharding is None:
+        return ()
+    return _EACH if sharding.is_manual else sharding.dims
+
+
+def _described(values: tuple[jax.ShapeDtypeStruct, ...]) -> Described:
+    return tuple((tuple(each.shape), each.dtype.name) for each in values)
+
+
+def keep(key: Key, executable: Any, seconds: float, signature: Signature, program_seconds: float = 0.0) -> None:
+    """Writes an executable that took `seconds` to compile; does nothing if it is not worth it or may not.
+
+    It is worth it too if the program of which it is a stage took long enough, `program_seconds`.
+    """
+    place = folder()
+    if place is None or _is_read_only() or max(seconds, program_seconds) < WORTH_KEEPING_SECONDS:
+        return
+    try:
+        found = private.serialised(executable)
+        divided = results_of(executable, signature, key.target)
+    except Exception as error:  # some plugins cannot serialise, some programs hold what cannot be
+        _warn("serialise", f"A program of this backend cannot be kept on disk: {type(error).__name__}: {error}")
+        return
+    header = Header(
+        key.name,
+        key.environment,
+        seconds,
+        len(found.data),
+        found.name,
+        _described(signature.inputs),
+        _described(signature.outputs),
+        tuple(map(_dims, divided)),
+        found.weak,
+        signature.donated,
+        process_consensus.start() if process_consensus.is_needed(key.target) else "",
+    )
+    path = place / _name(key)
+    try:
+        is_there = _write(path, executable_file.joined(header, found.data, signing_key.signature))
+    except (OSError, Refused) as error:
+        _warn("write", f"Compiled programs cannot be kept in {place}: {error}")
+        return
+    if is_there:
+        metrics.count("PersistentCacheWrite")
+        prefetch.note(place, path.name, _write)
+
+
+def note_baked(key: Key, indices: list[int]) -> None:
+    """Keeps which numbers of a program must be baked in: known only once it was lowered, needed to find it again."""
+    place = folder()
+    if place is not None and not _is_read_only():
+        with contextlib.suppress(OSError, Refused):
+            _write(place / f"{_name(key)}.numbers", json.dumps(indices).encode())
+
+
+def baked(key: Key, count: int) -> list[int]:
+    """The numbers noted by `note_baked`, of a program that has `count`."""
+    place = folder()
+    if place is None:
+        return []
+    try:
+        executable_file.refuse_others(place, place.stat())
+        found = json.loads(executable_file.contents(place / f"{_name(key)}.numbers", _LONGEST_NOTE))
+    except (OSError, ValueError, RecursionError, Refused, Unreadable):
+        return []
+    if not (isinstance(found, list) and all(type(index) is int and 0 <= index < count for index in found)):
+        return []
+    return found
+
+
+def misses() -> list[tuple[str, str]]:
+    """The latest programs that were not found on disk, and why, oldest first."""
+    return list(_misses)
+
+
+def headers(place: Path) -> Iterator[tuple[Path, Header]]:
+    """Every readable file of a folder with its header."""
+    for path in sorted(place.glob(f"*{SUFFIX}")):
+        with contextlib.suppress(OSError, Refused, Unreadable):
+            yield path, executable_file.header_of(path)
+
+
+def is_sound(data: bytes) -> bool:
+    """Whether `data` is a whole file, whoever signed it."""
+    try:
+        executable_file.split(data)
+    except Unreadable:
+        return False
+    return True
+
+
+def adopt(place: Path, name: str, data: bytes) -> None:
+    """Puts a file that came from elsewhere into a folder; an executable is signed as this user's own.
+
+    Raises `Unreadable` if an executable is damaged.
+    """
+    if name.endswith(SUFFIX):
+        executable_file.split(data)
+        data = executable_file.signed_anew(data, signing_key.signature)
+    _write(place / name, data)
+
+
+def size_of(place: Path) -> int:
+    """The bytes that the files of a folder take."""
+    return sum(size for _, size, _ in _files(place))
+
+
+def _name(key: Key) -> str:
+    text = json.dumps(key.environment, sort_keys=True)
+    return f"{key.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}{SUFFIX}"
+
+
+def _write(path: Path, data: bytes) -> bool:
+    """Puts `data` at `path` for everybody to see at once; does nothing if the folder's limit leaves no room for it."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    executable_file.refuse_others(path.parent, path.parent.stat())
+    if not _make_room(path.parent, len(data)):
+        return False
+    is_listed = _listing.is_current(path.parent)
+    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(aside, path)
+    except BaseException:
+        _delete(Path(aside))
+        raise
+    if is_listed:
+        _listing.add(path)
+    return True
+
+
+def _miss(program: str, reason: str) -> None:
+    metrics.count("PersistentCacheMiss")
+    _misses.append((program, reason))
+
+
+def _why_missing(place: Path, key: Key) -> str:
+    best: list[str] | None = None
+    for name in _listing.of(place, key.name):
+        with contextlib.suppress(OSError, Refused, Unreadable):
+            differs = differences(executable_file.header_of(place / name).environment, key.environment)
+            if best is None or len(differs) < len(best):
+                best = differs
+    return "never compiled here" if best is None else f"compiled under another environment: {'; '.join(best)}"
+
+
+class _Listing:
+    """The files of each program in a folder. It is read again if others have written there, not for each program."""
+
+    def __init__(self) -> None:
+        self._state: tuple[Path, int] | None = None  # the folder, and when it had these files
+        self._names: list[str] = []  # in order
+
+    def of(self, place: Path, program: str) -> list[str]:
+        with contextlib.suppress(FileNotFoundError):  # nothing was kept there yet
+            state = place, place.stat().st_mtime_ns
+            if state != self._state:
+                self._state, self._names = state, sorted(os.listdir(place))
+        begin, end = (bisect.bisect_left(self._names, program + mark) for mark in "-.")  # "." follows "-"
+        return [name for name in self._names[begin:end] if name.endswith(SUFFIX)]
+
+    def is_current(self, place: Path) -> bool:
+        return self._state == (place, place.stat().st_mtime_ns)
+
+    def add(self, path: Path) -> None:
+        """A file that this process has written to a folder that was as listed."""
+        bisect.insort(self._names, path.name)
+        self._state = path.parent, path.parent.stat().st_mtime_ns
+
+
+_listing = _Listing()
+
+
+def _files(place: Path) -> list[tuple[float, int, Path]]:
+    found = []
+    for path in place.iterdir():
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            found.append((status.st_mtime, status.st_size, path))
+    return sorted(found)
+
+
+def _make_room(place: Path, needed: int) -> bool:
+    """Deletes files so that another of `needed` bytes can be written within the limit; false if it is larger."""
+    limit = config.persistent_cache_bytes()
+    if needed > limit:
+        return False
+    with _lock:
+        is_another = place != _filled.place
+        _filled.place = place
+        _filled.written += 1
+        _filled.size += needed
+        if is_another or _filled.written % _LOOKS_EVERY == 0 or _filled.size > limit:
+            # A little more than what is needed, so that a full folder is not looked at for each file.
+            _filled.size = needed + shrink(place, limit - needed, min(limit - needed, limit * 9 // 10))
+    return True
+
+
+def shrink(place: Path, limit: int, target: int | None = None) -> int:
+    """Deletes the least recently used files of a folder that takes more than `limit` bytes, until it takes `target`.
+
+    Returns the bytes that are left. What somebody is writing stays; what somebody left half written does not.
+    """
+    files = _files(place)
+    size = sum(each for _, each, _ in files)
+    now = time.time()
+    remaining = []
+    for modified, each, path in files:
+        if not path.name.startswith("."):
+            remaining.append((each, path))
+        elif path.suffix == ".part" and now - modified > _ABANDONED:
+            _delete(path)
+            size -= each
+    if size > limit:
+        for each, path in remaining:
+            if size <= (limit if target is None else target):
+                break
+            _delete(path)
+            size -= each
+    return size
+
+
+def _delete(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def _warn(kind: str, text: str, advice: str = _NOT_KEPT) -> None:
+    metrics.count("PersistentCacheFailure")
+    if kind not in _warned:
+        _warned.add(kind)
+        warnings.warn(f"{text}. {advice}", stacklevel=2)

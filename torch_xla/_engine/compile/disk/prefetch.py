@@ -1,0 +1,100 @@
+"""Read executables from disk before they are asked for: those that the same command used last time.
+
+XLA takes almost half a second to load the executable of a training step, and lets other threads run meanwhile. So as
+soon as a device is used, a thread loads what the last process with this command line used, in that order, while the
+model is built and the first step is recorded.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import re
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from pathlib import Path
+from typing import Any
+
+from ...atomic import lock
+from . import executable_file
+from .executable_file import Refused, Unreadable
+
+SUFFIX = ".used"
+# So many executables belong to the start of a program.
+MOST = 64
+_LONGEST = 1 << 16
+# A note may not lead anywhere else.
+_NAME = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}\.xla")
+
+_lock = lock()
+# By the file's name and the target.
+_coming: dict[tuple[str, Any], "Future[Any]"] = {}
+_used: list[str] = []
+
+
+@functools.cache
+def _note() -> str:
+    """The name of the file that says what this command uses; empty where nobody would give the command again."""
+    if not sys.argv or not sys.argv[0]:
+        return ""
+    words = json.dumps([sys.argv[0], *sys.orig_argv[1:]])
+    return f"{hashlib.sha256(words.encode()).hexdigest()[:32]}{SUFFIX}"
+
+
+def begin(place: Path, target: Any, load: Callable[[Path, Any], Any]) -> None:
+    """Starts to `load` the files in `place` that this command used the last time, each for `target`."""
+    jobs: list[tuple[str, Future[Any]]] = [(name, Future()) for name in _names(place)]
+    if jobs:
+        with _lock:
+            _coming.update({(name, target): future for name, future in jobs})
+        threading.Thread(target=_load_all, args=(place, target, load, jobs), name="torch_xla loads").start()
+
+
+def _names(place: Path) -> list[str]:
+    """The files that this command used the last time; none if the note is damaged, or says what no file is called."""
+    if not _note():
+        return []
+    try:
+        found = json.loads(executable_file.contents(place / _note(), _LONGEST))
+    except (OSError, ValueError, RecursionError, Refused, Unreadable):
+        return []
+    if not isinstance(found, list):
+        return []
+    return [name for name in found[:MOST] if isinstance(name, str) and _NAME.fullmatch(name)]
+
+
+def _load_all(
+    place: Path, target: Any, load: Callable[[Path, Any], Any], jobs: list[tuple[str, "Future[Any]"]]
+) -> None:
+    for name, future in jobs:
+        if not threading.main_thread().is_alive():
+            future.cancel()  # the program has ended, and Python waits for this thread
+        elif future.set_running_or_notify_cancel():
+            try:
+                future.set_result(load(place / name, target))
+            except Exception as error:  # raised by whoever takes it
+                future.set_exception(error)
+
+
+def take(name: str, target: Any) -> Any:
+    """What loading a file gave, or is about to give; `None` if it was not begun, or went wrong."""
+    with _lock:
+        future = _coming.pop((name, target), None)
+    if future is not None:
+        with contextlib.suppress(Exception, CancelledError):  # whoever loads it now is told what is wrong with the file
+            return future.result()
+    return None
+
+
+def note(place: Path, name: str, write: Callable[[Path, bytes], object] | None) -> None:
+    """Remembers that this command used the file `name`; `write` puts bytes into a file, if that is allowed."""
+    with _lock:
+        if name in _used or len(_used) >= MOST or not _note():
+            return
+        _used.append(name)
+        text = json.dumps(_used)
+    with contextlib.suppress(OSError, Refused):
+        if write is not None and name not in _names(place):
+            write(place / _note(), text.encode())

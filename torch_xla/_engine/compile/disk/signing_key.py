@@ -1,0 +1,75 @@
+"""The user's key that signs executables on disk: XLA loads only files that were signed with it.
+
+A checksum tells damage, not who wrote a file; and XLA, given an executable that was made to mislead it, ends the
+process or does what the executable says. So each file is signed with a key that lies outside the folder, where whoever
+puts files into the folder (out of an archive, an image, a download) cannot put it.
+"""
+
+import functools
+import hmac
+import os
+import secrets
+import stat
+import tempfile
+from pathlib import Path
+
+from ... import config
+from .executable_file import Foreign, Refused, Unreadable, contents, refuse_others
+
+# Bytes; what SHA-256 takes whole.
+_SIZE, _LONGEST = 32, 64
+
+
+def path() -> Path:
+    """Where the key lies. Raises `Refused` where there is no home to keep it in."""
+    place = config.persistent_cache_key()
+    if not place:
+        raise Refused(f"there is no home folder to keep the key of its signatures in ({_ADVICE})")
+    return Path(place)
+
+
+def signature(checksum: bytes) -> bytes:
+    """What only a holder of the key can say of a file with this checksum: 64 hexadecimal digits.
+
+    Raises `Refused` where there is no key, and none can be made, or others may know it.
+    """
+    return hmac.digest(_key(path()), checksum, "sha256").hex().encode()
+
+
+def verify(file: Path, checksum: bytes, signed: bytes) -> None:
+    """Raises `Foreign` if `signed` is not the signature of a file with this checksum, `Refused` as above."""
+    if not hmac.compare_digest(signature(checksum), signed):
+        raise Foreign(f"{file} is not signed with the key {path()}")
+
+
+@functools.cache
+def _key(place: Path) -> bytes:
+    try:
+        if not place.exists():
+            _make(place)
+        status = place.stat()
+        refuse_others(place, status)
+        if hasattr(os, "geteuid") and status.st_mode & stat.S_IROTH:
+            raise Refused(f"other users may read {place} (`chmod o-r` ends this)")
+        key = contents(place)
+    except (OSError, Unreadable) as error:
+        raise Refused(f"there is no key to sign with: {error} ({_ADVICE})") from error
+    if not _SIZE <= len(key) <= _LONGEST:
+        raise Refused(f"{place} holds {len(key)} bytes, and a key has {_SIZE} to {_LONGEST}; delete it")
+    return key
+
+
+def _make(place: Path) -> None:
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, aside = tempfile.mkstemp(dir=place.parent)  # for this user alone
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(secrets.token_bytes(_SIZE))
+        os.link(aside, place)  # whole or not at all; of several processes, the first
+    except FileExistsError:
+        pass
+    finally:
+        os.unlink(aside)
+
+
+_ADVICE = "XLA_PERSISTENT_CACHE_KEY names another file of 32 random bytes"

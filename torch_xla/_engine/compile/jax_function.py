@@ -1,0 +1,221 @@
+"""A graph as a JAX function, and its lowering: some of its numbers are constants, others arguments."""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import compiler_options, dtypes
+from ..atomic import uncollected
+from ..compat.names import jax as private
+from ..compat.patches import mlir_contexts
+from ..ir.call_plan import Plan
+from ..ir.graph import Graph
+from ..ir.sharding import ANY, Placed, Sharding
+from ..ir.value_spec import Spec
+from ..lowering.machinery import replica_axis
+from ..lowering.machinery.jax_sharding import carried, constrain, from_jax, to_jax
+from ..lowering.machinery.lower_call import NeedsStaticNumber
+from ..lowering.machinery.manual_regions import Manual, lower_on_devices
+from ..runtime.buffers import resized
+from ..runtime.device_assignment import Target
+from . import shard_mapped
+from .executable_key import Key
+from .source_metadata import UNKNOWN, Origins
+
+# XLA may leave out roundings to a narrow float between operations that it fuses, and then what a program gives depends
+# on which of its results somebody holds. PyTorch rounds each. TPUs keep XLA's default: what it costs
+# them has not been measured.
+_OPTIONS = {name: {"xla_allow_excess_precision": False} for name in ("cpu", "gpu")}
+
+# Where each process compiles a program of its own: XLA would divide the measuring of kernels among all processes, and
+# wait for those that compile another program, or have found this one on disk.
+_APART = {"gpu": {"xla_gpu_shard_autotuning": False}}
+
+
+def options_for(target: Target) -> dict[str, Any] | None:
+    """What XLA is asked for when it compiles for `target`, besides its flags; `None`: nothing."""
+    apart = _APART.get(target.platform, {}) if target.axis is not None else {}
+    return {**_OPTIONS.get(target.platform, {}), **apart, **compiler_options.chosen()} or None
+
+
+# A program of so few operations is lowered in a context that others before it were lowered in.
+_FEW = 100
+# And of constants of so many elements together: they stay in the context.
+_SMALL = 4096
+
+# Of an error: the plans that cannot be compiled or run, and why.
+_CULPRIT = "_culprit_of_torch_xla"
+
+
+def blame(error: Exception, plans: Sequence[Plan], told: str, text: str) -> None:
+    """Notes in an `error` that says `text` that it came of one of the `plans`, which `told` describes."""
+    error.add_note(told)
+    setattr(error, _CULPRIT, ((*plans, *culprits_of(error)[0]), f"{text} ({told})"))
+
+
+def culprits_of(error: Exception) -> tuple[tuple[Plan, ...], str]:
+    """The plans that cannot be compiled or run, if they are known to have caused `error`, and why they cannot."""
+    found: tuple[tuple[Plan, ...], str] = getattr(error, _CULPRIT, ((), str(error)))
+    return found
+
+
+class MustBake(Exception):
+    """Numbers that were to be arguments, and that a rule looked at."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        super().__init__(numbers)
+        self.numbers = numbers
+
+
+def by_type(graph: Graph, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Those of the `numbers` (their indices in the graph) that are floats, and the others: a vector holds one type."""
+    types = graph.number_types
+    return [i for i in numbers if types[i] is float], [i for i in numbers if types[i] is not float]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What an executable takes and gives, and which inputs it gives away (by their places)."""
+
+    inputs: tuple[jax.ShapeDtypeStruct, ...]
+    outputs: tuple[jax.ShapeDtypeStruct, ...]  # without a sharding where XLA chooses it
+    donated: tuple[int, ...]
+
+
+def signature(graph: Graph, key: Key) -> Signature:
+    """That of a graph's executable: its inputs, then vectors of the float and int arguments, then random keys.
+
+    Where each process runs the graph by itself it is what each takes and gives.
+    """
+    target = key.target
+    everywhere = target.everywhere
+    floats, ints = by_type(graph, key.arguments)
+
+    def describe(size: tuple[int, ...], dtype: np.dtype, placed: Any = everywhere) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(size, dtype, sharding=placed)
+
+    def value(spec: Spec, placed: Placed) -> jax.ShapeDtypeStruct:
+        dtype = dtypes.to_jax(dtypes.on_device(spec.dtype))
+        sharding = None if placed is ANY else to_jax(placed, target)
+        return describe(carried(spec.size, sharding), dtype, sharding)
+
+    with jax.enable_x64(True):
+        inputs = [value(spec, spec.sharding) for spec in graph.inputs]
+        if floats:
+            inputs.append(describe((len(floats),), np.dtype(np.float64)))
+        if ints:
+            inputs.append(describe((len(ints),), np.dtype(np.int64)))
+        if graph.draws:
+            inputs.append(describe((graph.draws, 4), np.dtype(np.uint32)))
+        results = key.results or (None,) * len(graph.outputs)
+        outputs = [value(graph.specs[slot], placed) for slot, placed in zip(graph.outputs, results, strict=True)]
+    return Signature(tuple(inputs), tuple(outputs), key.donated)
+
+
+def results_of(executable: Any, signature: Signature, target: Target) -> list[Sharding | None]:
+    """How an executable of several devices divides each output; nothing for one of one device."""
+    if not target.is_spread:
+        return []
+    placed = jax.tree.leaves(executable.output_shardings)
+    return [from_jax(each, given.shape, target) for each, given in zip(placed, signature.outputs, strict=True)]
+
+
+@uncollected
+def lowered(
+    graph: Graph, key: Key, numbers: Sequence[float | int], origins: Origins, compiled_at_once: bool = False
+) -> Any:
+    """The graph lowered as its `key` says, with those of the `numbers` baked in that are no arguments: its executable
+    has its `signature`.
+
+    `compiled_at_once` promises that this thread compiles it now, and nobody keeps it.
+    """
+    target = key.target
+    floats, ints = by_type(graph, key.arguments)
+    with jax.enable_x64(True), private.located(None, ()), replica_axis.lowering_for(target):
+        found = signature(graph, key)
+        function = as_function(graph, list(numbers), floats, ints, origins, found.outputs)
+        described: Sequence[Any] = found.inputs
+        if target.axis is not None:
+            function, described = shard_mapped.of_each(function, found.inputs, found.outputs, target)
+        options: Any = options_for(target)
+        given = tuple(each.sharding for each in found.outputs) if target.is_spread else None
+        jitted = jax.jit(
+            function, donate_argnums=key.donated, keep_unused=True, compiler_options=options, out_shardings=given
+        )
+        traced = jitted.trace(*described)
+        # On other platforms programs hold more than JAX's own dialects.
+        is_small = target.is_host and target.mesh is None and len(graph.operations) <= _FEW
+        is_small = is_small and sum(map(np.size, traced.jaxpr.consts)) <= _SMALL
+        with mlir_contexts.kept() if is_small and compiled_at_once else nullcontext():
+            return traced.lower()
+
+
+def as_function(
+    graph: Graph,
+    numbers: list[float | int],
+    floats: list[int],
+    ints: list[int],
+    origins: Origins = UNKNOWN,
+    carriers: Sequence[jax.ShapeDtypeStruct] = (),
+) -> Callable[..., tuple[jax.Array, ...]]:
+    """The graph as a function of its inputs, then of the vectors of float numbers, int numbers and random keys.
+
+    `carriers` are the arrays that carry its results, some of which may be longer than the results themselves.
+    """
+
+    def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:
+        rest = list(arguments[len(graph.inputs) :])
+        values: list[Any] = [
+            _without_padding(array, spec) for array, spec in zip(arguments, graph.inputs, strict=False)
+        ]
+        filled: list[Any] = list(numbers)
+        for indices, dtype in ((floats, np.dtype(np.float64)), (ints, np.dtype(np.int64))):
+            if indices:
+                vector = rest.pop(0)
+                for place, index in enumerate(indices):
+                    filled[index] = private.weakly_typed(vector[place], dtype)
+        keys = jax.random.wrap_key_data(rest.pop(0), impl="rbg") if graph.draws else None
+        for index, operation in enumerate(graph.operations):
+            plan, first = operation.plan, operation.first_number
+            own = range(first, first + len(plan.numbers))
+            key = operation.key(keys)
+            try:
+                with origins.of(graph, index):
+                    operands = [values[slot] for slot in operation.operands]
+                    values.extend(lower_on_devices(plan, operands, [filled[i] for i in own], key))
+            except NeedsStaticNumber as error:
+                if any(isinstance(filled[i], jax.Array) for i in own):
+                    raise MustBake(own) from error
+                raise
+            except Exception as error:  # a rule may raise anything; the note says whose
+                blame(error, [plan], f"Raised by the rule of {origins.told(graph, index)}", str(error))
+                raise
+        results = [_carrier(values[slot]) for slot in graph.outputs]
+        if not carriers:
+            return tuple(results)
+        return tuple(_with_padding(one, carrier) for one, carrier in zip(results, carriers, strict=True))
+
+    return program
+
+
+def _carrier(value: Any) -> jax.Array:
+    return value.array if isinstance(value, Manual) else jnp.asarray(value)
+
+
+def _with_padding(array: jax.Array, carrier: jax.ShapeDtypeStruct) -> jax.Array:
+    if array.shape == carrier.shape:
+        return array
+    return resized(jax.lax.with_sharding_constraint(array, carrier.sharding), carrier.shape)  # type: ignore[no-any-return]
+
+
+def _without_padding(array: Any, spec: Spec) -> Any:
+    if spec.sharding is not None and spec.sharding.is_manual:
+        return Manual(array)
+    if array.shape == spec.size or spec.sharding is None:
+        return array
+    return constrain(resized(array, spec.size), spec.sharding)

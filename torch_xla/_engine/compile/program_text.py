@@ -1,0 +1,15 @@
+"""A program as StableHLO or HLO text for people. With `XLA_HLO_DEBUG` it names the user's lines."""
+
+from typing import Any
+
+from .. import config
+
+
+def stablehlo(lowered: Any) -> str:
+    """What the rules made of a graph, JAX's `Lowered`, as StableHLO."""
+    return str(lowered.as_text(debug_info=config.hlo_debug()))
+
+
+def hlo(lowered: Any) -> str:
+    """The same as HLO, before XLA optimises it."""
+    return str(lowered.as_text("hlo", debug_info=config.hlo_debug()))

@@ -1,0 +1,104 @@
+"""Wrap a program in `shard_map`: each process runs it on its own arrays, with collectives between them.
+
+For XLA it is one program over a mesh of one device of each process. An array of the program is the arrays of all
+processes, one behind the other along the first dimension; what a process gives and takes is its own part, as it is.
+"""
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import repeat
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ..compat.names import jax as private
+from ..lowering.machinery import replica_axis
+from ..runtime import buffers, launch_throttle
+from ..runtime.device_assignment import Target
+
+# What a program gives but for the last, which is there when its collectives are done.
+_RESULTS = operator.itemgetter(slice(-1))
+
+_WORK = 1024
+
+# What stands behind the inputs, which process each is, and behind the outputs, `replica_axis.end`.
+_WHO = jax.ShapeDtypeStruct((1,), np.dtype(np.int32))
+_DONE = jax.ShapeDtypeStruct((1,), np.dtype(np.uint32))
+
+
+def of_each(
+    function: Callable[..., Any],
+    taken: Sequence[jax.ShapeDtypeStruct],
+    given: Sequence[jax.ShapeDtypeStruct],
+    target: Target,
+) -> tuple[Callable[..., Any], list[jax.ShapeDtypeStruct]]:
+    """`function`, which takes and gives arrays of one process, as one of all, and what that takes.
+
+    Behind what the processes take it takes which process each is.
+    """
+    described, results = around(taken, given, target)
+    scalars = [not each.shape for each in taken]
+
+    def of_one(*arguments: jax.Array) -> Any:
+        *arrays, rank = arguments
+        # What has no dimension cannot be laid one behind the other. It is said to be equal everywhere, which it is not;
+        # so XLA, which could leave out a collective then, is given something in its place that it knows nothing of.
+        differ = [
+            jnp.where(rank[0] < 0, jnp.zeros_like(x), x) if s else x for x, s in zip(arrays, scalars, strict=True)
+        ]
+        replica_axis.begin(_worth_a_thread(rank) if target.is_host else rank)
+        return (*function(*differ), replica_axis.end())
+
+    into, out = (tuple(each.sharding.spec for each in values) for values in (described, results))
+    return jax.shard_map(of_one, mesh=target.mesh, in_specs=into, out_specs=out, check_vma=False), described
+
+
+def around(
+    taken: Sequence[jax.ShapeDtypeStruct], given: Sequence[jax.ShapeDtypeStruct], target: Target
+) -> tuple[list[jax.ShapeDtypeStruct], list[jax.ShapeDtypeStruct]]:
+    """What the program of all takes and gives, where each process takes and gives these."""
+    return [_of_all(each, target) for each in (*taken, _WHO)], [_of_all(each, target) for each in (*given, _DONE)]
+
+
+def _of_all(each: jax.ShapeDtypeStruct, target: Target) -> jax.ShapeDtypeStruct:
+    assert target.mesh is not None
+    size, spec = (), PartitionSpec()
+    if each.shape:
+        size, spec = (target.replicas * each.shape[0], *each.shape[1:]), PartitionSpec(target.axis)
+    return jax.ShapeDtypeStruct(size, each.dtype, sharding=NamedSharding(target.mesh, spec), weak_type=each.weak_type)
+
+
+def _worth_a_thread(rank: jax.Array) -> jax.Array:
+    """What `rank` is, after some work.
+
+    XLA's CPU client runs programs of less than 1000 operations in the thread that starts them. One that waits for other
+    processes there could not be interrupted, and would not hear that one of them is lost.
+    """
+    return rank + jnp.minimum(jnp.sum(jnp.arange(_WORK, dtype=rank.dtype) * rank), 0)
+
+
+def starter(target: Target, compiled: Any) -> private.Starter:
+    """What runs a compiled program of `target` on arrays as values hold them: those of this process."""
+    if target.axis is None:
+        if launch_throttle.are_limited(target):
+            return private.starter_in_turn(compiled, launch_throttle.last) or partial(map, partial(_alone, compiled))
+        return private.starter(compiled) or partial(map, partial(private.call_by_jax, compiled))
+    on_each = private.starter_on_each(compiled)
+    return lambda calls: map(_RESULTS, on_each(map(operator.concat, calls, repeat([_rank(target)]))))
+
+
+def _alone(compiled: Any, arrays: Sequence[jax.Array]) -> Sequence[jax.Array]:
+    """A run of which only JAX could tell when it ends: it has ended before anything else begins."""
+    results = private.call_by_jax(compiled, arrays)
+    buffers.wait(results)
+    return results
+
+
+@functools.cache
+def _rank(target: Target) -> jax.Array:
+    return buffers.put(np.array([target.devices.index(target.device)], np.int32), target)

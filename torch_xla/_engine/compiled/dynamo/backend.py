@@ -1,0 +1,215 @@
+"""The `openxla` backend of `torch.compile`. Imported at the first compilation, since it imports Dynamo."""
+
+import functools
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from ... import config, metrics
+from ...compat.names import torch as private
+from ...compat.names.torch import HigherOrderOperator, OpOverload
+from ...compat.names.torch_dynamo import (
+    aot_autograd,
+    aot_module_simplified,
+    check_mode_and_options,
+    draw_again,
+    guard_arguments_of_constants,
+    guard_distributed,
+    never_trace,
+    register_backend,
+    takes_a_list,
+)
+from ...dispatch.checks import device_values
+from ...ir.tape import Value
+from ...lowering.fx_graphs import decompositions
+from ...step.sync import sync_device
+from ...tensor import seeds
+from ...tensor.device import Device, current_index
+from ...tensor.storage import Overtaken, hold_together, value_of, wrap
+from .. import eager, region
+from .graph_operation import GraphOperation
+from .host_device_split import Unsplittable, constants, evaluate, results, split
+
+_log = logging.getLogger("torch_xla.dynamo")
+
+
+def register(names: Sequence[str]) -> None:
+    """Makes this backend what each of `names` means."""
+    # Kernels in Python are called while Dynamo watches, between graphs and at what it leaves to Python. They, and what
+    # they call, are ours to run, not the user's to compile.
+    for package in ("torch_xla._engine", "jax", "jaxlib", "ml_dtypes"):
+        never_trace(package)
+    guard_distributed()
+    guard_arguments_of_constants()
+    draw_again(_random_state, _restore_random_state)
+    for name in names:
+        register_backend(compile_module, name)
+
+
+def _random_state() -> torch.Tensor:
+    return seeds.state_as_tensor(current_index())
+
+
+def _restore_random_state(state: torch.Tensor) -> None:
+    seeds.set_state_from_tensor(state, current_index())
+
+
+def compile_module(
+    module: GraphModule, examples: Sequence[Any], *, mode: str | None = None, options: dict[str, Any] | None = None
+) -> Callable[..., Any]:
+    """Compile a graph of PyTorch's functions as Dynamo found it: forward, and backward if there will be one.
+
+    `mode` and `options` are those of `torch.compile`. They tune Inductor's kernels and change no result, so openxla
+    accepts what Inductor knows and does nothing with it; what Inductor does not know is refused as Inductor does.
+    """
+    check_mode_and_options(mode, options)
+    compiled: Callable[..., Any] = aot_autograd(
+        fw_compiler=functools.partial(compile_graph, kind="forward"),
+        bw_compiler=functools.partial(compile_graph, kind="backward"),
+        inference_compiler=functools.partial(compile_graph, kind="inference"),
+        decompositions=decompositions.table,
+        keep_inference_input_mutations=True,
+    )(module, examples)
+    return compiled
+
+
+def compile_graph(module: GraphModule, examples: Sequence[Any], kind: str) -> Callable[..., Any]:
+    """A graph of aten operators, compiled: takes its arguments in one list, which it empties."""
+    try:
+        compiled: Callable[..., Any] = CompiledGraph(module, kind)
+        reason = ""
+    except Unsplittable as error:
+        compiled, reason = _by_operator(module), str(error)
+        metrics.count("DynamoGraphByOperator")
+    if config.dynamo_debug():
+        nodes = sum(node.op == "call_function" for node in module.graph.nodes)
+        how = f"recorded operator by operator: {reason}" if reason else "one operation"
+        _log.warning("%s graph of %d operators, %s\n%s", kind, nodes, how, module.code.strip())
+    return _boxed(compiled)
+
+
+def compile_whole(module: GraphModule, kind: str) -> Callable[..., Any]:
+    """As `compile_graph`, of a graph that must become one operation. Raises `Unsplittable`."""
+    return _boxed(CompiledGraph(module, kind))
+
+
+def _boxed(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    def boxed(arguments: list[Any]) -> Any:
+        taken = list(arguments)
+        arguments.clear()
+        return compiled(taken)
+
+    return takes_a_list(boxed)
+
+
+def _by_operator(module: GraphModule) -> Callable[[list[Any]], Any]:
+    return lambda arguments: module(*arguments)
+
+
+class CompiledGraph:
+    """A graph that is one operation on the device, with what the host does before and after it."""
+
+    def __init__(self, module: GraphModule, kind: str) -> None:
+        self._parts = split(module, kind)
+        self._has_inner_graphs = any(isinstance(node.target, HigherOrderOperator) for node in self._parts.device)
+        self._constants = constants(module, list(module.graph.nodes))
+        self._operation = GraphOperation(self._parts) if self._parts.module is not None else None
+        if self._operation is None and self._parts.before:
+            warnings.warn(
+                'torch.compile(backend="openxla"): a graph has no tensor on an xla device and runs on the CPU as it '
+                'is. Move the model or its inputs with `.to("xla")`.',
+                stacklevel=2,
+            )
+        # Nothing follows an inference: it is started. What backward and the optimizer add joins a training step.
+        self._starts = kind == "inference"
+
+    def __call__(self, arguments: list[Any]) -> Any:
+        parts = self._parts
+        values = dict(zip(parts.placeholders, arguments, strict=True))
+        values.update(self._constants)
+        evaluate(parts.before, values)
+        device = self._record(values)
+        if (self._starts or eager.is_on()) and device is not None and not region.is_inside():
+            sync_device(device)
+        evaluate(parts.after, values)
+        return results(parts.results, values)
+
+    def _record(self, values: dict[Any, Any]) -> Device | None:
+        """Records the operation, and says where. Holds no value afterwards: what was overwritten may be given away."""
+        parts = self._parts
+        while True:
+            # What the graph writes to is read once more, by itself: another thread that writes to it comes before that,
+            # or is noticed behind the graph.
+            read = {target: value_of(values[target]) for target, _ in parts.writes if _is_ours(values[target])}
+            arguments = [values[node] for node in parts.inputs]
+            arguments += [torch.stack([values[node] for node in nodes]) for nodes in parts.scalars]
+            made = self._made(arguments)
+            del arguments
+            by_node = dict(zip(parts.outputs, made, strict=True))
+            written, held = [], []
+            for target, source in parts.writes:
+                tensor = values[target]
+                if source in by_node and _is_ours(tensor) and tensor.dtype is by_node[source].spec.dtype:
+                    written.append(tensor)
+                    held.append((target, by_node[source]))
+            try:
+                hold_together(written, [value for _, value in held], [read[target] for target, _ in held])
+            except Overtaken:
+                continue
+            break
+        del read
+        taken = {target for target, _ in held}
+        for target, source in parts.writes:
+            if target not in taken:
+                with torch.no_grad():
+                    values[target].copy_(wrap(by_node[source]) if source in by_node else values[source])
+        if written:
+            private.increment_version(written)
+        for node, value in by_node.items():
+            values[node] = wrap(value)
+        return made[0].device if made else None
+
+    def _made(self, arguments: list[Any]) -> list[Value]:
+        if self._operation is None:
+            return []
+        if device_values.are_on() and not self._has_inner_graphs:
+            return self._operation.record_each(arguments)
+        return self._operation.record(arguments)
+
+
+def _is_ours(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "xla"
+
+
+def _is_of_operators(module: GraphModule) -> bool:
+    """Whether a graph is one of aten operators already, and not of PyTorch's functions and modules."""
+    return all(
+        isinstance(node.target, OpOverload) or getattr(node.target, "__module__", "") in _OF_PYTHON
+        for node in module.graph.nodes
+        if node.op not in ("placeholder", "get_attr", "output")
+    )
+
+
+# Where functions live that take results apart and compute with sizes.
+_OF_PYTHON = ("_operator", "builtins", "math")
+
+
+def extract_compiled_graph(module: GraphModule, arguments: Sequence[Any]) -> Callable[..., Any]:
+    """What PyTorch's own registration of "openxla" asks for: `module`, whose first arguments these are, compiled."""
+    if _is_of_operators(module):
+        boxed = compile_graph(module, arguments, kind="inference")
+        return lambda *args: boxed(list(args))
+    forward: Callable[..., Any] = aot_module_simplified(
+        module,
+        list(arguments),
+        fw_compiler=functools.partial(compile_graph, kind="forward"),
+        bw_compiler=functools.partial(compile_graph, kind="backward"),
+        inference_compiler=functools.partial(compile_graph, kind="inference"),
+        decompositions=decompositions.table(),
+        keep_inference_input_mutations=True,
+    )
+    return forward

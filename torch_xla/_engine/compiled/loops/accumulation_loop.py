@@ -1,0 +1,145 @@
+"""Gradients of the mean loss of a batch's slices, by a loop on the device: one program, one slice's activations."""
+
+import itertools
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from ...compat.names.torch import gradient_hooks, hooks_after
+from ...compat.names.torch_dynamo import default_partition
+from .nested_loops import is_traced
+from .scan_layers import modes_of
+from .scan_loop import Recipe, run, trace, trace_by_itself
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+class _Step(nn.Module):
+    """A step as a module that contains the model, so that the model's parameters can be exchanged for the call."""
+
+    def __init__(self, model: nn.Module, step: Callable[..., Any]) -> None:
+        super().__init__()
+        self.model = model
+        self._step = step
+
+    def forward(self, *args: Any) -> Any:
+        return self._step(*args)
+
+
+class _Kept(dict[Any, tuple[Recipe, list[bool]]]):
+    """What was traced for a model: its copies, in this process or another, have nothing of it."""
+
+    def __reduce__(self) -> Any:
+        return _Kept, ()
+
+
+# So many steps of a model are kept: one that differs in numbers it closes over is another one.
+_MOST = 16
+
+
+def accumulate(
+    step: Callable[..., Any],
+    slices: Sequence[torch.Tensor],
+    model: nn.Module,
+    carried: Sequence[torch.Tensor],
+    is_pure: bool,
+) -> Any:
+    """Calls `step` for each slice, adds the gradients of the mean loss to the model's, and returns the mean loss.
+
+    Where gradients are switched off, there is only the loss.
+    """
+    wanted = torch.is_grad_enabled()
+    own = {f"model.{name}": each for name, each in model.named_parameters() if each.requires_grad and wanted}
+    with torch.no_grad():
+        start = [torch.zeros_like(each) for each in own.values()]
+        init = (torch.zeros((), device=slices[0].device), start, list(carried))
+        # Kept by the model itself, which the step holds: both are freed together.
+        known = vars(model).setdefault("_xla_accumulations", _Kept()) if is_pure and not is_traced() else {}
+        key = (_of_step(step), *map(_kind, (*slices, *carried)), wanted, *_of_model(model)) if is_pure else None
+        found = known.get(key)
+        if found is None:
+            found = _traced(step, model, own, init, list(slices), wanted)
+            for oldest in [*known][: max(0, len(known) + 1 - _MOST)]:
+                del known[oldest]
+            known[key] = found
+        recipe, reached = found
+        (total, sums, state), _ = run(recipe, init, list(slices), default_partition)
+        for parameter, grad in itertools.compress(zip(own.values(), sums, strict=True), reached):
+            parameter.grad = grad if parameter.grad is None else parameter.grad.add_(grad)
+            for hook in hooks_after(parameter):
+                hook(parameter)
+    return (total, *state) if carried else total
+
+
+def _traced(
+    step: Callable[..., Any], model: nn.Module, own: dict[str, nn.Parameter], init: Any, slices: Any, wanted: bool
+) -> tuple[Recipe, list[bool]]:
+    """A round as a loop, and which parameters its loss has a gradient by."""
+    module = _Step(model, step)
+    hooks = list(map(gradient_hooks, own.values()))
+    reached: list[bool] = []
+    count = len(slices[0])
+
+    def once(carry: Any, given: Any) -> Any:
+        total, sums, state = carry
+        with torch.set_grad_enabled(wanted):
+            fresh = {name: each.detach().requires_grad_() for name, each in own.items()}
+            found = functional_call(module, fresh, (*given, *state))
+            loss, *rest = found if isinstance(found, tuple | list) else (found,)
+            _check(loss, rest, state)
+            # As PyTorch/XLA does: each loss by itself, so that small dtypes do not overflow in the sum.
+            loss = loss / count
+            grads = torch.autograd.grad(loss, list(fresh.values()), allow_unused=True) if wanted else ()
+            reached[:] = [each is not None for each in grads]
+        changed = [_after_hooks(each, grad) for each, grad in zip(hooks, grads, strict=True)]
+        added = [each if grad is None else each + grad for each, grad in zip(sums, changed, strict=True)]
+        return (total + loss.detach(), added, [each.detach() for each in rest]), []
+
+    recipe = trace(once, init, slices)
+    trace_by_itself(recipe, init, slices)
+    return recipe, reached
+
+
+def _after_hooks(hooks: Sequence[Callable[..., Any]], grad: torch.Tensor | None) -> torch.Tensor | None:
+    """What the hooks of a parameter make of its gradient in one slice."""
+    for hook in hooks if grad is not None else ():
+        found = hook(grad)
+        grad = grad if found is None else found
+    return grad
+
+
+def _of_step(step: Callable[..., Any]) -> Any:
+    """What tells a step from others: a function made anew is the same if it closes over the same.
+
+    What is told by its identity is held by what is kept of the step.
+    """
+    if isinstance(step, types.MethodType):
+        return _of_step(step.__func__), id(step.__self__)
+    if not isinstance(step, types.FunctionType):
+        return id(step)
+    held = [*(cell.cell_contents for cell in step.__closure__ or ()), *(step.__defaults__ or ())]
+    held += (step.__kwdefaults__ or {}).values()
+    return step.__code__, *((type(each), repr(each)) if isinstance(each, _PLAIN) else id(each) for each in held)
+
+
+def _of_model(model: nn.Module) -> tuple[Any, ...]:
+    parameters = [(id(each), each.requires_grad, *map(id, gradient_hooks(each))) for each in model.parameters()]
+    return *parameters, *map(id, model.buffers()), *modes_of(model)
+
+
+def _kind(tensor: torch.Tensor) -> Any:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+
+
+def _check(loss: Any, rest: Sequence[Any], state: Sequence[Any]) -> None:
+    if not isinstance(loss, torch.Tensor) or loss.dim():
+        came = list(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+        raise ValueError(f"train_step returns a loss without dimensions first; got {came}")
+    if len(rest) != len(state):
+        raise ValueError(
+            f"train_step returns the loss and each of the {len(state)} carried tensors; got {len(rest)} behind the loss"
+        )

@@ -1,0 +1,147 @@
+"""Tensors of a loop body that share memory: which bytes each shows, and one operand for all of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...compat.names.torch import address_of
+from ...compat.names.torch_dynamo import innermost
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """The bytes of a storage from the first to the last that a tensor shows."""
+
+    storage: int
+    start: int
+    end: int
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> "Span":
+        """The bytes that `tensor` shows."""
+        tensor = innermost(tensor)
+        start = int(tensor.storage_offset()) * tensor.itemsize
+        return cls(address_of(tensor.untyped_storage()), start, start + _length(tensor) * tensor.itemsize)
+
+    def overlaps(self, other: "Span") -> bool:
+        """Whether a byte is in both."""
+        return self.storage == other.storage and max(self.start, other.start) < min(self.end, other.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where in one memory a tensor lies that is known by its number."""
+
+    number: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    def of(self, memory: torch.Tensor) -> torch.Tensor:
+        """What the tensor shows of this memory."""
+        return memory.as_strided(self.size, self.stride, self.offset)
+
+
+# Tensors that lie in one memory.
+Group = tuple[Position, ...]
+
+
+def groups_of(described: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> tuple[Group, ...]:
+    """The tensors that show memory which others of them show too. Raises where they cannot be put there again.
+
+    `described` are tensors like `tensors`, which tell where they lie.
+    """
+    spans = sorted((Span.of(tensor), number) for number, tensor in enumerate(described))
+    found: list[list[int]] = []
+    reach = None  # the memory of those in the last list
+    for span, number in spans:
+        if reach is not None and reach.overlaps(span):
+            found[-1].append(number)
+            reach = Span(span.storage, reach.start, max(reach.end, span.end))
+        else:
+            found.append([number])
+            reach = span
+    return tuple(_group(described, tensors, sorted(numbers)) for numbers in found if len(numbers) > 1)
+
+
+def on_one_memory(given: Sequence[torch.Tensor], groups: Sequence[Group]) -> list[torch.Tensor]:
+    """The tensors `given`, but for those of a group copies that lie on one memory."""
+    given = list(given)
+    with torch.enable_grad():  # also where a graph without gradients is traced: what computes some inside sees views
+        for group in groups:
+            memory = _memory(given, group)
+            for place in group:
+                given[place.number] = place.of(memory)
+    return given
+
+
+def put(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Writes `value` to `tensor`, each element once where it was expanded."""
+    for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        if stride == 0 and size > 1:
+            tensor, value = tensor.narrow(dim, 0, 1), value.narrow(dim, 0, 1)
+    tensor.copy_(value)
+
+
+def like(tensor: Any) -> str:
+    """A tensor in words: dtype and sizes; something else as it is written."""
+    if not isinstance(tensor, torch.Tensor):
+        return repr(tensor)
+    return f"{str(tensor.dtype).removeprefix('torch.')}[{', '.join(map(str, tensor.shape))}]"
+
+
+def _group(described: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], numbers: Sequence[int]) -> Group:
+    members = [described[number] for number in numbers]
+    for refused, what in _REFUSED:
+        if any(refused(tensors[number], members[0]) for number in numbers):
+            raise RuntimeError(
+                f"a body that the device runs by itself writes to memory that it sees through several tensors it "
+                f"closes over, {' and '.join(map(like, members))}, {what}. Close over the one that the others are "
+                f"views of, and make the views inside of the body"
+            )
+    offsets = [int(each.storage_offset()) for each in members]
+    return tuple(
+        Position(number, tuple(each.shape), tuple(each.stride()), offset - min(offsets))
+        for number, each, offset in zip(numbers, members, offsets, strict=True)
+    )
+
+
+def _repeats(tensor: torch.Tensor) -> bool:
+    """Whether elements of `tensor` lie at one place, besides those of an expanded one."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride:
+            if stride <= reach:
+                return True
+            reach += (size - 1) * stride
+    return False
+
+
+_REFUSED: tuple[tuple[Callable[[torch.Tensor, torch.Tensor], bool], str], ...] = (
+    (lambda each, first: each.dtype is not first.dtype, "of which one shows the bytes as another dtype"),
+    (lambda each, first: each.is_conj() or each.is_neg(), "of which one shows conjugates or negatives"),
+    (lambda each, first: _repeats(each), "of which one shows elements more than once"),
+)
+
+
+def _memory(given: Sequence[torch.Tensor], group: Group) -> torch.Tensor:
+    """One memory with what the tensors of a group hold."""
+    length = max(place.offset + _length(given[place.number], place.stride) for place in group)
+    for place in group:
+        tensor = given[place.number]
+        if tensor.numel() == length and tensor.is_contiguous() and place.stride == tensor.stride():
+            return tensor.view(-1).clone()  # no view, of which traces refuse writes through `as_strided`
+    memory = torch.zeros(length, dtype=given[group[0].number].dtype, device=given[group[0].number].device)
+    for place in group:
+        put(place.of(memory), given[place.number])
+    return memory
+
+
+def _length(tensor: torch.Tensor, stride: Sequence[int] | None = None) -> int:
+    """How many elements of memory there are from the first to the last that `tensor` shows, with such strides."""
+    if not tensor.numel():
+        return 0
+    pairs = zip(tensor.shape, tensor.stride() if stride is None else stride, strict=True)
+    return 1 + sum((size - 1) * step for size, step in pairs)

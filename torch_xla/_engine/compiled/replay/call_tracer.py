@@ -1,0 +1,220 @@
+"""Trace one call of a function: its side effects, the lines they are on, and what it accesses.
+
+Only the few calls from which a replay is made are watched; a profile and a trace function make them some times slower.
+"""
+
+import logging
+import random
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...compat.patches import autograd_observers
+from ...dispatch import recording_kernel
+from ...metrics import events, user_lines
+from ...metrics.events import Direction
+from ...metrics.user_lines import Line
+from ...tensor.device import LOCK
+from . import accessed_names, pure_allowlist
+from .guards import Change, is_of_the_host
+from .pure_allowlist import Domain
+
+_GENERATORS = ("Python's `random`", "NumPy", "PyTorch on the CPU", "a generator of its own")
+
+_LOG = logging.Logger._log.__code__
+
+
+class CallWatch:
+    """A `with` block around one call. Afterwards `reasons` says what a replay would leave out, each with its line.
+
+    Nothing is to be collected meanwhile: whose finalisers and callbacks ran in the middle of the call would be chance.
+    """
+
+    def __init__(self, suspects: Sequence[Change] = ()) -> None:
+        self.reasons: list[str] = []
+        self.unknown: list[str] = []  # calls of which nobody knows what they do
+        self.uploads: list[Line] = []
+        self.executed = accessed_names.Executed()
+        self.through_dynamo = False  # code ran that PyTorch made of the program's
+        self.complete = True  # whether a profiler or debugger of the user's kept us from looking
+        self._importing: FrameType | None = None  # what looks for a module that is not there yet
+        self._suspects = list(suspects)
+        self._culprits: dict[str, Line] = {}
+        self._is_on = False
+
+    def __enter__(self) -> "CallWatch":
+        self._thread = threading.get_ident()
+        self._states = _random_states()
+        self._held = LOCK._recursion_count()  # type: ignore[attr-defined]
+        self._traces = sys.gettrace() is None
+        self.complete = sys.getprofile() is None and (self._traces or not self._suspects)
+        self._last: Line | None = None
+        self._is_on = True
+        events.guard(self._heard)
+        autograd_observers.listen(self._asked)
+        if self.complete:
+            self._tokens = [_token(each.read) for each in self._suspects]
+            if self._traces:
+                # Python 3.12 tells of instructions from the first `settrace` on that comes after some frame asked.
+                sys._getframe().f_trace_opcodes = True
+                sys.settrace(self._trace)
+            sys.setprofile(self._profile)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+        if self.complete:
+            self._look(None)
+        self.end()
+        for name, before, after in zip(_GENERATORS, self._states, _random_states(), strict=True):
+            if before != after:
+                self.reasons.append(f"it draws random numbers of {name}")
+
+    def _stop(self) -> None:
+        if self.complete:
+            sys.setprofile(None)
+            if self._traces:
+                sys.settrace(None)
+
+    def end(self) -> None:
+        """Takes back what `with` has put in place, if an interrupt on its way in or out has kept it from that."""
+        if not self._is_on:
+            return
+        self._stop()
+        # From Python 3.14 on the profile function sees the end of what takes the lock for a `with` block, and an
+        # interrupt that comes in the middle of it leaves the lock taken.
+        while LOCK._recursion_count() > self._held:  # type: ignore[attr-defined]
+            LOCK.release()
+        autograd_observers.unlisten(self._asked)
+        events.unguard(self._heard)
+        self._is_on = False
+
+    def reads(self) -> accessed_names.Reads:
+        """What the program's code has looked at."""
+        found = self.executed.reads()
+        found.compiled = self.through_dynamo
+        return found
+
+    def line_of(self, path: str) -> Line | None:
+        """The line that changed the suspect with this path."""
+        return self._culprits.get(path)
+
+    def _heard(self, event: Any) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        if isinstance(event, events.Evaluation):
+            self.reasons.append(_at(_CAUSES[event.cause], event.frames[0]))
+        elif isinstance(event, events.Transfer):
+            if event.direction is Direction.TO_DEVICE:
+                self.uploads.append(event.frames[0])
+            else:
+                self.reasons.append(_at("it reads a value on the host", event.frames[0]))
+
+    def _asked(self, name: str, frame: FrameType) -> None:
+        if threading.get_ident() == self._thread and _asked_by(frame) is Domain.PROGRAM:
+            self._tell(f"it looks at `{name}` of a tensor", frame)
+
+    def _profile(self, frame: FrameType, kind: str, called: Any) -> None:
+        if self._importing is not None:
+            if kind == "return" and frame is self._importing:
+                self._importing = None
+        elif kind == "c_call":
+            if _asked_by(frame) is Domain.PROGRAM and called is not sys.setprofile:
+                self._c_call(frame, called)
+        elif kind == "call":
+            code = frame.f_code
+            if pure_allowlist.is_import(code):
+                self._importing = frame
+            elif pure_allowlist.domain_of(code, frame.f_globals) is Domain.PROGRAM:
+                if not self._traces:
+                    self.executed.whole.add(code)
+                self.executed.offsets[code]  # it was there, whatever it did  # noqa: B018
+            elif frame.f_back is not None and _asked_by(frame.f_back) is Domain.PROGRAM:
+                self._python_call(frame, code)
+
+    def _c_call(self, frame: FrameType, called: Any) -> None:
+        try:
+            if called in pure_allowlist.BY_NAME:
+                self.executed.everything |= not accessed_names.name_is_constant(frame)
+            elif called in pure_allowlist.BY_ANY_NAME or called.__name__ in pure_allowlist.ANY_NAME:
+                self.executed.everything = True
+            is_known = pure_allowlist.call_is_allowed(called)
+        except TypeError:  # bound to something that has no hash
+            is_known = pure_allowlist.call_is_allowed(called)
+        if not is_known and not pure_allowlist.call_by_library_is_allowed(called, frame):
+            self._tell(f"it {pure_allowlist.said(called)}", frame)
+
+    def _python_call(self, frame: FrameType, code: CodeType) -> None:
+        if code is _LOG:
+            self._tell("it logs", frame)
+        elif pure_allowlist.is_dynamos(code):
+            self.through_dynamo = True
+        elif not pure_allowlist.code_is_allowed(code, frame.f_globals):
+            module = frame.f_globals.get("__name__", "?")
+            self._tell(f"it calls {module}.{code.co_qualname}, of which it is not known what it does besides", frame)
+
+    def _tell(self, what: str, frame: FrameType) -> None:
+        if len(self.unknown) < 10:
+            users = user_lines.user_frame(frame)
+            self.unknown.append(_at(what, user_lines.line_of(users or frame)))
+
+    def _trace(self, frame: FrameType, kind: str, argument: Any) -> Callable[..., Any] | None:
+        if self._importing is not None or pure_allowlist.domain_of(frame.f_code, frame.f_globals) is not Domain.PROGRAM:
+            return None
+        frame.f_trace_opcodes = True
+        if kind == "opcode":
+            self.executed.offsets[frame.f_code].add(frame.f_lasti)
+        elif kind == "line" and self._suspects:
+            self._look(user_lines.line_of(frame))
+        return self._trace
+
+    def _look(self, line: Line | None) -> None:
+        for index, suspect in enumerate(self._suspects):
+            token = _token(suspect.read)
+            if token != self._tokens[index]:
+                self._tokens[index] = token
+                if self._last is not None:
+                    self._culprits.setdefault(suspect.path, self._last)
+        self._last = line
+
+
+_CAUSES = {
+    events.Cause.SYNC: "it ends a step inside (the end of the function does that)",
+    events.Cause.READ: "it reads a value on the host",
+    events.Cause.FULL: "it records more operations than a tape holds",
+}
+
+
+def _asked_by(frame: FrameType) -> Domain:
+    """Whose code asked for what this frame does: the standard library works for its caller."""
+    each: FrameType | None = frame
+    while each is not None:
+        domain = pure_allowlist.domain_of(each.f_code, each.f_globals)
+        if domain is not Domain.PYTHON:
+            return domain
+        each = each.f_back
+    return Domain.ENGINE
+
+
+def _at(what: str, line: Line) -> str:
+    return f"{what} ({user_lines.text(line)})"
+
+
+def _token(read: Callable[[], Any]) -> Any:
+    value = read()
+    is_told = isinstance(value, (int, float, str, bytes)) or is_of_the_host(value)
+    return value if is_told else id(value)
+
+
+def _random_states() -> tuple[Any, ...]:
+    return (
+        random.getstate(),
+        str(np.random.get_state()),
+        torch.get_rng_state().numpy().tobytes(),
+        recording_kernel.given_draws,
+    )

@@ -1,0 +1,61 @@
+"""Replace symbolic floats that outlive their trace by plain floats."""
+
+import gc
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from types import CellType
+from typing import Any
+
+from .symbolic_floats import HostNumber
+
+
+def put_floats_back(numbers: Sequence[HostNumber]) -> None:
+    """Has all that holds one of these hold its value: collections, attributes, closures and what errors tell."""
+    for holder in gc.get_referrers(*numbers):
+        _put_back(holder, _plain)
+
+
+def _plain(value: Any) -> Any:
+    return value.value if type(value) is HostNumber else value
+
+
+def _put_back(holder: Any, plain: Callable[[Any], Any]) -> None:
+    if isinstance(holder, dict):
+        for key, value in list(holder.items()):
+            if plain(value) is not value:
+                holder[key] = plain(value)
+    elif isinstance(holder, (list, deque)):
+        for index, value in enumerate(holder):
+            if plain(value) is not value:
+                holder[index] = plain(value)
+    elif isinstance(holder, set):
+        for value in [each for each in holder if plain(each) is not each]:
+            holder.remove(value)
+            holder.add(plain(value))
+    elif isinstance(holder, tuple):
+        _exchange(holder, tuple(map(plain, holder)))
+    elif isinstance(holder, CellType):
+        holder.cell_contents = plain(holder.cell_contents)
+    else:
+        for name, value in list(_attributes(holder)):
+            if plain(value) is not value:
+                setattr(holder, name, plain(value))
+        if isinstance(holder, BaseException):
+            holder.args = tuple(map(plain, holder.args))
+
+
+def _exchange(old: tuple[Any, ...], new: tuple[Any, ...]) -> None:
+    """Has what holds a tuple hold another. One that nothing but a frame holds stays."""
+    made = type(old)._make(new) if hasattr(old, "_make") else new  # type: ignore[attr-defined]
+    for holder in gc.get_referrers(old):
+        if not isinstance(holder, tuple):
+            _put_back(holder, lambda value: made if value is old else value)
+
+
+def _attributes(holder: Any) -> Iterator[tuple[str, Any]]:
+    yield from getattr(holder, "__dict__", {}).items()
+    for each in type(holder).__mro__:
+        names = each.__dict__.get("__slots__", ())
+        for name in (names,) if isinstance(names, str) else names:
+            if hasattr(holder, name):
+                yield name, getattr(holder, name)

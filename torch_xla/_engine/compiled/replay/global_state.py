@@ -1,0 +1,48 @@
+"""Guards on global state: what a recorded program depends on of PyTorch and of this thread."""
+
+import threading
+from typing import Any
+
+import torch
+
+from ...compat.names import torch as private
+from ...compat.patches.autograd_observers import hooks_of_nodes
+from ...compile import settings_in_force
+from ...dispatch.checks import device_values
+from ...tensor.device import Device
+
+# Of which devices programs ask whether autocast is on: theirs, and those that PyTorch means where none is named.
+_AUTOCAST = ("xla", "cpu", "cuda")
+
+
+def circumstances(device: Device) -> tuple[Any, ...]:
+    """All of it, to be compared. It holds what it names, so that nothing else can take its place."""
+    return (
+        device.index,
+        threading.get_ident(),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        *(ask(kind) for kind in _AUTOCAST for ask in (torch.is_autocast_enabled, torch.get_autocast_dtype)),
+        torch.is_autocast_cache_enabled(),
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_anomaly_enabled(),
+        private.level_of_tangents(),
+        private.modes_of_calls(),
+        hooks_of_nodes(),
+        settings_in_force.now(),
+        device_values.are_on(),
+    )
+
+
+def hindrance() -> str:
+    """Why nothing can be replayed where we are, or nothing."""
+    if private.transforms_are_active():
+        return "a transform of `torch.func` is active"
+    if torch.is_anomaly_enabled():
+        return "autograd looks for anomalies"
+    for mode in private.modes_of_calls():
+        if type(mode) is not private.DeviceContext:
+            name = "hooks of saved tensors" if isinstance(mode, tuple) else f"`{type(mode).__qualname__}`"
+            return f"{name} may do something at every operation"
+    return ""

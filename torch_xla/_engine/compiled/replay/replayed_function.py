@@ -1,0 +1,370 @@
+"""A function that is watched a few times and then replayed, as long as its guards hold."""
+
+import functools
+import sys
+import types
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ...compat.names import torch as private
+from ...compat.patches import garbage_callback
+from ...processes import identity
+from ...step import end_of_step
+from ...tensor import device as devices
+from ..region import Region, is_inside
+from .accessed_names import Reads
+from .argument_spec import Call, taken_apart
+from .call_record import Facts, same
+from .global_state import hindrance
+from .replay import OTHER_GRADIENTS, Replay
+from .scalar_tracing import Changing
+from .watched_call import record
+
+# A replay is made from so many calls in a row that do the same.
+ENOUGH = 3
+# A function that nobody asked to replay is watched from this call on: to watch one takes as long as to record four.
+EARNED_AFTER = 16
+# What has not become a replay after so many watched calls does not become one.
+PATIENCE = 10
+# A replay that ends before so many runs was not worth its recordings; after so many of these there are no more.
+WORTH = 8
+MOST_WORTHLESS = 4
+# So many different sets of leaves with a gradient a kind of arguments is replayed with.
+MOST_PATTERNS = 4
+# So many kinds of arguments a function is replayed with.
+MOST_KINDS = 16
+# So many different things a function is warned of.
+MOST_WARNINGS = 20
+
+
+class _Kind:
+    """What is known of the calls with one kind of arguments, and with gradients at the same leaves."""
+
+    def __init__(self, shows_numbers: bool) -> None:
+        self.replay: Replay | None = None
+        self.recorded: list[Facts] = []  # the last calls, as long as they are the same
+        self.learned = 0  # 1 if the call before them told what it looks at, and nothing else was found
+        self.watched = 0
+        self.worthless = 0
+        self.given_up = ""  # why it is not tried any more
+        self.suspects: Sequence[Any] = ()
+        self.reads: Reads | None = None  # what the last call has looked at
+        self.changing = Changing(is_shown=shows_numbers)  # of the host
+
+    def give_up(self, why: str) -> None:
+        """Has its calls recorded from now on, and lets go of all that it held to learn from them."""
+        self.given_up = why
+        self.recorded.clear()
+        self.suspects, self.reads, self.changing = (), None, Changing(is_shown=False)
+
+
+class _Arguments:
+    """The calls with one kind of arguments."""
+
+    def __init__(self, call: Call, shows_numbers: bool) -> None:
+        self.objects = call.objects  # alive, so that no others come to their addresses
+        # Alive: `torch.utils.swap_tensors` refuses tensors with weak references. Only as long as they are needed.
+        self.leaves: list[torch.Tensor] = []
+        self._shows_numbers = shows_numbers
+        self.current = _Kind(shows_numbers)
+        self._by_gradients: dict[tuple[bool, ...], _Kind] = {}
+
+    @property
+    def kinds(self) -> list[_Kind]:
+        return [self.current, *self._by_gradients.values()]
+
+    def look_at_gradients(self) -> _Kind:
+        """What is known of calls that find gradients where there are some now: those are zeroed, or added up."""
+        there = tuple(leaf.grad is not None for leaf in self.leaves)
+        kind = self._by_gradients.get(there)
+        if kind is None and len(self._by_gradients) < MOST_PATTERNS:
+            kind = self._by_gradients[there] = _Kind(self._shows_numbers) if self.leaves else self.current
+        if kind is not None:
+            self.current = kind
+        return self.current
+
+    def learn(self, facts: Facts) -> None:
+        """Takes note of whose gradients matter: of the leaves that this call has seen, or a replay sees."""
+        seen = [facts.leaves, *(kind.replay.leaves for kind in self.kinds if kind.replay is not None)]
+        needed = {id(leaf): leaf for leaves in seen for leaf in leaves}
+        if needed.keys() != set(map(id, self.leaves)):
+            self.leaves = [*needed.values()]
+            had = {id(leaf): had for leaf, had in zip(facts.leaves, facts.had_gradient, strict=True)}
+            there = tuple(had.get(id(leaf), leaf.grad is not None) for leaf in self.leaves)
+            self._by_gradients = {there: self.current}
+
+    def forget(self) -> None:
+        """Lets go of the leaves, where no replay sees them."""
+        if not any(kind.replay is not None for kind in self.kinds):
+            self.leaves, self._by_gradients = [], {}
+
+
+class Replayed:
+    """A function that is recorded a few times and replayed from then on."""
+
+    _shows_numbers = True  # the program's own code may see a number of a trace where it has a float
+
+    def __init__(self, function: Callable[..., Any], region: Region) -> None:
+        region.name = region.name or getattr(function, "__qualname__", type(function).__name__)
+        self.__qualname__ = region.name  # where `function` has none, such as a module
+        functools.update_wrapper(self, function, updated=())
+        self._function = function
+        self._region = region
+        self._kinds: dict[Any, _Arguments] = {}
+        self._told: set[str] = set()
+        self._why = "it was not called yet"
+        self._is_watched = False  # a call is being learnt from
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __reduce__(self) -> str:
+        # As a function is: found by its name when it is read again, and itself in every copy.
+        return self.__qualname__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if is_inside():
+            self._why = "it was called in another compiled function, and is a part of that"
+            return self._function(*args, **kwargs)  # a part of the region around it
+        if private.transforms_are_active():
+            self._why = hindrance()
+            return self._function(*args, **kwargs)
+        end_of_step.end_step()
+        call = taken_apart(args, kwargs)
+        arguments = self._kinds.get(call.key)
+        if arguments is None:
+            self._why = self._hesitation(call)
+            if self._why:
+                return self._recorded(args, kwargs)
+            arguments = self._new_kind(call)
+        kind = arguments.current
+        replay = kind.replay  # a collection of garbage may take it away (`_let_go`)
+        reason = replay.hindrance() if replay is not None else ""
+        if replay is None or reason == OTHER_GRADIENTS:
+            kind = arguments.look_at_gradients()
+            replay = kind.replay
+            reason = replay.hindrance() if replay is not None else ""
+        if replay is not None:
+            if not reason:
+                numbers = replay.numbers(call)
+                if not replay.admits(numbers):
+                    self._why = (
+                        "the host knows numbers of an argument that no recorded call has had: they are looked at"
+                    )
+                    result = self._recorded(args, kwargs)
+                    replay.passed(numbers)
+                    return result
+                reason, result = replay.run(call)
+                if not reason:
+                    end_of_step.end_step()
+                    self._why = ""
+                    return result
+            self._drop(kind, replay, reason)
+        if kind.given_up:
+            self._why = kind.given_up
+            return self._recorded(args, kwargs)
+        return self._watched(arguments, kind, call, args, kwargs, reason)
+
+    def _recorded(self, args: Any, kwargs: Any) -> Any:
+        with self._region.call(sys._getframe()):
+            return self._function(*args, **kwargs)
+
+    def _hesitation(self, call: Call) -> str:
+        """Why nothing is to be noted yet of a new kind of arguments, or nothing."""
+        return ""
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether a call of some kind would be replayed now."""
+        return any(kind.replay is not None for arguments in self._kinds.values() for kind in arguments.kinds)
+
+    @property
+    def why_recorded(self) -> str:
+        """Why the last call was recorded; "" if it was replayed."""
+        return self._why
+
+    def _drop(self, kind: _Kind, replay: Replay, reason: str) -> None:
+        kind.replay = None
+        kind.watched = kind.learned = 0
+        kind.worthless = kind.worthless + 1 if replay.runs < WORTH else 0
+        if kind.worthless >= MOST_WORTHLESS:
+            kind.give_up(f"what it sees changes too often, the last time {reason}")
+            self._tell(f"is recorded, not replayed: what it sees changes too often, this time {reason}")
+        else:
+            self._tell(f"is recorded this time: {reason}")
+
+    def _new_kind(self, call: Call) -> _Arguments:
+        arguments = _Arguments(call, self._shows_numbers)
+        kind = arguments.current
+        if call.hindrance:
+            kind.give_up(call.hindrance)
+            self._tell(f"is recorded, not replayed: {call.hindrance}")
+        elif len(self._kinds) >= MOST_KINDS:
+            others = f"with other arguments than the first {MOST_KINDS} kinds"
+            numbers = "Python numbers that change from call to call must be tensors"
+            self._tell(f"is recorded, not replayed, {others}: {numbers}")
+            kind.give_up(f"it was called {others}: {numbers}")
+            return arguments
+        self._kinds[call.key] = arguments
+        return arguments
+
+    def _watched(self, arguments: _Arguments, kind: _Kind, call: Call, args: Any, kwargs: Any, ended_by: str) -> Any:
+        reason = hindrance()
+        if reason:
+            self._why = reason
+            return self._recorded(args, kwargs)
+        if self._is_watched:
+            self._why = "another thread is in the middle of a call that is learnt from"
+            return self._recorded(args, kwargs)
+        device = devices.device_at(devices.current_index())
+        kind.watched += 1
+        try:
+            self._is_watched = True
+            with self._region.call(sys._getframe()):
+                result, facts = record(
+                    self._function, args, kwargs, call, device, kind.reads, kind.suspects, kind.changing,
+                    self._region.end,
+                )  # fmt: skip
+        except BaseException as error:
+            if kind.watched >= PATIENCE:
+                kind.give_up(f"it raises errors, the last time {type(error).__name__}")
+            raise
+        finally:
+            self._is_watched = False
+        arguments.learn(facts)
+        _note_garbage(self)
+        kind.reads = facts.reads
+        kind.suspects = facts.differences
+        reason = facts.reasons[0] if facts.reasons else ""
+        if not reason and kind.recorded:
+            reason = same(kind.recorded[-1], facts)
+        if facts.reasons or facts.only_learned:
+            kind.recorded.clear()
+            kind.learned = int(facts.only_learned)
+        elif reason:
+            kind.recorded, kind.learned = [facts], 0
+        else:
+            kind.recorded = [*kind.recorded[-ENOUGH:], facts]
+            if len(kind.recorded) + kind.learned >= ENOUGH:
+                reason = self._begin(kind, Replay(facts, call, device))
+                kind.recorded.clear()
+        self._why = self._progress(kind, reason or ended_by)
+        if kind.replay is None:
+            facts.release()
+        if kind.replay is None and kind.watched >= PATIENCE:
+            kind.give_up(reason or "it takes too many calls until three are the same")
+            self._tell(f"is recorded, not replayed: {kind.given_up}")
+            arguments.forget()
+        return result
+
+    def let_go_of_the_past(self) -> None:
+        """Lets go of what no replay sees: a call that is recorded learns of it anew."""
+        if not self._is_watched:
+            for arguments in list(self._kinds.values()):
+                arguments.forget()
+
+    def _begin(self, kind: _Kind, replay: Replay) -> str:
+        """Replays the calls of a kind from the next one on; or why not."""
+        kind.replay = replay
+        return ""
+
+    @staticmethod
+    def _progress(kind: _Kind, reason: str) -> str:
+        if kind.replay is not None:
+            return f"it was the last of {ENOUGH} calls that did the same: the next one is replayed"
+        rest = (
+            f"a replay needs {ENOUGH} calls in a row that do the same, and has seen {kind.learned + len(kind.recorded)}"
+        )
+        return f"{reason}; {rest}" if reason else rest
+
+    def _tell(self, what: str) -> None:
+        # Once each: a step function is called a million times.
+        if what not in self._told and len(self._told) < MOST_WARNINGS:
+            self._told.add(what)
+            warnings.warn(f"{self._region.name} {what}", stacklevel=4)
+
+
+class ReplayedByItself(Replayed):
+    """A function of which nobody has said whether to replay it: that begins after a while, and nobody is warned.
+
+    It begins only where nothing that the program could notice comes with it: no program is compiled for it, no other
+    process waits for this one, no debugger wants to stop inside, no object lives longer, and floats are floats.
+    """
+
+    _shows_numbers = False
+
+    def __init__(self, function: Callable[..., Any], region: Region) -> None:
+        super().__init__(function, region)
+        self._calls = 0
+        self._running = 0
+        self._lately: deque[Any] = deque(maxlen=4)  # the last new kinds of arguments
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._calls += 1
+        reason = f"it is recorded {EARNED_AFTER} times first" if self._calls <= EARNED_AFTER else _onlooker()
+        if reason:
+            self._why = reason
+            return self._recorded(args, kwargs)
+        self._running += 1
+        try:
+            return super().__call__(*args, **kwargs)
+        finally:
+            self._running -= 1
+
+    def _hesitation(self, call: Call) -> str:
+        if call.objects:
+            return "an argument is an object, which a replay would keep: `torch_xla.compile(replay=True)` does"
+        if call.key in self._lately:
+            return ""
+        self._lately.append(call.key)
+        return "it was not called with such arguments lately"
+
+    def _begin(self, kind: _Kind, replay: Replay) -> str:
+        if replay.is_of_another_program:
+            kind.give_up("its replay would be another program: `torch_xla.compile(replay=True)` compiles that")
+            return kind.given_up
+        return super()._begin(kind, replay)
+
+    def let_go_of_the_past(self) -> None:
+        """Ends replays of what the function does not see any more: they held it."""
+        if not self._running:
+            for kind in [kind for arguments in self._kinds.values() for kind in arguments.kinds]:
+                if kind.replay is not None and not kind.replay.sees_the_same():
+                    kind.replay = None
+                    kind.watched = kind.learned = 0
+            super().let_go_of_the_past()
+
+    def _tell(self, what: str) -> None:
+        """`why_recorded` tells who asks."""
+
+
+_learning: "weakref.WeakSet[Replayed]" = weakref.WeakSet()
+
+
+def _note_garbage(function: Replayed) -> None:
+    """Has `function` let go of what it has seen and does not need, whenever all garbage is collected."""
+    garbage_callback.after_full_collections(_let_go)
+    _learning.add(function)
+
+
+def _let_go() -> None:
+    """Who deletes a model that a function in the same module has seen, and collects garbage, has its memory back."""
+    for function in list(_learning):
+        function.let_go_of_the_past()
+
+
+def _onlooker() -> str:
+    """Why a function that nobody asked to replay is called in any case, or nothing."""
+    if sys.gettrace() is not None or sys.getprofile() is not None or _has_debugger():
+        return "a debugger or profiler looks at what is called"
+    return "there are other processes" if identity.process_count() > 1 else ""
+
+
+def _has_debugger() -> bool:
+    monitoring: Any = getattr(sys, "monitoring", None)  # from Python 3.12 on
+    return monitoring is not None and monitoring.get_tool(monitoring.DEBUGGER_ID) is not None

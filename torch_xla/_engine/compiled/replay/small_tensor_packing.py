@@ -1,0 +1,316 @@
+"""Pack the small tensors of a replay's state into a few arrays, so that a call passes few arguments.
+
+A packed value is a `Value` that finds out about it when somebody reads its buffer. Then the whole pack is taken apart,
+and its values are ordinary ones again.
+"""
+
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterator, Sequence
+from itertools import chain, count, repeat
+from operator import attrgetter, is_
+from typing import Any
+
+import torch
+
+from ... import metrics
+from ...atomic import run_through, stores
+from ...compile import program_cache
+from ...compile.program import Program
+from ...ir.tape import Value, set_buffer
+from ...ir.value_spec import Spec
+from ...metrics import events
+from ...metrics.events import Cause
+from ...step import executor
+from ...step.executor import Around
+from ...step.launcher import launch
+from ...step.ownership import are_owned, may_be_taken
+from ...tensor.device import LOCK, Device
+from .io_binding import BoundProgram, Packs, flat_spec, pack_graph, packed, unpack_graph
+
+# After so many runs a replay is packed: the compilation for it takes as long as some thousands of runs save.
+_AFTER = 1_000
+# A pack that was read before it ran so often was not worth it: the next one is made twice as late.
+_WORTH = 16
+# What packs must spare a call in arrays, in and out, to be worth a compilation.
+_SPARES = 100
+# Values of so many bytes or more are not packed: to copy them costs more than an array of their own.
+_SMALL = 64 << 10
+
+_packed = metrics.counter("PackedStep")
+_unpacked = metrics.counter("Unpacking")
+
+_slot = vars(Value)["buffer"]  # also that of a packed value
+_value = attrgetter("value")
+
+
+class Pack:
+    """One array of many values. It stands among the storages of a replay for all of theirs."""
+
+    __slots__ = ("_parts", "_taken_apart", "value")
+
+    def __init__(self, spec: Spec, device: Device, taken_apart: Program) -> None:
+        self.value = Value(spec, device, None, -1)  # has its buffer when the program that makes it was started
+        self._taken_apart = taken_apart
+        self._parts: list[Any] | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nobody has read a value of it."""
+        return self._parts is None
+
+    def part(self, index: int) -> Any:
+        """The buffer of one of the values."""
+        if self._parts is None:
+            graph = self._taken_apart.graph
+            parts = [Value(graph.specs[slot], self.value.device, None, -1) for slot in graph.outputs]
+            launch(self._taken_apart, [self.value], parts, cause=Cause.READ)
+            self._parts = [part.buffer for part in parts]
+            self.value.buffer = None
+            _unpacked.value += 1
+        return self._parts[index]
+
+    def forget(self, index: int) -> None:
+        """Leaves the buffer of one of the values to that value."""
+        assert self._parts is not None
+        self._parts[index] = None
+
+
+class Packed(Value):
+    """A value that may lie in a pack until its buffer is read: then in its place is the pack, and where it lies.
+
+    Before it is laid there it is a value like others. A change of class calls whoever listens to Python (audit hooks),
+    and an interrupt may come there: so nothing may depend on it.
+    """
+
+    __slots__ = ()
+
+    @property
+    def buffer(self) -> Any:
+        """The array of this value alone, which takes the pack apart for it."""
+        with LOCK:
+            held = _slot.__get__(self)
+            if held.__class__ is tuple:  # no other thread was faster
+                pack, index = held
+                part = pack.part(index)
+                self.__class__ = Value  # type: ignore[assignment]
+                # By stores alone from here on (`atomic`); and the pack lets go of it last.
+                self.buffer = part
+                pack.forget(index)
+        return _slot.__get__(self)
+
+    @buffer.setter
+    def buffer(self, buffer: Any) -> None:
+        _slot.__set__(self, buffer)
+
+
+def _laid(values: Sequence[Value], pack: Pack) -> Iterator[Any]:
+    """Lays the values into a pack, when it is run through."""
+    run_through(stores(values, "__class__", repeat(Packed)))
+    return map(set_buffer, values, zip(repeat(pack), count()))
+
+
+class _Group:
+    """Values of one dtype that are packed together, and the storages that hold them."""
+
+    def __init__(self, places: Sequence[int], storages: Sequence[Any], specs: Sequence[Spec], device: Device) -> None:
+        self.pack: Pack | None = None
+        self.places = places
+        self.storages = storages
+        self._specs = specs
+        self._device = device
+        self._members: list[Value] = []
+        self._spec = flat_spec(specs)
+        self._put_together = program_cache.program_of(pack_graph(specs), (), device.target)
+        self._taken_apart = program_cache.program_of(unpack_graph(specs), (), device.target)
+
+    def prepare(self) -> None:
+        """Compiles what it takes, so that to read a value never has to."""
+        executor.prepare(self._put_together, (), Cause.SYNC, lambda: ())
+        executor.prepare(self._taken_apart, (), Cause.SYNC, lambda: ())
+
+    def is_whole(self) -> bool:
+        """Whether the storages still hold these values, nobody else does, and nobody has read one."""
+        return (
+            self.pack is not None
+            and self.pack.is_whole
+            and all(map(is_, map(_value, self.storages), self._members))
+            and are_owned(self._members)
+        )
+
+    def fits(self) -> bool:
+        """Whether the storages hold values of the forms that are expected."""
+        return all(map(is_, [storage.value.spec for storage in self.storages], self._specs))
+
+    def gather(self) -> bool:
+        """Packs what the storages hold now, unless a value is held by somebody else, too."""
+        self.forget()
+        values: list[Value] = [storage.value for storage in self.storages]
+        if any(value.buffer is None for value in values) or not self.fits() or not may_be_taken(values):
+            return False
+        pack = self._new_pack()
+        launch(self._put_together, values, [pack.value], around=Around(after=self._held(pack, values)))
+        return True
+
+    def updated(self) -> Value:
+        """The value whose buffer is that of the pack: a program writes the values that are next into it."""
+        assert self.pack is not None
+        return self.pack.value
+
+    def replaced(self) -> tuple[Value, Iterator[Any]]:
+        """The value that gets the buffer of new values, and what makes them what the storages hold."""
+        if self.is_whole():
+            return self.updated(), iter(())
+        values = [Value(spec, self._device, None, -1) for spec in self._specs]
+        pack = self._new_pack()
+        return pack.value, chain(self._held(pack, values), stores(self.storages, "value", values))
+
+    def note_run(self) -> None:
+        """Called when a program has written into the pack."""
+        if self.pack is not None and not self.pack.is_whole:
+            # Something that ran meanwhile, such as a finalizer, has read a value that it held before.
+            pack = self._new_pack()
+            pack.value.buffer = self.pack.value.buffer
+            run_through(self._held(pack, self._members))
+
+    def _new_pack(self) -> Pack:
+        return Pack(self._spec, self._device, self._taken_apart)
+
+    def _held(self, pack: Pack, values: list[Value]) -> Iterator[Any]:
+        return chain(_laid(values, pack), map(setattr, (self, self), ("pack", "_members"), (pack, values)))
+
+    def forget(self) -> None:
+        """Leaves the values to those who hold them."""
+        self.pack = None
+        self._members = []
+
+
+class Packing:
+    """What of a replay is packed, and when: a pack that others read too often is made ever more rarely."""
+
+    def __init__(self, plain: BoundProgram, storages: Sequence[Any], first: int, excluded: Container[int]) -> None:
+        """`storages` are those of the places from `first` on; the `excluded` places stay as they are."""
+        self._plain = plain
+        self._storages = storages
+        self._first = first
+        self._excluded = excluded
+        self._next = self._pause = _AFTER
+        self._since = -1  # the run that was the first with the packs there are; -1: there are none
+        self._kept: list[_Group] = []
+        self._renewed: list[_Group] = []
+        self._layout: BoundProgram | None = None
+
+    def prepare(self, runs: int, device: Device, compile_it: Callable[[BoundProgram], None]) -> None:
+        """Compiles what packing takes, if it is time for it: without the lock that recording needs."""
+        if self._layout is None and runs >= self._next and not events.guarded:
+            self._next = runs + self._pause  # lest one that fails is tried at every run
+            self._layout = self._packed(device, compile_it)
+            if self._layout is not None:
+                self._next = runs
+
+    def layout(self, runs: int) -> BoundProgram:
+        """How this run, after so many others, goes."""
+        if self._since >= 0:
+            assert self._layout is not None
+            if all([group.is_whole() for group in self._kept]) and self._fits():
+                return self._layout
+            self._end(runs)
+        if runs >= self._next:
+            self._next = runs + self._pause
+            if self._layout is not None and self._fits() and all([group.gather() for group in self._kept]):
+                self._since = runs
+                return self._layout
+            self._forget()
+        return self._plain
+
+    def rebind(self, runs: int) -> None:
+        """Other memory has come to some of the places: what is packed is left to those who hold it."""
+        if self._layout is None:
+            return
+        if self._since >= 0:
+            self._end(runs)
+        for group in (*self._kept, *self._renewed):
+            group.storages = [self._storages[place - self._first] for place in group.places]
+
+    def packs(self) -> list[Any]:
+        """What stands for the packs among the storages."""
+        return [group.pack for group in self._kept]
+
+    def results(self, layout: BoundProgram) -> tuple[dict[int, Value], list[Iterator[Any]]]:
+        """The values of those outputs of a run that are packs, and what is done when they have their buffers."""
+        values: dict[int, Value] = {}
+        placed: list[Iterator[Any]] = []
+        if layout is not self._plain:
+            for output, group in zip(layout.updated, self._kept, strict=True):
+                values[output] = group.updated()
+            for output, group in zip(layout.replaced, self._renewed, strict=True):
+                values[output], after = group.replaced()
+                placed.append(after)
+        return values, placed
+
+    def note_run(self, layout: BoundProgram) -> None:
+        """Called when a run has ended."""
+        if layout is not self._plain:
+            for group in (*self._kept, *self._renewed):
+                group.note_run()
+            _packed.value += 1
+
+    def _fits(self) -> bool:
+        return all([group.is_whole() or group.fits() for group in self._renewed])
+
+    def _end(self, runs: int) -> None:
+        self._pause = 0 if runs - self._since >= _WORTH else 2 * max(self._pause, _AFTER)
+        self._next = runs + self._pause
+        self._forget()
+
+    def _forget(self) -> None:
+        self._since = -1
+        for group in (*self._kept, *self._renewed):
+            group.forget()
+
+    def _packed(self, device: Device, compile_it: Callable[[BoundProgram], None]) -> BoundProgram | None:
+        plain = self._plain
+        kept: dict[torch.dtype, list[tuple[int, Spec, int]]] = defaultdict(list)
+        renewed: dict[torch.dtype, list[tuple[int, Spec, int]]] = defaultdict(list)
+        for _, index in plain.in_place:
+            kept[plain.specs[index].dtype].append((index, plain.specs[index], plain.inputs[index]))
+        uses = Counter([*(output for output, _, _ in plain.elsewhere), *plain.new.values()])
+        for output, place, spec in plain.elsewhere:
+            # An integer may have a copy on the host, which belongs to its value.
+            if uses[output] == 1 and spec.dtype.is_floating_point:
+                renewed[spec.dtype].append((output, spec, place))
+        chosen = [[self._chosen(each) for each in groups.values()] for groups in (kept, renewed)]
+        inside, outside = ([group for group in groups if len(group) > 1] for groups in chosen)
+        spared = 2 * sum(map(len, inside)) + sum(map(len, outside))
+        moved = sum(
+            spec.numel * spec.dtype.itemsize for groups in (inside, outside) for each in groups for _, spec, _ in each
+        )
+        # Where most of the state is large the device takes so long that nobody waits for the host.
+        is_small = 2 * moved >= plain.bytes
+        program = plain.program
+        # When a pack is taken apart is this process's own affair, and must not make programs of several others.
+        is_alone = not device.spread and not program.graph.is_collective
+        if spared < _SPARES or not is_small or program.is_in_layers or not device.target.is_host or not is_alone:
+            self._next = sys.maxsize
+            return None
+        self._kept, self._renewed = ([self._group(each, device) for each in groups] for groups in (inside, outside))
+        packs = Packs(*([[index for index, _, _ in each] for each in groups] for groups in (inside, outside)))
+        layout = packed(plain, packs, self._first + len(self._storages), plain.program.target)
+        # Before anything is packed: whoever is told of a compilation may look at every value there is.
+        compile_it(layout)
+        for group in (*self._kept, *self._renewed):
+            group.prepare()
+        return layout
+
+    def _chosen(self, candidates: list[tuple[int, Spec, int]]) -> list[tuple[int, Spec, int]]:
+        small = [
+            (index, spec, place)
+            for index, spec, place in candidates
+            if 0 < spec.numel * spec.dtype.itemsize < _SMALL and place >= self._first and place not in self._excluded
+        ]
+        return sorted(small, key=lambda each: -each[1].numel)  # so that the large ones lie at round addresses
+
+    def _group(self, chosen: list[tuple[int, Spec, int]], device: Device) -> _Group:
+        places = [place for _, _, place in chosen]
+        storages = [self._storages[place - self._first] for place in places]
+        return _Group(places, storages, [spec for _, spec, _ in chosen], device)

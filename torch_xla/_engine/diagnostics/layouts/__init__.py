@@ -1,1 +1,0 @@
-"""Search for layouts: how to divide the parameters and the batch of a program over a mesh."""

@@ -1,0 +1,26 @@
+"""`XLA_FNTRACKER_FILE`: append each operator that brings a value to the host to a file."""
+
+from typing import Any
+
+from ... import config
+from ...metrics import events
+from .debug_log import read_told_by
+
+_file = ""
+
+
+def _hear(event: Any) -> None:
+    read = read_told_by(event, config.debug_max_frames())
+    if read is not None:
+        with open(_file, "a") as file:
+            file.write(read.line() + "\n")
+
+
+def apply_settings() -> None:
+    """Listen if the settings name a file."""
+    global _file
+    before, _file = _file, config.tracker_file()
+    if _file and not before:
+        events.listen(_hear)
+    elif before and not _file:
+        events.unlisten(_hear)

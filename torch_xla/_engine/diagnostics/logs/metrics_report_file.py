@@ -1,0 +1,41 @@
+"""`XLA_METRICS_FILE`: append the metrics report to a file at every step."""
+
+import itertools
+import sys
+from typing import Any
+
+from ... import config
+from ...metrics import events, report
+from ...metrics.events import Step
+from ...processes import identity
+
+_saved = itertools.count(1)
+
+
+def save_report(file: str) -> None:
+    """Append the report to `file`, or write it to `STDOUT` or `STDERR`. Each of several replicas has its own."""
+    text = f"[MetricsData; step={next(_saved)}]\n{report.full_report()}\n"
+    if file in ("STDOUT", "STDERR"):
+        (sys.stdout if file == "STDOUT" else sys.stderr).write(text)
+        return
+    name = f"{file}.{identity.replica_index()}" if identity.replica_count() > 1 else file
+    with open(name, "a") as opened:
+        opened.write(text)
+
+
+def _hear(event: Any) -> None:
+    if isinstance(event, Step):
+        save_report(_file)
+
+
+_file = ""
+
+
+def apply_settings() -> None:
+    """Listen for steps if the settings name a file."""
+    global _file
+    before, _file = _file, config.metrics_file()
+    if _file and not before:
+        events.listen(_hear)
+    elif before and not _file:
+        events.unlisten(_hear)

@@ -1,0 +1,66 @@
+"""The programs in a profile: which operator and which line each of their operations comes from.
+
+A profile is a file of protocol buffers, and keeps the HLO of every program that ran. JAX reads the events of such a
+file but not these, so the few fields that are wanted are read here, by their numbers in `xplane.proto` and `hlo.proto`.
+"""
+
+from dataclasses import dataclass
+
+from ...metrics.user_lines import Line
+from ...planning.protobuf_reader import Message, number_of, parsed, text_of
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an operation of a program comes from."""
+
+    name: str  # scopes and operator, "forward/encoder/aten::linear"; empty if it is XLA's own
+    line: Line | None
+    opcode: str
+
+
+def origins(content: bytes) -> dict[str, dict[str, Origin]]:
+    """For each program in a profile, by its name "jit_program(7)": the origin of each operation, by its name."""
+    found: dict[str, dict[str, Origin]] = {}
+    for plane in parsed(content).get(1, ()):
+        fields = parsed(plane)
+        if text_of(fields, 2) != "/host:metadata":
+            continue
+        for entry in fields.get(4, ()):
+            program = parsed(parsed(entry)[2][0])
+            for stat in program.get(5, ()):
+                for proto in parsed(stat).get(6, ()):
+                    found[text_of(program, 2)] = _origins_of_module(parsed(parsed(proto)[1][0]))
+    return found
+
+
+def _origins_of_module(module: Message) -> dict[str, Origin]:
+    lines = _lines(parsed(module[17][0])) if 17 in module else {}
+    found: dict[str, Origin] = {}
+    for computation in module.get(3, ()):
+        for each in parsed(computation).get(2, ()):
+            instruction = parsed(each)
+            metadata = parsed(instruction[7][0]) if 7 in instruction else {}
+            line = lines.get(number_of(metadata, 15))
+            if line is None and number_of(metadata, 4):
+                line = (text_of(metadata, 3), number_of(metadata, 4), "")
+            found[text_of(instruction, 1)] = Origin(_operator(text_of(metadata, 2)), line, text_of(instruction, 2))
+    return found
+
+
+def _operator(name: str) -> str:
+    """ "jit(program)/forward/aten::relu/jit(relu)/max" → "forward/aten::relu": up to the operator."""
+    parts = name.split("/")
+    last = max((index for index, part in enumerate(parts) if "::" in part), default=-1)
+    return "/".join(parts[1 : last + 1])
+
+
+def _lines(index: Message) -> dict[int, Line]:
+    """Return the lines of the frames that programs refer to by number, from 1 on."""
+    files, functions = ([name.decode() for name in index.get(field, ())] for field in (1, 2))
+    places: list[Line] = []
+    for each in index.get(3, ()):
+        place = parsed(each)
+        places.append((files[number_of(place, 1) - 1], number_of(place, 3), functions[number_of(place, 2) - 1]))
+    frames = [number_of(parsed(frame), 1) for frame in index.get(4, ())]
+    return {number: places[place - 1] for number, place in enumerate(frames, 1) if place}

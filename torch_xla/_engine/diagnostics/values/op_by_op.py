@@ -1,0 +1,85 @@
+"""Rerun a recorded step one operator at a time, to see every result."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ...atomic import uncollected
+from ...ir.call_plan import Plan
+from ...ir.graph import Graph, Operation
+from ...lowering.fx_graphs import interpreter
+from ...lowering.machinery.lower_call import lower
+from ...runtime import buffers
+from ...runtime.device_assignment import Target
+
+
+class Stop(NamedTuple):
+    """One operator has run: what it read and what it gave."""
+
+    number: int  # of the operation
+    operation: Operation
+    operands: list[jax.Array]
+    results: list[jax.Array]
+    numbers: tuple[float | int, ...]
+    key: Any  # None: it draws nothing
+
+
+def walk(
+    graph: Graph,
+    inputs: Sequence[jax.Array],
+    numbers: Sequence[float | int],
+    keys: np.ndarray | None,
+    target: Target,
+) -> Iterator[Stop]:
+    """Run `graph` on `target`, operator by operator. Drop values that no later operator reads."""
+    values: list[Any] = list(inputs)
+    leave = _last_reads(graph)
+    compiled: dict[Any, Callable[..., Any]] = {}
+    with jax.enable_x64(True), jax.default_device(target.device):
+        random = jax.random.wrap_key_data(buffers.of_array(keys), impl="rbg") if keys is not None else None
+    for index, operation in enumerate(graph.operations):
+        plan, first = operation.plan, operation.first_number
+        own = tuple(numbers[first : first + len(plan.numbers)])
+        operands = [values[slot] for slot in operation.operands]
+        # Generators may be left between two of their items: no setting of JAX may be.
+        with jax.enable_x64(True), jax.default_device(target.device):
+            key = operation.key(random)
+            run = compiled.get((plan, own))
+            if run is None:
+                run = compiled[plan, own] = _compiled(plan, own)
+            results = run(operands, key)
+        values.extend(results)
+        yield Stop(index, operation, operands, results, own, key)
+        for slot in leave[index]:
+            values[slot] = None
+
+
+def _compiled(plan: Plan, numbers: tuple[float | int, ...]) -> Callable[..., Any]:
+    return uncollected(jax.jit(lambda operands, key: lower(plan, operands, list(numbers), key)))
+
+
+def _last_reads(graph: Graph) -> list[list[int]]:
+    """For each operation the slots that nothing reads after it."""
+    last: dict[int, int] = {}
+    for index, operation in enumerate(graph.operations):
+        for slot in operation.operands:
+            last[slot] = index
+        for part in range(len(operation.plan.outputs)):
+            last.setdefault(operation.first_output + part, index)
+    leave: list[list[int]] = [[] for _ in graph.operations]
+    for slot, index in last.items():
+        leave[index].append(slot)
+    return leave
+
+
+def look_inside(stop: Stop, watch: Callable[[Any, Any, Any], None]) -> None:
+    """Run an operator once more; if it is a graph of others, show `watch` the operators that it consists of."""
+    before = interpreter.watch
+    interpreter.watch = watch
+    try:
+        with jax.enable_x64(True):
+            lower(stop.operation.plan, stop.operands, list(stop.numbers), stop.key)
+    finally:
+        interpreter.watch = before

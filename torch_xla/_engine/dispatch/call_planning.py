@@ -1,0 +1,428 @@
+"""Plan a call: results from the meta kernel, the rule from the registry, dtypes from promotion."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import torch
+
+from .. import dtypes
+from ..atomic import uncollected
+from ..caching.bounded import put_last
+from ..caching.interning import note_new, table_of_plans
+from ..compat.names import jax as private
+from ..compat.names.torch import pytree, schema_of
+from ..ir.call_plan import Number, Operand, Plan
+from ..ir.value_spec import Spec, contiguous_stride, refuse_impossible, spec_of
+from ..lowering.fx_graphs import decompositions
+from ..lowering.machinery import promotion
+from ..lowering.machinery.lower_call import apply_rule, flatten
+from ..lowering.machinery.registry import Promotion, Rule, rule_of
+from ..runtime import platform
+from . import abstract_eval
+from .checks import cpu_errors
+from .checks import scalar_ranges as number_limits
+from .op_schema import Form, Operator
+from .skip_abstract_eval import is_foretold
+
+# What a rule never sees: where results go and in which order they lie is decided here.
+DROPPED = frozenset(("device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"))
+
+# The size or the strides of their results depend on their numbers.
+_SIZED_BY_NUMBERS = ("aten::arange", "aten::range", "aten::_scaled_dot_product_fused_attention_overrideable_backward")
+
+# Numbers that take the dtype of the tensors they multiply.
+_FACTORS = ("alpha", "beta", "value")
+
+# Operators of which the CPU takes operands of these dtypes: its answer is the same for every size. A list may have any
+# number of tensors.
+_taken: dict[tuple[Any, ...], None] = {}
+_MOST_TAKEN = 4096
+
+# Their operands must have one dtype. Others take indices or masks beside numbers.
+_PRODUCTS = frozenset(("mm", "bmm", "mv", "dot", "vdot", "addmm", "addmv", "addbmm", "baddbmm", "addr", "linear"))
+
+# By the names of arguments that say where elements are: dtypes that every operator takes.
+_PLACES = {
+    "index": (torch.int64,),
+    "mask": (torch.bool,),
+    "target": (torch.int64, torch.float64, torch.float32, torch.bfloat16, torch.float16),  # or what they should be
+}
+
+RESIZE_WARNING = (
+    "An output with one or more elements was resized since it had shape {}, which does not match the required "
+    "output shape {}. This behavior is deprecated, and in a future PyTorch release outputs will not be resized "
+    "unless they have zero elements. You can explicitly reuse an out tensor t by resizing it, inplace, to zero "
+    "elements with t.resize_(0)."
+)
+
+
+# A call taken apart: what identifies its plan; the values it reads, each a value or (value, view); its numbers.
+Call = tuple[list[Any], list[Any], list[Any]]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Entry:
+    """What a kernel does for all calls with one signature. Without a plan the call runs on the CPU."""
+
+    plan: Plan | None
+    writes: bool = False
+    nested: bool = False
+    is_list: bool = False
+    constants: tuple[Any, ...] = ()
+    # Results that are an operand as it came: the tensor written to keeps the value it has.
+    unchanged: frozenset[int] = frozenset()
+    # The entries by number, where a rule depends on the numbers themselves (it was traced with them).
+    variants: "dict[tuple[Any, ...], Entry] | None" = None
+    watched: bool = False  # an operand may show part of the memory that is written
+    whole: bool = False  # every operand shows its storage as it is, and so do the tensors written to
+    limits: number_limits.Limits | None = None  # what the numbers are held against
+    is_settled: bool = True  # by the kinds of numbers alone
+    is_simple: bool = False  # one result, a new tensor, that depends on nothing but the operands and numbers
+
+    def __post_init__(self) -> None:
+        plan = self.plan
+        simple = plan is not None and not (self.writes or self.nested or plan.draws) and len(plan.outputs) == 1
+        object.__setattr__(self, "is_settled", self.variants is None and self.limits is None)
+        object.__setattr__(self, "is_simple", simple and self.is_settled)
+
+
+def keep(entries: "dict[tuple[Any, ...], Entry]") -> None:
+    """Bounds a table of entries, by signature."""
+    table_of_plans(entries, _plan_of)
+
+
+def _plan_of(entry: Entry) -> Plan | dict[tuple[Any, ...], Entry] | None:
+    return entry.plan if entry.variants is None else entry.variants
+
+
+def plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Entry:
+    """The entry of a call seen for the first time. Raises what the CPU raises if the arguments are wrong."""
+    if operator.form is Form.INPLACE:
+        cpu_errors.refuse_overlapping_target(operator, args, kwargs)
+    platform.prepare_host()  # JAX starts a thread when it traces for the first time
+    try:
+        entry = _plan_call(operator, args, kwargs, call)
+    except NotImplementedError:
+        raise
+    except Exception as error:  # what JAX raises for wrong arguments is its own; the CPU has PyTorch's words
+        refusal = cpu_errors.refusal_of_the_cpu(operator, args, kwargs)
+        if refusal is None and isinstance(error, TypeError) and call[1]:
+            # Behind an operator's sign Python would take it for "not mine", and say something else.
+            raise RuntimeError(str(error)) from error
+        if refusal is None:
+            raise
+        raise refusal from error
+    for spec in entry.plan.outputs if entry.plan is not None else ():
+        refuse_impossible(spec)
+        cpu_errors.warn_of_complex32(spec)
+    note_new()
+    return entry
+
+
+@uncollected  # PyTorch's modes are on, also for what a finalizer calls
+def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Entry:
+    if call[2] and schema_of(operator.overload).name in _SIZED_BY_NUMBERS:
+        return Entry(None, variants={})
+    rule = rule_of(operator.functional) if operator.functional is not None else None
+    inferred: abstract_eval.Inferred | None = None
+    try:
+        inferred = abstract_eval.infer(operator, args, kwargs)
+    except (NotImplementedError, ZeroDivisionError):  # some divide by the number of elements, which may be 0
+        if rule is None:
+            return Entry(None)
+    if rule is None and operator.functional is not None:
+        if call[2]:
+            return Entry(None, variants={})
+        rule = decompositions.rule_for(operator.functional, args, kwargs)
+    if rule is None:
+        return Entry(None)
+    plan = _plan(rule, operator, args, kwargs, call)
+    passed_on: list[int] = []
+    shapes: Any = None
+    writes = operator.form is Form.INPLACE
+    try:
+        if inferred is None or not is_foretold(rule, plan, inferred, writes):
+            shapes, passed_on = tried(plan, _written_operands(operator, args, kwargs) if writes else [], call[2])
+            inferred = _from_shapes(shapes) if inferred is None else _without_unwanted(inferred, shapes)
+        plan = replace(plan, outputs=inferred.outputs, structure=inferred.structure)
+        _check_results(plan, shapes)
+    except NotImplementedError:
+        return Entry(None)
+    if _is_doubtful(rule, operator, plan, shapes):
+        cpu_errors.refuse_if_the_cpu_does(operator, args, kwargs)
+    _refuse_dtypes(rule, operator, plan, args, kwargs)
+    is_list = inferred.nested and len(inferred.structure) == 1 and inferred.structure[0] >= 0
+    return Entry(
+        plan,
+        writes,
+        inferred.nested,
+        is_list,
+        inferred.constants,
+        watched=writes and _may_overlap(operator, call),
+        whole=not any(operand.__class__ is tuple for operand in call[1]),
+        # Another number, for which this entry is found too, may change what this one leaves as it is: `x.pow_(1.0)`.
+        unchanged=frozenset(() if call[2] else passed_on),
+        limits=number_limits.limits_of(
+            operator, args, kwargs, (spec.dtype for spec in (*plan.operands, *plan.outputs))
+        ),
+    )
+
+
+@uncollected
+def tried(plan: Plan, targets: list[int], numbers: list[Any]) -> tuple[Any, list[int]]:
+    """What the rule of `plan` makes of shapes, and which of its first results are the very operands `targets`."""
+    passed_on: list[int] = []
+
+    def abstract(*arrays: Any) -> Any:
+        result = apply_rule(plan, arrays, numbers, _key(plan))
+        leaves = jax.tree.leaves(result)[: len(targets)]
+        passed_on.extend(i for i, leaf in enumerate(leaves) if leaf is arrays[targets[i]])
+        return result
+
+    with jax.enable_x64(True), private.located(None, ()):
+        return jax.eval_shape(abstract, *_shapes(plan)), passed_on
+
+
+def _written_operands(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
+    """Which of the operands the results of an in-place call replace, in the order of the results."""
+    operands = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    written = cpu_errors.written_tensors(operator, args, kwargs)
+    return [next(i for i, operand in enumerate(operands) if operand is tensor) for tensor in written]
+
+
+def _is_doubtful(rule: Rule, operator: Operator, plan: Plan, shapes: Any) -> bool:
+    """Whether PyTorch may refuse dtypes that its meta kernels let pass. `shapes` is what a trial of the rule gave."""
+    if schema_of(operator.overload).name.startswith("aten::_foreach_"):
+        truths = any(isinstance(leaf, bool) for leaf in pytree.tree_leaves(plan.arguments))
+        return truths or any(not (s.dtype.is_floating_point or s.dtype.is_complex) for s in plan.operands)
+    if rule.promotion is Promotion.NONE:
+        name = schema_of(operator.overload).name.partition("::")[2].rstrip("_")
+        if "backward" in name:
+            return False  # autograd calls it, and what the forward kernel kept has the dtypes of this device
+        if name in ("complex", "polar"):
+            return True
+        products = name in _PRODUCTS
+        return len({s.dtype for s in plan.operands if products or s.dtype.is_floating_point}) > 1
+    if operator.form is not Form.INPLACE or shapes is None or isinstance(shapes, (list, tuple)):
+        return False
+    return not torch.can_cast(dtypes.to_torch(shapes.dtype), plan.outputs[0].dtype)
+
+
+def _is_in(where: int | str, args: tuple[Any, ...]) -> bool:
+    return isinstance(where, int) and where < len(args)
+
+
+def _refuse_dtypes(rule: Rule, operator: Operator, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises as the CPU does for complex numbers, integers and truth values that meta kernels let pass.
+
+    Beside indices or masks of the usual dtypes nothing is asked: the zeros that the CPU is asked with may mean
+    something else as such.
+    """
+    name = schema_of(operator.overload).name
+    found = tuple(spec.dtype for spec in plan.operands)
+    given = [
+        kwargs.get(w) if isinstance(w, str) else args[w] for w in operator.scalars if w in kwargs or _is_in(w, args)
+    ]
+    kinds = tuple(type(argument) for argument in given)
+    words = tuple(leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, str))
+    asked = operator.name, found, kinds, words
+    is_usual = len(set(found)) == 1 and found[0].is_floating_point and bool not in kinds
+    has_usual_places = _has_usual_places(operator, plan)
+    if (is_usual and has_usual_places) or asked in _taken or "backward" in name or not found:
+        return
+    if rule.promotion is Promotion.NONE and len(set(found)) > 1 and not name.startswith("aten::_foreach_"):
+        is_real = not any(dtype.is_complex for dtype in found)
+        if has_usual_places and (is_real or not {torch.bool, torch.uint8, torch.int32}.isdisjoint(found)):
+            return
+    refusal = cpu_errors.refusal_of_the_cpu(operator, args, kwargs)
+    if refusal is not None and not cpu_errors.is_of_zeros(refusal):
+        # A dtype that the CPU lacks a kernel for may have one here, but no device has an order of complex numbers, and
+        # none a product of matrices of truth values, or resizes images of whole numbers other than bytes.
+        of_truths = torch.bool in found and name.removeprefix("aten::").rstrip("_") in _PRODUCTS
+        is_none_s = of_truths or "upsample_" in name or any(dtype.is_complex for dtype in found)
+        if is_none_s or not cpu_errors.is_of_a_missing_kernel(refusal):
+            raise refusal
+    # For nothing, kernels do not look at dtypes, and some not for a single number, such as `cummin`.
+    if all(spec.numel > spec.dtype.is_complex for spec in plan.operands):
+        put_last(_taken, asked, None, _MOST_TAKEN)
+
+
+def _has_usual_places(operator: Operator, plan: Plan) -> bool:
+    """Whether what says where elements are has one of the dtypes that every operator takes for it."""
+    args, kwargs = plan.arguments
+    named = {**dict(zip([a.name for a in schema_of(operator.overload).arguments], args, strict=False)), **kwargs}
+    places = [(named.get(name), usual) for name, usual in _PLACES.items()]
+    return all(plan.operands[place.index].dtype in usual for place, usual in places if isinstance(place, Operand))
+
+
+def _may_overlap(operator: Operator, call: Call) -> bool:
+    """Whether another operand may be another view of the storage that the first is written to, or the same."""
+    views = any(operand.__class__ is tuple for operand in call[1]) or cpu_errors.places_elements(operator)
+    return views and len(call[1]) > 1  # of which memory they are views is not known: the plan serves others too
+
+
+def _plan(rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Plan:
+    template = _Template(keeps_numbers=not call[2])
+    filled_args = tuple(template.replace(a, i in operator.scalars) for i, a in enumerate(args))
+    if rule.random:
+        filled_args = _without_generator(operator, filled_args)
+    filled_kwargs = {}
+    for keyword, argument in kwargs.items():
+        replaced = template.replace(argument, keyword in operator.scalars)
+        if keyword not in DROPPED:
+            filled_kwargs[keyword] = replaced
+    if operator.reordered:
+        filled_args = tuple(filled_args[position] for position in operator.reordered)
+    for position, name, default in operator.defaults:
+        if position >= len(args):
+            filled_kwargs.setdefault(name, default)
+    return Plan(
+        rule.op,
+        (filled_args, filled_kwargs),
+        _operand_specs(call),
+        tuple(template.numbers),
+        (),
+        compute_dtype=_compute_dtype(rule, operator, args, kwargs),
+        draws=int(rule.random),
+    )
+
+
+def _without_generator(operator: Operator, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The positional arguments but the generator: it gives a call its key, and no rule takes it."""
+    names = [a.name for a in schema_of(operator.overload).arguments]
+    return tuple(argument for name, argument in zip(names, args, strict=False) if name != "generator")
+
+
+def settle(
+    entry: Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call
+) -> tuple[Entry, Call]:
+    """The entry and the call once the numbers themselves were looked at."""
+    if entry.variants is not None:
+        entry, call = _variant(entry.variants, operator, args, kwargs, call), (call[0], call[1], [])
+    if entry.limits is not None:
+        number_limits.check(entry.limits, operator, args, kwargs)
+    return entry, call
+
+
+def _variant(
+    variants: dict[tuple[Any, ...], Entry],
+    operator: Operator,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    call: Call,
+) -> Entry:
+    """The entry for these very numbers, which become part of the plan."""
+    numbers = tuple(call[2])
+    found = variants.get(numbers)
+    if found is None:
+        found = variants[numbers] = plan_call(operator, args, kwargs, (call[0], call[1], []))
+    return found
+
+
+class _Template:
+    """Replaces tensors and numbers by placeholders, in the order in which kernels take a call apart."""
+
+    def __init__(self, keeps_numbers: bool) -> None:
+        self.operands = 0
+        self.keeps_numbers = keeps_numbers
+        self.numbers: list[type] = []
+
+    def replace(self, argument: Any, takes_scalar: bool) -> Any:
+        if isinstance(argument, torch.Tensor):
+            self.operands += 1
+            return Operand(self.operands - 1)
+        kind = argument.__class__
+        if self.keeps_numbers and kind in (int, float):
+            return argument
+        if kind is float or (kind is int and takes_scalar and -(1 << 63) <= argument < 1 << 63):
+            self.numbers.append(kind)
+            return Number(len(self.numbers) - 1)
+        if kind is list or kind is tuple:
+            return [self.replace(element, takes_scalar) for element in argument]
+        return argument
+
+
+def _operand_specs(call: Call) -> tuple[Spec, ...]:
+    specs = []
+    for operand in call[1]:
+        if operand.__class__ is tuple:
+            specs.append(operand[1].shown)
+        else:
+            specs.append(operand.spec)
+    return tuple(specs)
+
+
+def _compute_dtype(rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
+    if rule.promotion is Promotion.NONE:
+        return None
+    tensors: list[tuple[torch.dtype, int]] = []
+    numbers: list[Any] = []
+    for where, argument in (*enumerate(args), *kwargs.items()):
+        for leaf in argument if isinstance(argument, (list, tuple)) else (argument,):
+            if isinstance(leaf, torch.Tensor):
+                tensors.append((leaf.dtype, leaf.dim()))
+            elif isinstance(leaf, (bool, int, float, complex)) and where in operator.scalars and where not in _FACTORS:
+                numbers.append(leaf)
+    dtype = promotion.common_dtype(tensors, numbers)
+    return promotion.float_dtype(dtype) if rule.promotion is Promotion.FLOAT else dtype
+
+
+def _shapes(plan: Plan) -> list[jax.ShapeDtypeStruct]:
+    return [jax.ShapeDtypeStruct(s.size, dtypes.to_jax(dtypes.on_device(s.dtype))) for s in plan.operands]
+
+
+def _key(plan: Plan) -> jax.Array | None:
+    return jax.random.key(0, impl="rbg") if plan.draws else None
+
+
+def _check_results(plan: Plan, shapes: Any) -> None:
+    for spec in plan.outputs:
+        dtypes.to_jax(spec.dtype)  # raises if no XLA device has it
+    # A rule that disagrees with PyTorch about a shape is our mistake: better here, at the user's line.
+    for shape, spec in zip(flatten(shapes, plan), plan.outputs, strict=True) if shapes is not None else ():
+        if shape.shape != spec.size:
+            raise ValueError(f"the rule of {plan.op} returns shape {shape.shape}, PyTorch expects {spec.size}")
+
+
+def _without_unwanted(inferred: abstract_eval.Inferred, shapes: Any) -> abstract_eval.Inferred:
+    # Some meta kernels describe results that the call masks out; the rule knows better and returns None for them.
+    if not isinstance(shapes, (list, tuple)) or len(inferred.structure) != len(shapes) or len(shapes) == 1:
+        return inferred
+    outputs: list[Spec] = []
+    structure: list[int] = []
+    rest = iter(inferred.outputs)
+    for count, part in zip(inferred.structure, shapes, strict=True):
+        specs = [next(rest) for _ in range(1 if count == -1 else max(count, 0))]
+        wanted = part is not None
+        structure.append(count if wanted else -2)
+        outputs.extend(specs if wanted else ())
+    return replace(inferred, outputs=tuple(outputs), structure=tuple(structure))
+
+
+def _from_shapes(result: Any) -> abstract_eval.Inferred:
+    """Sizes and dtypes as the rule gives them, for the few operators PyTorch has no meta kernel of."""
+    nested = isinstance(result, (list, tuple))
+    parts = result if nested else (result,)
+    outputs: list[Spec] = []
+    structure: list[int] = []
+    for part in parts:
+        if part is None:
+            structure.append(-2)
+            continue
+        structure.append(len(part) if isinstance(part, (list, tuple)) else -1)
+        for array in part if isinstance(part, (list, tuple)) else (part,):
+            outputs.append(spec_of(array.shape, contiguous_stride(array.shape), dtypes.to_torch(array.dtype)))
+    return abstract_eval.Inferred(tuple(outputs), tuple(structure), nested)
+
+
+_TYPE_NAMES = {
+    torch.bool: "Bool", torch.uint8: "Byte", torch.int8: "Char", torch.int16: "Short", torch.int32: "Int",
+    torch.int64: "Long", torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float",
+    torch.float64: "Double", torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
+}  # fmt: skip
+
+
+def type_name(dtype: torch.dtype) -> str:
+    """The name PyTorch's C++ messages use, such as "Float"."""
+    return _TYPE_NAMES.get(dtype, str(dtype).removeprefix("torch."))

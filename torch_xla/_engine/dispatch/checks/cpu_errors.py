@@ -1,0 +1,240 @@
+"""Raise the CPU's errors: writes to overlapping memory, results that cannot be cast, wrong arguments."""
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...compat.names import torch as private
+from ...compat.names.torch import address_of, overload_name_of, pytree, schema_of
+from ...ir.value_spec import Spec
+from ...ir.view import Geometry, InternalOverlap, Overlap, has_internal_overlap, overlap_between
+from ...tensor.host_known_values import contents_of
+from ...tensor.storage import value_of
+from ..op_schema import Operator
+
+_OVERLAPPING_TARGET = (
+    "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+    "Please clone() the tensor before performing the operation."
+)
+_OVERLAPPING_OPERAND = (
+    "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory "
+    "location. Please clone() the tensor before performing the operation."
+)
+
+# PyTorch lets these write to a tensor that shows an element twice: whatever the order, the outcome is the same.
+_WRITES_ONE_NUMBER = {"fill_", "zero_", "_foreach_zero_", "threshold_"}
+# … and these too, with a warning.
+_DEPRECATED_ON_EXPANDED = {
+    "masked_fill_": "masked_fill_",
+    "index_fill_": "index_fill_",
+    "index_put_": "index_put_",
+    "_index_put_impl_": "index_put_",
+}
+
+# They write elements to other places than they read them from, so they take nothing of what they write.
+_PLACE_ELEMENTS = frozenset(
+    ("index_put_", "_index_put_impl_", "index_add_", "index_copy_", "index_fill_", "index_reduce_", "masked_fill_",
+     "masked_scatter_", "put_", "scatter_", "scatter_add_", "scatter_reduce_")
+)  # fmt: skip
+
+# They read elements from other places than they write them to, so an `out=` of theirs may be nothing that they read.
+_READ_ELSEWHERE = frozenset(
+    ("cat", "gather", "index", "index_add", "index_copy", "index_reduce", "index_select", "linalg_cross", "scatter",
+     "scatter_add", "scatter_reduce", "take")
+)  # fmt: skip
+
+# Beyond this many bytes the CPU is not asked: its answer would cost more than it tells.
+_TOO_LARGE = 1 << 30
+
+# The CPU writes to memory by their values before it has looked at all of them: it is not asked.
+_WRITE_BY_VALUES = frozenset(("aten::repeat_interleave.Tensor",))
+
+
+def written_tensors(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
+    """The tensors a call writes to."""
+    for where in operator.written:
+        target = args[where] if isinstance(where, int) else kwargs.get(where)
+        for tensor in target if isinstance(target, (list, tuple)) else (target,):
+            if isinstance(tensor, Tensor):
+                yield tensor
+
+
+def places_elements(operator: Operator) -> bool:
+    """Whether it writes elements to other places than it reads them from."""
+    return schema_of(operator.overload).name.partition("::")[2] in _PLACE_ELEMENTS
+
+
+def refuse_overlapping_target(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises as PyTorch does if a written tensor shows an element of its storage twice."""
+    for tensor in written_tensors(operator, args, kwargs):
+        if has_internal_overlap(_geometry(tensor)) is not InternalOverlap.YES:
+            continue
+        name = schema_of(operator.overload).name.partition("::")[2]
+        if name in _DEPRECATED_ON_EXPANDED:
+            warnings.warn(
+                f"Use of {_DEPRECATED_ON_EXPANDED[name]} on expanded tensors is deprecated. Please clone() the tensor "
+                "before performing this operation.",
+                stacklevel=4,
+            )
+        elif name not in _WRITES_ONE_NUMBER or overload_name_of(operator.overload) == "Tensor":
+            raise RuntimeError(_OVERLAPPING_TARGET)
+
+
+def refuse_partial_overlap(
+    operator: Operator, written: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Raises as PyTorch does if an operand shares some, but not all, of its memory with a written tensor."""
+    reads_elsewhere = schema_of(operator.overload).name.partition("::")[2] in _READ_ELSEWHERE
+    if reads_elsewhere or places_elements(operator):
+        operands = pytree.tree_leaves(args if reads_elsewhere else (args[1:], kwargs))
+        others = [o for o in operands if isinstance(o, Tensor)]
+        # What is written is never one of the others, even if it is empty.
+        if any(o is written[0] or _overlap_in_storage(written[0], o) not in (None, Overlap.NO) for o in others):
+            refusal = refusal_of_the_cpu(operator, args, kwargs)
+            # For the zeros it is asked with, a mask means something else: what it says of sizes does not count.
+            if refusal is not None and str(refusal).startswith("unsupported operation"):
+                raise refusal
+        return
+    for target in written:
+        for operand in pytree.tree_leaves((args, kwargs)):
+            if not isinstance(operand, Tensor) or operand is target:
+                continue
+            partial = _overlap_in_storage(target, operand) is Overlap.PARTIAL
+            if partial and not any(operand is other for other in written):
+                # A few operators do not mind; which, the CPU knows.
+                refuse_if_the_cpu_does(operator, args, kwargs)
+                return
+
+
+def refuse_partial_overlap_of_lists(args: tuple[Any, ...]) -> None:
+    """As `refuse_partial_overlap`, for a `_foreach_` operator that writes to `args[0]`: element by element."""
+    for others in args[1:]:
+        for target, operand in zip(args[0], others, strict=False) if isinstance(others, (list, tuple)) else ():
+            shares = isinstance(operand, Tensor) and operand is not target
+            if shares and operand.untyped_storage() is target.untyped_storage():
+                if _overlap(target, operand) is Overlap.PARTIAL:
+                    raise RuntimeError(_OVERLAPPING_OPERAND)
+
+
+def refuse_overlapping_out(
+    operator: Operator, outs: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Raises as PyTorch does if an `out=` shows an element twice; it looks at that before it looks at sizes."""
+    if any(has_internal_overlap(_geometry(out)) is InternalOverlap.YES for out in outs):
+        refuse_if_the_cpu_does(operator, args, kwargs)
+
+
+def refuse_resizing_operands(
+    operator: Operator, outs: list[Tensor], results: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Raises as PyTorch does if an `out=` of another size than the result is an operand as well: it is not resized."""
+    for out, result in zip(outs, results, strict=True):
+        if out.shape != result.shape and any(operand is out for operand in pytree.tree_leaves(args)):
+            refuse_if_the_cpu_does(operator, args, kwargs)
+
+
+def _geometry(tensor: Tensor) -> Geometry:
+    return Geometry(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
+
+
+def _overlap(a: Tensor, b: Tensor) -> Overlap:
+    if a.element_size() == b.element_size():
+        return overlap_between(_geometry(a), _geometry(b))
+    return overlap_between(_in_bytes(a), _in_bytes(b))
+
+
+def _overlap_in_storage(a: Tensor, b: Tensor) -> Overlap | None:
+    """How two tensors overlap; `None` if they lie in different storages."""
+    return _overlap(a, b) if a.untyped_storage() is b.untyped_storage() else None
+
+
+def _in_bytes(tensor: Tensor) -> Geometry:
+    geometry, width = _geometry(tensor), tensor.element_size()
+    return Geometry((*geometry.size, width), (*[s * width for s in geometry.stride], 1), geometry.offset * width)
+
+
+def refusal_of_the_cpu(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | None:
+    """What the CPU raises for a call with zeros in tensors of the same geometry and aliasing; `None` if it does not."""
+    if operator.name in _WRITE_BY_VALUES:
+        return None
+    try:
+        twins = _Twins()
+        cpu_args, cpu_kwargs = pytree.tree_map(twins.of, (args, kwargs))
+        if twins.bytes > _TOO_LARGE:
+            return None
+        with private.without_modes(), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            operator.overload(*cpu_args, **cpu_kwargs)
+    except Exception as refusal:  # whatever the CPU raises is the answer
+        return None if str(refusal).startswith("Could not run ") else refusal.with_traceback(None)
+    return None
+
+
+def refuse_if_the_cpu_does(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises what the CPU raises for such a call; lacking a kernel for these dtypes is not a refusal."""
+    refusal = refusal_of_the_cpu(operator, args, kwargs)
+    if refusal is not None and not isinstance(refusal, NotImplementedError):
+        raise refusal
+
+
+def is_of_a_missing_kernel(refusal: Exception) -> bool:
+    """Whether the CPU has no kernel for these dtypes. From PyTorch 2.15 on, the class alone does not tell."""
+    said = str(refusal)
+    return isinstance(refusal, NotImplementedError) and ("not implemented for" in said or "Could not run" in said)
+
+
+def is_of_zeros(refusal: Exception) -> bool:
+    """Whether the CPU refuses the zeros it was asked with, and not their dtypes."""
+    if isinstance(refusal, torch.linalg.LinAlgError):  # type: ignore[attr-defined]
+        return True
+    # A mask of zeros shows no elements to put values in.
+    return "ZeroDivision" in str(refusal) or str(refusal).startswith("shape mismatch: value tensor")
+
+
+class _Twins:
+    """CPU tensors like those on the device, on storages of zeros; two that share memory there share it here."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._storages: dict[int, torch.UntypedStorage] = {}
+        self._tensors: dict[int, Tensor] = {}
+
+    def of(self, leaf: Any) -> Any:
+        """The twin of a tensor; other arguments as the CPU takes them."""
+        if isinstance(leaf, torch.device):
+            return torch.device("cpu")
+        if not isinstance(leaf, Tensor):
+            return leaf
+        if id(leaf) not in self._tensors:
+            self._tensors[id(leaf)] = self._like(leaf) if leaf.device.type == "xla" else leaf.detach().clone()
+        return self._tensors[id(leaf)]
+
+    def _like(self, tensor: Tensor) -> Tensor:
+        value = value_of(tensor)
+        spec = value.spec
+        key = address_of(tensor.untyped_storage())
+        storage = self._storages.get(key)
+        if storage is None:
+            size = spec.numel * spec.dtype.itemsize
+            self.bytes += size
+            storage = torch.zeros(size if self.bytes <= _TOO_LARGE else 0, dtype=torch.uint8).untyped_storage()
+            contents = contents_of(value)
+            if contents is not None:
+                known = torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype).copy_(torch.from_numpy(contents))
+                storage.copy_(known.untyped_storage())
+            self._storages[key] = storage
+        geometry = _geometry(tensor)
+        twin = torch.empty(0, dtype=tensor.dtype)
+        twin.set_(storage, geometry.offset, geometry.size, geometry.stride)  # type: ignore[call-overload]
+        if tensor.dtype.is_complex and tensor.is_conj():
+            twin = torch._conj(twin)
+        return torch._neg_view(twin) if tensor.is_neg() else twin
+
+
+def warn_of_complex32(spec: Spec) -> None:
+    """Has PyTorch say that complex32 is experimental, as often as it does when it makes such memory."""
+    if spec.dtype is torch.complex32:
+        torch.empty(0, dtype=torch.complex32)

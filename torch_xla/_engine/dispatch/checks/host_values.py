@@ -1,0 +1,165 @@
+"""Refuse invalid values at the call where the host knows them.
+
+The host knows numbers, and the few that a tensor from the host brought. What is looked at here is cheap and may find
+too much; the CPU has the last word, and the error is its own. What the device computes is looked at by `device_values`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...tensor.host_known_values import Asked, known_numbers
+from ...tensor.storage import shows_all, value_of
+from ..op_schema import operator_of
+from ..recording_kernel import recorder, recorder_of_two
+from . import cpu_errors
+
+MEAN = 1
+
+
+def beyond(tensor: Any, least: float, most: float) -> bool:
+    """Whether a number that the host knows is not between two others. NaN is between none."""
+    known = known_numbers(tensor, Asked.EACH)
+    return known is not None and known.size > 0 and not (least <= known.min() and known.max() <= most)
+
+
+def _shown(tensor: Tensor) -> np.ndarray | None:
+    """The numbers of a tensor itself, not of the memory that it shows a part of."""
+    known = known_numbers(tensor)
+    return known if known is not None and shows_all(tensor, value_of(tensor).spec) else None
+
+
+def _no_probability(tensor: Any) -> bool:
+    return beyond(tensor, 0, 1)
+
+
+def _no_probabilities(self: Tensor, target: Tensor, *_: Any) -> bool:
+    return beyond(self, 0, 1) or beyond(target, 0, 1)
+
+
+def _no_class(
+    self: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN, ignore_index: int = -100
+) -> bool:
+    known = known_numbers(target, Asked.EACH)
+    if known is None or not self.dim():
+        return False
+    classes = self.shape[0 if self.dim() == 1 else 1]
+    return bool((((known < 0) | (known >= classes)) & (known != ignore_index)).any())
+
+
+def _divides_by_zero(self: Any, other: Any, *, rounding_mode: str | None = "floor") -> bool:
+    if rounding_mode is None or _is_fractional(other) or _is_fractional(self):
+        return False
+    if not isinstance(other, Tensor):
+        return bool(other == 0)
+    if other.device.type == "cpu":
+        return not other.dim() and not other.item()
+    known = known_numbers(other, Asked.EACH)
+    return known is not None and not known.all()
+
+
+def _is_fractional(operand: Any) -> bool:
+    if isinstance(operand, Tensor):
+        return operand.dtype.is_floating_point or operand.dtype.is_complex
+    return isinstance(operand, (float, complex))
+
+
+def _no_bags(weight: Tensor, indices: Tensor, offsets: Tensor, *_: Any) -> bool:
+    if beyond(indices, 0, weight.shape[0] - 1):
+        return True
+    known = _shown(offsets)
+    if known is None or not known.size:
+        return False
+    return bool(known[0] != 0 or (known < 0).any() or (known > indices.numel()).any() or (known[1:] < known[:-1]).any())
+
+
+def _finds_no_range(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> bool:
+    known = known_numbers(self)
+    return known is not None and min == max and not np.isfinite(known).all()
+
+
+def _unpools_outside(self: Tensor, indices: Tensor, output_size: Sequence[int], *_: Any) -> bool:
+    return beyond(indices, 0, int(np.prod(output_size)) - 1)
+
+
+def _has_no_order(sequence: Tensor, values: Any, *, sorter: Tensor | None = None, **_: Any) -> bool:
+    return sorter is not None and bool(sequence.dim()) and beyond(sorter, 0, sequence.shape[-1] - 1)
+
+
+def _leaves_elements(
+    data: Tensor, reduce: str, *, lengths: Tensor | None = None, axis: int = 0, unsafe: bool = False, **_: Any
+) -> bool:
+    known = _shown(lengths) if lengths is not None and not unsafe else None
+    if known is None or not known.ndim or data.dim() < known.ndim:
+        return False
+    return bool((known < 0).any() or (known.sum(-1) != data.shape[known.ndim - 1]).any())
+
+
+# By operator, whether a call has values that there cannot be.
+IS_BAD: dict[str, Callable[..., bool]] = {
+    "_embedding_bag": _no_bags,
+    "_embedding_bag_forward_only": _no_bags,
+    "bernoulli": lambda self: _no_probability(self),
+    "bernoulli.Tensor": lambda self, p: _no_probability(p),
+    "bernoulli_.Tensor": lambda self, p: _no_probability(p),
+    "binary_cross_entropy": _no_probabilities,
+    "div.Scalar_mode": _divides_by_zero,
+    "div.Tensor_mode": _divides_by_zero,
+    "div_.Scalar_mode": _divides_by_zero,
+    "div_.Tensor_mode": _divides_by_zero,
+    "embedding_renorm_": lambda self, indices, *_: bool(self.dim()) and beyond(indices, 0, self.shape[0] - 1),
+    "floor_divide": _divides_by_zero,
+    "floor_divide.Scalar": _divides_by_zero,
+    "floor_divide_.Scalar": _divides_by_zero,
+    "floor_divide_.Tensor": _divides_by_zero,
+    "fmod.Scalar": _divides_by_zero,
+    "fmod.Tensor": _divides_by_zero,
+    "fmod_.Scalar": _divides_by_zero,
+    "fmod_.Tensor": _divides_by_zero,
+    "histc": _finds_no_range,
+    "lu_unpack": lambda LU, pivots, *_, **__: LU.dim() > 1 and beyond(pivots, 1, LU.shape[-2]),
+    "max_unpool2d": _unpools_outside,
+    "max_unpool3d": _unpools_outside,
+    "multi_margin_loss": lambda self, target, *_: bool(self.dim()) and beyond(target, 0, self.shape[-1] - 1),
+    "multilabel_margin_loss_forward": (
+        lambda self, target, *_: bool(self.dim()) and beyond(target, -1, self.shape[-1] - 1)
+    ),
+    "nll_loss2d_forward": _no_class,
+    "nll_loss_forward": _no_class,
+    "normal.Tensor_Tensor": lambda mean, std: beyond(std, 0, np.inf),
+    "normal.float_Tensor": lambda mean, std: beyond(std, 0, np.inf),
+    "poisson": lambda self: beyond(self, 0, np.inf),
+    "remainder.Scalar": _divides_by_zero,
+    "remainder.Scalar_Tensor": _divides_by_zero,
+    "remainder.Tensor": _divides_by_zero,
+    "remainder_.Scalar": _divides_by_zero,
+    "remainder_.Tensor": _divides_by_zero,
+    "searchsorted.Scalar": _has_no_order,
+    "searchsorted.Tensor": _has_no_order,
+    "segment_reduce": _leaves_elements,
+    "smooth_l1_loss": lambda self, target, reduction=MEAN, beta=1.0: beta < 0,
+}
+
+_OF_TWO = frozenset(("floor_divide", "fmod.Tensor", "remainder.Tensor"))
+
+
+def refusing(name: str) -> Callable[..., Any]:
+    """The kernel of `aten::<name>`, which refuses known values that the CPU refuses."""
+    qualified, is_bad = f"aten::{name}", IS_BAD[name]
+    record = recorder_of_two(qualified) if name in _OF_TWO else recorder(qualified)
+
+    def kernel(*args: Any, generator: torch.Generator | None = None, **kwargs: Any) -> Any:
+        given = args[:-1] if args and args[-1].__class__ is torch.Generator else args
+        if is_bad(*given, **kwargs):
+            cpu_errors.refuse_if_the_cpu_does(operator_of(qualified), given, kwargs)
+        if generator is not None:
+            kwargs["generator"] = generator
+        return record(*args, **kwargs)
+
+    return kernel
+
+
+KERNELS: dict[str, Callable[..., Any]] = {name: refusing(name) for name in IS_BAD}

@@ -1,0 +1,190 @@
+"""Operators that take indices: check them at the call where the host knows them, with the CPU's error."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...metrics.user_lines import user_frame
+from ...tensor.device import device_for
+from ...tensor.host_known_values import Asked, known_numbers
+from ..op_schema import operator_of
+from ..recording_kernel import recorder
+from . import cpu_errors
+
+# Position of the index and of the dimension it counts in.
+_BY_DIMENSION = (
+    "gather", "index_select", "scatter.src", "scatter.value", "scatter.reduce", "scatter.value_reduce", "scatter_add",
+    "scatter_reduce.two", "scatter_.src", "scatter_.value", "scatter_.reduce", "scatter_.value_reduce", "scatter_add_",
+    "scatter_reduce_.two", "index_add", "index_add_", "index_copy", "index_copy_", "index_fill.int_Scalar",
+    "index_fill.int_Tensor", "index_fill_.int_Scalar", "index_fill_.int_Tensor", "index_reduce", "index_reduce_",
+)  # fmt: skip
+_FLAT = ("take", "put", "put_")
+_BY_TENSORS = (
+    "index.Tensor", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index.Tensor", "_unsafe_index_put",
+)  # fmt: skip
+
+_INDICES = (torch.int64, torch.bool, torch.int32, torch.uint8)
+_BYTES = "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead."
+
+
+def _is_outside(index: Any, size: int, from_end: bool = True) -> bool:
+    known = known_numbers(index, Asked.EACH)
+    least = -size if from_end else 0
+    return known is not None and bool(known.size) and (int(known.min()) < least or int(known.max()) >= size)
+
+
+def by_dimension(name: str) -> Callable[..., Any]:
+    """The kernel of an operator with (self, dim, index, …). The index of `index_fill` may lie on the CPU."""
+    record = recorder(f"aten::{name}")
+    fills = from_end = name.startswith("index_fill")
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > 2 and isinstance(args[2], Tensor):
+            tensor, dim, index = args[:3]
+            if fills and index.device.type == "cpu" and tensor.device.type == "xla":  # it is `tensor[index] = value`
+                index = index.to(device_for(tensor.device).torch_device)
+                args = (tensor, dim, index, *args[3:])
+            if -tensor.dim() <= dim < tensor.dim() and _is_outside(index, tensor.shape[dim], from_end):
+                cpu_errors.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), args, kwargs)
+        return record(*args, **kwargs)
+
+    return kernel
+
+
+def flat(name: str) -> Callable[..., Any]:
+    """The kernel of an operator with (self, index, …), where the index counts all elements."""
+    record = recorder(f"aten::{name}")
+
+    def kernel(self: Tensor, index: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if _is_outside(index, self.numel()):
+            cpu_errors.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), (self, index, *args), kwargs)
+        return record(self, index, *args, **kwargs)
+
+    return kernel
+
+
+def by_tensors(name: str) -> Callable[..., Any]:
+    """The kernel of an operator with (self, indices, …), such as `x[i, :, mask]`. Indices may lie on the CPU."""
+    record = recorder(f"aten::{name}")
+
+    def kernel(self: Tensor, indices: Sequence[Tensor | None], *args: Any, **kwargs: Any) -> Any:
+        for index in indices:
+            if index is not None and index.dtype not in _INDICES:
+                raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
+            _warn_of_bytes(index)
+        if self.device.type == "xla":
+            indices = _resolved(self, indices)
+        if args and isinstance(args[0], Tensor) and args[0].dtype is not self.dtype:
+            cpu_errors.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), (self, indices, *args), kwargs)
+        dim = 0
+        for index in indices:
+            if index is not None and dim < self.dim() and (not self.shape[dim] or _is_outside(index, self.shape[dim])):
+                cpu_errors.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), (self, indices, *args), kwargs)
+            if index is None or not _is_mask(index):
+                dim += 1
+                continue
+            fits = self.shape[dim : dim + index.dim()] == index.shape and not _misses(self.dim() - dim, index, args)
+            # One number is a masked fill, for which bytes are no mask.
+            if not fits or (index.dtype is torch.uint8 and args and args[0].numel() == 1):
+                cpu_errors.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), (self, indices, *args), kwargs)
+            dim += index.dim()
+        return record(self, indices, *args, **kwargs)
+
+    return kernel
+
+
+def _misses(dims: int, mask: Tensor, values: Sequence[Any]) -> bool:
+    """Whether a mask that the host knows may choose another number of places than there are values for them.
+
+    It is of the first of the last `dims` dimensions; what it chooses is one dimension in their place.
+    """
+    known = known_numbers(mask)
+    if known is None or not values or not isinstance(values[0], Tensor) or values[0].numel() == 1:
+        return False
+    place = values[0].dim() - 1 - (dims - mask.dim())
+    fits = place < 0 or values[0].shape[place] in (1, int(np.count_nonzero(known)))
+    return known.size != mask.numel() or not fits
+
+
+def masked(name: str) -> Callable[..., Any]:
+    """The kernel of an operator with (self, mask, source): each place takes an element, and all are to have one."""
+    record = recorder(f"aten::{name}")
+
+    def kernel(self: Tensor, mask: Tensor, source: Tensor) -> Any:
+        if known_numbers(mask) is not None and source.numel() < self.numel():
+            cpu_errors.refuse_if_the_cpu_does(operator_of(f"aten::{name}"), (self, mask, source), {})
+        return record(self, mask, source)
+
+    return kernel
+
+
+def _warn_of_bytes(index: Tensor | None) -> None:
+    if index is None or index.dtype is not torch.uint8:
+        return
+    frame = user_frame()
+    if frame is None:
+        warnings.warn(_BYTES, stacklevel=2)
+    else:
+        told = frame.f_globals.setdefault("__warningregistry__", {})
+        warnings.warn_explicit(_BYTES, UserWarning, frame.f_code.co_filename, frame.f_lineno, registry=told)
+
+
+def _is_mask(index: Tensor) -> bool:
+    return index.dtype in (torch.bool, torch.uint8)
+
+
+def without_masks(
+    tensor: Tensor, indices: Sequence[Tensor | None], places_of: Callable[[Tensor], Sequence[Tensor]]
+) -> Sequence[Tensor | None]:
+    """The indices of `tensor`, with each mask on the device that fits replaced by `places_of` it."""
+    if not any(index is not None and _is_mask(index) for index in indices):
+        return indices
+    result: list[Tensor | None] = []
+    for index in indices:
+        fits = index is not None and tensor.shape[len(result) : len(result) + index.dim()] == index.shape
+        if index is not None and index.device.type == "xla" and _is_mask(index) and fits:
+            _warn_of_bytes(index)
+            result += places_of(index)
+        else:
+            result.append(index)
+    return result
+
+
+def _resolved(tensor: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The indices on the device of `tensor`; a mask on the CPU becomes the places where it is true."""
+    if all(index is None or index.device.type == "xla" for index in indices):
+        return list(indices)
+    result: list[Tensor | None] = []
+    device = device_for(tensor.device).torch_device
+    for index in indices:
+        if index is None or index.device.type != "cpu":
+            result.append(index)
+        elif _is_mask(index) and tensor.shape[len(result) : len(result) + index.dim()] == index.shape:
+            result += [places.to(device) for places in index.nonzero().unbind(1)]
+        else:
+            result.append(index.to(device))
+    return result
+
+
+def embedding(weight: Tensor, indices: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """`aten::embedding`: indices count the rows of `weight`, and none from the end."""
+    known = known_numbers(indices, Asked.EACH)
+    rows = weight.shape[0] if weight.dim() else 0
+    if known is not None and known.size and (int(known.min()) < 0 or int(known.max()) >= rows):
+        cpu_errors.refuse_if_the_cpu_does(operator_of("aten::embedding"), (weight, indices, *args), kwargs)
+    return _embedding(weight, indices, *args, **kwargs)
+
+
+_embedding = recorder("aten::embedding")
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    **{name: by_dimension(name) for name in _BY_DIMENSION},
+    **{name: flat(name) for name in _FLAT},
+    **{name: by_tensors(name) for name in _BY_TENSORS},
+    **{name: masked(name) for name in ("masked_scatter", "masked_scatter_")},
+    "embedding": embedding,
+}

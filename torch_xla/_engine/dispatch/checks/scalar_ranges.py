@@ -1,0 +1,124 @@
+"""Refuse scalars that a dtype cannot hold, as the CPU does: `bytes.fill_(300)`, `floats.clamp(max=1e39)`.
+
+Plans are found by the kinds of numbers, so the numbers of each call are looked at, where a dtype takes part that does
+not hold all of their kind. Not looked at are those that PyTorch lets wrap around, as in `bytes + 300`, and comparisons,
+which take any number. A complex number is part of what a plan is found by: it is settled with the plan.
+
+So it is with the order of a norm of no elements, of which some are the least or the greatest of them.
+"""
+
+import math
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ...compat.names.torch import pytree, schema_of
+from ...lowering.views.storage_access import PLACES
+from ..op_schema import Operator
+from . import cpu_errors
+
+_NUMBERS = ("number", "Optional[number]", "List[number]")
+_NORMS = frozenset(("linalg_vector_norm", "norm", "foreach_norm"))
+_COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
+_FLOATS = frozenset((torch.float32, torch.bfloat16, torch.complex64))
+_ENDLESS = frozenset((math.inf, -math.inf))
+_KINDS = frozenset((int, float, complex))
+_REMEMBERED = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The numbers that every dtype of a call holds. Unsigned integers take negative ones too, but no negative float."""
+
+    least: float
+    most: float
+    is_unsigned: bool
+    is_endless: bool  # every dtype has infinities and NaN
+    places: tuple[tuple[int, str], ...]  # of the numbers that are given: position and name of the argument
+    taken: set[tuple[Any, ...]] = field(
+        default_factory=set
+    )  # numbers beyond the limits, each in its place, that the CPU took
+
+    def holds(self, number: Any) -> bool:
+        """Whether no dtype of the call has to be asked about a number."""
+        if number.__class__ is complex:
+            return True  # that was settled with the plan
+        fits: bool = self.least <= number <= self.most
+        if not fits:
+            return self.is_endless and not math.isfinite(number)
+        return not (self.is_unsigned and number < 0 and number.__class__ is float)
+
+
+def limits_of(
+    operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], dtypes: Iterable[torch.dtype]
+) -> Limits | None:
+    """What the numbers of calls like this one are held against; `None` if any will do.
+
+    Raises what the CPU raises for a complex number.
+    """
+    arguments, where = schema_of(operator.overload).arguments, PLACES.get(operator.overload, {})
+    if bounded := tuple((i, a.name) for i, a in enumerate(arguments) if where.get(a.name)):
+        count = args[1][args[2]]  # of what is cut: `input_sizes`, `dim`
+        return Limits(-count, count - 1, False, False, bounded)
+    places = tuple((i, a.name) for i, a in enumerate(arguments) if str(a.type) in _NUMBERS)
+    every = _numbers(places, args, kwargs)
+    if any(number.__class__ is complex for number in every):
+        cpu_errors.refuse_if_the_cpu_does(operator, args, kwargs)
+    given = [number for number in every if number.__class__ is not complex]
+    name = schema_of(operator.overload).name.partition("::")[2].strip("_")
+    if not given or name in _COMPARISONS:
+        return None
+    given_places = tuple(place for place in places if _numbers((place,), args, kwargs))
+    if name in _NORMS and not all(tensor.numel() for tensor in pytree.tree_leaves(args[0])):
+        return Limits(0, sys.float_info.max, False, False, given_places)  # the least and the greatest of nothing
+    has_float = any(isinstance(number, float) for number in given)
+    wraps = not name.startswith(("clamp", "hardtanh"))  # since 2.15 they refuse negative bounds of unsigned integers
+    limits: list[tuple[float, float]] = []
+    is_unsigned = False
+    is_endless = True
+    for dtype in set(dtypes):
+        if dtype is torch.float16 or (dtype in _FLOATS and has_float and "backward" not in name):
+            limits.append((-torch.finfo(dtype).max, torch.finfo(dtype).max))
+        elif dtype is not torch.bool and not (dtype.is_floating_point or dtype.is_complex):
+            most = torch.iinfo(dtype).max
+            is_endless = False
+            is_unsigned |= not dtype.is_signed
+            if name == "pow":
+                limits.append((0, most))  # no integer has a negative power
+            elif dtype is not torch.int64 or has_float:
+                limits.append((-most if wraps and not dtype.is_signed else torch.iinfo(dtype).min, most))
+    if not limits:
+        return None
+    least, greatest = max(least for least, _ in limits), min(most for _, most in limits)
+    return Limits(least, greatest, is_unsigned, is_endless, given_places)
+
+
+def _numbers(places: tuple[tuple[int, str], ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    found: list[Any] = []
+    for position, name in places:
+        value = args[position] if position < len(args) else kwargs.get(name)
+        found += value if isinstance(value, (list, tuple)) else (value,)
+    return [number for number in found if number.__class__ in _KINDS]
+
+
+def check(limits: Limits, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises what the CPU raises for the numbers of a call."""
+    least, most, given = limits.least, limits.most, len(args)
+    for position, name in limits.places:
+        number = args[position] if position < given else kwargs[name]
+        if number.__class__ is not float or not (least <= number <= most or (limits.is_endless and number in _ENDLESS)):
+            break
+    else:
+        if not limits.is_unsigned:
+            return  # all but a few calls: the rest would cost a third of a call
+    numbers = _numbers(limits.places, args, kwargs)
+    if all(limits.holds(number) for number in numbers):
+        return
+    beyond = tuple(None if limits.holds(number) else number for number in numbers)
+    if beyond not in limits.taken:
+        cpu_errors.refuse_if_the_cpu_does(operator, args, kwargs)
+        if len(limits.taken) < _REMEMBERED:
+            limits.taken.add(beyond)

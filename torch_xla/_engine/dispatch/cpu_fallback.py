@@ -1,0 +1,173 @@
+"""Run operators without a rule on PyTorch's CPU kernels: count each, and warn once with the user's line.
+
+On the CPU; on an NVIDIA GPU by the kernels of a PyTorch that is built for it, if it has one.
+"""
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .. import metrics
+from ..compat.names.torch import pytree, schema_of, version_of
+from ..errors import NoLowering
+from ..metrics import events
+from ..metrics.user_lines import text, user_line, user_lines
+from ..tensor.device import LOCK, Device, device_for
+from ..tensor.storage import Overtaken, refuse_if_overtaken, value_of
+from ..transfer import cuda_zero_copy
+from ..transfer.host_copies import to_cpu, upload_into
+from .cpu_fallback_list import ON_THE_CPU
+from .op_schema import Operator
+
+_warned: set[str] = set()
+
+
+@dataclass(frozen=True)
+class _Kernels:
+    """Where PyTorch's kernels run, and how tensors come there and back."""
+
+    device: torch.device
+    fetch: Callable[[torch.Tensor], torch.Tensor]  # a copy of a device tensor, there
+    bring: Callable[[torch.Tensor, Device], torch.Tensor]
+    write: Callable[[torch.Tensor, torch.Tensor], None]  # into a device tensor
+
+
+_CPU = _Kernels(torch.device("cpu"), to_cpu, lambda tensor, device: tensor.to(device.torch_device), upload_into)
+
+
+def run(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Runs the call on copies of its tensors and brings results and writes back."""
+    name = schema_of(operator.overload).name
+    start = time.perf_counter()
+    if events.guarded and _beside(_target(args, kwargs), args, kwargs) is None:
+        events.ask(events.Fallback(name, user_lines(events.depth), start, 0.0))
+    metrics.count(name)
+    result = _run(name, operator, args, kwargs)
+    if events.watched:
+        events.emit(events.Fallback(name, user_lines(events.depth), start, time.perf_counter() - start))
+    return result
+
+
+def _run(name: str, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    device = _target(args, kwargs)
+    kernels = _beside(device, args, kwargs)
+    if kernels is not None:
+        try:
+            result = _run_by(kernels, device, operator, args, kwargs)
+        except NotImplementedError:
+            pass  # there is a kernel for the CPU, perhaps
+        else:
+            warn(name, kernels.device)
+            return result
+    warn(name)
+    try:
+        return _run_by(_CPU, device, operator, args, kwargs)
+    except NotImplementedError as error:
+        raise NoLowering(
+            f"{operator.name} has no rule on the xla device and no CPU kernel for these arguments either: {error}"
+        ) from error
+
+
+def _beside(device: Device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Kernels | None:
+    """Kernels on the GPU that the device is, if the arguments can come there."""
+    gpu = cuda_zero_copy.gpu_of(device)
+    leaves = pytree.tree_leaves((args, kwargs))
+    if gpu is None or any(isinstance(leaf, torch.Generator) for leaf in leaves):
+        return None
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if not all(tensor.dtype in cuda_zero_copy.EXCHANGED and tensor.numel() for tensor in tensors):
+        return None
+    return _Kernels(
+        gpu, cuda_zero_copy.copy_of, lambda tensor, _: cuda_zero_copy.taken(tensor), cuda_zero_copy.write_into
+    )
+
+
+def _run_by(
+    kernels: _Kernels, device: Device, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    copies: dict[int, torch.Tensor] = {}
+    originals: dict[int, torch.Tensor] = {}
+    written = [tensor for where in operator.written for tensor in _tensors_at(where, args, kwargs)]
+    may_grow = {id(tensor) for tensor in written}
+    ours = [tensor for tensor in written if tensor.device.type == "xla"]
+    read = list(map(value_of, ours))
+
+    def fetch(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor) and leaf.device.type == "xla":
+            if id(leaf) not in copies:
+                copy = kernels.fetch(leaf)
+                # Memory that NumPy or JAX made cannot be resized, and operators resize what they write to.
+                is_fixed = id(leaf) in may_grow and not copy.untyped_storage().resizable()
+                copies[id(leaf)] = copy.clone() if is_fixed else copy
+                originals[id(copies[id(leaf)])] = leaf
+            return copies[id(leaf)]
+        if isinstance(leaf, torch.device) and leaf.type == "xla":
+            return kernels.device
+        return leaf
+
+    def bring(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or leaf.device.type == "xla":
+            return leaf
+        original = originals.get(id(leaf))
+        if original is not None:
+            return original
+        way = kernels if leaf.device.type == kernels.device.type and leaf.numel() else _CPU
+        return way.bring(leaf, device)
+
+    there, named = pytree.tree_map(fetch, (args, kwargs))
+    versions = {key: _version_of(copy) for key, copy in copies.items()}
+    result = operator.overload(*there, **named)
+    # An extension's operator may write to an argument that its schema does not declare as written.
+    written += [
+        originals[id(copy)]
+        for key, copy in copies.items()
+        if key not in may_grow and _version_of(copy) != versions[key]
+    ]
+    try:
+        with LOCK:
+            refuse_if_overtaken(ours, read)
+            for tensor in written:
+                copy = copies[id(tensor)]
+                if tensor.shape != copy.shape:
+                    tensor.resize_(copy.shape)
+                if copy.numel():
+                    kernels.write(tensor, copy)
+    except Overtaken:
+        return _run_by(kernels, device, operator, args, kwargs)
+    return pytree.tree_map(bring, result)
+
+
+def _version_of(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else version_of(tensor)
+
+
+def _tensors_at(where: int | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """Those of an argument, which may be a list."""
+    found = args[where] if isinstance(where, int) else kwargs.get(where)
+    return [t for t in (found if isinstance(found, (list, tuple)) else (found,)) if isinstance(t, torch.Tensor)]
+
+
+def warn(name: str, device: torch.device = _CPU.device) -> None:
+    """Warns of the first fallback of each operator, with the user's line and where it runs."""
+    if name not in _warned:
+        _warned.add(name)
+        is_host = device.type == "cpu"
+        where = "the CPU" if is_host else f"PyTorch's kernel for {device}"
+        reason = f": {ON_THE_CPU[name]}" if name in ON_THE_CPU else ""
+        warnings.warn(
+            f"{name} has no XLA lowering here and runs on {where} ({text(user_line())}){reason}. Its inputs are "
+            f"computed and copied {'to the host' if is_host else 'on the GPU'} each time. "
+            "`torch_xla.debug.metrics.executed_fallback_ops()` lists all of these.",
+            stacklevel=2,
+        )
+
+
+def _target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Device:
+    for leaf in pytree.tree_leaves((args, kwargs)):
+        if isinstance(leaf, torch.Tensor) and leaf.device.type == "xla":
+            return device_for(leaf.device)
+    return device_for(kwargs.get("device"))

@@ -1,0 +1,38 @@
+"""Operators of extensions, which have a kernel for the CPU and none for this device: run there, counted and named.
+
+`torch.library.custom_op(..., device_types="cpu")`, `torch.library.impl(..., "CPU")` and packages in C++ make such
+operators, before and after this package is imported. So there is one kernel for all of them, which PyTorch calls where
+it has no other for the device.
+"""
+
+import functools
+from typing import Any
+
+import torch
+
+from ..compat.names import torch as private
+from ..errors import NoLowering
+from . import cpu_fallback
+from .op_schema import Operator, operator_of
+
+
+def register_extensions() -> torch.library.Library:
+    """Register the kernel; it is in force as long as the library that is returned."""
+    return private.register_fallback("PrivateUse1", run)
+
+
+def run(overload: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run an operator on copies of its tensors on the CPU, and bring its results and what it wrote to the device."""
+    return cpu_fallback.run(_operator(overload.name()), args, kwargs)
+
+
+@functools.cache
+def _operator(name: str) -> Operator:
+    # Not cached where it raises: a kernel may be registered later.
+    if not private.has_kernel(name, "CPU"):
+        raise NoLowering(
+            f"{name} has no kernel for the xla device, and none for the CPU, where xla runs the operators of "
+            f"extensions. Write one of PyTorch's operators, which run on every device: "
+            f"`torch.library.impl({name!r}, 'default', function)`."
+        )
+    return operator_of(name)

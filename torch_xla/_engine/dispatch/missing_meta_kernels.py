@@ -1,0 +1,300 @@
+"""Meta kernels that PyTorch lacks, or whose results have other strides than on the CPU."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..compat.names import torch as private
+from ..compat.names.torch import pytree
+from ..metrics.user_lines import user_line
+from .tensor_iterator import stride_of_indexed
+
+aten = torch.ops.aten
+
+_BYTES_AS_CONDITION = (
+    "where received a uint8 condition tensor. This behavior is deprecated and will be removed in a future version of "
+    "PyTorch. Use a boolean condition instead."
+)
+
+
+def _column_major(like: Tensor, *size: int) -> Tensor:
+    """Matrices with adjacent columns, which is how LAPACK returns them."""
+    return like.new_empty((*size[:-2], size[-1], size[-2])).mT
+
+
+def geqrf(self: Tensor) -> tuple[Tensor, Tensor]:
+    """Reflectors below the diagonal, R above it, and the factors of the reflectors."""
+    if self.dim() < 2:
+        raise RuntimeError("torch.geqrf: input must have at least 2 dimensions.")
+    return _column_major(self, *self.shape), self.new_empty((*self.shape[:-2], min(self.shape[-2:])))
+
+
+def max_unpool2d(self: Tensor, indices: Tensor, output_size: list[int]) -> Tensor:
+    """In the memory format of the input."""
+    result: Tensor = aten.max_unpool2d.default(self, indices, output_size)
+    if self.dim() == 4 and private.suggest_memory_format(self) is torch.channels_last:
+        return result.to(memory_format=torch.channels_last)
+    return result
+
+
+def attention_backward(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: Tensor | None,
+    grad_input_mask: list[bool],
+    *rest: Any,
+    **options: Any,
+) -> tuple[Tensor | None, ...]:
+    """Gradients lie as the CPU's kernel leaves them, or its composition where that has no kernel."""
+    dropout_p = rest[6]
+    if dropout_p > 0 or grad_input_mask[3] or query.shape[-1] != value.shape[-1]:
+        of_key = _column_major(key, *key.shape) if key.shape[1] == query.shape[1] else key.new_empty(key.shape)
+        gradients = [query.new_empty(query.shape), of_key, value.new_empty(value.shape)]
+    else:
+        gradients = [torch.empty_like(x.transpose(1, 2).contiguous()).transpose(1, 2) for x in (query, key, value)]
+    bias = attn_bias.new_empty(attn_bias.shape) if attn_bias is not None and grad_input_mask[3] else None
+    return *gradients, bias
+
+
+def index(self: Tensor, indices: list[Tensor | None]) -> Tensor:
+    """`self[indices]` in the strides of the CPU, of dimensions of size 1 too."""
+    result: Tensor = aten.index.Tensor(self, indices)
+    if all(index is None for index in indices):
+        return result
+    return result.as_strided(result.shape, stride_of_indexed(self, indices, tuple(result.shape)))
+
+
+def _index_add(op: Any) -> Callable[..., Any]:
+    """Of integers the CPU cuts off a factor that is a float, which PyTorch's own kernel refuses."""
+
+    def kernel(self: Tensor, *args: Any, alpha: Any = 1, **kwargs: Any) -> Tensor:
+        is_whole = isinstance(alpha, float) and not (self.is_floating_point() or self.is_complex())
+        return op(self, *args, alpha=1 if is_whole else alpha, **kwargs)  # type: ignore[no-any-return]
+
+    return kernel
+
+
+def linear_backward(
+    self: Tensor, grad_output: Tensor, weight: Tensor, output_mask: list[bool]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Gradients have the sizes of what they are of; a weight of one dimension makes one feature, of none."""
+    bias_size = weight.shape[:-1]
+    gradients = [grad_output.new_empty(size) for size in (self.shape, weight.shape, bias_size)]
+    grad_input, grad_weight, grad_bias = (g if m else None for g, m in zip(gradients, output_mask, strict=True))
+    return grad_input, grad_weight, grad_bias
+
+
+def _of_operands(op: Any, slope_of: Callable[..., float]) -> Callable[..., Any]:
+    """A result with a negative slope does not tell what it was computed from: refused, as on the CPU."""
+
+    def kernel(*args: Any) -> Any:
+        if slope_of(*args) < 0:
+            name = op.name().removeprefix("aten::").removesuffix("_backward")
+            raise RuntimeError(
+                f"In-place {name} backward calculation is triggered with a negative slope which is not supported. "
+                "This is caused by calling in-place forward function with a negative slope, please call out-of-place "
+                "version instead."
+            )
+        return op(*args)
+
+    return kernel
+
+
+def _normalization(op: Any) -> Callable[..., Any]:
+    """Statistics of narrow floats are float32 where a parameter is, and of the dtype of the input where none is.
+
+    What a batch is normalized to lies in one of the memory formats, and not in any order.
+    """
+
+    def kernel(input: Tensor, *args: Any) -> tuple[Tensor, ...]:
+        output, mean, invstd, *running = op(input, *args)
+        if "batch_norm" in op.name():
+            output = torch.empty_like(output, memory_format=private.suggest_memory_format(input))
+        is_mixed = any(isinstance(x, Tensor) and x.dtype is torch.float32 for x in args)
+        dtype = torch.float32 if is_mixed else input.dtype
+        return output, mean.to(dtype), invstd.to(dtype), *running
+
+    return kernel
+
+
+def _power(op: Any) -> Callable[..., Any]:
+    """A power of truth values to a truth value is one: PyTorch's meta kernel makes whole numbers of it."""
+
+    def kernel(self: Any, exponent: Any) -> Any:
+        bases = self if isinstance(self, list) else [self]
+        exponents = exponent if isinstance(exponent, list) else [exponent] * len(bases)
+        pairs = zip(bases, exponents, strict=False)
+        if len(bases) != len(exponents) or any(b.dtype is not torch.bool or not isinstance(e, bool) for b, e in pairs):
+            return op(self, exponent)
+        return [torch.empty_like(base) for base in bases] if isinstance(self, list) else torch.empty_like(self)
+
+    return kernel
+
+
+def _element_by_element(op: Any) -> Callable[..., Any]:
+    """A function of two numbers: its result lies in memory as that of any other, whatever its dtype."""
+
+    def kernel(self: Any, other: Any, **options: Any) -> Tensor:
+        # Forms that write are called with a number, too.
+        function = op if isinstance(other, Tensor) else op.overloadpacket
+        result = function(self, other, **options)
+        like = torch.eq(self, other) if isinstance(self, Tensor) else torch.eq(other, self)
+        return torch.empty_strided(like.shape, like.stride(), dtype=result.dtype, device="meta")
+
+    return kernel
+
+
+def nansum(self: Tensor, dim: list[int] | None = None, *args: Any, **options: Any) -> Tensor:
+    """No dimensions are all of them, as in other sums."""
+    result: Tensor = aten.nansum.default(self, dim or None, *args, **options)
+    return result
+
+
+def _of_any_number_of_images(op: Any) -> Callable[..., Any]:
+    """PyTorch's check of sizes takes a number of elements for a truth value, and fails if there are no images."""
+
+    def kernel(self: Tensor, *args: Any) -> Tensor:
+        if self.dim() < 3 or self.shape[0]:
+            return op(self, *args)  # type: ignore[no-any-return]
+        result: Tensor = op(self.new_empty((1, *self.shape[1:])), *args)
+        return result.new_empty((0, *result.shape[1:]))
+
+    return kernel
+
+
+def grouped_mm(
+    self: Tensor,
+    mat2: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Of float32 and float16 too, as on the CPU and on CUDA. Rows are not padded to 16 bytes, which serves kernels."""
+    dtype, operands = self.dtype, [self, mat2]
+    if dtype in (torch.float32, torch.float16) and mat2.dtype is dtype and out_dtype in (None, dtype):
+        # PyTorch's kernel knows bfloat16 alone: it is shown such tensors, whose strides have as many bytes.
+        wider = dtype.itemsize // 2
+        for place, operand in enumerate(operands):
+            stride = [each if each == 1 else each * wider for each in operand.stride()]
+            operands[place] = operand.new_empty_strided(operand.shape, stride, dtype=torch.bfloat16)
+        out_dtype = None
+    return self.new_empty(aten._grouped_mm.default(*operands, offs, bias, out_dtype).shape)
+
+
+def histc(self: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
+    """Of integers too, as on CUDA."""
+    is_whole = self.dtype is not torch.bool and not self.dtype.is_floating_point and not self.dtype.is_complex
+    shown = torch.empty_like(self, dtype=torch.float32) if is_whole else self
+    return aten.histc.default(shown, bins, min, max).to(self.dtype)
+
+
+def where(condition: Tensor, self: Tensor, other: Tensor) -> Tensor:
+    """Bytes are a condition too, of which the CPU warns."""
+    if condition.dtype is torch.uint8:
+        file, number, _ = user_line()
+        warnings.warn_explicit(_BYTES_AS_CONDITION, UserWarning, file, number)
+        condition = condition.to(torch.bool)
+    return aten.where.self(condition, self, other)  # type: ignore[no-any-return]
+
+
+def _of_bytes(op: Any) -> Callable[..., Any]:
+    """The CPU takes bytes for the numbers of classes, too."""
+
+    def kernel(*args: Any) -> Any:
+        return op(*[a.long() if isinstance(a, Tensor) and a.dtype is torch.uint8 else a for a in args])
+
+    return kernel
+
+
+def _contiguous(op: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: pytree.tree_map(Tensor.contiguous, op(*args, **kwargs))
+
+
+_ELEMENT_BY_ELEMENT = (
+    aten.copysign.Tensor,
+    aten.div.Tensor_mode,
+    aten.floor_divide.default,
+    aten.heaviside.default,
+    aten.logaddexp.default,
+    aten.logaddexp2.default,
+    aten.logical_and.default,
+    aten.logical_or.default,
+    aten.logical_xor.default,
+    aten.special_xlog1py.default,
+    aten.xlogy.Tensor,
+)
+
+# Results for the backward alone, whose sizes depend on strides on the CPU, which a rule does not see.
+LIKE_CUDA = frozenset(("aten::_embedding_bag", "aten::_embedding_bag_forward_only"))
+
+_NORMALIZATIONS = (
+    aten.native_layer_norm.default,
+    aten.native_group_norm.default,
+    aten._native_batch_norm_legit_functional.default,
+    aten._native_batch_norm_legit.no_stats,
+    aten._native_batch_norm_legit_no_training.default,
+)
+
+_POWERS = (
+    aten.pow.Tensor_Scalar,
+    aten.pow_.Scalar,
+    aten._foreach_pow.Scalar,
+    aten._foreach_pow.ScalarList,
+    aten._foreach_pow_.Scalar,
+    aten._foreach_pow_.ScalarList,
+)
+
+_NEAREST = (
+    aten.upsample_nearest1d.default,
+    aten.upsample_nearest2d.default,
+    aten.upsample_nearest3d.default,
+    aten._upsample_nearest_exact1d.default,
+    aten._upsample_nearest_exact2d.default,
+    aten._upsample_nearest_exact3d.default,
+)
+
+_LOSSES_OF_CLASSES = (
+    aten.nll_loss_forward.default,
+    aten.nll_loss2d_forward.default,
+    aten.nll_loss_backward.default,
+    aten.nll_loss2d_backward.default,
+)
+
+# By the arguments of each: the slope below zero, if the operand is gone and the result is given in its place.
+_SLOPES: dict[Any, Callable[..., float]] = {
+    aten.elu_backward.default: lambda grad, alpha, scale, input_scale, is_result, x: alpha if is_result else 0,
+    aten.leaky_relu_backward.default: lambda grad, x, slope, is_result: slope if is_result else 0,
+    aten.rrelu_with_noise_backward.default: lambda grad, x, noise, lower, upper, training, is_result: (
+        (lower + upper) / 2 if is_result and not training else 0
+    ),
+}
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    **{op.name(): _normalization(op) for op in _NORMALIZATIONS},
+    "aten::_scaled_dot_product_fused_attention_overrideable_backward": attention_backward,
+    "aten::_grouped_mm": grouped_mm,
+    **{op.name(): _of_operands(op, slope) for op, slope in _SLOPES.items()},
+    "aten::geqrf": geqrf,
+    "aten::histc": histc,
+    "aten::index.Tensor": index,
+    **{op.name(): _index_add(op) for op in (aten.index_add.default, aten.index_add_.default)},
+    "aten::linear_backward": linear_backward,
+    **{op.name(): _element_by_element(op) for op in _ELEMENT_BY_ELEMENT},
+    "aten::all.dims": _contiguous(aten.all.dims),
+    "aten::any.dims": _contiguous(aten.any.dims),
+    "aten::nansum": nansum,
+    "aten::isin.Tensor_Tensor": _contiguous(aten.isin.Tensor_Tensor),
+    "aten::log_sigmoid_forward": _contiguous(aten.log_sigmoid_forward.default),
+    "aten::pow.Scalar": _contiguous(aten.pow.Scalar),
+    **{op.name(): _power(op) for op in _POWERS},
+    **{op.name(): _of_bytes(op) for op in _LOSSES_OF_CLASSES},
+    **{op.name(): _of_any_number_of_images(op) for op in _NEAREST},
+    "aten::nan_to_num_": lambda self, *args, **kwargs: self,
+    "aten::max_unpool2d": max_unpool2d,
+    "aten::where.self": where,
+}

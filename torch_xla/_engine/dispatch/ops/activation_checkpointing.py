@@ -1,0 +1,47 @@
+"""Keep the compiler from undoing PyTorch's activation checkpointing.
+
+A checkpoint computes the forward pass a second time during the backward pass, instead of keeping what it needs. In a
+program of the whole step both computations stand side by side, and XLA would merge the equal ones: nothing would be
+saved. So the second one starts from copies of its inputs that the compiler takes for new values, and which are not
+there before the backward pass has come so far.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...compat import patch_list
+from ...tensor.optimization_barrier import delayed
+
+
+def patch_checkpoints() -> None:
+    """Delays the inputs of every recomputation; other devices stay as they are."""
+    patch_list.checkpoint_frame.wrap(_isolating)
+    patch_list.detach_variable.wrap(_detaching)
+
+
+def _isolating(original: Callable[..., None]) -> Callable[..., None]:
+    def __init__(self: Any, recompute: Callable[..., Any], *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        def recompute_fn(*inputs: Any) -> Any:
+            return recompute(*_isolated(inputs))
+
+        original(self, recompute_fn, *args, **kwargs)
+
+    return __init__
+
+
+def _detaching(original: Callable[..., Any]) -> Callable[..., Any]:
+    def detach_variable(inputs: Any) -> Any:
+        return original(_isolated(inputs) if isinstance(inputs, tuple) else inputs)
+
+    return detach_variable
+
+
+def _isolated(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    places = [i for i, each in enumerate(inputs) if isinstance(each, torch.Tensor) and each.device.type == "xla"]
+    result = list(inputs)
+    for place, copy in zip(places, delayed([inputs[place] for place in places]), strict=True):
+        differentiable = inputs[place].requires_grad
+        result[place] = copy.requires_grad_(differentiable) if differentiable else copy
+    return tuple(result)

@@ -1,0 +1,94 @@
+"""Batch norm, which writes its running statistics although its schema does not say so."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...tensor.storage import Overtaken, hold_together, value_of
+from ..out_variants import fill_all
+from ..recording_kernel import recorder
+
+_statistics = recorder("aten::_native_batch_norm_legit_functional")
+_without_statistics = recorder("aten::_native_batch_norm_legit.no_stats")
+_inference = recorder("aten::_native_batch_norm_legit_no_training")
+_gradients = recorder("aten::native_batch_norm_backward")
+
+
+def native_batch_norm(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Output, mean and inverse deviation of the batch; in training the running statistics are updated in place."""
+    if not training:
+        if running_mean is None or running_var is None:
+            raise RuntimeError("batch_norm(): running_mean and running_var must be given when training is False")
+        out = _inference(input, weight, bias, running_mean, running_var, momentum, eps)[0]
+        # What training saves for the backward is empty, as on the CPU.
+        mixed = any(t is not None and t.dtype is torch.float32 for t in (weight, bias, running_mean, running_var))
+        return out, *(input.new_empty(0, dtype=torch.float32 if mixed else None) for _ in range(2))
+    if running_mean is None or running_var is None:
+        result: Any = _without_statistics(input, weight, bias, training, momentum, eps)
+        return tuple(result)
+    running = running_mean, running_var
+    while True:
+        read = [value_of(each) for each in running]
+        out, mean, invstd, *news = _statistics(input, weight, bias, *running, training, momentum, eps)
+        new = [value_of(each.to(old.dtype)) for each, old in zip(news, running, strict=True)]
+        try:
+            hold_together(running, new, read)
+        except Overtaken:  # by another thread that uses the same layer
+            continue
+        return out, mean, invstd
+
+
+def native_batch_norm_out(*args: Any, out: Tensor, save_mean: Tensor, save_invstd: Tensor) -> Any:
+    """As `native_batch_norm`, into the given tensors."""
+    outs = out, save_mean, save_invstd
+    fill_all(outs, native_batch_norm(*args))
+    return outs
+
+
+def batch_norm_with_update(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, ...]:
+    """As `native_batch_norm` in training, and what a backend may reserve for the backward: nothing here."""
+    results = native_batch_norm(input, weight, bias, running_mean, running_var, True, momentum, eps)
+    return *results, input.new_empty(0, dtype=torch.uint8)
+
+
+def batch_norm_with_update_out(*args: Any, out: Tensor, save_mean: Tensor, save_invstd: Tensor, reserve: Tensor) -> Any:
+    """As `batch_norm_with_update`, into the given tensors."""
+    outs = out, save_mean, save_invstd, reserve
+    fill_all(outs, batch_norm_with_update(*args))
+    return outs
+
+
+def batch_norm_backward(*args: Any) -> Any:
+    """The gradients of input, weight and bias; the last argument, the reserve, is empty."""
+    grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, mask, _ = args
+    return _gradients(grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, mask)
+
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    "native_batch_norm": native_batch_norm,
+    "native_batch_norm.out": native_batch_norm_out,
+    "_native_batch_norm_legit": native_batch_norm,
+    "_native_batch_norm_legit.out": native_batch_norm_out,
+    "_batch_norm_with_update": batch_norm_with_update,
+    "_batch_norm_with_update.out": batch_norm_with_update_out,
+    "batch_norm_backward": batch_norm_backward,
+}

@@ -1,0 +1,113 @@
+"""FLOPs that `torch.utils.flop_counter` counts for operators that only `xla` runs whole: those of the CPU.
+
+It counts products of matrices. The forward pass of a linear layer it composes of them, but not the gradient. Its
+registry is filled when somebody imports it: most programs do not.
+"""
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_COUNTER = "torch.utils.flop_counter"
+
+
+def register_when_asked_for() -> None:
+    """Registers the formulas, now or as soon as there is a registry."""
+    if _COUNTER in sys.modules:
+        _register(sys.modules[_COUNTER])
+    else:
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(MetaPathFinder):
+    """Finds the counter's module where it is, once, and adds to what runs when it is imported."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if name != _COUNTER or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader.exec_module = _then_register(spec.loader.exec_module)  # type: ignore[assignment, method-assign]
+        return spec
+
+
+def _then_register(execute: Callable[[Any], None]) -> Callable[[Any], None]:
+    def exec_module(module: Any) -> None:
+        execute(module)
+        _register(module)
+
+    return exec_module
+
+
+def _register(counter: Any) -> None:
+    for name, formula in _FORMULAS.items():
+        operator = getattr(torch.ops.aten, name)
+        if operator not in counter.flop_registry:
+            counter.register_flop_formula(operator, get_raw=True)(formula)
+
+
+def _linear_backward(input: Tensor, grad: Tensor, weight: Tensor, output_mask: Sequence[bool], **_: Any) -> int:
+    """A product for the gradient of the input, and one for that of the weight. With vectors none is counted."""
+    return 2 * input.numel() * weight.shape[0] * sum(output_mask[:2]) if weight.dim() == 2 else 0
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: Tensor | None = None,
+    dropout_p: float = 0.0,
+    *_: Any,
+    **__: Any,
+) -> int:
+    needs_bias = attn_bias is not None and attn_bias.requires_grad
+    if _is_composed(query, value, dropout_p, needs_bias):
+        return _products(query, key, value, of_scores=1, of_values=1)
+    return _products(query, key, value, of_scores=1, of_values=1) if _kernels_are_counted() else 0
+
+
+def _attention_backward(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: Tensor | None,
+    is_needed: Sequence[bool],
+    *rest: Any,
+    **_: Any,
+) -> int:
+    to_query, to_key, to_value, to_bias = is_needed
+    if _is_composed(query, value, rest[6], to_bias):
+        of_values = to_value + (to_query or to_key or to_bias)
+        return _products(query, key, value, of_scores=to_query + to_key, of_values=of_values)
+    # Whatever is needed, the kernel computes the scores once more, and both gradients of each product.
+    return _products(query, key, value, of_scores=3, of_values=2) if _kernels_are_counted() else 0
+
+
+def _is_composed(query: Tensor, value: Tensor, dropout_p: float, needs_bias: bool) -> bool:
+    """Whether the CPU composes attention of products, and has no kernel of the whole."""
+    return bool(dropout_p or needs_bias or query.shape[-1] != value.shape[-1])
+
+
+def _kernels_are_counted() -> bool:
+    """Whether PyTorch has a formula for that kernel, as it has from 2.15 on."""
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu in sys.modules[_COUNTER].flop_registry
+
+
+def _products(query: Tensor, key: Tensor, value: Tensor, of_scores: int, of_values: int) -> int:
+    scores = query.shape[:-1].numel() * key.shape[-2]
+    return 2 * scores * (query.shape[-1] * of_scores + value.shape[-1] * of_values)
+
+
+_FORMULAS: dict[str, Callable[..., int]] = {
+    "linear_backward": _linear_backward,
+    "_scaled_dot_product_fused_attention_overrideable": _attention,
+    "_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
+}

@@ -1,0 +1,172 @@
+"""Linear algebra that raises for singular matrices, or whose result sizes depend on values."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...compat.names import torch as private
+from ..call_planning import type_name
+from ..checks import cpu_errors
+from ..op_schema import operator_of
+from ..out_variants import fill_out
+from ..recording_kernel import Kernel, recorder
+
+aten = torch.ops.aten
+
+_det = recorder("aten::_linalg_det")
+_slogdet = recorder("aten::_linalg_slogdet")
+_cholesky = recorder("aten::linalg_cholesky_ex")
+_lu_solve = recorder("aten::linalg_lu_solve")
+_eig = recorder("aten::linalg_eig")
+_eigvals = recorder("aten::_linalg_eigvals")
+_least_squares = recorder("aten::linalg_lstsq")
+_ldl_solve = recorder("aten::linalg_ldl_solve")
+
+
+def _transposed_if_backward_thinks_so(matrix: Tensor) -> Tensor:
+    # PyTorch's backward takes the factors for those of the transpose exactly if A is contiguous and real.
+    return matrix if matrix.is_contiguous() or matrix.is_complex() else matrix.mT
+
+
+def linalg_det(A: Tensor) -> Any:
+    """The determinant, with the factors that its backward expects."""
+    return _det(_transposed_if_backward_thinks_so(A))
+
+
+def linalg_slogdet(A: Tensor) -> Any:
+    """Sign and logarithm of the determinant, with the factors that their backward expects."""
+    return _slogdet(_transposed_if_backward_thinks_so(A))
+
+
+def _check(info: Tensor, name: str, matrices: Tensor) -> None:
+    """Raises as PyTorch does if a factorization failed: reads one number from the device."""
+    aten._linalg_check_errors(info, name, is_matrix=matrices.dim() == 2)
+
+
+def _checking(name: str, called: str) -> Kernel:
+    """The kernel of a factorization whose last result tells whether it failed, which `check_errors` makes an error."""
+    record = recorder(f"aten::{name}")
+
+    def kernel(self: Tensor, *args: Any, check_errors: bool = False, **kwargs: Any) -> Any:
+        results = record(self, *args, **kwargs)
+        if check_errors:
+            _check(results[-1], called, self)
+        return results
+
+    return kernel
+
+
+def cholesky(self: Tensor, upper: bool = False) -> Tensor:
+    """`torch.cholesky`, the older form, which raises."""
+    if not (self.is_floating_point() or self.is_complex()):
+        raise NotImplementedError(f"\"cholesky_cpu\" not implemented for '{type_name(self.dtype)}'")
+    factor: Tensor
+    factor, info = _cholesky(self, upper=upper)
+    _check(info, "cholesky", self)
+    return factor
+
+
+def _check_finite(matrices: Tensor) -> None:
+    """Raises as PyTorch does, on every device: reads one number."""
+    if matrices.numel() and not bool(matrices.isfinite().all()):
+        raise RuntimeError("torch.linalg.eig: input tensor should not contain infs or NaNs.")
+
+
+def linalg_eig(self: Tensor) -> Any:
+    """`torch.linalg.eig`, for finite matrices."""
+    _check_finite(self)
+    return _eig(self)
+
+
+def linalg_eigvals(self: Tensor) -> Any:
+    """`torch.linalg.eigvals` without derivatives, for finite matrices; LAPACK does not survive others."""
+    _check_finite(self)
+    return _eigvals(self)
+
+
+def linalg_lstsq(self: Tensor, b: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Any:
+    """`torch.linalg.lstsq`. Residuals are given only where every matrix has full rank, which must be read."""
+    if self.dim() != b.dim() and self.shape[:-1] != b.shape:  # it takes fewer shapes than `solve` does
+        cpu_errors.refuse_if_the_cpu_does(operator_of("aten::linalg_lstsq"), (self, b, rcond), {"driver": driver})
+    solution, residuals, rank, values = _least_squares(self, b, rcond, driver=driver)
+    rows, columns = self.shape[-2:]
+    if driver in ("gelsd", "gelss") and rows > columns and not bool((rank == columns).all()):
+        residuals = residuals.new_empty(0)
+    return _within_right_sides(solution, max(rows, columns), solution.dim() < self.dim()), residuals, rank, values
+
+
+def _within_right_sides(solution: Tensor, length: int, is_vector: bool) -> Tensor:
+    """`solution`, where LAPACK leaves it: column by column, in the memory of the right-hand sides."""
+    size = [*solution.shape, 1] if is_vector else list(solution.shape)
+    whole = solution.new_empty((*size[:-2], size[-1], length)).mT
+    place = whole.narrow(-2, 0, size[-2])
+    return (place.squeeze(-1) if is_vector else place).copy_(solution)
+
+
+def linalg_lstsq_out(*args: Any, driver: str | None = None, **outs: Tensor) -> Any:
+    """As `linalg_lstsq`, into the given tensors."""
+    targets = tuple(outs[name] for name in ("solution", "residuals", "rank", "singular_values"))
+    for target, result in zip(targets, linalg_lstsq(*args, driver=driver), strict=True):
+        if target.numel() or result.dtype is not target.dtype:
+            fill_out(target, result)
+        else:
+            target.set_(result)
+    return targets
+
+
+def linalg_lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoint: bool = False) -> Tensor:
+    """`torch.linalg.lu_solve`. From the right PyTorch solves for the adjoint, and shows its conjugate lazily."""
+    result: Tensor = _lu_solve(LU, pivots, B, left=left, adjoint=adjoint)
+    return result if left or not B.is_complex() or not result.numel() else result.conj_physical().conj()
+
+
+def linalg_lu_solve_out(*args: Any, out: Tensor, left: bool = True, adjoint: bool = False) -> Tensor:
+    """As `linalg_lu_solve`, into `out`."""
+    result = linalg_lu_solve(*args, left=left, adjoint=adjoint)
+    if result.is_conj() and not out.is_conj():
+        fill_out(out, result.conj())
+        private.mark_conjugate(out)
+    else:
+        fill_out(out, result)
+    return out
+
+
+def linalg_ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False) -> Tensor:
+    """`torch.linalg.ldl_solve`. The CPU's kernel does not broadcast batches, so they are expanded here."""
+    try:
+        batch = torch.broadcast_shapes(LD.shape[:-2], B.shape[:-2])
+    except RuntimeError:  # PyTorch has words of its own for it
+        return _ldl_solve(LD, pivots, B, hermitian=hermitian)  # type: ignore[no-any-return]
+    expanded = (
+        LD.expand(*batch, *LD.shape[-2:]),
+        pivots.expand(*batch, *pivots.shape[-1:]),
+        B.expand(*batch, *B.shape[-2:]),
+    )
+    return _ldl_solve(*(each.contiguous() for each in expanded), hermitian=hermitian)  # type: ignore[no-any-return]
+
+
+def linalg_ldl_solve_out(*args: Any, out: Tensor, hermitian: bool = False) -> Tensor:
+    """As `linalg_ldl_solve`, into `out`."""
+    fill_out(out, linalg_ldl_solve(*args, hermitian=hermitian))
+    return out
+
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    "_linalg_det": linalg_det,
+    "_linalg_slogdet": linalg_slogdet,
+    "cholesky": cholesky,
+    "linalg_eig": linalg_eig,
+    "_linalg_eigvals": linalg_eigvals,
+    "linalg_lstsq": linalg_lstsq,
+    "linalg_lstsq.out": linalg_lstsq_out,
+    "linalg_ldl_solve": linalg_ldl_solve,
+    "linalg_ldl_solve.out": linalg_ldl_solve_out,
+    "linalg_lu_solve": linalg_lu_solve,
+    "linalg_lu_solve.out": linalg_lu_solve_out,
+    "linalg_cholesky_ex": _checking("linalg_cholesky_ex", "linalg.cholesky_ex"),
+    "linalg_lu_factor_ex": _checking("linalg_lu_factor_ex", "torch.linalg.lu_factor_ex"),
+    "linalg_inv_ex": _checking("linalg_inv_ex", "linalg.inv_ex"),
+    "_linalg_solve_ex": _checking("_linalg_solve_ex", "torch.linalg.solve_ex"),
+}

@@ -1,0 +1,62 @@
+"""`aot_mark_sharding`, `dynamo_mark_sharding` and `dynamo_set_buffer_donor_` called outside of a graph."""
+
+from typing import Any
+
+from torch import Tensor
+
+from ...ir.partition_spec import Dims, dims_of, literal
+from ...ir.sharding import Sharding
+from ...lowering.machinery.xla_op_schemas import LIBRARY
+from ...lowering.xla_ops.mark_sharding import described
+from ...sharding import placement
+from ...step import user_donation
+from ...tensor.storage import value_of
+
+# Outside of a graph they mark, which to record what they do in one would not.
+KERNELS_OF_THEIR_OWN = frozenset(
+    ("xla::aot_mark_sharding", "xla::dynamo_mark_sharding", "xla::dynamo_set_buffer_donor_")
+)
+
+
+def aot_mark_sharding(t: Tensor, mesh: str, partition_spec: str) -> Tensor:
+    """A copy of `t`, divided so."""
+    ids, shape, names = described(mesh)
+    dims = dims_of("aot_mark_sharding", shape, names, literal("aot_mark_sharding", partition_spec))
+    return placement.constrained(t, _over(t, ids, shape, dims)) if _is_spread(t) else t.clone()
+
+
+def dynamo_mark_sharding(
+    input: Tensor, device_ids: list[int], mesh_shape: list[int], axis_names: str, partition_spec: str
+) -> Tensor:
+    """Marks `input`, and gives a copy of it."""
+    who = "dynamo_mark_sharding"
+    dims = dims_of(who, mesh_shape, literal(who, axis_names), literal(who, partition_spec))
+    if _is_spread(input):
+        placement.mark(input, _over(input, tuple(device_ids), tuple(mesh_shape), dims))
+    return input.clone()
+
+
+def dynamo_set_buffer_donor_(t: Tensor, should_donoate: bool) -> Tensor:
+    """Marks the memory of `t` as one that the next program that reads it may take; gives `t`, or a copy on the CPU.
+
+    In a graph of `torch.compile` it marks nothing: the graph takes the memory of inputs that nobody holds without.
+    """
+    if t.device.type != "xla":
+        return t.clone()
+    user_donation.mark(value_of(t), should_donoate)
+    return t
+
+
+def _is_spread(tensor: Tensor) -> bool:
+    return tensor.device.type == "xla" and value_of(tensor).device.spread is not None
+
+
+def _over(tensor: Any, ids: tuple[int, ...], shape: tuple[int, ...], dims: Dims) -> Sharding | None:
+    return placement.sharding_over(value_of(tensor).device, ids, shape, dims)
+
+
+def register_marking() -> None:
+    """Makes these the operators' kernels, on every device: where there is nothing to divide they copy."""
+    LIBRARY.impl("aot_mark_sharding", aot_mark_sharding, "CompositeExplicitAutograd")
+    LIBRARY.impl("dynamo_mark_sharding", dynamo_mark_sharding, "CompositeExplicitAutograd")
+    LIBRARY.impl("dynamo_set_buffer_donor_", dynamo_set_buffer_donor_, "CompositeExplicitAutograd")

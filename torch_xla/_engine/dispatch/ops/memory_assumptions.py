@@ -1,0 +1,119 @@
+"""Operators whose callers assume something about memory that a rule on arrays cannot see."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..out_variants import fill_out
+from ..recording_kernel import Kernel, out_variant, recorder
+from . import linear_algebra
+
+
+def nested_tensor_from_mask_left_aligned(t: Tensor, mask: Tensor) -> bool:
+    """False: `nn.TransformerEncoder` then keeps to padded tensors, since there are no nested ones here."""
+    return False
+
+
+def _copied_out(compute: Kernel) -> Kernel:
+    """An `out=` form that PyTorch computes on the side and copies: strides of the result are none of `out`."""
+
+    def kernel(*args: Any, out: Tensor, **kwargs: Any) -> Tensor:
+        fill_out(out, compute(*args, **kwargs).contiguous())
+        return out
+
+    return kernel
+
+
+_rrelu = recorder("aten::rrelu_with_noise_functional")
+
+
+def rrelu_with_noise(
+    self: Tensor,
+    noise: Tensor,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """The randomized leaky ReLU; `noise` is written to, although the operator returns the result alone."""
+    result: Tensor
+    result, slopes = _rrelu(self, noise, lower, upper, training, generator=generator)
+    if training:
+        noise.copy_(slopes)
+    return result
+
+
+def as_strided_copy(
+    self: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Tensor:
+    """`torch.as_strided_copy`: what `as_strided` shows, in memory of its own."""
+    return self.as_strided(size, stride, storage_offset).clone(memory_format=torch.contiguous_format)
+
+
+def as_strided_scatter(
+    self: Tensor, src: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Tensor:
+    """`torch.as_strided_scatter`: a copy of the storage of `self`, with `src` written where `as_strided` shows it."""
+    result = _with_storage(self)
+    shown = result.as_strided(size, stride, storage_offset)
+    if src.shape != shown.shape:
+        raise RuntimeError(
+            f"expected src to have a size equal to the slice of self. src size = {list(src.shape)}, "
+            f"slice size = {list(shown.shape)}"
+        )
+    shown.copy_(src)
+    return result
+
+
+def _with_storage(tensor: Tensor) -> Tensor:
+    """A copy of `tensor` with all that is in its storage before and between its elements."""
+    whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    whole.set_(tensor.untyped_storage(), 0, (tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,))
+    return whole.clone().as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def addbmm_(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """`Tensor.addbmm_`, the one in-place operator that gives a smaller target the size of the sum."""
+    result = torch.addbmm(self, batch1, batch2, beta=beta, alpha=alpha)
+    return self.resize_(result.shape).copy_(result)
+
+
+_OTHER_COUNT = (
+    "The number of elements in the out tensor of shape {0} is {1} which does not match the computed number of elements "
+    "{2}. Note that this may occur as a result of rounding error. The out tensor will be resized to a tensor of shape "
+    "({2},)."
+)
+
+
+def _in_order(name: str) -> Kernel:
+    """An `out=` form that writes its numbers one after the other into memory of any size with as many elements."""
+    fill = out_variant(f"aten::{name}")
+
+    def kernel(*args: Any, out: Tensor, **kwargs: Any) -> Tensor:
+        numbers = torch.empty(0, dtype=out.dtype, device=out.device)
+        fill(*args, out=numbers, **kwargs)
+        if numbers.numel() == out.numel():
+            numbers = numbers.view(out.shape)
+        elif out.numel() and name.startswith("arange"):
+            warnings.warn(_OTHER_COUNT.format(list(out.shape), out.numel(), numbers.numel()), stacklevel=2)
+        fill_out(out, numbers, warns=False)
+        return out
+
+    return kernel
+
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    **linear_algebra.KERNELS,
+    "addbmm_": addbmm_,
+    "as_strided_copy": as_strided_copy,
+    "as_strided_scatter": as_strided_scatter,
+    "_nested_tensor_from_mask_left_aligned": nested_tensor_from_mask_left_aligned,
+    "rrelu_with_noise": rrelu_with_noise,
+    "rrelu_with_noise.out": _copied_out(rrelu_with_noise),
+    **{name: _in_order(name) for name in ("arange.start_out", "range.out", "linspace.out", "logspace.out")},
+    "cholesky.out": _copied_out(linear_algebra.cholesky),
+    **{f"{name}.out": _copied_out(recorder(f"aten::{name}")) for name in ("_fft_c2c", "_fft_r2c", "_fft_c2r")},
+}

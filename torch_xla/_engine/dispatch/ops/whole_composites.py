@@ -1,0 +1,111 @@
+"""Composite operators recorded whole: one node forward and one backward, instead of a chain of reshapes.
+
+PyTorch knows the gradient of such an operator but no forward-mode derivative. So while somebody computes with dual
+numbers, PyTorch composes it again, of operators that have one.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...compat import patch_list
+from ...compat.names import torch as private
+from ..recording_kernel import recorder
+
+_linear = recorder("aten::linear")
+_linear_backward = recorder("aten::linear_backward")
+_broad_bias = False  # whether a linear layer had a bias of more than one dimension
+_twice: list[torch.library.Library] = []  # from the first linear layer on that PyTorch cannot differentiate twice
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`aten::linear`."""
+    global _broad_bias
+    if bias is not None and bias.dim() > 1:
+        _broad_bias = True
+    if (weight.dim() == 1 or weight.is_complex()) and not _twice:
+        library = torch.library.Library("aten", "IMPL", "AutogradPrivateUse1")
+        library.impl("linear_backward", _differentiable_backward, "AutogradPrivateUse1")
+        _twice.append(library)
+    result: Tensor = _linear(input, weight, bias)
+    return result
+
+
+def linear_backward(self: Tensor, grad_output: Tensor, weight: Tensor, output_mask: list[bool]) -> Any:
+    """`aten::linear_backward`, which sums the gradient of the bias over all rows.
+
+    It is not told the size of the bias. That of more than one dimension, which PyTorch takes as something to add, is
+    known to autograd alone, which sums what is given for it to that size.
+    """
+    grad_input, grad_weight, grad_bias = _linear_backward(self, grad_output, weight, output_mask)
+    if output_mask[2] and _broad_bias:
+        grad_bias = grad_output
+    return grad_input, grad_weight, grad_bias
+
+
+def _differentiable_backward(self: Tensor, grad_output: Tensor, weight: Tensor, output_mask: list[bool]) -> Any:
+    """`aten::linear_backward` above autograd: composed where somebody may differentiate it again.
+
+    PyTorch's own formula refuses complex numbers and knows matrices alone as weights. This one costs a call of Python,
+    so programs that need it pay for it.
+    """
+    if not (torch.is_grad_enabled() and any(x.requires_grad for x in (self, grad_output, weight))):
+        with private.below_autograd():
+            return torch.ops.aten.linear_backward(self, grad_output, weight, output_mask)
+    matrix, rows = (weight, grad_output) if weight.dim() == 2 else (weight.unsqueeze(0), grad_output.unsqueeze(-1))
+    grad_input = grad_weight = grad_bias = None
+    if output_mask[0]:
+        grad_input = rows @ matrix.conj()
+    if output_mask[1]:
+        count = math.prod(self.shape[:-1])
+        flat, of = rows.reshape(count, matrix.shape[0]), self.reshape(count, matrix.shape[1])
+        grad_weight = (flat.mT @ of.conj()).reshape(weight.shape)
+    if output_mask[2]:
+        grad_bias = grad_output if _broad_bias else grad_output.sum_to_size(weight.shape[:-1])
+    return grad_input, grad_weight, grad_bias
+
+
+KERNELS: dict[str, Callable[..., Any]] = {"linear_backward": linear_backward}
+
+# `matmul` is none of them: its whole form has no second derivative either.
+_WHOLE = {"linear": linear}
+_registered: list[torch.library.Library] = []
+
+
+def register_whole() -> None:
+    """Registers the kernels, and takes them back while a level of dual numbers is open."""
+    _register()
+    patch_list.enter_dual_level.wrap(_entering)
+    patch_list.exit_dual_level.wrap(_leaving)
+
+
+def _register() -> None:
+    library = private.raw_library("aten")
+    for name, kernel in _WHOLE.items():
+        private.register_kernel(library, name, kernel)
+    _registered.append(library)
+
+
+def _entering(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def enter_dual_level() -> Any:
+        level = original()
+        while _registered:
+            private.unregister(_registered.pop())
+        return level
+
+    return enter_dual_level
+
+
+def _leaving(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def exit_dual_level(*, level: Any = None) -> None:
+        original(level=level)
+        if private.level_of_tangents() < 0 and not _registered:
+            _register()
+
+    return exit_dual_level

@@ -1,0 +1,77 @@
+"""Resize and fill the tensors given as `out=`, as PyTorch does.
+
+An interrupt finds all of them with their results, or all as they were: what they are to show is recorded on the side.
+"""
+
+import warnings
+from collections.abc import Sequence
+from itertools import chain, starmap
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..atomic import run_through, stores
+from ..compat.names.torch import address_of
+from ..tensor.device import LOCK
+from ..tensor.storage import META_KEYS, as_strided, value_of, wrap
+from . import call_planning
+
+# Written in C.
+_set_data = Tensor.data.__set__  # type: ignore[attr-defined]
+
+
+def fill_out(out: Tensor, result: Tensor, warns: bool = True) -> None:
+    """Puts `result` into `out`, resizing it as PyTorch does."""
+    fill_all((out,), (result,), warns)
+
+
+def fill_all(outs: Sequence[Tensor], results: Sequence[Tensor], warns: bool = True) -> None:
+    """`fill_out` for each of the `outs` and its result, of which several may show parts of one storage."""
+    for out, result in zip(outs, results, strict=True):
+        if out.device != result.device:
+            raise RuntimeError(
+                f"Expected out tensor to have device {result.device}, but got {out.device} instead. "
+                f"Move it with `.to({str(result.device)!r})`."
+            )
+        if out.shape != result.shape and out.numel() and warns:
+            warnings.warn(call_planning.RESIZE_WARNING.format(list(out.shape), list(result.shape)), stacklevel=4)
+    if len(outs) == 1 and outs[0].shape == results[0].shape:
+        outs[0].copy_(results[0])
+        return
+    while not _fill(outs, results):  # another thread has written to one of them meanwhile
+        pass
+
+
+def _fill(outs: Sequence[Tensor], results: Sequence[Tensor]) -> bool:
+    """Whether the `outs` still had what they had at first, and have their results now."""
+    storages: dict[int, Any] = {}
+    before: dict[int, Any] = {}
+    copies: dict[int, Any] = {}
+    resized: list[tuple[Tensor, Tensor]] = []
+    for out, result in zip(outs, results, strict=True):
+        storage, size, offset = out.untyped_storage(), result.shape, out.storage_offset()
+        place = address_of(storage)
+        if place not in storages:
+            storages[place], before[place] = storage, value_of(out)
+            copies[place] = wrap(before[place]).untyped_storage()
+        copy = _showing(copies[place], out)
+        if out.shape != size:
+            copy.resize_(size).as_strided_(size, result.stride(), offset)
+            resized.append((out, as_strided(META_KEYS, out, size, result.stride(), offset)))
+        copy.copy_(result)
+    values = [copy.value for copy in copies.values()]
+    with LOCK:
+        if any([storage.value is not before[place] for place, storage in storages.items()]):
+            return False
+        run_through(chain(starmap(_set_data, resized), stores(storages.values(), "value", values)))
+    return True
+
+
+def _showing(storage: Any, out: Tensor) -> Tensor:
+    """A tensor that shows `storage` as `out` shows its own."""
+    shown = torch.empty(0, dtype=out.dtype, device=out.device)
+    shown.set_(storage, out.storage_offset(), out.shape, out.stride())
+    if out.dtype.is_complex and out.is_conj():
+        shown = torch._conj(shown)
+    return torch._neg_view(shown) if out.is_neg() else shown

@@ -1,0 +1,117 @@
+"""Check the arguments of collectives, and scale, fill and write back around them."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from ..processes import identity
+
+REDUCTIONS = ("sum", "mul", "and", "or", "min", "max")
+
+
+def check_reduction(name: str, reduce_type: str) -> None:
+    """Refuses a reduction that does not exist."""
+    if reduce_type not in REDUCTIONS:
+        raise ValueError(
+            f"{name}(): reduce_type is {reduce_type!r}; expected one of {', '.join(map(repr, REDUCTIONS))}"
+        )
+
+
+def check_groups(name: str, groups: Sequence[Sequence[int]] | None) -> None:
+    """Refuses groups that do not divide the replicas: each must be in exactly one group."""
+    if not groups:
+        return
+    if not all(isinstance(group, (list, tuple)) for group in groups):
+        raise ValueError(f"{name}(): groups is {groups!r}; expected a list of lists of ordinals, such as [[0]]")
+    ordinals = sorted(ordinal for group in groups for ordinal in group)
+    count = identity.replica_count()
+    if ordinals != list(range(count)):
+        raise ValueError(
+            f"{name}(): groups {list(map(list, groups))} do not hold each ordinal from 0 to {count - 1} once; "
+            f"this program has {count} replica{'s' if count > 1 else ''}"
+        )
+
+
+def check_ordinals(name: str, ordinals: Iterable[int]) -> None:
+    """Refuses ordinals that no replica has."""
+    count = identity.replica_count()
+    for ordinal in ordinals:
+        if not 0 <= ordinal < count:
+            raise ValueError(f"{name}(): no replica has ordinal {ordinal}; this program has {count}")
+
+
+def check_dim(name: str, tensor: torch.Tensor, dim: int) -> int:
+    """`dim` counted from the front; refuses one the tensor does not have."""
+    rank = tensor.dim()
+    if not rank:
+        raise IndexError(f"{name}(): dimension specified as {dim} but tensor has no dimensions")
+    if not -rank <= dim < rank:
+        raise IndexError(f"{name}(): dimension out of range (expected [{-rank}, {rank - 1}], but got {dim})")
+    return dim % rank
+
+
+def check_group_size(name: str, what: str, given: int, size: int) -> None:
+    """Refuses to divide a tensor into more or fewer parts than there are replicas in a group."""
+    if given != size:
+        whole = "this program" if size == identity.replica_count() else "the group"
+        raise ValueError(f"{name}(): {what} is {given}; {whole} has {size} replica{'s' if size > 1 else ''}")
+
+
+def scaled(tensor: torch.Tensor, scale: float) -> torch.Tensor:
+    """`tensor` times `scale`, in the dtype of `tensor`."""
+    return tensor if scale == 1.0 else (tensor * scale).to(tensor.dtype)
+
+
+def write(targets: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+    """Overwrites each of the `targets` with its result."""
+    with torch.no_grad():
+        for target, result in zip(targets, results, strict=True):
+            target.copy_(result)
+
+
+def into(output: Any, results: Any) -> Any:
+    """Fills `output`, a tensor or a list like `results`, and returns it; without one, `results`."""
+    if output is None:
+        return results
+    pairs = [(output, results)] if isinstance(results, torch.Tensor) else zip(output, results, strict=True)
+    for target, result in pairs:
+        if target.shape != result.shape:
+            raise ValueError(f"output has shape {list(target.shape)}; the result has {list(result.shape)}")
+        target.copy_(result)
+    return output
+
+
+def check_pairs(pairs: Sequence[Sequence[int]]) -> None:
+    """Refuses pairs (source, target) of which two have one target or one source, or of ordinals that no replica has."""
+    for place, mistake in ((1, "two sources send to one target"), (0, "one source sends to two targets")):
+        if len({pair[place] for pair in pairs}) < len(pairs):
+            raise ValueError(f"collective_permute(): {mistake} in {pairs!r}")
+    check_ordinals("collective_permute", [ordinal for pair in pairs for ordinal in pair])
+
+
+# Set on a part of a parameter that is divided among all replicas: its backward pass has averaged the gradient.
+AVERAGED = "_torch_xla_is_averaged"
+
+
+def gradients_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The gradients that an optimizer's parameters have; what is written to them, the parameters see.
+
+    Those that the replicas have averaged already, each its part, are left out.
+    """
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    return [p.grad.detach() for p in parameters if p.grad is not None and not hasattr(p, AVERAGED)]
+
+
+def buckets(tensors: Sequence[torch.Tensor], mebibytes: float) -> list[list[torch.Tensor]]:
+    """`tensors` in order, divided into lists of at most so many MiB, or of one tensor; 0: one list."""
+    found: list[list[torch.Tensor]] = []
+    room = 0.0
+    for tensor in tensors:
+        size = tensor.numel() * tensor.element_size()
+        if not found or (mebibytes and size > room):
+            found.append([])
+            room = mebibytes * 2**20
+        found[-1].append(tensor)
+        room -= size
+    return found

@@ -1,0 +1,138 @@
+"""The reducer of `DistributedDataParallel` where it must find the parameters that a backward pass used.
+
+PyTorch's reducer asks a backend in C++ for pinned memory to tell the others. Here all gradients are reduced when the
+backward pass has ended: the step is one program, in which the compiler starts each exchange as early as it can.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..compat.names import torch as private
+from ..compat.names import torch_distributed
+from ..processes import coordination, identity
+from . import collective_arguments
+
+
+class UsedParameters(torch_distributed.Reducer):  # type: ignore[misc]
+    """Reduces the gradients of parameters that any process used; the others are left as they are.
+
+    With a static graph the processes tell each other in the first pass, else in each; over the host, so that the step
+    remains one execution.
+    """
+
+    def __init__(
+        self,
+        params: Sequence[torch.Tensor],
+        bucket_indices: Any,
+        per_bucket_size_limits: Any,
+        process_group: Any,
+        expect_sparse_gradients: Sequence[bool] = (),
+        bucket_bytes_cap: int = 25 * 2**20,
+        find_unused_parameters: bool = False,
+        *arguments: Any,
+        **options: Any,
+    ) -> None:
+        before = params, bucket_indices, per_bucket_size_limits, process_group, list(expect_sparse_gradients)
+        super().__init__(*before, bucket_bytes_cap, False, *arguments, **options)
+        self._parameters, self._group = list(params), process_group
+        self._is_static = False
+        self._used: set[int] = set()
+        self._known: list[int] | None = None
+        self._is_armed = self._is_queued = False
+        self._watches = False
+        if find_unused_parameters:
+            self._watch()
+
+    def _set_static_graph(self) -> None:
+        self._is_static = True
+        self._watch()
+
+    def _watch(self) -> None:
+        """Learns which parameters get gradients."""
+        if not self._watches:
+            self._watches = True
+            for index, parameter in enumerate(self._parameters):
+                parameter.register_post_accumulate_grad_hook(self._noting(index))
+
+    def _noting(self, index: int) -> Callable[[torch.Tensor], None]:
+        def note(parameter: torch.Tensor) -> None:
+            self._used.add(index)  # also within `no_sync()`: the pass behind it reduces what all of them left
+            self._queue()
+
+        return note
+
+    def prepare_for_backward(self, outputs: torch.Tensor | Sequence[torch.Tensor]) -> None:
+        """The next backward pass reduces."""
+        if not self._watches:
+            super().prepare_for_backward(outputs)
+            return
+        self._is_armed = True
+        for output in [outputs] if isinstance(outputs, torch.Tensor) else outputs:
+            if output.requires_grad:
+                output.register_hook(lambda gradient: self._queue())
+
+    def _delay_all_reduce(self) -> None:
+        """Everything is reduced at the end anyway."""
+
+    def _queue(self) -> None:
+        if self._is_armed and not self._is_queued:
+            self._is_queued = True
+            private.at_end_of_backward(self._reduce)
+
+    @torch.no_grad()
+    def _reduce(self) -> None:
+        self._is_armed = self._is_queued = False
+        indices = self._known
+        if indices is None:
+            indices = self._used_by_all()
+            if self._is_static:
+                self._known = indices
+        self._used.clear()
+        for index in indices:
+            parameter = self._parameters[index]
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        gradients: list[torch.Tensor] = [self._parameters[index].grad for index in indices]  # type: ignore[misc]
+        if gradients:
+            self._group.allreduce_coalesced(gradients)
+            collective_arguments.write(gradients, [gradient / self._group.size() for gradient in gradients])
+
+    def _used_by_all(self) -> list[int]:
+        own = bytes(index in self._used for index in range(len(self._parameters)))
+        size = self._group.size()
+        if size == 1:
+            found = [own]
+        elif size == identity.process_count():
+            found = coordination.exchange("torch_xla.DistributedDataParallel.used", own)
+        else:
+            # Of a part of the processes only these come here, and they speak through the device.
+            used = torch.tensor(list(own), dtype=torch.int32, device=self._parameters[0].device)
+            self._group.allreduce([used])
+            found = [bytes(map(bool, used.tolist()))]
+        return [index for index in range(len(own)) if any(each[index] for each in found)]
+
+
+def install() -> None:
+    """Gives `DistributedDataParallel` this reducer for modules on `xla`."""
+    usual = torch_distributed.Reducer
+
+    def make(params: Sequence[torch.Tensor], *arguments: Any, **options: Any) -> Any:
+        on_xla = bool(params) and all(parameter.device.type == "xla" for parameter in params)
+        return (UsedParameters if on_xla else usual)(params, *arguments, **options)
+
+    torch_distributed.give_data_parallel(make, _check_hook)
+
+
+def _check_hook(reducer: Any) -> Any:
+    """The group of a reducer that is ours, and None of others."""
+    if not isinstance(reducer, UsedParameters):
+        return None
+    if reducer._watches:
+        raise NotImplementedError(
+            "DistributedDataParallel on xla: a communication hook is called for buckets, of which there are none with "
+            "find_unused_parameters or static_graph: all gradients are reduced together in the step's program. Leave "
+            "out the hook, or these arguments"
+        )
+    return reducer._group

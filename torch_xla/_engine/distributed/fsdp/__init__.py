@@ -1,0 +1,1 @@
+"""Fully sharded data parallelism: parameters divided among processes, gathered when a module runs."""

@@ -1,0 +1,127 @@
+"""Collectives on host memory beside the device, by Gloo.
+
+So objects need no program for each of their sizes, and a checkpoint that is written in the background does not mix with
+the collectives of the step.
+"""
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+from ..atomic import lock
+from ..compat.names import torch_distributed
+from ..errors import PeerError
+from ..processes import heartbeats, identity
+from ..step.schedule import is_common
+from ..step.sync import sync_step
+from ..tensor.device import existing_devices
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+# What Gloo reduces and moves. Tensors of other dtypes go over the device.
+_DTYPES = (
+    torch.float16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int32, torch.int64,
+)  # fmt: skip
+
+# So often, in seconds, who waits for others to come looks whether one has ended.
+_LOOK = 3.0
+
+# How many groups of the same processes there were: each has keys of its own in a store that outlives it.
+_times: dict[tuple[int, ...], int] = {}
+
+
+class HostGroup:
+    """The same processes as a group on the device, which Gloo connects when the first of their tensors comes."""
+
+    def __init__(self, store: Any, rank: int, ranks: Sequence[int], timeout: Any) -> None:
+        members = tuple(ranks)
+        _times[members] = _times.get(members, 0) + 1
+        name = f"torch_xla/host/{'-'.join(map(str, members))}/{_times[members]}"
+        self._store = None if store is None else PrefixStore(name, store)
+        self._rank, self._size, self._members = rank, len(members), members
+        self._timeout = timeout if timeout is not None else timedelta(minutes=30)
+        self._lock = lock()
+        self._made: Any = None
+
+    def carries(self, arguments: Sequence[Any]) -> bool:
+        """Whether the tensors among the arguments of a collective pass over the host: if all of them are there."""
+        if self._store is None or self._size == 1 or not torch_distributed.has_gloo():
+            return False
+        tensors = [tensor for argument in arguments for tensor in _tensors(argument)]
+        reduces = any(torch_distributed.is_average(argument) for argument in arguments)
+        return bool(tensors) and not reduces and all(t.device.type == "cpu" and t.dtype in _DTYPES for t in tensors)
+
+    def connection(self) -> Any:
+        """PyTorch's group; all processes come here with their first tensors in the host's memory."""
+        _start_exchanges()
+        with self._lock:
+            if self._made is None:
+                self._meet()
+                here = "127.0.0.1" if identity.place().is_on_one_machine else ""
+                self._made = torch_distributed.gloo(self._store, self._rank, self._size, self._timeout, here)
+            return self._made
+
+    def _meet(self) -> None:
+        """Waits until all of the group have come to connect, which Gloo does in C++ and without names.
+
+        Raises `PeerError` if one has ended without it, or does not come in time.
+        """
+        store: Any = self._store  # there is one: else the device carries all
+        store.set(f"here/{self._rank}", "")
+        end = time.monotonic() + self._timeout.total_seconds()
+        for place, index in enumerate(self._members):
+            has_ended = False
+            while not store.check([f"here/{place}"]):
+                watch = heartbeats.watch()
+                heartbeats.check()
+                if has_ended and watch is not None:
+                    watch.declare(
+                        f"Process {index} of {watch.place.count} ended without a collective of objects or tensors in "
+                        f"the host's memory that others wait in: all processes must run the same ones."
+                    )
+                    raise watch.error()
+                left = end - time.monotonic()
+                if left <= 0:
+                    raise PeerError(
+                        f"Process {self._members[self._rank]} waited {self._timeout.total_seconds():.0f} s in a "
+                        f"collective of objects or tensors in the host's memory for process {index}, which did not "
+                        f"come. The timeout of the process group sets how long to wait."
+                    )
+                # It may have come just before its end, so it is looked for once more.
+                has_ended = watch is not None and index in watch.ended()
+                with suppress(RuntimeError):  # a store that is lost says so at the next look
+                    store.wait([f"here/{place}"], timedelta(seconds=max(0.01, min(left, _LOOK))))
+
+
+def _start_exchanges() -> None:
+    """Starts what this thread has recorded if others may wait for it on the device, while it waits for them here."""
+    for device in existing_devices():
+        if is_common(device, (*device.tape.code,)):
+            sync_step(device)
+
+
+def _tensors(argument: Any) -> Iterator[torch.Tensor]:
+    if isinstance(argument, torch.Tensor):
+        yield argument
+    elif isinstance(argument, (list, tuple)):
+        for each in argument:
+            yield from _tensors(each)
+
+
+def or_here(method: Method) -> Method:
+    """A collective of a group whose `host` carries it where its tensors are in the host's memory."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = [*args, *kwargs.values()]
+        if self.host.carries(given):
+            return getattr(self.host.connection(), method.__name__)(*args, **kwargs)
+        return method(self, *args, **kwargs)
+
+    return call  # type: ignore[return-value]

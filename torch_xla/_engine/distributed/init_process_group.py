@@ -1,0 +1,69 @@
+"""`torch.distributed.init_process_group("xla")`: register the backend and the `xla://` rendezvous."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]
+
+from ..compat.names import torch_distributed
+from ..processes import coordination, identity
+from . import cluster_processes, ddp_reducer, point_to_point
+from .process_group import XlaGroup
+
+_registered = False
+
+
+def register(group: Callable[..., XlaGroup] = XlaGroup) -> None:
+    """Registers the backend "xla" with `torch.distributed`, once. `group` makes a process group."""
+    global _registered
+    if _registered:
+        return
+    _registered = True
+    torch_distributed.register_group("xla", partial(_create, group))
+    for scheme in ("xla", "pjrt"):
+        torch_distributed.register_rendezvous_handler(scheme, meet)
+    ddp_reducer.install()
+    torch_distributed.give_batches_end(XlaGroup, point_to_point.batch)
+    torch_distributed.keep_objects_on_host(XlaGroup)
+    torch_distributed.give_gather_results()
+
+
+def _create(group: Callable[..., XlaGroup], options: Any, own: Any = None) -> XlaGroup:
+    ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
+    if identity.process_count() == 1 and options.group_size > 1:
+        cluster_processes.join(options.store, options.group_rank, options.group_size)
+    count = identity.process_count()
+    if max(ranks) >= count or ranks[options.group_rank] != identity.process_index():
+        raise RuntimeError(
+            f"init_process_group('xla'): rank {options.group_rank} of {options.group_size} was asked for, and this is "
+            f"process {identity.process_index()} of {count}. Leave rank and world_size out (init_method='xla://')."
+        )
+    return group(options.group_rank, ranks, options.timeout, options.store)
+
+
+def meet(url: str, timeout: Any = None, **kwargs: Any) -> Iterator[tuple[Any, int, int]]:
+    """Yields once the store by which the processes of the program speak, the place of this one, and their number."""
+    if identity.process_count() == 1:
+        cluster_processes.join_job()
+    place = identity.place()
+    if place.count == 1:
+        store: Any = HashStore()
+    elif identity.meet is not None:
+        store = PrefixStore("c10d", identity.meet())
+    else:
+        store, _, _ = next(iter(torch_distributed.rendezvous("env://")))
+        # What lies there of a start before this one is not for this one.
+        store = PrefixStore(coordination.attempt(), store)
+    yield store, place.index, place.count
+    raise RuntimeError("The processes of a program on xla do not meet a second time.")
+
+
+def distribute_tensor(tensor: Any, mesh: Any, placements: Any) -> Any:
+    """A `DTensor` over the processes of a mesh of `xla` devices."""
+    return torch_distributed.distributed("distribute_tensor", tensor, mesh, placements)
+
+
+def distribute_module(module: Any, mesh: Any, partition_fn: Any, input_fn: Any, output_fn: Any) -> Any:
+    """The module with its parameters distributed over the processes of a mesh of `xla` devices."""
+    return torch_distributed.distributed("distribute_module", module, mesh, partition_fn, input_fn, output_fn)

@@ -1,0 +1,129 @@
+"""Messages between two processes of a group, in an order that cannot deadlock.
+
+A message is an exchange of two processes, which both come to in the order of their calls. Those of a batch
+(`batch_isend_irecv`) are recorded at its end, all of them in one order: so they may cross, or go around a ring.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+
+from ..compat.names import torch_distributed
+from ..processes import identity
+from . import collectives
+
+Tensors = Sequence[torch.Tensor]
+
+
+class Message(NamedTuple):
+    """What one process of the program sends to another, or where this one wants it."""
+
+    tensors: Tensors
+    sender: int
+    receiver: int
+    tag: int
+
+    def place(self) -> tuple[int, int, bool, int]:
+        """What messages are sorted by, so that both ends of each come to it in the same order.
+
+        Pair after pair, and of one pair first what its lower rank sends: whoever waits for a message waits for one that
+        comes earlier in this order. Messages in one direction go by their tags, and else stay as they are.
+        """
+        low, high = sorted((self.sender, self.receiver))
+        return low, high, self.sender == high, self.tag
+
+
+class _Waiting(threading.local):
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.batches = 0
+
+
+_waiting = _Waiting()
+
+
+class Later(torch_distributed.Work):  # type: ignore[misc]
+    """The work of a message in a batch: who asks after it before the end of the batch has all so far recorded."""
+
+    def __init__(self, message: Message) -> None:
+        super().__init__()
+        self._message, self._among = message, _waiting.messages
+        self._among.append(message)
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Records the message, and all others."""
+        _record(self._among)
+        return True
+
+    is_completed = is_success = synchronize = wait
+
+    def exception(self) -> None:
+        """There is none: the step's program raises it."""
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors that are sent, or were received."""
+        self.wait()
+        return list(self._message.tensors)
+
+    def get_future(self) -> Any:
+        """A future that has its result."""
+        return torch_distributed.done(self.result()).get_future()
+
+
+def exchanged(tensors: Tensors, sender: int, receiver: int, tag: int) -> Any:
+    """The work of a message from one process of the program to another, of which this is one."""
+    if not _waiting.batches:
+        _record([Message(tensors, sender, receiver, tag)])
+        return torch_distributed.done(list(tensors))
+    if sender == identity.process_index():
+        tensors = [tensor.detach().clone() for tensor in tensors]  # as they are now
+    return Later(Message(tensors, sender, receiver, tag))
+
+
+@contextmanager
+def batch() -> Iterator[None]:
+    """At the end of this block its messages are recorded, and start as a whole."""
+    _waiting.batches += 1
+    try:
+        yield
+    finally:
+        _waiting.batches -= 1
+    _record(_waiting.messages)
+    collectives.start()
+
+
+def _record(among: list[Message]) -> None:
+    if not among:
+        return
+    messages = sorted(among, key=Message.place)
+    among.clear()
+    for message in messages:
+        _exchange(message)
+    if any(message.sender == identity.process_index() for message in messages):
+        collectives.start()
+
+
+def _exchange(message: Message) -> None:
+    low, high = sorted((message.sender, message.receiver))
+    flat = there([tensor.reshape(-1) for tensor in message.tensors])  # the receiver may think of another shape
+    sent = collectives.broadcast(flat, int(message.sender == high), collectives.pair(low, high), message.tag)
+    if message.receiver == identity.process_index():
+        write(message.tensors, [row.view(to.shape) for row, to in zip(sent, message.tensors, strict=True)])
+
+
+def there(tensors: Tensors) -> list[torch.Tensor]:
+    """`tensors` on the device: the host carries those of some dtypes alone."""
+    return [tensor if tensor.device.type == "xla" else tensor.to("xla") for tensor in tensors]
+
+
+def write(targets: Tensors, results: Tensors) -> None:
+    """Overwrites each of the `targets` with its result.
+
+    As PyTorch's own groups do, without telling autograd of the write: tensors and views that it knows stay usable.
+    """
+    with torch.no_grad():
+        for target, result in zip(targets, results, strict=True):
+            target.data.copy_(result)

@@ -1,0 +1,61 @@
+"""`DeviceMesh("xla", ...)`: a mesh of processes, or of devices that XLA divides tensors over."""
+
+import importlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch.distributed as dist
+
+from ..compat.names import torch_distributed
+from ..dispatch.register import nn_modules
+from ..processes import identity, spmd_mode
+from ..runtime import platform
+from ..tensor.device import current_index, device_at
+from ..tensor.random_state import state_of_part
+from ..tensor.torch_generator import state_of
+from .process_group import XlaGroup
+
+
+def means_processes() -> bool:
+    """Whether a mesh is one of processes: in a program of several, of which each has a device of its own.
+
+    So is one of a single process if it made a group and has one device: a program for several, run by itself.
+    """
+    if spmd_mode.is_on() or identity.process_count() > 1:
+        return not spmd_mode.is_on()
+    return isinstance(dist.group.WORLD, XlaGroup) and len(platform.local_devices()) == 1
+
+
+def install(divider: str) -> None:
+    """Gives meshes of processes their groups. For others the module `divider` is imported: it divides the tensors.
+
+    Once a mesh exists, that is: it imports a part of PyTorch that takes half a second.
+    """
+
+    def divides() -> Sequence[int]:
+        importlib.import_module(divider)
+        return [platform.ordinal_of(device) for device in platform.local_devices()]
+
+    torch_distributed.give_meshes_groups(means_processes, divides, nn_modules.move, drawing)
+
+
+@contextmanager
+def drawing(first: int, generator: Any) -> Iterator[None]:
+    """In this block a process draws its part of a tensor, which begins with number `first` of the tensor's.
+
+    Processes that have parts of their own draw other numbers, those that have the same part draw the same, and all go
+    on from one state. Operators are not given the `generator`, and draw from it all the same.
+    """
+    used = device_at(current_index()).generator
+    source = used if generator is None else state_of(generator)
+    if source is None:
+        raise RuntimeError(f"Expected a 'xla' device type for generator but found '{generator.device.type}'")
+    kept, state = used.state, source.draw()
+    after = source.state
+    used.state = state_of_part(state, first)
+    try:
+        yield
+    finally:
+        used.state = kept
+        source.state = after

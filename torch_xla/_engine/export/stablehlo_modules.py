@@ -1,0 +1,116 @@
+"""Import StableHLO: a module as text or bytecode becomes a function of arrays."""
+
+import dataclasses
+import hashlib
+import io
+from typing import Any
+
+import jax
+from jax.export import Exported
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from .. import dtypes
+from ..atomic import uncollected
+from ..compat.names import jax as private
+from ..runtime import platform
+from . import stablehlo_versions, standalone_loader
+from .module_constants import DTYPES, settle
+
+
+def portable(module: str | bytes) -> bytes:
+    """A module as a portable artifact, whatever form it came in.
+
+    Raises `ValueError` for what is none, with the operation that StableHLO does not hold and its line.
+    """
+    if isinstance(module, bytes):
+        try:
+            stablehlo.deserialize_portable_artifact_str(module)
+            return module
+        except ValueError:
+            pass  # bytecode without a version, as a compiler writes it
+    with private.module_context():
+        try:
+            parsed = ir.Module.parse(module)
+        except ir.MLIRError as error:
+            raise ValueError(f"this is no module of StableHLO: {error}") from error
+        _drop_trivial_shardings(parsed)
+        settle(parsed)
+        file = io.BytesIO()
+        parsed.operation.write_bytecode(file)
+    version = stablehlo.get_current_version()
+    try:
+        return private.portable_artifact(file.getvalue(), version)
+    except ValueError as error:
+        raise ValueError(f"StableHLO {version} cannot hold {stablehlo_versions.culprit(str(error))}") from error
+
+
+def _drop_trivial_shardings(module: Any) -> None:
+    """Takes out what says that values lie on the one device there is: no portable artifact may hold it."""
+    meshes = [op for op in module.body.operations if op.operation.name == "sdy.mesh"]
+    if not meshes or any("axes = []" not in str(op) and "mesh<[]>" not in str(op) for op in meshes):
+        return
+    for mesh in meshes:
+        mesh.operation.erase()
+    for op in module.body.operations:
+        for name in ("arg_attrs", "res_attrs"):
+            if name in op.attributes:
+                described: Any = map(ir.DictAttr, ir.ArrayAttr(op.attributes[name]))
+                kept = [
+                    ir.DictAttr.get({each.name: each.attr for each in one if not each.name.startswith("sdy.")})
+                    for one in described
+                ]
+                op.attributes[name] = ir.ArrayAttr.get(kept)
+
+
+def without_shardings(artifact: bytes) -> bytes:
+    """A portable artifact without what JAX says of how calls of libraries may be divided: StableHLO knows no such."""
+    if b"sdy" not in artifact:
+        return artifact
+    with private.module_context() as context:
+        module = stablehlo.deserialize_portable_artifact(context, artifact)
+        module.operation.walk(_drop_sharding_rule)
+        text = str(module.operation.get_asm(enable_debug_info=True))
+    return bytes(stablehlo.serialize_portable_artifact_str(text, stablehlo_versions.version_of(artifact)))
+
+
+def _drop_sharding_rule(op: Any) -> Any:
+    if "sdy.sharding_rule" in op.attributes:
+        del op.attributes["sdy.sharding_rule"]
+    return ir.WalkResult.ADVANCE
+
+
+def text_of(module: bytes, with_lines: bool) -> str:
+    """The text of a portable artifact, with or without the lines it comes from."""
+    with private.module_context():
+        parsed = ir.Module.parse(stablehlo.deserialize_portable_artifact_str(module))
+        return str(parsed.operation.get_asm(enable_debug_info=with_lines))
+
+
+@uncollected
+def exported(module: str | bytes) -> Exported:
+    """A module as what `jax.export` calls, with the function `main` of static shapes."""
+    artifact = portable(module)
+    with private.module_context():
+        parsed = ir.Module.parse(stablehlo.deserialize_portable_artifact_str(artifact))
+        named = {ir.StringAttr(op.attributes["sym_name"]).value: op for op in parsed.body.operations}
+        if "main" not in named:
+            raise ValueError(f"a module that is called needs a function `main`; this one has {sorted(named)}")
+        kind = ir.FunctionType(ir.TypeAttr(named["main"].attributes["function_type"]).value)
+        inputs, outputs = [_described(each) for each in kind.inputs], [_described(each) for each in kind.results]
+    found = standalone_loader.exported(artifact, inputs, outputs, [platform.export_platform()])
+    return dataclasses.replace(found, fun_name=f"stablehlo_{hashlib.sha256(artifact).hexdigest()[:16]}")
+
+
+def _described(kind: Any) -> jax.ShapeDtypeStruct:
+    tensor = ir.RankedTensorType(kind)
+    shape = tensor.shape
+    if any(n < 0 for n in shape):
+        raise ValueError(
+            f"a module that is called as it stands has static shapes; got {kind}. Programs with symbolic dimensions "
+            f"are loaded from what `StableHLOGraphModule.save` wrote."
+        )
+    name = str(tensor.element_type)
+    if name not in DTYPES:
+        raise TypeError(f"a tensor of {name} has no dtype in PyTorch; known are {', '.join(DTYPES)}")
+    return jax.ShapeDtypeStruct(tuple(shape), dtypes.to_jax(DTYPES[name]))

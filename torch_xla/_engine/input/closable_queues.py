@@ -1,0 +1,130 @@
+"""Queues between threads that can be closed: waiting threads then continue, so none is left behind."""
+
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from ..atomic import lock
+
+
+class QueueClosed(RuntimeError):
+    """Something was put into a queue that takes nothing any more."""
+
+
+class QueueBase(ABC):
+    """What the queues share: a bound on what waits in them, and two ways to close.
+
+    `close_write()` is for the side that puts: nothing more comes, what waits can still be got. `close()` is for either
+    side: what waits is dropped.
+    """
+
+    def __init__(self, maxsize: int = 1024) -> None:
+        if maxsize < 1:
+            raise ValueError(f"the size of a queue must be at least 1; got {maxsize}")
+        self._maxsize = maxsize
+        self._closed = False
+        self._written = False  # nothing more comes
+        # Reentrant: whoever holds it may be collecting garbage, and close this very queue by that.
+        self._lock = lock()
+        self._came = threading.Condition(self._lock)
+        self._left = threading.Condition(self._lock)
+
+    def max_size(self) -> int:
+        """How many items may wait before `put` does."""
+        return self._maxsize
+
+    def close_write(self) -> None:
+        """Nothing more comes: `put` raises from now on, `get` gives `None` once nothing is left."""
+        with self._lock:
+            self._written = True
+            self._notify_all()
+
+    def close(self) -> None:
+        """Drops what waits: `put` raises from now on, and `get` gives `None`, also where they wait already."""
+        with self._lock:
+            self._closed = self._written = True
+            self._clear()
+            self._notify_all()
+
+    @abstractmethod
+    def _clear(self) -> None:
+        """Drops every item."""
+
+    def _notify_all(self) -> None:
+        self._came.notify_all()
+        self._left.notify_all()
+
+    def _wait_for_room(self, is_full: Callable[[], bool]) -> None:
+        self._left.wait_for(lambda: self._written or not is_full())
+        if self._written:
+            raise QueueClosed("the queue is closed: nothing can be put into it")
+
+
+class Queue(QueueBase):
+    """First in, first out, for any number of threads on both sides."""
+
+    def __init__(self, maxsize: int = 1024) -> None:
+        super().__init__(maxsize)
+        self._items: deque[Any] = deque()
+
+    def put(self, item: Any) -> None:
+        """Adds `item`; waits while the queue is full. Raises `QueueClosed`, a `RuntimeError`, once it is closed."""
+        with self._lock:
+            self._wait_for_room(lambda: len(self._items) >= self._maxsize)
+            self._items.append(item)
+            self._came.notify()
+
+    def get(self) -> Any:
+        """The oldest item; waits while there is none. `None` once the queue is closed and nothing is left."""
+        with self._lock:
+            self._came.wait_for(lambda: self._items or self._written)
+            if not self._items:
+                return None
+            self._left.notify()
+            return self._items.popleft()
+
+    def _clear(self) -> None:
+        self._items.clear()
+
+
+class KeydQueue(QueueBase):
+    """Items that are asked for by a key, in any order, for any number of threads on both sides."""
+
+    def __init__(self, maxsize: int = 1024) -> None:
+        super().__init__(maxsize)
+        self._items: dict[Hashable, Any] = {}
+        self._wanted: dict[Hashable, int] = {}  # key → how many threads wait for it
+
+    def put(self, key: Hashable, item: Any) -> None:
+        """Adds `item` under `key`; waits while the queue is full, unless somebody waits for this very key.
+
+        Raises `QueueClosed`, a `RuntimeError`, once the queue is closed.
+        """
+        with self._lock:
+            # Who waits for a key makes no room: an item that is waited for must always come in.
+            self._wait_for_room(lambda: len(self._items) >= self._maxsize and key not in self._wanted)
+            if key in self._items:
+                raise RuntimeError(f"the queue has an item under the key {key!r} already")
+            self._items[key] = item
+            self._came.notify_all()
+
+    def get(self, key: Hashable) -> Any:
+        """Takes the item under `key`; waits until there is one. `None` once the queue is closed and it did not come."""
+        with self._lock:
+            self._wanted[key] = self._wanted.get(key, 0) + 1
+            self._left.notify_all()
+            try:
+                self._came.wait_for(lambda: key in self._items or self._written)
+            finally:
+                self._wanted[key] -= 1
+                if not self._wanted[key]:
+                    del self._wanted[key]
+            if key not in self._items:
+                return None
+            self._left.notify_all()
+            return self._items.pop(key)
+
+    def _clear(self) -> None:
+        self._items.clear()

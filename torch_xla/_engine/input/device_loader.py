@@ -1,0 +1,363 @@
+"""Load batches in threads and upload them to the devices ahead of their use.
+
+For each device: reader → `loader_queue` → uploaders → `queue` → whoever asks for the next batch. Both queues are
+bounded, so the reader stops when the device is behind. Only data moves here: nothing is recorded and nothing is run.
+"""
+
+import copy
+import os
+import threading
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..atomic import lock
+from ..pytree.instances import contains, rewrite
+from ..tensor.device import Device
+from ..tensor.storage import wrap
+from ..transfer import host_copies
+from .closable_queues import Queue, QueueClosed
+from .resumable_loaders import Note, ReadAhead
+
+# How long closing waits for a thread that is inside the user's loader. It ends as soon as the loader returns.
+_PATIENCE = 5.0
+
+
+class DataWrapper(ABC):
+    """Data that is uploaded as the tensors it names, and put together again from those on the device."""
+
+    @abstractmethod
+    def get_tensors(self) -> list[torch.Tensor]:
+        """The tensors to upload."""
+
+    @abstractmethod
+    def from_tensors(self, tensors: list[torch.Tensor]) -> Any:
+        """What the batch shall hold instead, made of the uploaded tensors, in the same order."""
+
+
+def upload_batch(batch: Any, device: Device) -> Any:
+    """`batch` with every tensor in it on `device`. What is not a tensor stays, and so does the batch given."""
+    return rewrite(batch, _is_uploaded, partial(_uploaded, device))
+
+
+def _is_elsewhere(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type != "xla"
+
+
+def _is_uploaded(value: Any) -> bool:
+    kind = type(value)
+    if kind is torch.Tensor:
+        return _is_elsewhere(value)
+    # Tensors of other classes, and what holds tensors and moves itself: `PackedSequence`, the encodings of tokenizers.
+    return isinstance(value, DataWrapper) or (callable(getattr(kind, "to", None)) and contains(value, _is_elsewhere))
+
+
+def _uploaded(device: Device, value: Any) -> Any:
+    if isinstance(value, DataWrapper):
+        return value.from_tensors([upload_batch(tensor, device) for tensor in value.get_tensors()])
+    return wrap(host_copies.upload(value, device)) if _is_plain(value) else value.to(device.torch_device)
+
+
+def _is_plain(value: Any) -> bool:
+    # Nothing but numbers on the CPU: what `.to` would do besides uploading them does not apply.
+    return (
+        type(value) is torch.Tensor
+        and value.device.type == "cpu"
+        and value.layout is torch.strided
+        and not value.is_nested
+        and not value.requires_grad
+    )
+
+
+def place_batch(batch: Any, device: Device, sharding: Any) -> Any:
+    """`upload_batch`, with each tensor that the sharding fits brought from the host straight to its parts.
+
+    `sharding` is one for all tensors, or a structure of them for the parts of the batch: by name, or by place.
+    """
+    if sharding is None:
+        return upload_batch(batch, device)
+    if isinstance(sharding, Mapping):
+        return _by_name(batch, device, sharding)
+    if isinstance(sharding, list | tuple):
+        return _by_place(batch, device, sharding)
+    if not hasattr(sharding, "can_apply"):
+        raise TypeError(
+            f"input_sharding: expected a ShardingSpec, or a structure of them like the batch; got {sharding!r}"
+        )
+
+    def fits(value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and bool(sharding.can_apply(value))
+
+    def placed(value: torch.Tensor) -> torch.Tensor:
+        upload = getattr(sharding, "upload", None)
+        if upload is not None and _is_plain(value):
+            made: torch.Tensor = upload(value, device)
+            return made
+        moved: torch.Tensor = _uploaded(device, value) if _is_elsewhere(value) else value
+        sharding.apply(moved)
+        return moved
+
+    return upload_batch(rewrite(batch, fits, placed), device)
+
+
+def _by_name(batch: Any, device: Device, sharding: Mapping[Any, Any]) -> Any:
+    if not isinstance(batch, Mapping):
+        raise TypeError(f"input_sharding names parts of the batch, but the batch is a {type(batch).__name__}")
+    for name in sharding:
+        if name not in batch:
+            raise KeyError(f"input_sharding names {name!r}; the batch has {list(batch)}")
+    made: Any = upload_batch({name: part for name, part in batch.items() if name not in sharding}, device)
+    parts = {name: place_batch(batch[name], device, each) for name, each in sharding.items()}
+    if not isinstance(batch, MutableMapping):
+        return {name: made.get(name, parts.get(name)) for name in batch}
+    whole = copy.copy(batch)
+    for name, part in {**made, **parts}.items():  # the outputs of models can be set item by item, and not updated
+        whole[name] = part
+    return whole
+
+
+def _by_place(batch: Any, device: Device, sharding: Sequence[Any]) -> Any:
+    if not isinstance(batch, list | tuple) or len(batch) != len(sharding):
+        told = f"{len(batch)} parts" if isinstance(batch, list | tuple) else f"a {type(batch).__name__}"
+        raise TypeError(f"input_sharding has {len(sharding)} entries, but the batch is {told}")
+    parts = [place_batch(part, device, each) for part, each in zip(batch, sharding, strict=True)]
+    if hasattr(batch, "_fields"):
+        return type(batch)(*parts)
+    return type(batch)(parts)
+
+
+class PerDeviceQueue:
+    """What is on its way to one device: batches on the host, and batches that are uploaded or being uploaded."""
+
+    def __init__(self, device: Device, loader_prefetch_size: int, device_prefetch_size: int) -> None:
+        self.device = device
+        self.loader_queue = Queue(loader_prefetch_size)
+        self.queue = Queue(device_prefetch_size)
+        # To take a batch and a place behind those taken before is one act, so that they arrive in the loader's order.
+        self.turn = lock()
+
+    def fresh(self) -> "PerDeviceQueue":
+        """An open one of the same sizes."""
+        return PerDeviceQueue(self.device, self.loader_queue.max_size(), self.queue.max_size())
+
+    def close(self) -> None:
+        """Drops every batch and lets go whoever waits."""
+        self.loader_queue.close()
+        self.queue.close()
+
+
+class Exhausted(Exception):
+    """There is no next batch: the loader gave its last one, or the pipeline was closed."""
+
+
+class Pipeline:
+    """Reads a loader and uploads its batches, the i-th to the device i modulo their number, until it is closed.
+
+    A last round that does not reach every device is left out: each device gets the same number of batches. An exception
+    of the loader comes out at every device in the place of its next batch, the last one; an exception of an upload, at
+    its device in the place of that batch.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        queues: Sequence[PerDeviceQueue],
+        upload: Callable[[Any, Device], Any],
+        threads: int,
+    ) -> None:
+        if threads < 1:
+            raise ValueError(f"host_to_device_transfer_threads must be at least 1; got {threads}")
+        self._queues = {queue.device.index: queue for queue in queues}
+        if len(self._queues) < len(queues) or not queues:
+            raise ValueError(f"a loader needs one or more devices, each once; got {[queue.device for queue in queues]}")
+        self._process = os.getpid()
+        # Begun here, not in the reader: now a loader forks its workers and draws the seed of its order.
+        self._batches: Iterator[Any] | None = _begin(loader)
+        self.place = ReadAhead(loader, self._batches)
+        self._iterator = self._batches if self.place.is_of_iterator else None
+        self.place.ends_by(self._set_back)
+        self._last: list[Note | None] = []  # behind the last batch, when it was read
+        self._upload, self._uploaders = upload, threads
+        self._threads: list[threading.Thread] = []
+        self._starting, self._is_closed = lock(), False
+
+    def _start(self) -> None:
+        """Starts the threads, at the first batch: a loader without workers asks its sampler then, too.
+
+        So what is set after `iter(loader)` counts: the sampler's epoch, a seed.
+        """
+        with self._starting:
+            try:
+                batches, self._batches = self._batches, None
+                if batches is None:  # another thread was faster
+                    return
+                self._process = os.getpid()
+                self.place.given = self.place.note()
+                self._threads = self._made(batches)
+                for thread in self._threads:
+                    thread.start()
+            except BaseException:
+                self.close()
+                raise
+
+    def _made(self, batches: Iterator[Any]) -> list[threading.Thread]:
+        queues = tuple(self._queues.values())
+        given = batches, queues, self.place.note, self._last
+        made = [threading.Thread(target=_read, args=given, name="xla-reader", daemon=True)]
+        for queue in queues:
+            for number in range(self._uploaders):
+                name = f"xla-upload-{queue.device.index}.{number}"
+                made.append(threading.Thread(target=_upload, args=(queue, self._upload), name=name, daemon=True))
+        return made
+
+    def next_batch(self, device: Device) -> Any:
+        """The next batch of `device`; waits for it. Raises `Exhausted` after the last one."""
+        if self.place.why_over:
+            raise RuntimeError(self.place.why_over)
+        queue = self._queues.get(device.index)
+        if queue is None:
+            names = ", ".join(f"xla:{index}" for index in self._queues)
+            raise ValueError(f"xla:{device.index} is not a device of this loader; it loads for {names}")
+        if self._batches is not None:
+            self._start()
+        coming: Future[Any] | None = queue.queue.get()
+        if coming is None:
+            if self._last and not self._is_closed:
+                self.place.given = self._last[0]
+            raise Exhausted
+        batch, note = coming.result()
+        self.place.given = note
+        return batch
+
+    def _set_back(self) -> None:
+        """Ends the reading. An iterator that gets another state is read again from there."""
+        if self._batches is not None or self._is_closed:
+            return  # nothing is read
+        self.close()
+        if any(thread.is_alive() for thread in self._threads):
+            raise RuntimeError(
+                f"a thread is inside {type(self.place.source).__name__} still, after {_PATIENCE:g} seconds: its state "
+                "cannot be set meanwhile. Set it before the first batch is taken."
+            )
+        if self._iterator is not None:
+            self._queues = {index: queue.fresh() for index, queue in self._queues.items()}
+            self._batches, self._last, self._is_closed = self._iterator, [], False
+
+    def close(self) -> None:
+        """Ends the threads, and waits for them: not for ever, should the loader not return."""
+        if os.getpid() != self._process:
+            return  # a fork has none of the threads, and perhaps a lock that one of them held
+        self._batches, self._is_closed = None, True
+        for queue in self._queues.values():
+            queue.close()
+        deadline = time.monotonic() + _PATIENCE
+        for thread in self._threads:
+            # Garbage may be collected in any thread, in one of these too.
+            if thread.is_alive() and thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def tells_its_place(loader: Any) -> bool:
+    """Whether a loader shows, while it is iterated, which batch it has given last.
+
+    Accelerate's do: `end_of_dataloader` decides when gradients are synchronised and a last, incomplete accumulation
+    is flushed. Read ahead, they would tell the place of the reader instead of that of the training loop.
+    """
+    return hasattr(loader, "end_of_dataloader")
+
+
+class InTurn:
+    """A `Pipeline` to one device that reads a batch when it is asked for one, in the thread that asks."""
+
+    def __init__(self, loader: Iterable[Any], device: Device, upload: Callable[[Any, Device], Any]) -> None:
+        self._device = device
+        self._upload = upload
+        self._batches: Iterator[Any] | None = _begin(loader)
+        self.place = ReadAhead(loader, self._batches)
+
+    def next_batch(self, device: Device) -> Any:
+        """The next batch of `device`. Raises `Exhausted` after the last one."""
+        if device is not self._device:
+            raise ValueError(f"{device} is not a device of this loader; it loads for {self._device}")
+        if self._batches is None:
+            raise Exhausted
+        try:
+            return self._upload(next(self._batches), device)
+        except StopIteration:
+            self._batches = None
+            raise Exhausted from None
+
+    def close(self) -> None:
+        """Drops the loader's iterator."""
+        self._batches = None
+
+
+_filters = lock()  # a loader may begin another one
+
+
+def _begin(loader: Iterable[Any]) -> Iterator[Any]:
+    # JAX warns of every fork. The workers that a DataLoader forks here do not use JAX.
+    with _filters, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
+        return iter(loader)
+
+
+def _read(
+    batches: Iterator[Any],
+    queues: Sequence[PerDeviceQueue],
+    note: Callable[[], Note | None],
+    last: list[Note | None],
+) -> None:
+    try:
+        while True:
+            # A whole round or nothing: all devices take the same number of steps.
+            together = [next(batches) for _ in queues]
+            noted = note()
+            for queue in queues:
+                queue.loader_queue.put((together.pop(0), None, noted))
+    except StopIteration:
+        last.append(note())
+    except QueueClosed:
+        pass
+    except BaseException as error:  # of the user's loader: raised where the batch is taken
+        for queue in queues:
+            with suppress(QueueClosed):
+                queue.loader_queue.put((None, error, None))
+    finally:
+        for queue in queues:
+            queue.loader_queue.close_write()
+
+
+def _upload(queue: PerDeviceQueue, upload: Callable[[Any, Device], Any]) -> None:
+    with suppress(QueueClosed):
+        _upload_all(queue, upload)
+
+
+def _upload_all(queue: PerDeviceQueue, upload: Callable[[Any, Device], Any]) -> None:
+    while _upload_next(queue, upload):
+        pass
+
+
+def _upload_next(queue: PerDeviceQueue, upload: Callable[[Any, Device], Any]) -> bool:
+    coming: Future[Any] = Future()
+    with queue.turn:
+        source = queue.loader_queue.get()
+        if source is None:
+            queue.queue.close_write()
+            return False
+        queue.queue.put(coming)
+    batch, error, noted = source
+    try:
+        if error is not None:
+            raise error
+        coming.set_result((upload(batch, queue.device), noted))
+    except BaseException as failure:  # raised where the batch is taken
+        coming.set_exception(failure)
+    return True

@@ -1,0 +1,125 @@
+"""Where a loader is while threads read it ahead: its state behind the last batch that was given out.
+
+A loader or an iterator that can be resumed tells its state by `state_dict` (torchdata's `StatefulDataLoader`) or by
+`get_state` (Grain's iterators). Asked while a thread reads ahead, it tells the place of that thread. So the thread asks
+it behind each batch, the answer travels with the batch, and counts when the batch is given out.
+"""
+
+import copy
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from weakref import WeakMethod, WeakValueDictionary
+
+from ..atomic import lock
+
+# By the name of the method that tells a state: the name of the one that takes it.
+TAKES = {"state_dict": "load_state_dict", "get_state": "set_state"}
+_TELLS = {takes: tells for tells, takes in TAKES.items()}
+NAMES = (*TAKES, *_TELLS)
+
+
+def has_state(source: Any) -> bool:
+    """Whether a loader or an iterator tells a state and takes it back."""
+    return any(callable(getattr(source, name, None)) for name in TAKES)
+
+
+class _Answer(NamedTuple):
+    state: Any
+    error: Exception | None = None
+
+    def given(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return copy.deepcopy(self.state)
+
+
+# What the methods of a source said behind a batch, by their names.
+Note = dict[str, _Answer]
+
+
+class ReadAhead:
+    """The place of one iteration of a loader, as seen by who takes its batches."""
+
+    turn: threading.RLock
+    _is_last: bool
+
+    def __init__(self, loader: Any, batches: Any) -> None:
+        self.source: Any = next((each for each in (loader, batches) if has_state(each)), None)
+        self.is_of_iterator = self.source is batches
+        self.given: Note | None = None  # behind the last batch that was given out; `None` before anything is read
+        self.why_over = ""  # why no batch comes any more
+        self._set_back: Callable[[], Callable[[], None] | None] = lambda: None
+        before: ReadAhead | None = _places.get(id(self.source)) if self.source is not None else None
+        # Nobody begins another iteration, or sets the state, while the reader of this one asks for it.
+        self.turn = lock() if before is None else before.turn
+        with self.turn:
+            if before is not None:
+                before._is_last = False
+            self._is_last = True
+            if self.source is not None:
+                _places[id(self.source)] = self  # which keeps the source, so nothing else comes to its address
+
+    def note(self) -> Note | None:
+        """What the source says now; called in the thread that reads it."""
+        if self.source is None:
+            return None
+        with self.turn:
+            if not self._is_last:
+                return None
+            return {name: self._asked(name) for name in TAKES if callable(getattr(self.source, name, None))}
+
+    def _asked(self, name: str) -> _Answer:
+        try:
+            state = getattr(self.source, name)()
+        except Exception as error:
+            return _Answer(None, error)
+        try:
+            return _Answer(copy.deepcopy(state))  # the source may go on with what it has shown
+        except Exception as error:
+            told = RuntimeError(
+                f"{name}() of a loader that is read ahead: {type(self.source).__name__}.{name}() gives something that "
+                f"cannot be copied ({type(error).__name__}: {error}), and goes on changing it. Have it return plain "
+                "data, such as numbers, lists and dicts."
+            )
+            told.__cause__ = error
+            return _Answer(None, told)
+
+    def ends_by(self, set_back: Callable[[], None]) -> None:
+        """`set_back` ends the reading before a state is set."""
+        self._set_back = WeakMethod(set_back)
+
+    def state(self, name: str) -> Any:
+        """The state behind the last batch that was given out."""
+        with self.turn:
+            if not self._is_last:
+                raise RuntimeError(
+                    f"{name}(): the same {type(self.source).__name__} is iterated elsewhere since, and tells the place "
+                    "of that. Iterate a loader whose state is saved once at a time."
+                )
+            if self.given is None:
+                return getattr(self.source, name)()  # nobody reads ahead
+            return self.given[name].given()
+
+    def set(self, name: str, state: Any) -> Any:
+        """Has the source begin from `state`. Its own iterator goes on from there; other iterations are over."""
+        set_back = self._set_back()
+        if set_back is not None:
+            set_back()
+        with self.turn:
+            self.given = None
+            if not self.is_of_iterator:
+                self.why_over = (
+                    f"{name}() was called during this iteration, and counts from the next one on: begin another `for`"
+                )
+            return getattr(self.source, name)(state)
+
+
+_places: WeakValueDictionary[int, ReadAhead] = WeakValueDictionary()
+
+
+def answer(place: ReadAhead, name: str) -> Callable[..., Any]:
+    """What stands for the method `name` of the source of `place`, which has it."""
+    if name in TAKES:
+        return lambda: place.state(name)
+    return lambda state: place.set(name, state)

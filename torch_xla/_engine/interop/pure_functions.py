@@ -1,0 +1,93 @@
+"""Pure functions of tensors: traced once for each kind of arguments, then recorded as one operation."""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ..compat.names.torch import dtypes_by_default, is_traced, pytree
+from ..compat.names.torch_dynamo import aot_function
+from ..compiled.dynamo.backend import compile_graph
+from ..ir.call_plan import kinds_of
+from ..lowering.fx_graphs import decompositions
+from ..tensor.device import current_index, device_at
+
+_record_graph = functools.partial(compile_graph, kind="forward")
+_record_backward = functools.partial(compile_graph, kind="backward")
+
+
+def assume_pure(function: Callable[..., Any], takes_seed: bool) -> Callable[..., Any]:
+    """`function`, traced once for each structure, size and dtype of its arguments."""
+    known: dict[Any, Callable[..., Any]] = {}
+
+    @functools.wraps(function)
+    def pure(*args: Any, **kwargs: Any) -> Any:
+        seed = kwargs.pop("rng_seed", None) if takes_seed else None
+        if is_traced():  # together with what is traced around it
+            if seed is not None:
+                raise NotImplementedError(
+                    "a pure function is given rng_seed inside of a body or graph that is traced, whose random numbers "
+                    "follow from those around it; call it without"
+                )
+            return function(*args, **kwargs)
+        leaves, tree = pytree.tree_flatten((args, kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        key = (tree, *map(_kind, leaves), torch.is_grad_enabled(), *dtypes_by_default())
+        compiled = known.get(key)
+        if compiled is None:
+            compiled = known[key] = _traced(function, leaves, tree)
+        with _seeded(seed):
+            return compiled(*tensors)
+
+    return pure
+
+
+def _traced(function: Callable[..., Any], leaves: list[Any], tree: pytree.TreeSpec) -> Callable[..., Any]:
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    static = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+
+    def of_tensors(*tensors: torch.Tensor) -> Any:
+        filled = list(static)
+        for place, tensor in zip(places, tensors, strict=True):
+            filled[place] = tensor
+        args, kwargs = pytree.tree_unflatten(filled, tree)
+        return function(*args, **kwargs)
+
+    compiled: Callable[..., Any] = aot_function(
+        of_tensors, _record_graph, _record_backward, inference_compiler=_record_graph,
+        decompositions=decompositions.table(),
+    )  # fmt: skip
+    return compiled
+
+
+def _kind(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return (
+            leaf.shape,
+            leaf.stride(),
+            leaf.dtype,
+            leaf.device,
+            leaf.requires_grad,
+            isinstance(leaf, torch.nn.Parameter),
+        )
+    try:
+        hash(leaf)
+    except TypeError as error:
+        raise TypeError(f"a pure function takes tensors and hashable values; got a {type(leaf).__name__}") from error
+    return *kinds_of((leaf,)), leaf
+
+
+@contextmanager
+def _seeded(seed: Any) -> Iterator[None]:
+    if seed is None:
+        yield
+        return
+    generator = device_at(current_index()).generator
+    state, first = generator.state, generator.initial_seed
+    generator.seed(int(seed))
+    try:
+        yield
+    finally:
+        generator.state, generator.initial_seed = state, first

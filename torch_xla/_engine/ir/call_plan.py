@@ -1,0 +1,78 @@
+"""A plan: one recorded call without its operands and numbers. Equal calls share one plan object."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from ..caching.interning import table_of_plans
+from .side_effects import Effect
+from .value_spec import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """Stands in a plan's arguments for the operand with this position."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Stands in a plan's arguments for the number with this position: baked in, or an argument of the program."""
+
+    index: int
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class Plan:
+    """What a call does, apart from which values it reads. Compared by identity: the recorder interns plans.
+
+    `arguments` is the call's (args, kwargs) with `Operand` and `Number` in place of values. `structure` tells how the
+    flat `outputs` nest in what the rule returns: one int per result, -1 for an array, n for a list of n arrays and -2
+    for a result that is not wanted. `replaces` tells which operand each output takes the place of (-1: none), where the
+    arguments do not. `draws` counts the random keys it takes. `inside` gives the graph
+    of smaller operations that it stands for, if it is one whole of several: of as many inputs and outputs, or `None`.
+    `effect` is what it does besides: then it runs once, whether or not somebody holds its outputs.
+    """
+
+    op: Any
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    operands: tuple[Spec, ...]
+    numbers: tuple[type, ...]
+    outputs: tuple[Spec, ...]
+    structure: tuple[int, ...] = (-1,)
+    compute_dtype: Any = None
+    draws: int = 0
+    inside: Callable[[], Any] | None = None
+    replaces: tuple[int, ...] | None = None
+    effect: Effect | None = None
+
+    def __repr__(self) -> str:
+        return f"<plan of {self.op}>"
+
+
+# Plans that are made again from the same parts share one object.
+_plans: dict[Hashable, Plan] = {}
+table_of_plans(_plans)
+
+
+def interned(plan: Plan) -> Plan:
+    """The one plan that does what `plan` does, whose arguments can be hashed."""
+    args, kwargs = plan.arguments
+    # 1, 1.0 and True are equal, but not the same argument.
+    named = tuple((name, _kinds(value)) for name, value in kwargs.items())
+    arguments = _kinds(args), named
+    form = plan.operands, plan.numbers, plan.outputs, plan.structure, plan.compute_dtype, plan.draws, plan.replaces
+    return _plans.setdefault((plan.op, arguments, form, plan.effect), plan)
+
+
+def kinds_of(arguments: tuple[Any, ...]) -> tuple[Hashable, ...]:
+    """What tells arguments apart that are equal and not the same: 1, 1.0 and True; 0.0 and -0.0."""
+    return tuple((type(each), repr(each) if isinstance(each, float | complex) else "") for each in arguments)
+
+
+def _kinds(argument: Any) -> Hashable:
+    if isinstance(argument, tuple):
+        return tuple(map(_kinds, argument))
+    # 0.0 and -0.0 are equal too.
+    return type(argument), repr(argument) if isinstance(argument, float | complex) else argument

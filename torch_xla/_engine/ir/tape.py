@@ -1,0 +1,241 @@
+"""The tape: operations in the order the program issued them, as one flat list that is its own key.
+
+The list holds, entry by entry, either a `Spec` (a value that exists already enters as an input) or a `Plan` followed
+by the slots of its operands and, for a random operation, the number of the draw. Slots count the values of the tape in
+order. Two steps that do the same give equal lists, and comparing them costs no more than comparing tuples of pointers.
+
+The list, the values, the numbers and the draws grow together: by stores alone, between which nobody is interrupted
+(`atomic`). All of this is in `Tape.append` and `Tape.enter`; `dispatch/recording_kernel.py` holds copies of the first.
+Allocating may collect garbage, whose finalizers may record too, or have the tape evaluated: it has ended then, takes
+nothing more, and who was about to record looks for the next one (`record.storage.record_plan`).
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from threading import get_ident
+from time import perf_counter_ns
+from typing import Any, NamedTuple, NoReturn
+
+from .call_plan import Plan
+from .value_spec import Spec
+
+
+class Value:
+    """What a storage holds: immutable, computed (`buffer`) or described by a tape (`tape`, `slot`).
+
+    A value without either is uninitialised memory: it becomes zeros if somebody reads it. One value has at most one
+    buffer and one buffer belongs to one value, so whoever holds the last reference may give the buffer away.
+    """
+
+    __slots__ = ("buffer", "contents", "device", "line", "shared", "slot", "spec", "tape")
+
+    # A few elements that came from the host, so that indices and masks can be checked; not set for any other value.
+    contents: Any
+    # The user's line that made it: file, line, function, or `None`. Not set before it is computed.
+    line: Any
+
+    def __init__(self, spec: Spec, device: Any, tape: "Tape | None", slot: int) -> None:
+        self.spec = spec
+        self.device = device
+        self.tape = tape
+        self.slot = slot
+        self.buffer: Any = None
+        self.shared = False  # somebody outside holds the buffer too (DLPack, jax.Array): it must not be donated
+
+    @property
+    def state(self) -> str:
+        """ "data", "pending" or "empty"."""
+        if self.buffer is not None:
+            return "data"
+        return "empty" if self.tape is None else "pending"
+
+
+# Sets the buffer of a value, whatever its class. Written in C.
+set_buffer: Callable[[Value, Any], None] = vars(Value)["buffer"].__set__
+
+
+class Ended(Exception):
+    """The tape was evaluated before the operation was on it."""
+
+
+class Front(NamedTuple):
+    """How much of a tape, counted from its front, an evaluation of a thread is to run."""
+
+    thread: int
+    entries: int  # of the code
+    values: int
+
+
+_position: Callable[[tuple[int, int]], int] = itemgetter(0)
+
+
+class Tape:
+    """Operations recorded on one device since its last sync."""
+
+    __slots__ = (
+        "code",
+        "draws",
+        "ended",
+        "expected",
+        "expected_code",
+        "expected_lines",
+        "front",
+        "lines",
+        "numbers",
+        "placed",
+        "reads",
+        "rest",
+        "scopes",
+        "shared",
+        "started",
+        "truths",
+        "turns",
+        "values",
+    )
+
+    def __init__(
+        self,
+        expected: Sequence[Any] | None = None,
+        expected_lines: dict[int, Any] | None = None,
+        placed: Callable[[Value], Spec] | None = None,
+    ) -> None:
+        self.started = perf_counter_ns()  # when its first operand entered, or its first operation was recorded
+        self.ended = False  # it was evaluated: another one is in its place
+        self.rest = 0  # so much of its code is what an evaluation of a part of another left undone
+        self.code: list[Any] = []
+        self.placed = placed  # tells the spec of a value with its sharding, where values can have one
+        self.values: list[Value] = []
+        self.numbers: list[Any] = []
+        self.draws: list[int] = []
+        # Reading a storage through a view is recorded once: (slot of the base, view) → slot.
+        self.reads: dict[Any, int] = {}
+        # Named scopes: (position in the code, the scopes open from there on, outermost first).
+        self.scopes: list[tuple[int, tuple[str, ...]]] = []
+        self.shared: list[int] = []  # slots whose buffers somebody outside holds too
+        # The code of the tape that followed the previous one last time. As long as this one walks the same path its
+        # source lines are known; the first step off the path begins to collect new ones.
+        self.expected = self.expected_code = expected
+        self.expected_lines = expected_lines
+        self.lines: dict[int, Any] = {}
+        # Who records: (position in the code, the thread from there on). As long as the tape walks the path it took last
+        # time, that is who began it.
+        self.turns: list[tuple[int, int]] = [(0, get_ident())]
+        # The programs of those that were read beside it, and the operations of each by their places (`record.truths`).
+        self.truths: dict[Any, frozenset[int]] = {}
+        self.front: Front | None = None  # where it was put in order for one thread (`record.turns`)
+
+    def enter(self, value: Value, empty: Plan | None = None) -> int:
+        """Gives a value that lies outside this tape a slot in it; `empty` is what uninitialised memory becomes.
+
+        A tape that has ended gives none: -1.
+        """
+        values = self.values
+        if self.ended:
+            return -1
+        if not values:
+            self._begin()
+        if value.buffer is not None:
+            entry: Any = value.spec if self.placed is None else self.placed(value)
+        elif value.tape is None:
+            entry = empty
+        elif isinstance(value.tape, Failed):
+            value.tape.refuse()
+        else:
+            raise RuntimeError(
+                "a tensor was used that a running program computes. A function which a program calls on the host has "
+                "to be given what it needs as arguments, or use the tensor after the step; if there is none, please "
+                "report this"
+            )
+        entered, kept = (entry,), (value,)
+        # From here on nothing is allocated that garbage could be collected for: a finalizer may record, too.
+        if self.ended:
+            return -1
+        if value.tape is self:
+            return value.slot
+        slot = len(values)
+        self.code += entered
+        values += kept
+        value.tape = self
+        value.slot = slot
+        if value.shared:
+            self.shared += (slot,)
+        return slot
+
+    def take_over(self, value: Value, spec: Spec) -> int:
+        """`enter` for a value of another tape that has a buffer when this tape is used, and then this spec.
+
+        The value learns it later.
+        """
+        slot = len(self.values)
+        if value.shared:
+            self.shared += (slot,)
+        self.code += (spec,)
+        self.values += (value,)
+        return slot
+
+    def append(
+        self, plan: Plan, operands: Sequence[int], device: Any, numbers: Sequence[Any] = (), draws: Sequence[int] = ()
+    ) -> list[Value]:
+        """Records one call, whose operands have these slots, and returns the values of its results.
+
+        Raises `Ended` if the tape was evaluated meanwhile, and records nothing then.
+        """
+        values = self.values
+        if not values:
+            self._begin()
+        while True:
+            slot = len(values)
+            made = [Value(spec, device, self, slot + nth) for nth, spec in enumerate(plan.outputs)]
+            recorded = (plan, *operands)
+            if len(values) == slot:
+                break  # or garbage was collected, and a finalizer has recorded something
+        if self.ended:
+            raise Ended
+        self.code += recorded
+        self.numbers += numbers
+        self.draws += draws
+        values += made
+        return made
+
+    def _begin(self) -> None:
+        self.started = perf_counter_ns()
+        self.turns[0] = 0, get_ident()
+
+    def recorder(self, position: int) -> int:
+        """The thread that recorded the operation at this position of the code."""
+        return self.turns[bisect_right(self.turns, position, key=_position) - 1][1]
+
+    def expects(self, plan: Plan) -> bool:
+        """Whether the path that is walked has `plan` here, at a line that is known."""
+        position, path = len(self.code), self.expected
+        follows = path is not None and position < len(path) and path[position] is plan
+        return follows and self.expected_lines is not None and position in self.expected_lines
+
+    def all_lines(self, code: Sequence[Any]) -> dict[int, Any]:
+        """Source lines by position in the code as it is, or was, those of the known path included.
+
+        An interrupt leaves the line of a call that was not recorded, a finalizer lines of what came after `code`.
+        """
+        own = {at: line for at, line in self.lines.items() if at < len(code)}
+        if not self.expected_lines or self.expected_code is None:
+            return own
+        left = min(min(own, default=len(code)), len(self.expected_code))
+        # What enters between two calls (uninitialised memory, a view) may leave the path before the next call notices.
+        same = [at for at in self.expected_lines if at < left and code[at] is self.expected_code[at]]
+        return {**{at: self.expected_lines[at] for at in same}, **own}
+
+
+class Failed(Tape):
+    """The empty tape of values that nobody can compute: their operation could not be lowered."""
+
+    __slots__ = ("why",)
+
+    def __init__(self, why: str) -> None:
+        super().__init__()
+        self.ended = True
+        self.why = why
+
+    def refuse(self) -> NoReturn:
+        """Tells who needs one of the values."""
+        raise RuntimeError(f"this value was never computed, because an operation failed at a sync: {self.why}")

@@ -1,0 +1,299 @@
+"""Interpret an FX graph of functional aten operators in JAX, by the rules that lower recorded ones.
+
+Arrays have no memory to share, so a view in such a graph is a copy of one, lowered by that rule.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch.fx import GraphModule, Node
+
+from ... import dtypes
+from ...compat.names import jax as private
+from ...compat.names.torch import HigherOrderOperator, OpOverload, overload_name_of, pytree, schema_of
+from ...ir.view.geometry import Geometry
+from ..linear_algebra.matmul import linear
+from ..machinery import promotion
+from ..machinery.lower_call import cast
+from ..machinery.opmath import rounded_to_halves
+from ..machinery.registry import Promotion, Rule, rule_of
+from ..views.apply_view_ops import read_view, write_view
+
+# Operators whose arguments are graphs, such as loops: each a function of its arguments, in which graphs stay what they
+# are, and of one random key where its graphs draw. Filled by whoever lowers them.
+higher_order: dict[Any, Callable[..., Any]] = {}
+
+# Shown each operator of a graph that runs, its operands and its results, by whoever looks for one (`diagnostics/`).
+watch: Callable[[Node, Any, Any], None] | None = None
+
+# A frame as PyTorch writes it into its graphs.
+_FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)')
+
+PASSED_BY = frozenset(("device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"))
+
+
+aten = torch.ops.aten
+
+# What a graph asks of sizes that were not known when it was traced; they are known when it is lowered.
+_SIZES: dict[Any, Callable[..., Any]] = {
+    aten.sym_size.int: lambda array, dim: array.shape[dim],
+    aten.sym_size.default: lambda array: array.shape,
+    aten.sym_numel.default: lambda array: array.size,
+    # Held when the graph was traced, and nothing of it changes when it runs.
+    aten._assert_tensor_metadata.default: lambda *_, **__: None,
+    aten._assert_scalar.default: lambda *_, **__: None,
+    aten.sym_constrain_range.default: lambda *_, **__: None,
+    aten.sym_constrain_range_for_size.default: lambda *_, **__: None,
+}
+
+# The same of Python's numbers: a size of an exported program is none.
+_NUMBERS: dict[Any, Callable[..., Any]] = {
+    torch.sym_float: lambda size: jax.numpy.asarray(size, float) if jax.export.is_symbolic_dim(size) else float(size),
+    torch.sym_max: lambda one, other: _chosen(private.greater_size, jax.numpy.maximum, one, other),
+    torch.sym_min: lambda one, other: _chosen(private.smaller_size, jax.numpy.minimum, one, other),
+}
+
+
+def _chosen(of_sizes: Callable[..., Any], of_arrays: Callable[..., Any], one: Any, other: Any) -> Any:
+    """One of two numbers, of which an array is one that was computed of sizes."""
+    return (of_arrays if isinstance(one, jax.Array) or isinstance(other, jax.Array) else of_sizes)(one, other)
+
+
+# Memory that nobody has written, which elsewhere is no operation but a value of its own: zeros.
+EMPTY: dict[Any, Callable[..., Any]] = {
+    aten.empty.memory_format: lambda size, **_: jax.numpy.zeros(tuple(size)),
+    aten.empty_strided.default: lambda size, *_, **__: jax.numpy.zeros(tuple(size)),
+    aten.empty_permuted.default: lambda size, *_, **__: jax.numpy.zeros(tuple(size)),
+    aten.new_empty_strided.default: lambda _, size, *__, **___: jax.numpy.zeros(tuple(size)),
+}
+
+
+def _as_strided(array: jax.Array, size: Any, stride: Any, storage_offset: int | None = None) -> jax.Array:
+    return read_view(array, Geometry.contiguous(array.shape), Geometry(tuple(size), tuple(stride), storage_offset or 0))
+
+
+def _as_strided_scatter(
+    array: jax.Array, src: jax.Array, size: Any, stride: Any, storage_offset: int | None = None
+) -> jax.Array:
+    view = Geometry(tuple(size), tuple(stride), storage_offset or 0)
+    return write_view(array, src, Geometry.contiguous(array.shape), view)
+
+
+# Strides say which elements these show of the memory of a tensor. An array has none, and stands for a tensor whose
+# elements lie in their order and fill it: where gradients are written through views, PyTorch has memory of that form.
+_STRIDED: dict[Any, Callable[..., Any]] = {
+    aten.as_strided.default: _as_strided,
+    aten.as_strided_copy.default: _as_strided,
+    aten.as_strided_scatter.default: _as_strided_scatter,
+}
+
+
+def _shows_elements_of_its_operand(node: Node) -> bool:
+    """Whether a strided `node` reads, or writes, such a tensor of a size that is known, and nothing behind its end: the
+    row of a larger tensor lies in order, too.
+    """
+    value = node.all_input_nodes[0].meta.get("val")
+    size, stride, *offset = node.args[2 if node.target is aten.as_strided_scatter.default else 1 :]
+    numbers: Any = (*size, *stride, *offset, *node.kwargs.values())  # type: ignore[misc]
+    if not isinstance(value, torch.Tensor) or not all(isinstance(n, int) for n in (*value.shape, *numbers)):
+        return False
+    view = Geometry(tuple(size), tuple(stride), *offset, *node.kwargs.values())  # type: ignore[arg-type]
+    return value.is_contiguous() and value.storage_offset() == 0 and view.extent <= value.numel()
+
+
+@functools.cache
+def rule_for(op: OpOverload) -> Rule | None:
+    """The rule of an operator in a graph: its own, or that of the copy if it is a view."""
+    rule = rule_of(op)
+    if rule is not None or not any(each.alias_info for each in schema_of(op).returns):
+        return rule
+    namespace, _, name = schema_of(op).name.partition("::")
+    copies = getattr(getattr(torch.ops, namespace), f"{name}_copy", None)
+    copy = None if op is aten.as_strided.default else getattr(copies, overload_name_of(op), None)
+    return rule_of(copy) if isinstance(copy, OpOverload) else None
+
+
+def operators_without_rule(module: GraphModule) -> list[Any]:
+    """The operators of the graph, and of those inside it, that nothing lowers."""
+    missing = [
+        node.target
+        for node in module.graph.nodes
+        if node.op == "call_function"
+        and (
+            (isinstance(node.target, HigherOrderOperator) and node.target not in higher_order)
+            or (
+                isinstance(node.target, OpOverload)
+                and node.target not in _SIZES
+                and node.target not in EMPTY
+                and not (node.target in _STRIDED and _shows_elements_of_its_operand(node))
+                and rule_for(node.target) is None
+            )
+        )
+    ]
+    return missing + [op for graph in _graphs_inside(module) for op in operators_without_rule(graph)]
+
+
+def graph_at(node: Node) -> GraphModule | None:
+    """The graph that a node stands for, if it is one that an operator takes."""
+    held = _held_at(node)
+    return held if isinstance(held, GraphModule) else None
+
+
+def constant_at(node: Node) -> np.ndarray | None:
+    """The elements of the tensor that a node stands for, if it is one that belongs to the graph itself."""
+    held = _held_at(node)
+    return dtypes.to_numpy(held.cpu()) if isinstance(held, torch.Tensor) else None
+
+
+def _held_at(node: Node) -> Any:
+    module = node.graph.owning_module
+    return getattr(module, str(node.target), None) if node.op == "get_attr" and module is not None else None
+
+
+def _graphs_inside(module: GraphModule) -> list[GraphModule]:
+    found = [getattr(module, str(node.target)) for node in module.graph.nodes if node.op == "get_attr"]
+    return [each for each in found if isinstance(each, GraphModule)]
+
+
+def calls_python(module: GraphModule) -> bool:
+    """Whether an operator of the graph, or of those inside it, calls Python on the host while the program runs."""
+    # An operation of our own is an argument: its name.
+    nodes = module.graph.nodes
+    names = [each for node in nodes for each in (node.target, *node.args) if each.__class__ is str or callable(each)]
+    rules = map(rule_of, names)
+    return any(rule is not None and rule.calls_python for rule in rules) or any(
+        map(calls_python, _graphs_inside(module))
+    )
+
+
+def draws(module: GraphModule) -> int:
+    """How many operators of the graph draw random numbers; one that takes graphs draws once."""
+    return sum(is_random(module, node) for node in module.graph.nodes)
+
+
+def is_random(module: GraphModule, node: Node) -> bool:
+    """Whether a node of the graph draws random numbers."""
+    if isinstance(node.target, OpOverload):
+        rule = rule_for(node.target)
+        return rule is not None and rule.random
+    if isinstance(node.target, HigherOrderOperator):
+        taken = [getattr(module, str(each.target)) for each in node.all_input_nodes if each.op == "get_attr"]
+        return any(isinstance(each, GraphModule) and draws(each) > 0 for each in taken)
+    return False
+
+
+def interpret(module: GraphModule, arrays: Sequence[Any], keys: Iterable[jax.Array]) -> Any:
+    """The outputs of the graph for these inputs and a key for each of its draws, nested as it returns them."""
+    values: dict[Node, Any] = {}
+    inputs = iter(arrays)
+    unused = iter(keys)
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            values[node] = next(inputs)
+        elif node.op == "get_attr":
+            inside = graph_at(node)
+            values[node] = jax.numpy.asarray(constant_at(node)) if inside is None else inside
+        elif node.op == "output":
+            return torch.fx.node.map_arg(node.args[0], values.__getitem__)
+        elif isinstance(node.target, OpOverload):
+            args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+            rule = rule_for(node.target)
+            if rule is not None and rule.random:
+                kwargs = {**kwargs, "key": next(unused)}
+            line, layer = line_of(node), _layer(node)
+            with private.located(line, (schema_of(node.target).name,) if line is not None else ()):
+                if layer is not None:
+                    result = linear(*torch.fx.node.map_arg(layer, values.__getitem__))
+                    values[node] = _as_promised(result, node.meta.get("val"))
+                else:
+                    values[node] = _call(node, args, kwargs)
+            if watch is not None:
+                watch(node, (args, kwargs), values[node])
+        else:
+            args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+            function = higher_order.get(node.target) or _NUMBERS.get(node.target, node.target)
+            if is_random(module, node):
+                kwargs = {**kwargs, "key": next(unused)}
+            with private.located(line_of(node), ()):
+                values[node] = function(*args, **kwargs)
+    raise ValueError("a graph without an output")
+
+
+_TRANSPOSED = (
+    (aten.permute.default, [1, 0]),
+    (aten.t.default,),
+    (aten.transpose.int, 0, 1),
+    (aten.transpose.int, 1, 0),
+)
+
+
+def _layer(node: Node) -> tuple[Node, Node, Node | None] | None:
+    """Input, weight and bias of a linear layer, of which graphs have a product with the transposed weight.
+
+    Of one row XLA:CPU transposes the weight in memory, in each round of a loop anew.
+    """
+    bias: Any = None
+    args: Any = node.args
+    if node.target is aten.mm.default:
+        given, transposed = args
+    elif node.target is aten.addmm.default and len(args) == 3 and not node.kwargs:
+        bias, given, transposed = args
+    else:
+        return None
+    if (transposed.target, *transposed.args[1:]) not in _TRANSPOSED:
+        return None
+    return given, transposed.args[0], bias
+
+
+def line_of(node: Node) -> tuple[str, int, str] | None:
+    """The line of the program that a node of a compiled graph comes from."""
+    found = _FRAME.findall(node.stack_trace or "")
+    return (found[-1][0], int(found[-1][1]), found[-1][2]) if found else None
+
+
+def _call(node: Node, args: Any, kwargs: Any) -> Any:
+    if node.target in _SIZES:
+        return _SIZES[node.target](*args, **kwargs)
+    if node.target in EMPTY:
+        return _as_promised(EMPTY[node.target](*args, **kwargs), node.meta.get("val"))
+    if node.target in _STRIDED:
+        return _as_promised(_STRIDED[node.target](*args, **kwargs), node.meta.get("val"))
+    rule = rule_for(node.target)
+    if rule is None:
+        raise NotImplementedError(f"{node.target} has no lowering rule")
+    kwargs = {name: value for name, value in kwargs.items() if name not in PASSED_BY}
+    if rule.promotion is not Promotion.NONE:
+        args, kwargs = _promote(rule.promotion, args, kwargs)
+    result = rule.lower(*args, **kwargs)
+    return _as_promised(result, node.meta.get("val"))
+
+
+def _promote(kind: Promotion, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    # PyTorch's trees, because to JAX the lists of an FX graph are leaves.
+    leaves = pytree.tree_leaves((args, kwargs))
+    tensors = [(dtypes.to_torch(x.dtype), x.ndim) for x in leaves if isinstance(x, jax.Array)]
+    numbers = [x for x in leaves if isinstance(x, (bool, int, float, complex))]
+    common = promotion.common_dtype(tensors, numbers)
+    dtype = dtypes.to_jax(promotion.float_dtype(common) if kind is Promotion.FLOAT else common)
+    promoted: tuple[Any, Any] = pytree.tree_map(
+        lambda x: cast(x, dtype) if isinstance(x, jax.Array) and x.dtype != dtype else x, (args, kwargs)
+    )
+    return promoted
+
+
+def _as_promised(result: Any, promised: Any) -> Any:
+    if result is None:
+        return None  # masked out by the call; PyTorch's description of the operator does not know
+    if isinstance(promised, torch.Tensor):
+        dtype = dtypes.to_jax(promised.dtype)
+        array = jax.numpy.asarray(result)
+        array = array if array.dtype == dtype else cast(array, dtype)
+        return rounded_to_halves(array) if promised.dtype is torch.complex32 else array
+    if isinstance(promised, (list, tuple)):
+        return [_as_promised(r, p) for r, p in zip(result, promised, strict=False)]
+    return result

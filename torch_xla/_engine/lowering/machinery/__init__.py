@@ -1,0 +1,3 @@
+"""What the rules share: the table of rules, type promotion, dimensions, precision, shardings; no family of
+operators.
+"""

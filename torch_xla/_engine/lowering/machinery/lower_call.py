@@ -1,0 +1,114 @@
+"""Lower one plan to JAX: casts by its promotion, the rule, casts to the dtypes that PyTorch promises."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from ... import dtypes, precision
+from ...ir.call_plan import Number, Operand, Plan
+from .opmath import is_number, number_as, one_or_zero, rounded_to_halves
+from .registry import rule_of
+
+_NEEDS_A_NUMBER = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
+
+class NeedsStaticNumber(Exception):
+    """A rule looks at a number that was to be an argument of the program."""
+
+
+def lower(plan: Plan, operands: list[Any], numbers: list[Any], key: jax.Array | None) -> list[Any]:
+    """The arrays of the plan's outputs, flat, each of the size and dtype PyTorch promised."""
+    flat = flatten(apply_rule(plan, operands, numbers, key), plan)
+    return [_finish(array, spec, plan) for array, spec in zip(flat, plan.outputs, strict=True)]
+
+
+def apply_rule(plan: Plan, operands: Sequence[Any], numbers: Sequence[Any], key: jax.Array | None) -> Any:
+    """What the rule of the plan returns for these operands."""
+    rule = rule_of(plan.op)
+    if rule is None:
+        raise NotImplementedError(f"{plan.op} has no lowering rule")
+    filled, named = arguments_of(plan, operands, numbers)
+    if rule.random:
+        named["key"] = key
+    try:
+        with jax.default_matmul_precision(precision.chosen()):
+            return rule.lower(*filled, **named)
+    except _NEEDS_A_NUMBER as error:
+        raise NeedsStaticNumber(str(plan.op)) from error
+
+
+def arguments_of(plan: Plan, operands: Sequence[Any], numbers: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """What a rule of the plan is called with: positional arguments, and those by name."""
+    if plan.compute_dtype is not None:
+        dtype = dtypes.to_jax(plan.compute_dtype)
+        operands = [x if x.dtype == dtype else cast(x, dtype) for x in operands]
+    args, kwargs = plan.arguments
+    named = {k: _fill(v, operands, numbers) for k, v in kwargs.items()}
+    if plan.compute_dtype is torch.complex32:
+        operands = [rounded_to_halves(x) for x in operands]  # a zero-dim tensor may have been wider
+        return [_rounded_number(_fill(a, operands, numbers)) for a in args], named
+    return [_fill(a, operands, numbers) for a in args], named
+
+
+def _rounded_number(argument: Any) -> Any:
+    """What PyTorch's kernels of the CPU take for a number beside `torch.complex32`."""
+    is_complex = isinstance(argument, (float, complex)) or (is_number(argument) and not isinstance(argument, int))
+    return rounded_to_halves(number_as(argument, np.dtype(np.complex64))) if is_complex else argument
+
+
+def cast(array: jax.Array, dtype: np.dtype) -> jax.Array:
+    """`array` in another dtype; a complex array loses its imaginary part without a warning, as PyTorch's copies do."""
+    if array.dtype != np.bool_ and dtype == np.bool_:
+        return array != jnp.zeros((), array.dtype)
+    if jnp.issubdtype(array.dtype, np.complexfloating) and not jnp.issubdtype(dtype, np.complexfloating):
+        array = array.real
+    if array.dtype == np.bool_ and jnp.issubdtype(dtype, np.inexact):
+        return one_or_zero(array, dtype)
+    return jax.lax.convert_element_type(array, dtype)
+
+
+def _fill(argument: Any, operands: Sequence[Any], numbers: Sequence[Any]) -> Any:
+    if isinstance(argument, Operand):
+        return operands[argument.index]
+    if isinstance(argument, Number):
+        return numbers[argument.index]
+    if isinstance(argument, (list, tuple)):
+        return [_fill(a, operands, numbers) for a in argument]
+    return argument
+
+
+def flatten(result: Any, plan: Plan) -> list[Any]:
+    """The arrays in what a rule returned, without the results nobody wants."""
+    if plan.structure == (-1,):
+        return [result]
+    if len(plan.structure) == 1:
+        return list(result)
+    flat: list[Any] = []
+    for part, count in zip(result, plan.structure, strict=True):
+        if count == -1:
+            flat.append(part)
+        elif count >= 0:
+            if len(part) != count:
+                raise ValueError(f"the rule of {plan.op} returned {len(part)} arrays where {count} were expected")
+            flat.extend(part)
+    return flat
+
+
+def _finish(array: Any, spec: Any, plan: Plan) -> Any:
+    dtype = dtypes.to_jax(dtypes.on_device(spec.dtype))
+    array = jnp.asarray(array)
+    if array.dtype != dtype:
+        array = cast(array, dtype)
+    if spec.dtype is torch.complex32:
+        array = rounded_to_halves(array)
+    if array.shape != spec.size:
+        raise ValueError(f"the rule of {plan.op} returned shape {array.shape}, PyTorch expects {spec.size}")
+    return array

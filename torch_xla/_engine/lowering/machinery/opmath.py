@@ -1,0 +1,157 @@
+"""The precision that a rule computes in: float32 for narrower floats, as PyTorch's opmath.
+
+Numbers among the operands are Python numbers or weakly typed zero-dim arrays (a number that changes between steps).
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from . import replica_axis
+
+FLOAT32 = np.dtype(np.float32)
+FLOAT64 = np.dtype(np.float64)
+
+
+def is_number(operand: Any) -> bool:
+    """Whether `operand` is a number and has no dtype of its own; a size that an export leaves open is one."""
+    if isinstance(operand, (bool, int, float, complex)):
+        return True
+    return bool(getattr(operand, "weak_type", False)) or jax.export.is_symbolic_dim(operand)
+
+
+def is_integer(array: jax.Array) -> bool:
+    """Whether the dtype is an integer dtype; bool is not."""
+    return jnp.issubdtype(array.dtype, jnp.integer)
+
+
+def is_float(array: jax.Array | np.ndarray) -> bool:
+    """Whether the dtype is a real floating-point dtype."""
+    return jnp.issubdtype(array.dtype, jnp.floating)
+
+
+def is_complex(array: jax.Array) -> bool:
+    """Whether the dtype is a complex dtype."""
+    return jnp.issubdtype(array.dtype, jnp.complexfloating)
+
+
+def rounded_to_halves(array: jax.Array) -> jax.Array:
+    """Complex numbers whose parts are those that float16 has, as those of `torch.complex32` are."""
+    real, imag = (lax.convert_element_type(part, np.float16) for part in (lax.real(array), lax.imag(array)))
+    return lax.complex(lax.convert_element_type(real, np.float32), lax.convert_element_type(imag, np.float32))
+
+
+def number_as(number: Any, dtype: np.dtype) -> Any:
+    """A number in `dtype`; integers wrap around, as in C."""
+    if isinstance(number, (bool, int, float, complex, np.ndarray, np.generic)):
+        with np.errstate(all="ignore"):
+            return np.asarray(number).astype(dtype)
+    if jax.export.is_symbolic_dim(number):
+        number = jnp.asarray(number)
+    return lax.convert_element_type(number, dtype)
+
+
+# From 2.15 on, PyTorch clamps to the nearest number that a dtype holds; before, it refused such a bound or wrapped it.
+_BOUNDS_ARE_HELD = torch.__version__ >= (2, 15)  # type: ignore[operator]
+
+
+def bound_as(number: Any, dtype: np.dtype) -> Any:
+    """What bounds elements of `dtype`, in that dtype if it is a number."""
+    if not is_number(number) or (dtype == np.bool_ and jax.export.is_symbolic_dim(number)):
+        return number
+    if _BOUNDS_ARE_HELD and jnp.issubdtype(dtype, jnp.integer) and dtype.itemsize < 8:
+        number = jnp.clip(number, np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return number_as(number, dtype)
+
+
+def same_dtype(*operands: Any) -> list[Any]:
+    """The operands, with numbers in the dtype of the arrays (which share one).
+
+    Beside truth values a size that an export leaves open, of which promotion does not know, is a whole number.
+    """
+    dtype = next(operand.dtype for operand in operands if not is_number(operand))
+    if dtype == np.bool_ and any(map(jax.export.is_symbolic_dim, operands)):
+        return [number_as(operand, np.dtype(np.int64)) for operand in operands]
+    return [number_as(operand, dtype) if is_number(operand) else operand for operand in operands]
+
+
+def one_or_zero(truth: jax.Array, dtype: np.dtype) -> jax.Array:
+    """Truth values as numbers.
+
+    XLA takes the product of a truth value that it converted and x for "x or 0", although 0 times NaN is NaN.
+    """
+    return jnp.where(truth, np.ones((), dtype), np.zeros((), dtype))
+
+
+def widened(argument: Any) -> Any:
+    """`argument`, in float32 if it is an array of a narrower float dtype."""
+    if isinstance(argument, (jax.Array, np.ndarray)) and is_float(argument) and argument.dtype.itemsize < 4:
+        return lax.convert_element_type(argument, FLOAT32)
+    return argument
+
+
+def quotient(self: jax.Array, other: Any) -> jax.Array:
+    """self / other, rounded once. For two arrays that share a dtype, the second of which may be a scalar.
+
+    XLA multiplies by the reciprocal where the divisor is broadcast, and then 49 / 49 is not 1. It cannot do so where
+    the divisor seems to depend on the dividend: it is exchanged where that is NaN, as the result is then, too.
+    """
+    if is_complex(self):
+        return self / other
+    if self.dtype == FLOAT32 and _is_for_a_gpu():
+        # There XLA's own is off by two units in the last place. A quotient of 51 digits rounds to the right one; one of
+        # the 53 that it has LLVM would narrow to the quotient of the 24 that its operands have.
+        wide = self.astype(FLOAT64) / jnp.asarray(other).astype(FLOAT64)
+        return lax.reduce_precision(wide, 11, 51).astype(FLOAT32)
+    is_like = jnp.ndim(self) > 0 and jnp.shape(other) == jnp.shape(self)  # a single divisor may be a constant
+    result = self / (other if is_like else jnp.where(self != self, self, other))
+    # XLA makes a / (b · c) of (a / b) / c, and a · c / b of a / (b / c), where the product may be 0 or infinite.
+    # Rounded to the digits it has, a quotient is none that it recognises.
+    return lax.reduce_precision(result, jnp.finfo(result.dtype).nexp, jnp.finfo(result.dtype).nmant)
+
+
+def _is_for_a_gpu() -> bool:
+    target = replica_axis.target_in_use()
+    return target is not None and target.platform == "gpu"
+
+
+def in_opmath(lower: Callable[..., Any]) -> Callable[..., Any]:
+    """`lower`, with every array argument widened; numbers stay weakly typed and so follow the arrays."""
+
+    @wraps(lower)
+    def rule(*args: Any, **kwargs: Any) -> Any:
+        return lower(*map(widened, args), **{name: widened(value) for name, value in kwargs.items()})
+
+    return rule
+
+
+def in_double(lower: Callable[..., Any]) -> Callable[..., Any]:
+    """`lower`, computed in float64: for functions that XLA knows less well in float32 than PyTorch does."""
+
+    @wraps(lower)
+    def rule(*args: Any) -> Any:
+        return lower(*(_doubled(argument) for argument in args))
+
+    return rule
+
+
+def _doubled(argument: Any) -> Any:
+    if isinstance(argument, jax.Array) and is_float(argument):
+        return lax.convert_element_type(argument, FLOAT64)
+    return argument
+
+
+def on_operands(lower: Callable[..., Any]) -> Callable[..., Any]:
+    """`lower` of operands only: all of one dtype, to which numbers are rounded, and then widened."""
+
+    @wraps(lower)
+    def rule(*operands: Any) -> Any:
+        return lower(*map(widened, same_dtype(*operands)))
+
+    return rule

@@ -1,0 +1,132 @@
+"""The table of lowering rules: from an aten overload to a function on JAX arrays.
+
+A rule has the signature of its aten schema. Tensors arrive as JAX arrays of the tensor's logical shape, lists of
+tensors as lists of arrays, `None` as `None`, everything else as plain Python (`torch.dtype` stays `torch.dtype`).
+`device`, `layout`, `pin_memory`, `memory_format`, `non_blocking` and `generator` never arrive. Results are cast to the
+dtype that PyTorch's meta kernel reports: a rule computes at the right precision and leaves the last cast to the caller.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Any
+
+from ...caching.interning import drop_rules, look_through
+from ...compat.names import jax as private
+from ...compat.names.torch import OpOverload
+from ...ir.call_plan import Plan
+
+
+class Promotion(Enum):
+    """What happens to tensor operands before a rule sees them."""
+
+    NONE = auto()  # they arrive as they are
+    COMMON = auto()  # all are cast to PyTorch's common dtype of the tensors and numbers among the arguments
+    FLOAT = auto()  # as COMMON, and an integer or bool common dtype becomes the default float dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How one overload becomes JAX operations."""
+
+    op: Any  # an overload; a string for an operation of our own
+    lower: Callable[..., Any]
+    promotion: Promotion
+    random: bool  # the rule takes a keyword `key`: a typed JAX random key, another one at every call
+    separable: bool = False  # each element of its lists is computed alone, so that the lists may be cut anywhere
+    calls_python: bool = False  # on the host, while the program runs
+
+
+_rules: dict[Any, Rule] = {}
+_made: dict[Any, Rule] = {}  # while the program runs
+look_through(lambda: drop_rules(_made), 0)
+
+# So many jaxprs JAX may keep of the functions that rules call, when it is looked what is in use.
+_MOST_TRACES = 4096
+
+
+def _drop_traces() -> int:
+    private.drop_traces(_MOST_TRACES)
+    return 0
+
+
+look_through(_drop_traces, 3)
+
+
+def lowers(
+    *ops: OpOverload | str, promotion: Promotion = Promotion.NONE, random: bool = False, separable: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers the decorated function as the rule of each of `ops`; a second rule for an op is an error."""
+
+    def register(lower: Callable[..., Any]) -> Callable[..., Any]:
+        for op in ops:
+            if op in _rules:
+                raise ValueError(f"{op} has two rules: {_rules[op].lower} and {lower}")
+            _rules[op] = Rule(op, lower, promotion, random, separable)
+        return lower
+
+    return register
+
+
+# Rules of operators that PyTorch defines when a module of its own is imported, which we leave to its users.
+_later: dict[str, Rule] = {}
+
+
+def lowers_named(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers the decorated function as the rule of operators that may not be there yet: "space::name.overload"."""
+
+    def register(lower: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            if name in _later:
+                raise ValueError(f"{name} has two rules: {_later[name].lower} and {lower}")
+            _later[name] = Rule(name, lower, Promotion.NONE, False)
+        return lower
+
+    return register
+
+
+def _arrived(op: Any) -> Rule | None:
+    found = _later.get(op.name()) if isinstance(op, OpOverload) else None
+    if found is not None:
+        found = _rules[op] = replace(found, op=op)
+    return found
+
+
+def add_rule(rule: Rule) -> Rule:
+    """Enters a rule made while the program runs, such as a decomposition at certain sizes.
+
+    It stays as long as something else holds it, or its `op`: plans must hold that very object.
+    """
+    return _made.setdefault(rule.op, rule)
+
+
+def rule_of(op: Any) -> Rule | None:
+    """The rule of exactly this overload; never a sibling's."""
+    return _rules.get(op) or _made.get(op) or _arrived(op)
+
+
+def names_to_come() -> list[str]:
+    """The operators with a rule that PyTorch may define later, by name."""
+    return list(_later)
+
+
+def calls_python(plan: Plan) -> bool:
+    """Whether a call, or one inside it, calls Python on the host while the program runs."""
+    # In a graph of PyTorch's an operation of our own is an argument: its name.
+    names = plan.op, *[each for each in plan.arguments[0] if each.__class__ is str]
+    rules = [_rules.get(name) or _made.get(name) for name in names]
+    inner = plan.inside() if plan.inside is not None else None
+    return any(rule is not None and rule.calls_python for rule in rules) or (
+        inner is not None and any(calls_python(each.plan) for each in inner.operations)
+    )
+
+
+def is_separable(op: Any) -> bool:
+    """Whether the operation computes each element of its lists alone."""
+    rule = rule_of(op)
+    return rule is not None and rule.separable
+
+
+def all_rules() -> dict[Any, Rule]:
+    """Every rule, by overload, but those made while the program runs: for the coverage page and the tests."""
+    return dict(_rules)

@@ -1,1 +1,0 @@
-"""Rules of operators of `torch.ops.xla` that are no kernels: where memory lies, sizes, linear layers, poolings."""

@@ -1,0 +1,279 @@
+"""Record and compile steps without running them, and leave no trace.
+
+For the time of a plan each storage on the device holds a stand-in of its value, of the same size and placement and
+without memory. What a sync would run is compiled and shown to the planner instead, and its results are stand-ins, too.
+Afterwards the storages hold what they held, and so do gradients, optimizers and the generators of random numbers.
+"""
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import dtypes
+from ..compile.program import Program
+from ..compile.program_cache import program_of
+from ..ir.graph import Operation, decode
+from ..ir.sharding import Sharding
+from ..ir.tape import Value
+from ..lowering.machinery.jax_sharding import CONSTRAINT, carried, to_jax
+from ..metrics.events import Cause
+from ..metrics.user_lines import Line
+from ..processes import spmd_mode
+from ..runtime import abstract_devices
+from ..runtime import device_assignment as targets
+from ..runtime.abstract_devices import PlannedBuffer
+from ..runtime.buffers import put
+from ..runtime.device_assignment import Target
+from ..step import launcher
+from ..step.in_flight import SourceLines
+from ..step.schedule import shortcuts
+from ..step.sync import sync_device
+from ..tensor.device import LOCK, Device, device_at, existing_devices
+from ..tensor.sharding_annotations import Mark
+from ..tensor.storage import wrap
+
+# Takes a program that would run with its inputs, its outputs, its Python numbers and the lines that it was recorded
+# from, and returns how its results are divided, as JAX says it.
+Planner = Callable[
+    [Program, Sequence[Value], Sequence[Value], Sequence[float | int], Sequence[Line | None]], Sequence[Any]
+]
+
+
+@contextmanager
+def planned_step(planner: Planner, devices: int | None) -> Iterator[None]:
+    """A block whose programs are shown to `planner` and not run, for so many virtual devices or for those here."""
+    if launcher.describe is not None:
+        raise RuntimeError("plan() was called within a planned step: plans cannot be nested.")
+    device_at(0)
+    elsewhere = None if devices is None else abstract_devices.virtual_devices(devices)
+    if devices == 1:
+        elsewhere = None  # one that is here does as well
+    gc.collect()  # what only the garbage collector holds would count as held by the program
+    with LOCK:
+        before = _Before.now()
+    try:
+        with abstract_devices.in_place_of_buffers(elsewhere), spmd_mode.turned_on() if elsewhere else nullcontext():
+            shortcuts.clear()  # of single operations on other devices
+            for device in existing_devices():
+                _begin(device, elsewhere)
+            before.stand_in()
+            launcher.describe = _described(planner)
+            yield
+            for device in existing_devices():
+                sync_device(device)
+    finally:
+        launcher.describe = None
+        shortcuts.clear()
+        before.restore()
+
+
+def _begin(device: Device, elsewhere: tuple[Any, ...] | None) -> None:
+    # Marks are said of these devices' grid.
+    device.marks = dict(device.marks) if elsewhere is None else {}
+    device.last_schedule = None
+    if elsewhere is None:
+        device.tape = device.new_tape()
+    else:
+        device.spread_over(elsewhere)
+
+
+def _described(planner: Planner) -> Callable[..., Sequence[Any]]:
+    def describe(
+        program: Program,
+        inputs: Sequence[Value],
+        outputs: Sequence[Value],
+        numbers: Sequence[float | int],
+        keys: np.ndarray | None,
+        cause: Cause,
+        source_lines: SourceLines,
+    ) -> Sequence[Any]:
+        buffers = [value.buffer for value in inputs]
+        if cause is Cause.READ and _is_known(program, buffers):
+            return _computed(program, buffers, numbers, keys)
+        placed = planner(program, inputs, outputs, numbers, source_lines())
+        specs = [program.graph.specs[slot] for slot in program.graph.outputs]
+        return [
+            PlannedBuffer(carried(spec.size, sharding), dtypes.to_jax(dtypes.on_device(spec.dtype)), sharding)
+            for spec, sharding in zip(specs, placed, strict=True)
+        ]
+
+    return describe
+
+
+# What is known is computed while it takes so many bytes, all intermediate values together.
+_MOST_COMPUTED = 1 << 28
+
+
+def _is_known(program: Program, buffers: Sequence[PlannedBuffer]) -> bool:
+    """Whether what a program gives follows from the user's program alone, and is soon computed."""
+    graph = program.graph
+    if program.bytes > _MOST_COMPUTED or graph.effects or any(spec.sharding is not None for spec in graph.inputs):
+        return False
+    return all(buffer.contents is not None for buffer in buffers)
+
+
+def _computed(
+    program: Program, buffers: Sequence[PlannedBuffer], numbers: Sequence[float | int], keys: np.ndarray | None
+) -> list[PlannedBuffer]:
+    """What a program gives, really computed on one device, for whoever decides by it what to do next."""
+    everywhere = program.target.everywhere
+    with abstract_devices.suspended() as device:
+        alone = program_of(program.graph, (), targets.of_device(device))
+        given = [put(np.array(buffer.contents), alone.target) for buffer in buffers]
+        results = [np.asarray(array) for array in next(alone.start(given, numbers, keys))]
+    return [PlannedBuffer(array.shape, array.dtype, everywhere, array) for array in results]
+
+
+@dataclass(slots=True)
+class _Before:
+    """What a planned step may change, as it was."""
+
+    storages: list[tuple[weakref.ref[Any], Value]] = field(default_factory=list)
+    on_host: list[tuple[Any, Any]] = field(default_factory=list)  # that wait there until they are used
+    gradients: list[tuple[torch.Tensor, "_Gradient | None"]] = field(default_factory=list)
+    optimizers: list[tuple[torch.optim.Optimizer, dict[Any, Any], list[dict[str, Any]]]] = field(default_factory=list)
+    devices: list[tuple[Device, dict[str, Any], int]] = field(default_factory=list)
+    marks: list[tuple[Mark, Any, Any]] = field(default_factory=list)
+    host_generator: torch.Tensor | None = None
+
+    @classmethod
+    def now(cls) -> "_Before":
+        """All that is alive."""
+        found = cls(host_generator=torch.get_rng_state())
+        for thing in gc.get_objects():
+            kind = type(thing)  # not `isinstance`: a proxy would begin to work for us
+            if issubclass(kind, torch.UntypedStorage):
+                value = getattr(thing, "value", None)
+                if value is not None:
+                    found.storages.append((weakref.ref(thing), value))
+                elif getattr(thing, "host", None) is not None:
+                    found.on_host.append((thing, thing.host))
+            elif issubclass(kind, torch.Tensor):
+                if thing.is_leaf and thing.requires_grad and thing.device.type == "xla":
+                    found.gradients.append((thing, None if thing.grad is None else _Gradient(thing.grad)))
+            elif issubclass(kind, torch.optim.Optimizer) and "state" in vars(thing):  # a wrapper has that of another
+                state = {parameter: _copied(own) for parameter, own in thing.state.items()}
+                found.optimizers.append((thing, state, [dict(group) for group in thing.param_groups]))
+        for device in existing_devices():
+            kept = {name: getattr(device, name) for name in ("tape", "spread", "last_schedule", "marks")}
+            found.devices.append((device, kept, device.generator.state))
+            found.marks += [(mark, mark.settled, mark.seen) for mark in device.marks.values()]
+        return found
+
+    def stand_in(self) -> None:
+        """Puts a stand-in in the place of each value: one for all storages that share it."""
+        known: dict[int, Value] = {}
+        markings = _Markings()
+        for there, value in self.storages:
+            if id(value) not in known:
+                known[id(value)] = _stand_in(value, markings)
+            storage: Any = there()
+            storage.value = known[id(value)]
+
+    def restore(self) -> None:
+        """Puts everything back."""
+        for device, kept, state in self.devices:
+            for name, value in kept.items():
+                setattr(device, name, value)
+            device.generator.state = state
+        for mark, settled, seen in self.marks:
+            mark.settled, mark.seen = settled, seen
+        for there, held in self.storages:
+            storage: Any = there()
+            if storage is not None:
+                storage.value = held
+        for storage, host in self.on_host:
+            storage.host = host
+            if getattr(storage, "value", None) is not None:
+                del storage.value
+        for tensor, gradient in self.gradients:
+            tensor.grad = None if gradient is None else gradient.again()
+        for optimizer, states, groups in self.optimizers:
+            optimizer.state.clear()
+            optimizer.state.update(states)
+            for group, values in zip(optimizer.param_groups, groups, strict=False):
+                group.update(values)
+        assert self.host_generator is not None
+        torch.set_rng_state(self.host_generator)
+
+
+class _Gradient:
+    """A gradient as it was, without holding it: a step that lets go of its gradients does so when it is planned."""
+
+    def __init__(self, gradient: torch.Tensor) -> None:
+        storage = gradient.untyped_storage()
+        self._value: Value | None = getattr(storage, "value", None)
+        self._place = tuple(gradient.shape), gradient.stride(), gradient.storage_offset()
+        self._there: Callable[[], Any] = weakref.ref(gradient)
+        if self._value is None or type(gradient) is not torch.Tensor or gradient.grad_fn is not None:
+            self._there = lambda: gradient
+
+    def again(self) -> torch.Tensor:
+        """The gradient, or another tensor of the same value where nobody else has held it."""
+        there: torch.Tensor | None = self._there()
+        if there is not None:
+            return there
+        assert self._value is not None
+        with torch.no_grad():
+            return wrap(self._value).as_strided(*self._place)
+
+
+def _copied(state: Any) -> Any:
+    """The state of a parameter, with copies of what lies on the host and is counted up in place."""
+    if not isinstance(state, dict):
+        return state
+    return {
+        name: entry.clone() if isinstance(entry, torch.Tensor) and entry.device.type == "cpu" else entry
+        for name, entry in state.items()
+    }
+
+
+class _Markings:
+    """How pending values were said to be divided."""
+
+    def __init__(self) -> None:
+        self._tapes: dict[int, tuple[list[Operation], list[int]]] = {}
+
+    def of(self, value: Value) -> Sharding | None:
+        """What was said of `value` last, if it was that."""
+        tape = value.tape
+        if tape is None or tape.ended:
+            return None
+        if id(tape) not in self._tapes:
+            self._tapes[id(tape)] = decode(tape.code)[1:]
+        operations, producer = self._tapes[id(tape)]
+        if producer[value.slot] < 0:
+            return None
+        plan = operations[producer[value.slot]].plan
+        sharding: Sharding | None = plan.arguments[0][1] if plan.op == CONSTRAINT else None
+        return sharding
+
+
+def _stand_in(value: Value, markings: _Markings) -> Value:
+    made = Value(value.spec, value.device, None, -1)
+    if value.state == "empty":
+        return made  # memory that nobody has written to
+    target: Target = value.device.target
+    dtype = dtypes.to_jax(dtypes.on_device(value.spec.dtype))
+    placed = _placed(value, target, markings)
+    made.buffer = PlannedBuffer(carried(value.spec.size, placed), dtype, placed)
+    contents = getattr(value, "contents", None)
+    if contents is not None:
+        made.contents = contents
+    return made
+
+
+def _placed(value: Value, target: Target, markings: _Markings) -> Any:
+    """How a value is divided among the devices of the plan: as it is now, if it lies on these devices."""
+    if value.buffer is not None:
+        sharding = getattr(value.buffer, "sharding", None)  # that of a placeholder is not known
+        is_here = sharding is not None and sharding.device_set == set(target.devices)
+        return sharding if is_here else target.everywhere
+    marked = markings.of(value)
+    return to_jax(marked, target) if marked is not None and target.is_spread else target.everywhere

@@ -1,0 +1,294 @@
+"""Follow a planned step: its programs as they are compiled, and what is held between them."""
+
+import gc
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import torch
+
+from .. import compiler_options, dtypes
+from ..compile.program import Program
+from ..ir.graph_text import name_of
+from ..ir.tape import Value
+from ..ir.value_spec import Spec
+from ..lowering.machinery.jax_sharding import carried
+from ..metrics.events import Sizes
+from ..metrics.user_lines import Line
+from ..runtime import abstract_devices
+from ..runtime.device_assignment import Target
+from ..step.sync import sync_device
+from ..tensor.device import existing_devices
+from ..tensor.variable_names import name_buffers, value_of
+from . import cost_model, hlo_parser, peak_memory
+from .cost_model import Work
+from .planned_step import planned_step
+
+# A program that is compiled to be measured and not to run needs no good machine code.
+FAST = {"xla_backend_optimization_level": 0}
+
+
+@dataclass(slots=True)
+class Large:
+    """Values of one shape that one line made, or that have one name: what they take on each device together."""
+
+    what: str  # "held" by the user's program, or "intermediate"
+    name: str  # of the first, as far as known
+    shape: str  # of each, on one device
+    line: Line | None
+    count: int
+    bytes: int
+    is_whole: bool = False  # each of several devices has all of it
+
+
+@dataclass(slots=True)
+class Held:
+    """Bytes of each device by what they hold."""
+
+    parameters: int = 0
+    state: int = 0
+    gradients: int = 0
+    others: int = 0
+
+    def add(self, kind: str | None, size: int) -> None:
+        """Add bytes of a kind, which is the name of a field; `None` means the others."""
+        kind = kind or "others"
+        setattr(self, kind, getattr(self, kind) + size)
+
+    @property
+    def all(self) -> int:
+        """Of everything."""
+        return self.parameters + self.state + self.gradients + self.others
+
+
+@dataclass(slots=True)
+class PlannedProgram:
+    """One program of a planned step."""
+
+    operations: int
+    line: Line | None  # the last that it was recorded from
+    sizes: Sizes
+    work: Work
+    compile_seconds: float
+    runs: int = 0
+    held: Held = field(default_factory=Held)  # when it ends
+    passing: int = 0  # bytes of inputs without a holder, whose memory no result takes
+    largest: list[Large] = field(default_factory=list)
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that one device has while it runs."""
+        return self.held.all + self.passing + self.sizes.intermediate
+
+
+@dataclass(slots=True)
+class _Compiled:
+    program: PlannedProgram
+    intermediates: list[Large]
+    placed: list[Any]
+
+
+@dataclass(slots=True)
+class Planning:
+    """The planner of a block: gathers programs in the order of their first run."""
+
+    programs: list[PlannedProgram] = field(default_factory=list)
+    target: Target | None = None
+    _known: dict[Program, _Compiled] = field(default_factory=dict)
+
+    def see(
+        self,
+        program: Program,
+        inputs: Sequence[Value],
+        outputs: Sequence[Value],
+        numbers: Sequence[float | int],
+        lines: Sequence[Line | None],
+    ) -> Sequence[Any]:
+        """Compile a program instead of running it, and return how its results would be divided."""
+        self.target = program.target
+        compiled = self._known.get(program)
+        if compiled is None:
+            compiled = self._known[program] = _compiled(program, numbers, lines)
+            self.programs.append(compiled.program)
+        found = compiled.program
+        found.runs += 1
+        if found.runs == 1:
+            found.largest = _largest([*_taken(program, inputs), *compiled.intermediates])
+        held, passing = _held(program, inputs, outputs, compiled.placed)
+        passing = max(0, passing - found.sizes.aliased)
+        if held.all + passing > found.held.all + found.passing:
+            found.held, found.passing = held, passing
+        return compiled.placed
+
+    def step(self, call: Callable[[], object]) -> None:
+        """One call, and the sync at its end."""
+        result = call()
+        for device in existing_devices():
+            sync_device(device)
+        del result
+
+
+@contextmanager
+def planning(devices: int | None) -> Iterator[Planning]:
+    """Plan a block for that many virtual devices, or for the devices of this process."""
+    found = Planning()
+    undo = compiler_options.choose({**compiler_options.chosen(), **(FAST if devices is not None else {})})
+    try:
+        with planned_step(found.see, devices):
+            yield found
+    finally:
+        undo()
+
+
+def sizes_of(program: Program, numbers: Sequence[float | int]) -> Sizes:
+    """Return the memory that a program needs, which is compiled if it was not."""
+    sizes = program.sizes_for(numbers) if program.compiled_for(numbers) else program.compile_for(numbers)
+    if sizes is None:
+        raise NotImplementedError(f"plan(): {program.target.platform} does not tell the memory that a program needs.")
+    return sizes
+
+
+def sizes_and_work(program: Program, numbers: Sequence[float | int]) -> tuple[Sizes, Work]:
+    """Return a program's memory and work."""
+    return sizes_of(program, numbers), cost_model.work_of(_modules(program, numbers)[1])
+
+
+def _compiled(program: Program, numbers: Sequence[float | int], lines: Sequence[Line | None]) -> _Compiled:
+    start = time.perf_counter()
+    sizes = sizes_of(program, numbers)
+    seconds = time.perf_counter() - start
+    parts, modules = _modules(program, numbers)
+    placed = program.placed(numbers)
+    line = next((line for line in reversed(lines) if line is not None), None)
+    found = PlannedProgram(len(program.graph.operations), line, sizes, cost_model.work_of(modules), seconds)
+    return _Compiled(found, [*_waiting(program, numbers), *_intermediates(parts, modules)], placed)
+
+
+def _modules(program: Program, numbers: Sequence[float | int]) -> tuple[list[Any], list[hlo_parser.Module]]:
+    parts = program.parts(numbers)
+    return [executable for executable, _ in parts], [hlo_parser.module(each.as_text(), times) for each, times in parts]
+
+
+def intermediates_of(program: Program, numbers: Sequence[float | int]) -> list[Large]:
+    """Return the intermediate values of a compiled program at its peak, the largest first; equal ones together."""
+    return _largest([*_waiting(program, numbers), *_intermediates(*_modules(program, numbers))])
+
+
+def _intermediates(executables: Sequence[Any], modules: Sequence[hlo_parser.Module]) -> list[Large]:
+    """The intermediate values alive at the peak: of a program in stages, at that of the stage with the highest."""
+    peaks = [
+        peak_memory.at_peak(module, _set_aside(executable))
+        for executable, module in zip(executables, modules, strict=True)
+    ]
+    found = max(peaks, key=lambda each: sum(value.leaf.bytes for value in each), default=[])
+    return [
+        Large("intermediate", _operator(each), str(each.leaf), each.maker.line, 1, each.leaf.bytes) for each in found
+    ]
+
+
+def _set_aside(executable: Any) -> frozenset[str] | None:
+    assignment = getattr(executable.memory_analysis(), "serialized_buffer_assignment_proto", b"")
+    try:
+        (module,) = executable.runtime_executable().hlo_modules()
+    except (AttributeError, ValueError, NotImplementedError, jax.errors.JaxRuntimeError):
+        return None
+    return peak_memory.set_aside(assignment, module.as_serialized_hlo_module_proto()) if assignment else None
+
+
+def _waiting(program: Program, numbers: Sequence[float | int]) -> list[Large]:
+    """Return the values kept between the stages of a program."""
+    return [
+        Large(
+            "intermediate",
+            name_of(operation),
+            f"{str(spec.dtype).removeprefix('torch.')}{list(size)}",
+            line,
+            1,
+            math.prod(size) * int(dtypes.to_jax(dtypes.on_device(spec.dtype)).itemsize),
+        )
+        for spec, size, operation, line in program.waiting(numbers)
+    ]
+
+
+def _operator(value: peak_memory.Alive) -> str:
+    """ "jit(program)/forward/aten::relu/max" → "aten::relu"; XLA's own word where it is XLA's own."""
+    found = re.search(r'op_name="([^"]*)"', value.maker.attributes)
+    named = [part for part in (found[1].split("/") if found else ()) if "::" in part]
+    return named[-1] if named else value.maker.opcode
+
+
+def _taken(program: Program, inputs: Sequence[Value]) -> list[Large]:
+    """Return the inputs of a program, as the user calls them."""
+    buffers = [value.buffer for value in inputs]
+    found = []
+    for name, buffer, spec in zip(name_buffers(buffers), buffers, program.graph.inputs, strict=True):
+        part = list(buffer.sharding.shard_shape(buffer.shape))
+        shape = f"{str(spec.dtype).removeprefix('torch.')}{part}"
+        is_whole = len(program.target.devices) > 1 and buffer.sharding.is_fully_replicated
+        found.append(Large("held", name, shape, None, 1, buffer.device_bytes, is_whole))
+    return found
+
+
+def _largest(values: Sequence[Large], most: int = 24) -> list[Large]:
+    """Equal ones together, the largest first."""
+    found: dict[Any, Large] = {}
+    for value in values:
+        generic = re.sub(r"\d+", "*", value.name) if value.what == "held" else value.name
+        key = value.what, generic, value.shape, value.line, value.is_whole
+        known = found.get(key)
+        if known is None:
+            found[key] = replace(value)
+        else:
+            known.count += value.count
+            known.bytes += value.bytes
+            known.name = generic
+    return sorted(found.values(), key=lambda each: -each.bytes)[:most]
+
+
+def _held(
+    program: Program, inputs: Sequence[Value], outputs: Sequence[Value], placed: Sequence[Any]
+) -> tuple[Held, int]:
+    """Return the bytes of a device when a program has run, by what holds them; and the bytes that it was given away."""
+    gc.collect()
+    kinds = _kinds()
+    given_away = {id(inputs[index].buffer) for index in program.donated}
+    held, passing = Held(), 0
+    for buffer in abstract_devices.living:
+        if id(buffer) in given_away:
+            passing += buffer.device_bytes
+        else:
+            held.add(kinds.get(id(buffer)), buffer.device_bytes)
+    for value, spec, sharding in zip(outputs, _specs(program), placed, strict=True):
+        dtype = dtypes.to_jax(dtypes.on_device(spec.dtype))
+        held.add(kinds.get(id(value)), math.prod(sharding.shard_shape(carried(spec.size, sharding))) * dtype.itemsize)
+    return held, passing
+
+
+def _specs(program: Program) -> list[Spec]:
+    return [program.graph.specs[slot] for slot in program.graph.outputs]
+
+
+def _kinds() -> dict[int, str]:
+    """For each value and each buffer, by identity, whether it is a parameter, a gradient or state of an optimizer."""
+    kinds: dict[int, str] = {}
+
+    def note(tensor: Any, kind: str) -> None:
+        value = value_of(tensor) if isinstance(tensor, torch.Tensor) else None
+        if value is not None:
+            kinds.setdefault(id(value if value.buffer is None else value.buffer), kind)
+
+    for thing in gc.get_objects():
+        kind = type(thing)  # not `isinstance`: a proxy would begin to work for us
+        if issubclass(kind, torch.nn.Parameter):
+            note(thing, "parameters")
+            note(thing.grad, "gradients")
+        elif issubclass(kind, torch.optim.Optimizer):
+            for state in vars(thing).get("state", {}).values():  # a wrapper of another one has none
+                for entry in state.values() if isinstance(state, dict) else ():
+                    note(entry, "state")
+    return kinds

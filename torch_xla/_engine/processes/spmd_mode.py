@@ -1,0 +1,43 @@
+"""Whether SPMD mode is on: all devices behind one ordinal, as a virtual device."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .. import config
+
+_asked = False
+_is_automatic = False
+
+
+def is_on() -> bool:
+    """Whether `xla:0` means all devices of the program."""
+    return _asked or config.use_spmd() or config.auto_spmd()
+
+
+def is_automatic() -> bool:
+    """Whether layouts are looked for."""
+    return _is_automatic or config.auto_spmd()
+
+
+def turn_on_automatic() -> None:
+    """Has layouts be looked for from now on."""
+    global _is_automatic
+    _is_automatic = True
+
+
+def turn_on() -> None:
+    """Makes `xla:0` mean all devices from now on."""
+    global _asked
+    _asked = True
+
+
+@contextmanager
+def turned_on() -> Iterator[None]:
+    """A block in which `xla:0` means all devices."""
+    global _asked
+    before = _asked
+    try:
+        _asked = True
+        yield
+    finally:
+        _asked = before

@@ -1,0 +1,43 @@
+"""Abstract buffers: a size and a dtype without memory."""
+
+from typing import Any, NoReturn
+
+import numpy as np
+
+
+class Placeholder:
+    """Programs can be recorded, lowered and compiled for it; whoever needs the contents is refused."""
+
+    __slots__ = ("dtype", "shape", "sharding")
+
+    nbytes = 0
+    is_fully_addressable = True
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, sharding: Any = None) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.sharding = sharding  # where several devices would have it
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions it has."""
+        return len(self.shape)
+
+    def is_deleted(self) -> bool:
+        """False: nobody takes what has no memory."""
+        return False
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
+        self.refuse()
+
+    def block_until_ready(self) -> NoReturn:
+        """Refuses: there is nothing to wait for."""
+        self.refuse()
+
+    def refuse(self) -> NoReturn:
+        """Raises the error of somebody who wants the contents."""
+        size = ", ".join(map(str, self.shape))
+        raise RuntimeError(
+            f"a placeholder tensor ({self.dtype}[{size}]) holds no memory, so nothing that needs its values can be "
+            f"computed: it is there to record a program and look at it. Make a tensor with torch.empty to run it"
+        )

@@ -1,0 +1,117 @@
+"""Devices and buffers of a planned step: sizes and places without memory."""
+
+import functools
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+from weakref import WeakSet
+
+import jax
+import numpy as np
+
+from ..compat.names import jax as private
+from ..errors import NotComputed
+from . import platform
+from .abstract_buffer import Placeholder
+
+# Whether what comes from the host is only described, too.
+active = False
+
+# Those that somebody holds.
+living: "WeakSet[PlannedBuffer]" = WeakSet()
+
+
+class PlannedBuffer(Placeholder):
+    """Shape, dtype and sharding of an array that is never made."""
+
+    __slots__ = ("__weakref__", "contents")
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, sharding: Any, contents: np.ndarray | None = None) -> None:
+        self.contents = contents  # of a few that follow from the program alone, such as whether a mask hides anything
+        super().__init__(shape, np.dtype(dtype), sharding)
+        living.add(self)
+
+    @property
+    def nbytes(self) -> int:  # type: ignore[override]
+        """The bytes of the whole value."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def device_bytes(self) -> int:
+        """The bytes that each device has of it."""
+        return math.prod(self.sharding.shard_shape(self.shape)) * self.dtype.itemsize
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)  # somebody asks what kind of thing this is
+        self.refuse()
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:  # type: ignore[override]
+        if self.contents is not None:
+            return self.contents
+        self.refuse()
+
+    def block_until_ready(self) -> "PlannedBuffer":  # type: ignore[override]
+        """Itself, where its elements are known."""
+        if self.contents is not None:
+            return self
+        self.refuse()
+
+    def is_ready(self) -> bool:
+        """Whether its elements are known."""
+        return self.contents is not None
+
+    def __repr__(self) -> str:
+        return f"<planned {list(self.shape)} {self.dtype}>"
+
+    def refuse(self) -> NoReturn:
+        """Raises what whoever asks for the elements is told."""
+        raise NotComputed(
+            f"The elements of a tensor of size {list(self.shape)} and dtype {self.dtype} were asked for, but it was "
+            "only planned: torch_xla.debug.plan() computes nothing. Leave what reads values (print, .item(), .cpu(), "
+            "`if tensor:`) out of the planned step, and use no tensor afterwards that was made in it."
+        )
+
+
+@functools.cache
+def virtual_devices(number: int) -> tuple[jax.Device, ...]:
+    """So many devices of the host's platform, whatever this machine has: programs are compiled for them, not run."""
+    if number < 1:
+        raise ValueError(f"plan(): expected at least one device, not {number}")
+    return private.virtual_cpu_devices(number)
+
+
+# Values of so many bytes are kept where they are known.
+_MOST_KNOWN = 1 << 20
+
+
+def of_host(host: np.ndarray, sharding: Any) -> PlannedBuffer:
+    """What stands for an array that comes from the host."""
+    return PlannedBuffer(host.shape, host.dtype, sharding, host if host.nbytes <= _MOST_KNOWN else None)
+
+
+@contextmanager
+def suspended() -> Iterator[jax.Device]:
+    """A block in which buffers and devices are real again; it has the first device of this process."""
+    global active
+    before = active
+    try:
+        active = False
+        with platform.standing_in(None):
+            yield platform.local_devices()[0]
+    finally:
+        active = before
+
+
+@contextmanager
+def in_place_of_buffers(devices: tuple[jax.Device, ...] | None) -> Iterator[None]:
+    """A block in which nothing is put on a device, and in which the `devices`, if given, are those of this process."""
+    global active
+    before = active
+    try:
+        active = True
+        with platform.standing_in(devices):
+            yield
+    finally:
+        active = before

@@ -1,0 +1,226 @@
+"""Copy host memory to device buffers and back. A buffer is a committed `jax.Array` on one or several devices.
+
+All that moves, makes or waits for one without a program of ours stands here (`atomic` says why).
+"""
+
+import functools
+import weakref
+from typing import Any, NoReturn
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ..atomic import uncollected
+from ..compat.names import jax as private
+from . import abstract_devices
+from .abstract_devices import PlannedBuffer
+from .device_assignment import Target
+
+
+@uncollected
+def put(host: np.ndarray, target: Target, sharding: Any = None) -> jax.Array:
+    """A buffer with the contents of `host`, which the caller gives away: on a CPU device it may become the buffer.
+
+    On several devices it is divided so, or each has a copy. Every process of the target brings the same contents.
+    """
+    if abstract_devices.active:
+        return abstract_devices.of_host(host, target.everywhere if sharding is None else sharding)  # type: ignore[return-value]
+    if not target.is_spread:
+        return private.put(host, target.device)
+    return _spread(host, target.everywhere if sharding is None else sharding)
+
+
+_vectors = weakref.WeakSet["KeptVector"]()
+
+
+def kept_vectors() -> int:
+    """How many arrays live that are vectors of numbers which programs keep, and no tensor's."""
+    return sum(vector._kept is not None for vector in list(_vectors))
+
+
+class KeptVector:
+    """A few numbers on a target, moved there again when they are others: most stay what they were from run to run."""
+
+    __slots__ = ("__weakref__", "_kept", "_target")
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._kept: tuple[bytes, jax.Array] | None = None
+        _vectors.add(self)
+
+    def put(self, vector: np.ndarray) -> jax.Array:
+        """A buffer with the contents of `vector`, whose dtype is always the same. Nobody may donate it."""
+        if abstract_devices.active:
+            return put(vector, self._target)
+        kept, content = self._kept, vector.tobytes()
+        if kept is None or kept[0] != content:
+            kept = self._kept = content, put(vector, self._target)
+        return kept[1]
+
+
+def _spread(host: np.ndarray, sharding: Any) -> jax.Array:
+    with jax.enable_x64(True):
+        if sharding.is_fully_addressable:
+            return jax.device_put(host, sharding)
+        return jax.make_array_from_callback(host.shape, sharding, host.__getitem__)
+
+
+@uncollected
+def of_parts(size: tuple[int, ...], sharding: Any, parts: dict[jax.Device, np.ndarray]) -> jax.Array:
+    """A buffer of this size of what each device of this process is to have of it."""
+    if abstract_devices.active:
+        dtype = next(iter(parts.values())).dtype
+        return PlannedBuffer(size, dtype, sharding)  # type: ignore[return-value]
+    with jax.enable_x64(True):
+        arrays = [jax.device_put(part, device) for device, part in parts.items()]
+        return jax.make_array_from_single_device_arrays(size, sharding, arrays)
+
+
+@uncollected
+def of_processes(host: np.ndarray, sharding: Any) -> jax.Array:
+    """A buffer of what each process of the program has of it: the parts of all lie one behind the other."""
+    if abstract_devices.active:
+        return abstract_devices.of_host(host, sharding)  # type: ignore[return-value]
+    with jax.enable_x64(True):
+        return jax.make_array_from_process_local_data(sharding, host)
+
+
+@uncollected
+def place(buffer: jax.Array, sharding: Any, size: tuple[int, ...] | None = None) -> jax.Array:
+    """The same contents, divided among devices in another way; the buffer itself if it is divided so.
+
+    Another buffer shares no memory with it, so that each may be given to a program while the other is read.
+    With `size` the new one has that size: it is cut, or made longer by zeros, at the end of each dimension.
+    """
+    size = buffer.shape if size is None else size
+    if size == buffer.shape and buffer.sharding.is_equivalent_to(sharding, buffer.ndim):
+        return buffer
+    if abstract_devices.active:
+        return PlannedBuffer(size, buffer.dtype, sharding)  # type: ignore[return-value]
+    with jax.enable_x64(True):
+        if size != buffer.shape:
+            if buffer.sharding.device_set != sharding.device_set:
+                buffer = jax.device_put(np.asarray(buffer), NamedSharding(sharding.mesh, PartitionSpec()))
+            return _resizing(size, sharding)(buffer)  # type: ignore[no-any-return]
+        placed = jax.device_put(buffer, sharding)
+        if _have_parts_in_common(buffer.sharding, sharding, size):
+            # JAX takes over what lies right already, whatever it is told about aliases.
+            placed = jax.device_put(placed, sharding, may_alias=False)
+        return placed
+
+
+@functools.lru_cache(maxsize=4096)
+def _have_parts_in_common(one: Any, other: Any, size: tuple[int, ...]) -> bool:
+    """Whether a device has the same part of a value in both of two shardings."""
+    parts = other.devices_indices_map(size)
+    return any(
+        device in parts and all(map(_equal_cuts, size, part, parts[device]))
+        for device, part in one.devices_indices_map(size).items()
+    )
+
+
+def _equal_cuts(length: int, one: slice, other: slice) -> bool:
+    return one.indices(length) == other.indices(length)
+
+
+@functools.lru_cache(maxsize=256)
+def _resizing(size: tuple[int, ...], sharding: Any) -> Any:
+    return jax.jit(lambda array: resized(array, size), out_shardings=sharding)
+
+
+def resized(array: Any, size: tuple[int, ...]) -> Any:
+    """The array cut, or made longer by zeros, at the end of each dimension; in a program."""
+    low = [(0, wanted - length, 0) for length, wanted in zip(array.shape, size, strict=True)]
+    return jax.lax.pad(array, jax.numpy.zeros((), array.dtype), low)
+
+
+@uncollected
+def get(buffer: jax.Array) -> np.ndarray:
+    """The contents of a buffer: read-only, and on a CPU device the buffer's own memory. Waits until it is computed.
+
+    What lies on devices of other processes, too, is gathered first: then every process must ask for it.
+    """
+    return np.asarray(buffer if buffer.is_fully_addressable else _whole(buffer))
+
+
+def _whole(buffer: jax.Array) -> jax.Array:
+    if not buffer.is_fully_replicated:
+        sharding: Any = buffer.sharding
+        with jax.enable_x64(True):
+            buffer = _gather(sharding.mesh)(buffer)
+    return buffer.addressable_data(0)
+
+
+@functools.lru_cache(maxsize=16)
+def _gather(mesh: jax.sharding.Mesh) -> Any:
+    return jax.jit(lambda array: array, out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+
+def refuse_given_away() -> NoReturn:
+    """Raises the error of somebody who reads memory that a program has taken."""
+    raise RuntimeError(
+        "the memory of this tensor was given to a program that ran since: it had been marked by _set_buffer_donation. "
+        "Do not read it again, or clone() it before"
+    )
+
+
+@uncollected
+def move(buffer: jax.Array, target: Target) -> jax.Array:
+    """A copy on another target."""
+    if abstract_devices.active:
+        return PlannedBuffer(buffer.shape, buffer.dtype, target.everywhere)  # type: ignore[return-value]
+    with jax.enable_x64(True):
+        return jax.device_put(buffer, target.everywhere)
+
+
+@uncollected
+def copied(buffer: jax.Array) -> jax.Array:
+    """Another buffer with the same contents."""
+    with jax.enable_x64(True):
+        return jax.numpy.copy(buffer)
+
+
+@uncollected
+def converted(buffer: jax.Array, dtype: Any) -> jax.Array:
+    """A buffer of the same numbers in another dtype; the same one if it has that."""
+    if buffer.dtype == dtype:
+        return buffer
+    with jax.enable_x64(True):
+        return buffer.astype(dtype)
+
+
+@uncollected
+def of_array(host: np.ndarray) -> jax.Array:
+    """A buffer where JAX puts one, in the dtype that JAX gives it."""
+    return jax.numpy.asarray(host)
+
+
+@uncollected
+def adopted(exporter: Any) -> jax.Array:
+    """A buffer on the memory behind what has `__dlpack__`."""
+    with jax.enable_x64(True):
+        return jax.dlpack.from_dlpack(exporter)  # type: ignore[no-any-return]
+
+
+@uncollected
+def offered(buffer: jax.Array) -> Any:
+    """A DLPack capsule on the memory of a buffer that was computed."""
+    return buffer.__dlpack__()
+
+
+@uncollected
+def wait(buffers: Any) -> None:
+    """Waits until all are computed. Raises what computing them raised."""
+    jax.block_until_ready(buffers)
+
+
+@uncollected
+def wait_for_callbacks() -> None:
+    """Waits until the callbacks of every program that has begun are done."""
+    jax.effects_barrier()
+
+
+def owned_copy(host: np.ndarray, target: Target) -> np.ndarray:
+    """`host` itself where the transfer copies before it returns, else a copy the caller cannot write to later."""
+    return np.array(host, copy=True) if target.is_host or target.is_spread else host

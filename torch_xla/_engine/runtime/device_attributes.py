@@ -1,0 +1,37 @@
+"""Attributes that a device reports."""
+
+from collections.abc import Sequence
+
+import jax
+
+from .platform import local_devices, real_name
+
+# Only TPUs have them: where a core lies in the mesh of chips.
+_OPTIONAL = ("coords", "core_on_chip", "num_cores")
+
+
+def attributes_of(device: jax.Device) -> dict[str, object]:
+    """The device's name, and where it has a place in a mesh of chips, that place."""
+    found: dict[str, object] = {"name": real_name(device)}
+    for name in _OPTIONAL:
+        value = getattr(device, name, None)
+        if value is not None:
+            found[name] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def slices_of(devices: Sequence[jax.Device]) -> list[list[int]]:
+    """The places of the devices of each slice in `devices`; where none tells its slice, those of each process."""
+    tells = all(getattr(device, "slice_index", None) is not None for device in devices)
+    found: dict[int, list[int]] = {}
+    for place, device in enumerate(devices):
+        found.setdefault(device.slice_index if tells else device.process_index, []).append(place)
+    return [found[key] for key in sorted(found)]
+
+
+def device_with_name(name: str) -> jax.Device:
+    """The device of this process called `name`, such as "CPU:0"."""
+    names = {real_name(device): device for device in local_devices()}
+    if name not in names:
+        raise ValueError(f"no device is called {name!r}; there are {', '.join(names)}")
+    return names[name]

@@ -1,0 +1,216 @@
+"""The platform and its devices. Nothing starts until a device is needed."""
+
+import functools
+import glob
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import jax
+
+from .. import config
+from ..atomic import lock, uncollected
+from ..processes import coordination, identity, spmd_mode
+from . import host_malloc, pjrt_plugins, tpu_chips
+
+# What the documents call a platform → what JAX calls it.
+_JAX_NAMES = {"CPU": "cpu", "CUDA": "cuda", "GPU": "gpu", "ROCM": "rocm", "TPU": "tpu"}
+_OUR_NAMES = {"cpu": "CPU", "gpu": "CUDA", "cuda": "CUDA", "rocm": "ROCM", "tpu": "TPU"}
+
+_lock = lock()
+_started = False
+_forked = False  # from a process whose client ran: its threads, without which nothing works, are not here
+
+
+def _after_fork() -> None:
+    global _forked
+    if _started:
+        _forked = True
+        _devices_of_client.cache_clear()
+        counterparts.cache_clear()
+        _devices_of_program.cache_clear()
+
+
+def is_forked() -> bool:
+    """Whether this process is a fork of one that used a device."""
+    return _forked
+
+
+def refuse_fork() -> None:
+    """Raises instead of waiting for ever for the threads of the process this one was forked from."""
+    if _forked:
+        raise RuntimeError(
+            "The xla device was in use in the process that this one was forked from, and a fork cannot use it. Start "
+            "processes with `torch.multiprocessing.set_start_method('spawn')`, or fork before the first use."
+        )
+
+
+# Devices that programs are compiled for in the place of those of this process, while a step is planned.
+_standing_in: tuple[jax.Device, ...] | None = None
+
+
+def local_devices() -> tuple[jax.Device, ...]:
+    """The devices this process can address, in the order of their ordinals. Starts the client."""
+    return _devices_of_client() if _standing_in is None else _standing_in
+
+
+@contextmanager
+def standing_in(devices: tuple[jax.Device, ...] | None) -> Iterator[None]:
+    """A block in which these are the devices of this process; `None`: its own."""
+    global _standing_in
+    before = _standing_in
+    try:
+        _standing_in = devices
+        yield
+    finally:
+        _standing_in = before
+
+
+@functools.cache
+@uncollected  # a finalizer that reads would have JAX start in the middle of its start
+def _devices_of_client() -> tuple[jax.Device, ...]:
+    global _started
+    refuse_fork()
+    with _lock:
+        wanted = config.pjrt_device()
+        joined = identity.process_count() > 1
+        shares = identity.local_process_count() > 1 and wanted not in ("", "CPU")
+        if joined:
+            coordination.connect()
+        if joined and (shares or not spmd_mode.is_on()):
+            _take_one_device(wanted)
+        if wanted and wanted not in _JAX_NAMES and not pjrt_plugins.is_known(wanted):
+            pjrt_plugins.register_installed()
+        count = config.cpu_num_devices()
+        if (not joined or spmd_mode.is_on()) and count > 1 and not _started and wanted in ("", "CPU"):
+            # The user asked for virtual devices by name; JAX takes the number only before its CPU client starts.
+            jax.config.update("jax_num_cpu_devices", count)
+        if joined:
+            coordination.all_come("start the xla device")
+        try:
+            devices = jax.local_devices(backend=_JAX_NAMES.get(wanted, wanted.lower()) if wanted else None)
+        except RuntimeError as error:
+            if not wanted:
+                raise RuntimeError(
+                    f"JAX could not start a device ({error}). `python -m torch_xla.doctor` tells more; with "
+                    f"PJRT_DEVICE=CPU the device is the CPU."
+                ) from error
+            raise RuntimeError(
+                f"PJRT_DEVICE={wanted}: JAX has no such platform here ({error}). Install the plugin "
+                f"(`pip install 'torch_xla[cuda12]'`, `[cuda13]` or `[tpu]`) or unset PJRT_DEVICE."
+            ) from error
+        _started = True
+        return tuple(devices)
+
+
+def _take_one_device(wanted: str) -> None:
+    """Of the devices of this machine each process of the program gets one, the one with its number.
+
+    Where a process sees one GPU alone, whoever started it has chosen it, as SLURM does with `--gpus-per-task`.
+    """
+    jax.config.update("jax_num_cpu_devices", 1)
+    if wanted in ("", "TPU") and tpu_chips.is_usable():
+        if not config.libtpu_is_told():
+            config.tell_libtpu(tpu_chips.share_of(identity.place()))
+        return
+    place, visible = identity.place(), config.visible_gpus()
+    number = 0 if visible is not None and len(visible) == 1 else place.local_index
+    there = max(1, gpu_count())  # in the Linux of Windows no file tells
+    if wanted in ("CUDA", "GPU") and number >= there:
+        raise RuntimeError(
+            f"This is process {number} of {place.local_count} on this machine, each of which needs a GPU, and it "
+            f"shows {there}. Start as many processes as there are GPUs (torchrun --nproc-per-node {there}), or let "
+            f"CUDA_VISIBLE_DEVICES show more."
+        )
+    own = str(number)
+    jax.config.update("jax_cuda_visible_devices", own)
+    jax.config.update("jax_rocm_visible_devices", own)
+
+
+def all_devices() -> tuple[jax.Device, ...]:
+    """The devices of all processes of the program, process by process. Starts the client."""
+    return _devices_of_program() if _standing_in is None else _standing_in
+
+
+@functools.cache
+def _devices_of_program() -> tuple[jax.Device, ...]:
+    local = local_devices()
+    if identity.process_count() == 1:
+        return local
+    return tuple(sorted(jax.devices(local[0].platform), key=lambda device: (device.process_index, device.id)))
+
+
+@functools.cache
+def counterparts(index: int) -> tuple[jax.Device, ...]:
+    """The device with this ordinal of each process, in the order of the processes."""
+    platform = local_devices()[index].platform
+    of_process: dict[int, list[jax.Device]] = {}
+    for device in jax.devices(platform):
+        of_process.setdefault(device.process_index, []).append(device)
+    return tuple(of_process[process][index] for process in sorted(of_process))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def expected_device_count() -> int:
+    """How many devices there will be, as far as settings and device files tell; does not start the client."""
+    if identity.process_count() > 1 or spmd_mode.is_on():
+        return 1
+    chosen = int(getattr(jax.config, "jax_num_cpu_devices", 0) or 0)
+    return max(1, config.cpu_num_devices(), config.forced_host_devices(), chosen, _accelerator_files())
+
+
+@functools.cache
+def prepare_host() -> None:
+    """What must be done before the threads of a client start, if the host is going to be the device. Starts none."""
+    if _is_host_likely():
+        host_malloc.prepare()
+
+
+def _is_host_likely() -> bool:
+    wanted = config.pjrt_device()
+    return wanted == "CPU" or (not wanted and not _accelerator_files())
+
+
+def gpu_count() -> int:
+    """How many NVIDIA GPUs this machine shows to programs, as far as files tell; starts no client."""
+    visible = config.visible_gpus()
+    return len(glob.glob("/dev/nvidia[0-9]*")) if visible is None else len(visible)
+
+
+def _accelerator_files() -> int:
+    return gpu_count() + sum(len(glob.glob(pattern)) for pattern in ("/dev/accel*", "/dev/vfio/[0-9]*"))
+
+
+def is_started() -> bool:
+    """Whether a client runs."""
+    return _started
+
+
+def device_type() -> str:
+    """The platform, such as "CPU", "CUDA" or "TPU". Starts the client only if PJRT_DEVICE does not tell."""
+    wanted = config.pjrt_device()
+    if wanted:
+        return "CUDA" if wanted == "GPU" else wanted.split("_")[0]
+    platform = local_devices()[0].platform
+    return _OUR_NAMES.get(platform, platform.upper())
+
+
+def real_name(device: jax.Device) -> str:
+    """The device as the documents write it, such as "CPU:0"."""
+    return f"{_OUR_NAMES.get(device.platform, device.platform.upper())}:{ordinal_of(device)}"
+
+
+def ordinal_of(device: jax.Device) -> int:
+    """Its number among the devices of the program. JAX counts the CPU's in steps from process to process."""
+    if spmd_mode.is_on():
+        return all_devices().index(device)
+    return device.process_index if identity.process_count() > 1 else int(device.id)
+
+
+def export_platform() -> str:
+    """The platform of the first device as `jax.export` calls it. Starts the client."""
+    name = local_devices()[0].platform
+    return "cuda" if name == "gpu" else name

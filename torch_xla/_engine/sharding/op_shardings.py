@@ -1,0 +1,54 @@
+"""The `OpSharding` of tensors, as XLA writes it."""
+
+import torch
+
+from ..ir.op_sharding import OpSharding, ShardingType, XlaShardingSpec, of_tiles
+from ..ir.sharding import Sharding
+from ..lowering.machinery.jax_sharding import tiles_of
+from ..runtime import platform
+from ..tensor.device import Device
+from ..tensor.storage import value_of, wrap
+from ..tensor.upload import upload
+from . import placement
+
+
+def op_sharding_of(tensor: torch.Tensor) -> OpSharding:
+    """How a tensor was marked, or how its computed value lies."""
+    target = value_of(tensor).device.target
+    planned = placement.planned(tensor)
+    if planned is not None and planned.is_manual:
+        return OpSharding([], [], [], int(ShardingType.MANUAL))
+    tiles = tiles_of(planned, tensor.dim(), target)
+    place = {device: index for index, device in enumerate(platform.all_devices())}
+    for index in range(tiles.size):
+        tiles.flat[index] = place[target.devices[tiles.flat[index]]]
+    return of_tiles(tiles)
+
+
+def sharding_as(tensor: torch.Tensor, op_sharding: OpSharding) -> Sharding | None:
+    """The engine's sharding that `op_sharding` describes, for a tensor of as many dimensions.
+
+    Raises `ValueError` for one of other dimensions or other devices.
+    """
+    return _sharding_on(value_of(tensor).device, tensor.dim(), op_sharding)
+
+
+def uploaded(tensor: torch.Tensor, device: Device, spec: XlaShardingSpec | None) -> torch.Tensor:
+    """A tensor on `device` with the contents of one on the CPU, which lies as the spec says."""
+    if spec is None or device.spread is None:
+        return tensor.to(device.torch_device)
+    return wrap(upload(tensor, device, _sharding_on(device, tensor.dim(), spec), spec.minibatch))
+
+
+def _sharding_on(device: Device, rank: int, op_sharding: OpSharding) -> Sharding | None:
+    if not op_sharding.tile_assignment:
+        return None
+    tiles = op_sharding.tiles
+    count = len(platform.all_devices())
+    if tiles.ndim - 1 != rank or sorted(tiles.ravel().tolist()) != list(range(count)):
+        raise ValueError(
+            f"{op_sharding} does not describe a tensor of {rank} dimensions on the {count} devices of this program"
+        )
+    ids = tuple(int(index) for index in tiles.ravel())
+    dims = tuple((axis,) for axis in range(tiles.ndim - 1))
+    return placement.sharding_over(device, ids, tiles.shape, dims)

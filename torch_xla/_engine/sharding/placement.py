@@ -1,0 +1,140 @@
+"""Divide the values of tensors among the devices behind one ordinal."""
+
+import warnings
+
+import torch
+
+from ..ir.sharding import Sharding, fitting
+from ..ir.tape import Value
+from ..lowering.machinery.jax_sharding import lies_on, of_array, over_mesh
+from ..processes import spmd_mode
+from ..runtime import platform
+from ..step.schedule import clear_schedules
+from ..step.sync import materialise, sync_device
+from ..tensor import sharding_annotations
+from ..tensor.device import LOCK, Device, existing_devices
+from ..tensor.storage import bring, hold, snapshot, value_of, wrap
+
+
+def spread(device: Device, devices: tuple[int, ...] | None = None) -> None:
+    """Has all devices of the program, or those with these ordinals in this order, stand behind `device` together.
+
+    What is made on it from now on lies on all of them: a copy on each, until something says how it is divided.
+    """
+    there = platform.all_devices()
+    chosen = there if devices is None else tuple(there[index] for index in devices)
+    with LOCK:
+        if device.tape.code:
+            raise RuntimeError(
+                f"{device.torch_device} has recorded operations for one device: call torch_xla.sync() before several "
+                "devices are put behind it."
+            )
+        clear_schedules()
+        device.spread_over(chosen)
+
+
+def use_all_devices() -> None:
+    """Has `xla:0` stand for all devices of the program. What lies on it already is copied to each when it is used."""
+    with LOCK:
+        used = existing_devices()
+        if spmd_mode.is_on():
+            spmd_mode.turn_on()
+            return
+        if len(used) > 1:
+            raise RuntimeError(
+                f"use_spmd(): {used[-1].torch_device} is in use, and under SPMD xla:0 stands for all devices. Call "
+                "use_spmd() before anything is put on another ordinal than xla:0."
+            )
+    for device in used:
+        sync_device(device)  # without the lock: others may record while it is compiled
+    with LOCK:
+        for device in used:
+            sync_device(device)
+        spmd_mode.turn_on()
+        for device in used:
+            spread(device)
+    if used and used[0].spread is not None:
+        warnings.warn(
+            "use_spmd(): tensors were made on xla:0 before. They are copied to every device when they are used next; "
+            "call torch_xla.runtime.use_spmd() first to spare that.",
+            stacklevel=3,
+        )
+
+
+def sharding_over(
+    device: Device, ids: tuple[int, ...], shape: tuple[int, ...], dims: tuple[tuple[int, ...], ...]
+) -> Sharding | None:
+    """The sharding of values of `device` that divides dimensions along these axes of a mesh.
+
+    The mesh has the devices with these `ids` in a grid of `shape`. The first mesh whose order the devices' own does not
+    fit decides in which order they stand behind the ordinal, as long as nothing was marked before.
+    """
+    there = platform.all_devices()
+    chosen = tuple(there[index] for index in ids)
+    try:
+        return over_mesh(chosen, shape, dims, device.target)
+    except NotImplementedError as error:
+        if device.marks:
+            raise ValueError(
+                f"the mesh has its devices in the order {list(ids)}, and tensors were marked over a mesh of another "
+                "order before. Give all meshes of a program their devices in the same order."
+            ) from error
+    sync_device(device)  # without the lock: others may record while it is compiled
+    with LOCK:
+        sync_device(device)
+        spread(device, ids)
+    return over_mesh(chosen, shape, dims, device.target)
+
+
+def place(tensor: torch.Tensor, sharding: Sharding | None) -> None:
+    """Divides what `tensor` shows now, and keeps it so where it is written in place."""
+    with LOCK:
+        sharding = fitting(sharding, tensor.shape)
+        bring(tensor, sharding)
+        value = value_of(tensor)
+        shown = snapshot(tensor)
+        if shown is value and value.buffer is not None:
+            tensor.untyped_storage().value = sharding_annotations.moved(value, sharding)  # type: ignore[attr-defined]
+        else:
+            hold(tensor, sharding_annotations.constrained(shown, sharding))
+
+
+def mark(tensor: torch.Tensor, sharding: Sharding | None) -> None:
+    """`place`; and what is written to the memory of `tensor` later, by whatever operation, is divided so too."""
+    with LOCK:
+        place(tensor, sharding)
+        sharding_annotations.remember(tensor, fitting(sharding, tensor.shape))
+
+
+def constrained(tensor: torch.Tensor, sharding: Sharding | None) -> torch.Tensor:
+    """A copy of `tensor` that is divided so, wherever it stands in a program."""
+    with LOCK:
+        return wrap(sharding_annotations.constrained(snapshot(tensor), fitting(sharding, tensor.shape)))
+
+
+def sharding_of(tensor: torch.Tensor) -> Sharding | None:
+    """How the value of a tensor is divided, computing it first; `None`: each device has all of it."""
+    value: Value = value_of(tensor)
+    return of_array(materialise(value), value.device.target)
+
+
+def planned(tensor: torch.Tensor) -> Sharding | None:
+    """How a tensor was marked, or how its computed value is divided; `None` too where XLA is yet to decide."""
+    found = sharding_annotations.mark_of(tensor)
+    if found is not None:
+        return found.sharding
+    value = value_of(tensor)
+    return None if value.buffer is None else of_array(value.buffer, value.device.target)
+
+
+def is_said(tensor: torch.Tensor) -> bool:
+    """Whether somebody has said how a tensor lies, or it was computed before the devices stood behind its ordinal."""
+    if sharding_annotations.mark_of(tensor) is not None:
+        return True
+    value = value_of(tensor)
+    return value.buffer is not None and not lies_on(value.buffer.sharding, value.device.target)
+
+
+def is_known(tensor: torch.Tensor) -> bool:
+    """Whether `planned` says how a tensor lies, without computing it."""
+    return sharding_annotations.mark_of(tensor) is not None or value_of(tensor).buffer is not None

@@ -1,0 +1,126 @@
+"""Run graphs by their hash on other inputs, for programs that bring their own tracer."""
+
+import gc
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
+
+import torch
+
+from .. import config, metrics
+from ..atomic import run_through, stores
+from ..compat.names.torch import address_of
+from ..compile import program_cache
+from ..ir.graph import Graph, decode
+from ..ir.graph_text import digest
+from ..ir.tape import Tape, Value
+from ..metrics.events import Cause
+from ..tensor import live_counters
+from ..tensor.device import LOCK, Device
+from ..tensor.storage import snapshot, wrap
+from . import executor, pending_graph
+from .launcher import launch
+from .sync import compute
+from .unlocked_compile import wait_for_turn
+
+_graphs: "OrderedDict[bytes, tuple[Graph, Device]]" = OrderedDict()
+
+
+def remember(tensors: Sequence[torch.Tensor]) -> bytes:
+    """16 bytes by which `run` finds the graph of `tensors`, while it is among the last: as many as programs in memory.
+
+    Equal graphs have them in common, from one process to the next. Lines and numbers do not count.
+    """
+    found = pending_graph.graph_of(tensors)
+    name = digest(found.graph)
+    _graphs[name] = found.graph, found.device
+    _graphs.move_to_end(name)
+    while len(_graphs) > config.compilation_cache_size():
+        _graphs.popitem(last=False)
+    return name
+
+
+def inputs_of(tensors: Sequence[torch.Tensor]) -> tuple[list[int], list[torch.Tensor]]:
+    """What the graph of `tensors` reads, as `run` takes it, with the identity of the memory it came from.
+
+    First the tensors on the device, then the Python numbers, as CPU tensors without dimensions. What no tensor holds
+    any more, and numbers, have an identity of their own.
+    """
+    with LOCK:
+        found = pending_graph.graph_of(tensors)
+        values = list(found.inputs)
+    owners = {id(storage.value): address_of(storage) for storage in _storages()}  # type: ignore[attr-defined]
+    shown = [wrap(value) for value in values]
+    numbers = [torch.tensor(n, dtype=torch.float64 if isinstance(n, float) else torch.int64) for n in found.numbers]
+    made = [*shown, *numbers]
+    identities = [address_of(each.untyped_storage()) for each in made]
+    for index, value in enumerate(values):
+        identities[index] = owners.get(id(value), identities[index])
+    return identities, made
+
+
+def run(name: bytes, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The results of the graph called `name` for these inputs, which stand in the order of `inputs_of`."""
+    if name not in _graphs:
+        raise RuntimeError(
+            f"No graph with the hash {name.hex()} is known; `_get_graph_hash(tensors)` makes that of `tensors` known, "
+            "and the latest stay (XLA_COMPILATION_CACHE_SIZE)."
+        )
+    graph, device = _graphs[name]
+    with metrics.timed("RunCachedGraphInputData"):
+        with LOCK:
+            values, numbers = _taken(graph, inputs)
+        compute(values)
+    if values:
+        device = values[0].device  # equal graphs of two devices share their name
+    program = program_cache.program_of(graph, (), device.target_of(graph))
+    is_first = executor.prepare(program, numbers, Cause.READ, lambda: ())
+    wait_for_turn(program)
+    with LOCK:
+        draws = [device.generator.draw() for _ in range(graph.draws)]
+        made = [Value(graph.specs[slot], device, None, -1) for slot in graph.outputs]
+        launch(program, values, made, numbers, draws, Cause.READ, is_first=is_first)
+        live_counters.values.value += len(made)
+        with metrics.timed("RunCachedGraphOutputData"):
+            shown = zip(graph.outputs, made, strict=True)
+            # A result that is an input stays that: no two values share a buffer.
+            return [wrap(values[slot] if slot < len(values) else value) for slot, value in shown]
+
+
+def _taken(graph: Graph, inputs: Sequence[torch.Tensor]) -> tuple[list[Value], list[float | int]]:
+    count = len(graph.inputs)
+    if len(inputs) != count + len(graph.number_types):
+        raise RuntimeError(
+            f"The graph takes {count} tensors on the device and {len(graph.number_types)} numbers, in the order of "
+            f"`_get_tensors_xla_device_data_node`; {len(inputs)} came."
+        )
+    values: list[Value] = []
+    for index, (spec, tensor) in enumerate(zip(graph.inputs, inputs[:count], strict=True)):
+        value = snapshot(pending_graph.on_xla(tensor))
+        if value.spec is not spec.plain:
+            raise RuntimeError(
+                f"Input {index} of the graph is {spec.dtype} of size {list(spec.size)} and stride {list(spec.stride)}; "
+                f"{value.spec.dtype} of size {list(value.spec.size)} and stride {list(value.spec.stride)} came."
+            )
+        values.append(value)
+    types = zip(graph.number_types, inputs[count:], strict=True)
+    return values, [kind(tensor.item()) for kind, tensor in types]
+
+
+def _storages() -> Iterator[torch.UntypedStorage]:
+    return (each for each in gc.get_objects() if type(each) is torch.UntypedStorage and hasattr(each, "value"))
+
+
+def need_materialisation(device: Device) -> list[bool]:
+    """For the memory of each living tensor of `device`, whether its value is yet to be computed."""
+    values: list[Value] = [each.value for each in _storages()]  # type: ignore[attr-defined]
+    return [value.buffer is None for value in values if value.device is device]
+
+
+def drop_recorded(device: Device) -> None:
+    """Forgets what is recorded on `device`: the memory that it would have written is as if nobody had written it."""
+    with LOCK:
+        tape: Tape = device.tape
+        live_counters.values.value += sum(made_by >= 0 for made_by in decode(tape.code)[2])
+        fresh = stores((device,), "tape", (device.new_tape(),)), stores((tape,), "ended", (True,))
+        run_through(chain(stores(tape.values, "tape", repeat(None)), *fresh))

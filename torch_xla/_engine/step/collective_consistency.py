@@ -1,0 +1,398 @@
+"""Check that all processes are about to run the same collectives.
+
+Two processes that meet in different collectives would wait for ever, or be ended by the library that exchanges their
+data. So a process asks the others where it does something new.
+
+Each group of processes has a sequence: the collectives that went through it. What comes next is expected to be what
+followed before, at the place where the sequence was last the same (`_Sequence`). A process that does what is expected
+asks nobody. One that does not tells the group what it is about to start, and starts when each of the others has either
+brought the same, or has noted it. Threads answer for them (`heartbeats`), so nobody waits for what another is doing.
+Who comes later with something else does not start. As expectations follow from the sequence alone, processes whose next
+collectives differ do not all expect theirs: one asks.
+
+What else a program does may differ from process to process, and where it ends too: only collectives are compared, their
+order, sizes and dtypes. Of programs that XLA divides over the mesh of several processes all is.
+"""
+
+import functools
+import json
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from .. import config, metrics
+from ..atomic import lock
+from ..compile.program import Program
+from ..ir.call_plan import Operand, Plan
+from ..metrics import user_lines
+from ..metrics.user_lines import Line
+from ..processes import coordination, heartbeats, identity
+from ..processes.heartbeats import Watch
+
+logger = logging.getLogger(__name__)
+
+# What came before decides what is expected: so many collectives, if they are known, or fewer.
+_CONTEXTS = (8, 4, 2, 1)
+# Digests are of the last so many collectives, and at most of twice as many.
+_WINDOW = 1 << 14
+# A process may be so many programs ahead of the device and still say what they were.
+_REMEMBERED = 256
+# After so many seconds the threads of those that have not come are asked.
+_REMIND = 0.3
+# So often, in seconds, who waits looks whether one of them has ended.
+_LOOK = 3.0
+# So many collectives, to both sides of a difference, are told.
+_TOLD = 256
+
+_compared = metrics.counter("ComparedCollectives")
+
+SourceLines = Callable[[], Sequence[Line | None]]
+
+
+class GroupPart(NamedTuple):
+    """What a program does with one group of processes."""
+
+    group: tuple[int, ...]
+    name: str  # of the group, in the service
+    collectives: list[str]  # in words
+    places: list[int]  # of their operations in the graph
+
+
+class Started(NamedTuple):
+    """A program that was started, or is about to be."""
+
+    begin: int  # the number of its first collective
+    part: GroupPart
+    source_lines: SourceLines
+
+
+@dataclass
+class _Sequence:
+    """The collectives that went through one group, and what is expected next."""
+
+    begin: int = 0  # the number of the first that is kept
+    kept: list[str] = field(default_factory=list)
+    expected: int = -1  # the number of the one that the next is expected to be equal to; -1: nothing is
+    places: dict[tuple[str, ...], int] = field(default_factory=dict)  # after which collectives which number came last
+    recent: "deque[Started]" = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+
+    @property
+    def end(self) -> int:
+        return self.begin + len(self.kept)
+
+    def expects(self, collectives: list[str]) -> bool:
+        if self.expected < self.begin:
+            return False
+        # What follows may reach into itself: after a, a comes a, a, a.
+        return (self.kept[self.expected - self.begin :][: len(collectives)] + collectives)[
+            : len(collectives)
+        ] == collectives
+
+    def advance(self, collectives: list[str]) -> None:
+        if self.expects(collectives):
+            self.kept += collectives
+            self.expected += len(collectives)
+        else:
+            for each in collectives:
+                self._add(each)
+        if self.end % _WINDOW < len(collectives) and self.end >= 3 * _WINDOW:
+            self._forget((self.end // _WINDOW - 2) * _WINDOW)
+
+    def _add(self, collective: str) -> None:
+        was_expected = self.expects([collective])
+        self.kept.append(collective)
+        if was_expected:
+            self.expected += 1
+            return
+        contexts = [tuple(self.kept[-length:]) for length in _CONTEXTS if length <= len(self.kept)]
+        self.expected = next((self.places[context] for context in contexts if context in self.places), -1)
+        self.places.update(dict.fromkeys(contexts, self.end))
+
+    def _forget(self, before: int) -> None:
+        self.kept = self.kept[before - self.begin :]
+        self.begin = before
+        self.places = {context: number for context, number in self.places.items() if number >= before}
+
+    def differs(self, begin: int, told: Sequence[str], coming: Sequence[str]) -> bool:
+        """Whether what another process has from the number `begin` on is not what was here, and what is `coming`."""
+        own = [_short(each) for each in [*self.kept, *coming][begin - self.begin :][: len(told)]]
+        return own != list(told[: len(own)])
+
+    def digest(self, end: int, coming: Sequence[str] = ()) -> str:
+        """Of the collectives up to the number `end`, of which those that are `coming` were not started."""
+        begin = max(0, end // _WINDOW - 1) * _WINDOW
+        known = [*self.kept, *coming][begin - self.begin : end - self.begin]
+        return blake2b("\n".join(known).encode(), digest_size=12).hexdigest()
+
+
+@functools.lru_cache(4096)
+def _short(collective: str) -> str:
+    return blake2b(collective.encode(), digest_size=6).hexdigest()
+
+
+_lock = lock()
+_sequences: dict[str, _Sequence] = {}
+_parts: WeakKeyDictionary[Program, tuple[GroupPart, ...]] = WeakKeyDictionary()
+# What this process is about to start, of each group.
+_next: dict[str, Started] = {}
+# What others told of places to which this process had not come: by group and the number where they begin.
+_noted: dict[str, dict[int, list[str]]] = {}
+# The groups and numbers for which this process was counted, and to which it has not come.
+_counted: set[tuple[str, int]] = set()
+
+
+def before(program: Program, step: int, source_lines: SourceLines) -> None:
+    """Returns when nobody who takes part in the collectives of `program` is known to run others.
+
+    Raises `PeerError` on all of them if somebody does.
+    """
+    watch = heartbeats.watch()
+    if watch is None:
+        return
+    watch.step, watch.line = step, user_lines.user_line()
+    heartbeats.check()
+    asked = []
+    for part in parts_of(program):
+        with _lock:
+            sequence = _sequences.setdefault(part.name, _Sequence())
+            # From here on it answers for what it is about to start.
+            _next[part.name] = Started(sequence.end, part, source_lines)
+            end = sequence.end + len(part.collectives)
+            noted = _noted.get(part.name, {}).items()
+            is_different = any([sequence.differs(begin, told, part.collectives) for begin, told in noted])
+            if not sequence.expects(part.collectives):
+                asked.append((part, sequence.end, sequence.digest(end, part.collectives)))
+        if is_different:
+            _declare_difference(watch, part.group, part.name, end)
+            raise watch.error()
+    if asked:
+        _compared.value += 1
+        _compare(watch, asked)
+
+
+def after(program: Program, source_lines: SourceLines) -> None:
+    """Notes that `program` was started."""
+    if heartbeats.watch() is None:
+        return
+    with _lock:
+        for part in parts_of(program):
+            sequence = _sequences.setdefault(part.name, _Sequence())
+            sequence.recent.append(Started(sequence.end, part, source_lines))
+            sequence.advance(part.collectives)
+            _next.pop(part.name, None)
+            # Each is asked for by this process before it comes there, and once by another.
+            _counted.difference_update([each for each in _counted if each[0] == part.name and each[1] <= sequence.end])
+            noted = _noted.get(part.name)
+            if noted is not None:
+                for begin in [begin for begin, told in noted.items() if begin + len(told) <= sequence.end]:
+                    del noted[begin]
+                if not noted:
+                    del _noted[part.name]
+
+
+def parts_of(program: Program) -> tuple[GroupPart, ...]:
+    """What a program does with each group of processes that this one exchanges with."""
+    found = _parts.get(program)
+    if found is None:
+        found = _parts[program] = tuple(_parts_of(program))
+    return found
+
+
+def _parts_of(program: Program) -> list[GroupPart]:
+    if program.target.is_spread:
+        return [_of_a_mesh(program)]
+    own, everyone = identity.process_index(), tuple(range(identity.process_count()))
+    parts: dict[tuple[int, ...], GroupPart] = {}
+    for place, operation in enumerate(program.graph.operations):
+        effect = operation.plan.effect
+        if effect is None or not effect.is_collective:
+            continue
+        group = next((group for group in effect.groups if own in group), everyone)
+        if len(group) > 1:
+            part = parts.setdefault(group, GroupPart(group, ",".join(map(str, group)), [], []))
+            part.collectives.append(_in_words(operation.plan))
+            part.places.append(place)
+    return [parts[group] for group in sorted(parts)]
+
+
+def _of_a_mesh(program: Program) -> GroupPart:
+    """XLA puts the collectives into a program that it divides: the processes of a mesh must run all of it alike."""
+    group = program.target.processes
+    size = len(program.graph.operations)
+    words = f"a divided program of {size} operations ({program.key.digest})"
+    return GroupPart(group, ",".join(map(str, group)), [words], [size - 1])
+
+
+def _in_words(plan: Plan) -> str:
+    args, kwargs = plan.arguments
+    groups = plan.effect.groups if plan.effect is not None else ()
+    # Which other groups exchange at the same time is not this one's business.
+    rest = [repr(each) for each in args if not isinstance(each, Operand | list) and each != groups]
+    rest += [f"{name}={value!r}" for name, value in sorted(kwargs.items())]
+    taken = ", ".join(f"{str(spec.dtype).removeprefix('torch.')}{list(spec.size)}" for spec in plan.operands)
+    return f"{str(plan.op).removeprefix('xla::')}({', '.join(rest)}) of {taken}"
+
+
+def _compare(watch: Watch, asked: Sequence[tuple[GroupPart, int, str]]) -> None:
+    # All is told before anything is waited for: one group may wait for what was told to another.
+    for part, begin, digest in asked:
+        end = begin + len(part.collectives)
+        if not _bring(watch, part.group, part.name, end, digest):
+            _declare_difference(watch, part.group, part.name, end)
+            raise watch.error()
+    for part, begin, digest in asked:
+        _wait_for_all(watch, part, begin, digest)
+
+
+def _bring(watch: Watch, group: Sequence[int], name: str, end: int, digest: str) -> bool:
+    """Counts this process as one of those that have come to `end` with this digest; whether nobody has another."""
+    if watch.propose(f"digest/{name}/{end}", digest) != digest:
+        return False
+    with _lock:
+        if (name, end) in _counted:
+            return True
+        _counted.add((name, end))
+    if watch.next_number(f"came/{name}/{end}") == len(group):
+        watch.propose(f"go/{name}/{end}", digest)
+    return True
+
+
+def _wait_for_all(watch: Watch, part: GroupPart, begin: int, digest: str) -> None:
+    key = f"{part.name}/{begin + len(part.collectives)}"
+    if _have_come(key, _REMIND):
+        return
+    if watch.next_number(f"reminded/{key}") == 1:
+        others = [index for index in part.group if index != watch.place.index]
+        letter = {"kind": "ask", "group": part.group, "name": part.name, "begin": begin, "digest": digest}
+        watch.send(others, letter | {"collectives": [_short(each) for each in part.collectives]})
+    seconds = config.collective_seconds()
+    end = time.monotonic() + seconds
+    while not _have_come(key, min(_LOOK, max(0.0, end - time.monotonic()))):
+        ended = sorted(set(watch.ended()).intersection(part.group))
+        if ended:
+            watch.declare_ended(ended)
+            raise watch.error()
+        if time.monotonic() >= end:
+            look_for_the_missing(watch, seconds)
+            end += seconds
+
+
+def _have_come(key: str, seconds: float) -> bool:
+    try:
+        coordination.awaited(f"go/{key}", seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _answer(watch: Watch, letter: dict[str, Any]) -> None:
+    """Somebody told what comes next: this process has the same, as far as it has come, and notes the rest."""
+    group, name, begin, told = (letter[each] for each in ("group", "name", "begin", "collectives"))
+    end = begin + len(told)
+    with _lock:
+        sequence = _sequences.setdefault(name, _Sequence())
+        coming = _next.get(name)
+        collectives = coming.part.collectives if coming is not None else []
+        is_different = sequence.differs(begin, told, collectives)
+        if end > sequence.end:
+            _noted.setdefault(name, {})[begin] = told
+    if is_different or not _bring(watch, group, name, end, letter["digest"]):
+        # Not in this thread, which must answer what all are asked then.
+        threading.Thread(target=_declare_difference, args=(watch, group, name, end), daemon=True).start()
+
+
+def _describe(watch: Watch, letter: dict[str, Any]) -> None:
+    """Tells the collectives of this process around a number."""
+    name, end = letter["name"], letter["end"]
+    with _lock:
+        sequence = _sequences.setdefault(name, _Sequence())
+        started = [*sequence.recent, *([_next[name]] if name in _next else [])]
+    told = {}
+    for begin, part, source_lines in started:
+        if begin + len(part.places) <= end - _TOLD or begin > end + _TOLD:
+            continue
+        where = source_lines()
+        for number, (words, place) in enumerate(zip(part.collectives, part.places, strict=True), begin):
+            line = where[place] if place < len(where) else None
+            told[number] = [words, user_lines.text(line) if line is not None else ""]
+    watch.propose(f"described/{watch.place.index}", json.dumps([watch.step, told]))
+
+
+heartbeats.handlers["ask"] = _answer
+heartbeats.handlers["describe"] = _describe
+
+
+def _declare_difference(watch: Watch, group: Sequence[int], name: str, end: int) -> None:
+    if watch.next_number("differences") > 1:  # others have noticed too
+        watch.has_fault.wait(3 * heartbeats.ANSWER_SECONDS)
+        return
+    watch.send(group, {"kind": "describe", "name": name, "end": end})
+    told: dict[int, tuple[int, dict[int, Sequence[str]]]] = {}
+    for index, answer in watch.collect("described", group).items():
+        step, found = json.loads(answer)
+        told[index] = step, {int(number): each for number, each in found.items()}
+    watch.declare(difference(told))
+
+
+def difference(told: dict[int, tuple[int, dict[int, Sequence[str]]]]) -> str:
+    """What is said of processes whose collectives differ: `told` has the step of each, and its collectives by number.
+
+    >>> from torch_xla._engine.step import collective_consistency
+    >>> print(collective_consistency.difference({0: (3, {5: ["all_reduce('sum')", "a.py:1 in f"]}), 1: (3, {})}))
+    The processes run different collectives from number 5 of the group on:
+      process 0, at step 3: all_reduce('sum')  (a.py:1 in f)
+      process 1, at step 3: no other one
+    All must record the same collectives, of the same sizes and dtypes, in the same order.
+    """
+    numbers = sorted({number for _, found in told.values() for number in found})
+    texts = {number: {found[number][0] if number in found else "" for _, found in told.values()} for number in numbers}
+    first = next((number for number in numbers if len(texts[number]) > 1), -1)
+    said = [f"The processes run different collectives from number {first} of the group on:"]
+    for index, (step, found) in sorted(told.items()):
+        words, line = found.get(first, ("no other one", ""))
+        said.append(f"  process {index}, at step {step}: {words}" + (f"  ({line})" if line else ""))
+    return "\n".join([*said, "All must record the same collectives, of the same sizes and dtypes, in the same order."])
+
+
+def _about() -> dict[str, Any]:
+    with _lock:
+        return {"collectives": {name: sequence.end for name, sequence in _sequences.items()}}
+
+
+heartbeats.about.append(_about)
+
+
+def look_for_the_missing(watch: Watch, seconds: float) -> None:
+    """Declares a fault if a process that this one waits for does not answer, or has not started what this one has.
+
+    It raises that fault. Where all have come to the same place the device is slow, which is no fault.
+    """
+    everyone = range(watch.place.count)
+    reports = watch.reports(everyone)
+    missing = set(everyone).difference(reports)
+    with _lock:
+        ends = {name: sequence.end for name, sequence in _sequences.items()}
+        ends.update({name: each.begin + len(each.part.places) for name, each in _next.items()})
+    for name, end in ends.items():
+        for index in map(int, name.split(",")):
+            if index in reports and reports[index]["collectives"].get(name, 0) < end:
+                missing.add(index)
+    missing.discard(watch.place.index)
+    if not missing:
+        logger.warning("Process %d has waited %.0f s, and no process is late.", watch.place.index, seconds)
+        return
+    names = ", ".join(map(str, sorted(missing)))
+    told = "\n".join(watch.described(reports, index) for index in everyone)
+    watch.declare(
+        f"Process {watch.place.index} waited {seconds:.0f} s in a collective for process"
+        f"{'es' if len(missing) > 1 else ''} {names}, which did not come. XLA_COLLECTIVE_TIMEOUT sets how long to "
+        "wait. Who reads a value (`item()`, `print`) waits for the collectives behind it: the others have to read it "
+        f"too, or to end their step, before they wait for anything else.\n{told}"
+    )
+    raise watch.error()

@@ -1,0 +1,170 @@
+"""Wait for the device, and notice when other processes would keep it waiting forever.
+
+A collective waits, in C++, for processes that may be gone or never come, and nothing interrupts that. So in a program
+of several processes a thread of its own waits for the device, and the one that asked waits for that thread: it hears
+when a process declares a fault, and Ctrl-C reaches it. Who has waited for long asks the others where they are.
+"""
+
+import atexit
+import contextlib
+import logging
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from .. import config
+from ..errors import PeerError
+from ..processes import coordination, heartbeats
+from ..runtime import buffers, launch_throttle
+from . import collective_consistency
+
+logger = logging.getLogger(__name__)
+
+# How long a process waits before it looks at the clock.
+_SECOND = 1.0
+
+
+class _Request:
+    """Arrays that somebody waits for."""
+
+    def __init__(self, arrays: list[Any]) -> None:
+        self.arrays = arrays
+        self.done = threading.Event()
+        self.has_ended = False
+        self.error: Exception | None = None
+
+
+class _Waiter:
+    """A thread that waits for one request after the other."""
+
+    def __init__(self) -> None:
+        self.requests: queue.SimpleQueue[_Request] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="torch_xla-waiter", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            request = self.requests.get()
+            try:
+                jax.block_until_ready(request.arrays)
+            except Exception as error:  # raised by whoever waits
+                request.error = error
+            request.has_ended = True
+            request.done.set()
+            if request in _stuck:
+                _stuck.remove(request)
+            _idle.append(self)
+            del request
+
+
+_idle: list[_Waiter] = []
+# Those that somebody has given up waiting for.
+_stuck: list[_Request] = []
+
+
+def until_ready(arrays: Sequence[Any]) -> None:
+    """Waits until the arrays are there. Raises what computing them raised.
+
+    In a program of several processes it raises `PeerError` if one of them declares a fault, as soon as it does.
+    """
+    watch = heartbeats.watch()
+    if watch is None:
+        buffers.wait(arrays)
+        return
+    wanted = [array for array in arrays if not array.is_ready()]
+    if not wanted:
+        try:
+            buffers.wait(arrays)  # which raises, if it failed
+        except jax.errors.JaxRuntimeError as error:
+            raise failure_of(error) or error from error
+        return
+    request = _Request(wanted)
+    try:
+        waiter = _idle.pop()
+    except IndexError:
+        waiter = _Waiter()
+    watch.woken.add(request.done)
+    try:
+        waiter.requests.put(request)
+        _wait_for(request, watch)
+    finally:
+        watch.woken.discard(request.done)
+        if not request.has_ended:  # a fault, or an interrupt
+            _stuck.append(request)
+
+
+class _Run(NamedTuple):
+    """A run as something to wait for; JAX waits for what a tuple holds."""
+
+    token: Any
+
+    def is_ready(self) -> bool:
+        """Nobody can tell without waiting."""
+        return False
+
+
+def is_turn(count: int) -> bool:
+    """Whether `for_turn` would not wait: the runs before are known to have ended."""
+    return all(
+        [launch_throttle.last[place] is launch_throttle.NEVER for place in range(min(count, launch_throttle.MOST))]
+    )
+
+
+_NO_LOCK = contextlib.nullcontext()
+
+
+def for_turn(count: int, lock: contextlib.AbstractContextManager[Any] = _NO_LOCK) -> None:
+    """Waits until so many runs on several devices of this host may begin, one after the other
+    (`runtime/launch_throttle`).
+
+    Who does not hold the `lock` under which programs are started gives it, to note what has ended.
+    """
+    for place in range(min(count, launch_throttle.MOST)):
+        run = launch_throttle.last[place]
+        if run is launch_throttle.NEVER:
+            continue
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            until_ready([_Run(run)])
+        with lock:
+            launch_throttle.forget(place, run)
+
+
+def _wait_for(request: _Request, watch: heartbeats.Watch) -> None:
+    begin = time.monotonic()
+    patience = seconds = config.collective_seconds()
+    while not request.has_ended:
+        request.done.wait(_SECOND)
+        if watch.fault and not request.has_ended:
+            raise watch.error()
+        if not request.has_ended and time.monotonic() - begin > patience:
+            patience += seconds
+            collective_consistency.look_for_the_missing(watch, seconds)
+    if request.error is not None:
+        raise failure_of(request.error) or request.error from request.error
+
+
+def failure_of(error: Exception) -> PeerError | None:
+    """What stands behind an error of the device, if it was another process."""
+    watch = heartbeats.watch()
+    return watch.failure_of(str(error)) if watch is not None else None
+
+
+def _leave() -> None:
+    """Ends this process at once, after all else, as one that failed: if something runs that nobody waits for any more.
+
+    The client of the device would wait for it when Python closes it, and what it waits for may never come. And so if it
+    could not do its part of what others wait for.
+    """
+    if coordination.has_failed_at_end or any(not request.has_ended for request in _stuck):
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(1)
+
+
+# Before anything of the user's is registered, and so after all of that has been called.
+atexit.register(_leave)

@@ -1,0 +1,72 @@
+"""Remove a failed operation from its tape, so that later syncs do not fail again.
+
+That is an operation that cannot be compiled, one whose Python on the host has raised, and one that needs what a program
+had taken when it failed.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import chain, repeat
+
+from ..atomic import run_through, stores
+from ..compile.program import culprits_of
+from ..errors import ExecutionError
+from ..ir.call_plan import Plan
+from ..ir.graph import cut, decode
+from ..ir.tape import Failed
+from ..tensor import live_counters
+from ..tensor.device import LOCK, Device, existing_devices
+from .residual_ops import Changed, succeeded, unchanged_by
+from .schedule import Schedule, look
+
+
+def or_dropped(work: Callable[[], None]) -> None:
+    """Does what compiles and runs programs, and has nothing stay on its tape of which it becomes known that nobody can
+    compute it."""
+    try:
+        work()
+    except Exception as error:
+        plans, why = culprits_of(error)
+        if plans or isinstance(error, ExecutionError):
+            with LOCK:
+                for device in existing_devices():
+                    _drop(plans, Failed(why), device)
+        raise
+
+
+def _drop(plans: Sequence[Plan], failed: Failed, device: Device) -> None:
+    while not _dropped(plans, failed, device):
+        pass
+
+
+def _dropped(plans: Sequence[Plan], failed: Failed, device: Device) -> bool:
+    """Takes the operations of `plans` off the tape of `device`, and what needs their results or what is lost already;
+    whoever uses one of those is told. False if the tape has changed meanwhile."""
+    tape = device.tape
+    seen = look(tape)
+    if seen is None:
+        return False
+    inputs, operations, _ = decode(seen.code)
+    lost = {slot for slot in inputs if isinstance(seen.values[slot].tape, Failed)}
+    kept = []
+    for operation in operations:
+        if any(_contains(operation.plan, plan) for plan in plans) or not lost.isdisjoint(operation.operands):
+            lost.update(range(operation.first_output, operation.first_output + len(operation.plan.outputs)))
+        else:
+            kept.append(operation)
+    if not lost:
+        return True
+    left = Schedule(seen.live, None, cut(inputs, operations, (), ()), seen.code, tape.all_lines(seen.code), kept)
+    ends, unheld = succeeded(left, tape, seen, device)
+    told = stores([seen.values[slot] for slot in lost], "tape", repeat(failed))
+    try:
+        run_through(chain(unchanged_by(tape, seen.length), ends, told))
+    except Changed:
+        return False
+    live_counters.values.value += len(lost) + unheld
+    return True
+
+
+def _contains(plan: Plan, culprit: Plan) -> bool:
+    """Whether this is the culprit, or a compiled function in which it is."""
+    inner = plan.inside() if plan is not culprit and plan.inside is not None else None
+    return plan is culprit or (inner is not None and any(each.plan is culprit for each in inner.operations))

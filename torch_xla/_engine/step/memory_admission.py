@@ -1,0 +1,54 @@
+"""Check before a program's first run whether the device has enough free memory.
+
+A program takes the buffers it is given away when it starts, and on the host there is no allocator that would refuse: a
+process that takes too much is killed. One that is refused here has not begun, and every tensor is as it was.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .. import config
+from ..errors import OutOfMemory
+from ..metrics.human_units import size
+from ..runtime import device_memory
+from ..runtime.device_assignment import Target
+
+ADVICE = (
+    "Use a smaller batch, checkpoint activations (torch.utils.checkpoint) or drop references to tensors you no longer "
+    "need; torch_xla.debug.plan(step) tells what would help."
+)
+
+# Tells the largest tensors that live, and of a program the largest values that it would compute; set by `diagnostics/`.
+explain: Callable[[Any, Sequence[float | int]], str] = lambda program, numbers: ""  # noqa: E731
+
+
+def is_left(needed: int, target: Target) -> bool:
+    """Whether each device of this process has so many bytes left, as far as it tells."""
+    return not config.checks_memory() or needed * _sharing(target) <= left(target)
+
+
+def left(target: Target) -> int:
+    """The bytes that the fullest device of this process has left; on the host, that all of them have together."""
+    if target.is_host:
+        return device_memory.available() + device_memory.swappable()
+    found = [device_memory.usage(device) for device in target.local]
+    return min((usage.limit - usage.used for usage in found if usage.limit), default=1 << 62)
+
+
+def _sharing(target: Target) -> int:
+    """How many devices share the memory of the host."""
+    return len(target.local) if target.is_host and target.is_spread else 1
+
+
+def refusal(program: Any, numbers: Sequence[float | int], step: int, origin: str) -> OutOfMemory:
+    """The error of a program for which there is no room; `origin` says where it comes from."""
+    sizes, target = program.sizes_for(numbers), program.target
+    each = f" on each of {len(target.devices)} devices" if len(target.devices) > 1 else ""
+    results = size(sizes.outputs - sizes.aliased)
+    return OutOfMemory(
+        f"There is no room for the program of step {step} on {target.name}: it needs {size(program.allocates)}{each} "
+        f"beside what lives already (results {results}, intermediates {size(sizes.intermediate)}), and "
+        f"{size(left(target))} are left.\n{ADVICE}\n"
+        "Nothing was started: every tensor is as it was, and the step can be tried again.\n"
+        f"{explain(program, numbers)}{origin}"
+    )

@@ -1,0 +1,135 @@
+"""Replace an evaluated tape by a new one with the operations that were not run."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, repeat
+from typing import Any
+
+from ..atomic import stores
+from ..compile.source_metadata import scopes_at
+from ..ir.graph import Operation
+from ..ir.tape import Tape, Value
+from ..ir.value_spec import Spec, sharded
+from ..lowering.machinery.jax_sharding import carried, from_jax
+from ..tensor.device import Device
+from .schedule import Schedule, Seen
+
+
+class Changed(Exception):
+    """Something was recorded on a tape, or it was evaluated, while its program was found and compiled."""
+
+
+class _Refusing(dict[int, None]):
+    def __missing__(self, length: int) -> None:
+        raise Changed
+
+
+def unchanged_by(tape: Tape, length: int) -> Iterator[None]:
+    """Raises `Changed`, when it is run through, if the code of `tape` has not this length any more."""
+    return map(_Refusing({length: None}).__getitem__, map(len, map(getattr, (tape,), ("code",))))
+
+
+def succeeded(schedule: Schedule, tape: Tape, seen: Seen, device: Device) -> tuple[Iterator[Any], int]:
+    """What puts another tape in the place of one that is about to be evaluated, when it is run through.
+
+    Besides: how many values were recorded anew that nobody holds.
+    """
+    following = schedule.followed_by
+    fresh = device.new_tape(following.code if following else None, following.lines if following else None)
+    if not schedule.kept and not seen.behind:
+        ends, unheld = end_of(tape, fresh, device), 0
+    else:
+        again = Again(fresh, tape, seen.values, device, schedule.cut.outputs)
+        specs = _specs_afterwards(schedule, tape, seen.values, device)
+        for left in (schedule.kept, seen.behind):
+            again.record(left, specs, [tape.recorder(operation.position) for operation in left])
+            fresh.rest = fresh.rest or len(fresh.code) * bool(schedule.kept)
+        ends, unheld = chain(again.settled(), end_of(tape, fresh, device)), again.unheld
+    if tape.scopes and (tape.scopes[-1][1] or fresh.scopes):
+        fresh.scopes.append((len(fresh.code), tape.scopes[-1][1]))  # those still open
+    return ends, unheld
+
+
+def end_of(tape: Tape, following: Tape, device: Device) -> Iterator[Any]:
+    """What puts another tape in the place of one that was evaluated."""
+    # Values may outlive their tape; they must not keep all the others alive through it.
+    names = "tape", "ended", "values", "code", "reads"
+    return map(setattr, (device, tape, tape, tape, tape), names, (following, True, [], [], {}))
+
+
+class Again:
+    """Operations of a tape that are recorded again on the one that takes its place.
+
+    The values learn of it when `settled` is run through.
+    """
+
+    def __init__(
+        self, tape: Tape, old: Tape, values: Sequence[Value], device: Device, computed: Sequence[int] = ()
+    ) -> None:
+        self.tape = tape
+        self.unheld = 0  # values that take the place of one that is `computed`
+        self._old, self._values, self._device, self._computed = old, values, device, frozenset(computed)
+        self._lines = old.all_lines(old.code)
+        self._slots: dict[int, int] = {}
+        self._moved: list[Value] = []
+
+    def record(self, operations: Sequence[Operation], specs: Callable[[int], Spec], recorders: Iterable[int]) -> None:
+        """Records these as what the `recorders` did; `specs` tells what enters at a slot of the old tape."""
+        tape = self.tape
+        scopes = scopes_at([operation.position for operation in operations], self._old.scopes)
+        for index, (operation, thread) in enumerate(zip(operations, recorders, strict=False)):
+            if tape.turns[-1][1] != thread:
+                tape.turns.append((len(tape.code), thread))
+            for slot in operation.operands:
+                if slot not in self._slots:
+                    value = self._values[slot]
+                    self._slots[slot] = tape.take_over(value, specs(slot))
+                    self._moved.append(value)
+            if operation.position in self._lines and not tape.expects(operation.plan):
+                tape.lines[len(tape.code)] = self._lines[operation.position]
+            if scopes:
+                tape.scopes.append((len(tape.code), scopes[index]))
+            self._append(operation)
+
+    def _append(self, operation: Operation) -> None:
+        tape, old, plan = self.tape, self._old, operation.plan
+        first = operation.first_number
+        numbers = old.numbers[first : first + len(plan.numbers)]
+        draws = old.draws[operation.draw : operation.draw + plan.draws] if plan.draws else ()
+        made = tape.append(plan, [self._slots[slot] for slot in operation.operands], self._device, numbers, draws)
+        for nth, value in enumerate(made):
+            slot = operation.first_output + nth
+            self._slots[slot] = value.slot
+            before = self._values[slot]
+            if slot in self._computed or before.buffer is not None:
+                self.unheld += 1
+            else:
+                tape.values[value.slot] = value = before
+            self._moved.append(value)
+
+    def settled(self) -> Iterator[Any]:
+        """Has the values lie where they were recorded again, when it is run through."""
+        places = self._slots
+        for (base, view), shown in self._old.reads.items():
+            if base in places and shown in places:
+                self.tape.reads[places[base], view] = places[shown]
+        slots = stores(self._moved, "slot", range(len(self._moved)))
+        return chain(slots, stores(self._moved, "tape", repeat(self.tape)))
+
+
+def _specs_afterwards(schedule: Schedule, old: Tape, values: list[Value], device: Device) -> Callable[[int], Spec]:
+    """What the spec of a value of the tape is once a schedule was run: on several devices, with its sharding."""
+    program, target = schedule.program, device.target if device.spread is not None else None
+    results: dict[int, Spec] = {}
+    if target is not None and program is not None and schedule.kept and program.target is target:
+        placed = program.placed([old.numbers[i] for i in schedule.cut.numbers])
+        for slot, sharding in zip(schedule.cut.outputs, placed, strict=True):
+            spec = values[slot].spec
+            results[slot] = sharded(spec, from_jax(sharding, carried(spec.size, sharding), target))
+
+    def of(slot: int) -> Spec:
+        value = values[slot]
+        if target is None or slot in results:
+            return results.get(slot, value.spec)
+        return device.placed(value) if value.buffer is not None else value.spec
+
+    return of

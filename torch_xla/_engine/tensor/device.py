@@ -1,0 +1,259 @@
+"""The engine's state per device: the open tape, random state, and how tensors are made."""
+
+import functools
+import operator
+import os
+import threading
+from collections.abc import Callable, Sequence
+from itertools import repeat, starmap
+from typing import Any
+
+import torch
+
+from ..atomic import lock
+from ..caching.interning import look_through, table_of_plans
+from ..compat.abi.device_guard import device_word
+from ..compat.names import torch as private
+from ..compat.patches import garbage_callback
+from ..compile.disk import disk_cache
+from ..ir.call_plan import Plan
+from ..ir.graph import Graph
+from ..ir.tape import Tape, Value
+from ..ir.value_spec import Spec, sharded, spec_of
+from ..lowering.machinery.jax_sharding import lies_on, of_array
+from ..processes import spmd_mode
+from ..runtime import buffers, platform
+from ..runtime import device_assignment as targets
+from ..runtime.device_assignment import Target
+from .nonzero_ordinals import tensor_on_ordinal
+from .random_state import Generator
+
+# Backward runs in PyTorch's own threads and loaders upload from theirs: whoever touches a tape holds this. Reentrant,
+# because collecting garbage may run anything.
+LOCK = lock()
+
+# Releases it in a handler of exceptions around its `acquire`, if it was acquired at all: waiting may be interrupted. In
+# one call of C's, because the handler may be interrupted, too.
+let_go: Callable[[], Any] = map(
+    operator.call,
+    map((bool, LOCK.release).__getitem__, starmap(LOCK._is_owned, repeat(()))),  # type: ignore[attr-defined]
+).__next__
+
+
+class Device:
+    """One `xla` ordinal."""
+
+    __slots__ = (
+        "__weakref__",
+        "generator",
+        "index",
+        "last_schedule",
+        "marks",
+        "new_tensor",
+        "places",
+        "spread",
+        "tape",
+        "torch_device",
+    )
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.spread: Target | None = None  # the devices that stand behind this ordinal together, if there are several
+        self.torch_device = torch.device("xla", index)
+        # What `placed` has found: the spec of a value by what it would be alone, and JAX's sharding of its buffer.
+        self.places: dict[tuple[Spec, Any], Spec] = {}
+        self.marks: dict[int, Any] = {}  # how storages are to be divided, where somebody has said so (`marks`)
+        self.tape = Tape()
+        self.generator = Generator()
+        self.generator.seed(_seed_of(index))
+        self.last_schedule: Any = None
+        self.new_tensor: Callable[[tuple[int, ...], torch.dtype], torch.Tensor] = (
+            private.create_empty_tensor if index == 0 else functools.partial(tensor_on_ordinal, index)
+        )
+
+    @property
+    def target(self) -> Target:
+        """Where its programs run; starts the client."""
+        target = self.spread or targets.of_device(platform.local_devices()[self.index])
+        disk_cache.foresee(target)
+        return target
+
+    def new_tape(self, expected: Sequence[Any] | None = None, expected_lines: dict[int, Any] | None = None) -> Tape:
+        """An empty tape for what is recorded next."""
+        return Tape(expected, expected_lines, None if self.spread is None else self.placed)
+
+    def spread_over(self, devices: tuple[Any, ...]) -> None:
+        """Has these devices stand behind this ordinal together, in this order. Nothing may be recorded on it."""
+        self.spread = targets.of_mesh(devices) if len(devices) > 1 else None
+        self.places = {}
+        self.tape = self.new_tape()
+
+    def placed(self, value: Value) -> Spec:
+        """The spec of a computed value, with its sharding."""
+        spec, buffer = value.spec, value.buffer
+        found = self.places.get((spec, buffer.sharding))
+        if found is None:
+            target = self.target
+            if not lies_on(buffer.sharding, target):  # it was computed before these devices stood behind the ordinal
+                value.buffer = buffer = buffers.place(buffer, target.everywhere, spec.size)
+            found = self.places[spec, buffer.sharding] = sharded(spec, of_array(buffer, target))
+        return found
+
+    def target_of(self, graph: Graph) -> Target:
+        """Where `graph` runs: here alone, or in all processes if it is collective."""
+        return targets.of_replicas(platform.counterparts(self.index)) if graph.is_collective else self.target
+
+    def __repr__(self) -> str:
+        return f"<xla:{self.index}>"
+
+
+_devices: list[Device] = []
+_seed = 0  # of the process: ordinals that come into use later begin with it too
+
+
+def _seed_of(index: int) -> int:
+    # Ordinals draw from sequences of their own; ordinal 0 from the seed itself.
+    return _seed + index * 0x9E3779B97F4A7C15
+
+
+def seed_all(seed: int) -> None:
+    """Seeds every ordinal, also those that were not used yet; brings none into use."""
+    global _seed
+    with LOCK:
+        _seed = seed
+        for device in _devices:
+            device.generator.seed(_seed_of(device.index))
+
+
+class _Current(threading.local):
+    """The ordinal that a bare "xla" means in a thread, also as C++ takes it."""
+
+    index = 0
+    word = device_word(0)
+
+
+current = _Current()
+
+
+class _TapeOfAFork:
+    """What a device records on in a fork of a process that used it: nothing. Whoever tries is told so."""
+
+    def __init__(self) -> None:
+        self.started = 0  # a value that was computed before can still be read where the memory is the host's
+
+    def __getattr__(self, name: str) -> Any:
+        platform.refuse_fork()
+        raise AttributeError(name)
+
+
+def _after_fork() -> None:
+    LOCK._at_fork_reinit()  # type: ignore[attr-defined]  # whoever held it is not here
+    if platform.is_forked():
+        for device in _devices:
+            device.tape = _TapeOfAFork()  # type: ignore[assignment]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+# Called once, when the first ordinal is used; when the first above 0 is.
+before_first_use: list[Callable[[], None]] = [garbage_callback.keep_interrupts]
+before_second_ordinal: list[Callable[[], None]] = []
+
+
+def device_count() -> int:
+    """How many ordinals this process addresses."""
+    return 1 if spmd_mode.is_on() else len(platform.local_devices())
+
+
+def device_at(index: int) -> Device:
+    """The device with this ordinal."""
+    if index >= len(_devices):
+        if not _devices:
+            platform.prepare_host()
+        # Ordinal 0 always exists: tensors can be described on it before the client starts.
+        if index > 0 and index >= device_count():
+            raise RuntimeError(
+                f"xla:{index} does not exist: under SPMD xla:0 stands for all devices."
+                if spmd_mode.is_on()
+                else f"xla:{index} does not exist: this process has {device_count()} device(s), "
+                f"xla:0 to xla:{device_count() - 1}. On the CPU, CPU_NUM_DEVICES sets how many there are."
+            )
+        with LOCK:
+            _make_devices(index)
+    return _devices[index]
+
+
+def _make_devices(index: int) -> None:
+    while before_first_use:
+        before_first_use.pop()()
+    while index > 0 and before_second_ordinal:
+        before_second_ordinal.pop()()
+    while len(_devices) <= index:
+        device = Device(len(_devices))
+        if spmd_mode.is_on():
+            device.spread_over(platform.all_devices())
+        _devices.append(device)
+
+
+def take_name() -> None:
+    """Has "xla" be PyTorch's name of our devices, where it becomes that with their first use."""
+    if private.backend_name() != "xla":
+        device_at(0)
+
+
+def existing_devices() -> list[Device]:
+    """The devices something was done on so far."""
+    return _devices
+
+
+def current_index() -> int:
+    """The ordinal a bare "xla" means in this thread."""
+    return current.index
+
+
+def set_current_index(index: int) -> None:
+    """Makes `index` the ordinal that a bare "xla" means in this thread; a negative one changes nothing, as on CUDA."""
+    if index < 0:
+        return
+    device_at(index)
+    word = device_word(index)
+    current.index, current.word = index, word
+
+
+def device_for(device: Any) -> Device:
+    """The device that a factory's `device` argument names."""
+    if device is None:
+        return device_at(current_index())
+    index = device.index if isinstance(device, torch.device) else torch.device(device).index
+    return device_at(current_index() if index is None else index)
+
+
+def uninitialised(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device: Device) -> Value:
+    """A value nobody has written yet."""
+    return Value(spec_of(size, stride, dtype), device, None, -1)
+
+
+def _forget_places() -> int:
+    for device in _devices:
+        device.places = {}
+    return 0
+
+
+look_through(_forget_places, 0)  # they hold specs, which are looked through after them
+
+
+_EMPTY_PLANS: dict[Any, Plan] = {}
+table_of_plans(_EMPTY_PLANS)
+
+
+def empty_plan(value: Value) -> Plan:
+    """The plan that gives uninitialised memory a value when it is read after all: zeros."""
+    plan = _EMPTY_PLANS.get(value.spec)
+    if plan is None:
+        size, dtype = list(value.spec.size), value.spec.dtype
+        plan = _EMPTY_PLANS[value.spec] = Plan(
+            torch.ops.aten.zeros.default, ((size,), {"dtype": dtype}), (), (), (value.spec,)
+        )
+    return plan

@@ -1,0 +1,57 @@
+"""Parse device names: "xla", "xla:1", 1, a `torch.device`, and real names such as "CPU:1"."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..runtime import platform
+from . import device as devices
+from .device import Device
+
+
+def device_named(device: Any = None) -> Device:
+    """The device called `device`; without a name, the current one of this thread."""
+    return devices.device_at(index_of(device))
+
+
+def index_of(device: Any = None) -> int:
+    """The ordinal of the device called `device`; without a name or a number, the current one of this thread."""
+    if device is None:
+        return devices.current_index()
+    if isinstance(device, int):
+        if device < 0:
+            raise RuntimeError(f"xla:{device} does not exist: ordinals count from 0")
+        return device
+    if isinstance(device, str) and not device.startswith("xla"):
+        for index, real in enumerate(map(platform.real_name, platform.local_devices())):
+            if device == real:
+                return index
+    try:
+        named = torch.device(device)
+    except RuntimeError:  # which names the device types of PyTorch
+        named = None
+    if named is None or named.type != "xla":
+        real = ", ".join(map(repr, real_names()))
+        raise RuntimeError(f"{device} is not an xla device: expected a name such as 'xla' or 'xla:0', or one of {real}")
+    return devices.current_index() if named.index is None else named.index
+
+
+def index_or_current(device: Any = None) -> int:
+    """Return the ordinal that `device` names where PyTorch takes one; nothing and a negative number mean the current.
+
+    Unlike `index_of`, as on CUDA.
+    """
+    if device is None:
+        return devices.current_index()
+    if isinstance(device, int):
+        return devices.current_index() if device < 0 else device
+    index = torch.device(device).index
+    return devices.current_index() if index is None else index
+
+
+def real_names(names: Sequence[Any] | None = None) -> list[str]:
+    """The names of the hardware behind these devices, or behind all of this process, "CPU:0"."""
+    local = platform.local_devices()
+    chosen = range(len(local)) if names is None else [device_named(name).index for name in names]
+    return [platform.real_name(local[index]) for index in chosen]

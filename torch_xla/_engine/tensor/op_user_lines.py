@@ -1,0 +1,52 @@
+"""Keep the user's line of each operation while a tape is new."""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from threading import get_ident
+from types import FrameType
+from typing import Any
+
+from torch import optim
+
+from ..ir.tape import Tape
+from ..metrics.user_lines import OptimizersLine, is_ours, user_line
+
+_OPTIMIZERS = os.path.dirname(os.path.abspath(optim.__file__)) + os.sep
+
+
+def note_line(tape: Tape, position: int, numbers: Sequence[Any] = ()) -> None:
+    """Keeps the line and the thread of what is about to be recorded: the tape has left the path it took last time."""
+    tape.expected = None
+    if tape.turns[-1][1] != (thread := get_ident()):
+        tape.turns.append((position, thread))
+    line = user_line()
+    tape.lines[position] = OptimizersLine(line) if numbers and _is_called_by_an_optimizer() else line
+
+
+def _is_called_by_an_optimizer() -> bool:
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and is_ours(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame is not None and (frame.f_code.co_filename.startswith(_OPTIMIZERS) or is_of_an_optimizer(frame))
+
+
+def is_of_an_optimizer(frame: FrameType) -> bool:
+    """Whether a method of an optimizer runs in it. Its locals are not asked for: a frame keeps what it has told."""
+    name = frame.f_code.co_qualname
+    owner = frame.f_globals.get(name.partition(".")[0])
+    if isinstance(owner, type):
+        return issubclass(owner, optim.Optimizer)
+    if "<locals>." not in name:
+        return False
+    # A class that a function has made: what the function is called says nothing.
+    module = frame.f_globals.get("__name__")
+    return any(
+        each.__module__ == module and name.startswith(f"{each.__qualname__}.") for each in _below(optim.Optimizer)
+    )
+
+
+def _below(owner: type[optim.Optimizer]) -> Iterator[type[optim.Optimizer]]:
+    for each in owner.__subclasses__():
+        yield each
+        yield from _below(each)

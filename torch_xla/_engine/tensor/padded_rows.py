@@ -1,0 +1,150 @@
+"""Growing sequences: rows of integers padded to a capacity, such as the tokens of a text.
+
+`torch.cat([ids, token], -1)` gives a value of another size each time, so each step that contains it would be a program
+of its own. Where such a chain is seen, the elements lie in a *room* with places to spare, and how many of them count
+is a number of the program. The tensor has the size that PyTorch gives it; its value is cut from the room when an
+operation needs it as it is. What decoding does with it needs the room alone: append again, look at the last element,
+cast, and pad to a fixed size.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..ir.call_plan import Number, Operand, Plan, interned
+from ..ir.tape import Ended, Tape, Value
+from ..ir.value_spec import Spec, contiguous_stride, spec_of
+from ..ir.view.geometry import Geometry
+from ..lowering.machinery import padded_rows
+from .device import LOCK, empty_plan
+
+# The least room: 4 KiB of int64, so that a text of a few hundred tokens never moves.
+_LEAST = 512  # a power of two
+_DTYPES = frozenset((torch.int64, torch.int32, torch.bool))
+_MOST_KINDS = 1024
+
+# By dtype and sizes in front of the last: how long the last value was to which one element was appended, and, once one
+# of that length was appended to in turn, that such values grow.
+_lengths: dict[tuple[Any, ...], int] = {}
+_GROWS = -1
+
+
+class Grown(Value):
+    """A value whose elements are the first `length` of a room along the last dimension. Computed only if needed."""
+
+    __slots__ = ("length", "room")
+
+    def __init__(self, room: Value, length: int) -> None:
+        size = (*room.spec.size[:-1], length)
+        super().__init__(spec_of(size, contiguous_stride(size), room.spec.dtype), room.device, None, -1)
+        self.room = room
+        self.length = length
+
+    @property
+    def state(self) -> str:
+        """ "data" or "pending": it is never empty."""
+        return "pending" if self.buffer is None else "data"
+
+
+def entered(tape: Tape, value: Value) -> int:
+    """The slot on `tape` of a value that lies outside of it: of a buffer, cut from its room, or uninitialised.
+
+    -1 if the tape has ended.
+    """
+    if value.buffer is not None or value.tape is not None:
+        return tape.enter(value)
+    if not isinstance(value, Grown):
+        return tape.enter(value, empty_plan(value))
+    try:
+        (made,) = _append(tape, _pad_plan(value, value.length, 0.0), (value.room,), (value.length,))
+    except Ended:
+        return -1
+    slot = made.slot
+    # Garbage may have been collected, and a finalizer may have done the same, or had the tape evaluated.
+    if tape.ended:
+        return -1
+    if value.tape is tape:
+        return value.slot
+    tape.values[slot] = value
+    value.tape, value.slot = tape, slot
+    return slot
+
+
+def appended(value: Value, last: Value) -> Grown | None:
+    """`value` with `last` behind it along the last dimension; nothing if it is not known to grow."""
+    size, length = value.spec.size, value.spec.size[-1]
+    if last.spec.dtype not in _DTYPES or not (isinstance(value, Grown) or _grows(value.spec)):
+        return None
+    with LOCK:
+        room = value.room if isinstance(value, Grown) else value
+        if room.spec.size[-1] <= length:
+            capacity = max(_LEAST, 1 << (2 * length - 1).bit_length())
+            wider = (*size[:-1], capacity)
+            output = spec_of(wider, contiguous_stride(wider), value.spec.dtype)
+            plan = Plan(padded_rows.ENLARGE, ((Operand(0), capacity), {}), (room.spec,), (), (output,))
+            (room,) = _record(plan, (room,))
+        plan = Plan(
+            padded_rows.APPEND, ((Operand(0), Operand(1), Number(0)), {}), (room.spec, last.spec), (int,), (room.spec,)
+        )
+        (room,) = _record(plan, (room, last), (length,))
+    return Grown(room, length + 1)
+
+
+def _grows(spec: Spec) -> bool:
+    """Whether values like this are known to grow by one; notes that one more was appended to this."""
+    kind = spec.dtype, spec.size[:-1]
+    before = _lengths.get(kind)
+    if before == _GROWS or before == spec.size[-1]:
+        _lengths[kind] = _GROWS
+        return True
+    if len(_lengths) >= _MOST_KINDS:
+        _lengths.clear()
+    _lengths[kind] = spec.size[-1] + 1
+    return False
+
+
+def read_of_rows(value: Grown, view: Geometry) -> Value | None:
+    """What a view of `value` shows, if that is the same few elements of each row; nothing for other views."""
+    lead, steps = value.spec.size[:-1], value.spec.stride[:-1]
+    shown, stride, offset = view.size, view.stride, view.offset
+    if shown == lead:
+        width = 1
+    elif len(shown) == len(lead) + 1 and shown[:-1] == lead and (shown[-1] == 1 or stride[-1] == 1):
+        width = shown[-1]
+    else:
+        return None
+    fits = all(n == 1 or step == theirs for n, step, theirs in zip(lead, steps, stride, strict=False))
+    if not fits or width == 0 or width == value.length or offset + width > value.length or 0 in lead:
+        return None
+    output = spec_of(shown, contiguous_stride(shown), value.spec.dtype)
+    plan = Plan(padded_rows.TAKE, ((Operand(0), Number(0), width, shown), {}), (value.room.spec,), (int,), (output,))
+    with LOCK:
+        (found,) = _record(plan, (value.room,), (offset,))
+    return found
+
+
+def padded(value: Grown, width: int, fill: Any) -> Value:
+    """`value` with `fill` behind it up to `width` elements along the last dimension."""
+    with LOCK:
+        (found,) = _record(_pad_plan(value, width, fill), (value.room,), (value.length,))
+    return found
+
+
+def _pad_plan(value: Grown, width: int, fill: Any) -> Plan:
+    size = (*value.spec.size[:-1], width)
+    output = spec_of(size, contiguous_stride(size), value.spec.dtype)
+    return Plan(padded_rows.PAD, ((Operand(0), Number(0), width, fill), {}), (value.room.spec,), (int,), (output,))
+
+
+def _record(plan: Plan, operands: Sequence[Value], numbers: Sequence[int] = ()) -> list[Value]:
+    while True:
+        try:
+            return _append(operands[0].device.tape, plan, operands, numbers)
+        except Ended:  # the next tape takes it
+            pass
+
+
+def _append(tape: Tape, plan: Plan, operands: Sequence[Value], numbers: Sequence[int] = ()) -> list[Value]:
+    slots = [each.slot if each.tape is tape else entered(tape, each) for each in operands]
+    return tape.append(interned(plan), slots, operands[0].device, numbers)

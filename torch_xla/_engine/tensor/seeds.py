@@ -1,0 +1,60 @@
+"""Seeds and random states by ordinal."""
+
+import torch
+
+from . import device as devices
+from .random_state import Generator
+
+_BYTES = 16
+
+
+def seed(seed: int, index: int) -> None:
+    """Starts the sequence of `seed` on one ordinal."""
+    devices.device_at(index).generator.seed(seed)
+
+
+def seed_all(seed: int) -> None:
+    """Seeds every ordinal; does not start a client."""
+    devices.seed_all(seed)
+
+
+def state_of(index: int) -> int:
+    """The state as an int."""
+    return devices.device_at(index).generator.state
+
+
+def set_state(state: int, index: int) -> None:
+    """Restores a state that `state_of` gave; any int is a state."""
+    devices.device_at(index).generator.seed(state)
+
+
+def initial_seed(index: int) -> int:
+    """The seed the ordinal was given last."""
+    return devices.device_at(index).generator.initial_seed
+
+
+def state_as_tensor(index: int) -> torch.Tensor:
+    """State and seed of an ordinal as bytes on the CPU."""
+    return state_in_bytes(devices.device_at(index).generator)
+
+
+def set_state_from_tensor(state: torch.Tensor, index: int) -> None:
+    """Restores what `state_as_tensor` gave."""
+    state_from_bytes(devices.device_at(index).generator, state)
+
+
+def state_in_bytes(generator: Generator) -> torch.Tensor:
+    """State and seed of a generator as bytes on the CPU."""
+    words = [generator.state, generator.initial_seed & ((1 << 63) - 1)]
+    return torch.tensor(words, dtype=torch.int64, device="cpu").view(torch.uint8)
+
+
+def state_from_bytes(generator: Generator, state: torch.Tensor) -> None:
+    """Restores what `state_in_bytes` gave."""
+    if not isinstance(state, torch.Tensor):
+        raise TypeError(f"an xla random state is a tensor, as `get_rng_state` returns it; got {type(state).__name__}")
+    if state.dtype is not torch.uint8 or state.numel() != _BYTES:
+        raise TypeError(f"an xla random state is {_BYTES} bytes; got {state.numel()} elements of {state.dtype}")
+    current, first = state.cpu().view(torch.int64).tolist()
+    generator.seed(first)
+    generator.state = current

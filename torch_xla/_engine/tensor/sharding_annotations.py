@@ -1,0 +1,205 @@
+"""Sharding annotations on memory: they hold however the memory is written.
+
+What an operation in place gives lies as what it replaces. But a parameter can also be filled anew, or become the copy
+of another tensor: what is then in its storage knows nothing of the mark, and is divided so at the end of the step.
+"""
+
+import gc
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+
+from ..caching.bounded import put_last
+from ..caching.interning import table_of_plans
+from ..compat.names.torch import address_of
+from ..ir.call_plan import Operand, Plan, interned
+from ..ir.sharding import Sharding
+from ..ir.tape import Value
+from ..ir.value_spec import Spec
+from ..lowering.machinery.jax_sharding import CONSTRAINT, carried, of_array, to_jax
+from ..runtime import buffers
+from .device import LOCK, Device
+from .storage import record_plan, shows_all, value_of
+
+
+class Mark:
+    """What was said of one storage."""
+
+    __slots__ = ("seen", "settled", "sharding", "storage")
+
+    def __init__(self, storage: Any, sharding: Sharding | None, marks: dict[int, "Mark"]) -> None:
+        place = address_of(storage)
+        self.sharding = sharding
+        self.storage = weakref.ref(storage, lambda _: marks.pop(place, None))
+        self.settled: tuple[int, int] | None = None  # the tape, by when it began, and the slot that is divided so
+        self.seen: Any = None  # JAX's sharding of a buffer that was found to be divided so
+
+
+def constrained(value: Value, sharding: Sharding | None) -> Value:
+    """The same as `value`, divided so wherever it stands in a program."""
+    with LOCK:
+        spec = value.spec
+        plan = _plans.get((spec, sharding))
+        if plan is None:
+            found = interned(Plan(CONSTRAINT, ((Operand(0), sharding), {}), (spec,), (), (spec,)))
+            plan = _plans.setdefault((spec, sharding), found)
+        (made,) = record_plan(plan, (value,), value.device)
+    return made
+
+
+# Those that divide a value of such a spec so.
+_plans: dict[tuple[Spec, Sharding | None], Plan] = {}
+table_of_plans(_plans)
+
+
+def moved(value: Value, sharding: Sharding | None) -> Value:
+    """The same as a computed `value`, divided so; the value itself if it is: one buffer belongs to one value."""
+    wanted = to_jax(sharding, value.device.target)
+    buffer = buffers.place(value.buffer, wanted, carried(value.spec.size, wanted))
+    if buffer is value.buffer:
+        return value
+    made = Value(value.spec, value.device, None, -1)
+    made.buffer = buffer
+    return made
+
+
+def remember(tensor: torch.Tensor, sharding: Sharding | None) -> None:
+    """Keeps the storage that `tensor` shows all of divided so, as its value is now."""
+    value, storage = value_of(tensor), tensor.untyped_storage()
+    if not shows_all(tensor, value.spec):
+        return
+    marks = value.device.marks
+    mark = marks[address_of(storage)] = Mark(storage, sharding, marks)
+    _settle(mark, value)
+
+
+def forget(tensor: torch.Tensor) -> None:
+    """Lets the storage of `tensor` be divided as XLA sees fit from now on."""
+    value_of(tensor).device.marks.pop(address_of(tensor.untyped_storage()), None)
+
+
+def mark_of(tensor: torch.Tensor) -> Mark | None:
+    """What was said of the storage of `tensor`, if it shows all of it."""
+    value = value_of(tensor)
+    found: Mark | None = value.device.marks.get(address_of(tensor.untyped_storage()))
+    return found if found is not None and shows_all(tensor, value.spec) else None
+
+
+def keep_now(tensor: torch.Tensor) -> None:
+    """Divides what the storage of `tensor` holds as it was marked, before the end of the step does.
+
+    But what is computed stays where it lies in a program of several processes: they move it together, at that end.
+    """
+    with LOCK:
+        mark, storage = mark_of(tensor), tensor.untyped_storage()
+        value: Any = getattr(storage, "value", None)
+        if mark is None or value is None:
+            return
+        device = value.device
+        if value.buffer is None and (value.tape is None or value.tape is device.tape):
+            if value.tape is None or mark.settled != (value.tape.started, value.slot):
+                storage.value = value = constrained(value, mark.sharding)  # type: ignore[attr-defined]
+                _settle(mark, value)
+        elif value.buffer is not None and not _is_of_several(device):
+            if of_array(value.buffer, device.target) != mark.sharding:
+                _move([_Astray(mark, storage)])
+
+
+def _is_of_several(device: Device) -> bool:
+    """Whether what lies on `device` is divided among several processes."""
+    return device.spread is not None and len(device.spread.processes) > 1
+
+
+class _Written(NamedTuple):
+    """A marked storage whose value is on the tape, and not divided as marked there."""
+
+    slot: int
+    mark: Mark
+    storage: Any
+
+
+class _Astray(NamedTuple):
+    """A marked storage whose value is computed, and lies otherwise."""
+
+    mark: Mark
+    storage: Any
+
+
+def keep(device: Device) -> None:
+    """Divides as marked what was written to marked storages on the tape of `device`, or lies otherwise."""
+    if _is_of_several(device):
+        _keep_alike(device)
+        return
+    written, astray = _found(device)
+    _move(astray)
+    for _, mark, storage in written:
+        storage.value = value = constrained(storage.value, mark.sharding)
+        _settle(mark, value)
+
+
+# What was divided at the end of tapes of several processes, by their code, those used last behind: slots, and how.
+_divided: dict[tuple[Any, ...], tuple[tuple[int, Sharding | None], ...]] = {}
+_MOST = 256
+
+
+def _keep_alike(device: Device) -> None:
+    """`keep`, of the same values in all processes, whichever of them have collected a storage.
+
+    If all that is written was divided at the end of an equal tape, that is divided: so it is whatever of it is garbage.
+    If not, garbage is collected first; and before what is computed is moved.
+    """
+    values, code, written, astray = _found_now(device)
+    usual = _divided.get(code, ())
+    if astray or not {(slot, mark.sharding) for slot, mark, _ in written}.issubset(usual):
+        del written, astray  # which hold them
+        gc.collect()
+        values, code, written, astray = _found_now(device)
+        usual = (*dict.fromkeys([*_divided.get(code, ()), *((slot, mark.sharding) for slot, mark, _ in written)]),)
+    put_last(_divided, code, usual, _MOST)
+    _move(astray)
+    made = {(slot, sharding): constrained(values[slot], sharding) for slot, sharding in usual}
+    for slot, mark, storage in written:
+        storage.value = value = made[slot, mark.sharding]
+        _settle(mark, value)
+
+
+def _found_now(device: Device) -> tuple[list[Value], tuple[Any, ...], list[_Written], list[_Astray]]:
+    """Of one tape of `device`: a finalizer may have it evaluated at any time, and then slots are others."""
+    while True:
+        tape, (written, astray) = device.tape, _found(device)
+        code = (*tape.code,)
+        if tape is device.tape:
+            return tape.values, code, written, astray
+
+
+def _found(device: Device) -> tuple[list[_Written], list[_Astray]]:
+    """What lies otherwise than marked, on the tape and computed."""
+    written: list[_Written] = []
+    astray: list[_Astray] = []
+    for mark in list(device.marks.values()):
+        storage: Any = mark.storage()
+        value: Value | None = getattr(storage, "value", None)
+        if value is None or value.device is not device:
+            continue
+        if value.buffer is not None:
+            placed = value.buffer.sharding
+            if placed is not mark.seen:
+                if of_array(value.buffer, device.target) != mark.sharding:
+                    astray.append(_Astray(mark, storage))
+                else:
+                    mark.seen = placed
+        elif value.tape is device.tape and mark.settled != (value.tape.started, value.slot):
+            written.append(_Written(value.slot, mark, storage))
+    return written, astray
+
+
+def _move(astray: list[_Astray]) -> None:
+    for mark, storage in astray:
+        storage.value = value = moved(storage.value, mark.sharding)
+        mark.seen = value.buffer.sharding
+
+
+def _settle(mark: Mark, value: Value) -> None:
+    if value.tape is not None:
+        mark.settled = value.tape.started, value.slot

@@ -1,0 +1,395 @@
+"""The lazy value of a storage, which every alias reads and writes.
+
+A tensor is PyTorch's: size, stride and offset over a storage. `storage.value` says what the storage holds now. A tensor
+that shows the whole of it in its own order reads it for nothing; any other tensor records a read through its view.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from itertools import chain
+from operator import attrgetter, is_
+from typing import Any
+
+import torch
+
+from ..atomic import run_through, stores
+from ..caching.interning import drop_unheld, look_through, note_new, table_of_plans
+from ..compat.names import torch as private
+from ..compat.names.torch import address_of, redispatch_of
+from ..ir.call_plan import Number, Operand, Plan
+from ..ir.sharding import Sharding
+from ..ir.tape import Ended, Tape, Value
+from ..ir.value_spec import Spec, contiguous_stride, spec_of
+from ..ir.view.dynamic_start import at_start, is_moved
+from ..ir.view.geometry import Geometry
+from ..lowering.views.storage_access import READ, WRITE
+from .device import LOCK, Device, device_for
+from .op_user_lines import note_line
+from .padded_rows import Grown, entered, read_of_rows
+from .upload import dense_spec, upload
+
+as_strided = redispatch_of(torch.ops.aten.as_strided.default)
+_set = redispatch_of(torch.ops.aten.set_.source_Storage_storage_offset)
+META_KEYS = private.META_KEYS
+
+
+class ViewKind:
+    """What views have in common that differ in where they begin alone. Interned: a call on any of them has one plan."""
+
+    __slots__ = ("first", "shown")
+
+    def __init__(self, first: Geometry, dtype: torch.dtype) -> None:
+        self.first = first  # of that which begins where the storage does
+        self.shown = spec_of(first.size, contiguous_stride(first.size), dtype)
+
+
+class View:
+    """How a tensor looks at its storage. Interned, so `is` compares two views."""
+
+    __slots__ = ("conj", "dtype", "geometry", "kind", "neg", "numbers", "shown")
+
+    def __init__(self, geometry: Geometry, dtype: torch.dtype, conj: bool, neg: bool, kind: ViewKind) -> None:
+        self.geometry = geometry
+        self.dtype = dtype
+        self.conj = conj  # it shows the complex conjugates
+        self.neg = neg  # it shows the negatives
+        self.kind = kind
+        self.shown = kind.shown
+        self.numbers = (geometry.offset,)  # of a plan that serves all of its kind
+
+    def taken(self, value: Grown) -> Value | None:
+        """What it shows of `value`, if the room tells."""
+        return read_of_rows(value, self.geometry) if self.dtype is value.spec.dtype else None
+
+
+_kinds: dict[Any, ViewKind] = {}
+_views: dict[Any, View] = {}
+
+# By view; and, where one plan serves all of a kind, by kind too.
+_read_plans: dict[tuple[Spec, View | ViewKind], Plan] = {}
+_write_plans: dict[tuple[Spec, View | ViewKind], Plan] = {}
+
+table_of_plans(_read_plans)
+table_of_plans(_write_plans)
+look_through(lambda: drop_unheld(_views), 0)
+look_through(lambda: drop_unheld(_kinds), 1)
+
+
+def value_of(tensor: torch.Tensor) -> Value:
+    """What the storage of `tensor` holds; memory nobody described yet is uninitialised."""
+    storage = tensor.untyped_storage()
+    value: Value | None = getattr(storage, "value", None)
+    if value is None:
+        value = _adopt(tensor, storage)
+    return value
+
+
+def _adopt(tensor: torch.Tensor, storage: torch.UntypedStorage, sharding: Sharding | None = None) -> Value:
+    # The storage holds bytes from the host, for instance those of a file, or PyTorch made it without us. The first
+    # tensor that looks at it tells the dtype and the order of memory. Of two threads here at once, the first counts.
+    if tensor.device.type == "cpu":  # whose own memory would be forgotten
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, xla:0 and cpu! (move the "
+            f"tensor of shape {list(tensor.shape)} with `.to('xla')`)"
+        )
+    with LOCK:
+        found: Value | None = getattr(storage, "value", None)
+        return _made(tensor, storage, sharding) if found is None else found
+
+
+def _made(tensor: torch.Tensor, storage: torch.UntypedStorage, sharding: Sharding | None) -> Value:
+    geometry = Geometry(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
+    device = device_for(tensor.device)
+    host: torch.UntypedStorage | None = getattr(storage, "host", None)
+    if host is None:
+        spec = spec_of((geometry.extent,), (1,), tensor.dtype)
+        value = Value(spec, device, None, -1)
+    else:
+        value = upload(_as_first_seen(host, geometry, tensor.dtype), device, sharding)
+        storage.host = None  # type: ignore[attr-defined]
+    storage.value = value  # type: ignore[attr-defined]
+    return value
+
+
+def bring(tensor: torch.Tensor, sharding: Sharding | None) -> None:
+    """Divides so what the storage of `tensor` holds on the host, on its way to the devices; does nothing else."""
+    storage = tensor.untyped_storage()
+    host: torch.UntypedStorage | None = getattr(storage, "host", None)
+    is_here = host is not None and getattr(storage, "value", None) is None
+    if is_here and host is not None and host.nbytes() == tensor.nbytes and tensor.is_contiguous():
+        _adopt(tensor, storage, sharding)
+
+
+def kept_on_host(tensor: torch.Tensor, device: Device) -> torch.Tensor:
+    """A tensor on `device` with the contents of a CPU tensor, that go there when it is used first.
+
+    Where there are several devices, somebody may say by then how they are divided.
+    """
+    spec = dense_spec(tensor)
+    made = wrap(Value(spec, device, None, -1))
+    host = torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype).copy_(tensor.detach())
+    storage: Any = made.untyped_storage()
+    storage.host = host.untyped_storage()
+    del storage.value
+    return made
+
+
+def _as_first_seen(host: torch.UntypedStorage, geometry: Geometry, dtype: torch.dtype) -> torch.Tensor:
+    count, rest = divmod(host.nbytes(), dtype.itemsize)
+    if rest:
+        return torch.empty(0, dtype=torch.uint8).set_(host)  # type: ignore[call-overload, no-any-return]
+    whole = torch.empty(0, dtype=dtype)
+    if geometry.numel == count and geometry.offset == 0 and geometry.is_dense():
+        return whole.set_(host, 0, geometry.size, geometry.stride)  # type: ignore[call-overload, no-any-return]
+    return whole.set_(host, 0, (count,), (1,))  # type: ignore[call-overload, no-any-return]
+
+
+def shows_all(tensor: torch.Tensor, spec: Spec) -> bool:
+    """Whether `tensor` shows the storage's value as it is."""
+    return (
+        tensor.shape == spec.size
+        and tensor.stride() == spec.stride
+        and tensor.dtype is spec.dtype
+        and not (spec.is_complex and (tensor.is_conj() or tensor.is_neg()))
+    )
+
+
+def view_of(tensor: torch.Tensor) -> View:
+    """How `tensor` looks at its storage."""
+    dtype = tensor.dtype
+    conj = dtype.is_complex and tensor.is_conj()
+    key = (tensor.shape, tensor.stride(), tensor.storage_offset(), dtype, conj, tensor.is_neg())
+    view = _views.get(key)
+    if view is None:
+        geometry = Geometry(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
+        first = at_start(geometry)
+        kind = _kinds.setdefault((first, dtype, conj, tensor.is_neg()), ViewKind(first, dtype))
+        view = _views.setdefault(key, View(geometry, dtype, conj, tensor.is_neg(), kind))
+        note_new()
+    return view
+
+
+def record_plan(
+    plan: Plan,
+    operands: Sequence[Value | tuple[Value, View]],
+    device: Device,
+    numbers: Sequence[Any] = (),
+    draws: Sequence[int] = (),
+    keeps_line: bool = False,
+) -> list[Value]:
+    """Records one call, and returns the values of its results.
+
+    An operand is a value, or what a view shows of one. Where garbage is collected meanwhile and a finalizer has the
+    tape evaluated, the call goes to the next one.
+    """
+    with LOCK:
+        while True:
+            tape: Tape = device.tape
+            slots: list[int] = []
+            for operand in operands:
+                here = operand.__class__ is not tuple and operand.tape is tape  # type: ignore[union-attr]
+                slots.append(operand.slot if here else slot_of(tape, operand, device))  # type: ignore[union-attr]
+            if keeps_line:
+                expected, position = tape.expected, len(tape.code)
+                if expected is None or position >= len(expected) or expected[position] is not plan:
+                    note_line(tape, position, numbers)
+            try:
+                return tape.append(plan, slots, device, numbers, draws)
+            except Ended:
+                pass
+
+
+def slot_of(tape: Tape, operand: Value | tuple[Value, View], device: Device) -> int:
+    """The slot on the tape of `device` of a value, or of what a view shows of one."""
+    value, view = operand if isinstance(operand, tuple) else (operand, None)
+    if value.device is not device:
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            f"{device.torch_device} and {value.device.torch_device}!"
+        )
+    return operand_slot(tape, value) if view is None else read_slot(tape, value, view)
+
+
+def operand_slot(tape: Tape, value: Value) -> int:
+    """The slot of a storage's value on `tape`; -1 if the tape has ended."""
+    if value.tape is tape:
+        return value.slot
+    return entered(tape, value)
+
+
+def read_slot(tape: Tape, value: Value, view: View) -> int:
+    """The slot of what a view shows of `value`; recorded once per tape. -1 if the tape has ended."""
+    if value.__class__ is Grown and (taken := view.taken(value)) is not None:
+        return taken.slot
+    base = operand_slot(tape, value)
+    slot = tape.reads.get((base, view))
+    if slot is None:
+        plan = _read_plans.get((value.spec, view))
+        if plan is None:
+            plan = _read_plans[value.spec, view] = _plan_of(_read_plans, value.spec, view, _read_plan)
+        try:
+            (shown,) = tape.append(plan, (base,), value.device, view.numbers if plan.numbers else ())
+        except Ended:
+            return -1
+        slot = tape.reads[base, view] = shown.slot
+    return slot
+
+
+def _plan_of(
+    plans: dict[tuple[Spec, View | ViewKind], Plan], spec: Spec, view: View, make: Callable[[Spec, View, bool], Plan]
+) -> Plan:
+    """The plan of a view seen for the first time: that of its kind, with the offset as a number, if one serves all."""
+    base, writes = Geometry(spec.size, spec.stride), plans is _write_plans
+    repeats = any(not step for step in view.geometry.stride) and writes
+    if view.dtype is not spec.dtype or repeats or not is_moved(base, view.geometry, unit_steps=writes):
+        return make(spec, view, False)
+    plan = plans.get((spec, view.kind))
+    return plans.setdefault((spec, view.kind), make(spec, view, True)) if plan is None else plan
+
+
+def _view_arguments(spec: Spec, view: View, of_kind: bool) -> tuple[Any, ...]:
+    geometry = view.kind.first if of_kind else view.geometry
+    arguments = Geometry(spec.size, spec.stride), geometry, spec.dtype, view.dtype, view.conj, view.neg
+    return (*arguments, Number(0)) if of_kind else arguments
+
+
+def _read_plan(spec: Spec, view: View, of_kind: bool) -> Plan:
+    arguments = (Operand(0), *_view_arguments(spec, view, of_kind))
+    return Plan(READ, (arguments, {}), (spec,), (int,) if of_kind else (), (view.shown,))
+
+
+def _write_plan(spec: Spec, view: View, of_kind: bool) -> Plan:
+    arguments = (Operand(0), Operand(1), *_view_arguments(spec, view, of_kind))
+    return Plan(WRITE, (arguments, {}), (spec, view.shown), (int,) if of_kind else (), (spec,))
+
+
+class Overtaken(Exception):
+    """Another thread, or a finalizer, wrote to the memory that a call reads and writes: the call has to read again.
+
+    Kernels on one stream of a GPU take turns. Here a call reads its operands, is planned and recorded, perhaps
+    compiled, and puts its result in place at the end. No lock is held for so long. Instead the memory is given its new
+    value under the lock, and only if it still holds what the call has read.
+    """
+
+
+def refuse_if_overtaken(tensors: Sequence[torch.Tensor], read: Sequence[Any]) -> None:
+    """Raises `Overtaken` unless each of the `tensors` still shows the operand that was `read` of it.
+
+    An operand is a value, or (value, view). The caller holds the lock.
+    """
+    for tensor, operand in zip(tensors, read, strict=True):
+        base = value_of(tensor)
+        # What is shown of a value that grows is a value of its own each time.
+        if base is not (operand[0] if operand.__class__ is tuple else operand) and base.__class__ is not Grown:
+            raise Overtaken
+
+
+def hold(tensor: torch.Tensor, value: Value, read: Sequence[Any] = ()) -> None:
+    """Makes `value`, of the shape and dtype of `tensor`, what `tensor` shows from now on.
+
+    Raises `Overtaken` if `tensor` does not show any more what was `read` of it: one operand, where there is one.
+    """
+    storage: Any = tensor.untyped_storage()
+    with LOCK:
+        if read:
+            refuse_if_overtaken((tensor,), read)
+        while True:
+            base = value_of(tensor)
+            written = _written(tensor, base, value)
+            # No other thread gives it another value, but recording may collect garbage, and a finalizer may write.
+            if storage.value is base:
+                storage.value = written
+                return
+            if read:
+                raise Overtaken
+
+
+def hold_together(tensors: Sequence[torch.Tensor], values: Sequence[Value], read: Sequence[Any] = ()) -> None:
+    """`hold` for each of the `tensors` and its value: an interrupt finds all of them written, or none."""
+    with LOCK:
+        while True:
+            if read:
+                refuse_if_overtaken(tensors, read)
+            storages: dict[int, Any] = {}
+            bases: dict[int, Value] = {}
+            held: dict[int, Value] = {}
+            for tensor, value in zip(tensors, values, strict=True):
+                storage = tensor.untyped_storage()
+                place = address_of(storage)
+                base = bases.setdefault(place, value_of(tensor))
+                # Several may show parts of one storage.
+                held[place] = _written(tensor, held.get(place, base), value)
+                storages[place] = storage
+            if replaced(storages.values(), bases.values(), held.values()):
+                return
+
+
+def replaced(storages: Collection[Any], before: Collection[Value], values: Collection[Value]) -> bool:
+    """Gives all of the `storages` their new `values`, if all hold what they held `before`. The caller holds the lock.
+
+    A finalizer comes before the look at the first, or behind the last store.
+    """
+    ours = map(_agree, map(is_, map(_value, storages), before))
+    try:
+        run_through(chain(ours, stores(storages, "value", values)))
+    except Overtaken:
+        return False
+    return True
+
+
+class _Refusing(dict[bool, None]):
+    def __missing__(self, key: bool) -> None:
+        raise Overtaken
+
+
+_agree: Callable[[bool], None] = _Refusing({True: None}).__getitem__
+_value = attrgetter("value")
+
+
+def _written(tensor: torch.Tensor, base: Value, value: Value) -> Value:
+    """What the storage of `tensor` holds in the place of `base` when `tensor` shows `value`."""
+    if shows_all(tensor, base.spec):
+        return value
+    view = view_of(tensor)
+    with LOCK:
+        plan = _write_plans.get((base.spec, view))
+        if plan is None:
+            plan = _write_plans[base.spec, view] = _plan_of(_write_plans, base.spec, view, _write_plan)
+        (written,) = record_plan(plan, (base, value), base.device, view.numbers if plan.numbers else ())
+    return written
+
+
+def wrap(value: Value) -> torch.Tensor:
+    """A new tensor whose storage holds `value`."""
+    spec = value.spec
+    device: Device = value.device
+    tensor = device.new_tensor(spec.size, spec.dtype)
+    tensor.untyped_storage().value = value  # type: ignore[attr-defined]
+    if not spec.is_contiguous:
+        tensor = as_strided(META_KEYS, tensor, spec.size, spec.stride, 0)
+    return tensor
+
+
+def point_at(
+    tensor: torch.Tensor, storage: Any, offset: int, size: Sequence[int], stride: Sequence[int]
+) -> torch.Tensor:
+    """Makes `tensor` itself a view of `storage`."""
+    if storage.resizable():
+        return _set(META_KEYS, tensor, storage, offset, size, stride)  # type: ignore[no-any-return]
+    # On ordinals above 0 storages are not resizable. The Meta kernel insists on that, unless nothing is shown.
+    _set(META_KEYS, tensor, storage, 0, [0], [1])
+    tensor.data = as_strided(META_KEYS, tensor, size, stride, offset)
+    return tensor
+
+
+def snapshot(tensor: torch.Tensor) -> Value:
+    """What `tensor` shows now, as a value of its own: the storage's, or a recorded read of it."""
+    value = value_of(tensor)
+    if shows_all(tensor, value.spec):
+        return value
+    view = view_of(tensor)
+    with LOCK:
+        while True:
+            tape: Tape = value.device.tape
+            slot, values = read_slot(tape, value, view), tape.values
+            if not tape.ended:
+                return values[slot]

@@ -1,0 +1,145 @@
+"""Copies between host and device: `.to("xla")`, `.cpu()`, `.item()`."""
+
+import time
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from .. import dtypes, metrics
+from ..ir.tape import Value
+from ..ir.view.geometry import Geometry
+from ..lowering.machinery.jax_sharding import refuse_manual
+from ..metrics import Unit, events
+from ..metrics.events import Direction, Transfer
+from ..metrics.user_lines import frame_above, user_lines
+from ..runtime import buffers
+from ..step import constant_predicates, device_waits, executor
+from ..step.sync import compute
+from ..tensor.device import LOCK
+from ..tensor.storage import hold, shows_all, snapshot, value_of, view_of
+from ..tensor.upload import dense_spec, from_numpy
+from ..tensor.upload import upload as upload
+
+_transferring = metrics.metric("TransferFromDeviceTime")
+_received = metrics.metric("InboundData", Unit.BYTES)
+
+# An enumeration looks its members up each time.
+_FROM_DEVICE = Direction.FROM_DEVICE
+
+
+def upload_into(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Overwrites a device tensor with a CPU tensor, converted to its dtype and broadcast to its shape."""
+    base = value_of(target)
+    if source.dtype != target.dtype:
+        source = source.to(target.dtype)
+    source = source.expand(target.shape)
+    value = upload(source, base.device)
+    if base.device.spread is not None and base.buffer is not None and shows_all(target, base.spec):
+        value.buffer = buffers.place(value.buffer, base.buffer.sharding, base.buffer.shape)
+    if shows_all(target, base.spec):
+        value.spec = base.spec
+    hold(target, value)
+
+
+def to_cpu(tensor: torch.Tensor, callers: int = 1) -> torch.Tensor:
+    """A CPU copy of a device tensor, with its strides where they are dense. Waits for the device.
+
+    `callers`, so many at least, are functions of ours.
+    """
+    result = from_numpy(np.array(_elements(tensor, callers + 1), order="C"))
+    if tensor.dtype is torch.complex32:
+        result = result.to(torch.complex32)
+    stride = dense_spec(tensor).stride
+    if result.stride() == stride:
+        return result
+    return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(result)
+
+
+def _elements(tensor: torch.Tensor, callers: int) -> np.ndarray:
+    """What a device tensor shows, read-only."""
+    value = value_of(tensor)
+    if value.buffer is None or not _cheap_on_host(tensor, value):
+        return fetch(snapshot(tensor), callers)
+    array = fetch(value, callers)
+    return array if shows_all(tensor, value.spec) else _shown_on_host(tensor, value, array)
+
+
+def fetch(value: Value, callers: int = 0) -> np.ndarray:
+    """The contents of a value, read-only. Waits for the device. Besides one, `callers` are functions of ours."""
+    forced = value.buffer is None
+    if events.guarded:
+        size = value.spec.numel * value.spec.dtype.itemsize
+        frames = user_lines(events.depth)
+        events.ask(Transfer(_FROM_DEVICE, value.device.index, size, frames, 0.0, 0.0, forced))
+    begins = time.perf_counter()
+    if forced:
+        compute((value,), of_transfer=True)
+    with LOCK:  # no program of another thread is being started that nobody kept from taking this memory
+        buffer = value.buffer
+    start = time.perf_counter()
+    try:
+        device_waits.until_ready((buffer,))
+        # JAX keeps what it has copied to the host, which would not show what others write to memory that they share.
+        is_seen = not value.shared or value.device.target.is_host
+        array = buffers.get(buffer if is_seen else buffers.copied(buffer))
+    except jax.errors.JaxRuntimeError as error:
+        if buffer.is_deleted():
+            buffers.refuse_given_away()
+        raise executor.failure(error, "an earlier step", "") from error
+    if executor.has_reports():
+        executor.raise_failed_assertions(value.device.target.device)
+    if array.ndim != len(value.spec.size):
+        refuse_manual(value.spec.size)
+    if array.shape != value.spec.size:  # made longer, so that its parts are equal
+        array = array[tuple(map(slice, value.spec.size))]
+    ended = time.perf_counter()
+    waited = int(1e9 * (ended - start))
+    _transferring.add(waited)
+    _received.add(array.nbytes)
+    value.device.tape.started += waited  # waiting is not recording
+    if events.watched:
+        frames = user_lines(events.depth, frame_above(2 + callers))
+        what = _FROM_DEVICE, value.device.index, array.nbytes, frames, start, ended - start, forced, start - begins
+        events.emit(events.record(Transfer, what))
+    wanted = dtypes.to_jax(value.spec.dtype)
+    return array if array.dtype == wanted else array.astype(wanted)
+
+
+def _cheap_on_host(tensor: torch.Tensor, value: Value) -> bool:
+    if torch.complex32 in (tensor.dtype, value.spec.dtype) and tensor.dtype is not value.spec.dtype:
+        return False  # the bytes are not those that are shown
+    # Cutting a view out on the host saves a compile, if the bytes copied for nothing are few or cost nothing.
+    if shows_all(tensor, value.spec):
+        return True
+    if value.device.target.is_host:
+        return True
+    return tensor.numel() * 4 >= value.spec.numel
+
+
+def _shown_on_host(tensor: torch.Tensor, value: Value, array: np.ndarray) -> np.ndarray:
+    """What a view shows of the contents of its storage. The memory is looked at as it lies there, however large."""
+    view, order = view_of(tensor), Geometry(value.spec.size, value.spec.stride).memory_order()
+    geometry, flat = view.geometry, array.transpose(order).reshape(-1)
+    if view.dtype is not value.spec.dtype:
+        wanted = dtypes.to_jax(view.dtype)
+        flat = flat.view(np.uint8)[: flat.nbytes // wanted.itemsize * wanted.itemsize].view(wanted)
+    steps = [step * flat.itemsize for step in geometry.stride]
+    shown = np.lib.stride_tricks.as_strided(flat[geometry.offset :], geometry.size, steps)
+    shown = shown.conj() if view.conj else shown
+    return -shown if view.neg else shown
+
+
+def item(tensor: torch.Tensor, reads: metrics.Counter) -> Any:
+    """The Python number in a one-element tensor. Waits for the device, but for a truth value that is known without.
+
+    Others are counted among the `reads`.
+    """
+    value = value_of(tensor)
+    if constant_predicates.is_candidate(tensor, value) and (known := constant_predicates.known(value)) is not None:
+        return known
+    reads.value += 1
+    array = _elements(tensor, callers=2)
+    # NumPy knows nothing of the others as Python numbers.
+    return array.item() if array.dtype.isbuiltin == 1 else from_numpy(np.array(array)).item()
