@@ -9,7 +9,7 @@ import torch
 from torch_xla._engine.compat.abi import supported_release
 from torch_xla._engine.diagnostics.doctor.findings import WANTED
 
-PROJECT = Path(__file__).parents[3] / "pyproject.toml"
+PROJECT = Path(__file__).parents[4] / "pyproject.toml"
 
 
 def test_the_refusal_names_versions_and_remedy() -> None:
