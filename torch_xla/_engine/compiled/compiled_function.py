@@ -1,4 +1,4 @@
-"""What `torch_xla.compile` returns: a function of regions, a replayed function, or a region."""
+"""The objects that `torch_xla.compile` returns: a function of regions, a replayed function, or a region."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,8 +1,8 @@
 """Eager mode: run each operation when it is called, by a program of its own that is compiled once.
 
-What shows an operand in another order, and a write through a view, are part of the operation's program. Constants,
-operations that read nothing, wait for the first operation that reads them. So do random numbers that fill memory nobody
-has written to.
+Reading an operand through a view, and writing through a view, are part of the operation's program. Constants
+(operations without operands) wait for the first operation that reads them. So do random numbers that fill memory for
+the first time.
 """
 
 import time
@@ -25,7 +25,7 @@ from ..step.sync import sync_device
 from ..tensor.device import LOCK, Device, existing_devices
 from ..tensor.storage import refuse_if_overtaken, value_of
 
-# Writing over so many bytes saves more than it costs to find out that nobody else holds them.
+# From this size in bytes, reusing a buffer saves more than checking that no other value holds it.
 _WORTH_TAKING = 1 << 16
 
 # An operation is being run; others came in the middle of it, from finalizers. Both under the lock.
@@ -41,7 +41,7 @@ def is_on() -> bool:
 
 
 def switch(on: bool) -> None:
-    """Turns eager mode on or off. What is recorded when it is turned on is started."""
+    """Turn eager mode on or off. Turning it on starts the operations recorded so far."""
     was_on = is_on()
     recording_kernel.run_at_once(_run if on else None)
     if on and not was_on:
@@ -188,7 +188,7 @@ def _record(
     into = [value.slot for value in results]
     key, slots = (alone.key, [value.slot for value in alone.values]) if alone is not None else (None, [])
     if entry.writes and sum(value.spec.numel * value.spec.dtype.itemsize for value in results) >= _WORTH_TAKING:
-        # What was there before is not needed at all: the program may take it.
+        # The old value is overwritten without being read: the program may reuse its buffer.
         call[1].clear()
         if alone is not None:
             alone.values.clear()

@@ -124,7 +124,7 @@ class CompiledGraph:
                 'is. Move the model or its inputs with `.to("xla")`.',
                 stacklevel=2,
             )
-        # Nothing follows an inference: it is started. What backward and the optimizer add joins a training step.
+        # Nothing follows an inference graph, so it starts at once. A training step waits for backward and optimizer.
         self._starts = kind == "inference"
 
     def __call__(self, arguments: list[Any]) -> Any:
@@ -142,8 +142,8 @@ class CompiledGraph:
         """Records the operation, and says where. Holds no value afterwards: what was overwritten may be given away."""
         parts = self._parts
         while True:
-            # What the graph writes to is read once more, by itself: another thread that writes to it comes before that,
-            # or is noticed behind the graph.
+            # Read the values that the graph writes to once more: a write by another thread either came before this
+            # read, or is noticed after the graph.
             read = {target: value_of(values[target]) for target, _ in parts.writes if _is_ours(values[target])}
             arguments = [values[node] for node in parts.inputs]
             arguments += [torch.stack([values[node] for node in nodes]) for nodes in parts.scalars]
@@ -199,7 +199,7 @@ _OF_PYTHON = ("_operator", "builtins", "math")
 
 
 def extract_compiled_graph(module: GraphModule, arguments: Sequence[Any]) -> Callable[..., Any]:
-    """What PyTorch's own registration of "openxla" asks for: `module`, whose first arguments these are, compiled."""
+    """Compile `module` for PyTorch's own registration of "openxla"; `arguments` are those of its first call."""
     if _is_of_operators(module):
         boxed = compile_graph(module, arguments, kind="inference")
         return lambda *args: boxed(list(args))

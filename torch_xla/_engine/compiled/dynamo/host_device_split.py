@@ -45,7 +45,7 @@ def split(module: GraphModule, kind: str) -> Parts:
     late: set[Node] = set()
     for node in module.graph.nodes:
         if node.op == "output":
-            # What was written to an argument is returned as that argument.
+            # A value that was written to an argument is returned as that argument.
             parts.results = torch.fx.node.map_arg(node.args[0], lambda each: each.args[0] if _is_write(each) else each)
         elif node.op == "call_function":
             _sort(node, parts, on_device, late)
@@ -94,7 +94,7 @@ def _sort(node: Node, parts: Parts, on_device: set[Node], late: set[Node]) -> No
         late.add(node)
     elif late.intersection(operands):
         if not devices:
-            parts.after.append(node)  # a number made of what came to the host
+            parts.after.append(node)  # a number computed from values on the host
             late.add(node)
             return
         raise Unsplittable(f"{node.target} needs a value that was on the host")
@@ -110,7 +110,7 @@ def _writes_undeclared(node: Node) -> bool:
 
 
 def _is_write(node: Node) -> bool:
-    """Whether a node stands for a write to an argument, which comes at the end."""
+    """Whether a node represents a write to an argument, which runs at the end."""
     return node.target is aten.copy_.default and node.all_input_nodes[0].op == "placeholder"
 
 
@@ -123,7 +123,7 @@ def _is_a_check(node: Node) -> bool:
 
 
 def _is_lowered(node: Node) -> bool:
-    """Whether a node is a loop or branch that the device runs; what it gives must lie there too."""
+    """Whether a node is a loop or branch that runs on the device; its results are on the device too."""
     return node.target in interpreter.higher_order and all(
         isinstance(leaf, torch.Tensor) and leaf.device.type == "xla"
         for leaf in pytree.tree_leaves(node.meta.get("val"))
@@ -192,14 +192,14 @@ def _extract(module: GraphModule, parts: Parts) -> GraphModule:
 
 
 def _fingerprint(module: GraphModule) -> str:
-    # What the operation does, in a name that is the same in every process: programs are found again by it.
+    # A name derived from what the operation does, equal in every process: program keys contain it.
     text = text_of(module)
     # A function of JAX in it may have a name that holds in this process alone; then so has the graph.
     return hashlib.sha256(text.encode()).hexdigest()[:16] + " at 0x0" * (" at 0x0" in text)
 
 
 def text_of(module: GraphModule) -> str:
-    """What a graph does, as text that is equal for graphs that do the same in the same order."""
+    """Return a text of a graph, equal for graphs that run the same operations in the same order."""
     names: dict[Node, str] = {}
     text: list[str] = []
     for index, node in enumerate(module.graph.nodes):
@@ -210,7 +210,7 @@ def text_of(module: GraphModule) -> str:
 
 
 def _target(node: Node) -> str:
-    """What a node stands for or calls, whatever its graph calls that."""
+    """Return what a node represents or calls, independent of the names in its graph."""
     if node.op != "get_attr":
         return "" if node.op == "placeholder" else str(node.target)
     inside = interpreter.graph_at(node)

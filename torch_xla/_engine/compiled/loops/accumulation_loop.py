@@ -31,13 +31,13 @@ class _Step(nn.Module):
 
 
 class _Kept(dict[Any, tuple[Recipe, list[bool]]]):
-    """What was traced for a model: its copies, in this process or another, have nothing of it."""
+    """The traces of one model. Copies and pickles of the model do not carry them."""
 
     def __reduce__(self) -> Any:
         return _Kept, ()
 
 
-# So many steps of a model are kept: one that differs in numbers it closes over is another one.
+# Most traced steps kept for a model. A step that closes over other numbers is another step.
 _MOST = 16
 
 
@@ -105,7 +105,7 @@ def _traced(
 
 
 def _after_hooks(hooks: Sequence[Callable[..., Any]], grad: torch.Tensor | None) -> torch.Tensor | None:
-    """What the hooks of a parameter make of its gradient in one slice."""
+    """Return the gradient of one slice after the hooks of its parameter."""
     for hook in hooks if grad is not None else ():
         found = hook(grad)
         grad = grad if found is None else found
@@ -113,9 +113,9 @@ def _after_hooks(hooks: Sequence[Callable[..., Any]], grad: torch.Tensor | None)
 
 
 def _of_step(step: Callable[..., Any]) -> Any:
-    """What tells a step from others: a function made anew is the same if it closes over the same.
+    """Return a key of a step: functions with equal code that close over equal values have equal keys.
 
-    What is told by its identity is held by what is kept of the step.
+    The kept trace holds the objects that the key compares by identity.
     """
     if isinstance(step, types.MethodType):
         return _of_step(step.__func__), id(step.__self__)

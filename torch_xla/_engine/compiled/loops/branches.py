@@ -16,12 +16,12 @@ from .loop_bodies import pure_graph
 
 @dataclass(frozen=True)
 class _Form:
-    """Where among the arguments of an operator its functions stand, and what they are given."""
+    """The positions of an operator's functions among its arguments, and the operands that they receive."""
 
     functions: tuple[int, ...]
     whole: tuple[int, ...]  # passed on as they are
-    sliced: tuple[int, ...]  # of which they get slices
-    last: int  # to which operands can be added
+    sliced: tuple[int, ...]  # the functions receive slices of these operands
+    last: int  # further operands can be added to this argument
 
 
 _FORMS = {

@@ -26,10 +26,10 @@ _WIDEST = 16  # bytes of an element
 
 @dataclass
 class _Argument:
-    """A tensor that a function is given in the place of others."""
+    """A tensor that a function receives instead of a captured tensor."""
 
     fake: torch.Tensor
-    memories: tuple[Span, ...]  # of what it stands for
+    memories: tuple[Span, ...]  # the memory of the tensors that it replaces
     is_sliced: bool
 
 
@@ -47,7 +47,7 @@ class Tracing:
         # By memory outside: it, so that its address is given to no other, and the first that was described on it.
         self._memories: dict[int, tuple[torch.UntypedStorage, torch.Tensor]] = {}
         self._arguments: dict[int, _Argument] = {}  # by their memory here
-        self._shared: dict[int, _Argument] = {}  # those that share memory with what was captured
+        self._shared: dict[int, _Argument] = {}  # arguments that share memory with captured tensors
 
     def describe(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor without memory that is like `tensor`."""
@@ -67,7 +67,7 @@ class Tracing:
             return Span.of(outside)
 
     def give(self, described: torch.Tensor, memories: Sequence[Span], is_sliced: bool = False) -> None:
-        """Says that `described` is an argument: a copy of what such memory holds, or of slices of it."""
+        """Register `described` as an argument: a copy of the contents of `memories`, or of slices of them."""
         with by_itself():
             argument = _Argument(described, tuple(memories), is_sliced)
             self._arguments[address_of(described.untyped_storage())] = argument
@@ -202,7 +202,7 @@ class _ReadsANumber(Exception):
 
 
 class _Writes(TorchDispatchMode):
-    """Notes which memory operators write to; not all of them change the version of what they write to."""
+    """Record which memory operators write to. Some operators do not change the version of the tensor they write."""
 
     supports_higher_order_operators = True
 

@@ -35,9 +35,9 @@ def _dims(entry: Any) -> int:
 
 
 def _parted(tensor: Tensor, index: Any) -> tuple[list[Tensor | None], tuple[Any, ...]] | None:
-    """The numbers of an index, each at its dimension, and the index of what they select; `None` if it holds none.
+    """Split an index into its numbers, each at its dimension, and the index to apply after them; `None` if it has none.
 
-    PyTorch selects by numbers before anything else, wherever they stand.
+    PyTorch selects by the numbers first, wherever they occur in the index.
     """
     entries = index if isinstance(index, tuple) else (index,)
     for entry in entries:
@@ -116,14 +116,14 @@ _FORMS: dict[Any, Callable[..., Any]] = {
 
 
 def form_of(function: Any, args: Sequence[Any]) -> Callable[..., Any] | None:
-    """What to call in the place of a function of PyTorch's, so that no index is read on the host."""
+    """Return a replacement for a PyTorch function that does not read indices on the host; `None` if none is needed."""
     form = _FORMS.get(function)
     return form if form is not None and args and isinstance(args[0], Tensor) else None
 
 
 @dataclass
 class _Selection:
-    """What was selected by a number that the device knows: a copy where PyTorch makes a view."""
+    """A selection by a number that only the device knows: a copy where PyTorch makes a view."""
 
     tensor: Tensor
     index: Any
@@ -132,9 +132,9 @@ class _Selection:
 
 
 class Selections:
-    """Tells a body that would see a view of such a selection from one that does with a copy.
+    """Find bodies for which a copy of such a selection is not enough, because they could observe that it is no view.
 
-    `writes` tells how often memory that a tensor shows was written to.
+    `writes` returns how often the memory of a tensor was written to.
     """
 
     def __init__(self, writes: Callable[[Tensor], int]) -> None:
@@ -142,7 +142,7 @@ class Selections:
         self._found: dict[int, _Selection] = {}  # by the memory of the copy
 
     def call(self, function: Any, form: Callable[..., Any] | None, args: Any, kwargs: Any) -> Any:
-        """The result of `function`, or of what is called in its place."""
+        """Return the result of `function`, or of its replacement."""
         if self._found:
             self._check(function, args, kwargs)
         before = sum(map(_is_number, pytree.tree_leaves(args[1:]))) if form is not None else 0

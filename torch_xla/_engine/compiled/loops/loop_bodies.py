@@ -28,7 +28,7 @@ class _WithoutChecks(TorchDispatchMode):
 
 
 def without_checks(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, of which a trace sees no assertions."""
+    """Return `function` without its assertions while it is traced."""
 
     def run(*args: Any) -> Any:
         with _WithoutChecks():

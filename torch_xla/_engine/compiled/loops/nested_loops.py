@@ -56,9 +56,9 @@ _transforms = _Transforms()
 
 
 class Substitution(TorchFunctionMode):
-    """Gives every function of PyTorch other tensors in place of some, except in bodies that are traced inside.
+    """Replace some tensors in each call of a PyTorch function, except in bodies that are traced inside this one.
 
-    What selects by tensors selects on the device. `selections` looks whether that can be told from PyTorch's views.
+    Selections by tensors run on the device. `selections` checks that the program cannot distinguish them from views.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Substitution(TorchFunctionMode):
         return call(*args, **kwargs) if lift is None else lift(func, call, args)
 
     def of(self, tensor: torch.Tensor, depth: int) -> torch.Tensor:
-        """What functions are given for `tensor` where so many bodies are traced."""
+        """Return the tensor that functions receive for `tensor` at this depth of traced bodies."""
         return self._substitute(tensor) if self._depth == depth else tensor
 
 
@@ -105,7 +105,7 @@ def depth() -> int:
 
 
 def substituted(tensor: torch.Tensor, depth: int | None = None) -> torch.Tensor:
-    """What stands for `tensor` in the body that is being traced, if any is; or in one around it."""
+    """Return the replacement of `tensor` in the body that is being traced, or in a body around it; else `tensor`."""
     for each in reversed(_here.substitutions):
         tensor = each.of(tensor, _here.depth if depth is None else depth)
     return tensor
@@ -148,7 +148,7 @@ class Whole:
 
 
 def _described(operator: Any, args: Sequence[Any]) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """Sizes and dtypes of what a loop gives."""
+    """Return the sizes and dtypes of a loop's results."""
     if operator is graph_while:
         return [(tuple(each.shape), each.dtype) for each in args[2]]
     graph, init, _, _, length, *_ = args

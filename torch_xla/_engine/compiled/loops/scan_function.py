@@ -14,7 +14,7 @@ from .scan_gradients import Differentiated, Examples, Roles, draws_of, without_g
 
 
 class ScanLoop:
-    """A scan of a body, which runs without gradients or with those that its tensors ask for."""
+    """A scan of a body, with gradients where its tensors require them."""
 
     def __init__(self, body: Callable[..., Any], roles: Roles, reverse: bool = False) -> None:
         self._body, self._roles, self._reverse = body, roles, reverse
@@ -22,7 +22,7 @@ class ScanLoop:
         self._differentiated: dict[Any, Differentiated | None] = {}
 
     def run(self, tensors: Sequence[torch.Tensor], partition: Callable[..., Any]) -> Sequence[torch.Tensor]:
-        """What is carried last and the stacked outputs, for what is carried first, slices, and constants."""
+        """Return the last carried values and the stacked outputs. `tensors`: first carried values, slices, constants."""
         refuse_transforms("scan", tensors)
         found = self.differentiated(tensors, partition)
         if found is None:

@@ -30,7 +30,7 @@ class Roles:
     constant: int
 
     def role(self, place: int) -> str:
-        """What the input `place` of the body is."""
+        """Return the role of the body's input `place`."""
         if place < self.carried:
             return "carried"
         return "slice" if place < self.carried + self.slices else "constant"
@@ -38,16 +38,16 @@ class Roles:
 
 @dataclass
 class _Saved:
-    """What the backward direction reads of the forward one, by where it comes from."""
+    """Values of the forward direction that the backward direction reads, grouped by origin."""
 
     stacked: list[Node] = field(default_factory=list)  # of each round its own
-    slices: list[Node] = field(default_factory=list)  # inputs of each round, which lie in `xs` already
+    slices: list[Node] = field(default_factory=list)  # inputs of each round, which `xs` holds already
     constants: list[Node] = field(default_factory=list)  # inputs that are the same in every round
     invariants: list[Node] = field(default_factory=list)  # computed of those alone
 
 
 class Examples:
-    """Tensors without memory like those that a scan is given, and what a round is given of them."""
+    """Tensors without memory in the shapes of a scan's inputs, and of the inputs of one round."""
 
     def __init__(self, roles: Roles, tensors: Sequence[torch.Tensor]) -> None:
         self.roles = roles
@@ -57,19 +57,19 @@ class Examples:
         self.paths: list[int] = []  # of each result of the body: the inputs that its gradient flows to, as bits
 
     def in_a_round(self, place: int) -> torch.Tensor:
-        """What the body gets for the input `place` of the scan."""
+        """Return the body's input for the input `place` of the scan."""
         example = self.whole[place]
         return self.stage.describe_slice(example) if self.roles.role(place) == "slice" else example
 
     def round(self) -> list[torch.Tensor]:
-        """What the body gets."""
+        """Return the body's inputs."""
         return [self.in_a_round(place) for place in range(len(self.whole))]
 
     def followed(self, body: Callable[..., Any], needed: Sequence[bool]) -> tuple[list[bool], list[bool]]:
-        """Which inputs of the body need gradients when those of `needed` do, and which of its results have them.
+        """Return which inputs of the body need gradients, and which results have them, if the inputs in `needed` do.
 
-        What is carried needs one if a result that takes its place has one. What depends on nothing that does (a count,
-        running statistics) is carried without, as it would be round by round.
+        A carried input needs a gradient if the result that replaces it has one. Carried values that depend on no such
+        input (a count, running statistics) are carried without a gradient, as in a loop of single rounds.
         """
         needed, carried = list(needed), self.roles.carried
         while True:
@@ -85,7 +85,7 @@ class Examples:
             needed[:carried] = follows
 
     def stacked(self, value: torch.Tensor) -> torch.Tensor:
-        """What becomes of `value` of each round."""
+        """Return `value` of each round, stacked."""
         with by_itself(), self.stage.mode:
             return torch.empty((self.length, *value.shape), dtype=value.dtype, device=value.device)
 
@@ -261,9 +261,9 @@ def paths_of(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) ->
 
 
 def _flow(paths: Sequence[int], carried: int, length: int, outputs: frozenset[int]) -> int:
-    """The inputs of so many rounds, as bits, that gradients of these outputs flow to."""
+    """Return, as bits, the inputs that the gradients of these outputs reach in `length` rounds."""
     if not length:
-        return -1  # no round tells what is used
+        return -1  # without a round, usage is unknown
     first = (1 << carried) - 1
     outside = [path for place, path in enumerate(paths) if place >= carried and place in outputs]
     others = 0
@@ -280,7 +280,7 @@ def _flow(paths: Sequence[int], carried: int, length: int, outputs: frozenset[in
 
 
 def _key(node: Any, number: int, *_: Any) -> tuple[Any, int]:
-    """What a gradient of a node flows through: of a scan, each of its results by itself."""
+    """Return the key under which gradients of a node are tracked: for a scan, one key for each result."""
     return node, number if isinstance(getattr(node, "loop", None), Differentiated) else 0
 
 
@@ -329,7 +329,7 @@ class _Builder:
 
 
 def around_while(condition: GraphModule, body: GraphModule, carried: int) -> GraphModule:
-    """The graph of a while loop: of what is carried first, and of what is the same in every round."""
+    """Return the graph of a while loop. Its inputs are the carried values, then the values equal in every round."""
     build = _Builder(body, condition)
     given = [node.meta["val"] for node in body.graph.nodes if node.op == "placeholder"]
     inputs = [build.input(f"input_{place}", value) for place, value in enumerate(given)]

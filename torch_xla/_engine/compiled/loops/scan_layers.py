@@ -24,7 +24,7 @@ from .storage_aliasing import Span, like
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
-# What every module has is compared by itself.
+# Attributes that every module has are compared separately.
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 _MOST = 256  # of a layer
@@ -36,7 +36,7 @@ _recipes: "weakref.WeakKeyDictionary[nn.Module, dict[Any, tuple[Recipe, list[str
     "by torch_xla.compile(step, full_graph=True)"
 )
 def scan_layers(layers: Iterable[nn.Module], value: Any, partition: Callable[..., Any], is_pure: bool) -> Any:
-    """What `value` becomes when it passes through `layers`. Raises `ValueError` if they are not equal."""
+    """Pass `value` through `layers` by a scan. Raises `ValueError` if the layers are not equal."""
     layers = list(layers)
     if not layers:
         return value
@@ -125,7 +125,7 @@ def _kind(tensor: torch.Tensor) -> Any:
 
 
 def modes_of(layer: nn.Module) -> tuple[Any, ...]:
-    """What decides, besides its arguments, what a module computes."""
+    """Return everything but its arguments that decides what a module computes."""
     return tuple(each.training for each in layer.modules()), *private.dtypes_by_default()
 
 
@@ -146,7 +146,7 @@ def require_equal(layers: Sequence[nn.Module], value: Any) -> None:
             if attribute is not None:
                 doubtful[number] = name, attribute
     if doubtful:
-        # What the layer computes decides, not what it is told of itself, such as its number.
+        # Layers are compared by what they compute, not by attributes such as their own number.
         expected = _text(layers[0], value)
         for number, (name, attribute) in doubtful.items():
             old, new = (vars(each.get_submodule(name)).get(attribute) for each in (layers[0], layers[number]))
@@ -157,7 +157,7 @@ def require_equal(layers: Sequence[nn.Module], value: Any) -> None:
 
 
 def _compare(number: int, name: str, old: nn.Module, new: nn.Module) -> None:
-    # A class of its own is made for each module that is parametrized; what it computes its submodules tell.
+    # PyTorch makes a class for each parametrized module; its submodules show what it computes.
     if type_before_parametrizations(old) is not type_before_parametrizations(new):
         raise _differs(number, _path(name, ""), f"a {type(new).__name__}, where layer 0 has a {type(old).__name__}")
     if old.training is not new.training:
@@ -176,7 +176,7 @@ def _compare(number: int, name: str, old: nn.Module, new: nn.Module) -> None:
 
 
 def _odd_attribute(old: nn.Module, new: nn.Module) -> str | None:
-    """An attribute that may not be the same, so that what the layers compute must tell."""
+    """Return an attribute that may differ, so that the layers must be compared by what they compute."""
     for name in {**vars(old), **vars(new)}:
         if name not in _OF_EVERY_MODULE and not _are_same(vars(old).get(name), vars(new).get(name)):
             return name

@@ -21,7 +21,7 @@ from .while_loops import check_carried, on_device
 
 @dataclass(frozen=True)
 class Nested:
-    """A structure, and where in it tensors stand."""
+    """A nested structure, and the positions of tensors in it."""
 
     tree: pytree.TreeSpec
     static: tuple[Any, ...]
@@ -58,14 +58,14 @@ class Recipe:
     captured: list[torch.Tensor]  # those first that are others after the body wrote to them or to their memory
     written: int
     roles: Roles
-    groups: tuple[Group, ...]  # of those that share memory
-    memories: frozenset[int]  # that it sees besides its arguments, if it writes to any
-    shared: Sequence[Any] = ()  # which of these its arguments lay in
+    groups: tuple[Group, ...]  # arguments that share memory
+    memories: frozenset[int]  # captured memory, if the body writes to any of it
+    shared: Sequence[Any] = ()  # the captured memory that its arguments showed
     graph: Any = None  # the body as a graph, where it computes gradients itself, which no loop traces
     loop: ScanLoop | None = None
 
     def body(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """One round as a pure function: of what is carried, slices and constants, to what is carried and outputs."""
+        """Run one round as a pure function: carried values, slices and constants to carried values and outputs."""
         if self.graph is not None:
             return tuple(self.graph(*tensors))
         roles, carried = self.roles, len(self.init.places)
@@ -82,7 +82,7 @@ def trace(function: Callable[..., Any], init: Any, xs: Any) -> Recipe:
     """Runs the body once on tensors without memory, and notes what it uses. Raises at mistakes of the body."""
     nested_init, nested_xs = Nested.of(init), Nested.of(xs)
     carried, sliced = tensors_in(init), tensors_in(xs)
-    seen: list[set[Span]] = []  # of what is carried: the memory that it may be a copy of
+    seen: list[set[Span]] = []  # for each carried value, the memory that it may copy
     while True:
         stage = Tracing()
         carry = [stage.describe(each) for each in carried]
@@ -111,7 +111,7 @@ def trace(function: Callable[..., Any], init: Any, xs: Any) -> Recipe:
 
 
 def _recipe(function: Callable[..., Any], stage: Tracing, init: Nested, xs: Nested, ys: Nested) -> Recipe:
-    """What was found out about a scan when its body ran."""
+    """Return what tracing the body showed about a scan."""
     captured, places = stage.captured, stage.written
     others = set(range(len(captured))).difference(places)
     ordered = [captured[place] for place in (*places, *sorted(others))]
@@ -126,7 +126,7 @@ def _recipe(function: Callable[..., Any], stage: Tracing, init: Nested, xs: Nest
 
 
 def _shared(recipe: Recipe, init: Any, xs: Any) -> list[Span | None]:
-    """Which memory that the body sees besides its arguments they lie in, where it writes to any."""
+    """Return the captured memory that each of the arguments shows, if the body writes to captured memory."""
     if not recipe.memories:
         return []
     with by_itself():

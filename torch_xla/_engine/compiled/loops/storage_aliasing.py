@@ -32,7 +32,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where in one memory a tensor lies that is known by its number."""
+    """The place of one argument, known by its number, in a memory."""
 
     number: int
     size: tuple[int, ...]
@@ -40,18 +40,18 @@ class Position:
     offset: int
 
     def of(self, memory: torch.Tensor) -> torch.Tensor:
-        """What the tensor shows of this memory."""
+        """Return the tensor's view of this memory."""
         return memory.as_strided(self.size, self.stride, self.offset)
 
 
-# Tensors that lie in one memory.
+# Tensors that share one memory.
 Group = tuple[Position, ...]
 
 
 def groups_of(described: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> tuple[Group, ...]:
-    """The tensors that show memory which others of them show too. Raises where they cannot be put there again.
+    """Return groups of tensors that share memory. Raises if the sharing cannot be reproduced.
 
-    `described` are tensors like `tensors`, which tell where they lie.
+    `described` are stand-ins for `tensors` with the same storage offsets and strides.
     """
     spans = sorted((Span.of(tensor), number) for number, tensor in enumerate(described))
     found: list[list[int]] = []
@@ -67,7 +67,7 @@ def groups_of(described: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]
 
 
 def on_one_memory(given: Sequence[torch.Tensor], groups: Sequence[Group]) -> list[torch.Tensor]:
-    """The tensors `given`, but for those of a group copies that lie on one memory."""
+    """Return the tensors `given`, with the tensors of each group replaced by copies that share one memory."""
     given = list(given)
     with torch.enable_grad():  # also where a graph without gradients is traced: what computes some inside sees views
         for group in groups:
@@ -109,7 +109,7 @@ def _group(described: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], n
 
 
 def _repeats(tensor: torch.Tensor) -> bool:
-    """Whether elements of `tensor` lie at one place, besides those of an expanded one."""
+    """Whether elements of `tensor` share a place in memory for another reason than an expanded dimension."""
     reach = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and stride:
@@ -132,7 +132,7 @@ def _memory(given: Sequence[torch.Tensor], group: Group) -> torch.Tensor:
     for place in group:
         tensor = given[place.number]
         if tensor.numel() == length and tensor.is_contiguous() and place.stride == tensor.stride():
-            return tensor.view(-1).clone()  # no view, of which traces refuse writes through `as_strided`
+            return tensor.view(-1).clone()  # a copy: traces refuse writes to views through `as_strided`
     memory = torch.zeros(length, dtype=given[group[0].number].dtype, device=given[group[0].number].device)
     for place in group:
         put(place.of(memory), given[place.number])

@@ -16,7 +16,7 @@ from .storage_aliasing import like
 
 
 def while_loop(condition: Callable[..., Any], body: Callable[..., Any], carried: Sequence[Any]) -> Any:
-    """What `carried` is after as many rounds of `body` as `condition` says."""
+    """Run `body` on `carried` while `condition` holds, and return the last carried values."""
     return Loop(condition, body, carried).run(carried)
 
 
@@ -45,7 +45,7 @@ class Loop:
         self._whole = Whole(around_while(goes_on, once, self._count), kind="loop")
 
     def run(self, carried: Sequence[Any]) -> Any:
-        """What `carried` is afterwards."""
+        """Run the loop and return the last carried values."""
         start = [as_tensor(leaf) for leaf in pytree.tree_leaves(tuple(carried))]
         tensors = [*start, *map(on_device, self._captured)]
         refuse_transforms("while_loop", tensors)
@@ -81,7 +81,7 @@ def loop_of(
 
 
 class _ForwardOnly(torch.autograd.Function):
-    """A loop of which nobody knows how many rounds there will be, so that nothing can be kept for a gradient."""
+    """A loop without a gradient: its number of rounds is unknown, so nothing can be saved for a backward pass."""
 
     @staticmethod
     def forward(ctx: Any, whole: Whole, *tensors: torch.Tensor) -> Any:
@@ -99,13 +99,13 @@ class _ForwardOnly(torch.autograd.Function):
 
 
 def on_device(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor that a loop uses, or what stands for it in the body that is traced, on the device."""
+    """Return a tensor that a loop uses, or its replacement in the traced body, on the device."""
     tensor = substituted(tensor)
     return tensor if tensor.device.type == "xla" else tensor.to("xla")
 
 
 def as_tensor(leaf: Any) -> torch.Tensor:
-    """A leaf of what is carried, on the device."""
+    """Return a leaf of the carried structure as a tensor on the device."""
     if isinstance(leaf, torch.Tensor):
         return on_device(leaf)
     if isinstance(leaf, bool | int | float | complex):
