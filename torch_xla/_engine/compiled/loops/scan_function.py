@@ -22,7 +22,7 @@ class ScanLoop:
         self._differentiated: dict[Any, Differentiated | None] = {}
 
     def run(self, tensors: Sequence[torch.Tensor], partition: Callable[..., Any]) -> Sequence[torch.Tensor]:
-        """Return the last carried values and the stacked outputs. `tensors`: first carried values, slices, constants."""
+        """Return the last carried values and the stacked outputs, for first carried values, slices and constants."""
         refuse_transforms("scan", tensors)
         found = self.differentiated(tensors, partition)
         if found is None:

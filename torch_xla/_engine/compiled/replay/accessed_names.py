@@ -16,18 +16,18 @@ _ATTRIBUTES = frozenset((
 ))  # fmt: skip
 
 
-# What leaves one value for a call and runs nothing else. Python 3.14 has one for small numbers, and one for arguments.
+# Instructions that only push one value. Python 3.14 added one for small numbers, and one for arguments.
 _LOADS_ONE = frozenset(
     ("LOAD_CONST", "LOAD_SMALL_INT", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_GLOBAL", "LOAD_DEREF")
 )
 
-# What tells types.
+# Names that reveal the type of an object.
 _TYPES = frozenset(("type", "__class__", "SymFloat"))
 
 
 @dataclass
 class Reads:
-    """What some calls have executed."""
+    """The instructions and names that watched calls have executed."""
 
     codes: dict[types.CodeType, frozenset[str]] = field(default_factory=dict)  # code of the program → its globals
     names: frozenset[str] = frozenset()  # attributes
@@ -72,7 +72,7 @@ class Executed:
 
     def __init__(self) -> None:
         self.offsets: dict[types.CodeType, set[int]] = defaultdict(set)
-        self.whole: set[types.CodeType] = set()  # of which all instructions count
+        self.whole: set[types.CodeType] = set()  # every instruction of these counts as executed
         self.everything = False
 
     def reads(self) -> Reads:

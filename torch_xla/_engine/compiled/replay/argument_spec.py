@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, range)
-# Those of which some are equal that are not the same: zeros have signs, and an empty range has ends.
+# Types whose equal values can differ: zeros have signs, and empty ranges have ends. They are compared by their text.
 _TOLD_BY_TEXT = (float, complex, range)
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 
@@ -27,7 +27,7 @@ class Call:
 
 
 def taken_apart(args: Sequence[Any], kwargs: dict[str, Any]) -> Call:
-    """The call with these arguments. Who keeps its key keeps the objects: others could come to their addresses."""
+    """Return the call with these arguments. Keep the objects as long as its key: the key contains their addresses."""
     key: list[Any] = []
     call = Call((), [])
     for argument in args:
@@ -86,7 +86,7 @@ def _take(argument: Any, key: list[Any], call: Call) -> None:
 
 
 def _told(name: Any) -> Any:
-    """A key of a dictionary with its type, by which it differs from those that are equal and not the same."""
+    """Return a key of a dictionary together with its type: keys of different types can be equal."""
     if type(name) is tuple:
         return tuple(map(_told, name))
     return type(name), repr(name) if type(name) in _TOLD_BY_TEXT else name

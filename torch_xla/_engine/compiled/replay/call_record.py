@@ -14,7 +14,7 @@ from .guards import Change, Reached
 from .output_recipe import Returned
 from .scalar_program import HostPart
 
-# What a gradient is called in messages.
+# The name of a gradient in messages.
 GRADIENT = "a gradient"
 
 
@@ -25,7 +25,7 @@ class OuterMemory:
     tensor: torch.Tensor
     path: str
     argument: int = -1  # which of the argument tensors; -1: none
-    leaf: int = -1  # whose gradient it is, where nothing else shows its memory; -1: nobody's
+    leaf: int = -1  # the leaf whose gradient alone shows this memory; -1: none
 
 
 @dataclass
@@ -40,7 +40,7 @@ class VersionChange:
 
 @dataclass
 class Facts:
-    """What one call did."""
+    """The record of one watched call."""
 
     reasons: list[str] = field(default_factory=list)  # why it cannot be replayed
     differences: list[Change] = field(default_factory=list)

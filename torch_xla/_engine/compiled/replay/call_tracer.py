@@ -37,7 +37,7 @@ class CallWatch:
 
     def __init__(self, suspects: Sequence[Change] = ()) -> None:
         self.reasons: list[str] = []
-        self.unknown: list[str] = []  # calls of which nobody knows what they do
+        self.unknown: list[str] = []  # calls with unknown effects
         self.uploads: list[Line] = []
         self.executed = accessed_names.Executed()
         self.through_dynamo = False  # code ran that PyTorch made of the program's
@@ -60,7 +60,7 @@ class CallWatch:
         if self.complete:
             self._tokens = [_token(each.read) for each in self._suspects]
             if self._traces:
-                # Python 3.12 tells of instructions from the first `settrace` on that comes after some frame asked.
+                # Python 3.12 traces instructions only from the first `settrace` after a frame asked for them.
                 sys._getframe().f_trace_opcodes = True
                 sys.settrace(self._trace)
             sys.setprofile(self._profile)
@@ -86,8 +86,8 @@ class CallWatch:
         if not self._is_on:
             return
         self._stop()
-        # From Python 3.14 on the profile function sees the end of what takes the lock for a `with` block, and an
-        # interrupt that comes in the middle of it leaves the lock taken.
+        # From Python 3.14 on the profile function is called when the lock's `__enter__` returns, and an interrupt
+        # there leaves the lock taken.
         while LOCK._recursion_count() > self._held:  # type: ignore[attr-defined]
             LOCK.release()
         autograd_observers.unlisten(self._asked)
@@ -95,7 +95,7 @@ class CallWatch:
         self._is_on = False
 
     def reads(self) -> accessed_names.Reads:
-        """What the program's code has looked at."""
+        """Return what the program's code has read."""
         found = self.executed.reads()
         found.compiled = self.through_dynamo
         return found

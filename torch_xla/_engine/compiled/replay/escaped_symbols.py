@@ -10,7 +10,7 @@ from .symbolic_floats import HostNumber
 
 
 def put_floats_back(numbers: Sequence[HostNumber]) -> None:
-    """Has all that holds one of these hold its value: collections, attributes, closures and what errors tell."""
+    """Replace each of these numbers by its value in every collection, attribute, closure and error that holds it."""
     for holder in gc.get_referrers(*numbers):
         _put_back(holder, _plain)
 

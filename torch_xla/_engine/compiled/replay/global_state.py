@@ -11,7 +11,7 @@ from ...compile import settings_in_force
 from ...dispatch.checks import device_values
 from ...tensor.device import Device
 
-# Of which devices programs ask whether autocast is on: theirs, and those that PyTorch means where none is named.
+# Devices whose autocast state programs read: `xla`, and PyTorch's defaults where no device is named.
 _AUTOCAST = ("xla", "cpu", "cuda")
 
 

@@ -30,7 +30,7 @@ def _counts(gradients: list[Any]) -> list[int]:
 
 
 def _of_one(as_gradient: bool) -> tuple[int, int, int]:
-    """What a gradient counts that only one list holds, and the parameter if it is its gradient: see `_are_ours`."""
+    """Return the reference counts of a gradient in one list, and of its parameter if it is set: see `_are_ours`."""
     parameter, gradients = torch.ones(1, requires_grad=True), [torch.ones(1)]
     gradients[0].untyped_storage()  # is an object of its own from now on
     if as_gradient:
@@ -48,7 +48,7 @@ def _geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 class Gradients:
-    """What becomes of the gradient of each leaf. The gradients of the calls it was recorded from it does not hold."""
+    """The changes of a replay to the gradients of leaves. It does not hold the gradients of the recorded calls."""
 
     def __init__(self, facts: Facts, used: set[int], specs: dict[int, Spec], device: Device) -> None:
         """`used` are the places that are read or written, `specs` those of the places that are written."""
@@ -85,7 +85,7 @@ class Gradients:
         self._guards = private.TensorGuards(*found, dynamic_dims_sizes=None, dynamic_dims_strides=None)
         self._offsets = list(map(_offset, found))
         self._makers = [leaf for leaf, *_ in self._made]
-        # Those it made for the last call: memory that it gives again if nobody else has them.
+        # Gradients made for the last call. Their memory is used again if only the leaves hold them.
         self._ours: list[Any] = [None] * len(self._made)
         self._addresses = [0] * len(self._made)
         count = len(self._made)
@@ -110,7 +110,7 @@ class Gradients:
         )
 
     def enter(self, storages: list[Any], arguments: int) -> bool:
-        """Puts the memory of all of them among the `storages`, and tells whether that is other memory than before."""
+        """Store the memory of all gradients in `storages`, and return whether it is other memory than before."""
         changed = False
         for (_, place), storage in zip(self.found, map(_storage, map(_gradient, self._finders)), strict=True):
             if storages[place - arguments] is not storage:
@@ -122,7 +122,7 @@ class Gradients:
         return changed
 
     def _are_ours(self) -> bool:
-        """Whether nobody but their leaves, if these, holds one of those it made."""
+        """Whether only their leaves, if anything, hold the gradients that were made for the last call."""
         ours = self._ours
         mine = list(map(is_, map(_gradient, self._makers), ours))
         counts, uses, shares = self._if_ours[mine[0]]
@@ -156,7 +156,7 @@ class Gradients:
                 storages[place - arguments] = storage
 
     def left(self) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
-        """The leaves that get another gradient, and which: none for those that lose theirs."""
+        """Return the leaves whose gradient changes, and the new gradients: None where the gradient is removed."""
         new = [
             (leaf, gradient)
             for leaf, gradient in zip(self._makers, self._ours, strict=True)

@@ -1,8 +1,8 @@
 """Build the guards of a function: walk its closure, globals and arguments through all objects they reach.
 
-Of the program's code it follows what was executed, and the names that were read there: an attribute that nobody has
-named is not seen. The code of PyTorch is taken for granted, the attributes of its objects are not. An object that is
-not understood is a reason not to replay.
+In the program's code it follows the executed instructions and the names that they read; attributes that no instruction
+names are left out. PyTorch's code is assumed to be constant, the attributes of its objects are not. An object that it
+cannot compare is a reason not to replay.
 """
 
 import abc
@@ -28,10 +28,10 @@ from . import pure_allowlist
 from .accessed_names import Executed, Reads
 from .guards import MISSING, Container, Look, Reached, key_text
 
-# Beyond so many objects or entries, looking at them every step costs more than recording does.
+# With more objects or entries than this, comparing them in every step costs more than recording the step.
 MOST_OBJECTS = 50_000
 MOST_ENTRIES = 200_000
-# What lies on the host is compared byte by byte.
+# The largest tensor or array on the host that is compared byte by byte.
 MOST_HOST_BYTES = 1 << 16
 
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
@@ -42,7 +42,7 @@ class TooMuch(Exception):
 
 
 def reach(roots: Iterable[tuple[str, Any]], reads: Reads) -> Reached:
-    """What can be seen from `roots`, each with the name it goes by in messages, by what has read `reads`."""
+    """Return what code that has read `reads` can reach from `roots`, pairs of a name for messages and a value."""
     roots = [*roots, *_global_hooks()]
     while True:
         walk = _Walk(reads)
@@ -90,7 +90,7 @@ class _Walk:
         self.passed_by: set[types.CodeType] = set()  # functions of the program that were not executed
 
     def add(self, path: str, value: Any, strict: bool = True) -> None:
-        """Notes that `value` can be seen. What is not `strict` nobody has named: it need not be understood."""
+        """Record that `value` is reachable. A value that is not `strict` was named nowhere, and may be of any kind."""
         if value is MISSING or type(value) in pure_allowlist.CONSTANT_TYPES:
             return
         if id(value) not in self._seen or (strict and id(value) not in self._strict):
@@ -106,7 +106,7 @@ class _Walk:
             path, value, strict = self._queue.popleft()
             try:
                 self._visit(path, value, strict)
-            except Exception as error:  # of its own code: a proxy that nobody may ask for its class, say
+            except Exception as error:  # raised by the object's own code, such as a proxy without a class
                 self._unknown(path, f"what raises {type(error).__name__} when it is looked at")
 
     def finish(self) -> None:
@@ -249,7 +249,7 @@ class _Walk:
             self.add(f"{path}.{key}" if kind is Look.ATTRIBUTES else f"{path}[{key_text(key)}]", value, strict)
 
     def _loaded_modules(self, path: str) -> None:
-        """Those of the program. What others hold is seen where it is named, and which are loaded says nothing."""
+        """Add the program's own modules. Objects of other modules are added where they are named."""
         self._names(
             path, sys.modules, [name for name in list(sys.modules) if not pure_allowlist.is_allowed_module(name)]
         )
@@ -292,7 +292,7 @@ class _Walk:
             )
 
     def _class(self, path: str, cls: type) -> None:
-        """The methods and attributes that are named somewhere; those too that nobody has to name."""
+        """Add the methods and attributes that executed code names, and the methods that Python calls without a name."""
         metaclass: Any = type(cls)
         bases: list[type] = [*cls.__mro__, *metaclass.__mro__]
         if isinstance(cls, abc.ABCMeta):
@@ -312,11 +312,11 @@ class _Walk:
                 continue
             attributes = vars(base)
             self._hold(f"the bases of {base.__name__}", functools.partial(getattr, base, "__mro__"), Look.NAME)
-            # A method that nobody has to name, such as `__bool__`, may come later.
+            # A method that Python calls by itself, such as `__bool__`, may be added later.
             self._hold(f"the names in {base.__name__}", functools.partial(len, attributes), Look.NAME)
             of_torch = pure_allowlist.is_torchs(base)
             unnamed = {name for name in attributes if (of_torch or _is_special(name)) and name not in _NO_METHODS}
-            # A name that was computed stands nowhere; what it led to has run.
+            # A computed name occurs in no code; the function that it led to has run.
             ran = self.reads.codes
             unnamed.update(name for name, value in attributes.items() if not _codes(value).isdisjoint(ran))
             self._attributes(base.__name__, attributes, frozenset(unnamed))
@@ -403,7 +403,7 @@ def _is_own(function: Any) -> bool:
 
 
 def _is_programs(kind: type) -> bool:
-    """Whether the code of a class is the program's, so that the names in it are those that were executed."""
+    """Whether a class is defined by the program, so that its executed names are known."""
     return not pure_allowlist.is_of_library(kind)
 
 
@@ -434,7 +434,7 @@ def _slots(cls: type) -> tuple[str, ...]:
 
 
 def _codes(value: Any) -> set[types.CodeType]:
-    """What runs when an attribute of a class is used: a method, or what gets and sets a property."""
+    """Return the code that runs when an attribute of a class is used: a method's, or a property's getter and setter."""
     parts = (value.fget, value.fset) if isinstance(value, property) else (getattr(value, "__func__", value),)
     return {part.__code__ for part in parts if isinstance(part, types.FunctionType)}
 
@@ -450,7 +450,7 @@ def _inner(code: types.CodeType) -> tuple[types.CodeType, ...]:
 
 
 def not_found(reached: Reached, reads: Reads) -> list[str]:
-    """What was executed of the program and belongs to no function that was reached."""
+    """Return the executed code of the program that belongs to no function that was reached."""
     if reads.compiled:
         return []
     known_codes = {*reached.codes, *(inner for code in reached.codes for inner in _inner(code))}

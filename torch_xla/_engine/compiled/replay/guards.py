@@ -92,7 +92,7 @@ class Container:
         self.expected = self.contents()
 
     def contents(self) -> list[Any]:
-        """What it holds now."""
+        """Return the present contents."""
         held = self.held
         if self.open:
             held = {key: type(value) if key in self.open else value for key, value in held.items()}
@@ -138,7 +138,7 @@ class Container:
         return contents[index] if index < len(contents) else None
 
     def differences(self) -> list[Change]:
-        """What is not as expected. An equal number in the place of another is taken for it from now on."""
+        """Return the entries that differ from the expected ones. An equal number becomes the expected one."""
         now = self.contents()
         if len(now) != len(self.expected):
             share = 2 if self.kind in (Look.MAP, Look.ATTRIBUTES) else 1
@@ -157,7 +157,7 @@ class Container:
 
 @dataclass
 class Reached:
-    """What was found: containers with their contents at that time, and the tensors in them."""
+    """The objects that a function can reach: containers with their contents at that time, and the tensors in them."""
 
     tensors: list[torch.Tensor] = field(default_factory=list)  # on xla
     tensor_paths: list[str] = field(default_factory=list)
@@ -191,13 +191,13 @@ class Reached:
         self._dictionaries = dictionaries if private.DICT_VERSIONS_TELL else []
         self._plain = [each.held for each in self._dictionaries]
         self._versions = list(map(private.dict_version, self._plain))
-        # Where versions do not tell, names are looked up, and other dictionaries are looked through.
+        # Without versions of dictionaries, look names up, and compare the other dictionaries entry by entry.
         named = [] if private.DICT_VERSIONS_TELL else [each for each in dictionaries if each.kind is Look.NAMED]
         self._named = [(each.held.get, each.names) for each in named]
         self._maps = [each for each in maps if type(each.held) is not dict]
         if not private.DICT_VERSIONS_TELL:
             self._maps += [each for each in dictionaries if each.kind is not Look.NAMED]
-        # Of a class that has changed the names tell whether it matters; of other mappings all does.
+        # A changed class matters only in the names that were read; of other mappings every entry matters.
         self._values = [each.held.values() for each in self._maps]
         self._keys = [tuple(each.held) for each in self._maps]
         self._expected = [value for each in self._values for value in each]
@@ -210,7 +210,7 @@ class Reached:
         hooked = [each.held for each in by_kind[Look.HOOKS]]
         self._objects = objects
         self._with_dict = [each for each in objects if hasattr(each, "__dict__")]
-        # What is read by a function in C of each, and what it gave.
+        # Functions in C that read these objects, and the results at that time.
         self._read: list[tuple[Callable[[Any], Any], list[Any]]] = [
             (_code, functions),
             (_defaults, functions),
@@ -274,7 +274,7 @@ class Reached:
         return True
 
     def differences(self) -> list[Change]:
-        """What has changed since the contents were settled."""
+        """Return the changes since the contents were recorded."""
         return [difference for each in self.containers for difference in each.differences()]
 
 
@@ -295,7 +295,7 @@ def cell_contents(cell: Any) -> Any:
 
 
 def bytes_of(held: Any) -> Any:
-    """What a tensor on the CPU or an array holds, and how it shows it."""
+    """Return the bytes of a tensor on the CPU or an array, with its geometry."""
     if isinstance(held, torch.Tensor):
         flat = held.detach().reshape(-1).resolve_conj().resolve_neg().view(torch.uint8)
         return flat.numpy().tobytes(), held.dtype, held.shape, held.stride(), held.requires_grad

@@ -28,8 +28,8 @@ class BoundProgram:
     in_place: list[tuple[int, int]] = field(default_factory=list)  # (output, input whose value takes it)
     elsewhere: list[tuple[int, int, Spec]] = field(default_factory=list)  # (output, place, spec)
     new: dict[Any, int] = field(default_factory=dict)  # memory that only the result has → output
-    updated: list[int] = field(default_factory=list)  # the outputs that are packs of what was in packs
-    replaced: list[int] = field(default_factory=list)  # the outputs that are packs of new values
+    updated: list[int] = field(default_factory=list)  # outputs that are packs and replace packs
+    replaced: list[int] = field(default_factory=list)  # outputs that are packs of new values
 
     @cached_property
     def specs(self) -> tuple[Spec, ...]:
@@ -43,7 +43,7 @@ class BoundProgram:
 
     @cached_property
     def bytes(self) -> int:
-        """The bytes of what it writes: each value once."""
+        """Return the number of bytes that it writes, each value counted once."""
         graph = self.program.graph
         return sum(graph.specs[slot].numel * int(graph.specs[slot].dtype.itemsize) for slot in graph.outputs)
 
@@ -63,7 +63,7 @@ class BoundProgram:
 
 @dataclass(frozen=True, slots=True)
 class Packs:
-    """What of a layout is packed: for each pack its inputs, each replaced in place, or the outputs it gives anew."""
+    """The packed values of a program: for each pack its inputs, replaced in place, or its new outputs."""
 
     kept: Sequence[Sequence[int]]  # inputs
     renewed: Sequence[Sequence[int]]  # outputs
@@ -109,7 +109,7 @@ def packed(plain: BoundProgram, packs: Packs, first_place: int, target: Target) 
     gone = {output for group in joined for output in group}
     left = [output for output in range(len(graph.outputs)) if output not in gone]
     whole = _with_packs(graph, kept, rest, joined, left)
-    # The results in such an order that JAX gives each the memory of what it replaces.
+    # Order the results so that JAX donates to each the buffer that it replaces.
     behind = {output: len(joined) + nth for nth, output in enumerate(left)}
     in_place = [(nth, nth) for nth in range(len(kept))]
     in_place += [(behind[output], number[into]) for output, into in plain.in_place if into not in members]

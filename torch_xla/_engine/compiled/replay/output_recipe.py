@@ -41,8 +41,8 @@ class Returned:
 
         The tensors that are `spent` come detached, and had a graph that is used up.
         """
-        self.storages: dict[int, torch.Tensor] = {}  # those that belong to nothing but the result
-        self.owners: set[int] = set()  # the places that are returned, or of which a view is
+        self.storages: dict[int, torch.Tensor] = {}  # storages that only the result holds
+        self.owners: set[int] = set()  # places that are returned, or a view of them is
         self.structure: list[Any] = []
         self._owner_of = owner_of
         self._known = known

@@ -73,7 +73,7 @@ _PACKAGES = {"torch": Domain.TORCH, "torch_xla": Domain.ENGINE, "jax": Domain.EN
 
 
 def domain_of(code: types.CodeType, namespace: dict[str, Any]) -> Domain:
-    """Whose code `code` with these globals is. What was typed in or generated belongs to the module it is in."""
+    """Return whose code `code` with these globals is. Typed or generated code belongs to the module that it runs in."""
     domain = _domain_of_file(code.co_filename)
     if domain is None and _is_of_traces(code, namespace):
         return Domain.TORCH
@@ -155,7 +155,7 @@ _PURE = frozenset((
 ))  # fmt: skip
 _PURE_MODULES = frozenset((math.__name__, "cmath", "_operator", "_abc", "_bisect", "_heapq", "_statistics"))
 
-# What reads or writes attributes whose names a watch cannot see.
+# Functions that read or write attributes by a name that a watched call does not show.
 BY_NAME = frozenset((getattr, hasattr, setattr, delattr))
 BY_ANY_NAME = frozenset((vars, dir))
 ANY_NAME = frozenset(("__dict__", "__getattribute__", "__getstate__", "__reduce__", "__reduce_ex__", "attrgetter"))
@@ -189,10 +189,10 @@ def is_plain(value: Any) -> bool:
 
 
 def call_by_library_is_allowed(called: Any, frame: types.FrameType) -> bool:
-    """Whether a function written in C, of which not all calls are known, is known as `frame` calls it.
+    """Whether a C function that is allowed in some calls only is allowed in the call that `frame` makes.
 
-    The standard library notes by `id` what it has met already, in a dictionary that it makes for that. What else does
-    so may tell one argument from another by it, and arguments are new at every call.
+    The standard library uses `id` to mark objects as visited, in a dictionary made for that. Other callers may use it
+    to distinguish arguments, which are new objects at every call.
     """
     name = frame.f_code.co_filename.removeprefix(_STANDARD)
     if called is not id:
@@ -248,7 +248,7 @@ _WORDS = {
 
 
 def said(called: Any) -> str:
-    """What calling a function that is not known does, in words."""
+    """Return in words why a call of this function is not allowed."""
     module, name = getattr(called, "__module__", None), getattr(called, "__qualname__", repr(called))
     if name in _WORDS and module in ("builtins", "time", "io", "_io"):
         return _WORDS[name]
@@ -272,7 +272,7 @@ CONSTANT_TYPES = frozenset(CONSTANT)
 # Of these the program only sees what it names: whatever they do, functions do that are watched.
 SEEN_BY_NAME = (logging.Logger,)
 
-# What holds its contents below Python, and how they are read: see `guard_builder`.
+# Containers that keep their contents in C; `guard_builder` reads them.
 CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)
 
 _DICT_AND_WEAKREFS = 16

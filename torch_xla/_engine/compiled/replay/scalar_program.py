@@ -13,7 +13,7 @@ _OTHERWISE = "it computes something else on the host from call to call"
 
 @dataclass
 class HostPart:
-    """What one call computed on the host: lines of Python, and which of the tape's numbers they give."""
+    """The host computation of one call: lines of Python, and which of the tape's numbers they compute."""
 
     lines: list[str]
     told: dict[int, str]
@@ -33,7 +33,7 @@ class HostPart:
         return "" if is_same and self.tokens == other.tokens else _OTHERWISE
 
     def release(self) -> None:
-        """Lets go of what it was computed from; what another call is compared with stays."""
+        """Release the inputs of the trace; keep what later calls are compared with."""
         self.given, self.tensors = {}, []
 
 
@@ -43,7 +43,7 @@ class HostProgram:
     def __init__(self, part: HostPart, numbers: Sequence[Any], order: Sequence[int]) -> None:
         """`order` are those of the tape's `numbers` that the program on the device takes."""
         self._tensors = part.tensors
-        # What is written comes to tensors of its own first: it counts when the program on the device was started.
+        # Writes go to copies first, and are applied once the program on the device has started.
         self._copies = [tensor.detach().clone() for tensor in part.tensors]
         copies = {id(tensor): copy for tensor, copy in zip(part.tensors, self._copies, strict=True)}
         given = {name: copies.get(id(value), value) for name, value in part.given.items()}

@@ -1,15 +1,15 @@
 """Trace the scalars that a step computes on the host, such as step counts and learning rates.
 
-PyTorch's optimizers keep the count of their steps in tensors on the CPU, read them, and give the device the numbers
-that follow (`lr / (1 - beta1 ** step)`); and schedules set `lr` from outside. A watched call whose suspects are such
-tensors, or floats that were others at the call before, runs under a mode of functions. That notes what is written to
-the tensors; what is read from them, and each of the floats, is a `HostNumber`, which notes what is made of it. What
-comes out is a straight line of Python that gives the numbers of the program (`scalar_program.py`). Where it asks the
-value of a number it is part of the line that the answer is the same.
+PyTorch's optimizers count their steps in tensors on the CPU, read them, and pass numbers computed from them to the
+device (`lr / (1 - beta1 ** step)`); schedules set `lr` between steps. If such tensors, or floats that changed since the
+previous call, may explain a difference, the call runs under a function mode. The mode records writes to the tensors.
+Values read from them, and the floats, become `HostNumber`s, which record the arithmetic done with them. The result is
+straight-line Python that computes the numbers of the program (`scalar_program.py`). Where the call branches on a
+number, the straight-line code checks that the branch is the same.
 
-A `HostNumber` is no float to those who ask for its type, or to a function in C. PyTorch's optimizers do neither. The
-program's own code sees such numbers where somebody has asked for replays, unless it was seen to ask for types or to
-raise an error; elsewhere it sees floats.
+A `HostNumber` fails type checks for `float`, and C functions refuse it. PyTorch's optimizers do neither. The program's
+own code sees such numbers only where the user asked for replays, and not once it has checked types or raised an error;
+otherwise it sees floats.
 """
 
 import sys
@@ -35,12 +35,12 @@ from .guards import Change, Container, Look, Reached, bytes_of
 from .scalar_program import HostPart
 from .symbolic_floats import HostNumber
 
-# What PyTorch's functions write to tensors on the CPU, from themselves, numbers and other tensors there.
+# Functions of PyTorch that write to tensors on the CPU from their own values, numbers and other CPU tensors.
 _WRITES = frozenset(("add_", "sub_", "mul_", "div_", "fill_", "copy_", "zero_"))
 _WRITES |= {f"_foreach_{name}" for name in _WRITES - {"fill_"}}
-# What compares them with a number, by the names that modes are shown.
+# Functions that compare such tensors with a number, by their names in function modes.
 _COMPARES = frozenset(("__eq__", "__ne__", "eq", "ne", "lt", "le", "gt", "ge"))
-# What tells the same of a tensor whatever it holds.
+# Functions whose result does not depend on the tensor's contents.
 _TELLS = frozenset((
     "dim", "numel", "size", "is_floating_point", "is_complex", "element_size", "nelement", "ndimension", "stride",
     "is_contiguous", "is_inference", "get_device", "type", "__hash__", "__len__",
@@ -56,7 +56,7 @@ _IN_PYTHON = frozenset((torch.Tensor.__rsub__, torch.Tensor.__rdiv__, torch.Tens
 
 @dataclass
 class Changing:
-    """What of the host is known to be another at every call: learned from the calls so far."""
+    """Host values that change from call to call, learned from the calls so far."""
 
     # By address: the call writes them. Alive: tensors with weak references cannot be swapped.
     tensors: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Changing:
     is_shown: bool = True  # to the program's own code
 
     def learn_before(self, reached: Reached) -> None:
-        """Takes note of the floats that somebody has changed since the last call."""
+        """Record which floats changed since the last call."""
         now = _floats_in(reached).items()
         self.entries |= {place for place, value in now if repr(self.left.get(place, value)) != repr(value)}
 
@@ -86,7 +86,7 @@ def _floats_in(reached: Reached) -> dict[tuple[int, str], float]:
 
 
 def _floats_of(container: Container) -> Iterator[tuple[str, float]]:
-    """The floats that stand in a dictionary under names, with these."""
+    """Yield the names and values of the floats in a dictionary."""
     held = container.held
     if type(held) is dict and container.kind in (Look.MAP, Look.ATTRIBUTES, Look.NAMED):
         keys = container.names if container.kind is Look.NAMED else tuple(held)
@@ -106,7 +106,7 @@ class _Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.backward:
-            # A function in Python, without the mode. What hooks and functions with a gradient of their own do is seen.
+            # A Python function runs without the mode. Hooks and custom autograd functions are seen by the mode.
             with self:
                 return _backward(*args, **(kwargs or {}))
         if func in _IN_PYTHON:
@@ -124,8 +124,8 @@ class HostTrace:
         self.reasons: list[str] = []
         self._device = device
         self._lines: list[str] = []
-        self._told: dict[int, str] = {}  # lines that end the computation, and what is said then
-        self._numbers: dict[int, str] = {}  # of the tape's numbers → how it is called
+        self._told: dict[int, str] = {}  # lines that end the computation, with the message
+        self._numbers: dict[int, str] = {}  # index in the tape's numbers → its name
         self._given: dict[str, Any] = {}
         self._tokens: dict[str, Any] = {}  # what these are compared by with those of another call
         self._asked: set[str] = set()
@@ -176,13 +176,13 @@ class HostTrace:
         self.reasons += [
             f"it changes {path}" for held, key, number, path in self._entries if held.get(key) is not number
         ]
-        # What is sent and not used may be sent: `AveragedModel` does so with its count.
+        # An unused value may be uploaded: `AveragedModel` does so with its count.
         self.reasons += [f"it uploads {path}, which it changes" for value, path in self._sent if value.slot >= 0]
         self._sent.clear()
         self.restore()
 
     def restore(self) -> None:
-        """Puts floats in the places of numbers again. Whoever was interrupted here calls it once more."""
+        """Replace the numbers by floats again. If an interrupt arrives here, call it once more."""
         for held, key, number, _ in self._entries:
             if held.get(key) is number:
                 held[key] = number.value
@@ -208,10 +208,10 @@ class HostTrace:
 
     @property
     def part(self) -> "HostPart":
-        """What was computed."""
+        """Return the host computation."""
         return HostPart(self._lines, self._told, self._numbers, self._given, self._tokens, self.tensors)
 
-    # What numbers tell.
+    # Called by numbers.
 
     def computed(self, value: Any, text: str) -> Any:
         if self._is_over:
@@ -244,7 +244,7 @@ class HostTrace:
         self._made.append(weakref.ref(number))
         return number
 
-    # What PyTorch's functions do.
+    # Called for PyTorch's functions.
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Calls a function of PyTorch's, and notes what it does with what changes."""
@@ -304,7 +304,7 @@ class HostTrace:
         found: dict[int, str] = {}
         plan = _only_plan(tape.code[position:]) if tape is self._device.tape else None
         if plan is not None and _name_of(plan.op) == getattr(func, "__name__", "").strip("_"):
-            # What is no argument of the operator as it is one of the function is not found.
+            # Arguments of the function that the operator does not take unchanged are not found.
             planned, named = plan.arguments
             names = [each.name for each in schema_of(plan.op).arguments]
             by_name = {**dict(zip(names, planned, strict=False)), **named}
@@ -370,7 +370,7 @@ def _only_plan(code: Sequence[Any]) -> Plan | None:
 
 
 def _name_of(operator: Any) -> str:
-    """The name of an operator without its overload, and without what tells that it writes."""
+    """Return the name of an operator without its overload and without the suffix of in-place forms."""
     return str(operator).removeprefix("aten.").partition(".")[0].strip("_")
 
 

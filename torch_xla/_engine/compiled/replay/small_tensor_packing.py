@@ -1,7 +1,6 @@
 """Pack the small tensors of a replay's state into a few arrays, so that a call passes few arguments.
 
-A packed value is a `Value` that finds out about it when somebody reads its buffer. Then the whole pack is taken apart,
-and its values are ordinary ones again.
+When the buffer of a packed value is read, the whole pack is split, and its values become ordinary ones again.
 """
 
 import sys
@@ -28,13 +27,13 @@ from ...step.ownership import are_owned, may_be_taken
 from ...tensor.device import LOCK, Device
 from .io_binding import BoundProgram, Packs, flat_spec, pack_graph, packed, unpack_graph
 
-# After so many runs a replay is packed: the compilation for it takes as long as some thousands of runs save.
+# A replay is packed after this many runs. Compiling the packed program costs what some thousands of runs save.
 _AFTER = 1_000
 # A pack that was read before it ran so often was not worth it: the next one is made twice as late.
 _WORTH = 16
-# What packs must spare a call in arrays, in and out, to be worth a compilation.
+# Packing must save this many arrays per call, inputs and outputs, to be worth a compilation.
 _SPARES = 100
-# Values of so many bytes or more are not packed: to copy them costs more than an array of their own.
+# Values of this size in bytes or more are not packed: copying them costs more than passing an array.
 _SMALL = 64 << 10
 
 _packed = metrics.counter("PackedStep")
@@ -45,7 +44,7 @@ _value = attrgetter("value")
 
 
 class Pack:
-    """One array of many values. It stands among the storages of a replay for all of theirs."""
+    """One array of many values. In the storages of a replay it replaces the storages of these values."""
 
     __slots__ = ("_parts", "_taken_apart", "value")
 
@@ -56,7 +55,7 @@ class Pack:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nobody has read a value of it."""
+        """Whether none of its values has been read."""
         return self._parts is None
 
     def part(self, index: int) -> Any:
@@ -77,10 +76,10 @@ class Pack:
 
 
 class Packed(Value):
-    """A value that may lie in a pack until its buffer is read: then in its place is the pack, and where it lies.
+    """A value that may be in a pack until its buffer is read; meanwhile it holds the pack, and its position in it.
 
-    Before it is laid there it is a value like others. A change of class calls whoever listens to Python (audit hooks),
-    and an interrupt may come there: so nothing may depend on it.
+    Until it is packed it is an ordinary value. A change of class runs audit hooks, and an interrupt may come there, so
+    nothing may depend on the class.
     """
 
     __slots__ = ()
@@ -130,7 +129,7 @@ class _Group:
         executor.prepare(self._taken_apart, (), Cause.SYNC, lambda: ())
 
     def is_whole(self) -> bool:
-        """Whether the storages still hold these values, nobody else does, and nobody has read one."""
+        """Whether the storages still hold these values, nothing else does, and none has been read."""
         return (
             self.pack is not None
             and self.pack.is_whole
@@ -143,7 +142,7 @@ class _Group:
         return all(map(is_, [storage.value.spec for storage in self.storages], self._specs))
 
     def gather(self) -> bool:
-        """Packs what the storages hold now, unless a value is held by somebody else, too."""
+        """Pack the present values of the storages. Return False if anything else holds one of them."""
         self.forget()
         values: list[Value] = [storage.value for storage in self.storages]
         if any(value.buffer is None for value in values) or not self.fits() or not may_be_taken(values):
@@ -186,7 +185,7 @@ class _Group:
 
 
 class Packing:
-    """What of a replay is packed, and when: a pack that others read too often is made ever more rarely."""
+    """Decide which values of a replay are packed, and when: a pack that is read often is rebuilt less and less."""
 
     def __init__(self, plain: BoundProgram, storages: Sequence[Any], first: int, excluded: Container[int]) -> None:
         """`storages` are those of the places from `first` on; the `excluded` places stay as they are."""
@@ -209,7 +208,7 @@ class Packing:
                 self._next = runs
 
     def layout(self, runs: int) -> BoundProgram:
-        """How this run, after so many others, goes."""
+        """Return the bound program for a run, after `runs` earlier ones."""
         if self._since >= 0:
             assert self._layout is not None
             if all([group.is_whole() for group in self._kept]) and self._fits():
@@ -233,7 +232,7 @@ class Packing:
             group.storages = [self._storages[place - self._first] for place in group.places]
 
     def packs(self) -> list[Any]:
-        """What stands for the packs among the storages."""
+        """Return the entries of the packs in the storages."""
         return [group.pack for group in self._kept]
 
     def results(self, layout: BoundProgram) -> tuple[dict[int, Value], list[Iterator[Any]]]:
@@ -285,7 +284,7 @@ class Packing:
         moved = sum(
             spec.numel * spec.dtype.itemsize for groups in (inside, outside) for each in groups for _, spec, _ in each
         )
-        # Where most of the state is large the device takes so long that nobody waits for the host.
+        # If most of the state is large, the device's time hides the host's.
         is_small = 2 * moved >= plain.bytes
         program = plain.program
         # When a pack is taken apart is this process's own affair, and must not make programs of several others.
@@ -296,7 +295,7 @@ class Packing:
         self._kept, self._renewed = ([self._group(each, device) for each in groups] for groups in (inside, outside))
         packs = Packs(*([[index for index, _, _ in each] for each in groups] for groups in (inside, outside)))
         layout = packed(plain, packs, self._first + len(self._storages), plain.program.target)
-        # Before anything is packed: whoever is told of a compilation may look at every value there is.
+        # Compile before anything is packed: listeners to compilations may read any value.
         compile_it(layout)
         for group in (*self._kept, *self._renewed):
             group.prepare()
@@ -308,7 +307,7 @@ class Packing:
             for index, spec, place in candidates
             if 0 < spec.numel * spec.dtype.itemsize < _SMALL and place >= self._first and place not in self._excluded
         ]
-        return sorted(small, key=lambda each: -each[1].numel)  # so that the large ones lie at round addresses
+        return sorted(small, key=lambda each: -each[1].numel)  # large ones first, so that they are aligned
 
     def _group(self, chosen: list[tuple[int, Spec, int]], device: Device) -> _Group:
         places = [place for _, _, place in chosen]

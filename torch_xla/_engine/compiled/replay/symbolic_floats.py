@@ -1,8 +1,8 @@
 """Symbolic floats: floats that record what is computed from them.
 
-Such a number is the `float` it stands for in all that Python's arithmetic does; the trace it belongs to notes each
-operation. It is no `float` of C: a function written in C has to ask for one, and is noticed. PyTorch takes it for a
-number, since it is a `torch.SymFloat`, and shows it to the trace as it is, a mode of functions.
+Such a number behaves as its `float` in Python's arithmetic, and its trace records each operation. It is no C `float`: a
+C function has to convert it, and the trace sees that. PyTorch accepts it as a number, since it is a `torch.SymFloat`,
+and passes it unchanged to the trace, which is a function mode.
 """
 
 import operator
@@ -13,7 +13,7 @@ import torch
 
 
 class Notes(Protocol):
-    """What notes the operations on its numbers."""
+    """A trace that records operations on its numbers."""
 
     def computed(self, value: float, text: str) -> Any:
         """The number `value`, which the Python expression `text` gives."""
@@ -22,7 +22,7 @@ class Notes(Protocol):
         """The outcome of the comparison `text`, which the program goes by from here on."""
 
     def looked_at(self, number: "HostNumber") -> None:
-        """Somebody does with the value what nobody can note: it must be the same at every call."""
+        """Record that the value is used in a way that cannot be traced: it must be the same at every call."""
 
 
 class HostNumber(torch.SymFloat):
@@ -34,7 +34,7 @@ class HostNumber(torch.SymFloat):
         self.name = name
 
     @property  # type: ignore[misc]
-    def __class__(self) -> Any:  # who asks `isinstance(number, float)` is told so
+    def __class__(self) -> Any:  # `isinstance(number, float)` is true
         return float
 
     @property
@@ -118,7 +118,7 @@ class HostNumber(torch.SymFloat):
 
 
 class _Node:
-    """Gives the value of a number to C++, and to nobody a symbol of it."""
+    """Give C++ the value of a number, and never a symbol."""
 
     def __init__(self, number: HostNumber) -> None:
         self._number = number

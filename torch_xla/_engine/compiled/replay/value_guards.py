@@ -4,12 +4,12 @@ import numpy as np
 
 from ...tensor.host_known_values import Asked
 
-# So many different arguments are remembered where their numbers count together.
+# Most combinations of numbers remembered for arguments that are checked together.
 _MOST = 64
 
 
 class Checked:
-    """What recorded calls have let pass of one argument. What none has had is recorded, and refused if it must be."""
+    """The values of one argument that recorded calls accepted. Another value is recorded, where it may be refused."""
 
     def __init__(self, argument: int, asked: set[Asked]) -> None:
         self.argument = argument
@@ -33,11 +33,11 @@ class Checked:
         return (self._has_zero or bool(numbers.all())) and self._negative.issuperset(numbers[numbers < 0].tolist())
 
     def passed(self, numbers: np.ndarray | None) -> None:
-        """Takes note of what a recorded call did not refuse."""
+        """Remember numbers that a recorded call accepted."""
         if numbers is None:
             return
         if not self._counts_each(numbers):
-            # Of those that decide what is recorded, the replay knows what it was made from.
+            # Numbers that decide what is recorded: the replay was made from the first ones.
             if not (self._decides and self._passed) and len(self._passed) < _MOST:
                 self._passed.add(numbers.tobytes())
             return

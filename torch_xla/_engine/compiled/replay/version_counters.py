@@ -12,7 +12,7 @@ from .call_record import Facts, VersionChange
 
 
 class VersionChanges:
-    """How far a call steps the version counters of what it writes."""
+    """The increments of the version counters of the tensors that a call writes."""
 
     def __init__(self, facts: Facts) -> None:
         self._alone: list[torch.Tensor] = []
@@ -32,7 +32,7 @@ class VersionChanges:
                 self._alone += [step.tensor] * step.count
 
     def of(self, arguments: list[torch.Tensor]) -> tuple[list[torch.Tensor], Iterator[Any]]:
-        """What a call with these arguments steps: tensors, as often as they are there, and what steps the others."""
+        """Return the tensors whose versions a call steps, one entry per step, and an iterator that steps the others."""
         stepped = [*self._alone, *[arguments[index] for index in self._arguments]]
         stepped += [leaf.grad for leaf in self._leaves if leaf.grad is not None]
         return stepped, map(self._count_together, (arguments,)) if self._together else iter(())

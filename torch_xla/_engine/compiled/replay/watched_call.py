@@ -47,10 +47,10 @@ def record(
     changing: Changing,
     end: Callable[[], None],
 ) -> tuple[Any, Facts]:
-    """Calls the function on an empty tape, ends the step by `end`, and tells what happened.
+    """Call the function on an empty tape, end the step by `end`, and return a record of the call.
 
-    `known` is what calls have looked at so far: this one is understood if it looks at nothing else. `changing` is what
-    of the host they have found changed, and takes note of more.
+    `known` is what earlier calls have read: the record is complete if this call reads nothing else. `changing` holds
+    the host values that were found to change, and is extended.
     """
     if device.tape.code:
         sync_device(device)  # what other threads have left there for themselves
@@ -89,7 +89,7 @@ def record(
     spent = {id(each): each.detach() for each in pytree.tree_leaves(result) if _is_spent(each)}
     detached = _with(spent, result)
     code = before.compare_with(tape, detached, {id(each) for each in spent.values()}, watch)
-    before.buffers.clear()  # what is held by nobody else may be given away
+    before.buffers.clear()  # buffers that nothing else holds may be donated
     facts.reached.seen = {}
     recorded = bool(device.tape.code)
     end()
@@ -141,7 +141,7 @@ def _call(
         with watch, host if is_needed else nullcontext():
             result = function(*args, **kwargs)
     except BaseException:
-        # Of an error nobody knows whether it comes of a number that stood for a float.
+        # The error may come from a number that replaced a float.
         changing.is_shown = False
         host.restore()
         host.end()
@@ -181,7 +181,7 @@ def _told(difference: Change, watch: CallWatch) -> str:
 
 
 def _with(others: dict[int, torch.Tensor], result: Any) -> Any:
-    """The result, with these tensors in the place of those with such an id."""
+    """Return the result with tensors replaced, by `id`, with those in `others`."""
     return pytree.tree_map(lambda each: others.get(id(each), each), result) if others else result
 
 
@@ -210,7 +210,7 @@ def _is_used(node: Any) -> bool:
 
 
 class _Before:
-    """What there was before the call. It holds buffers, never values: who holds those decides what is given away."""
+    """The state before the call. It holds buffers, never values: references to values decide what is donated."""
 
     def __init__(self, call: Call, facts: Facts, device: Device) -> None:
         self.facts = facts
@@ -257,7 +257,7 @@ class _Before:
 
     def compare_with(self, tape: Tape, result: Any, spent: set[int], watch: CallWatch) -> tuple[Any, ...]:
         """`compare`, if the `tape` that was there at first holds the call and nothing else; the code of it."""
-        with LOCK:  # nobody else runs the tape while it is looked at
+        with LOCK:  # no other thread runs the tape meanwhile
             self.compare(result, spent, watch)
             if self.device.tape is not tape or any([thread != threading.get_ident() for _, thread in tape.turns]):
                 self.facts.reasons.append(
@@ -384,7 +384,7 @@ class _Before:
 
 
 def _is_simple(gradient: torch.Tensor) -> bool:
-    """Whether nothing but its memory tells a gradient from another one."""
+    """Whether a gradient is described by its memory alone."""
     return (
         type(gradient) is torch.Tensor
         and not gradient.requires_grad
