@@ -65,7 +65,7 @@ try:
     from .utils import utils as _utils  # noqa: F401
 
     _config.refuse_nonsense()
-    if not _backend.is_installed():  # it is if somebody reloads this module
+    if not _backend.is_installed():  # True only if the module is reloaded
         _backend.claim_device_name()
         _backend.register_kernels()
         _backend.apply_patches()
@@ -100,7 +100,7 @@ __all__ = [
 
 
 def device(index: int | None = None) -> _torch.device:
-    """The `xla` device of this thread, or the one with ordinal `index`, which becomes this thread's.
+    """Return the `xla` device of this thread, or the one with ordinal `index`, which becomes this thread's.
 
     The device of a thread is what a bare `"xla"` means there and what `sync()` acts on; at first it is `xla:0`.
     Raises `RuntimeError` if there is no such ordinal.
@@ -115,7 +115,7 @@ def device(index: int | None = None) -> _torch.device:
 
 
 def devices() -> list[_torch.device]:
-    """All `xla` devices of this process, in the order of their ordinals.
+    """Return all `xla` devices of this process, in the order of their ordinals.
 
     >>> import torch_xla
     >>> torch_xla.devices()[0]
@@ -125,7 +125,7 @@ def devices() -> list[_torch.device]:
 
 
 def real_devices() -> list[str]:
-    """The hardware behind `devices()`, such as `['CPU:0']` or `['CUDA:0', 'CUDA:1']`.
+    """Return the names of the hardware behind `devices()`, such as `['CPU:0']` or `['CUDA:0', 'CUDA:1']`.
 
     >>> import torch_xla
     >>> len(torch_xla.real_devices()) == torch_xla.device_count()
@@ -135,7 +135,7 @@ def real_devices() -> list[str]:
 
 
 def device_count() -> int:
-    """How many `xla` devices this process has. On the CPU, `CPU_NUM_DEVICES` sets it.
+    """Return the number of `xla` devices of this process. On the CPU, `CPU_NUM_DEVICES` sets it.
 
     >>> import torch_xla
     >>> torch_xla.device_count() >= 1
@@ -145,16 +145,17 @@ def device_count() -> int:
 
 
 def sync(wait: bool = False, reset_scope: bool = True) -> None:
-    """Ends the step: compiles what this thread's device has recorded, or finds it compiled, and starts it.
+    """End the step: compile the operations recorded on this thread's device, unless they are compiled, and start them.
 
-    Returns as soon as the device has the work, so that the next step is recorded while this one runs; `wait=True`
-    waits for its end. Reading a tensor's value (`print`, `.item()`, `.cpu()`) needs no `sync`: it computes what that
-    value needs. Afterwards the step closures run (`xm.add_step_closure`).
+    Returns as soon as the device has the work, so that the next step is recorded while this one runs; with
+    `wait=True`, returns when the step has ended. Reading a tensor's value (`print`, `.item()`, `.cpu()`) needs no
+    `sync`: it computes what that value needs. After the step has been started, its closures run
+    (`xm.add_step_closure`).
 
-    `reset_scope` is accepted for programs written for PyTorch/XLA 2: a named block
-    (`torch_xla.debug.profiler.Trace`) lasts until its end, also if a sync stands in it.
+    `reset_scope` is accepted for programs written for PyTorch/XLA 2. It has no effect: a named block
+    (`torch_xla.debug.profiler.Trace`) lasts until its end, even if it contains a sync.
 
-    Raises `torch_xla`'s `RuntimeError`s for errors on the device, and what a step closure raised.
+    Raises `torch_xla`'s `RuntimeError`s for errors on the device, and any exception of a step closure.
 
     >>> import torch, torch_xla
     >>> x = torch.ones(2, 3, device="xla")
@@ -168,10 +169,11 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
 
 @contextmanager
 def step() -> Iterator[None]:
-    """A `with` block (or, with parentheses, a decorator) that is one step: `sync()` before it and after it.
+    """Return a context manager (or, with parentheses, a decorator) for one step: it syncs before the block and after
+    it.
 
-    What was recorded before the block does not become part of the step's program. If the block raises, what it
-    recorded stays recorded.
+    Operations recorded before the block do not become part of the step's program. If the block raises, its operations
+    stay recorded.
 
     >>> import torch, torch_xla
     >>> with torch_xla.step():
@@ -190,11 +192,11 @@ def launch(
     start_method: str = "spawn",
     debug_single_process: bool = False,
 ) -> None:
-    """Calls `fn(index, *args)` in a process for each device of this machine, and returns when all have ended.
+    """Call `fn(index, *args)` in one process for each device of this machine, and return when all processes have ended.
 
-    Under `torchrun`, which has started the processes, it calls `fn` in this one; `index` is `LOCAL_RANK` then.
-    `debug_single_process=True` calls it here, once, with index 0. `start_method` is that of `torch.multiprocessing`.
-    Raises what `torch_xla.distributed.xla_multiprocessing.spawn` raises.
+    Under `torchrun`, which has already started the processes, call `fn` in this process, with `LOCAL_RANK` as `index`.
+    With `debug_single_process=True`, call `fn` once, in this process, with index 0. `start_method` is that of
+    `torch.multiprocessing`. Raises the exceptions of `torch_xla.distributed.xla_multiprocessing.spawn`.
 
     >>> import torch, torch_xla
     >>> def train(index, size):
@@ -206,10 +208,10 @@ def launch(
 
 
 def manual_seed(seed: int, device: str | int | _torch.device | None = None) -> None:
-    """Starts the random sequence of `seed` on `device`: by default, on this thread's.
+    """Seed the random number generator of `device`, by default the device of this thread.
 
-    `torch.manual_seed` does so too, for the CPU and every `xla` device. Seeds are data of a program, so a new one
-    never causes a compilation.
+    `torch.manual_seed` seeds the CPU and every `xla` device. A seed is an input of a program, so a new seed never
+    causes a compilation.
 
     >>> import torch, torch_xla
     >>> torch_xla.manual_seed(7)
@@ -222,10 +224,10 @@ def manual_seed(seed: int, device: str | int | _torch.device | None = None) -> N
 
 
 def set_custom_compile_options(options: dict[str, bool | int | float | str] | None) -> None:
-    """Sets options of XLA's for the programs compiled from now on; an empty dict or `None` takes them back.
+    """Set XLA's options for the programs compiled from now on; an empty dict or `None` resets them.
 
-    Names are those of XLA's flags without `--`. What was compiled with other options is compiled again when it is
-    needed. XLA refuses an option that it does not know when it compiles, with a `RuntimeError` of JAX's.
+    The names are those of XLA's flags without `--`. A program that was compiled with other options is compiled again
+    when it is needed. For an option that XLA does not know, the next compilation raises JAX's `RuntimeError`.
 
     >>> import torch_xla
     >>> torch_xla.set_custom_compile_options({"xla_cpu_enable_fast_math": True})

@@ -1,3 +1,3 @@
-"""The path under which PyTorch/XLA 2 kept the functions of PyTorch that it replaced; none is replaced here."""
+"""The module in which PyTorch/XLA 2 kept the PyTorch functions that it replaced. This package replaces none."""
 
 from torch.nn.utils import clip_grad_norm_ as clip_grad_norm_

@@ -6,7 +6,7 @@
 | `"high"` | float32 | TensorFloat-32: 10 bits of mantissa | three passes in bfloat16, 16 bits |
 | `"default"` | float32 | TensorFloat-32 | one pass in bfloat16, 8 bits |
 
-The default is as exact as PyTorch's own float32. Sums are float32 in every case; other dtypes are not concerned.
+The default is as exact as PyTorch's own float32. Sums are float32 in every case. The setting affects no other dtype.
 """
 
 from typing import Literal
@@ -17,10 +17,10 @@ _PrecisionType = Literal["default", "high", "highest"]
 
 
 def set_mat_mul_precision(precision: _PrecisionType) -> None:
-    """Sets how exactly matrix products and convolutions of float32 are computed: "default", "high" or "highest".
+    """Set the precision of float32 matrix products and convolutions: "default", "high" or "highest".
 
-    It counts for what is compiled from now on, recorded operations included; programs of another precision are kept.
-    Raises `ValueError` for any other name.
+    The precision applies to programs compiled from now on, including operations that are already recorded. Programs
+    compiled with another precision are kept. Raises `ValueError` for any other name.
 
     >>> import torch_xla.backends
     >>> torch_xla.backends.set_mat_mul_precision("high")
@@ -32,7 +32,7 @@ def set_mat_mul_precision(precision: _PrecisionType) -> None:
 
 
 def get_mat_mul_precision() -> _PrecisionType:
-    """How exactly matrix products and convolutions of float32 are computed now; "highest" unless somebody set it.
+    """Return the precision of float32 matrix products and convolutions; "highest" unless it was set.
 
     >>> import torch_xla.backends
     >>> torch_xla.backends.get_mat_mul_precision()

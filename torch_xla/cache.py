@@ -1,15 +1,15 @@
-"""The compiled programs on disk: what is there, why something was not, and how to take it elsewhere.
+"""The cache of compiled programs on disk: inspect it, explain its misses, export it and import it.
 
-Programs that took a while to compile are kept in a folder, by default below the user's cache folder, and later
-processes that record the same program load it instead of lowering and compiling it. They are found by what they
-compute and by everything that compiling depends on: versions, platform, device, flags. Files are checked and never
-unpickled, but an executable is code: a folder or file that another user may write to is refused with a warning, and so
-is a file that is not signed with this user's key (`XLA_PERSISTENT_CACHE_KEY`, made at the first use). From the command
-line:
+Programs that took a while to compile are kept in a folder, by default below the user's cache folder. A later process
+that records the same program loads it instead of lowering and compiling it. The key of a program contains its
+operations and everything that compiling depends on: versions, platform, device, flags. Files are checked and never
+unpickled. Since an executable is code, a folder or file that another user may write to is refused with a warning, and
+so is a file that is not signed with this user's key (`XLA_PERSISTENT_CACHE_KEY`, created at the first use). From the
+command line:
 
     python -m torch_xla.cache                        # what the folder holds
     python -m torch_xla.cache export programs.tar
-    python -m torch_xla.cache import programs.tar    # only from somebody you trust: an executable is code
+    python -m torch_xla.cache import programs.tar    # only from a source you trust: an executable is code
     python -m torch_xla.cache clear
 """
 
@@ -23,7 +23,7 @@ from ._engine.metrics import counters
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a cache folder holds, and what this process got out of it."""
+    """The contents of a cache folder, and the hits, misses and writes of this process."""
 
     folder: Path | None
     executables: int
@@ -35,7 +35,7 @@ class Statistics:
 
 
 def statistics() -> Statistics:
-    """Counts the folder's files, and this process's hits, misses and writes.
+    """Count the files in the folder, and the hits, misses and writes of this process.
 
     >>> import torch_xla.cache
     >>> found = torch_xla.cache.statistics()
@@ -54,9 +54,10 @@ def statistics() -> Statistics:
 
 
 def misses() -> list[str]:
-    """Why this process's latest misses were none of the programs on disk, oldest first.
+    """Return the reasons for the latest misses of this process, oldest first.
 
-    A program that was compiled under other versions or flags says which; one that was never compiled says so.
+    A reason names the versions or flags that differ from those of the program on disk, or says that the program was
+    never compiled.
 
     >>> import torch_xla.cache
     >>> isinstance(torch_xla.cache.misses(), list)
@@ -66,7 +67,7 @@ def misses() -> list[str]:
 
 
 def export(path: str | Path) -> int:
-    """Writes every executable of the folder to the tar file `path`; returns how many.
+    """Write every executable of the folder to the tar file `path`, and return the number of executables.
 
     >>> import tempfile, torch_xla.cache, torch_xla.runtime as xr
     >>> xr.initialize_cache(tempfile.mkdtemp())
@@ -78,10 +79,10 @@ def export(path: str | Path) -> int:
 
 
 def load(path: str | Path) -> int:
-    """Puts the executables of a tar file made by `export` into the folder, signed as your own; returns how many.
+    """Import the executables of a tar file made by `export` into the folder, and return their number.
 
-    Take such files only from somebody you trust: an executable is code. Damaged ones raise `ValueError` after the
-    others were put there.
+    Each is signed with your key. Import only files from a source you trust: an executable is code. If some of the
+    executables are damaged, import the others, then raise `ValueError`.
 
     >>> import tempfile, torch_xla.cache, torch_xla.runtime as xr
     >>> xr.initialize_cache(tempfile.mkdtemp())
@@ -98,7 +99,7 @@ def load(path: str | Path) -> int:
 
 
 def clear() -> None:
-    """Deletes every executable of the folder.
+    """Delete every executable of the folder.
 
     >>> import tempfile, torch_xla.cache, torch_xla.runtime as xr
     >>> xr.initialize_cache(tempfile.mkdtemp())

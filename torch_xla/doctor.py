@@ -1,13 +1,13 @@
-"""Tells whether the `xla` device works here, and if not, why and what to do.
+"""Check whether the `xla` device works here, and if not, explain why and what to do.
 
     python -m torch_xla.doctor           # a page for people
     python -m torch_xla.doctor --json    # the same for programs
 
-Shows versions, devices, what a first step costs, plugins and settings, and names conflicts, such as another package
-in PyTorch's only place for a backend, a GPU that JAX has no plugin for, or a setting that does nothing, each with its
-remedy. The device is started in a process of its own, so that a driver that hangs or crashes is a finding too.
+The page shows versions, devices, the cost of a first step, plugins and settings. It names conflicts with their
+remedies: another package that claimed PyTorch's only place for a backend, a GPU that JAX has no plugin for, a setting
+that has no effect. The device is started in a separate process, so that a driver that hangs or crashes is reported too.
 
-Exit status: 0 if all is well, 1 if something is hardly as meant, 2 if the device does not work.
+Exit status: 0 if all is well, 1 if something is probably not intended, 2 if the device does not work.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from ._engine.diagnostics.doctor import environment_facts as _surroundings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+    """Run the command and return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m torch_xla.doctor", description=__doc__.split("\n")[0])
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(

@@ -1,7 +1,7 @@
-"""JAX from PyTorch: tensors are arrays underneath, so both change hands without a copy, and so do functions.
+"""Call JAX from PyTorch: convert tensors to arrays and back without a copy, and call JAX functions on tensors.
 
-Tensors on `xla` live in `jax.Array`s. Whatever is written for JAX (Pallas kernels, optimizers, models) can be one
-operation in a PyTorch program, compiled with what surrounds it and differentiated by JAX.
+A tensor on `xla` is stored in a `jax.Array`. Code written for JAX (Pallas kernels, optimizers, models) can be one
+operation of a PyTorch program: it is compiled together with the operations around it and differentiated by JAX.
 """
 
 import functools
@@ -16,10 +16,10 @@ from .core import xla_builder
 
 
 def to_jax(tensor: torch.Tensor) -> jax.Array:
-    """What `tensor`, on an `xla` device, shows now: an array of the same size and dtype, not a copy where possible.
+    """Return the current value of `tensor` as an array of the same size and dtype, without a copy where possible.
 
-    Computes the tensor first if it is only recorded. The array never changes; writing to the tensor afterwards moves
-    the tensor to memory of its own. Raises `TypeError` for anything but a tensor on an `xla` device.
+    Computes the tensor first if it is only recorded. The array never changes: a later write to the tensor moves the
+    tensor to new memory. Raises `TypeError` for anything but a tensor on an `xla` device.
 
     >>> import torch, torch_xla.interop
     >>> torch_xla.interop.to_jax(torch.ones(2, device="xla") * 3)
@@ -29,9 +29,10 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
 
 
 def from_jax(array: jax.Array) -> torch.Tensor:
-    """A tensor on the `xla` device where `array` lies, with its size and dtype, and its memory until one is written to.
+    """Return a tensor with the size, dtype and value of `array`, on the `xla` device that holds `array`.
 
-    Raises `TypeError` for anything but an array, or while JAX traces it; `ValueError` for one on several devices.
+    The tensor shares the array's memory until the tensor is written to. Raises `TypeError` for anything but an array,
+    and for a traced one; raises `ValueError` for an array on several devices.
 
     >>> import jax.numpy as jnp, torch_xla.interop
     >>> torch_xla.interop.from_jax(jnp.arange(3))
@@ -41,11 +42,12 @@ def from_jax(array: jax.Array) -> torch.Tensor:
 
 
 def call_jax(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Records `function(*args, **kwargs)`, a pure function of JAX, as one operation; the result has its structure.
+    """Record a call of `function`, a pure function of JAX, as one operation, and return its result with tensors.
 
-    Tensors among the arguments (in any nesting) reach it as arrays and results come back as tensors; other arguments
-    must be hashable and are fixed in the program. It is traced once for each structure, size and dtype. Gradients are
-    JAX's, of any order. 64-bit tensors keep their dtype; without one, `jax_enable_x64` decides as always.
+    `function` receives tensors among the arguments (in any nesting) as arrays, and its resulting arrays become tensors.
+    Other arguments must be hashable; they are constants of the program. JAX traces `function` once for each structure,
+    size and dtype, and differentiates it, to any order. 64-bit tensors keep their dtype; without such a tensor,
+    `jax_enable_x64` decides, as in JAX.
 
     >>> import jax, torch, torch_xla.interop
     >>> x = torch.arange(3.0, device="xla", requires_grad=True)
@@ -57,7 +59,7 @@ def call_jax(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def as_torch(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: a function of JAX that takes and gives tensors. See `call_jax`.
+    """Make a function of JAX take and return tensors. This is a decorator; see `call_jax`.
 
     >>> import jax.numpy as jnp, torch, torch_xla.interop
     >>> @torch_xla.interop.as_torch

@@ -1,8 +1,7 @@
 """The runtime: which hardware this process uses, and its place among the processes of the program.
 
-A program of several processes (`torch_xla.launch`, `torchrun`) asks these functions where it is: each of its processes
-is one replica, with one device. Alone, `world_size()` is 1 and every ordinal is 0. Only functions that name devices
-start the client.
+A program of several processes (`torch_xla.launch`, `torchrun`) has one replica in each process, with one device. In a
+program of one process, `world_size()` is 1 and every ordinal is 0. Only functions about devices start the client.
 """
 
 from ._engine.compat.names.torch import constant_in_graphs
@@ -17,9 +16,9 @@ from ._engine.tensor import device as devices
 
 @constant_in_graphs
 def device_type() -> str:
-    """The platform: `"CPU"`, `"CUDA"`, `"TPU"`, or the name of a PJRT plugin.
+    """Return the platform: `"CPU"`, `"CUDA"`, `"TPU"`, or the name of a PJRT plugin.
 
-    `PJRT_DEVICE` decides, or JAX's own choice among the hardware that is there. Starts no client.
+    `PJRT_DEVICE` decides, else JAX chooses among the hardware of this machine. Starts no client.
 
     >>> import torch_xla.runtime as xr
     >>> xr.device_type() in ("CPU", "CUDA", "TPU")
@@ -29,10 +28,10 @@ def device_type() -> str:
 
 
 def set_device_type(pjrt_device: str) -> None:
-    """Chooses the platform, for programs that cannot set `PJRT_DEVICE`. Call it before anything uses a device.
+    """Choose the platform, for programs that cannot set `PJRT_DEVICE`. Call this before anything uses a device.
 
-    JAX code of the same process is then on that platform too (this sets JAX's `jax_platforms`). Raises
-    `RuntimeError` if the client runs on another platform already, or if `PJRT_DEVICE` names another one.
+    JAX code of the same process then runs on that platform too (this sets JAX's `jax_platforms`). Raises
+    `RuntimeError` if the client already runs on another platform, or if `PJRT_DEVICE` names another platform.
 
     >>> import torch_xla.runtime as xr
     >>> xr.set_device_type(xr.device_type())
@@ -41,12 +40,12 @@ def set_device_type(pjrt_device: str) -> None:
 
 
 def using_pjrt() -> bool:
-    """True: there is no other runtime. From the time when there was."""
+    """Return True: PJRT is the only runtime. Earlier releases of PyTorch/XLA had a second one."""
     return True
 
 
 def is_bf16_supported() -> bool:
-    """True: XLA has `torch.bfloat16` on every platform.
+    """Return True: XLA has `torch.bfloat16` on every platform.
 
     >>> import torch_xla.runtime as xr
     >>> xr.is_bf16_supported()
@@ -57,7 +56,7 @@ def is_bf16_supported() -> bool:
 
 @constant_in_graphs
 def world_size() -> int:
-    """How many replicas run this program.
+    """Return the number of replicas that run this program.
 
     >>> import torch_xla.runtime as xr
     >>> xr.world_size()
@@ -68,7 +67,7 @@ def world_size() -> int:
 
 @constant_in_graphs
 def global_ordinal() -> int:
-    """Which replica this is, from 0 to `world_size() - 1`.
+    """Return the ordinal of this replica, from 0 to `world_size() - 1`.
 
     >>> import torch_xla.runtime as xr
     >>> xr.global_ordinal()
@@ -79,31 +78,31 @@ def global_ordinal() -> int:
 
 @constant_in_graphs
 def local_ordinal() -> int:
-    """Which replica this is, counted on this machine."""
+    """Return the ordinal of this replica among those of this machine."""
     return identity.local_replica_index()
 
 
 @constant_in_graphs
 def process_count() -> int:
-    """How many processes take part in this program."""
+    """Return the number of processes of this program."""
     return identity.process_count()
 
 
 @constant_in_graphs
 def process_index() -> int:
-    """Which process this is, from 0 to `process_count() - 1`."""
+    """Return the index of this process, from 0 to `process_count() - 1`."""
     return identity.process_index()
 
 
 @constant_in_graphs
 def local_process_count() -> int:
-    """How many processes of this program run on this machine."""
+    """Return the number of processes of this program on this machine."""
     return identity.local_process_count()
 
 
 @constant_in_graphs
 def host_index() -> int:
-    """Which machine this is, of those that take part."""
+    """Return the index of this machine among those of this program."""
     return identity.host_index()
 
 
@@ -120,23 +119,23 @@ def addressable_device_count() -> int:
 
 @constant_in_graphs
 def local_device_count() -> int:
-    """How many devices the processes on this machine have together. Starts the client."""
+    """Return the number of devices of all processes on this machine. Starts the client."""
     return devices.device_count() * identity.local_process_count()
 
 
 @constant_in_graphs
 def global_device_count() -> int:
-    """How many devices all processes have together; 1 under SPMD, where they are one. Starts the client."""
+    """Return the number of devices of all processes; 1 under SPMD, where they form one device. Starts the client."""
     return 1 if spmd_mode.is_on() else len(platform.all_devices())
 
 
 def addressable_runtime_device_count() -> int:
-    """How many physical devices this process can address. Starts the client."""
+    """Return the number of physical devices that this process can address. Starts the client."""
     return len(platform.local_devices())
 
 
 def global_runtime_device_count() -> int:
-    """How many physical devices all processes have together: the size of a mesh over all of them. Starts the client.
+    """Return the number of physical devices of all processes: the size of a mesh over all of them. Starts the client.
 
     >>> import torch_xla.runtime as xr
     >>> xr.global_runtime_device_count() == len(xr.global_runtime_device_attributes())
@@ -146,9 +145,9 @@ def global_runtime_device_count() -> int:
 
 
 def runtime_device_attributes(device: str) -> dict[str, object]:
-    """What a physical device tells about itself: its name, and on a TPU its place in the mesh of chips.
+    """Return the attributes of a physical device: its name, and on a TPU its coordinates in the mesh of chips.
 
-    `device` is a name from `torch_xla.real_devices()`. Raises `ValueError` for another one.
+    `device` is a name from `torch_xla.real_devices()`. Raises `ValueError` for any other name.
 
     >>> import torch_xla, torch_xla.runtime as xr
     >>> name = torch_xla.real_devices()[0]
@@ -159,20 +158,21 @@ def runtime_device_attributes(device: str) -> dict[str, object]:
 
 
 def global_runtime_device_attributes() -> list[dict[str, object]]:
-    """`runtime_device_attributes` of all devices, in the order in which a mesh counts them. Starts the client."""
+    """Return `runtime_device_attributes` of all devices, in the order of a mesh. Starts the client."""
     return [device_attributes.attributes_of(device) for device in platform.all_devices()]
 
 
 def use_spmd(auto: bool | None = False) -> None:
-    """Turns on SPMD: `xla:0` stands for all devices of the program, and there is no other ordinal.
+    """Turn on SPMD: `xla:0` becomes all devices of the program, and there is no other ordinal.
 
-    A tensor is one value; each device has all of it, or its part where `torch_xla.distributed.spmd.mark_sharding` says
-    how it is divided. Call it before tensors are made on `xla`: those that exist are copied to every device, with a
-    warning. `XLA_USE_SPMD=1` does it from the start. There is no way back in a process.
+    A tensor is one value. Each device has all of it, or one shard of it if
+    `torch_xla.distributed.spmd.mark_sharding` has divided it. Call this function before any tensor is on `xla`:
+    existing tensors are copied to every device, with a warning. `XLA_USE_SPMD=1` turns SPMD on from the start. A
+    process cannot turn it off.
 
-    With `auto` (or `XLA_AUTO_SPMD=1`) a layout is looked for when a program first multiplies by parameters that nobody
-    has marked: those are divided so from then on, and so are batches. `torch_xla.distributed.spmd.auto_layout()` shows
-    what was found; `find_layout` there looks for one before anything runs.
+    With `auto` (or `XLA_AUTO_SPMD=1`), a search chooses a layout when a program first multiplies by parameters that
+    have no mark: parameters and batches are then divided by that layout. `torch_xla.distributed.spmd.auto_layout()`
+    returns the chosen layout; `find_layout` in the same module searches for one before anything runs.
 
     Raises `RuntimeError` if another ordinal than `xla:0` is in use.
 
@@ -188,7 +188,7 @@ def use_spmd(auto: bool | None = False) -> None:
 
 @constant_in_graphs
 def is_spmd() -> bool:
-    """Whether `xla:0` stands for all devices.
+    """Return whether SPMD is on, that is, whether `xla:0` is all devices.
 
     >>> import torch_xla.runtime as xr
     >>> isinstance(xr.is_spmd(), bool)
@@ -198,7 +198,7 @@ def is_spmd() -> bool:
 
 
 def get_master_ip() -> str:
-    """The address of the machine that runs process 0.
+    """Return the address of the machine that runs process 0.
 
     >>> import torch_xla.runtime as xr
     >>> xr.get_master_ip()
@@ -208,10 +208,11 @@ def get_master_ip() -> str:
 
 
 def initialize_cache(path: str, readonly: bool = False) -> None:
-    """Keeps compiled programs in the folder `path`, also for later processes; `readonly` only finds them there.
+    """Keep compiled programs in the folder `path` for later processes; with `readonly`, only load them from there.
 
-    Without this call they are kept in the user's cache folder (`XLA_PERSISTENT_CACHE_PATH` in the settings); an empty
-    path keeps none. Whatever is compiled from now on is concerned. See `torch_xla.cache` for what the folder holds.
+    Without this call, programs are kept in the user's cache folder (`XLA_PERSISTENT_CACHE_PATH` in the settings). With
+    an empty path, no program is kept. The call affects programs compiled from now on. See `torch_xla.cache` for the
+    contents of the folder.
 
     >>> import tempfile, torch_xla.runtime as xr
     >>> xr.initialize_cache(tempfile.mkdtemp(), readonly=False)
@@ -220,7 +221,7 @@ def initialize_cache(path: str, readonly: bool = False) -> None:
 
 
 def get_num_cached_compilation_graph() -> int:
-    """How many compiled programs are in memory (at most `XLA_COMPILATION_CACHE_SIZE`).
+    """Return the number of compiled programs in memory (at most `XLA_COMPILATION_CACHE_SIZE`).
 
     >>> import torch, torch_xla, torch_xla.runtime as xr
     >>> (torch.ones(3, device="xla") - 1).tolist()

@@ -1,8 +1,8 @@
-"""Models as StableHLO: exported, saved, loaded and called, in other processes and other languages too.
+"""Export models as StableHLO, save and load them, and call them, also from other processes and languages.
 
-A model exported by `torch.export` becomes functions in StableHLO with the weights beside them. A saved one needs
-neither the model's source nor PyTorch: each `functions/*.bytecode` is a portable artifact for any reader of StableHLO,
-`data/` holds the weights as NumPy files, and `load.py` calls it with JAX alone.
+A model exported by `torch.export` becomes functions in StableHLO and a set of weights. A saved model needs neither the
+model's source nor PyTorch: each `functions/*.bytecode` is a portable artifact for any reader of StableHLO, `data/`
+holds the weights as NumPy files, and `load.py` calls the model with JAX alone.
 """
 
 import os
@@ -30,17 +30,20 @@ __getattr__ = removed_names.asked_of(__name__)
 
 @dataclass
 class StableHLOExportOptions:
-    """How a model is exported.
+    """Options of an export.
 
     `include_human_readable_text` saves the text of each function too. `override_tracing_arguments` and
-    `override_tracing_kwargs` are examples of arguments for `save_torch_model_as_stablehlo`; a program that
-    `torch.export` has traced already keeps its own, dynamic dimensions included. `save_weights=False` leaves the
-    weights out of what is saved, `export_weights=False` out of the bundle too. With `inline_all_constant` constants of
-    the model are part of the program, else arguments. Operators or namespaces in `custom_ops_allowed_in_graph` that no
-    rule lowers become custom calls by their name. `export_node_metadata` writes lines of the model's source into the
-    text. `platforms` (such as `("cpu", "cuda", "tpu")`) tells where the program may run; as it stands, the platform of
-    this process. `stablehlo_version` (such as `"1.13.0"`) is the version that artifacts are written in; without one it
-    is the oldest that holds the program, which the most readers take.
+    `override_tracing_kwargs` are example arguments for `save_torch_model_as_stablehlo`; a program that `torch.export`
+    has
+    already traced keeps its own arguments, including dynamic dimensions. `save_weights=False` leaves the weights out of
+    the saved files, `export_weights=False` out of the bundle too. With `inline_all_constant`, the model's constants are
+    constants of the program; otherwise they are arguments. `custom_ops_allowed_in_graph` names operators or namespaces:
+    those without a lowering rule become custom calls with the operator's name. `export_node_metadata` writes the lines
+    of
+    the model's source into the text. `platforms` (such as `("cpu", "cuda", "tpu")`) lists the platforms that can run
+    the
+    program; the default is the platform of this process. `stablehlo_version` (such as `"1.13.0"`) is the version of the
+    artifacts; the default is the oldest version that can express the program, so that the most readers accept it.
     """
 
     include_human_readable_text: bool = True
@@ -56,9 +59,9 @@ class StableHLOExportOptions:
 
 
 class StableHLOGraphModule:
-    """An exported model that can be called: with tensors, nested as the model takes them; the results are on `xla`.
+    """An exported model. Call it with tensors, nested as the model takes them; the results are on `xla`.
 
-    Buffers that the model writes to are kept from call to call, and saved.
+    Buffers that the model writes to keep their values from call to call, and are saved.
 
     >>> import torch
     >>> from torch_xla.stablehlo import exported_program_to_stablehlo
@@ -75,44 +78,46 @@ class StableHLOGraphModule:
         self._model = exported_calls.Model(bundle)
 
     def evaluate(self, method_name: str, args: Any) -> Any:
-        """The result of the function `method_name` for the positional arguments `args`."""
+        """Return the result of the function `method_name` for the positional arguments `args`."""
         return self._model.call(method_name, args, {})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The result of the only function. Raises `ValueError` for arguments of another structure, size or dtype."""
+        """Return the result of the only function. Raises `ValueError` for arguments of another structure, size or
+        dtype.
+        """
         return self._model.call(None, args, kwargs)
 
     def get_stablehlo_bytecode(self, method_name: str | None = None, stablehlo_version: str | None = None) -> bytes:
-        """The portable artifact of a function: StableHLO of a version that readers of later ones still take.
+        """Return the portable artifact of a function: StableHLO in one version, which later readers accept too.
 
-        It is the version that the program was exported or loaded in, or `stablehlo_version`. Raises `ValueError` for a
-        version that there is not, or that does not hold the program.
+        The version is `stablehlo_version`, by default that in which the program was exported or loaded. Raises
+        `ValueError` for a version that does not exist or cannot express the program.
         """
         artifact = self._model.function(method_name).bytecode
         return artifact if stablehlo_version is None else stablehlo_versions.rewritten(artifact, stablehlo_version)
 
     def get_stablehlo_text(self, method_name: str | None = None) -> str:
-        """The text of a function."""
+        """Return the StableHLO text of a function."""
         return self._model.function(method_name).text or ""
 
     def save(self, directory_path: str | os.PathLike[str], options: StableHLOExportOptions | None = None) -> None:
-        """Writes functions, constants and weights below the directory `directory_path`, which is made."""
+        """Write functions, constants and weights below the directory `directory_path`, and create it if needed."""
         options = options or StableHLOExportOptions()
         bundle = bundles.in_version(self._model.settled(), options.stablehlo_version)
         bundles.save(bundle, directory_path, options.save_weights, options.include_human_readable_text)
 
     @classmethod
     def load(cls, directory_path: str | os.PathLike[str]) -> "StableHLOGraphModule":
-        """What `save` wrote. Raises `FileNotFoundError` if the directory holds no exported model."""
+        """Load a model that `save` wrote. Raises `FileNotFoundError` if the directory holds no exported model."""
         return cls(bundles.load(directory_path))
 
 
 def exported_program_to_stablehlo(
     exported_model: ExportedProgram, options: StableHLOExportOptions | None = None
 ) -> StableHLOGraphModule:
-    """An exported program as StableHLO. Dynamic dimensions (`torch.export.Dim`) stay dynamic, from size 1 on.
+    """Convert an exported program to StableHLO. Dynamic dimensions (`torch.export.Dim`) stay dynamic, from size 1 on.
 
-    Raises `NotImplementedError` for operators that no rule lowers, naming them.
+    Raises `NotImplementedError` with the names of the operators that have no lowering rule.
 
     >>> import torch
     >>> from torch_xla.stablehlo import exported_program_to_stablehlo
@@ -139,7 +144,7 @@ def save_as_stablehlo(
     stablehlo_dir: str | os.PathLike[str],
     options: StableHLOExportOptions | None = None,
 ) -> None:
-    """Exports a program and saves it below `stablehlo_dir`; see `StableHLOGraphModule.save`."""
+    """Export a program and save it below `stablehlo_dir`; see `StableHLOGraphModule.save`."""
     exported_program_to_stablehlo(exported_model, options).save(stablehlo_dir, options)
 
 
@@ -149,7 +154,7 @@ def save_torch_model_as_stablehlo(
     path: str | os.PathLike[str],
     options: StableHLOExportOptions | None = None,
 ) -> None:
-    """Exports a module as it runs for the arguments `args`, and saves it below `path`.
+    """Export a module as it runs for the arguments `args`, and save it below `path`.
 
     >>> import tempfile, torch
     >>> from torch_xla.stablehlo import StableHLOGraphModule, save_torch_model_as_stablehlo
@@ -165,12 +170,12 @@ def save_torch_model_as_stablehlo(
 
 
 def stablehlo_function(module: str | bytes) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """A module of StableHLO, as text, bytecode or portable artifact, as a function of tensors.
+    """Return a module of StableHLO (text, bytecode or portable artifact) as a function of tensors.
 
-    Its function `main`, of static shapes, takes one tensor for each argument and gives a tuple of tensors on `xla`.
-    What torch-mlir writes is taken too: operations of CHLO, constants of `arith`, weights behind the module
-    (`dense_resource`). Raises `ValueError` for what is no such module, with the operation and its line; the function
-    raises `ValueError` for tensors of other sizes or dtypes.
+    The function runs the module's `main`, which must have static shapes. It takes one tensor for each argument and
+    returns a tuple of tensors on `xla`. Modules written by torch-mlir are accepted too, with operations of CHLO,
+    constants of `arith` and weights after the module (`dense_resource`). Raises `ValueError` for any other module, with
+    the operation and its line. The function raises `ValueError` for tensors of other sizes or dtypes.
 
     >>> import torch
     >>> from torch_xla.stablehlo import stablehlo_function
@@ -186,5 +191,5 @@ def stablehlo_function(module: str | bytes) -> Callable[..., tuple[torch.Tensor,
 
 
 def _run_decompositions(exported_model: ExportedProgram) -> ExportedProgram:
-    """The program in PyTorch's core operators."""
+    """Decompose the program to PyTorch's core operators."""
     return exported_model.run_decompositions()

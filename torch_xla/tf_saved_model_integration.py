@@ -1,4 +1,4 @@
-"""Exported models as SavedModels of TensorFlow, where TensorFlow is installed.
+"""Export models as SavedModels of TensorFlow. TensorFlow must be installed.
 
 Without it every function here raises `ImportError`; `torch_xla.stablehlo` saves models that need no TensorFlow.
 """
@@ -19,11 +19,11 @@ from ._engine.export import stablehlo_versions
 def make_tf_function(
     stablehlo_program: stablehlo.StableHLOGraphModule, bundle: Any = None, stablehlo_version: str | None = None
 ) -> Callable[..., Any]:
-    """The program's only function as a function of TensorFlow's tensors, flat; gives a list of tensors.
+    """Return the program's only function as a function of a flat list of TensorFlow's tensors that returns a list.
 
-    `bundle` gives the weights and constants (as arrays or variables of TensorFlow) in place of the program's own.
-    The program is written in the oldest version of StableHLO that holds it, or in `stablehlo_version`. TensorFlow loads
-    a program of a version later than its own, and cannot run it.
+    `bundle` replaces the program's weights and constants by arrays or variables of TensorFlow. The program is written
+    in the oldest version of StableHLO that can express it, or in `stablehlo_version`. TensorFlow loads a program of a
+    version later than its own, but cannot run it.
     """
     tf = _tensorflow()
     bundle = bundle or stablehlo_program._bundle
@@ -69,7 +69,7 @@ def save_stablehlo_graph_as_tf(
     function_alias: str = "",
     stablehlo_version: str | None = None,
 ) -> None:
-    """Writes the program below `path` as a SavedModel whose signature `serving_key` calls it.
+    """Write the program below `path` as a SavedModel with the signature `serving_key`.
 
     `function_alias` is a name under which converters find the function. Weights are variables of the SavedModel.
     `stablehlo_version` (such as `"1.13.0"`) is that of `make_tf_function`.
@@ -107,7 +107,9 @@ def save_torch_module_as_tf_saved_model(
     function_alias: str = "",
     stablehlo_version: str | None = None,
 ) -> None:
-    """Exports a module as it runs for `args` (`dynamic_shapes` as in `torch.export.export`) and saves it as above."""
+    """Export a module as it runs for `args` and save it as a SavedModel. `dynamic_shapes` is that of
+    `torch.export.export`.
+    """
     _tensorflow()
     exported = torch.export.export(torch_model, args, dynamic_shapes=dynamic_shapes)
     options = stablehlo.StableHLOExportOptions(inline_all_constant=False, stablehlo_version=stablehlo_version)
@@ -116,7 +118,7 @@ def save_torch_module_as_tf_saved_model(
 
 
 def main() -> None:
-    """`python -m torch_xla.tf_saved_model_integration PROGRAM DIRECTORY`: a file of `torch.export.save`, converted."""
+    """Run `python -m torch_xla.tf_saved_model_integration PROGRAM DIRECTORY`: convert a file of `torch.export.save`."""
     parser = argparse.ArgumentParser(description="an exported program of PyTorch as a SavedModel of TensorFlow")
     parser.add_argument("program", help="what torch.export.save wrote")
     parser.add_argument("directory", help="where the SavedModel goes")
@@ -128,7 +130,7 @@ def main() -> None:
 
 
 def _named(tf: Any, function: Any, inputs: list[Any]) -> Any:
-    """A signature: results by name, as SavedModels want them."""
+    """Return `function` as a signature whose results have names, which a SavedModel requires."""
 
     def serve(*args: Any) -> dict[str, Any]:
         return {f"output_{place}": each for place, each in enumerate(function(*args))}

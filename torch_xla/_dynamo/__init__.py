@@ -1,3 +1,3 @@
-"""The path under which programs look for the bridge between Dynamo and XLA."""
+"""The package in which programs look for the bridge between Dynamo and XLA."""
 
 from . import config as config

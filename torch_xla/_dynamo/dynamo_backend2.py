@@ -1,4 +1,4 @@
-"""A second path to the backend of `torch.compile`, from the time when there were two."""
+"""A second name of the `torch.compile` backend, kept from the time when there were two backends."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from .._engine.compiled.dynamo import backend
 
 
 def dynamo_backend(fx: torch.fx.GraphModule, args: Sequence[Any]) -> Callable[..., Any]:
-    """The backend as a function, for `torch.compile(backend=dynamo_backend)`; the same as `backend="openxla"`.
+    """Compile for `torch.compile(backend=dynamo_backend)`; the same as `backend="openxla"`.
 
     >>> import torch, torch_xla
     >>> from torch_xla._dynamo.dynamo_backend2 import dynamo_backend

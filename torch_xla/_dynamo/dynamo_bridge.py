@@ -1,4 +1,4 @@
-"""What PyTorch's own registration of the backend "openxla" calls. Programs write `torch.compile(backend="openxla")`."""
+"""The functions that PyTorch's registration of the backend "openxla" calls. Use `torch.compile(backend="openxla")`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,16 +12,16 @@ from .._engine.metrics import report
 
 __getattr__ = removed_names.asked_of(__name__)
 
-# What the settings said at the import.
+# The settings at the time of import.
 dynamo_debug = config.dynamo_debug()
 ptxla_debug = config.debug_level() > 0
 
 
 def extract_compiled_graph(xla_model: torch.fx.GraphModule, xla_args: Sequence[Any]) -> Callable[..., Any]:
-    """A callable that runs the FX graph `xla_model` on an `xla` device as one compiled operation.
+    """Return a callable that runs the FX graph `xla_model` on an `xla` device as one compiled operation.
 
-    `xla_args` are the arguments of the first call. The graph holds aten operators without writes, or what Dynamo
-    found: then it is traced down to such operators first. Operators without a lowering are recorded one by one.
+    `xla_args` are the arguments of the first call. The graph holds functional aten operators, or it is a graph of
+    Dynamo's, which is first traced to functional aten operators. Operators without a lowering are recorded one by one.
 
     >>> import torch, torch_xla
     >>> from torch.fx.experimental.proxy_tensor import make_fx
@@ -35,17 +35,17 @@ def extract_compiled_graph(xla_model: torch.fx.GraphModule, xla_args: Sequence[A
 
 
 def is_xla_tensor(tensor: torch.Tensor) -> bool:
-    """Whether `tensor` is on an `xla` device."""
+    """Return whether `tensor` is on an `xla` device."""
     return tensor.device.type == "xla"
 
 
 def extract_compiled_graph_helper(xla_model: torch.fx.GraphModule, xla_args: Sequence[Any]) -> Callable[..., Any]:
-    """The same as `extract_compiled_graph`."""
+    """Call `extract_compiled_graph`."""
     return backend.extract_compiled_graph(xla_model, xla_args)
 
 
 def get_fallback_ops() -> list[str]:
-    """The operators that ran on the CPU so far, as in `["aten::nonzero"]`.
+    """Return the operators that ran on the CPU so far, as in `["aten::nonzero"]`.
 
     >>> from torch_xla.core.dynamo_bridge import get_fallback_ops
     >>> isinstance(get_fallback_ops(), list)
