@@ -1,1 +1,1 @@
-"""Paths of PyTorch/XLA that frameworks reach into."""
+"""Internal modules of PyTorch/XLA that frameworks import."""

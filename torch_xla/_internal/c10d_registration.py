@@ -1,4 +1,4 @@
-"""PyTorch's operator `c10d::broadcast_` on `xla`, by the old internal path. Importing it registers nothing."""
+"""PyTorch's operator `c10d::broadcast_` on `xla`, under the old internal name. Importing this registers nothing."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,10 +15,10 @@ def broadcast_xla(
     async_op: bool = True,
     timeout: int = -1,
 ) -> tuple[list[torch.Tensor], Any]:
-    """Overwrites `tensors`, of any shapes and dtypes, with those of `root_rank` of the group; returns them and a work.
+    """Overwrite `tensors`, of any shapes and dtypes, with those of `root_rank` of the group; return them and a `Work`.
 
-    The work has ended when the call returns, whatever `async_op` and `timeout` (in milliseconds) are: the step's
-    program runs what was recorded. Raises `NotImplementedError` for a `root_tensor` other than 0.
+    The returned `Work` is already complete, whatever `async_op` and `timeout` (in milliseconds) are: the broadcast is
+    recorded and runs in the step's program. Raises `NotImplementedError` for a `root_tensor` other than 0.
 
     >>> import torch, torch_xla
     >>> from torch_xla._engine.distributed.process_group import XlaGroup

@@ -1,4 +1,4 @@
-"""What PyTorch/XLA 2 needed to share a process with JAX, by its names. Here the client is JAX's own."""
+"""Functions that PyTorch/XLA 2 needed to share a process with JAX. Here the client is JAX's own."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -15,12 +15,12 @@ Result = TypeVar("Result")
 
 
 def jax_import_guard() -> None:
-    """Starts the client, on the platform that this package would choose, so that JAX uses the same."""
+    """Start the client on the platform that this package chooses, so that JAX uses the same client."""
     platform.local_devices()
 
 
 def requires_jax(func: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """A decorator: the client runs before `func` is called."""
+    """Make the client run before `func` is called. This is a decorator."""
 
     @functools.wraps(func)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -32,14 +32,14 @@ def requires_jax(func: Callable[Arguments, Result]) -> Callable[Arguments, Resul
 
 @contextmanager
 def jax_env_context() -> Iterator[None]:
-    """A `with` block that changes nothing: JAX needs no other environment than this package."""
+    """Enter a `with` block that changes nothing: JAX needs no other environment than this package."""
     yield
 
 
 def maybe_get_jax(log: bool = True) -> ModuleType:
-    """The module `jax`, which is always there."""
+    """Return the module `jax`, which is always installed."""
     return jax
 
 
 def maybe_get_torchax() -> None:
-    """`None`: torchax, another package, is not used. `torch_xla.interop` has what programs used it for."""
+    """Return `None`: the package torchax is not used. `torch_xla.interop` replaces it."""

@@ -1,4 +1,4 @@
-"""Starting processes by the old internal path: `torch_xla.launch` and `xmp.spawn` are what programs call."""
+"""Start processes, under the old internal name. Programs call `torch_xla.launch` or `xmp.spawn`."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -13,7 +13,7 @@ __getattr__ = removed_names.asked_of(__name__)
 def spawn(
     fn: Callable[..., Any], nprocs: int | None = None, start_method: str = "spawn", args: Iterable[Any] = ()
 ) -> None:
-    """Calls `fn(index, *args)` for each device, as `torch_xla.distributed.xla_multiprocessing.spawn` does.
+    """Call `fn(index, *args)` for each device, as `torch_xla.distributed.xla_multiprocessing.spawn` does.
 
     >>> from torch_xla._internal import pjrt
     >>> pjrt.spawn(lambda index, word: print(index, word), nprocs=1, args=("here",))
@@ -23,9 +23,9 @@ def spawn(
 
 
 def run_multiprocess(fn: Callable[..., Any], *args: Any, start_method: str = "spawn", **kwargs: Any) -> dict[int, Any]:
-    """What `fn(*args, **kwargs)` returned in a process for each device, by the global ordinal of the process.
+    """Run `fn(*args, **kwargs)` in one process for each device, and return the results by the processes' ordinals.
 
-    With one device it is called in this process. What is returned must be picklable. Raises what `spawn` does.
+    With one device, `fn` runs in this process. Results must be picklable. Raises the exceptions of `spawn`.
 
     >>> from torch_xla._internal import pjrt
     >>> pjrt.run_multiprocess(sum, [1, 2])

@@ -1,4 +1,4 @@
-"""How processes find each other by `init_method="xla://"`, by the old internal path."""
+"""The rendezvous of processes by `init_method="xla://"`, under the old internal name."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -13,9 +13,9 @@ __getattr__ = removed_names.asked_of(__name__)
 def pjrt_rendezvous_handler(
     url: str, timeout: timedelta | None = None, **kwargs: Any
 ) -> Iterator[tuple[Any, int, int]]:
-    """What `torch.distributed` asks for `url`: yields once a store, the rank of this process, and how many there are.
+    """Yield, once, a store, the rank of this process and the number of processes. `torch.distributed` calls this.
 
-    The place is that which `torch_xla.launch` or `torchrun` gave; `timeout` and `kwargs` decide nothing.
+    Rank and number are those that `torch_xla.launch` or `torchrun` gave. `timeout` and `kwargs` have no effect.
 
     >>> from torch_xla._internal.rendezvous import pjrt_rendezvous_handler
     >>> store, rank, world_size = next(pjrt_rendezvous_handler("xla://"))

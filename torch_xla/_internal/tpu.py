@@ -1,5 +1,6 @@
-"""The TPU of this machine, if it has one, and the place of this process. Only one function here starts a client:
-`num_expected_global_devices`.
+"""The TPU of this machine, if it has one, and the place of this process.
+
+Of the functions here, only `num_expected_global_devices` starts a client.
 """
 
 from .. import runtime
@@ -11,17 +12,17 @@ __getattr__ = removed_names.asked_of(__name__)
 
 
 def num_available_chips() -> int:
-    """How many TPU chips are attached to this machine: 0 on one without a TPU."""
+    """Return the number of TPU chips attached to this machine: 0 on a machine without a TPU."""
     return tpu_chips.chip_count()
 
 
 def num_logical_cores_per_chip() -> int:
-    """How many devices a chip is: 2 up to the third generation, then 1. Raises `OSError` without a TPU."""
+    """Return the number of devices per chip: 2 up to the third generation, then 1. Raises `OSError` without a TPU."""
     return tpu_chips.cores_per_chip()
 
 
 def num_available_devices() -> int:
-    """How many TPU devices this machine has.
+    """Return the number of TPU devices of this machine.
 
     >>> from torch_xla._internal import tpu
     >>> tpu.num_available_devices() >= tpu.num_available_chips()
@@ -31,30 +32,30 @@ def num_available_devices() -> int:
 
 
 def version() -> int:
-    """The generation: 4 of a v4, 5 of a v5e or v5p, and so on. Raises `OSError` on a machine without a TPU."""
+    """Return the generation: 4 for a v4, 5 for a v5e or v5p, and so on. Raises `OSError` on a machine without a TPU."""
     return tpu_chips.generation()
 
 
 def get_tpu_env() -> dict[str, str]:
-    """What the cloud says of this TPU, as in `{"ACCELERATOR_TYPE": "v4-8", ...}`.
+    """Return the cloud's description of this TPU, as in `{"ACCELERATOR_TYPE": "v4-8", ...}`.
 
-    Asks the metadata server. Raises `OSError` on a machine without a TPU, and where no server answers.
+    Asks the metadata server. Raises `OSError` on a machine without a TPU, and if no server answers.
     """
     return tpu_chips.environment()
 
 
 def get_tpu_type() -> str:
-    """The accelerator's type without its size: `"v4"` of a `v4-8`. Raises `OSError` as `get_tpu_env` does."""
+    """Return the accelerator's type without its size: `"v4"` for a `v4-8`. Raises `OSError` as `get_tpu_env` does."""
     return tpu_chips.environment()["ACCELERATOR_TYPE"].partition("-")[0]
 
 
 def num_expected_global_devices() -> int:
-    """How many devices all processes of the program have: `torch_xla.runtime.global_device_count()`."""
+    """Return the number of devices of all processes: `torch_xla.runtime.global_device_count()`."""
     return runtime.global_device_count()
 
 
 def num_local_processes() -> int:
-    """How many processes `torch_xla.launch` starts on this machine: one for each device.
+    """Return the number of processes that `torch_xla.launch` starts on this machine: one for each device.
 
     >>> from torch_xla._internal import tpu
     >>> tpu.num_local_processes() >= 1
@@ -64,18 +65,18 @@ def num_local_processes() -> int:
 
 
 def task_id() -> int:
-    """Which of all processes this is: `torch_xla.runtime.process_index()`."""
+    """Return the index of this process: `torch_xla.runtime.process_index()`."""
     return runtime.process_index()
 
 
 def worker_id() -> int:
-    """Which machine this is, of those that take part: `torch_xla.runtime.host_index()`."""
+    """Return the index of this machine among those of this program: `torch_xla.runtime.host_index()`."""
     return runtime.host_index()
 
 
 def discover_master_worker_ip(use_localhost: bool = True) -> str:
-    """The address of the machine that runs process 0: `torch_xla.runtime.get_master_ip()`.
+    """Return the address of the machine that runs process 0: `torch_xla.runtime.get_master_ip()`.
 
-    On one machine that is "127.0.0.1", whatever `use_localhost` says: nobody else takes part.
+    In a program on one machine the address is "127.0.0.1", whatever `use_localhost` is.
     """
     return runtime.get_master_ip()

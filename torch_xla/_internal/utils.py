@@ -1,10 +1,10 @@
-"""Names of physical devices, taken apart."""
+"""Parse the names of physical devices."""
 
 import re
 
 
 def parse_xla_device(device: str) -> tuple[str, int]:
-    """The platform and the number in a name from `torch_xla.real_devices()`; raises `ValueError` for another text.
+    """Return platform and number of a name from `torch_xla.real_devices()`. Raises `ValueError` for another text.
 
     >>> from torch_xla._internal.utils import parse_xla_device
     >>> parse_xla_device("CPU:1")

@@ -1,4 +1,4 @@
-"""Mixed precision: `autocast` for the forward pass, `GradScaler` and optimizers that skip bad steps without a wait."""
+"""Mixed precision: `autocast` for the forward pass, `GradScaler`, and optimizers that skip bad steps without a wait."""
 
 from . import syncfree as syncfree
 from .autocast_mode import autocast as autocast

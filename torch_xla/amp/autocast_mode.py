@@ -8,10 +8,10 @@ import torch
 
 
 class autocast(torch.autocast):  # noqa: N801
-    """Operations in this block compute in a lower precision where that is safe: products and convolutions, mostly.
+    """A block whose operations compute in a lower precision where that is safe: mostly products and convolutions.
 
-    `device` is any `xla` device. `dtype` is `torch.bfloat16` unless it says `torch.float16`. The lists of operators are
-    those that PyTorch has for CUDA. It works on every platform, the CPU included. Also a decorator.
+    `device` is any `xla` device. `dtype` is `torch.bfloat16` (the default) or `torch.float16`. The lists of operators
+    are those of PyTorch for CUDA. It works on every platform, including the CPU. It is also a decorator.
 
     >>> import torch, torch_xla
     >>> from torch_xla.amp import autocast
@@ -33,7 +33,7 @@ class autocast(torch.autocast):  # noqa: N801
         super().__init__(named.type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
 
     def __call__(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """`func`, run in such a block."""
+        """Return `func`, run in such a block."""
 
         @functools.wraps(func)
         def inside(*args: Any, **kwargs: Any) -> Any:

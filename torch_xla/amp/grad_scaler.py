@@ -8,13 +8,13 @@ from .._engine.distributed.fsdp.fsdp_unit import found_by_any
 
 
 class GradScaler(torch.amp.GradScaler):
-    """Scales the loss up, the gradients down again, and skips steps whose gradients overflowed.
+    """Scale the loss up and the gradients down again, and skip steps whose gradients overflowed.
 
-    The arguments are those of `torch.amp.GradScaler`, and so is the use. Whether a step is skipped is decided on the
-    device, without a wait, by every optimizer that can: those of `torch_xla.amp.syncfree`, and those of `torch.optim`
-    made with `fused=True`. Other optimizers make `step` wait for the answer, and the wait is counted. With
-    `use_zero_grad` none waits: gradients that overflowed become zeros, and the optimizer takes its step with them
-    (momentum and weight decay go on). Processes that divide a model (`XlaFullyShardedDataParallel`) skip together.
+    Arguments and use are those of `torch.amp.GradScaler`. The optimizers of `torch_xla.amp.syncfree`, and those of
+    `torch.optim` made with `fused=True`, decide on the device whether to skip, so the host does not wait. With any
+    other optimizer, `step` waits for the answer, and a counter counts the wait. With `use_zero_grad` no optimizer
+    waits: gradients that overflowed become zeros, and the optimizer takes its step with them (momentum and weight
+    decay continue). Processes that divide a model (`XlaFullyShardedDataParallel`) skip together.
 
     >>> import torch, torch_xla
     >>> from torch_xla.amp import GradScaler, autocast, syncfree

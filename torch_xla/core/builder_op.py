@@ -14,29 +14,28 @@ from .builder_windows import Windowed
 
 
 def mkop(name: str, ops: Sequence[Any], **kwargs: Any) -> "Op":
-    """The operation that XLA calls `name`, of these operands (`Op`s or their handles).
+    """Return the operation that XLA calls `name`, with these operands (`Op`s or their handles).
 
-    Raises `ValueError` for an unknown name, with those that there are, and what XLA says of operands that do not fit.
+    Raises `ValueError` with the known names for an unknown name, and XLA's error for operands that do not fit.
     """
     nodes = [each.op if isinstance(each, Op) else each for each in ops]
     return Op(xla_builder.operation(name, nodes[0].builder, nodes, kwargs))
 
 
 def mkleaf(name: str, builder: xla_builder.Builder, **kwargs: Any) -> "Op":
-    """The operation that XLA calls `name`, without operands: "Constant" (value=), "Iota" (shape=, iota_dimension=)."""
+    """Return the operation `name`, which has no operands: "Constant" (value=), "Iota" (shape=, iota_dimension=)."""
     return Op(xla_builder.operation(name, builder, (), kwargs))
 
 
 def mkparam(builder: xla_builder.Builder, param_no: int, shape: Shape) -> "Op":
-    """Parameter number `param_no` of the computation."""
+    """Return parameter number `param_no` of the computation."""
     return Op(xla_builder.parameter(builder, param_no, shape.shape))
 
 
 def create_computation(name: str, fn: Callable[..., Any], shapes: Sequence[Any], **kwargs: Any) -> Any:
-    """The computation `fn(*parameters, **kwargs)`, with a parameter for each of `shapes`.
+    """Build the computation `fn(*parameters, **kwargs)`, with a parameter for each of `shapes`.
 
-    `fn` takes and gives `Op`s; several results are a tuple of them. A shape may be a tuple's, or a list of shapes,
-    which is the same.
+    `fn` takes `Op`s and returns an `Op` or a tuple of them. A shape may be that of a tuple, also as a list of shapes.
 
     >>> import torch, torch_xla.core.xla_builder as xb
     >>> scalar = xb.Shape.create(xb.Type.F32, ())
@@ -80,9 +79,9 @@ def _reversed(name: str) -> Callable[["Op", Any], "Op"]:
 
 
 class Op(Windowed):
-    """One operation of a computation that is being built: its handle is `op`.
+    """One operation of a computation that is being built. Its handle is `op`.
 
-    Both operands of an operation have one element type, which `cast` changes; a scalar goes with every shape.
+    Both operands of an operation have the same element type (see `cast`). A scalar fits every shape.
 
     >>> import torch, torch_xla.core.xla_builder as xb
     >>> @xb.XlaCallable
@@ -93,19 +92,19 @@ class Op(Windowed):
     """
 
     def shape(self) -> Shape:
-        """What the operation gives."""
+        """Return the shape of the operation's result."""
         return Shape(self.op.described)
 
     def builder(self) -> xla_builder.Builder:
-        """What the operations of the computation have in common."""
+        """Return the builder of the computation that holds this operation."""
         return self.op.builder
 
     def build(self, name: str) -> Any:
-        """The computation that ends with this operation. Raises `ValueError` where a parameter is missing."""
+        """Build the computation whose result is this operation. Raises `ValueError` if a parameter is missing."""
         return self.op.computation(name)
 
     def scalar_of(self, value: Any) -> "Op":
-        """A number as a scalar of this operation's element type."""
+        """Return a number as a scalar of this operation's element type."""
         return Op.scalar(self.builder(), value, self.shape().dtype)
 
     def __repr__(self) -> str:
@@ -114,48 +113,48 @@ class Op(Windowed):
     def reshape(
         self, sizes: Sequence[int], dimensions: Sequence[int] | None = None, inferred_dimension: int | None = None
     ) -> "Op":
-        """The elements in another shape, read in the order `dimensions`; one size may be -1."""
+        """Return the elements in another shape, read in the order `dimensions`; one size may be -1."""
         del inferred_dimension  # which of them is -1
         return mkop(
             "Reshape", (self,), sizes=xla_builder_ops.inferred(self.shape().sizes, sizes), dimensions=dimensions
         )
 
     def dynamic_reshape(self, sizes: Any) -> NoReturn:
-        """Refused: sizes of programs are numbers."""
+        """Raise `NotImplementedError`: sizes in programs are numbers."""
         _refuse_dynamic("dynamic_reshape")
 
     def set_dimension_size(self, size: Any, dimension: int) -> NoReturn:
-        """Refused: sizes of programs are numbers."""
+        """Raise `NotImplementedError`: sizes in programs are numbers."""
         _refuse_dynamic("set_dimension_size")
 
     def get_dimension_size(self, dimension: int) -> "Op":
-        """The size of a dimension, as an s32 scalar."""
+        """Return the size of a dimension as an s32 scalar."""
         return mkop("GetDimensionSize", (self,), dimension=dimension)
 
     def broadcast(self, sizes: Sequence[int]) -> "Op":
-        """Repeated along new dimensions of these sizes, in front."""
+        """Repeat the array along new leading dimensions of these sizes."""
         return mkop("Broadcast", (self,), sizes=sizes)
 
     def broadcast_in_dim(self, sizes: Sequence[int], dimensions: Sequence[int]) -> "Op":
-        """Repeated to `sizes`; dimension n becomes dimension `dimensions[n]`."""
+        """Repeat the array to `sizes`; dimension n becomes dimension `dimensions[n]`."""
         return mkop("BroadcastInDim", (self,), sizes=sizes, dimensions=dimensions)
 
     def slice(
         self, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Sequence[int] | None = None
     ) -> "Op":
-        """The part between two places, in steps."""
+        """Return the part between two positions, with strides."""
         return mkop("Slice", (self,), start_indices=start_indices, limit_indices=limit_indices, strides=strides)
 
     def slice_in_dim(self, start_index: int, limit_index: int, dimno: int, stride: int = 1) -> "Op":
-        """The part between two places along one dimension."""
+        """Return the part between two positions along one dimension."""
         return mkop("SliceInDim", (self,), start_index=start_index, limit_index=limit_index, dimno=dimno, stride=stride)
 
     def dynamic_slice(self, start_indices: Sequence["Op"], slice_sizes: Sequence[int]) -> "Op":
-        """A part of fixed size that begins where scalars say, one for each dimension."""
+        """Return a part of fixed size that begins at the indices in scalars, one for each dimension."""
         return mkop("DynamicSlice", (self, *start_indices), slice_sizes=slice_sizes)
 
     def dynamic_update_slice(self, update: "Op", start_indices: Sequence["Op"]) -> "Op":
-        """With `update` written over the part that begins where scalars say."""
+        """Return the array with `update` written over the part that begins at the indices in scalars."""
         return mkop("DynamicUpdateSlice", (self, update, *start_indices))
 
     def gather(
@@ -168,7 +167,7 @@ class Op(Windowed):
         indices_are_sorted: bool | None = None,
         slice_sizes: Sequence[int] | None = None,
     ) -> "Op":
-        """XLA's Gather. Unless given, slices are 1 long in collapsed dimensions and whole in the others."""
+        """Record XLA's Gather. By default, slices have size 1 in collapsed dimensions and full size in the others."""
         return mkop(
             "Gather", (self, start_indices), offset_dims=offset_dims, collapsed_slice_dims=collapsed_slice_dims,
             start_index_map=start_index_map, index_vector_dim=index_vector_dim, indices_are_sorted=indices_are_sorted,
@@ -187,7 +186,7 @@ class Op(Windowed):
         indices_are_sorted: bool | None = None,
         unique_indices: bool | None = None,
     ) -> "Op":
-        """XLA's Scatter, with any computation of old and new value."""
+        """Record XLA's Scatter, with any computation of old and new value."""
         return mkop(
             "Scatter", (self, scatter_indices, updates), computation=computation,
             update_window_dims=update_window_dims, inserted_window_dims=inserted_window_dims,
@@ -196,39 +195,39 @@ class Op(Windowed):
         )  # fmt: skip
 
     def dot(self, other: "Op", precision_config: Any = None) -> "Op":
-        """The product of two matrices or vectors."""
+        """Return the product of two matrices or vectors."""
         return mkop("Dot", (self, other), precision_config=precision_config)
 
     def cast(self, to_type: str) -> "Op":
-        """Converted to another element type."""
+        """Convert the elements to another element type."""
         return mkop("ConvertElementType", (self,), to_type=xla_builder.jax_dtype(to_type))
 
     def bitcast(self, to_type: str) -> "Op":
-        """The same bits as another element type."""
+        """Return the same bits as another element type."""
         return mkop("BitcastConvertType", (self,), to_type=xla_builder.jax_dtype(to_type))
 
     def pad(self, value: "Op", config: Sequence[Sequence[int]]) -> "Op":
-        """Padded with a scalar: for each dimension how much in front, behind and between elements."""
+        """Pad with a scalar: `config` has, for each dimension, the padding before, after and between elements."""
         return mkop("Pad", (self, value), config=config)
 
     def reduce(self, init_value: "Op", computation: Any, dimensions: Sequence[int]) -> "Op":
-        """Reduced along some dimensions."""
+        """Reduce along some dimensions."""
         return mkop("Reduce", (self, init_value), computation=computation, dimensions=dimensions)
 
     def reduce_all(self, init_value: "Op", computation: Any) -> "Op":
-        """Reduced along all dimensions."""
+        """Reduce along all dimensions."""
         return mkop("ReduceAll", (self, init_value), computation=computation)
 
     def select(self, true_value: "Op", false_value: "Op") -> "Op":
-        """Where this is true, elements of the one, else of the other."""
+        """Return elements of `true_value` where this predicate is true, else of `false_value`."""
         return mkop("Select", (self, true_value, false_value))
 
     def transpose(self, permutation: Sequence[int]) -> "Op":
-        """With its dimensions in this order."""
+        """Return the array with its dimensions in the order `permutation`."""
         return mkop("Transpose", (self,), permutation=permutation)
 
     def rev(self, dimensions: Sequence[int]) -> "Op":
-        """Reversed along some dimensions."""
+        """Reverse the array along some dimensions."""
         return mkop("Rev", (self,), dimensions=dimensions)
 
     def triangualr_solve(
@@ -239,7 +238,7 @@ class Op(Windowed):
         unit_diagonal: bool | None = None,
         transpose_a: bool | None = None,
     ) -> "Op":
-        """The `x` of `self x = b`, or of `x self = b`, where this is a triangular matrix."""
+        """Return the `x` with `self x = b`, or with `x self = b`; `self` is a triangular matrix."""
         return mkop(
             "TriangularSolve", (self, b), left_side=left_side, lower=lower, unit_diagonal=unit_diagonal,
             transpose_a=transpose_a,
@@ -248,17 +247,17 @@ class Op(Windowed):
     triangular_solve = triangualr_solve
 
     def clamp(self, min_value: "Op", max_value: "Op") -> "Op":
-        """Each element no smaller and no larger than these."""
+        """Limit each element to the range from `min_value` to `max_value`."""
         return mkop("Clamp", (self, min_value, max_value))
 
     def get_tuple_element(self, index: int) -> "Op":
-        """An element of a tuple."""
+        """Return an element of a tuple."""
         return mkop("GetTupleElement", (self,), index=index)
 
     def conditional(
         self, true_operand: "Op", false_operand: "Op", true_computation: Any, false_computation: Any
     ) -> "Op":
-        """One of two computations with its operand, as this predicate says."""
+        """Run one of two computations with its operand; this predicate chooses."""
         return mkop(
             "Conditional", (self, true_operand, false_operand), true_computation=true_computation,
             false_computation=false_computation,
@@ -267,7 +266,7 @@ class Op(Windowed):
     def mkconditional(
         self, ops: Sequence["Op"], true_fn: Callable[..., Any], false_fn: Callable[..., Any], **kwargs: Any
     ) -> "Op":
-        """One of two functions of `ops`, as this predicate says."""
+        """Run one of two functions of `ops`; this predicate chooses."""
         operand = Op.tuple(ops, self.builder())
         chosen = [
             Op.make_computation(name, Op.wrap_function(fn), (operand,), **kwargs)
@@ -276,14 +275,14 @@ class Op(Windowed):
         return self.conditional(operand, operand, *chosen)
 
     def while_loop(self, condition_computation: Any, body_computation: Any) -> "Op":
-        """What this becomes by `body_computation` while `condition_computation` holds."""
+        """Apply `body_computation` repeatedly, beginning with this operation, while `condition_computation` holds."""
         return mkop("While", (self,), condition_computation=condition_computation, body_computation=body_computation)
 
     @classmethod
     def mkwhile(
         cls, ops: Sequence["Op"], condition_fn: Callable[..., Any], body_fn: Callable[..., Any], **kwargs: Any
     ) -> "Op":
-        """A tuple of what `ops` become by `body_fn(*ops)` while `condition_fn(*ops)` holds."""
+        """Apply `body_fn(*ops)` repeatedly while `condition_fn(*ops)` holds, and return the results as a tuple."""
         start = cls.tuple(ops)
         condition, body = (
             cls.make_computation(name, cls.wrap_function(fn), (start,), **kwargs)
@@ -293,7 +292,7 @@ class Op(Windowed):
 
     @classmethod
     def wrap_function(cls, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of one tuple from one of its elements; what `fn` gives becomes a tuple where it gives several."""
+        """Return `fn` as a function of one tuple; if `fn` returns several results, they become a tuple."""
 
         def of_tuple(operand: "Op", **kwargs: Any) -> Any:
             elements = [operand.get_tuple_element(place) for place in range(operand.shape().tuple_size())]
@@ -303,7 +302,7 @@ class Op(Windowed):
 
     @classmethod
     def make_computation(cls, name: str, computation: Any, args_or_shapes: Sequence[Any], **kwargs: Any) -> Any:
-        """A function of `Op`s as a computation for operands, or shapes, such as these; a computation as it is."""
+        """Return `computation`, or the computation of a function of `Op`s for operands or shapes such as these."""
         if not callable(computation) or isinstance(computation, xla_builder.Computation):
             return computation
         shapes = [each.shape() if isinstance(each, Op) else each for each in args_or_shapes]
@@ -311,56 +310,57 @@ class Op(Windowed):
 
     @classmethod
     def tuple(cls, ops: Sequence["Op"], builder: Any = None) -> "Op":
-        """The operations as one tuple."""
+        """Return the operations as one tuple."""
         return Op(xla_builder.operation("Tuple", builder or ops[0].builder(), [each.op for each in ops], {}))
 
     @classmethod
     def concat_in_dim(cls, ops: Sequence["Op"], dimension: int, builder: Any = None) -> "Op":
-        """One behind the other along a dimension."""
+        """Concatenate the operations along a dimension."""
         del builder
         return mkop("ConcatInDim", ops, dimension=dimension)
 
     @classmethod
     def call(cls, computation: Any, ops: Sequence["Op"], builder: Any = None) -> "Op":
-        """A computation of these operands."""
+        """Call a computation with these operands."""
         nodes = [each.op for each in ops]
         return Op(xla_builder.operation("Call", builder or nodes[0].builder, nodes, {"computation": computation}))
 
     @classmethod
     def constant(cls, builder: xla_builder.Builder, value: Any) -> "Op":
-        """A tensor (of the CPU), array or number, with its dtype."""
+        """Return a tensor (of the CPU), array or number as a constant with its dtype."""
         array = value.detach().cpu() if isinstance(value, torch.Tensor) else torch.as_tensor(value)
         host = np.asarray(jax.numpy.from_dlpack(array)) if array.dtype is torch.bfloat16 else array.numpy()
         return mkleaf("Constant", builder, value=host)
 
     @classmethod
     def scalar(cls, builder: xla_builder.Builder, value: Any, dtype: str | None = None) -> "Op":
-        """A number; its element type is PyTorch's for such a number unless given."""
+        """Return a number as a constant; by default its element type is PyTorch's for such a number."""
         kind = xla_builder.jax_dtype(dtype) if dtype else torch.as_tensor(value).numpy().dtype
         return mkleaf("Constant", builder, value=np.asarray(value, kind))
 
     @classmethod
     def zero(cls, builder: xla_builder.Builder, dtype: str | None = None) -> "Op":
-        """The scalar 0, f32 unless given."""
+        """Return the scalar 0, by default as f32."""
         return cls.scalar(builder, 0, dtype or "f32")
 
     @classmethod
     def one(cls, builder: xla_builder.Builder, dtype: str | None = None) -> "Op":
-        """The scalar 1, f32 unless given."""
+        """Return the scalar 1, by default as f32."""
         return cls.scalar(builder, 1, dtype or "f32")
 
     @classmethod
     def iota(cls, builder: xla_builder.Builder, shape: Shape, iota_dimension: int) -> "Op":
-        """An array of this shape whose elements are their place along a dimension."""
+        """Return an array of this shape whose elements are their index along a dimension."""
         return mkleaf("Iota", builder, shape=shape.shape, iota_dimension=iota_dimension)
 
     @classmethod
     def sort(
         cls, ops: Sequence["Op"], comparator: Any, dimension: int | None = None, is_stable: bool | None = None
     ) -> "Op":
-        """Arrays sorted together, always stably. `comparator` takes two elements of each array, in turn.
+        """Sort arrays together, always stably. `comparator` takes two elements of each array, in turn.
 
-        One that is `<` or `>` of the first array's elements is XLA's own sort; any other compares all pairs of a row.
+        XLA's own sort runs if `comparator` is `<` or `>` of the first array's elements. Any other comparator compares
+        all pairs of a row.
         """
         return mkop("Sort", ops, comparator=comparator, dimension=dimension, is_stable=is_stable)
 
@@ -373,30 +373,30 @@ class Op(Windowed):
         static_operands: Sequence[Any] = (),
         builder: Any = None,
     ) -> "Op":
-        """A computation of scalars at each place."""
+        """Apply a computation of scalars to the elements at each index."""
         del builder
         return mkop("Map", ops, computation=computation, dimensions=dimensions, static_operands=static_operands)
 
     @classmethod
     def to_torch_type(cls, dtype: str) -> torch.dtype:
-        """PyTorch's dtype for XLA's name of an element type."""
+        """Return PyTorch's dtype for XLA's name of an element type."""
         return dtypes.to_torch(xla_builder.jax_dtype(dtype))
 
     @classmethod
     def from_torch_type(cls, dtype: torch.dtype) -> str:
-        """XLA's name for a dtype of PyTorch."""
+        """Return XLA's name for a dtype of PyTorch."""
         return xla_builder.name_of(dtypes.to_jax(dtype))
 
     def scalar_like(self, value: Any) -> "Op":
-        """An array of this shape with the same number everywhere."""
+        """Return an array of this shape with the same number everywhere."""
         return mkop("ScalarLike", (self,), value=value)
 
     def zeros_like(self) -> "Op":
-        """An array of this shape full of zeros."""
+        """Return an array of this shape full of zeros."""
         return self.scalar_like(0)
 
     def ones_like(self) -> "Op":
-        """An array of this shape full of ones."""
+        """Return an array of this shape full of ones."""
         return self.scalar_like(1)
 
     acos = _of_one("Acos")

@@ -1,4 +1,4 @@
-"""The parameters of a computation that is being built, and the tensors that they stand for."""
+"""The parameters of a computation that is being built, and the tensors that they represent."""
 
 import torch
 
@@ -8,7 +8,7 @@ from .builder_shape import tensor_shape
 
 
 class Parameters:
-    """Collects them, for a builder called `name`.
+    """The parameters and their tensors, for a builder called `name`.
 
     >>> import torch, torch_xla
     >>> from torch_xla.experimental.scan import Builder
@@ -24,20 +24,22 @@ class Parameters:
         self._tensors: list[torch.Tensor] = []
 
     def add_param(self, val: torch.Tensor, idx: int | None = None) -> int:
-        """Adds a parameter of the size and dtype of `val`, numbered `idx` or as the next; gives its number."""
+        """Add a parameter with the size and dtype of `val` and the number `idx` (by default the next), and return its
+        number.
+        """
         number = len(self._parameters) if idx is None else idx
         self._parameters.append(mkparam(self.builder, number, tensor_shape(val)))
         self._tensors.append(val)
         return number
 
     def params(self) -> tuple[Op, ...]:
-        """The parameters."""
+        """Return the parameters."""
         return tuple(self._parameters)
 
     def param_tensors(self) -> tuple[torch.Tensor, ...]:
-        """The tensors."""
+        """Return the tensors."""
         return tuple(self._tensors)
 
     def num_params(self) -> int:
-        """How many there are."""
+        """Return the number of parameters."""
         return len(self._parameters)

@@ -1,4 +1,4 @@
-"""Shapes and element types of the values that a builder's operations take and give."""
+"""Shapes and element types of the operands and results of a builder's operations."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,7 +31,7 @@ class Type:
 
 
 class Shape:
-    """Element type and sizes of an array, or those of a tuple's elements.
+    """Element type and sizes of an array, or the shapes of a tuple's elements.
 
     >>> from torch_xla.core.xla_builder import Shape, Type
     >>> Shape.create(Type.F32, (2, 3))
@@ -45,7 +45,7 @@ class Shape:
 
     @classmethod
     def create(cls, dtype: str, sizes: Sequence[int], dynamic_dimensions: Sequence[bool] | None = None) -> "Shape":
-        """An array's shape. Raises `NotImplementedError` for a dynamic dimension: sizes of programs are numbers."""
+        """Return an array's shape. Raises `NotImplementedError` for a dynamic dimension: sizes are numbers."""
         if dynamic_dimensions is not None and any(dynamic_dimensions):
             raise NotImplementedError(
                 "programs here have fixed sizes. Pad what varies to a few sizes, or export the model with "
@@ -55,47 +55,47 @@ class Shape:
 
     @property
     def shape(self) -> Any:
-        """JAX's description of it: a `jax.ShapeDtypeStruct`, or a tuple of them."""
+        """Return JAX's description of the shape: a `jax.ShapeDtypeStruct`, or a tuple of them."""
         return self._described
 
     def is_tuple(self) -> bool:
-        """Whether it is a tuple's."""
+        """Return whether this is the shape of a tuple."""
         return isinstance(self._described, tuple)
 
     def tuple_size(self) -> int:
-        """How many elements the tuple has."""
+        """Return the number of elements of the tuple."""
         return len(self._tuple())
 
     def tuple_shape(self, index: int) -> "Shape":
-        """The shape of an element of the tuple."""
+        """Return the shape of an element of the tuple."""
         return Shape(self._tuple()[index])
 
     def is_dynamic(self) -> bool:
-        """False: sizes are numbers."""
+        """Return False: sizes are numbers."""
         return False
 
     def as_scalar(self) -> "Shape":
-        """A scalar of the same element type."""
+        """Return the shape of a scalar of the same element type."""
         return Shape(jax.ShapeDtypeStruct((), xla_builder.array_of(self._described).dtype))
 
     @property
     def rank(self) -> int:
-        """How many dimensions the array has."""
+        """Return the number of dimensions of the array."""
         return len(self.sizes)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes of the array."""
+        """Return the sizes of the array."""
         return tuple(xla_builder.array_of(self._described).shape)
 
     @property
     def dynamic_dimensions(self) -> tuple[bool, ...]:
-        """For each dimension whether its size may vary: none does."""
+        """Return for each dimension whether its size may vary: always False."""
         return (False,) * self.rank
 
     @property
     def dtype(self) -> str:
-        """XLA's name of the element type."""
+        """Return XLA's name of the element type."""
         return xla_builder.name_of(xla_builder.array_of(self._described).dtype)
 
     def _tuple(self) -> tuple[Any, ...]:
@@ -114,12 +114,12 @@ class Shape:
 
 
 def mkshape(dtype: str, sizes: Sequence[int], dynamic_dimensions: Sequence[bool] | None = None) -> Shape:
-    """The shape of an array: see `Shape.create`."""
+    """Return the shape of an array: see `Shape.create`."""
     return Shape.create(dtype, sizes, dynamic_dimensions)
 
 
 def tensor_shape(tensor: Any, device: str = "") -> Any:
-    """The shape of a tensor as its values lie on the device; a list of shapes for a list of tensors.
+    """Return the shape of a tensor with its element type on the device; for a list of tensors, a list of shapes.
 
     >>> import torch
     >>> from torch_xla.core.xla_builder import tensor_shape

@@ -1,4 +1,4 @@
-"""Single slices of operations' results, along the first dimension, at a place that the device knows."""
+"""Slices of one element along the first dimension, at an index that is a value on the device."""
 
 from .builder_op import Op
 from .builder_shape import Type
@@ -10,11 +10,11 @@ def _starts(x: Op, idx: Op) -> list[Op]:
 
 
 def dynamic_slice(xs: Op, idx: Op) -> Op:
-    """`xs[idx]`, for an operation `idx` of one integer."""
+    """Return `xs[idx]`, for an operation `idx` of one integer."""
     sizes = xs.shape().sizes
     return xs.dynamic_slice(_starts(xs, idx), (1, *sizes[1:])).reshape(sizes[1:])
 
 
 def dynamic_update_slice(ys: Op, y: Op, idx: Op) -> Op:
-    """`ys` with `y` in the place of `ys[idx]`."""
+    """Return `ys` with `ys[idx]` replaced by `y`."""
     return ys.dynamic_update_slice(y.reshape((1, *y.shape().sizes)), _starts(ys, idx))

@@ -1,4 +1,4 @@
-"""The operations of XLA's builder that look at windows: convolutions and poolings."""
+"""The operations of XLA's builder on windows: convolutions and poolings."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,13 +7,13 @@ from .._engine.interop import xla_builder
 
 
 class Windowed:
-    """What `Op` has of them."""
+    """The window operations of `Op`."""
 
     def __init__(self, op: xla_builder.Node) -> None:
         self.op = op
 
     def operation(self, name: str, others: Sequence[Any], **kwargs: Any) -> Any:
-        """The operation that XLA calls `name` of this one and others."""
+        """Return the operation that XLA calls `name`, with this and `others` as operands."""
         nodes = [self.op, *(each.op for each in others)]
         return type(self)(xla_builder.operation(name, self.op.builder, nodes, kwargs))
 
@@ -26,7 +26,7 @@ class Windowed:
         padding: str = "valid",
         precision_config: Any = None,
     ) -> Any:
-        """A convolution of [batch, features, space…] with [outputs, inputs, space…]; padding "valid" or "same"."""
+        """Convolve [batch, features, space…] with [outputs, inputs, space…]; padding is "valid" or "same"."""
         return self.operation(
             "ConvGeneralDilated", (kernel,), window_strides=window_strides, padding=padding,
             feature_group_count=feature_group_count, batch_group_count=batch_group_count,
@@ -36,7 +36,7 @@ class Windowed:
     def conv_with_general_padding(
         self, kernel: Any, window_strides: Sequence[int], padding: Any, *groups: Any, **options: Any
     ) -> Any:
-        """`conv` with a pair of paddings for each dimension of space."""
+        """Convolve as `conv` does, with a pair of paddings for each spatial dimension."""
         return self.operation(
             "ConvGeneralDilated", (kernel,), window_strides=window_strides, padding=padding,
             **_groups(groups, options),
@@ -59,7 +59,7 @@ class Windowed:
         *groups: Any,
         **options: Any,
     ) -> Any:
-        """`conv` whose dimensions lie where the arguments say."""
+        """Convolve as `conv` does, with the order of dimensions in the arguments."""
         dimensions = (
             (input_batch_dimension, input_feature_dimension, *input_spatial_dimensions),
             (kernel_output_feature_dimension, kernel_input_feature_dimension, *kernel_spatial_dimensions),
@@ -73,7 +73,7 @@ class Windowed:
     def conv_general(
         self, kernel: Any, window_strides: Sequence[int], padding: Any, *dimensions: Any, **options: Any
     ) -> Any:
-        """`conv_with_general_dimensions` with the padding, pairs, behind the strides."""
+        """Convolve as `conv_with_general_dimensions` does, with the padding, as pairs, after the strides."""
         return self.conv_with_general_dimensions(
             kernel, window_strides, *dimensions[:9], padding, *dimensions[9:], **options
         )
@@ -88,7 +88,7 @@ class Windowed:
         *dimensions: Any,
         **options: Any,
     ) -> Any:
-        """`conv_general` with holes in the input (`lhs_dilation`) and in the kernel."""
+        """Convolve as `conv_general` does, with a dilated input (`lhs_dilation`) and kernel (`rhs_dilation`)."""
         options.update(lhs_dilation=tuple(lhs_dilation), rhs_dilation=tuple(rhs_dilation))
         return self.conv_general(kernel, window_strides, padding, *dimensions, **options)
 
@@ -102,7 +102,9 @@ class Windowed:
         scatter_computation: Any,
         padding: Any = "valid",
     ) -> Any:
-        """The gradient of a pooling: elements of `source` are added where the chosen element of their window lies."""
+        """Return the gradient of a pooling: add each element of `source` at the position of its window's selected
+        element.
+        """
         return self.operation(
             "SelectAndScatter", (source, init_value,), window_dimensions=window_dimensions,
             window_strides=window_strides, select_computation=select_computation,
@@ -121,7 +123,7 @@ class Windowed:
         spatial_dimensions: Sequence[int],
         padding: Any = "valid",
     ) -> Any:
-        """The largest element of each window over the spatial dimensions."""
+        """Return the largest element of each window over the spatial dimensions."""
         return self.operation(
             "MaxPool", (), kernel_size=kernel_size, stride=stride, batch_dimension=batch_dimension,
             feature_dimension=feature_dimension, spatial_dimensions=spatial_dimensions, padding=padding,
@@ -135,7 +137,7 @@ class Windowed:
         window_strides: Sequence[int],
         padding: Any = "valid",
     ) -> Any:
-        """Each window reduced."""
+        """Reduce each window."""
         return self.operation(
             "ReduceWindow", (init_value,), computation=computation, window_dimensions=window_dimensions,
             window_strides=window_strides, padding=padding,

@@ -1,11 +1,13 @@
-"""Operations across replicas, and who is who among them: the part of `xla_model` that is about other replicas.
+"""Operations across replicas, and the ordinals of replicas: the part of `xla_model` about other replicas.
 
-Use these names from `torch_xla.core.xla_model`. Each process of a program is a replica (`torch_xla.launch`); alone,
-there is one, whose ordinal is 0. A collective is recorded like any operation and becomes a part of the step's program.
-All replicas must record the same ones in the same order; each runs once, also if nobody reads its result.
+Use these names from `torch_xla.core.xla_model`. Each process of a program is a replica (`torch_xla.launch`). A program
+of one process has one replica, with ordinal 0. A collective is recorded like any operation and becomes a part of the
+step's program. All replicas must record the same collectives in the same order. Each collective runs once, even if its
+result is never read.
 
 Common arguments: `groups` lists the ordinals that reduce together, each ordinal once, such as `[[0, 1], [2, 3]]`;
-`None` is one group of all. `pin_layout` is accepted and not used: arrays of a program have one order of memory.
+`None` is one group of all replicas. `pin_layout` is accepted and not used: all arrays of a program have the same
+memory layout.
 """
 
 import pickle
@@ -38,7 +40,8 @@ Tensors = torch.Tensor | Sequence[torch.Tensor]
 
 
 def get_ordinal(defval: int = 0) -> int:
-    """Which replica this is, from 0 to `xrt_world_size() - 1`. New programs: `torch_xla.runtime.global_ordinal`.
+    """Return the ordinal of this replica, from 0 to `xrt_world_size() - 1`. New programs:
+    `torch_xla.runtime.global_ordinal`.
 
     `defval` is accepted and not used: an ordinal is always known.
     """
@@ -46,12 +49,12 @@ def get_ordinal(defval: int = 0) -> int:
 
 
 def get_local_ordinal(defval: int = 0) -> int:
-    """Which replica this is, counted on this machine. New programs: `torch_xla.runtime.local_ordinal`."""
+    """Return the ordinal of this replica on this machine. New programs: `torch_xla.runtime.local_ordinal`."""
     return identity.local_replica_index()
 
 
 def xrt_world_size(defval: int = 1) -> int:
-    """How many replicas run this program. New programs: `torch_xla.runtime.world_size`.
+    """Return the number of replicas that run this program. New programs: `torch_xla.runtime.world_size`.
 
     >>> import torch_xla.core.xla_model as xm
     >>> xm.get_ordinal(), xm.xrt_world_size()
@@ -61,7 +64,7 @@ def xrt_world_size(defval: int = 1) -> int:
 
 
 def is_master_ordinal(local: bool = True) -> bool:
-    """Whether this is replica 0: of this machine, or with `local=False` of the whole program.
+    """Return whether this is replica 0: of this machine, or with `local=False` of the whole program.
 
     >>> import torch_xla.core.xla_model as xm
     >>> xm.is_master_ordinal(local=False)
@@ -72,7 +75,7 @@ def is_master_ordinal(local: bool = True) -> bool:
 
 
 def master_print(*args: Any, fd: TextIO | None = None, local: bool = False, flush: bool = False) -> None:
-    """`print`, on replica 0 only: of the whole program, or with `local=True` of each machine.
+    """Print on replica 0 only: of the whole program, or with `local=True` of each machine.
 
     `fd` is the file to print to, by default the standard output.
 
@@ -85,10 +88,10 @@ def master_print(*args: Any, fd: TextIO | None = None, local: bool = False, flus
 
 
 def set_replication(device: str | torch.device, devices: Sequence[str | torch.device] | None) -> None:
-    """Makes `device` the one of this thread: what a bare `"xla"` means here, and what `sync()` acts on.
+    """Make `device` the device of this thread: a bare `"xla"` in this thread means it, and `sync()` acts on it.
 
-    `devices`, the replicas that threads of one process used to be, must exist; replicas are processes, so there is
-    still one.
+    `devices` must exist, and do not change the number of replicas: replicas are processes. In earlier releases they
+    were threads of one process.
     """
     for each in devices or ():
         device_names.device_named(each)
@@ -98,11 +101,11 @@ def set_replication(device: str | torch.device, devices: Sequence[str | torch.de
 def all_reduce(
     reduce_type: str, inputs: Tensors, scale: float = 1.0, groups: Groups = None, pin_layout: bool = True
 ) -> Tensors:
-    """Reduces a tensor over the replicas of each group, then multiplies by `scale`.
+    """Reduce a tensor over the replicas of each group, then multiplies by `scale`.
 
-    `reduce_type` is one of `xm.REDUCE_SUM`, `REDUCE_MUL`, `REDUCE_AND`, `REDUCE_OR`, `REDUCE_MIN`, `REDUCE_MAX`. A
-    tensor gives a new tensor of its shape and dtype, through which gradients flow. A list of tensors is reduced in
-    place, and returned. Raises `ValueError` for another `reduce_type` or for `groups` that do not hold each ordinal
+    `reduce_type` is one of `xm.REDUCE_SUM`, `REDUCE_MUL`, `REDUCE_AND`, `REDUCE_OR`, `REDUCE_MIN`, `REDUCE_MAX`. For a
+    tensor, returns a new tensor of its shape and dtype, through which gradients flow. A list of tensors is reduced in
+    place and returned. Raises `ValueError` for another `reduce_type`, and for `groups` that do not contain each ordinal
     once.
 
     >>> import torch, torch_xla.core.xla_model as xm
@@ -132,11 +135,11 @@ def all_gather(
     channel_id: int | None = None,
     use_global_device_ids: bool | None = None,
 ) -> Tensors:
-    """The values of all replicas of a group, concatenated along dimension `dim` in the order of their ordinals.
+    """Concatenate the values of all replicas of a group along dimension `dim`, in the order of their ordinals.
 
     `value` is a tensor of at least one dimension, or a list of them. `output`, of the shape (or shapes) of the result,
-    is filled and returned if it is given. `channel_id` and `use_global_device_ids` are details of XLA without meaning
-    for one replica. Raises `IndexError` for a dimension that is not there.
+    is filled and returned if it is given. `channel_id` and `use_global_device_ids` are accepted and not used. Raises
+    `IndexError` for a dimension that does not exist.
 
     >>> import torch, torch_xla.core.xla_model as xm
     >>> xm.all_gather(torch.arange(3, device="xla")).tolist()
@@ -158,12 +161,12 @@ def all_gather(
 
 
 class CoalescingBuckets:
-    """Hands tensors to `func(tensors, outputs)` in lists of about `bucket_cap_mb` MiB, and collects what it returns.
+    """Call `func(tensors, outputs)` with lists of tensors of about `bucket_cap_mb` MiB, and collect its results.
 
-    `outputs` is the part of `output_list` that belongs to the tensors, or `None` without one. A bucket of one tensor is
-    handed over as the tensor, with its output, and `func` returns one result. A tensor above the limit joins what is
-    in the bucket if that is below half of the limit and both are below twice the limit. Calling the object goes through
-    `input_list`, a list of tensors; `add` puts a tensor into the bucket, `flush` hands the bucket over.
+    `outputs` is the part of `output_list` for these tensors, or `None` without an `output_list`. For a bucket of one
+    tensor, `func` gets the tensor and its output instead of lists, and returns one result. A tensor above the limit
+    joins the bucket if the bucket is below half of the limit and both together are below twice the limit. Calling the
+    object processes `input_list`, a list of tensors; `add` puts a tensor into the bucket, `flush` processes the bucket.
 
     >>> import torch
     >>> CoalescingBuckets(lambda tensors, outputs: [len(tensors)] * len(tensors), [torch.ones(2)] * 3)()
@@ -190,13 +193,13 @@ class CoalescingBuckets:
         self.results: list[Any] = [None] * len(input_list)
 
     def add(self, tensor: torch.Tensor, idx: int) -> None:
-        """Puts `tensor`, number `idx` of the list, into the bucket."""
+        """Put `tensor`, number `idx` of the list, into the bucket."""
         self._inputs[idx] = tensor
         self._bucket.append(idx)
         self._size += _bytes_of(tensor)
 
     def flush(self) -> None:
-        """Hands over what is in the bucket."""
+        """Call `func` with the tensors in the bucket, and empty it."""
         bucket, self._bucket, self._size = self._bucket, [], 0
         tensors = [self._inputs[index] for index in bucket]
         outputs = None if self._outputs is None else [self._outputs[index] for index in bucket]
@@ -229,7 +232,7 @@ def all_gather_bucketized(
     pin_layout: bool = False,
     bucket_cap_mb: int = 160,
 ) -> Tensors:
-    """`all_gather` of a list, in as many collectives as parts of `bucket_cap_mb` MiB need.
+    """Gather a list of tensors as `all_gather` does, with one collective for each part of `bucket_cap_mb` MiB.
 
     >>> import torch, torch_xla.core.xla_model as xm
     >>> [t.tolist() for t in xm.all_gather_bucketized([torch.ones(1, device="xla")] * 2, bucket_cap_mb=1)]
@@ -249,7 +252,7 @@ def all_to_all(
     groups: Groups = None,
     pin_layout: bool = True,
 ) -> torch.Tensor:
-    """Splits `value` along one dimension, sends part i to replica i, and concatenates what came along another.
+    """Split `value` along one dimension, send part i to replica i, and concatenate the received parts along another.
 
     `split_count` must be the number of replicas in a group.
 
@@ -280,10 +283,10 @@ def reduce_scatter(
     channel_id: int | None = None,
     use_global_device_ids: bool | None = None,
 ) -> Tensors:
-    """Reduces over the replicas, multiplies by `scale`, and leaves each replica its part along `scatter_dim`.
+    """Reduce over the replicas, multiply by `scale`, and keep on each replica its part along `scatter_dim`.
 
-    `shard_count` must be the number of replicas in a group. `input` is a tensor or a list of them; `output`, if it is
-    given, is filled and returned.
+    `shard_count` must be the number of replicas in a group. `input` is a tensor or a list of tensors. If `output` is
+    given, it is filled and returned.
 
     >>> import torch, torch_xla.core.xla_model as xm
     >>> xm.reduce_scatter(xm.REDUCE_SUM, torch.ones(4, device="xla"), 2.0, 0, 1).tolist()
@@ -321,7 +324,7 @@ def reduce_scatter_bucketized(
     pin_layout: bool = False,
     bucket_cap_mb: int = 160,
 ) -> Tensors:
-    """`reduce_scatter` of a list, in as many collectives as parts of `bucket_cap_mb` MiB need.
+    """Reduce a list of tensors as `reduce_scatter` does, with one collective for each part of `bucket_cap_mb` MiB.
 
     >>> import torch, torch_xla.core.xla_model as xm
     >>> [t.tolist() for t in xm.reduce_scatter_bucketized(xm.REDUCE_SUM, [torch.ones(1, device="xla")], 0.5, 0, 1)]
@@ -334,9 +337,9 @@ def reduce_scatter_bucketized(
 
 
 def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> torch.Tensor:
-    """What this replica receives when, for each pair (source, target), the source sends its `value` to the target.
+    """Send `value` from source to target for each pair (source, target), and return the value that arrives here.
 
-    A replica that is nobody's target receives zeros.
+    A replica that is the target of no pair receives zeros.
 
     >>> import torch, torch_xla.core.xla_model as xm
     >>> xm.collective_permute(torch.ones(2, device="xla"), [[0, 0]]).tolist()
@@ -350,10 +353,10 @@ def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> t
 
 
 def send(value: torch.Tensor, channel_id: int) -> torch.Tensor:
-    """Sends `value` to the replica that calls `recv` with the same `channel_id`, and returns it.
+    """Send `value` to the replica that calls `recv` with the same `channel_id`, and return `value`.
 
-    A channel has one sender and one receiver, which the first call on each side finds out; it waits for the other. What
-    is recorded is started: the receiver waits for it.
+    A channel connects one sender and one receiver. The first call on each side waits for the other side, to learn its
+    ordinal. The recorded operations are started, because the receiver waits for the value.
     """
     exchange.broadcast([value], 0, exchange.pair(*channels.partners(channel_id, sends=True)))
     exchange.start()
@@ -361,7 +364,7 @@ def send(value: torch.Tensor, channel_id: int) -> torch.Tensor:
 
 
 def recv(output: torch.Tensor, channel_id: int) -> torch.Tensor:
-    """Overwrites `output` with what the replica sends that calls `send` with the same `channel_id`; returns it."""
+    """Overwrite `output` with the value that another replica sends by `send` with the same `channel_id`; return it."""
     pair = exchange.pair(*channels.partners(channel_id, sends=False))
     collective_arguments.write([output], exchange.broadcast([output], 0, pair))
     return output
@@ -370,9 +373,9 @@ def recv(output: torch.Tensor, channel_id: int) -> torch.Tensor:
 def collective_broadcast(
     tensors: Sequence[torch.Tensor], root_ordinal: int = 0, groups: Groups = None, pin_layout: bool = True
 ) -> None:
-    """Overwrites `tensors` on every replica with those of replica `root_ordinal`.
+    """Overwrite `tensors` on every replica with those of replica `root_ordinal`.
 
-    With `groups`, each group takes those of its member at the same place.
+    With `groups`, the root of each group is its member at the index that `root_ordinal` has in its own group.
 
     >>> import torch, torch_xla.core.xla_model as xm
     >>> xm.collective_broadcast([torch.ones(2, device="xla")], root_ordinal=0)
@@ -386,7 +389,7 @@ def collective_broadcast(
 
 
 def broadcast_master_param(model: torch.nn.Module) -> None:
-    """Gives every replica the parameters and buffers that `model` has on replica 0, and ends the step.
+    """Copy the parameters and buffers of `model` on replica 0 to every replica, and end the step.
 
     >>> import torch, torch_xla.core.xla_model as xm
     >>> xm.broadcast_master_param(torch.nn.Linear(2, 2).to("xla"))
@@ -396,9 +399,9 @@ def broadcast_master_param(model: torch.nn.Module) -> None:
 
 
 def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> list[bytes]:
-    """Waits until every replica has come here, and returns what they brought, in the order of their ordinals.
+    """Wait until every replica has called this function, and return their payloads in the order of their ordinals.
 
-    `replicas` are the ordinals that take part; only all of them can, which an empty list means too.
+    `replicas` must be the ordinals of all replicas; an empty list means all of them.
 
     >>> import torch_xla.core.xla_model as xm
     >>> xm.rendezvous("checkpoint", b"done")
@@ -408,17 +411,18 @@ def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> 
 
 
 def xla_rendezvous(payload: bytes = b"", ordinals: Sequence[int] | None = None, tag: str | None = None) -> list[bytes]:
-    """`rendezvous` with its arguments in another order."""
+    """Call `rendezvous`, with the arguments in another order."""
     if not isinstance(payload, (bytes, bytearray)):
         raise TypeError(f"rendezvous({tag!r}): the payload is {type(payload).__name__}; expected bytes")
     collective_arguments.check_groups("rendezvous", [list(ordinals)] if ordinals else None)
     if identity.process_count() > 1:
-        platform.local_devices()  # which all start together: who is here keeps nobody waiting who uses them first
+        # All local devices start together, so no replica waits for the one that uses its device first
+        platform.local_devices()
     return coordination.exchange(str(tag), bytes(payload))
 
 
 def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
-    """Collects `data` of all replicas on the host and returns `reduce_fn` of the list.
+    """Collect `data` of all replicas on the host and return `reduce_fn` of the list.
 
     `data` may be anything that can be pickled; `xla` tensors in it arrive on the CPU.
 
@@ -433,7 +437,7 @@ def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> A
 
 
 def do_on_ordinals(target: Callable[..., Any], data: Any = (), ordinals: Collection[int] | int = (0,)) -> Any:
-    """Calls `target` with `data` on some replicas, and waits on all of them until it has returned there.
+    """Call `target` with `data` on some replicas, and wait on all replicas until it has returned there.
 
     `data`, a tuple of arguments or one argument, arrives on the CPU. Replicas that are not in `ordinals` get `None`.
 
@@ -449,15 +453,15 @@ def do_on_ordinals(target: Callable[..., Any], data: Any = (), ordinals: Collect
 
 
 def _fetch_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The gradients of an optimizer's parameters that are not averaged yet; what is written reaches the parameters.
+    """Return the gradients of an optimizer's parameters that are not averaged yet, without a copy.
 
-    Those of a model divided by `XlaFullyShardedDataParallel` among all processes are averaged by its backward pass.
+    For a model that `XlaFullyShardedDataParallel` divides among all processes, the backward pass has averaged them.
     """
     return collective_arguments.gradients_of(optimizer)
 
 
 def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Groups = None, pin_layout: bool = True) -> None:
-    """Averages the gradients of an optimizer's parameters over the replicas, in place, unless they are averaged.
+    """Average the gradients of an optimizer's parameters over the replicas, in place, unless they are already averaged.
 
     >>> import torch, torch_xla.core.xla_model as xm
     >>> xm.reduce_gradients(torch.optim.SGD(torch.nn.Linear(2, 2).to("xla").parameters(), lr=0.1))
@@ -474,7 +478,7 @@ def all_reduce_bucketized_gradients(
     pin_layout: bool = True,
     bucket_cap_mb: int = 0,
 ) -> None:
-    """Sums `gradients` over the replicas, times `scale`, in place; in parts of `bucket_cap_mb` MiB, 0 for one.
+    """Sum `gradients` over the replicas, times `scale`, in place, in parts of `bucket_cap_mb` MiB (0: in one part).
 
     >>> import torch, torch_xla.core.xla_model as xm
     >>> gradient = torch.ones(2, device="xla")

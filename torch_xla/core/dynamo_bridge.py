@@ -1,4 +1,4 @@
-"""The path of `torch_xla._dynamo.dynamo_bridge` that PyTorch knows."""
+"""The module `torch_xla._dynamo.dynamo_bridge`, under the name that PyTorch imports."""
 
 from .._dynamo import dynamo_bridge as _bridge
 from .._dynamo.dynamo_bridge import dynamo_debug as dynamo_debug

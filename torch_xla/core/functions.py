@@ -1,4 +1,4 @@
-"""Collectives that gradients flow through: `import torch_xla.core.functions as xf`."""
+"""Collectives with gradients: `import torch_xla.core.functions as xf`."""
 
 from typing import Any
 
@@ -9,23 +9,23 @@ from . import collectives
 
 
 class AllReduceSumLayer(torch.autograd.Function):
-    """The sum over the replicas, whose gradient is the sum of the gradients of all replicas."""
+    """The sum over the replicas. Its gradient is the sum of the gradients of all replicas."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        """The sum of `x`, a new tensor."""
+        """Return the sum of `x` as a new tensor."""
         result = collectives.all_reduce(collectives.REDUCE_SUM, x)
         assert isinstance(result, torch.Tensor)
         return result
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        """The gradient of `x`."""
+        """Return the gradient of `x`."""
         return collectives.all_reduce(collectives.REDUCE_SUM, grads[0])
 
 
 class AllReduce(torch.autograd.Function):
-    """`xm.all_reduce` whose gradient is that of this replica's own result, as in PyTorch/XLA: nothing is exchanged.
+    """`xm.all_reduce` with the gradient of PyTorch/XLA: that of this replica's own result, without communication.
 
     `xm.optimizer_step` averages such gradients over the replicas afterwards.
     """
@@ -34,7 +34,7 @@ class AllReduce(torch.autograd.Function):
     def forward(
         ctx: Any, input: torch.Tensor, reduce_type: str, scale: float = 1.0, groups: collectives.Groups = None
     ) -> torch.Tensor:
-        """The reduction of `input`, a new tensor."""
+        """Return the reduction of `input` as a new tensor."""
         ctx.reduce_type, ctx.scale = reduce_type, scale
         result = collectives.all_reduce(reduce_type, input, 1.0, groups)
         assert isinstance(result, torch.Tensor)
@@ -43,7 +43,7 @@ class AllReduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        """The gradient of `input`."""
+        """Return the gradient of `input`."""
         value, result = ctx.saved_tensors
         grad = collective_arguments.scaled(grads[0], ctx.scale)
         if ctx.reduce_type == collectives.REDUCE_MUL:
@@ -59,11 +59,11 @@ class AllReduce(torch.autograd.Function):
 
 
 class AllGather(torch.autograd.Function):
-    """`all_gather` with its gradient: each replica gets the part that belongs to what it gave."""
+    """`all_gather` with its gradient: each replica gets the part that belongs to its own input."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, dim: int) -> torch.Tensor:
-        """The values of all replicas along `dim`, a new tensor."""
+        """Return the values of all replicas along `dim` as a new tensor."""
         ctx.dim, ctx.size = dim, value.size(dim)
         result = collectives.all_gather(value, dim)
         assert isinstance(result, torch.Tensor)
@@ -71,14 +71,14 @@ class AllGather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        """The gradient of `value`."""
+        """Return the gradient of `value`."""
         return grads[0].narrow(ctx.dim, collectives.get_ordinal() * ctx.size, ctx.size), None
 
 
 def all_reduce(
     reduce_type: str, value: torch.Tensor, scale: float = 1.0, groups: collectives.Groups = None
 ) -> torch.Tensor:
-    """`xm.all_reduce` of one tensor: the reduction over the replicas, times `scale`, as a new tensor.
+    """Reduce one tensor over the replicas as `xm.all_reduce` does, multiply by `scale`, and return a new tensor.
 
     The gradient of a sum is that of this replica's own result, times `scale`: gradients of other replicas are not
     added, as in PyTorch/XLA. `xm.all_reduce` itself has the gradient of the sum of all replicas' results.
@@ -94,7 +94,8 @@ def all_reduce(
 
 
 def all_gather(value: torch.Tensor, dim: int = 0) -> torch.Tensor:
-    """`xm.all_gather` of one tensor: the values of all replicas along `dim`, in the order of their ordinals.
+    """Gather one tensor as `xm.all_gather` does: the values of all replicas along `dim`, in the order of their
+    ordinals.
 
     >>> import torch, torch_xla.core.functions as xf
     >>> x = torch.ones(2, device="xla", requires_grad=True)
@@ -107,11 +108,13 @@ def all_gather(value: torch.Tensor, dim: int = 0) -> torch.Tensor:
 
 
 def distributed_mm(w: torch.Tensor, x: torch.Tensor, split: int = 1) -> torch.Tensor:
-    """The product `W @ x` of a matrix whose columns are divided among the replicas, with the `x` of this replica.
+    """Return `W @ x`: the columns of `W` are divided among the replicas, and each replica has its own `x`.
 
-    `w` of shape (n, k) are the columns of this replica, in the order of the ordinals; `x` has shape (k * replicas, m),
-    the result (n, m). Each replica computes its columns' share for all; with `split` in so many parts of m, one after
-    the other, which takes less memory. Gradients flow to both. Raises `ValueError` for sizes that do not fit.
+    `w` of shape (n, k) holds the columns of this replica; `W` has the columns of all replicas in the order of their
+    ordinals. `x` has shape (k * replicas, m), the result (n, m). Each replica computes the contribution of its columns
+    to the products of all replicas. `split` is the number of parts into which m is divided; the parts are computed one
+    after the other, which takes less memory. Gradients flow to `w` and `x`. Raises `ValueError` for sizes that do not
+    fit.
 
     >>> import torch, torch_xla.core.functions as xf
     >>> xf.distributed_mm(torch.ones(2, 3, device="xla"), torch.ones(3, 4, device="xla"), split=2).shape
@@ -133,10 +136,10 @@ def distributed_mm(w: torch.Tensor, x: torch.Tensor, split: int = 1) -> torch.Te
 
 
 class SyncBatchNorm(torch.nn.Module):
-    """Batch normalization over the batches of all replicas, of inputs (n, c), (n, c, l) up to five dimensions.
+    """Batch normalization over the batches of all replicas, for inputs (n, c), (n, c, l) up to five dimensions.
 
-    Mean and variance in training are those of the elements of all replicas, which may be unequally many; the running
-    ones move by `momentum` and are used in evaluation. Gradients flow through the statistics as in one process.
+    In training, mean and variance are those of the elements of all replicas, whose numbers may differ. The running
+    statistics move by `momentum` and are used in evaluation. Gradients flow through the statistics as in one process.
 
     >>> import torch, torch_xla.core.functions as xf
     >>> norm = xf.SyncBatchNorm(3).to("xla")
@@ -153,7 +156,7 @@ class SyncBatchNorm(torch.nn.Module):
         self.register_buffer("running_var", torch.ones(num_features))
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        """The normalized batch, of the same shape and dtype."""
+        """Return the normalized batch, of the same shape and dtype."""
         if not 2 <= batch.dim() <= 5 or batch.shape[1] != self.num_features:
             raise ValueError(
                 f"SyncBatchNorm: expected 2 to 5 dimensions, the second of {self.num_features}, got {list(batch.shape)}"
@@ -180,5 +183,5 @@ class SyncBatchNorm(torch.nn.Module):
         return mean, squares / count, count.detach()
 
     def extra_repr(self) -> str:
-        """The arguments."""
+        """Return the arguments, for `repr`."""
         return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"

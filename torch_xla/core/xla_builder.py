@@ -1,6 +1,7 @@
-"""Computations written by hand: with XLA's builder, operation by operation, or as functions of JAX.
+"""Computations written by hand: operation by operation with XLA's builder, or as functions of JAX.
 
-A computation of either kind is one operation of the PyTorch program that calls it, compiled with what surrounds it.
+A computation of either kind is one operation of the PyTorch program that calls it, and is compiled with the operations
+around it.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +29,7 @@ __getattr__ = removed_names.asked_of(__name__)
 
 
 def create_builder(name: str) -> xla_builder.Builder:
-    """A builder: what the operations of one computation have in common.
+    """Return a builder, which holds the operations of one computation.
 
     >>> import torch_xla.core.xla_builder as xb
     >>> builder = xb.create_builder("double")
@@ -41,15 +42,15 @@ def create_builder(name: str) -> xla_builder.Builder:
 
 
 def computation_from_module_proto(name: str, proto: bytes) -> Any:
-    """The computation of a serialised HLO module, as `_XLAC._get_xla_tensors_hlo_proto` gives one.
+    """Return the computation of a serialised HLO module, such as one from `_XLAC._get_xla_tensors_hlo_proto`.
 
-    Raises `ValueError` for bytes that are none.
+    Raises `ValueError` for bytes that are no such module.
     """
     return hlo_import.from_hlo(name, proto)
 
 
 def get_computation_hlo(computation: Any) -> str:
-    """A computation as HLO text, before XLA optimises it.
+    """Return a computation as HLO text, before XLA optimises it.
 
     >>> import torch_xla.core.xla_builder as xb
     >>> scalar = xb.Shape.create(xb.Type.F32, ())
@@ -60,16 +61,16 @@ def get_computation_hlo(computation: Any) -> str:
 
 
 def xla_computation_as_func(computation: Any, name: str | None = None) -> Callable[..., Any]:
-    """A function of tensors on `xla` that records `computation` as one operation called `name`.
+    """Return a function of tensors on `xla` that records `computation` as one operation called `name`.
 
-    It gives a tensor, or a tuple of them. Gradients are JAX's; a while loop has none.
+    The function returns a tensor or a tuple of tensors. JAX differentiates it; a while loop has no gradient.
     """
     called = name or computation.name
     return lambda *tensors: call_jax(computation, tensors, {}, called)
 
 
 class XlaCallable:
-    """A function of builder operations (`Op`) as a function of tensors; it is built once for each kind of arguments.
+    """A function of builder operations (`Op`) as a function of tensors. It is built once for each kind of arguments.
 
     >>> import torch, torch_xla.core.xla_builder as xb
     >>> half_sum = xb.XlaCallable(lambda x, y: (x + y) * x.scalar_like(0.5))
@@ -83,7 +84,7 @@ class XlaCallable:
         self._built: dict[Any, Callable[..., Any]] = {}
 
     def specialize(self, shapes: Sequence[Shape], **kwargs: Any) -> Any:
-        """The computation for arguments of these shapes; keywords are passed to the function as they are."""
+        """Return the computation for arguments of these shapes; keywords are passed to the function unchanged."""
         return create_computation(self.name, self.function, shapes, **kwargs)
 
     def __call__(self, *tensors: torch.Tensor, **kwargs: Any) -> Any:
@@ -96,7 +97,7 @@ class XlaCallable:
 
 
 class JaxCallable:
-    """A pure function of JAX as a function of tensors, as `call_jax` calls it.
+    """A pure function of JAX as a function of tensors; see `call_jax`.
 
     >>> import jax.numpy as jnp, torch, torch_xla.core.xla_builder as xb
     >>> xb.JaxCallable(jnp.square)(torch.full((2,), 3.0, device="xla"))
@@ -107,7 +108,7 @@ class JaxCallable:
         self.function = jax_func
 
     def specialize(self, *args: Any, **kwargs: Any) -> str:
-        """What the function becomes for these arguments: HLO text, before XLA optimises it."""
+        """Return the HLO text of the function for these arguments, before XLA optimises it."""
         return jax_functions.hlo_text(self.function, args, kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -121,12 +122,13 @@ def call_jax(
     name: str | None = None,
     override_hash: Any = None,
 ) -> Any:
-    """Records `jax_func(*args, **kwargs)`, a pure function of JAX, as one operation called `name`.
+    """Record a call of `jax_func`, a pure function of JAX, as one operation called `name`, and return its result.
 
-    Tensors on `xla` among the arguments, in any nesting, reach it as arrays; the result has the structure that the
-    function returns, with tensors. It has gradients. The function is traced once for each structure, size and dtype;
-    programs are told apart by what it traces to, so `override_hash` is not needed and ignored. Bodies of scans, loops
-    and branches may call it, and graphs of `torch.compile`, unless it calls Python on the host.
+    `jax_func` receives tensors on `xla` among the arguments, in any nesting, as arrays. The result has the structure
+    that the function returns, with tensors, and has gradients. JAX traces the function once for each structure, size
+    and dtype. The traced function is part of a program's key, so `override_hash` is not needed and ignored. Bodies of
+    scans, loops and branches may call `call_jax`; so may graphs of `torch.compile`, unless `jax_func` calls Python on
+    the host.
 
     >>> import jax.numpy as jnp, torch
     >>> from torch_xla.core.xla_builder import call_jax
@@ -151,7 +153,7 @@ def call_jax(
 
 
 def _filled(nested: Any, results: Sequence[torch.Tensor]) -> Any:
-    """The results as `jax_functions.described` says that they nest."""
+    """Return the results in the nesting that `jax_functions.described` found."""
     if not isinstance(nested, tuple):
         return nested if nested is None else results[nested]
     kind, *parts = nested
@@ -167,14 +169,14 @@ def _described(*arguments: Any) -> Any:
 
 
 def _jax_to_xla_computation_cache_elements() -> int:
-    """How many functions of JAX are traced and kept, each for one kind of arguments."""
+    """Return the number of traced functions of JAX, each for one kind of arguments."""
     return jax_functions.traced()
 
 
 def create_placeholder_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of this size and dtype on `xla` that holds no memory: programs can be recorded with it, and looked at.
+    """Return a tensor of this size and dtype on `xla` that holds no memory, for recording and printing programs.
 
-    Computing something from it raises `RuntimeError`.
+    Evaluating an operation on it raises `RuntimeError`.
 
     >>> import torch, torch_xla
     >>> from torch_xla.core.xla_builder import create_placeholder_tensor

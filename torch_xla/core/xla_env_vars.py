@@ -1,4 +1,4 @@
-"""The names of the environment variables that programs for PyTorch/XLA set, as constants."""
+"""Constants for the names of the environment variables that programs for PyTorch/XLA set."""
 
 TPUVM_MODE = "TPUVM_MODE"
 TPU_NUM_DEVICES = "TPU_NUM_DEVICES"

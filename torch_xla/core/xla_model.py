@@ -1,7 +1,7 @@
-"""Devices, steps, random state, saving: `import torch_xla.core.xla_model as xm`.
+"""Devices, steps, random state and saving: `import torch_xla.core.xla_model as xm`.
 
-Where an argument is a device, it may be a `torch.device`, `"xla"`, `"xla:1"`, an ordinal, or the real name `"CPU:1"`.
-Without one, the device of this thread is meant (`torch_xla.device`).
+An argument for a device may be a `torch.device`, `"xla"`, `"xla:1"`, an ordinal, or the real name `"CPU:1"`. The
+default is the device of this thread (`torch_xla.device`).
 """
 
 import contextlib
@@ -65,10 +65,10 @@ DeviceLike = torch.device | str | int | None
 
 @constant_in_graphs
 def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
-    """The `xla` device of this thread, or the one with ordinal `n`, which becomes this thread's.
+    """Return the `xla` device of this thread, or the one with ordinal `n`, which becomes this thread's.
 
-    `devkind`, from the time when a process had several kinds, must be the kind there is. New programs:
-    `torch_xla.device`. Raises `RuntimeError` if there is no such device.
+    `devkind` must be the kind of the devices of this process; in earlier releases a process had several kinds. New
+    programs call `torch_xla.device`. Raises `RuntimeError` if there is no such device.
 
     >>> import torch_xla.core.xla_model as xm
     >>> xm.xla_device()
@@ -84,7 +84,7 @@ def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device
 
 
 def get_xla_supported_devices(max_devices: int | None = None, devkind: str | None = None) -> list[str]:
-    """The names of the `xla` devices of this process, at most `max_devices` of them.
+    """Return the names of the `xla` devices of this process, at most `max_devices` of them.
 
     >>> import torch_xla.core.xla_model as xm
     >>> xm.get_xla_supported_devices(max_devices=1)
@@ -96,7 +96,7 @@ def get_xla_supported_devices(max_devices: int | None = None, devkind: str | Non
 
 
 def xla_device_hw(device: DeviceLike = None) -> str:
-    """The kind of hardware behind an `xla` device: `"CPU"`, `"CUDA"`, `"TPU"` or a plugin's name.
+    """Return the kind of hardware behind an `xla` device: `"CPU"`, `"CUDA"`, `"TPU"` or a plugin's name.
 
     >>> import torch_xla.core.xla_model as xm
     >>> xm.xla_device_hw(xm.xla_device()) in ("CPU", "CUDA", "TPU")
@@ -107,12 +107,12 @@ def xla_device_hw(device: DeviceLike = None) -> str:
 
 
 def xla_device_kind(device: DeviceLike = None) -> str:
-    """The vendor's name for the model of the hardware, such as `"cpu"` or `"NVIDIA H100 80GB HBM3"`."""
+    """Return the vendor's name for the model of the hardware, such as `"cpu"` or `"NVIDIA H100 80GB HBM3"`."""
     return device_names.device_named(device).target.kind
 
 
 def xla_real_devices(devices: Sequence[DeviceLike] | None = None) -> list[str]:
-    """The hardware behind `devices`, by default behind all of this process: `['CPU:0']`.
+    """Return the names of the hardware behind `devices`, by default behind all devices of this process: `['CPU:0']`.
 
     >>> import torch_xla.core.xla_model as xm
     >>> xm.xla_real_devices(["xla:0"])[0].endswith(":0")
@@ -122,12 +122,12 @@ def xla_real_devices(devices: Sequence[DeviceLike] | None = None) -> list[str]:
 
 
 def xla_replication_devices(local_devices: Sequence[DeviceLike] | None = None) -> list[str]:
-    """The hardware that runs this program when `local_devices` do, by default all of this process, in order."""
+    """Return the names of the hardware that runs this program if `local_devices` do, by default all of this process."""
     return device_names.real_names(local_devices)
 
 
 def is_xla_tensor(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is on an `xla` device.
+    """Return whether a tensor is on an `xla` device.
 
     >>> import torch, torch_xla.core.xla_model as xm
     >>> xm.is_xla_tensor(torch.ones(1)), xm.is_xla_tensor(torch.ones(1, device="xla"))
@@ -137,7 +137,7 @@ def is_xla_tensor(tensor: torch.Tensor) -> bool:
 
 
 def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
-    """Ends the step: `torch_xla.sync`, by its old name. With nothing recorded it costs about a microsecond.
+    """End the step: the old name of `torch_xla.sync`. With nothing recorded it costs about a microsecond.
 
     >>> import torch_xla.core.xla_model as xm
     >>> xm.mark_step()
@@ -146,9 +146,10 @@ def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
 
 
 def wait_device_ops(devices: Sequence[DeviceLike] = ()) -> None:
-    """Waits until everything started on `devices` has ended: on all, if there are none in the list.
+    """Wait until all work started on `devices` has ended; with an empty list, on all devices.
 
-    What is recorded and not yet started stays so (`torch_xla.sync` starts it). Raises what failed on the device.
+    Recorded operations that are not started yet stay recorded (`torch_xla.sync` starts them). Raises the errors of
+    the device.
 
     >>> import torch_xla.core.xla_model as xm
     >>> xm.wait_device_ops()
@@ -157,7 +158,7 @@ def wait_device_ops(devices: Sequence[DeviceLike] = ()) -> None:
 
 
 def unlazy(tensors: Sequence[torch.Tensor]) -> None:
-    """Computes `tensors` and waits for them: for measurements.
+    """Compute `tensors` and wait for them. This is for measurements.
 
     >>> import torch, torch_xla.core.xla_model as xm
     >>> xm.unlazy([torch.ones(3, device="xla") * 2])
@@ -167,13 +168,14 @@ def unlazy(tensors: Sequence[torch.Tensor]) -> None:
 
 
 def add_step_closure(closure: Callable[..., Any], args: tuple[Any, ...] = (), run_async: bool = False) -> None:
-    """Calls `closure(*args)` at the end of this step, once the step's program has been started.
+    """Call `closure(*args)` at the end of this step, after the step's program has been started.
 
-    The way to report values without an evaluation of their own: tensors among `args` are kept and become results of
-    the step. Closures run in the order in which they were added; what one raises, `sync()` raises, and those behind it
-    run at the end of the next step. `run_async=True` runs it in a background thread, where waiting for values does not
-    stop the program; tensors among `args` then show what they showed at the end of this step, and what the closure
-    raises, a later `sync()` raises. At most `XLA_MAX_ASYNC_QUEUE` closures wait for that thread.
+    A closure reports values without a separate evaluation: tensors among `args` are kept and become results of the
+    step. Closures run in the order in which they were added. If a closure raises, `sync()` raises its exception, and
+    the remaining closures run at the end of the next step. With `run_async=True` the closure runs in a background
+    thread, where waiting for values does not stop the program. Tensors among `args` then have their values of the end
+    of this step, and a later `sync()` raises the closure's exception. At most `XLA_MAX_ASYNC_QUEUE` closures wait for
+    that thread.
 
     >>> import torch, torch_xla, torch_xla.core.xla_model as xm
     >>> loss = torch.ones(4, device="xla").sum()
@@ -191,7 +193,7 @@ def optimizer_step(
     groups: collectives.Groups = None,
     pin_layout: bool = True,
 ) -> Any:
-    """Averages the gradients over the replicas, calls `optimizer.step(**optimizer_args)`, and returns what it returns.
+    """Average the gradients over the replicas, call `optimizer.step(**optimizer_args)`, and return its result.
 
     `barrier=True` ends the step too (`torch_xla.sync`); a loop over a `MpDeviceLoader` does that by itself.
 
@@ -210,9 +212,9 @@ def optimizer_step(
 
 
 def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
-    """Keeps the compiler from moving or merging computations across this point: what reads `tensors` comes after all.
+    """Keep the compiler from moving or merging computations across this point, in place.
 
-    In place; the values do not change.
+    Operations that later read one of `tensors` run after all of `tensors` are computed. The values do not change.
 
     >>> import torch, torch_xla.core.xla_model as xm
     >>> x = torch.ones(2, device="xla")
@@ -226,11 +228,12 @@ def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
 def save(
     data: Any, file_or_path: str | BinaryIO, master_only: bool = True, global_master: bool = False, sync: bool = True
 ) -> None:
-    """`torch.save` of `data` with its `xla` tensors on the CPU, so that it loads anywhere.
+    """Save `data` as `torch.save` does, with its `xla` tensors on the CPU, so that any machine can load it.
 
-    `data` is any nested combination of Python objects. Tensors that are the same memory, such as tied weights, stay
-    so in the file. With `master_only` one replica writes: that with ordinal 0 on each machine, or with `global_master`
-    of the whole program; without it every replica writes, each to a file of its own. `sync` waits for the others.
+    `data` is any nested combination of Python objects. Tensors that share memory, such as tied weights, share it in the
+    file too. With `master_only` the replica with ordinal 0 of each machine writes, or with `global_master` that of the
+    whole program. Without `master_only` every replica writes, each to its own file. With `sync`, wait for the other
+    replicas.
 
     >>> import io, torch, torch_xla.core.xla_model as xm
     >>> file = io.BytesIO()
@@ -246,15 +249,15 @@ def save(
 
 
 def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
-    """`data` with its `xla` tensors on the CPU, brought there in one batch; `convert=False` changes nothing."""
+    """Return `data` with its `xla` tensors on the CPU, copied in one batch. `convert=False` changes nothing."""
     return replaced(data, is_xla_tensor, batch_reads.to_host) if convert else data
 
 
 def send_cpu_data_to_device(datas: Any, device: DeviceLike, input_sharding: Any = None) -> Any:
-    """`datas`, any nested combination of Python objects, with its CPU tensors on `device`; of one tensor, a list of it.
+    """Copy the CPU tensors in `datas`, any nested combination of Python objects, to `device`.
 
-    The containers of `datas` are left as they are: what comes back are new ones where a tensor moved. `input_sharding`
-    is a `ShardingSpec`, or a structure of them, as in `MpDeviceLoader`.
+    Returns new containers where a tensor moved, and does not change those of `datas`. For one tensor, returns a list of
+    one tensor. `input_sharding` is a `ShardingSpec`, or a structure of them, as in `MpDeviceLoader`.
 
     >>> import torch, torch_xla.core.xla_model as xm
     >>> xm.send_cpu_data_to_device({"images": [torch.ones(2)]}, "xla:0")
@@ -268,7 +271,7 @@ def send_cpu_data_to_device(datas: Any, device: DeviceLike, input_sharding: Any 
 
 
 def check_view_sharing(obj: Any) -> None:
-    """Raises `RuntimeError` if two tensors in `obj` show one storage differently; the same tensor may come twice.
+    """Raise `RuntimeError` if two different tensors in `obj` share a storage; the same tensor may occur twice.
 
     >>> import torch, torch_xla.core.xla_model as xm
     >>> x = torch.ones(4, device="xla")
@@ -278,7 +281,7 @@ def check_view_sharing(obj: Any) -> None:
 
 
 def set_rng_state(seed: int, device: DeviceLike = None) -> None:
-    """Sets the random state of a device: `seed` is any int, such as one that `get_rng_state` gave.
+    """Set the random state of a device: `seed` is any int, such as the result of `get_rng_state`.
 
     >>> import torch_xla.core.xla_model as xm
     >>> xm.set_rng_state(5)
@@ -289,13 +292,13 @@ def set_rng_state(seed: int, device: DeviceLike = None) -> None:
 
 
 def get_rng_state(device: DeviceLike = None) -> int:
-    """The random state of a device, an int from 0 to 2**63 - 1: every draw changes it."""
+    """Return the random state of a device, an int from 0 to 2**63 - 1. Every draw changes it."""
     return seeds.state_of(device_names.index_of(device))
 
 
 @contextlib.contextmanager
 def fork_rng(device: DeviceLike = None, enabled: bool = True) -> Iterator[None]:
-    """A `with` block after which the random state of a device is what it was before; `enabled=False` does nothing.
+    """Enter a `with` block that restores a device's random state at its end; with `enabled=False`, do nothing.
 
     >>> import torch, torch_xla.core.xla_model as xm
     >>> with xm.fork_rng():
@@ -313,7 +316,7 @@ def fork_rng(device: DeviceLike = None, enabled: bool = True) -> Iterator[None]:
 
 
 class MemoryInfo(TypedDict):
-    """What `get_memory_info` returns: bytes, and under the old names units of 1024 bytes."""
+    """The result of `get_memory_info`: bytes, and under the old names units of 1024 bytes."""
 
     bytes_used: int
     bytes_limit: int
@@ -323,10 +326,10 @@ class MemoryInfo(TypedDict):
 
 
 def get_memory_info(device: DeviceLike = None) -> MemoryInfo:
-    """How much memory a device has, and how much is taken.
+    """Return the amount of memory that a device has, and the amounts that are used and were used at most.
 
-    On the CPU, whose client does not count, what is taken is the sum of the living buffers, the limit is the memory of
-    the machine or container, and the peak is the highest that a call of this function has seen.
+    The client of the CPU does not count memory. There, the used memory is the sum of the living buffers, the limit is
+    the memory of the machine or container, and the peak is the highest value that a call of this function has seen.
 
     >>> import torch_xla.core.xla_model as xm
     >>> info = xm.get_memory_info(xm.xla_device())
@@ -344,10 +347,11 @@ def get_memory_info(device: DeviceLike = None) -> MemoryInfo:
 
 
 def get_stablehlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
-    """The recorded computation as StableHLO text. Nothing runs.
+    """Return the recorded computation as StableHLO text, without running it.
 
-    `tensors` are its results; without any, it is everything recorded on this thread's device that is still held: the
-    program that the next `sync()` runs. Under `XLA_HLO_DEBUG=1` it tells the line of your program of each operation.
+    `tensors` are the results of the computation. Without `tensors`, return the program that the next `sync()` runs:
+    everything recorded on this thread's device that is still referenced. Under `XLA_HLO_DEBUG=1` the text contains the
+    line of your program for each operation.
 
     >>> import torch, torch_xla.core.xla_model as xm
     >>> "stablehlo.cosine" in xm.get_stablehlo([torch.cos(torch.ones(2, device="xla"))])
@@ -357,7 +361,7 @@ def get_stablehlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
 
 
 def get_stablehlo_bytecode(tensors: Sequence[torch.Tensor] | None = None) -> bytes:
-    """`get_stablehlo` as MLIR bytecode.
+    """Return the recorded computation as MLIR bytecode; see `get_stablehlo`.
 
     >>> import torch, torch_xla.core.xla_model as xm
     >>> xm.get_stablehlo_bytecode([torch.ones(2, device="xla")])[:2]

@@ -1,4 +1,4 @@
-"""Operations that a program brings itself, written with XLA's builder."""
+"""Custom operations of a program, written with XLA's builder."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,9 +9,10 @@ from . import xla_builder
 
 
 class Op:
-    """An operation of tensors, called `name`, from `opfn`, a function of builder operations.
+    """An operation on tensors called `name`, made from `opfn`, a function of builder operations.
 
-    Keywords are passed to `opfn` as they are; it is built once for each kind of arguments. Gradients are JAX's.
+    Keywords are passed to `opfn` unchanged. The operation is built once for each kind of arguments. JAX differentiates
+    it.
 
     >>> import torch, torch_xla
     >>> from torch_xla.core import xla_op_registry
@@ -29,5 +30,5 @@ class Op:
 
 
 def register(name: str, opfn: Callable[..., Any]) -> Op:
-    """The operation `name` of `opfn`, a function of builder operations; see `Op`."""
+    """Register `opfn`, a function of builder operations, as the operation `name`; see `Op`."""
     return Op(name, opfn)

@@ -1,4 +1,4 @@
-"""The optimizers' steps as functions of lists of tensors. Each writes to its arguments."""
+"""The optimizers' steps as functions of lists of tensors. The functions write to their arguments."""
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ def adam_step(
     maximize: bool,
     use_adamw: bool,
 ) -> None:
-    """A step of Adam, or with `use_adamw` of AdamW; nothing changes where `found_inf` (one element) is not zero.
+    """Take a step of Adam, or with `use_adamw` of AdamW; change nothing if `found_inf` (one element) is not zero.
 
     >>> import torch, torch_xla
     >>> from torch_xla.amp.syncfree._functional import adam_step
@@ -55,9 +55,9 @@ def sgd_step(
     nesterov: bool,
     maximize: bool,
 ) -> None:
-    """A step of SGD with the gradients `d_p_list`; nothing changes where `found_inf` (one element) is not zero.
+    """Take a step of SGD with the gradients `d_p_list`; change nothing if `found_inf` (one element) is not zero.
 
-    Adds one to each of `state_steps` that takes the step.
+    Adds one to each element of `state_steps` if the step is taken.
 
     >>> import torch, torch_xla
     >>> from torch_xla.amp.syncfree._functional import sgd_step

@@ -6,7 +6,7 @@ from .skipping import SkipsOnDevice
 
 
 class Adam(SkipsOnDevice, torch.optim.Adam):
-    """`torch.optim.Adam` whose `step` takes `found_inf`: where that is not zero, nothing changes.
+    """`torch.optim.Adam` whose `step` takes `found_inf`: if `found_inf` is not zero, nothing changes.
 
     Takes the arguments of `torch.optim.Adam`, and is always `fused`: all parameters are one operation.
 

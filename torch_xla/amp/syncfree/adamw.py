@@ -6,7 +6,7 @@ from .skipping import SkipsOnDevice
 
 
 class AdamW(SkipsOnDevice, torch.optim.AdamW):
-    """`torch.optim.AdamW` whose `step` takes `found_inf`: where that is not zero, nothing changes.
+    """`torch.optim.AdamW` whose `step` takes `found_inf`: if `found_inf` is not zero, nothing changes.
 
     Takes the arguments of `torch.optim.AdamW`, and is always `fused`: all parameters are one operation.
 

@@ -6,7 +6,7 @@ from .skipping import SkipsOnDevice
 
 
 class SGD(SkipsOnDevice, torch.optim.SGD):
-    """`torch.optim.SGD` whose `step` takes `found_inf`: where that is not zero, nothing changes.
+    """`torch.optim.SGD` whose `step` takes `found_inf`: if `found_inf` is not zero, nothing changes.
 
     Takes the arguments of `torch.optim.SGD`, and is always `fused`: all parameters are one operation.
 

@@ -1,4 +1,4 @@
-"""What the optimizers here share."""
+"""The base class of the optimizers that skip steps on the device."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class SkipsOnDevice:
-    """An optimizer of PyTorch in its fused form, which can be told on the device to skip a step."""
+    """An optimizer of PyTorch in its fused form, which reads on the device whether to skip a step."""
 
     def __init__(self, params: Any, *args: Any, **kwargs: Any) -> None:
         for name in ("fused", "foreach"):
@@ -18,11 +18,11 @@ class SkipsOnDevice:
         super().__init__(params, *args, fused=True, **kwargs)
 
     def step(self, closure: Callable[[], Any] | None = None, found_inf: Tensor | None = None) -> Any:
-        """One step, or none where `found_inf` (one element, on the parameters' device) is not zero."""
+        """Take one step, or none if `found_inf` (one element, on the parameters' device) is not zero."""
         optimizer: Any = super()
         if found_inf is None:
             return optimizer.step(closure)
-        # What PyTorch's `GradScaler` sets on an optimizer that it leaves the decision to.
+        # PyTorch's `GradScaler` sets these on an optimizer that decides by itself whether to skip.
         self.found_inf = found_inf.to(torch.float32).reshape(())
         self.grad_scale: Tensor | None = None
         try:
