@@ -169,8 +169,7 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
 
 @contextmanager
 def step() -> Iterator[None]:
-    """Return a context manager (or, with parentheses, a decorator) for one step: it syncs before the block and after
-    it.
+    """Return a context manager (or, with parentheses, a decorator) for one step: it syncs before and after the block.
 
     Operations recorded before the block do not become part of the step's program. If the block raises, its operations
     stay recorded.

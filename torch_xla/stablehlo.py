@@ -82,9 +82,7 @@ class StableHLOGraphModule:
         return self._model.call(method_name, args, {})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the result of the only function. Raises `ValueError` for arguments of another structure, size or
-        dtype.
-        """
+        """Return the result of the only function. Raises `ValueError` for other structures, sizes or dtypes."""
         return self._model.call(None, args, kwargs)
 
     def get_stablehlo_bytecode(self, method_name: str | None = None, stablehlo_version: str | None = None) -> bytes:

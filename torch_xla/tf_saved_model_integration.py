@@ -107,8 +107,9 @@ def save_torch_module_as_tf_saved_model(
     function_alias: str = "",
     stablehlo_version: str | None = None,
 ) -> None:
-    """Export a module as it runs for `args` and save it as a SavedModel. `dynamic_shapes` is that of
-    `torch.export.export`.
+    """Export a module as it runs for `args` and save it as a SavedModel.
+
+    `dynamic_shapes` is that of `torch.export.export`; the other arguments are those of `save_stablehlo_graph_as_tf`.
     """
     _tensorflow()
     exported = torch.export.export(torch_model, args, dynamic_shapes=dynamic_shapes)

@@ -15,7 +15,7 @@ def pjrt_rendezvous_handler(
 ) -> Iterator[tuple[Any, int, int]]:
     """Yield, once, a store, the rank of this process and the number of processes. `torch.distributed` calls this.
 
-    Rank and number are those that `torch_xla.launch` or `torchrun` gave. `timeout` and `kwargs` have no effect.
+    Rank and number come from `torch_xla.launch` or `torchrun`. `timeout` and `kwargs` have no effect.
 
     >>> from torch_xla._internal.rendezvous import pjrt_rendezvous_handler
     >>> store, rank, world_size = next(pjrt_rendezvous_handler("xla://"))

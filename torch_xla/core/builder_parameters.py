@@ -24,9 +24,7 @@ class Parameters:
         self._tensors: list[torch.Tensor] = []
 
     def add_param(self, val: torch.Tensor, idx: int | None = None) -> int:
-        """Add a parameter with the size and dtype of `val` and the number `idx` (by default the next), and return its
-        number.
-        """
+        """Add a parameter with the size and dtype of `val`, with the next number or `idx`, and return its number."""
         number = len(self._parameters) if idx is None else idx
         self._parameters.append(mkparam(self.builder, number, tensor_shape(val)))
         self._tensors.append(val)

@@ -102,9 +102,7 @@ class Windowed:
         scatter_computation: Any,
         padding: Any = "valid",
     ) -> Any:
-        """Return the gradient of a pooling: add each element of `source` at the position of its window's selected
-        element.
-        """
+        """Return the gradient of a pooling: each element of `source` is added where its window's chosen element is."""
         return self.operation(
             "SelectAndScatter", (source, init_value,), window_dimensions=window_dimensions,
             window_strides=window_strides, select_computation=select_computation,

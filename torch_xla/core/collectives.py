@@ -40,10 +40,9 @@ Tensors = torch.Tensor | Sequence[torch.Tensor]
 
 
 def get_ordinal(defval: int = 0) -> int:
-    """Return the ordinal of this replica, from 0 to `xrt_world_size() - 1`. New programs:
-    `torch_xla.runtime.global_ordinal`.
+    """Return the ordinal of this replica, from 0 to `xrt_world_size() - 1`.
 
-    `defval` is accepted and not used: an ordinal is always known.
+    New programs call `torch_xla.runtime.global_ordinal`. `defval` is accepted and not used: an ordinal is always known.
     """
     return identity.replica_index()
 

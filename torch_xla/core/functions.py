@@ -94,8 +94,7 @@ def all_reduce(
 
 
 def all_gather(value: torch.Tensor, dim: int = 0) -> torch.Tensor:
-    """Gather one tensor as `xm.all_gather` does: the values of all replicas along `dim`, in the order of their
-    ordinals.
+    """Gather one tensor as `xm.all_gather` does: concatenate the values of all replicas along `dim`.
 
     >>> import torch, torch_xla.core.functions as xf
     >>> x = torch.ones(2, device="xla", requires_grad=True)

@@ -271,7 +271,7 @@ def send_cpu_data_to_device(datas: Any, device: DeviceLike, input_sharding: Any 
 
 
 def check_view_sharing(obj: Any) -> None:
-    """Raise `RuntimeError` if two different tensors in `obj` share a storage; the same tensor may occur twice.
+    """Raise `RuntimeError` if two tensors in `obj` are different views of one storage. Equal views are allowed.
 
     >>> import torch, torch_xla.core.xla_model as xm
     >>> x = torch.ones(4, device="xla")

@@ -1,1 +1,1 @@
-"""Work that is divided: loading in the background, and, in later versions, over several processes and devices."""
+"""Training on several processes and devices, and loaders that upload batches in the background."""

@@ -1,7 +1,7 @@
-"""`DataParallel`: one epoch of a loop over the batches of a loader, on the device of this process.
+"""Run a loop over the batches of a loader, for one epoch, on the device of this process: `DataParallel`.
 
-The older way to train on several devices was a thread for each. Here each process has one device, and
-`torch_xla.launch` starts as many processes as there are devices; in each of them this class runs the loop.
+In earlier releases, training on several devices used one thread for each device. Now each process has one device,
+`torch_xla.launch` starts one process for each device, and this class runs the loop in each process.
 """
 
 import copy
@@ -17,7 +17,7 @@ from .parallel_loader import ParallelLoader
 
 
 class Context:
-    """What a loop keeps from one epoch to the next, as attributes: an optimizer, a tracker of rates.
+    """State of a loop that is kept from one epoch to the next, as attributes, such as an optimizer.
 
     >>> context = Context(torch.device("cpu"))
     >>> context.getattr_or("losses", list)
@@ -28,7 +28,7 @@ class Context:
         self.device = device
 
     def getattr_or(self, name: str, defval: Any) -> Any:
-        """The attribute `name`; if there is none, it becomes `defval`, or what it returns if it can be called."""
+        """Return the attribute `name`. If it does not exist, first set it to `defval` or its result."""
         if getattr(self, name, None) is None:
             setattr(self, name, defval() if callable(defval) else defval)
         return getattr(self, name)
@@ -36,19 +36,19 @@ class Context:
 
 @dataclass
 class ThreadResult:
-    """What a loop returned: `result`."""
+    """The result of a loop, as `result`."""
 
     result: Any = None
 
 
 class DataParallel:
-    """Runs `loop_fn(self._model, loader, device, context)` over the batches of a loader, once a call.
+    """Run `loop_fn(model, loader, device, context)` over the batches of a loader, once per call.
 
-    `network` is a module, of which a copy is moved to the device, or a function without arguments that makes one.
-    `device_ids` names the device, as a `torch.device` or a string in a list; `None` means the device of this process.
-    With an empty list `network` itself runs where it is: the CPU, if it was not moved. Other
-    arguments go to `torch_xla.distributed.parallel_loader.ParallelLoader`. Raises `ValueError` for several devices:
-    start a process for each by `torch_xla.launch`, and let `loop_fn` end a step by `xm.optimizer_step`.
+    `network` is a module, whose copy is moved to the device, or a function without arguments that returns a module.
+    `device_ids` is a list with one device, as a `torch.device` or a string; `None` means the device of this process.
+    With an empty list, `network` itself runs on its current device: the CPU, if it was not moved. Other arguments are
+    passed to `torch_xla.distributed.parallel_loader.ParallelLoader`. Raises `ValueError` for several devices: start one
+    process for each device by `torch_xla.launch`, and end each step in `loop_fn` by `xm.optimizer_step`.
 
     >>> import torch, torch_xla
     >>> train = DataParallel(torch.nn.Linear(2, 1), device_ids=["xla:0"])
@@ -78,12 +78,12 @@ class DataParallel:
 
     @property
     def devices(self) -> list[torch.device]:
-        """The device, in a list."""
+        """Return the device, in a list."""
         return [self._device]
 
     @property
     def models(self) -> list[nn.Module]:
-        """The model on the device, in a list."""
+        """Return the model on the device, in a list."""
         return [self._model]
 
     def __call__(
@@ -95,9 +95,9 @@ class DataParallel:
         fixed_batch_size: bool = False,
         **kwargs: Any,
     ) -> list[Any]:
-        """One epoch: what `loop_fn(model, loader, device, context, **kwargs)` returns, in a list.
+        """Run one epoch, and return the result of `loop_fn(model, loader, device, context, **kwargs)` in a list.
 
-        With `fixed_batch_size` a last batch that is smaller along `batchdim` is left out.
+        With `fixed_batch_size`, skip a last batch that is smaller along `batchdim`.
         """
         if isinstance(batchdim, bool):
             raise TypeError(
@@ -126,7 +126,7 @@ def _device_of(module: nn.Module) -> torch.device:
 
 
 def _equal(loader: Iterable[Any], dim: int) -> Iterator[Any]:
-    """The batches of a loader up to one whose first tensor is smaller than that of the first batch."""
+    """Yield the batches of a loader until one whose first tensor is smaller than that of the first batch."""
     first = None
     for batch in loader:
         size = collected(batch, lambda tensor: True)[0].shape[dim]

@@ -6,7 +6,7 @@
     for images, labels in loader:
         ...
 
-The tensors of a batch are on the device already, and asking for the next batch ends the step.
+The tensors of a batch are already on the device, and the request for the next batch ends the step.
 """
 
 import weakref
@@ -39,10 +39,10 @@ def _end_step(device: Device) -> None:
 
 
 class PerDeviceLoader:
-    """The batches of one device, in the loader's order: an iterator that ends the steps of whoever consumes it.
+    """The batches of one device, in the loader's order: an iterator that also ends the steps.
 
-    Before the first batch, after every `batches_per_execution` batches and at the end it does what `torch_xla.sync()`
-    does, in the thread that asks for the batch.
+    Before the first batch, after every `batches_per_execution` batches and at the end, it does the same as
+    `torch_xla.sync()`, in the thread that requests the batch.
     """
 
     def __init__(self, loader: "ParallelLoader", device: DeviceLike) -> None:
@@ -61,7 +61,7 @@ class PerDeviceLoader:
         return self._loader.per_device_samples()
 
     def __getattr__(self, name: str) -> Any:
-        # An iterator of Grain tells and takes its state: this one does, for the batches that it has given out.
+        # An iterator of Grain reads and sets its state. So does this one, for the batches that it has given out.
         if name in resumable_loaders.NAMES and "_loader" in self.__dict__:
             place = self._loader._pipeline.place
             if hasattr(place.source, name):
@@ -69,7 +69,7 @@ class PerDeviceLoader:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def next(self) -> Any:
-        """The next batch. Raises `StopIteration` after the last one, and what the loader or the upload raised.
+        """Return the next batch. Raises `StopIteration` after the last one, and errors of the loader or the upload.
 
         >>> import torch, torch_xla.distributed.parallel_loader as pl
         >>> pl.ParallelLoader([torch.ones(2)], ["xla"]).per_device_loader("xla").next()
@@ -93,25 +93,26 @@ class PerDeviceLoader:
 
 
 class ParallelLoader:
-    """Wraps a loader of the CPU, such as a `DataLoader`, with threads that upload its batches ahead of their use.
+    """A loader of the CPU, such as a `DataLoader`, with threads that upload its batches ahead of their use.
 
-    The i-th batch goes to `devices[i % len(devices)]`; a last round that does not reach every device is left out. One
-    thread reads the loader, and `host_to_device_transfer_threads` threads per device upload; batches arrive in the
-    loader's order whatever their number. The reader waits once `loader_prefetch_size` batches wait on the host and
-    `device_prefetch_size` on the device: memory stays bounded.
+    The i-th batch goes to `devices[i % len(devices)]`; a last round without a batch for every device is left out. One
+    thread reads the loader, and `host_to_device_transfer_threads` threads per device upload. Batches arrive in the
+    loader's order, whatever the number of threads. To bound memory, the reader pauses while `loader_prefetch_size`
+    batches wait on the host and `device_prefetch_size` on the device.
 
-    The tensors in a batch are found in lists, tuples, dicts, dataclasses and other objects; what is not a tensor comes
-    out as it went in. An object with a method `to` moves itself by it. `input_sharding` is applied to the tensors it
-    fits (`can_apply`), after their upload; a dict of shardings, to the parts of the batch with these names.
-    `batches_per_execution` says how many batches are one step. `batchdim` is the dimension of the batch: programs
-    pass it, nothing here depends on it. `loader` is another name of `cpu_loader`.
+    Tensors are found in lists, tuples, dicts, dataclasses and other objects of a batch. Objects that are not tensors
+    are passed through, but an object with a method `to` is moved by calling it. After the upload, `input_sharding` is
+    applied to the tensors that it fits (`can_apply`); a dict of shardings is applied to the entries of the batch with
+    these names. `batches_per_execution` is the number of batches per step. `batchdim` is accepted and not used.
+    `loader` is another name of `cpu_loader`.
 
-    A loader that shows which batch it gave last (Accelerate's, by `end_of_dataloader`) is not read ahead: each batch is
-    read when it is asked for, in the thread that asks.
+    A loader that shows which batch it returned last (Accelerate's, by `end_of_dataloader`) is not read ahead: each
+    batch is read when it is requested, in the thread that requests it.
 
-    The threads begin with the first batch that is asked for: an epoch that a sampler is told after `iter` counts, as
-    for a `DataLoader` without workers. They end with the loader, with `close()`, or when the last reference to the
-    iterators is gone. An exception in one of them is raised, with its traceback, where the batch is asked for.
+    The threads begin with the first requested batch. An epoch that is set on a sampler after `iter` therefore has an
+    effect, as for a `DataLoader` without workers. The threads end with the loader, with `close()`, or when the last
+    reference to the iterators is gone. An exception in a thread is raised, with its traceback, where the batch is
+    requested.
 
     >>> import torch, torch_xla.distributed.parallel_loader as pl
     >>> loader = pl.ParallelLoader([torch.tensor([1, 2]), torch.tensor([3, 4])], ["xla:0"])
@@ -156,14 +157,14 @@ class ParallelLoader:
         weakref.finalize(self, self._pipeline.close)
 
     def per_device_loader(self, device: DeviceLike) -> PerDeviceLoader:
-        """The iterator over the batches of `device`.
+        """Return the iterator over the batches of `device`.
 
-        It gives the same structures as the wrapped loader, their tensors on the device.
+        It yields the same structures as the wrapped loader, with their tensors on the device.
         """
         return PerDeviceLoader(self, device)
 
     def per_device_samples(self) -> int:
-        """How many batches each device gets.
+        """Return the number of batches of each device.
 
         >>> import torch, torch_xla.distributed.parallel_loader as pl
         >>> pl.ParallelLoader([torch.ones(2)] * 3, ["xla"]).per_device_samples()
@@ -172,7 +173,7 @@ class ParallelLoader:
         return len(self._cpu_loader) // len(self._devices)  # type: ignore[arg-type]
 
     def next_item(self, device: DeviceLike) -> Any:
-        """The next batch of `device`, or `None` after the last one. Ends no step.
+        """Return the next batch of `device`, or `None` after the last one. Ends no step.
 
         >>> import torch, torch_xla.distributed.parallel_loader as pl
         >>> loader = pl.ParallelLoader([torch.ones(2)], ["xla"])
@@ -185,10 +186,10 @@ class ParallelLoader:
             return None
 
     def close(self) -> None:
-        """Ends the threads and drops the batches that nobody took; iterators stop.
+        """End the threads, drop the remaining batches and stop the iterators.
 
-        Waits for the threads. A thread that is inside the wrapped loader ends when the loader returns: for that, this
-        waits five seconds at most.
+        Waits for the threads. A thread inside the wrapped loader ends when the loader returns; `close` waits for that
+        at most five seconds.
 
         >>> import itertools, torch, torch_xla.distributed.parallel_loader as pl
         >>> loader = pl.ParallelLoader(itertools.repeat(torch.ones(2)), ["xla"])
@@ -200,25 +201,25 @@ class ParallelLoader:
 
     @property
     def batches_per_execution(self) -> int:
-        """How many batches are one step."""
+        """Return the number of batches per step."""
         return self._batches_per_execution
 
     def send_cpu_data_to_device(self, batches: Any, device: DeviceLike) -> Any:
-        """`batches` with every tensor on `device`, and with this loader's `input_sharding`."""
+        """Return `batches` with every tensor on `device`, and with this loader's `input_sharding`."""
         return device_loader.place_batch(batches, device_named(device), self._input_sharding)
 
 
 class MpDeviceLoader:
     """A loader whose batches are on an `xla` device: wraps a loader of the CPU, such as a `DataLoader`.
 
-    Each iteration reads and uploads in the background, and ends a step of the device, as `torch_xla.sync()` does, each
-    time a batch is asked for. Keyword arguments are those of `ParallelLoader`: `batches_per_execution`,
+    An iteration reads and uploads batches in the background. Each request for a batch ends a step of the device, as
+    `torch_xla.sync()` does. Keyword arguments are those of `ParallelLoader`: `batches_per_execution`,
     `loader_prefetch_size`, `device_prefetch_size`, `host_to_device_transfer_threads`, `input_sharding`. It can be
-    iterated as often as the loader can, and has the loader's length and attributes.
+    iterated as often as the loader, and has the loader's length and attributes.
 
-    The state of a loader that has one (`state_dict` and `load_state_dict`, as torchdata's `StatefulDataLoader`, or
-    `get_state` and `set_state`, as Grain's iterators) is that behind the last batch that was given out, however far
-    ahead it is read: ask this object for it, not the wrapped loader.
+    A loader may have a state: `state_dict` and `load_state_dict`, as torchdata's `StatefulDataLoader`, or `get_state`
+    and `set_state`, as Grain's iterators. Read the state from this object, not from the wrapped loader, which is read
+    ahead: this object returns the state after the last batch that it has given out.
 
     >>> import torch, torch_xla.distributed.parallel_loader as pl
     >>> dataset = torch.utils.data.TensorDataset(torch.arange(6.0))
@@ -237,7 +238,7 @@ class MpDeviceLoader:
         # Read at each iteration: frameworks add to it after they got the loader.
         self._parallel_loader_kwargs = kwargs
 
-    # That of the last iteration, of a loader that tells its state.
+    # The place of the last iteration, for a loader that has a state.
     _place: resumable_loaders.ReadAhead | None = None
 
     def __iter__(self) -> PerDeviceLoader:

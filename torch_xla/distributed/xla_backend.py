@@ -5,8 +5,8 @@
 
     dist.init_process_group("xla", init_method="xla://")
 
-In processes that `torch_xla.launch` or `torchrun` started, `xla://` needs nothing else. Others give `env://` with
-`MASTER_ADDR` and `MASTER_PORT`, or their own store, and `rank` and `world_size`; then before anything uses a device.
+In processes that `torch_xla.launch` or `torchrun` started, `xla://` needs nothing else. Other processes pass `env://`
+with `MASTER_ADDR` and `MASTER_PORT`, or their own store, with `rank` and `world_size`, before anything uses a device.
 """
 
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ from .._engine.distributed.process_group import XlaGroup
 
 
 class ProcessGroupXla(XlaGroup):
-    """A group of processes of the program. `torch.distributed` makes it; collectives on it are recorded."""
+    """A group of processes of the program, created by `torch.distributed`. Its collectives are recorded."""
 
     class Options(OptionsOfBackend):
-        """What `torch.distributed.new_group(pg_options=...)` takes: `timeout`, a `timedelta`, which decides nothing.
+        """The options of `torch.distributed.new_group(pg_options=...)`: `timeout`, a `timedelta`, which has no effect.
 
-        `XLA_COLLECTIVE_TIMEOUT` says how long a collective waits for a process that does not come.
+        `XLA_COLLECTIVE_TIMEOUT` sets the time that a collective waits for the other processes.
 
         >>> from torch_xla.distributed.xla_backend import ProcessGroupXla
         >>> ProcessGroupXla.Options().backend
@@ -46,15 +46,15 @@ def new_xla_process_group(
     backend: str | None = None,
     pg_options: Any = None,
 ) -> Any:
-    """A process group over `ranks`, all by default, in the order they have: what `torch.distributed.new_group` gives.
+    """Return a process group over `ranks`, in this order, by default over all ranks.
 
-    Every process of the program calls it. The arguments are those of `new_group`. `pg_options` may also be
-    `{"xla_pg_options": {"mesh": groups}}`, a list of lists of ranks that says which processes exchange at the same time
-    in other groups; by default the others are divided into groups of the same size, in order.
+    Every process of the program must call it. The arguments are those of `torch.distributed.new_group`. `pg_options`
+    may also be `{"xla_pg_options": {"mesh": groups}}`, a list of lists of ranks: the groups of processes that
+    communicate at the same time. By default the other processes are divided into groups of the same size, in order.
 
-    Raises `NotImplementedError` for `"spmd": True` there: under SPMD one process drives all devices, and tensors are
-    divided over `torch_xla.distributed.spmd.Mesh`. Raises `ValueError` if no group of the mesh is `ranks`, and
-    `TypeError` for other options.
+    Raises `NotImplementedError` for `"spmd": True` in these options: under SPMD one process drives all devices, and
+    tensors are divided over `torch_xla.distributed.spmd.Mesh`. Raises `ValueError` if no group of the mesh is `ranks`,
+    and `TypeError` for other options.
     """
     given, mesh = pg_options, None
     if isinstance(pg_options, dict):

@@ -1,4 +1,4 @@
-"""What started programs on a pod of TPUs before PJRT: kept so that those who import it are told what does so now."""
+"""The launcher for pods of TPUs before PJRT, kept so that its error explains how to start a program now."""
 
 import argparse
 from typing import Any, NoReturn
@@ -12,7 +12,7 @@ _ADVICE = (
 
 
 def get_args_parser() -> argparse.ArgumentParser:
-    """The parser of the command's arguments, which `accelerate` fills in before it starts anything.
+    """Return the parser of the command's arguments, which `accelerate` fills in before it starts anything.
 
     >>> from torch_xla.distributed import xla_dist
     >>> xla_dist.get_args_parser().parse_args(["--tpu", "pod", "--", "python", "train.py"]).positional
@@ -29,7 +29,7 @@ def get_args_parser() -> argparse.ArgumentParser:
 
 
 def resolve_and_execute(config: Any) -> NoReturn:
-    """Raises `NotImplementedError` that says what starts a program on several machines."""
+    """Raise `NotImplementedError` with an explanation of how to start a program on several machines."""
     raise NotImplementedError(_ADVICE)
 
 

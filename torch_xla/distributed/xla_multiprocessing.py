@@ -1,7 +1,7 @@
-"""Starts the processes of a program: `import torch_xla.distributed.xla_multiprocessing as xmp`.
+"""Start the processes of a program: `import torch_xla.distributed.xla_multiprocessing as xmp`.
 
-Each process of a program has one device. `torch_xla.launch` does what `spawn` does, and besides calls the function
-where `torchrun` has started the processes.
+Each process of a program has one device. `torch_xla.launch` does the same as `spawn`, and also works under `torchrun`,
+which has already started the processes.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,19 +28,20 @@ def spawn(
     daemon: bool = False,
     start_method: str = "spawn",
 ) -> Any:
-    """Calls `fn(index, *args)` for each device: with `nprocs=1` in this process, else in a child for each.
+    """Call `fn(index, *args)` for each device: with `nprocs=1` in this process, else in one child process for each.
 
-    `index` is the ordinal of the device among those of this machine. With `join=False` the context of
-    `torch.multiprocessing.start_processes` is returned at once (`.processes`, `.join()`), else `None` at the end; with
-    `nprocs=1` always `None` at the end. `daemon` and `start_method` are those of `torch.multiprocessing`. With
-    `"spawn"`, `fn` and `args` are pickled, so `fn` must be importable; with `"fork"` they need not be.
+    `index` is the ordinal of the device on this machine. With `join=False`, return the context of
+    `torch.multiprocessing.start_processes` at once (`.processes`, `.join()`); otherwise return `None` at the end. With
+    `nprocs=1`, always return `None` at the end. `daemon` and `start_method` are those of `torch.multiprocessing`. With
+    `"spawn"`, `fn` and `args` are pickled, so `fn` must be importable; with `"fork"` they are not pickled.
 
-    Each child has one device, `xla:0`, and knows the others: `torch_xla.runtime.global_ordinal()` and `world_size()`.
-    On the CPU there are as many devices as `CPU_NUM_DEVICES` says; unset, `nprocs` does.
+    Each child has one device, `xla:0`, and its place in `torch_xla.runtime.global_ordinal()` and `world_size()`. The
+    number of devices of the CPU is `CPU_NUM_DEVICES`, or `nprocs` if it is not set.
 
-    Raises what `fn` raised with `nprocs=1`, and `torch.multiprocessing.ProcessRaisedException` for a child, with its
-    traceback and its index; the other children are ended. Raises `ValueError` for an `nprocs` that is not the number of
-    devices, and `RuntimeError` for a fork of a process that has used a device or in a process of such a program.
+    With `nprocs=1`, raises the exception of `fn`. If a child fails, ends the other children and raises
+    `torch.multiprocessing.ProcessRaisedException` with the child's traceback and index. Raises `ValueError` if `nprocs`
+    is not the number of devices. Raises `RuntimeError` when called in a child, and for a fork of a process that has
+    used a device.
 
     >>> import torch, torch_xla
     >>> import torch_xla.distributed.xla_multiprocessing as xmp
@@ -56,7 +57,7 @@ def spawn(
 
 
 def create_optimized_replica_groups() -> list[list[int]] | None:
-    """`None`: the order of the processes in a collective is XLA's, which knows how its devices are connected.
+    """Return `None`: XLA knows the topology of its devices and orders the processes of a collective.
 
     >>> import torch_xla.distributed.xla_multiprocessing as xmp
     >>> xmp.create_optimized_replica_groups() is None
@@ -66,9 +67,9 @@ def create_optimized_replica_groups() -> list[list[int]] | None:
 
 
 class MpModelWrapper:
-    """A model made before the processes start, so that those that are forked share its memory until they write.
+    """A model created before the processes start, so that forked processes share its memory until they write to it.
 
-    `.to(device)` moves it in one process after the other, so that the copies of all are not in host memory at once.
+    `.to(device)` moves the model in one process after the other, so that host memory never holds all copies at once.
 
     >>> import torch, torch_xla
     >>> import torch_xla.distributed.xla_multiprocessing as xmp
@@ -82,15 +83,15 @@ class MpModelWrapper:
         self._lock = _LOCKS.Lock()
 
     def to(self, device: torch.device | str) -> nn.Module:
-        """The model, on `device`."""
+        """Move the model to `device`, and return it."""
         with self._lock:
             return self._model.to(device)
 
 
 class MpSerialExecutor:
-    """Calls a function in one process after the other, such as one that downloads a data set.
+    """Call a function in one process after the other, such as a function that downloads a data set.
 
-    Make it before the processes start.
+    Create this object before the processes start.
 
     >>> import torch_xla.distributed.xla_multiprocessing as xmp
     >>> serial = xmp.MpSerialExecutor()
@@ -102,6 +103,6 @@ class MpSerialExecutor:
         self._lock = _LOCKS.Lock()
 
     def run(self, fn: Callable[[], Any]) -> Any:
-        """What `fn()` returns; while it runs, no other process is in `run` of this object."""
+        """Return `fn()`, while no other process is in `run` of this object."""
         with self._lock:
             return fn()

@@ -1,4 +1,4 @@
-"""`ZeroRedundancyOptimizer`: each process steps a part of the parameters, and keeps the states of that part only."""
+"""An optimizer that divides its state: each process steps a shard of the parameters, and keeps only its state."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -15,27 +15,27 @@ Groups = Sequence[Sequence[int]] | None
 
 
 class ZeroRedundancyOptimizer(Optimizer):
-    """Divides the states of an optimizer among processes that hold the same model (ZeRO-1).
+    """Divide the state of an optimizer among processes that hold the same model (ZeRO-1).
 
-    A step sums the gradients into a part for each process, divided by their number, lets an optimizer of
-    `optimizer_class` step this part, and gathers the new parameters. All of it is in the step's program. Parts are rows
-    of a parameter, padded to an equal number.
+    A step averages the gradients over the processes, leaves each process its shard of the average, lets an optimizer of
+    `optimizer_class` step this shard, and gathers the new parameters. All of it is in the step's program. Shards are
+    rows of a parameter, padded to an equal number.
 
     Args:
         params: parameters or groups of them, on an `xla` device, equal on all processes.
-        optimizer_class: the optimizer; it gets the parts and `**defaults`, such as `lr`.
-        optimizer_dtype: the dtype of the parts and of the states; by default float32.
+        optimizer_class: the optimizer, called with the shards and `**defaults`, such as `lr`.
+        optimizer_dtype: the dtype of the shards and of the state; by default float32.
         grad_clipping: scale the gradients so that their norm over all processes is at most `max_norm`, by default 1.
-        pin_layout: accepted and not used: arrays of a program have one order of memory.
-        sharding_groups: which processes divide the states among each other, as `groups` of `xm.all_reduce`.
-        grad_norm_groups: over which processes the squares of the norm are summed besides `sharding_groups`, such as
-            those that hold the other parts of a layer.
+        pin_layout: accepted and not used: all arrays of a program have the same memory layout.
+        sharding_groups: the groups of processes that divide the state, as `groups` of `xm.all_reduce`.
+        grad_norm_groups: further groups of processes over which the squares of the norm are summed, for example the
+            processes with the other parts of a layer.
         lazy_init: divide the parameters at the first step, or when `init_zero()` is called.
-        bucket_cap_mb_all_gather, bucket_cap_mb_reduce_scatter: let tensors travel together, up to so many MiB.
-        use_grad_acc_hook: sum gradients of several backward passes in `optimizer_dtype`, outside of `.grad`, and
-            exchange them in it.
-        save_master_weights: the parts themselves are in `state_dict()`, too.
-        higher_cc_precision: exchange in `optimizer_dtype` instead of the dtype of the parameters.
+        bucket_cap_mb_all_gather, bucket_cap_mb_reduce_scatter: the largest size of a message, in MiB.
+        use_grad_acc_hook: accumulate gradients of several backward passes in `optimizer_dtype`, outside of `.grad`, and
+            communicate them in this dtype.
+        save_master_weights: also save the shards themselves in `state_dict()`.
+        higher_cc_precision: communicate in `optimizer_dtype` instead of the dtype of the parameters.
 
     >>> import torch, torch_xla
     >>> model = torch.nn.Linear(2, 2).to("xla")
@@ -84,7 +84,7 @@ class ZeroRedundancyOptimizer(Optimizer):
             self.init_zero()
 
     def init_zero(self) -> None:
-        """Divides the parameters and makes the optimizer of the parts."""
+        """Divide the parameters and create the optimizer of the shards."""
         among = exchange.groups_of(self._groups)
         self._among, self._count, self._place = among, exchange.size_of(among), exchange.place_in(among)
         self._parts: dict[torch.Tensor, torch.nn.Parameter] = {}
@@ -101,17 +101,17 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     @property
     def grad_norm(self) -> torch.Tensor | None:
-        """The norm of the gradients of the last step, before they were scaled, over all processes."""
+        """Return the norm of the gradients of the last step, before scaling, over all processes."""
         return self._grad_norm
 
     @property
     def sharding_groups(self) -> Groups:
-        """Which processes divide the states among each other."""
+        """Return the groups of processes that divide the state."""
         return self._groups
 
     @sharding_groups.setter
     def sharding_groups(self, new_sharding_groups: Groups) -> None:
-        """Other groups, as long as nothing is divided."""
+        """Set other groups, before the parameters are divided."""
         if self.base_optimizer is not None:
             raise RuntimeError(
                 "sharding_groups cannot change after init_zero(); pass lazy_init=True and set them before"
@@ -119,13 +119,13 @@ class ZeroRedundancyOptimizer(Optimizer):
         self._groups = new_sharding_groups
 
     def remove_hooks(self) -> None:
-        """Stops summing gradients outside of `.grad`."""
+        """Stop accumulating gradients outside of `.grad`."""
         while self._hooks:
             self._hooks.pop().remove()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
-        """One step of all parameters. Returns what `closure`, called before with gradients enabled, returned."""
+        """Step all parameters. Returns the result of `closure`, which is called first, with gradients enabled."""
         _refuse_scheme(kwargs.pop("sharding_scheme", None))
         loss = None
         if closure is not None:
@@ -148,7 +148,7 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     @torch.no_grad()
     def allgather_weights_and_update_full_parameter(self, sharding_scheme: Any = None) -> None:
-        """Gathers the parts of all processes and writes the parameters. `sharding_scheme` must be `None`."""
+        """Gather the shards of all processes and write the parameters. `sharding_scheme` must be `None`."""
         _refuse_scheme(sharding_scheme)
         self._base()
         parameters = list(self._parts)
@@ -158,12 +158,12 @@ class ZeroRedundancyOptimizer(Optimizer):
             parameter.data.copy_(self._layouts[parameter].whole(each))
 
     def zero_grad(self, set_to_none: bool = False) -> None:
-        """Forgets the gradients of all parameters; those that are summed outside of `.grad` become zeros."""
+        """Clear the gradients of all parameters; gradients accumulated outside of `.grad` become zeros."""
         self._sums = {parameter: torch.zeros_like(total) for parameter, total in self._sums.items()}
         super().zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` of the same process, of as many, takes: groups, this part's states, and the shapes."""
+        """Return this process's state, for its `load_state_dict`: groups, state of the shard, shapes."""
         base = self._base()
         state = super().state_dict()
         state["base_state"] = base.state_dict()["state"]
@@ -173,9 +173,9 @@ class ZeroRedundancyOptimizer(Optimizer):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes the states of `state_dict()`. Raises `ValueError` if those are of parameters of other shapes.
+        """Load the result of `state_dict()`. Raises `ValueError` if it belongs to parameters of other shapes.
 
-        With the parts themselves among them (`save_master_weights`), the parameters become those too.
+        If it contains the shards themselves (`save_master_weights`), the parameters are set too.
         """
         base = self._base()
         given = dict(state_dict)
@@ -198,7 +198,7 @@ class ZeroRedundancyOptimizer(Optimizer):
             self.allgather_weights_and_update_full_parameter()
 
     def get_shape_info(self) -> dict[int, tuple[int, ...]]:
-        """The shapes of the whole parameters, by their place in `state_dict()`."""
+        """Return the shapes of the whole parameters, by their index in `state_dict()`."""
         return {index: tuple(parameter.shape) for index, parameter in enumerate(self._parameters())}
 
     def _parameters(self) -> list[torch.Tensor]:

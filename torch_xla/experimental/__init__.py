@@ -1,4 +1,4 @@
-"""Paths of PyTorch/XLA's experiments, under which programs still look for what has become ordinary."""
+"""Experimental features of PyTorch/XLA, under the names by which programs import them."""
 
 from .eager import compile as compile
 from .eager import eager_mode as eager_mode

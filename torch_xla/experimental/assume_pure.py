@@ -1,4 +1,4 @@
-"""Functions that are traced once instead of at every call, and functions of JAX."""
+"""Trace functions once instead of at every call, and call functions of JAX."""
 
 import functools
 from collections.abc import Callable
@@ -17,13 +17,13 @@ __getattr__ = removed_names.asked_of(__name__)
 
 
 def assume_pure(fn: Callable[..., Any] | None = None, *, add_rng_seed_argument: bool = False) -> Callable[..., Any]:
-    """Decorator: promises that `fn` only computes its result from its arguments: Python need not run it each time.
+    """Declare that `fn` is pure, so that Python runs it once and not at every call. This is a decorator.
 
     `fn` takes and returns tensors on `xla` and other values, nested as you like. It is traced once for each structure,
     size, dtype and hashable value of its arguments; every later call records a single operation, with gradients.
     Parameters must be arguments (`PureModule` passes them), and `fn` must not read or change anything else. In the body
-    of a scan, loop or branch it is traced with it.
-    Random numbers in it are new at every call; with `add_rng_seed_argument`, the keyword `rng_seed` (an int) decides.
+    of a scan, loop or branch, `fn` is traced as a part of the body. Every call draws new random numbers; with
+    `add_rng_seed_argument`, the keyword `rng_seed` (an int) seeds them.
 
     >>> import torch, torch_xla
     >>> from torch_xla.experimental.assume_pure import assume_pure
@@ -44,7 +44,7 @@ def _assume_pure(function: Callable[..., Any], takes_seed: bool) -> Callable[...
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
-        # In a graph of torch.compile its operators stand by themselves: that is traced once, too.
+        # A graph of torch.compile contains the operators of `function`: Dynamo traces the function once, too.
         if torch.compiler.is_dynamo_compiling() and not takes_seed:
             return function(*args, **kwargs)
         return run(*args, **kwargs)
@@ -53,13 +53,13 @@ def _assume_pure(function: Callable[..., Any], takes_seed: bool) -> Callable[...
 
 
 def assume_pure_torch(func: Callable[..., Any], use_cache: bool = False) -> Callable[..., Any]:
-    """The same as `assume_pure(func)`: what was traced is kept in either case, and has gradients."""
+    """Call `assume_pure(func)`. The traced function is cached, and has gradients, in either case."""
     del use_cache
     return _assume_pure(func, False)
 
 
 def make_fake_inputs(input: Any) -> Any:
-    """A tensor like `input` that has no memory, on the same device; what is no tensor as it is.
+    """Return a tensor like `input` without memory, on the same device; return anything else unchanged.
 
     >>> import torch, torch_xla
     >>> from torch_xla.experimental.assume_pure import make_fake_inputs
@@ -70,7 +70,7 @@ def make_fake_inputs(input: Any) -> Any:
 
 
 def j2t_autograd(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of tensors from `fn`, a pure function of JAX; its gradients come from `jax.vjp`.
+    """Return `fn`, a pure function of JAX, as a function of tensors whose gradients come from `jax.vjp`.
 
     >>> import jax.numpy as jnp, torch
     >>> from torch_xla.experimental.assume_pure import j2t_autograd
@@ -83,7 +83,7 @@ def j2t_autograd(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class PureModule(nn.Module):
-    """A module whose forward pass is pure: traced once for each kind of arguments, not at every call.
+    """A module with a pure forward pass, which is traced once for each kind of arguments, not at every call.
 
     Its parameters and buffers may change between calls, but `forward` must not change buffers itself (batch norm in
     training mode does).
@@ -102,13 +102,13 @@ class PureModule(nn.Module):
         self._pure = _assume_pure(_call_module, False)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's own result."""
+        """Return the module's own result."""
         named = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         return self._pure(_Identity(self.module), named, args, kwargs)
 
 
 class _Identity:
-    """A module as a hashable constant; training and evaluation are two."""
+    """A module as a hashable constant; training and evaluation mode are two constants."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module

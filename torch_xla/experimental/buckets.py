@@ -1,4 +1,4 @@
-"""Sizes that change from call to call, in programs that do not: one for each of a few sizes, padded and exact."""
+"""Functions of inputs whose sizes change: inputs are padded to a few sizes, and results are exact."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ _LEAST = 8
 
 
 def next_power_of_two(size: int) -> int:
-    """The least power of two that is not smaller than `size`, and at least 8.
+    """Return the least power of two that is not smaller than `size`, and at least 8.
 
     >>> from torch_xla.experimental.buckets import next_power_of_two
     >>> [next_power_of_two(size) for size in (1, 8, 9, 100)]
@@ -24,23 +24,22 @@ def next_power_of_two(size: int) -> int:
 
 
 class bucketed:  # noqa: N801 - it is called as a function is
-    """`function` with sizes that may change: it runs on arguments padded to a bucket, in one program for each bucket.
+    """`function` for arguments whose sizes change: they are padded to a bucket, and each bucket has one program.
 
-    `dims` says which dimensions change, by the place of the argument: `{0: 1}`, or several as in `{0: (0, 1)}`. So does
-    a mark on an argument, `torch._dynamo.mark_dynamic(x, 1)` or `torch_xla._XLAC._xla_mark_dynamic(x, 1)`, for that
-    call and all later ones. Sizes that are equal in all calls belong together, as PyTorch's export finds them.
-    `buckets` are the sizes that there may be, ascending, or a function of a size; the next power of two without it.
+    `dims` names the dimensions that change, by the index of the argument: `{0: 1}`, or several as in `{0: (0, 1)}`. A
+    mark on an argument, `torch._dynamo.mark_dynamic(x, 1)` or `torch_xla._XLAC._xla_mark_dynamic(x, 1)`, does the same
+    for this and all later calls. Sizes that are equal in all calls are one symbol, as PyTorch's export finds them.
+    `buckets` are the padded sizes, ascending, or a function of a size; the default is the next power of two.
 
-    The function is a module or a function of tensors without effects: traced once by `torch.export`, its weights
-    included, which may be trained. Its results are exactly those of the unpadded arguments, whatever it reduces over,
-    up to the order in which numbers are added, and so are its gradients: where an operation would see the padding, it
-    is masked, and the size itself is an argument of the program. An argument may be on the CPU: it is padded there and
-    moved. So is one on the device, by a read, unless it is a result of such a function, whose memory is padded.
-    Results are views of padded memory. What is computed from them outside is compiled for their size: so put the
-    loss into the function.
+    `function` is a module or a function of tensors without effects. `torch.export` traces it once, with its weights,
+    which may be trained. Results and gradients are exactly those of the unpadded arguments, up to the order of sums:
+    where padding would affect an operation, it is masked, and the size itself is an argument of the program. An
+    argument on the CPU is padded on the CPU and then moved. An argument on the device is first copied to the CPU,
+    unless it is a result of a bucketed function, whose memory is already padded. Results are views of padded memory.
+    Operations on results outside of the function are compiled for each size, so put the loss into the function.
 
-    Raises `ValueError` for a size above the largest bucket and for arguments whose sizes contradict each other,
-    `NotImplementedError`, with what to do, for a function that draws random numbers or writes to buffers, and for
+    Raises `ValueError` for a size above the largest bucket and for arguments whose sizes contradict each other. Raises
+    `NotImplementedError`, with a remedy, for a function that draws random numbers or writes to buffers, and for
     operations that are not known to be exact on padded operands. Gradients of gradients are not available.
 
     >>> import torch, torch_xla
@@ -62,7 +61,7 @@ class bucketed:  # noqa: N801 - it is called as a function is
         self._traced: dict[Any, _buckets.TracedForSizes] = {}
 
     def __call__(self, *args: Any) -> Any:
-        """The results for these arguments: tensors on the device, nested as the function returns them."""
+        """Return the results for these arguments: tensors on the device, nested as the function returns them."""
         for place, arg in enumerate(args):
             marked = private.dynamic_dims(arg)
             if marked:
@@ -102,7 +101,7 @@ class bucketed:  # noqa: N801 - it is called as a function is
 
 
 def _sizes_of(traced: _buckets.TracedForSizes, tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
-    """What each symbol is in this call."""
+    """Return the size for each symbol in this call."""
     found: dict[str, int] = {}
     for tensor, described in zip(tensors, traced.inputs[len(traced.weights) :], strict=True):
         for size, name in zip(tensor.shape, described.shape, strict=True):

@@ -1,7 +1,7 @@
 """Kernels called with tensors: attention and grouped products by name, and kernels written in Pallas.
 
-On every platform they compute the same numbers in forms that XLA compiles well; all can be differentiated but those
-that say otherwise.
+On every platform they compute the same numbers, in forms that XLA compiles well. All have gradients unless their
+documentation says otherwise.
 """
 
 import functools
@@ -55,11 +55,11 @@ quantized_matmul_int8_xla = quantized_matmul_int8_non_xla = torch.ops.xla.quanti
 
 
 def jax_import_guard() -> None:
-    """Nothing: this package runs on JAX, which never takes a device away from it."""
+    """Do nothing: this package runs on JAX, which never takes a device away from it."""
 
 
 def convert_torch_dtype_to_jax(dtype: torch.dtype) -> Any:
-    """The dtype of JAX in which values of `dtype` lie on the device.
+    """Return the dtype of JAX that stores values of `dtype` on the device.
 
     >>> import torch
     >>> from torch_xla.experimental.custom_kernel import convert_torch_dtype_to_jax
@@ -70,19 +70,19 @@ def convert_torch_dtype_to_jax(dtype: torch.dtype) -> Any:
 
 
 def to_jax_shape_dtype_struct(tensor: Tensor) -> jax.ShapeDtypeStruct:
-    """Size and dtype of a tensor as JAX describes them."""
+    """Return size and dtype of a tensor as a `jax.ShapeDtypeStruct`."""
     return jax.ShapeDtypeStruct(tuple(tensor.shape), convert_torch_dtype_to_jax(tensor.dtype))
 
 
 def make_kernel_from_pallas(
     kernel: Callable[..., Any], output_shape_dtype_fn: Callable[..., Sequence[tuple[Any, torch.dtype]]]
 ) -> Callable[..., Any]:
-    """A function of tensors from `kernel`, a function of JAX that calls Pallas.
+    """Return `kernel`, a function of JAX that calls Pallas, as a function of tensors.
 
-    `output_shape_dtype_fn(*args)` gives size and dtype of each result; what the kernel gives is held against it, and a
-    kernel with one result gives one tensor. On the CPU, for which Pallas has no compiler, the kernel is interpreted,
-    slowly, with a warning. Gradients: use it in a `torch.autograd.Function`, or give the JAX function one by
-    `jax.custom_vjp`.
+    `output_shape_dtype_fn(*args)` returns size and dtype of each result, and the kernel's results are checked against
+    them. For a kernel with one result, the function returns one tensor. On the CPU, for which Pallas has no compiler,
+    the kernel is interpreted, slowly, with a warning. For gradients, use the function in a `torch.autograd.Function`,
+    or define the gradient of the JAX function by `jax.custom_vjp`.
 
     >>> import jax, torch, warnings
     >>> from jax.experimental import pallas
@@ -129,11 +129,11 @@ def gmm(
     group_offset: Tensor | None = None,
     transpose_rhs: bool = False,
 ) -> Tensor:
-    """The rows of `lhs` [m, k], in groups of `group_sizes` rows, times the matrix of their group.
+    """Multiply the rows of `lhs` [m, k], in groups of `group_sizes` rows, by the matrix of their group.
 
-    `rhs` is [groups, k, n], with `transpose_rhs` [groups, n, k]; rows behind the last group give zeros. Where groups
-    are divided by hand among devices, `rhs` holds those from `group_offset` (a tensor of one integer) on, and rows of
-    other groups give zeros. `tiling` is a hint for TPUs and decides nothing here.
+    `rhs` is [groups, k, n], with `transpose_rhs` [groups, n, k]. Rows after the last group become zeros. If groups are
+    divided among devices by hand, `rhs` holds the groups from `group_offset` (a tensor of one integer) on, and rows of
+    other groups become zeros. `tiling` is a hint for TPUs and has no effect here.
 
     >>> import torch
     >>> from torch_xla.experimental.custom_kernel import gmm
@@ -153,10 +153,10 @@ def tgmm(
     group_offset: Tensor | None = None,
     num_actual_groups: int | None = None,
 ) -> Tensor:
-    """The columns of `lhs` [k, m] times the rows of `rhs` [m, n], group by group: [groups, k, n].
+    """Multiply the columns of `lhs` [k, m] by the rows of `rhs` [m, n], group by group: [groups, k, n].
 
-    `num_actual_groups` takes so many groups, from `group_offset` (a tensor of one integer) on.
-    `tiling` is a hint for TPUs and decides nothing here.
+    `num_actual_groups` selects this number of groups, from `group_offset` (a tensor of one integer) on. `tiling` is a
+    hint for TPUs and has no effect here.
 
     >>> import torch
     >>> from torch_xla.experimental.custom_kernel import tgmm
@@ -171,12 +171,12 @@ def tgmm(
 def gmm_backward(
     grad: Tensor, lhs: Tensor, rhs: Tensor, group_sizes: Tensor, tiling: tuple[int, int, int] = (512, 512, 512)
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of `gmm` by `lhs` and `rhs`."""
+    """Return the gradients of `gmm` with respect to `lhs` and `rhs`."""
     return gmm(grad, rhs, group_sizes, transpose_rhs=True), tgmm(lhs.t(), grad, group_sizes)
 
 
 def repeat_with_fixed_output_size(input: Tensor, repeats: Tensor, total_repeat_length: int) -> Tensor:
-    """Each element of the vector `input` as often as `repeats` says, cut or filled with the last to a fixed length.
+    """Repeat each element of the vector `input`, then cut or extend the result to a fixed length with the last element.
 
     >>> import torch
     >>> from torch_xla.experimental.custom_kernel import repeat_with_fixed_output_size
@@ -194,13 +194,13 @@ class GMM(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, lhs: Tensor, rhs: Tensor, group_sizes: Tensor, tiling: Any = None) -> Tensor:
-        """The products."""
+        """Return the products."""
         ctx.save_for_backward(lhs, rhs, group_sizes)
         return gmm(lhs, rhs, group_sizes, tiling)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        """The gradients by `lhs` and `rhs`."""
+        """Return the gradients with respect to `lhs` and `rhs`."""
         return (*gmm_backward(grads[0], *ctx.saved_tensors), None, None)
 
 
@@ -215,11 +215,11 @@ def quantized_matmul_int8(
     out_block_size: int | None = None,
     in_block_size: int | None = None,
 ) -> Tensor:
-    """x · (w · scalar - zero_point)ᵀ for a matrix of int8 [out, in] and a scale of each output, `scalar` [out].
+    """Compute x · (w · scalar - zero_point)ᵀ for an int8 matrix [out, in] and a scale of each output, `scalar` [out].
 
-    With `quantize_activation` each row of `x` is rounded to int8 too, and the product is one of integers. Sizes of
-    blocks are hints for TPUs. Raises `ValueError` for sizes that do not fit, and for `quant_block_size`: blocks of
-    inputs with scales of their own are for `torch.ops.xla.quantized_matmul`.
+    With `quantize_activation` each row of `x` is rounded to int8 too, and integers are multiplied. The block sizes are
+    hints for TPUs. Raises `ValueError` for sizes that do not fit, and for `quant_block_size`: for blocks of inputs with
+    separate scales, use `torch.ops.xla.quantized_matmul`.
 
     >>> import torch
     >>> from torch_xla.experimental.custom_kernel import quantized_matmul_int8
@@ -234,7 +234,7 @@ def quantized_matmul_int8(
 
 
 def safe_empty_like(tensor: Tensor | None) -> Tensor | None:
-    """A tensor like `tensor` whose values are not set; `None` for `None`."""
+    """Return a tensor like `tensor` with undefined values; return `None` for `None`."""
     return None if tensor is None else torch.empty_like(tensor)
 
 
@@ -246,11 +246,11 @@ def trace_pallas(
     use_cache: bool = False,
     **kwargs: Any,
 ) -> tuple[str | None, list[Tensor]]:
-    """What `kernel`, a function of JAX that calls Pallas, is for a TPU, and the tensors among the arguments.
+    """Compile `kernel`, a function of JAX that calls Pallas, for a TPU; return its payload and the tensor arguments.
 
-    The first is the configuration of a `tpu_custom_call`, which `_XLAC._xla_tpu_custom_call` takes; it is made without
-    a TPU. To run a kernel, use `make_kernel_from_pallas`, on every platform. With `use_cache` it is made once for each
-    kernel, sizes, dtypes and other arguments (counter `trace_pallas_cache_hit`).
+    The payload is the configuration of a `tpu_custom_call`, for `_XLAC._xla_tpu_custom_call`. This needs no TPU. To run
+    a kernel, on every platform, use `make_kernel_from_pallas`. With `use_cache` the payload is cached by kernel, sizes,
+    dtypes and other arguments (counter `trace_pallas_cache_hit`).
     """
     fixed = set(static_argnums or ())
     tensors = [each for place, each in enumerate(args) if isinstance(each, Tensor) and place not in fixed]

@@ -1,4 +1,4 @@
-"""Writing text on the device: token by token in one loop, from prompts whose lengths are those of a few buckets."""
+"""Generate text on the device: all tokens in one loop, from prompts that are padded to a few lengths."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ Choice = Callable[[torch.Tensor], torch.Tensor]
 
 
 def greedy(logits: torch.Tensor) -> torch.Tensor:
-    """The most likely token of each row: int64 of shape (batch,), from logits of shape (batch, vocabulary).
+    """Return the most likely token of each row: int64 of shape (batch,), from logits of shape (batch, vocabulary).
 
     >>> import torch, torch_xla
     >>> from torch_xla.experimental.decoding import greedy
@@ -23,11 +23,12 @@ def greedy(logits: torch.Tensor) -> torch.Tensor:
 
 
 def sampling(temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None) -> Choice:
-    """A choice by chance, on the device: among the `top_k` most likely tokens, or those that make up `top_p` together.
+    """Return a function that samples a token on the device, from the `top_k` or the `top_p` most likely ones.
 
-    The result takes logits of shape (batch, vocabulary) and gives int64 of shape (batch,). With both limits a token
-    has to be within both; the most likely one always is. Raises `ValueError` for a temperature that is not above 0, a
-    `top_k` below 1 and a `top_p` outside of (0, 1].
+    The function takes logits of shape (batch, vocabulary) and returns int64 of shape (batch,). `top_p` keeps the most
+    likely tokens with this total probability. With both limits, a token must be within both; the most likely token
+    always is. Raises `ValueError` for a temperature that is not above 0, a `top_k` below 1 and a `top_p` outside of
+    (0, 1].
 
     >>> import torch, torch_xla
     >>> from torch_xla.experimental.decoding import sampling
@@ -71,21 +72,21 @@ def decode(
     pad_token: int = 0,
     is_step_pure: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, Any]:
-    """Writes up to `max_new_tokens` tokens in one program, without a read on the host.
+    """Generate up to `max_new_tokens` tokens in one program, without a read on the host.
 
-    `logits, state = step(token, state)` takes the last token of each text, int64 of shape (batch,), and what is carried
-    (caches of keys and values, positions: tensors nested as you like, of sizes and dtypes that stay), and gives logits
-    of shape (batch, vocabulary). It may read parameters; what it writes has to be in the state. `token` is the first
-    token it is called with. `choose` makes a token of logits: `greedy`, `sampling(...)` or a function of your own.
+    `logits, state = step(token, state)` takes the last token of each text, int64 of shape (batch,), and the state:
+    caches of keys and values, positions, and other tensors, in any nesting, whose sizes and dtypes must not change. It
+    returns logits of shape (batch, vocabulary) and the next state. It may read parameters, but may write only to the
+    state. `token` is its first token. `choose` maps logits to a token: `greedy`, `sampling(...)` or your own function.
 
-    Gives the tokens, int64 of shape (batch, max_new_tokens), filled up with `pad_token` behind `end_token`; how many of
-    them each text has, int64 of shape (batch,), its end token included; and the last state. When all texts have ended,
-    so does the loop. How long it runs is decided on the device and is no part of the program.
+    Returns the tokens, int64 of shape (batch, max_new_tokens), padded with `pad_token` after `end_token`; the number of
+    tokens of each text, int64 of shape (batch,), including the end token; and the last state. The loop ends when all
+    texts have ended. The device decides the number of rounds, which is not a part of the program.
 
-    `step` is traced at every call. `is_step_pure=True` says that its Python does nothing but compute, and always the
-    same: a function (no method) is then traced once for each kind of arguments, and keeps what it read.
+    `step` is traced at every call. `is_step_pure=True` declares that its Python code only computes, and always the
+    same. A function (not a method) is then traced once for each kind of arguments, and keeps the tensors that it read.
 
-    Raises `ValueError` if `token` is not of shape (batch,), or no token is asked for.
+    Raises `ValueError` if `token` is not of shape (batch,), or if `max_new_tokens` is below 1.
 
     >>> import torch, torch_xla
     >>> from torch_xla.experimental.decoding import decode
@@ -122,7 +123,7 @@ def decode(
 
 
 def _round(step: Callable[..., Any], choose: Choice, end_token: int | None, pad_token: int) -> Callable[..., Any]:
-    """What writes one more token of each text that has not ended."""
+    """Return a function that generates one more token of each text that has not ended."""
 
     def once(
         count: torch.Tensor, unfinished: torch.Tensor, lengths: torch.Tensor, last: torch.Tensor,
@@ -146,14 +147,14 @@ def pad_prompts(
     buckets: Sequence[int] | None = None,
     pad_token: int = 0,
 ) -> dict[str, torch.Tensor]:
-    """Prompts filled up on the left to the next of a few lengths, so that few programs serve prompts of all lengths.
+    """Pad prompts on the left to the next of a few lengths, so that few programs serve prompts of all lengths.
 
-    `input_ids` and `attention_mask` are of shape (batch, length), as tokenizers give them; without a mask all tokens
-    count. `buckets` are the lengths there may be, ascending; without them the powers of two from 16 on. Tensors on the
-    CPU are filled up there; pass them before you move them, or each length is a small program of its own.
+    `input_ids` and `attention_mask` have shape (batch, length), as tokenizers return them; the default mask has all
+    tokens. `buckets` are the lengths to pad to, ascending, by default the powers of two from 16 on. Pad tensors on the
+    CPU, before you move them to the device: on the device, each length is a separate small program.
 
-    Gives what `generate` of Transformers takes. With `cache_implementation="static"` and one `max_length` for all
-    prompts, each bucket is one program, and each further token the same one.
+    Returns the arguments of `generate` of Transformers. With `cache_implementation="static"` and one `max_length` for
+    all prompts, each bucket has one program for the prompt, and all share the program for further tokens.
 
     Raises `ValueError` for a prompt that is longer than the largest bucket.
 

@@ -1,4 +1,4 @@
-"""Old names for new functions: the first use of one says what to write instead."""
+"""Old names of functions: the first use warns, and names the new function."""
 
 import functools
 import warnings
@@ -9,15 +9,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def deprecated(module: Any, new: F, old_name: str | None = None, extra_msg: str | None = None) -> F:
-    """`new` under the name `old_name` of `module`, which warns once (`DeprecationWarning`) and then calls it.
+    """Return `new` under the name `old_name` of `module`: it warns once (`DeprecationWarning`) and calls `new`.
 
     >>> import warnings, torch_xla
     >>> from torch_xla.experimental.deprecation import deprecated
     >>> old_sync = deprecated(torch_xla, torch_xla.sync, "old_sync")
-    >>> with warnings.catch_warnings(record=True) as told:
+    >>> with warnings.catch_warnings(record=True) as warned:
     ...     warnings.simplefilter("always")
     ...     old_sync()
-    >>> str(told[0].message)
+    >>> str(warned[0].message)
     'torch_xla.old_sync is deprecated. Use torch_xla.sync instead.'
     """
     owner = getattr(module, "__name__", str(module))
@@ -41,7 +41,7 @@ def deprecated(module: Any, new: F, old_name: str | None = None, extra_msg: str 
 
 
 def mark_deprecated(new: F, extra_msg: str | None = None) -> F:
-    """Decorator: the function warns once that it will go."""
+    """Make a function warn once that it will be removed. This is a decorator."""
     told = False
 
     @functools.wraps(new)
@@ -57,5 +57,5 @@ def mark_deprecated(new: F, extra_msg: str | None = None) -> F:
 
 
 def register_deprecated(module: Any, new: F) -> None:
-    """Makes `new` a deprecated name of `module`."""
+    """Make `new` a deprecated name of `module`."""
     setattr(module, new.__name__, deprecated(module, new))

@@ -8,12 +8,12 @@ from .._engine.compiled import compiled_function, eager
 
 
 def eager_mode(enable: bool) -> None:
-    """Turns eager mode on or off: whether each operation runs when it is called, instead of being recorded.
+    """Turn eager mode on or off. In eager mode each operation runs when it is called, instead of being recorded.
 
     An operation is compiled the first time it is called with operands of some shapes, and takes some 50 µs from then
-    on. What shows an operand in another order, and a write through a view, belong to the operation; constants wait for
-    the first operation that reads them. Functions under `torch_xla.compile` are recorded and run as a whole. It holds
-    for all threads. `XLA_USE_EAGER_DEBUG_MODE=1` turns it on at the import.
+    on. Views of an operand, and a write through a view, are a part of the operation's program. Constants are computed
+    by the first operation that reads them. Functions under `torch_xla.compile` are recorded and run as a whole. The
+    mode applies to all threads. `XLA_USE_EAGER_DEBUG_MODE=1` turns it on at import.
 
     >>> import torch, torch_xla
     >>> torch_xla.experimental.eager_mode(True)
@@ -26,7 +26,7 @@ def eager_mode(enable: bool) -> None:
 
 
 def is_eager_mode() -> bool:
-    """Whether operations run when they are called; `False` inside a function under `torch_xla.compile`.
+    """Return whether operations run when they are called; `False` inside a function under `torch_xla.compile`.
 
     >>> import torch_xla
     >>> torch_xla.experimental.is_eager_mode()
@@ -37,7 +37,7 @@ def is_eager_mode() -> bool:
 
 @contextmanager
 def eager_mode_context(enable: bool) -> Iterator[None]:
-    """A `with` block in which eager mode is on, or off.
+    """Turn eager mode on or off within a `with` block.
 
     >>> import torch_xla
     >>> with torch_xla.experimental.eager_mode_context(True):
@@ -58,25 +58,28 @@ def compile(
     custom_compile_options: dict[str, bool | int | float | str] | None = None,
     replay: bool | None = None,
 ) -> Any:
-    """`f` as one graph: a step ends before each call of it and after. Without `f`, a decorator and a `with` block.
+    """Run each call of `f` as one graph: a step ends before the call and after it.
 
-    `full_graph=True` raises `RuntimeError` where a value is needed before the end. With
-    `num_different_graphs_allowed=n` (or `max_different_graphs=n`, which later versions say) the call that records graph
-    number n + 1 raises `RuntimeError`. `name` stands for `f` in messages. Under `torch_xla.experimental.eager_mode`
-    operations inside `f` are recorded. `custom_compile_options` are options of XLA's, such as
-    `{"xla_cpu_enable_fast_math": True}`, for the programs of `f`, over those of `torch_xla.set_custom_compile_options`.
+    Without `f`, return a decorator, which is also a context manager for a `with` block.
 
-    A replay does not run `f`. Its program reads the parameters, buffers, optimizer state and arguments as they are
-    then, and writes what `f` would have written: parameters, gradients, random state. Where anything that `f` can see
-    differs (a Python number in its closure, its globals, a module or an optimizer; another kind of argument) it is run
-    and recorded. What has effects besides, or needs numbers from Python that change at every call, is never replayed;
-    the attribute `why_recorded` of what is returned says why the last call was recorded ("" if it was replayed).
+    `full_graph=True` raises `RuntimeError` if a value is read before the end of the call. With
+    `num_different_graphs_allowed=n` (or `max_different_graphs=n`, its name in later versions) the call that records
+    graph number n + 1 raises `RuntimeError`. `name` is the name of `f` in messages. Under
+    `torch_xla.experimental.eager_mode`, operations inside `f` are recorded. `custom_compile_options` are options of
+    XLA, such as `{"xla_cpu_enable_fast_math": True}`, for the programs of `f`. They take precedence over those of
+    `torch_xla.set_custom_compile_options`.
 
-    A function of tensors and plain values is replayed after 16 calls and some more that do the same, in one process,
-    without a debugger, where its program is the one that it was recorded with. `replay=True` asks for it: after three
-    calls that do the same, wherever it can be, and a warning says why it is not. `replay=False` has `f` run at every
-    call.
-    `docs/compiled_modes.md` has the whole contract.
+    A replay does not run `f`. Its program reads the current parameters, buffers, optimizer state and arguments, and
+    writes everything that `f` would have written: parameters, gradients, random state. If anything that `f` can see
+    differs (a Python number in its closure, its globals, a module or an optimizer; another kind of argument), `f` is
+    run and recorded. A function with other effects, or with numbers from Python that change at every call, is never
+    replayed. The attribute `why_recorded` of the returned function is the reason why the last call was recorded ("" if
+    it was replayed).
+
+    By default, a function of tensors and plain values is replayed after 16 calls and some more that do the same, in a
+    program of one process, without a debugger, as long as its program is the recorded one. With `replay=True` it is
+    replayed after three calls that do the same, wherever possible, and a warning explains why it is not. With
+    `replay=False`, `f` runs at every call. `docs/compiled_modes.md` has the whole contract.
 
     >>> import torch, torch_xla
     >>> @torch_xla.compile

@@ -15,12 +15,12 @@ fa_custom_backward = torch.ops.xla.fa_custom_backward
 
 
 def fa_custom_forward_fake(*args: Any) -> tuple[Tensor, ...]:
-    """What `torch.ops.xla.fa_custom_forward` gives, without values."""
+    """Return the results of `torch.ops.xla.fa_custom_forward` without values."""
     return blockwise_attention.flash_forward_like(*args)
 
 
 def fa_custom_backward_fake(*args: Any) -> tuple[Tensor, ...]:
-    """What `torch.ops.xla.fa_custom_backward` gives, without values."""
+    """Return the results of `torch.ops.xla.fa_custom_backward` without values."""
     return blockwise_attention.flash_backward_like(*args)
 
 
@@ -39,7 +39,7 @@ class FlashAttention(torch.autograd.Function):
 
     @staticmethod
     def prepare_segment_ids(q_segment_ids: Tensor | None, kv_segment_ids: Tensor | None) -> Any:
-        """Both as they are: a pair of tensors, or `(None, None)`. Raises `ValueError` for one of them alone."""
+        """Return both arguments: a pair of tensors, or `(None, None)`. Raises `ValueError` if only one is given."""
         if (q_segment_ids is None) is not (kv_segment_ids is None):
             raise ValueError("flash attention takes segment ids of both queries and keys, or of none")
         return q_segment_ids, kv_segment_ids
@@ -50,7 +50,7 @@ class FlashAttention(torch.autograd.Function):
         kv_segment_ids: Tensor | None, sm_scale: float, ab: Tensor | None = None, partition_spec: Any = None,
         mesh: Any = None,
     ) -> Tensor:  # fmt: skip
-        """The result; partition spec and mesh are not needed where tensors are divided."""
+        """Return the result. Partition spec and mesh are not used, because XLA divides the operation."""
         ids = FlashAttention.prepare_segment_ids(q_segment_ids, kv_segment_ids)
         wanted = list(ctx.needs_input_grad[:3])
         found = fa_custom_forward(q, k, v, causal, *ids, float(sm_scale), ab, None, None, wanted)
@@ -61,7 +61,7 @@ class FlashAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        """The gradients by q, k, v and ab."""
+        """Return the gradients with respect to q, k, v and ab."""
         *saved, ab = ctx.saved_tensors
         causal, scale, wanted = ctx.settings
         found = fa_custom_backward(grads[0], *saved, ab, causal, scale, None, None, [], [], None, wanted)
@@ -69,7 +69,7 @@ class FlashAttention(torch.autograd.Function):
 
 
 def flash_attention_xla(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
-    """`torch.ops.xla.flash_attention`: attention with a scale of 1."""
+    """Compute `torch.ops.xla.flash_attention`: attention with a scale of 1."""
     result: Tensor = torch.ops.xla.flash_attention(q, k, v, causal)
     return result
 
@@ -79,7 +79,7 @@ flash_attention_non_xla = flash_attention_xla
 
 
 def generate_ctx_need_grad(*args: Any) -> Sequence[bool]:
-    """For each argument whether it is a tensor that needs a gradient."""
+    """Return for each argument whether it is a tensor that needs a gradient."""
     return [isinstance(each, Tensor) and each.requires_grad for each in args]
 
 
@@ -96,14 +96,14 @@ def flash_attention(
     partition_spec: Any = None,
     mesh: Any = None,
 ) -> Tensor:
-    """softmax((q kᵀ + ab) · sm_scale) v, with few rows of scores in memory at once.
+    """Compute softmax((q kᵀ + ab) · sm_scale) v, with few rows of scores in memory at once.
 
     Sizes: q [batch, heads, queries, width], k and v [batch, heads, keys, width], `ab` [batch, heads, queries, keys].
-    A query attends to keys of its own segment ([batch, queries] and [batch, keys], both or none), and if `causal` to
-    none behind its own position. Note that `sm_scale` is 1 unless given. Where tensors are divided among devices, XLA
-    divides this too; `partition_spec` and `mesh` are not needed and decide nothing.
+    A query attends to keys of its own segment ([batch, queries] and [batch, keys], both or none), and with `causal` to
+    none after its own position. The default of `sm_scale` is 1. If tensors are divided among devices, XLA divides this
+    operation too; `partition_spec` and `mesh` are accepted and not used.
 
-    Raises `ValueError` for sizes that do not fit, or one kind of segments alone.
+    Raises `ValueError` for sizes that do not fit, and for segments of only queries or only keys.
 
     >>> import torch
     >>> from torch_xla.experimental.custom_kernel import flash_attention

@@ -17,16 +17,16 @@ def while_loop(
     carried_inputs: Sequence[Any],
     additional_inputs: Sequence[Any] | None = None,
 ) -> Any:
-    """Runs `carried = body_fn(*carried, *additional)` on the device while `cond_fn(*carried, *additional)` holds.
+    """Run `carried = body_fn(*carried, *additional)` on the device while `cond_fn(*carried, *additional)` holds.
 
     `carried_inputs` is a tuple of tensors and numbers, nested as you like; `body_fn` returns the same with the same
-    sizes and dtypes, and `cond_fn` a tensor of one element. Both may close over tensors and draw random numbers. They
-    are traced at every call, once each; equal ones share a program. As it is not known how many rounds there will be,
-    there is no gradient, and `backward()` raises `RuntimeError`: use `fori_loop` or `torch_xla.experimental.scan` where
-    it is. Assertions on values inside are left out.
+    sizes and dtypes, and `cond_fn` a tensor of one element. Both may close over tensors and draw random numbers. Each
+    is traced once at every call; equal loops share a program. Since the number of rounds is not known, the loop has
+    no gradient, and `backward()` raises `RuntimeError`. If the number is known, use `fori_loop` or
+    `torch_xla.experimental.scan`. Assertions on values inside the loop are left out.
 
-    Raises `ValueError` where `body_fn` returns something else than it carries, `TypeError` for a condition that is no
-    tensor of one element, `RuntimeError` where the body writes to a tensor it closes over.
+    Raises `ValueError` if the results of `body_fn` do not have the form of `carried_inputs`, `TypeError` for a
+    condition that is not a tensor of one element, `RuntimeError` if the body writes to a tensor that it closes over.
 
     >>> import torch
     >>> from torch_xla.experimental.fori_loop import while_loop
@@ -44,16 +44,16 @@ def while_loop(
 
 
 def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], *input_value: Any) -> Any:
-    """Runs `value = body_fun(i, *value)` on the device for `i` from `lower` to `upper` - 1: numbers or tensors.
+    """Run `value = body_fun(i, *value)` on the device for `i` from `lower` to `upper` - 1: numbers or tensors.
 
-    `body_fun` returns the next value: one tensor for one, a tuple for several, of the same sizes and dtypes. The result
-    is the last value in the same form. Between two Python integers it has gradients, as `scan`; with a tensor as bound
-    it has none, as `while_loop`.
+    `body_fun` returns the next value: a tensor, or a tuple for several values, of the same sizes and dtypes. The result
+    is the last value in the same form. If both bounds are Python integers, the loop has gradients, as `scan`; with a
+    tensor as bound it has none, as `while_loop`.
 
-    A function that takes the values alone, by its signature, is called as PyTorch/XLA calls it: without `i`. The result
-    is PyTorch/XLA's then, a list of the rounds that are left (zero) and the values.
+    A function whose signature has only the values is called without `i`, as PyTorch/XLA does. The result is then that
+    of PyTorch/XLA: a list of the remaining rounds (zero) and the values.
 
-    Raises `ValueError` where `body_fun` returns something else.
+    Raises `ValueError` if `body_fun` returns anything else.
 
     >>> import torch
     >>> from torch_xla.experimental.fori_loop import fori_loop
@@ -84,11 +84,11 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], *input_value
 
 @constant_in_graphs
 def _takes_values_alone(body: Callable[..., Any], count: int) -> bool:
-    """Whether a body can be called with so many values, and not with one argument more."""
+    """Return whether a body can be called with `count` values, and not with one more argument."""
     try:
         signature = inspect.signature(body)
     except (TypeError, ValueError):
-        return False  # functions of C that do not tell
+        return False  # functions of C without a signature
 
     def accepts(number: int) -> bool:
         try:
@@ -111,7 +111,7 @@ def _counted(rounds: range, body: Callable[..., Any], start: Sequence[Any]) -> S
 
 
 def _next(body: Callable[..., Any], i: torch.Tensor, value: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a round makes of the values, if they can go into the next."""
+    """Run a round, check that its results can enter the next round, and return them."""
     result = body(i, *value)
     after = tuple(result) if isinstance(result, tuple | list) else (result,)
     if len(after) != len(value):

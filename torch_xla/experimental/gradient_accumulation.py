@@ -1,4 +1,4 @@
-"""Gradients of a batch slice by slice, in a loop on the device: the memory of one slice's activations, one program."""
+"""Accumulate gradients over the slices of a batch in a loop on the device, with one slice's activations."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from ..core.builder_parameters import Parameters
 
 @dataclass
 class GradientAccumulationContext:
-    """How many steps a loop takes, how many tensors it slices, and how many it carries."""
+    """The number of steps of a loop, of the tensors that it slices, and of the tensors that it carries."""
 
     num_gradient_steps: int
     num_iterable_tensors: int
@@ -20,7 +20,7 @@ class GradientAccumulationContext:
 
 
 class XlaBuildHelper:
-    """The parameters of a computation that is being built, with the tensors that they stand for.
+    """The parameters of a computation that is being built, and the tensors that they represent.
 
     >>> import torch, torch_xla
     >>> from torch_xla.experimental.gradient_accumulation import XlaBuildHelper
@@ -33,22 +33,22 @@ class XlaBuildHelper:
         self._parameters = Parameters(name)
 
     def add_param(self, val: torch.Tensor, idx: int | None = None) -> int:
-        """Adds a parameter of the size and dtype of `val`, numbered `idx` or as the next; gives its number."""
+        """Add a parameter with the size and dtype of `val`, with the next number or `idx`, and return its number."""
         return self._parameters.add_param(val, idx)
 
     @property
     def params(self) -> tuple[Any, ...]:
-        """The parameters."""
+        """Return the parameters."""
         return self._parameters.params()
 
     @property
     def param_tensors(self) -> tuple[torch.Tensor, ...]:
-        """The tensors."""
+        """Return the tensors."""
         return self._parameters.param_tensors()
 
     @property
     def num_params(self) -> int:
-        """How many there are."""
+        """Return the number of parameters."""
         return self._parameters.num_params()
 
 
@@ -59,20 +59,20 @@ def gradient_accumulation(
     *carried_tensors: torch.Tensor,
     is_step_pure: bool = False,
 ) -> Any:
-    """Calls `train_step(*slices, *carried)` for each slice of the tensors along their first dimension, on the device.
+    """Call `train_step(*slices, *carried)` for each slice of the tensors along their first dimension, on the device.
 
-    `train_step` returns the loss (a tensor without dimensions), and behind it what becomes of each of
-    `carried_tensors`, if there are any. It does not call `backward`. Each loss is divided by the number of slices: the
-    result is the mean of the losses, and its gradients are added to `parameter.grad`. What the carried tensors became
-    is behind the loss in the result. Do not divide in `train_step`. Dropout differs from slice to slice, and buffers
-    of the model that a step writes to are written. Hooks of parameters see the gradient of each slice; those that run
-    after a gradient was added to `parameter.grad` run once. A parameter that the loss does not depend on keeps the
-    `grad` it has, be it None; so do all of them under `torch.no_grad()`, where there are only the losses.
+    `train_step` returns the loss (a tensor without dimensions), followed by the next value of each of
+    `carried_tensors`. It must not call `backward` and must not divide the loss. Each loss is divided by the number of
+    slices: the result is the mean of the losses, followed by the last values of the carried tensors. The gradients of
+    the mean are added to `parameter.grad`. Dropout differs from slice to slice, and a step may write to buffers of the
+    model. Hooks of parameters receive the gradient of each slice; hooks after the accumulation into `parameter.grad`
+    run once. A parameter that the loss does not depend on keeps its `grad`, even if it is None. Under
+    `torch.no_grad()`, only the losses are computed.
 
-    With `is_step_pure`, `train_step` is traced once for each kind of arguments, else at every call: it must do nothing
-    but compute, and a function that is made anew is taken for the same if its code and what it closes over are.
+    With `is_step_pure`, `train_step` is traced once for each kind of arguments, otherwise at every call. A pure step
+    must only compute. A new function with the same code and closure counts as the same step.
 
-    Raises `ValueError` for tensors of unequal lengths, or what `train_step` must not return.
+    Raises `ValueError` for tensors of unequal lengths, and for invalid results of `train_step`.
 
     >>> import torch, torch_xla
     >>> from torch_xla.experimental.gradient_accumulation import gradient_accumulation

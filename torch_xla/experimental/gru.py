@@ -1,4 +1,4 @@
-"""GRU layers by their documented name."""
+"""GRU layers under the documented name."""
 
 from torch import nn
 

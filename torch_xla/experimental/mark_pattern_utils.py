@@ -1,4 +1,4 @@
-"""Composites of StableHLO: a part of a model that a compiler may replace as a whole, by name."""
+"""Composites of StableHLO: parts of a model, with a name, that a compiler may replace as a whole."""
 
 import uuid
 from typing import Any
@@ -12,10 +12,11 @@ assert LIBRARY is not None  # `torch.ops.xla` is defined there
 
 
 class StableHLOCompositeBuilder:
-    """Marks what lies between some tensors as the composite `name` with the attributes `attr` (numbers and strings).
+    """Mark the operations between some tensors as the composite `name` with the attributes `attr`.
 
-    What `exported_program_to_stablehlo` writes then holds one `stablehlo.composite` there, beside a function that
-    computes the same. Use one builder for each occurrence, and the tensors it returns in place of those given.
+    Attributes are numbers and strings. `exported_program_to_stablehlo` then writes one `stablehlo.composite` for these
+    operations, and a function that computes the same. Use one builder for each occurrence, and continue with the
+    tensors that its methods return.
 
     >>> import torch
     >>> from torch_xla.experimental.mark_pattern_utils import StableHLOCompositeBuilder
@@ -37,11 +38,11 @@ class StableHLOCompositeBuilder:
         self._marked: set[bool] = set()
 
     def mark_inputs(self, *tensors: torch.Tensor) -> Any:
-        """The inputs, marked: one tensor for one, a tuple for several. Raises `ValueError` when called twice."""
+        """Mark the inputs, and return one tensor, or a tuple for several. Raises `ValueError` when called twice."""
         return self._mark(tensors, True)
 
     def mark_outputs(self, *tensors: torch.Tensor) -> Any:
-        """The outputs, marked: one tensor for one, a tuple for several. Raises `ValueError` when called twice."""
+        """Mark the outputs, and return one tensor, or a tuple for several. Raises `ValueError` when called twice."""
         return self._mark(tensors, False)
 
     def _mark(self, tensors: tuple[torch.Tensor, ...], is_input: bool) -> Any:

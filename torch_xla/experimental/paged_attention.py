@@ -1,4 +1,4 @@
-"""Attention to keys and values that lie on pages, as a server keeps them."""
+"""Attention to keys and values in pages of a cache, as servers store them."""
 
 import torch
 from torch import Tensor
@@ -17,11 +17,11 @@ def paged_attention(
     megacore_mode: str | None = None,
     attn_logits_soft_cap: float | None = None,
 ) -> Tensor:
-    """The attention of one query of each sequence to keys and values that lie on pages, as a server keeps them.
+    """Compute the attention of one query of each sequence to keys and values in pages of a cache.
 
     Sizes: q [batch, heads, width], pages [key heads, pages, page size, width], `lengths` [batch] (keys of each
-    sequence), `page_indices` [batch, pages of a sequence]. `q` is scaled by the caller. `pages_per_compute_block` and
-    `megacore_mode` are hints for TPUs and decide nothing here.
+    sequence), `page_indices` [batch, pages of a sequence]. The caller scales `q`. `pages_per_compute_block` and
+    `megacore_mode` are hints for TPUs and have no effect here.
 
     >>> import torch
     >>> from torch_xla.experimental.custom_kernel import paged_attention
@@ -49,11 +49,12 @@ def multi_queries_paged_attention(
     use_kernel: bool = True,
     attn_logits_soft_cap: float | None = None,
 ) -> Tensor:
-    """The attention of several queries of each sequence, the last of which is at its last key, to keys on pages.
+    """Compute the attention of several queries of each sequence to keys and values in pages of a cache.
 
-    Sizes: q [batch, queries, heads, width], pages [key heads, pages, page size, width], `lengths` [batch] (keys of each
-    sequence), `page_indices` [batch, pages of a sequence], `effective_q_lens` [batch] (how many of the queries count).
-    `q` is scaled by the caller. The sizes of blocks and `use_kernel` are hints for TPUs and decide nothing here.
+    The last query of a sequence is at the position of its last key. Sizes: q [batch, queries, heads, width], pages
+    [key heads, pages, page size, width], `lengths` [batch] (keys of each sequence), `page_indices`
+    [batch, pages of a sequence], `effective_q_lens` [batch] (valid queries of each sequence). The caller scales `q`.
+    The block sizes and `use_kernel` are hints for TPUs and have no effect here.
 
     >>> import torch
     >>> from torch_xla.experimental.custom_kernel import multi_queries_paged_attention
@@ -89,13 +90,14 @@ def ragged_paged_attention(
     num_queries_per_block: int | None = None,
     vmem_limit_bytes: int | None = None,
 ) -> Tensor:
-    """The attention of sequences of unequal lengths, whose tokens stand one behind the other, to keys on pages.
+    """Compute the attention of concatenated sequences of unequal lengths to keys and values in pages of a cache.
 
     Sizes: q [tokens, heads, width]; kv_pages [pages, page size, 2 × key heads, width], keys and values in turn; kv_lens
-    [sequences]; page_indices [sequences, pages]; cu_q_lens [sequences + 1], where the tokens of each begin; num_seqs
-    [1], how many sequences there are. The last token of a sequence is at its last key; tokens behind the last sequence
-    give zeros. With `sliding_window` a token attends to so many keys. `k_scale` and `v_scale` multiply keys and values
-    that were quantised. `use_kernel` and what follows it are hints for TPUs and decide nothing here.
+    [sequences]; page_indices [sequences, pages]; cu_q_lens [sequences + 1], the offset of each sequence's first token;
+    num_seqs [1], the number of sequences. The last token of a sequence is at the position of its last key; tokens after
+    the last sequence become zeros. With `sliding_window` a token attends to this number of keys. `k_scale` and
+    `v_scale` multiply quantised keys and values. `use_kernel` and the arguments after it are hints for TPUs and have no
+    effect here.
 
     >>> import torch
     >>> from torch_xla.experimental.custom_kernel import ragged_paged_attention

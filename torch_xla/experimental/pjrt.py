@@ -1,4 +1,4 @@
-"""The old path of `torch_xla.runtime`, and of what `xla_model` has of it."""
+"""The old name of `torch_xla.runtime`, with the functions of `xla_model` that it had."""
 
 from ..core.xla_model import broadcast_master_param as broadcast_master_param
 from ..core.xla_model import rendezvous as rendezvous

@@ -1,3 +1,3 @@
-"""The old path of `torch_xla.distributed.xla_backend`."""
+"""The old name of `torch_xla.distributed.xla_backend`."""
 
 from ..distributed.xla_backend import ProcessGroupXla as ProcessGroupXla

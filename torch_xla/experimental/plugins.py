@@ -1,7 +1,7 @@
-"""PJRT plugins: how the device of another vendor becomes `xla`.
+"""PJRT plugins: use the device of another vendor as `xla`.
 
-A plugin that JAX finds by itself (a package with an entry point of the group `jax_plugins`) needs nothing of this:
-`PJRT_DEVICE=<its name>` chooses it.
+A plugin that JAX finds by itself (a package with an entry point of the group `jax_plugins`) needs none of these
+functions: `PJRT_DEVICE=<its name>` chooses it.
 """
 
 from .._engine import config
@@ -12,7 +12,7 @@ _dynamic = False
 
 
 class DevicePlugin:
-    """What a plugin tells of itself. A subclass gives at least the path of its library.
+    """The description of a plugin. A subclass defines at least the path of the library.
 
     >>> from torch_xla.experimental.plugins import DevicePlugin, register_plugin
     >>> class MyPlugin(DevicePlugin):
@@ -22,61 +22,61 @@ class DevicePlugin:
     Traceback (most recent call last):
     FileNotFoundError: the PJRT plugin of MINE is to be at '/opt/mine/libpjrt.so', and there is no such file: ...
 
-    One that has a method `make_client()`, which returns a client of JAX's, needs no library.
+    A plugin with a method `make_client()`, which returns a client of JAX, needs no library.
     """
 
     def library_path(self) -> str:
-        """The path of the shared library, which exports `GetPjrtApi`."""
+        """Return the path of the shared library, which exports `GetPjrtApi`."""
         raise NotImplementedError(f"{type(self).__name__} must say where its library is: define library_path()")
 
     def host_index(self) -> int:
-        """Which host this is, of those that take part."""
+        """Return the index of this host among those of the program."""
         return 0
 
     def configure_single_process(self) -> None:
-        """What must be done before this process uses the device alone: nothing, unless a subclass says so."""
+        """Prepare this process to use the device alone. By default, do nothing."""
 
     def configure_multiprocess(self, local_rank: int, local_world_size: int) -> None:
-        """What must be done before a process uses its share: nothing, unless a subclass says so."""
+        """Prepare a process to use its share of the device. By default, do nothing."""
 
     def physical_chip_count(self) -> int:
-        """How many devices this host has."""
+        """Return the number of devices of this host."""
         return 1
 
     def client_create_options(self) -> dict[str, str | int | list[int] | float | bool]:
-        """Options by which the plugin makes its client."""
+        """Return the options with which the plugin creates its client."""
         return {}
 
     def requires_xla_coordinator(self) -> bool:
-        """Whether processes need XLA's coordination service."""
+        """Return whether processes need XLA's coordination service."""
         return False
 
 
 def use_dynamic_plugins() -> None:
-    """Says that plugins are used: they are whenever PJRT_DEVICE names one, so that `using_dynamic_plugins` tells."""
+    """Make `using_dynamic_plugins` return True. A plugin that PJRT_DEVICE names is used in any case."""
     global _dynamic
     _dynamic = True
 
 
 def using_dynamic_plugins() -> bool:
-    """Whether plugins were asked for, by `use_dynamic_plugins` or PJRT_DYNAMIC_PLUGINS, and the device is no CPU."""
+    """Return whether `use_dynamic_plugins` or PJRT_DYNAMIC_PLUGINS asks for plugins, and the device is not a CPU."""
     return (_dynamic or config.dynamic_plugins()) and platform_selection.device_type() != "CPU"
 
 
 def default() -> DevicePlugin:
-    """The plugin of the device that is used. Raises `KeyError` if its platform is none of a registered plugin."""
+    """Return the plugin of the device in use. Raises `KeyError` if its platform has no registered plugin."""
     found: DevicePlugin = _plugins.plugin_of(platform_selection.device_type())
     return found
 
 
 def register_plugin(name: str, device_plugin: DevicePlugin) -> None:
-    """Makes the plugin's platform known; `PJRT_DEVICE=name` then chooses it. Before anything uses a device."""
+    """Register a plugin, so that `PJRT_DEVICE=name` chooses it. Call this before anything uses a device."""
     _plugins.register(name, device_plugin)
 
 
 def register_installed_plugins() -> None:
-    """Registers the plugins of installed packages (entry points of the group `torch_xla.plugins`).
+    """Register the plugins of installed packages (entry points of the group `torch_xla.plugins`).
 
-    It happens by itself where PJRT_DEVICE names a platform that is not known otherwise.
+    The package calls this itself if PJRT_DEVICE names an unknown platform.
     """
     _plugins.register_installed()

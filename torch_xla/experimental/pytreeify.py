@@ -1,4 +1,4 @@
-"""Autograd functions of nested structures."""
+"""Autograd functions with nested structures as arguments and results."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from .._engine.compat.names.torch import pytree
 
 
 class _Call:
-    """What the forward pass leaves to the backward pass besides tensors."""
+    """The data, besides tensors, that the forward pass keeps for the backward pass."""
 
     def __init__(self, function: type, tree: Any, static: list[Any]) -> None:
         self.function = function
@@ -20,7 +20,7 @@ class _Call:
 class _Flat(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: _Call, *tensors: Any) -> Any:
-        """The leaves of the result."""
+        """Return the leaves of the result."""
         ctx.call = call
         found = call.function.forward(ctx, *_filled(call, tensors))  # type: ignore[attr-defined]
         leaves, call.results = pytree.tree_flatten(found)
@@ -28,7 +28,7 @@ class _Flat(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        """A gradient, or none, for each leaf of the arguments."""
+        """Return a gradient or `None` for each leaf of the arguments."""
         call: _Call = ctx.call
         given = pytree.tree_unflatten(list(grads), call.results)
         found = call.function.backward(ctx, *(given if isinstance(given, tuple) else (given,)))  # type: ignore[attr-defined]
@@ -52,10 +52,10 @@ _TENSOR = object()
 
 
 def pytreeify(cls: type) -> type:
-    """Class decorator: a `torch.autograd.Function` may take and give nested structures of tensors.
+    """Let a `torch.autograd.Function` take and return nested structures of tensors. This is a class decorator.
 
-    `forward(ctx, *args)` gets them as they were passed; `backward(ctx, *grads)` gets gradients nested as the result is,
-    and gives one for each argument, nested as that is, or `None`.
+    `forward(ctx, *args)` gets the arguments unchanged. `backward(ctx, *grads)` gets gradients nested as the result, and
+    returns for each argument a gradient nested as the argument, or `None`.
 
     >>> import torch
     >>> from torch_xla.experimental.pytreeify import pytreeify

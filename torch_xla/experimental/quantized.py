@@ -1,4 +1,4 @@
-"""PyTorch's `quantized_decomposed` operators on `xla`, one operation each: importing `torch_xla` is enough for them."""
+"""PyTorch's `quantized_decomposed` operators on `xla`, one operation each. Importing `torch_xla` enables them."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ _operators = torch.ops.quantized_decomposed
 def xla_quantize_per_tensor(
     input: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: torch.dtype
 ) -> Tensor:
-    """`round(input / scale) + zero_point`, no smaller and no larger than the bounds, as `dtype`.
+    """Return `round(input / scale) + zero_point`, limited to the bounds, as `dtype`.
 
     >>> import torch, torch_xla
     >>> from torch_xla.experimental.quantized import xla_quantize_per_tensor
@@ -29,14 +29,16 @@ def xla_quantize_per_tensor(
 def xla_quantize_per_channel(
     input: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int, dtype: torch.dtype
 ) -> Tensor:
-    """The same with a scale and a zero point for each slice along `axis`."""
+    """Quantize as `xla_quantize_per_tensor` does, with a scale and a zero point for each slice along `axis`."""
     result: Tensor = _operators.quantize_per_channel(input, scale, zero_point, axis, quant_min, quant_max, dtype)
     return result
 
 
 def xla_dequantize_per_tensor(input: Tensor, scale: Any, zero_point: Any, *bounds: Any, **kwargs: Any) -> Tensor:
-    """The way back, `(input - zero_point) · scale`: with the bounds and dtype of `quantize_per_tensor` behind, or,
-    where scale and zero point are tensors, with axis, bounds and dtype of `quantize_per_channel`.
+    """Return `(input - zero_point) · scale`.
+
+    The further arguments are bounds and dtype of `quantize_per_tensor`, or, if scale and zero point are tensors, axis,
+    bounds and dtype of `quantize_per_channel`.
 
     >>> import torch, torch_xla
     >>> from torch_xla.experimental.quantized import xla_dequantize_per_tensor

@@ -1,4 +1,4 @@
-"""Loops over the slices of tensors: the body is traced and compiled once, however many rounds there are."""
+"""Loops over the slices of tensors. The body is traced and compiled once, whatever the number of rounds."""
 
 import inspect
 import weakref
@@ -36,25 +36,24 @@ def scan(
     partition_fn: Callable[..., Any] = default_partition,
     is_fn_pure: bool = False,
 ) -> tuple[Any, Any]:
-    """Applies `carry, y = fn(carry, x)` to the slices `x` of `xs` along their first dimension, as one operation.
+    """Apply `carry, y = fn(carry, x)` to the slices `x` of `xs` along their first dimension, as one operation.
 
-    `init`, `xs` and what `fn` returns are tensors or nested structures of them; the carry keeps its structure, sizes
-    and dtypes. Gives the last carry and the `y`s, stacked. `fn` may close over tensors, also over parameters, which get
-    gradients, and over buffers, which it may write to; it may draw random numbers, in each round others, and write in
-    place to its arguments without their changing outside.
+    `init`, `xs` and the results of `fn` are tensors or nested structures of tensors; the carry keeps its structure,
+    sizes and dtypes. Returns the last carry and the stacked `y`s. `fn` may close over tensors, including parameters,
+    which get gradients, and buffers, which it may write to. It may draw random numbers, which differ in each round. It
+    may write to its arguments, which do not change outside.
 
-    `partition_fn` tells what the backward pass reads and what it computes again: `default_partition` keeps what the
-    forward pass computed, `functorch.compile.min_cut_rematerialization_partition` the least that the rest follows from.
-    With `is_fn_pure`, `fn` is traced once for each kind of arguments, else at every call. Gradients have gradients in
-    turn; they go through the rounds once more. Assertions on values inside `fn` are left out.
+    `partition_fn` decides which values the backward pass reads and which it recomputes: `default_partition` keeps the
+    values of the forward pass, `functorch.compile.min_cut_rematerialization_partition` the fewest from which the others
+    can be computed. With `is_fn_pure`, `fn` is traced once for each kind of arguments, otherwise at every call.
+    Gradients have gradients, in one more pass over the rounds. Assertions on values inside `fn` are left out.
 
-    `torch.compile` ends a graph at it. With `fullgraph=True` PyTorch's own scan takes its place in the graph: `fn` may
-    then write to nothing that it closes over, and `partition_fn` must be as it stands.
+    `torch.compile` breaks its graph at a scan. With `fullgraph=True` PyTorch's own scan replaces it in the graph: `fn`
+    must then not write to tensors that it closes over, and `partition_fn` must have its default value.
 
-    Of no slices there are no rounds: the carry is `init`, and the `y`s are empty (PyTorch's own scan refuses that).
+    Without slices there are no rounds: the carry is `init`, and the `y`s are empty (PyTorch's own scan raises).
 
-    Raises `ValueError` for a body that returns something else than it carries, and for `xs` that are of unequal
-    lengths or hold no tensor.
+    Raises `ValueError` for a body whose carry changes its form, and for `xs` that have unequal lengths or no tensor.
 
     >>> import torch
     >>> from torch_xla.experimental.scan import scan
@@ -86,10 +85,11 @@ def scan(
 
 
 def associative_scan(fn: Callable[[Any, Any], Any], xs: Any, reverse: bool = False, dim: int = 0) -> Any:
-    """All partial results of `fn`, an associative function of two elements, along dimension `dim` of `xs`.
+    """Return all prefix results of `fn`, an associative function of two elements, along dimension `dim` of `xs`.
 
-    The elements are slices of `xs`, a tensor or a nested structure; `fn` is applied to many at once, in a number of
-    steps that grows with the logarithm of their number. With `reverse` it starts from the end. It has gradients.
+    The elements are slices of `xs`, a tensor or a nested structure. `fn` is applied to many elements at once; the
+    number of steps grows with the logarithm of the number of elements. With `reverse` it starts from the end. It has
+    gradients.
 
     >>> import torch
     >>> from torch_xla.experimental.scan import associative_scan
@@ -105,7 +105,7 @@ def _must_be_one_graph() -> bool:
 
 
 def _in_one_graph(fn: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any) -> tuple[Any, Any]:
-    """PyTorch's scan, which knows no results that are its arguments and no writes to those."""
+    """Run PyTorch's scan, which does not support results that are its arguments, or writes to its arguments."""
 
     def body(carry: Any, x: Any) -> Any:
         result = fn(*pytree.tree_map_only(torch.Tensor, torch.clone, (carry, x)))
@@ -116,7 +116,7 @@ def _in_one_graph(fn: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any)
 
 
 def _weakly(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, which what is kept of it does not keep."""
+    """Return a callable that refers to `function` weakly, so that the cached recipe does not keep `function` alive."""
     found: Any = weakref.ref(function)
     return lambda *args: found()(*args)
 
@@ -138,11 +138,11 @@ def _kind(leaf: Any) -> Any:
 
 
 class Builder(Parameters):
-    """The parameters of a computation that is being built, with the tensors that they stand for."""
+    """The parameters of a computation that is being built, and the tensors that they represent."""
 
 
 def split(seq: Sequence[Any], *part_lengths: int) -> tuple[Sequence[Any], ...]:
-    """A sequence cut into parts of these lengths. Raises `ValueError` if they do not add up to its length.
+    """Cut a sequence into parts of these lengths. Raises `ValueError` if they do not add up to its length.
 
     >>> from torch_xla.experimental.scan import split
     >>> split([1, 2, 3], 1, 2)
@@ -160,7 +160,7 @@ def split(seq: Sequence[Any], *part_lengths: int) -> tuple[Sequence[Any], ...]:
 
 
 def tree_flatten_none(tree: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
-    """The leaves of a nested structure that are not `None`, and a function that puts such leaves back.
+    """Return the leaves of a nested structure that are not `None`, and a function that puts such leaves back.
 
     >>> from torch_xla.experimental.scan import tree_flatten_none
     >>> leaves, unflatten = tree_flatten_none({"a": 1, "b": None})

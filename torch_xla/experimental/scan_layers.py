@@ -1,4 +1,4 @@
-"""Equal layers compiled once: a stack of them as a loop on the device."""
+"""Compile equal layers once: run a stack of them as a loop on the device."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -15,14 +15,14 @@ def scan_layers(
     partition_fn: Callable[..., Any] = default_partition,
     is_layer_pure: bool = False,
 ) -> Any:
-    """Applies `layers` one after the other, as `nn.Sequential` does, in a program that holds one of them.
+    """Apply `layers` one after the other, as `nn.Sequential` does, in a program that holds one of them.
 
-    Each takes what the one before returned: tensors nested as in `input_data`, of the same sizes and dtypes. Parameters
-    get their gradients, buffers that a layer writes to are written, dropout differs from layer to layer, and hooks that
-    all layers have run when the layer is traced. `partition_fn` and `is_layer_pure` are as for `scan`. No layer: the
-    result is `input_data`.
+    Each layer takes the result of the previous one: tensors nested as in `input_data`, of the same sizes and dtypes.
+    Parameters get their gradients, a layer may write to its buffers, and dropout differs from layer to layer. Hooks
+    must be the same on all layers; they run when the layer is traced. `partition_fn` and `is_layer_pure` are as for
+    `scan`. Without layers the result is `input_data`.
 
-    Raises `ValueError` with the layer that differs from the first one, and in what.
+    Raises `ValueError` if a layer differs from the first one, with the layer and the difference.
 
     >>> import torch
     >>> from torch_xla.experimental.scan_layers import scan_layers

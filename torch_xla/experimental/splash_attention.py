@@ -15,9 +15,9 @@ sa_custom_backward = torch.ops.xla.sa_custom_backward
 
 @dataclass(eq=True, frozen=True)
 class SplashAttentionConfig:
-    """How splash attention runs. Sizes of blocks, layouts, mesh and specs are hints for TPUs and decide nothing here.
+    """The options of splash attention. Block sizes, layouts, mesh and specs are hints for TPUs and have no effect here.
 
-    With `attentiontype_local_sliding` a query attends to keys that are at most `slide_window_size` places away.
+    With `attentiontype_local_sliding` a query attends to keys at a distance of at most `slide_window_size`.
     """
 
     mesh: str | None = None
@@ -39,7 +39,7 @@ class SplashAttentionConfig:
     slide_window_size: int | None = None
 
     def to_json(self) -> str:
-        """As text, which `splash_attention` takes.
+        """Return the options as text, for `splash_attention`.
 
         >>> from torch_xla.experimental.splash_attention import SplashAttentionConfig
         >>> config = SplashAttentionConfig(attentiontype_local_sliding=True, slide_window_size=4)
@@ -50,7 +50,7 @@ class SplashAttentionConfig:
 
     @classmethod
     def from_json(cls, json_str: str) -> "SplashAttentionConfig":
-        """From text. Raises `ValueError` for a field that there is not."""
+        """Return the options in a text of `to_json`. Raises `ValueError` for an unknown field."""
         found = json.loads(json_str)
         unknown = sorted(set(found) - {field.name for field in fields(cls)})
         if unknown:
@@ -59,25 +59,25 @@ class SplashAttentionConfig:
 
 
 def sa_custom_forward_fake(q: Tensor, *_: Any) -> tuple[Tensor, ...]:
-    """What `torch.ops.xla.sa_custom_forward` gives, without values."""
+    """Return the results of `torch.ops.xla.sa_custom_forward` without values."""
     sums, most = (q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(2))
     return torch.empty_like(q), sums, most
 
 
 def sa_custom_backward_fake(grad_output: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, ...]:
-    """What `torch.ops.xla.sa_custom_backward` gives, without values."""
+    """Return the results of `torch.ops.xla.sa_custom_backward` without values."""
     return tuple(map(torch.empty_like, (q, k, v)))
 
 
 class SplashAttention(torch.autograd.Function):
-    """Forward and backward pass as one operator each."""
+    """Splash attention as an autograd function, whose forward and backward pass are one operator each."""
 
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, config: str, decoder_segment_ids: Tensor | None, causal: bool,
         attn_logits_soft_cap: float | None,
     ) -> Tensor:  # fmt: skip
-        """The result."""
+        """Return the result."""
         ctx.save_for_backward(q, k, v, decoder_segment_ids)
         ctx.settings = config, causal, attn_logits_soft_cap
         result: Tensor = sa_custom_forward(q, k, v, config, decoder_segment_ids, causal, attn_logits_soft_cap)[0]
@@ -85,7 +85,7 @@ class SplashAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        """The gradients by q, k and v."""
+        """Return the gradients with respect to q, k and v."""
         q, k, v, segments = ctx.saved_tensors
         config, causal, cap = ctx.settings
         return (*sa_custom_backward(grads[0], q, k, v, config, segments, causal, cap), None, None, None, None)
@@ -100,11 +100,11 @@ def splash_attention(
     causal: bool = True,
     attn_logits_soft_cap: float | None = None,
 ) -> Tensor:
-    """softmax(q kᵀ) v, with scores of few rows in memory at once; `q` is scaled by the caller.
+    """Compute softmax(q kᵀ) v, with few rows of scores in memory at once. The caller scales `q`.
 
-    Sizes: q [batch, heads, length, width], k and v [batch, key heads, length, width], of which each serves as many
-    neighbouring query heads; segment ids [batch, length], within which tokens attend to each other. `config` is
-    `SplashAttentionConfig(...).to_json()`; `attn_logits_soft_cap` c makes scores c · tanh(score / c).
+    Sizes: q [batch, heads, length, width], k and v [batch, key heads, length, width], where each key head serves the
+    same number of neighbouring query heads; segment ids [batch, length]: tokens attend only within their segment.
+    `config` is `SplashAttentionConfig(...).to_json()`; `attn_logits_soft_cap` c makes scores c · tanh(score / c).
 
     >>> import torch, torch_xla
     >>> from torch_xla.experimental.splash_attention import SplashAttentionConfig, splash_attention
@@ -135,7 +135,7 @@ def tpu_splash_attention_jax_call_wrapper(
     is_forward: bool = True,
     grad_output: Tensor | None = None,
 ) -> tuple[Any, ...]:
-    """The result and two `None`, or with `is_forward=False` the gradients by query, key and value."""
+    """Return the result and two `None`, or with `is_forward=False` the gradients of query, key and value."""
     settings = (query, key, value, config.to_json(), decoder_segment_ids, causal, attn_logits_soft_cap)
     if is_forward:
         return sa_custom_forward(*settings)[0], None, None
@@ -146,7 +146,7 @@ def splash_attention_jax_wrapper(
     query: Any, key: Any, value: Any, decoder_segment_ids: Any, causal: bool, config: SplashAttentionConfig,
     attn_logits_soft_cap: float | None,
 ) -> Any:  # fmt: skip
-    """The same as a function of JAX's arrays."""
+    """Compute splash attention of JAX's arrays."""
     return splash_kernel.forward(
         query, key, value, config.to_json(), decoder_segment_ids, causal, attn_logits_soft_cap
     )[0]

@@ -1,4 +1,4 @@
-"""FSDPv2: parameters and activations divided along one axis of a mesh, the partitioner doing the rest."""
+"""FSDPv2: parameters and activations are divided along one axis of a mesh, and XLA's partitioner does the rest."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -17,23 +17,23 @@ AXIS = "fsdp"
 
 
 class SpmdFullyShardedDataParallel(nn.Module):
-    """Divides the parameters of `module`, on `xla`, along the axis "fsdp" of a mesh, and its output along the batch.
+    """Divide the parameters of `module` along the axis "fsdp" of a mesh, and its output along the batch.
 
-    A module on the CPU is moved to `xla` first.
+    A module on the CPU is first moved to `xla`.
 
-    Each parameter is divided in its longest dimension that the axis divides evenly, a large one that has none in its
-    longest; one that was marked before, for tensor parallelism, stays as it is. XLA gathers a layer's parameters where
-    it computes, and scatters gradients. The output, or the first tensor of a tuple, is divided along its first
-    dimension by "fsdp", and by `extra_data_axis` outside of it if there is one; `shard_output(output, mesh)` marks
-    outputs of another form.
+    Each parameter is divided along the longest of its dimensions that the axis divides evenly. A large parameter
+    without such a dimension is divided along its longest dimension. A parameter that is already marked, for tensor
+    parallelism, does not change. XLA gathers a layer's parameters where it computes, and scatters gradients. The
+    output, or the first tensor of a tuple, is divided along its first dimension by `extra_data_axis`, if given, and
+    "fsdp"; `shard_output(output, mesh)` marks outputs of another form.
 
-    What was gathered is dropped after a layer's forward pass, and gathered again for its backward pass. With
-    `reshard_after_forward=False` it is kept: a third less is sent, and all layers are whole at the end of the forward
-    pass.
+    Gathered parameters are dropped after a layer's forward pass and gathered again for its backward pass. With
+    `reshard_after_forward=False` they are kept: this saves a third of the communication, but all layers are whole at
+    the end of the forward pass.
 
-    `mesh` is by default the global one. `auto_wrap_policy(module, recurse, numel)` says which modules inside are
-    wrapped too, by `auto_wrapper_callable(module, mesh=..., extra_data_axis=...)`, which is this class by default. In
-    a `state_dict` names have `_orig_module.` in the place of each wrapper. Attributes are those of the wrapped module.
+    `mesh` is by default the global mesh. `auto_wrap_policy(module, recurse, numel)` decides which submodules are
+    wrapped too, by `auto_wrapper_callable(module, mesh=..., extra_data_axis=...)`, by default this class. Names in a
+    `state_dict` contain `_orig_module.` for each wrapper. Attributes are those of the wrapped module.
 
     >>> import torch, torch_xla.distributed.spmd as xs
     >>> from torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel as FSDPv2
@@ -82,11 +82,11 @@ class SpmdFullyShardedDataParallel(nn.Module):
 
     @property
     def module(self) -> nn.Module:
-        """The wrapped module."""
+        """Return the wrapped module."""
         return self._orig_module
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module gives, with its output divided."""
+        """Return the result of the module, with its output divided."""
         with self._gathered_again():
             output = self._orig_module(*args, **kwargs)
         if self._shard_output is not None:
@@ -105,7 +105,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
         return output
 
     def _gathered_again(self) -> Any:
-        """A block whose backward pass reads parameters anew, instead of what the forward pass had gathered of them."""
+        """Return a context whose backward pass reads parameters again, instead of gathered values."""
         if not self._reshard_after_forward or torch.compiler.is_compiling():
             return nullcontext()
         own = {address_of(parameter.untyped_storage()) for parameter in self._orig_module.parameters()}
@@ -117,7 +117,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
         return torch.autograd.graph.saved_tensors_hooks(pack, _read_again)
 
     def __getattr__(self, name: str) -> Any:
-        """An attribute of this module, or of the wrapped one."""
+        """Return an attribute of this module, or of the wrapped one."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -126,12 +126,12 @@ class SpmdFullyShardedDataParallel(nn.Module):
             return getattr(self._orig_module, name)
 
     def __getitem__(self, key: int) -> Any:
-        """A part of a wrapped `nn.Sequential`."""
+        """Return an element of a wrapped `nn.Sequential`."""
         return self._orig_module[key]  # type: ignore[index]
 
 
 class _Parameter(NamedTuple):
-    """What the backward pass needs of a parameter, or of a view of it."""
+    """The data that the backward pass needs to read a parameter, or a view of it, again."""
 
     tensor: torch.Tensor
     version: int
@@ -156,7 +156,7 @@ def _parts(mesh: xs.Mesh, axes: str | tuple[str, ...]) -> int:
 
 
 def _own_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
-    """Those that no wrapper inside has divided."""
+    """Yield the parameters that no inner wrapper has divided."""
     if isinstance(module, SpmdFullyShardedDataParallel):
         return
     yield from module.parameters(recurse=False)
@@ -175,14 +175,14 @@ def _divide(parameter: nn.Parameter, mesh: xs.Mesh) -> None:
     xs.mark_sharding(parameter, mesh, tuple(AXIS if dim == longest else None for dim in range(parameter.dim())))
 
 
-# So many elements a parameter has whose copies on each device cost more than parts of different sizes.
+# A parameter with at least this number of elements is divided even if padding is needed: copies would cost more.
 _WORTH_PADDING = 1 << 16
 
 
 def _wrap_inside(
     module: nn.Module, policy: Callable[..., bool], wrap: Callable[..., nn.Module], options: dict[str, Any]
 ) -> int:
-    """Wraps the modules in `module` that the policy chooses; how many elements of parameters they have together."""
+    """Wrap the modules in `module` that the policy chooses, and return the number of their parameters' elements."""
     wrapped = 0
     for name, child in module.named_children():
         size = sum(parameter.numel() for parameter in child.parameters())

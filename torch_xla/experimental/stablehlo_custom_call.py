@@ -1,4 +1,4 @@
-"""Calls of what a platform brings itself, by name, and the placing of values in memory of the host."""
+"""Call custom targets of a platform by name, and place values in host memory."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,10 +19,10 @@ def stablehlo_custom_call(
     api_version: int = 0,
     frontend_attributes: dict[str, str] | None = None,
 ) -> Any:
-    """Records StableHLO's `custom_call` of `call_target`; gives a tensor, or a list of them for several outputs.
+    """Record StableHLO's `custom_call` of `call_target`; return a tensor, or a list of tensors for several outputs.
 
-    The platform has to know the target (`jax.ffi.register_ffi_target` brings one of your own); the program that holds
-    one that it does not know fails when it is compiled, with XLA's words. It has no gradient.
+    The platform must know the target; `jax.ffi.register_ffi_target` registers your own. A program with an unknown
+    target fails when it is compiled, with XLA's error. The call has no gradient.
 
     >>> import torch, torch_xla
     >>> from torch_xla.experimental.stablehlo_custom_call import stablehlo_custom_call
@@ -39,17 +39,17 @@ def stablehlo_custom_call(
 
 
 def extract_custom_call_outputs_shape_dtype(n: torch.fx.Node) -> tuple[list[torch.Size], list[torch.dtype]]:
-    """Sizes and dtypes of what a node of a graph gives, as its description has them."""
+    """Return sizes and dtypes of the results of a graph node, from its metadata."""
     described = n.meta.get("val")
     tensors = [described] if isinstance(described, Tensor) else list(described or ())
     return [each.shape for each in tensors], [each.dtype for each in tensors]
 
 
 def place_to_host(t: Tensor) -> Tensor:
-    """The values of `t` in pinned memory of the host, from where the device reads them back with `place_to_device`.
+    """Copy the values of `t` to pinned memory of the host; `place_to_device` copies them back to the device.
 
-    Within a program XLA moves them while it computes something else. It is differentiable: the gradient stays where it
-    is. A CPU's memory is the host's, and nothing moves there.
+    Within a program, XLA moves them while it computes other operations. Gradients flow through and are not moved. On a
+    CPU, whose memory is the host's, nothing moves.
 
     >>> import torch, torch_xla
     >>> from torch_xla.experimental.stablehlo_custom_call import place_to_device, place_to_host
@@ -61,16 +61,16 @@ def place_to_host(t: Tensor) -> Tensor:
 
 
 def place_to_device(t: Tensor) -> Tensor:
-    """The values of `t` in memory of the device; see `place_to_host`."""
+    """Copy the values of `t` to memory of the device; see `place_to_host`."""
     result: Tensor = torch.ops.xla.place_to_device(t)
     return result
 
 
 def to_host_backward(ctx: Any, grad: Tensor) -> Tensor:
-    """The gradient of `place_to_host`: the same."""
+    """Return the gradient of `place_to_host`: `grad` itself."""
     return grad
 
 
 def to_device_backward(ctx: Any, grad: Tensor) -> Tensor:
-    """The gradient of `place_to_device`: the same."""
+    """Return the gradient of `place_to_device`: `grad` itself."""
     return grad

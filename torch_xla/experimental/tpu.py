@@ -1,4 +1,4 @@
-"""The old path of `torch_xla._internal.tpu`."""
+"""The old name of `torch_xla._internal.tpu`."""
 
 from .._internal.tpu import get_tpu_env as get_tpu_env
 from .._internal.tpu import get_tpu_type as get_tpu_type

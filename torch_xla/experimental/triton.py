@@ -6,7 +6,7 @@ from .._engine.runtime import platform_selection
 
 
 def triton_call(*args: Any, kernel: Any, grid: Any, **settings: Any) -> NoReturn:
-    """Refuses with what to do instead: JAX calls Triton's kernels on CUDA, and tensors are its arrays.
+    """Raise `RuntimeError` with a remedy: JAX can call Triton's kernels on CUDA, and tensors are arrays of JAX.
 
     >>> from torch_xla.experimental import triton
     >>> triton.triton_call(kernel=lambda: None, grid=(1,))

@@ -1,4 +1,4 @@
-"""Symbolic sizes of exported programs, which `torch_xla.stablehlo` lowers as they are."""
+"""Symbolic sizes of exported programs. `torch_xla.stablehlo` lowers them without changes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,12 +17,12 @@ class _OfFunction(nn.Module):
         self._function = function
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The function's own result."""
+        """Return the function's own result."""
         return self._function(*args, **kwargs)
 
 
 def wrap_func_as_nn_module(f: Callable[..., Any]) -> nn.Module:
-    """A module whose `forward` is `f`, for `torch.export`.
+    """Return a module whose `forward` is `f`, for `torch.export`.
 
     >>> import torch
     >>> from torch_xla.experimental.unbounded_dynamism_export import wrap_func_as_nn_module
@@ -33,10 +33,10 @@ def wrap_func_as_nn_module(f: Callable[..., Any]) -> nn.Module:
 
 
 def exported_program_has_symbolic_input_shape(ep: torch.export.ExportedProgram) -> bool:
-    """Whether a size of an input is a symbol: the program was exported with `torch.export.Dim`."""
+    """Return whether a size of an input is a symbol, that is, the program was exported with `torch.export.Dim`."""
     inputs = (node.meta.get("val") for node in ep.graph.nodes if node.op == "placeholder")
     return any(isinstance(n, torch.SymInt) for each in inputs if isinstance(each, torch.Tensor) for n in each.shape)
 
 
 def process_exported_program_with_symbolic_input(ep: torch.export.ExportedProgram) -> None:
-    """Leaves the program as it is: every operator here is lowered with symbolic sizes."""
+    """Do nothing: every operator is lowered with symbolic sizes."""

@@ -1,4 +1,4 @@
-"""Views one size of which is that of another tensor: `torch.ops.xla.dynamic_expand` and `dynamic_view`."""
+"""Views with one size taken from another tensor: `torch.ops.xla.dynamic_expand` and `dynamic_view`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def dynamic_expand(input: Tensor, size: Sequence[Any], src_tensor: Tensor, src_dim: int, target_dim: int) -> Tensor:
-    """`input` repeated to `size`, in which size `target_dim` is that of dimension `src_dim` of `src_tensor`.
+    """Expand `input` to `size`, with size `target_dim` replaced by that of dimension `src_dim` of `src_tensor`.
 
     >>> import torch, torch_xla
     >>> from torch_xla.experimental.xla_dynamic_reshape_ops import dynamic_expand
@@ -22,7 +22,7 @@ def dynamic_expand(input: Tensor, size: Sequence[Any], src_tensor: Tensor, src_d
 def dynamic_view(
     input: Tensor, size: Sequence[Any], src_tensor: Tensor, src_dim: int, target_dim: int, mul_scaler: float
 ) -> Tensor:
-    """The elements of `input` in `size`, in which one size is `mul_scaler` times that of another tensor.
+    """Return the elements of `input` in `size`, with one size replaced by `mul_scaler` times that of another tensor.
 
     >>> import torch, torch_xla
     >>> from torch_xla.experimental.xla_dynamic_reshape_ops import dynamic_view
@@ -39,10 +39,10 @@ dynamic_expand_xla, dynamic_view_xla = dynamic_expand, dynamic_view
 
 
 def dynamic_expand_meta(*args: Any) -> Tensor:
-    """What `dynamic_expand` gives, without values."""
+    """Return the result of `dynamic_expand` without values."""
     return dynamic_expand(*(each.to("meta") if isinstance(each, Tensor) else each for each in args))
 
 
 def dynamic_view_meta(*args: Any) -> Tensor:
-    """What `dynamic_view` gives, without values."""
+    """Return the result of `dynamic_view` without values."""
     return dynamic_view(*(each.to("meta") if isinstance(each, Tensor) else each for each in args))

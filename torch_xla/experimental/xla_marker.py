@@ -1,4 +1,4 @@
-"""Marks that make a part of an exported model one composite of StableHLO; `mark_pattern_utils` sets them."""
+"""Marks that make a part of an exported model a composite of StableHLO. `mark_pattern_utils` sets them."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -11,7 +11,7 @@ from .._engine.lowering.machinery import xla_op_schemas
 
 @dataclass
 class BoundaryMetadata:
-    """One mark: the composite's name and identity, and which of its inputs or outputs the tensor is."""
+    """One mark: the composite's name and identity, and the index of the tensor among its inputs or outputs."""
 
     name: str
     pos: int
@@ -21,7 +21,7 @@ class BoundaryMetadata:
 
 
 class BoundaryMetadataSerializer(json.JSONEncoder):
-    """Writes marks as JSON.
+    """Encode marks as JSON.
 
     >>> import json
     >>> from torch_xla.experimental.xla_marker import BoundaryMetadata, BoundaryMetadataSerializer
@@ -30,12 +30,12 @@ class BoundaryMetadataSerializer(json.JSONEncoder):
     """
 
     def default(self, o: Any) -> Any:
-        """A mark as a dictionary of its fields."""
+        """Return a mark as a dictionary of its fields."""
         return asdict(o) if isinstance(o, BoundaryMetadata) else super().default(o)
 
 
 def serialize_composite_attr(attr: dict[str, Any] | None) -> str | None:
-    """Attributes of a composite (strings to numbers and strings) as the text that a mark carries.
+    """Return attributes of a composite (strings to numbers and strings) as the text that a mark carries.
 
     >>> from torch_xla.experimental.xla_marker import serialize_composite_attr
     >>> serialize_composite_attr({"scale": 0.5})
@@ -50,12 +50,12 @@ def serialize_composite_attr(attr: dict[str, Any] | None) -> str | None:
 
 
 def deserialize_composite_attr(attr: str | None) -> dict[str, Any]:
-    """The attributes that `serialize_composite_attr` wrote."""
+    """Return the attributes in a text of `serialize_composite_attr`."""
     return json.loads(attr) if attr else {}
 
 
 def mark_tensor(x: torch.Tensor, name: str, pos: int, id: str, is_input: bool, attr: str | None = None) -> torch.Tensor:
-    """A copy of `x`, marked as input or output number `pos` of the composite `name` with the identity `id`."""
+    """Return a copy of `x`, marked as input or output number `pos` of the composite `name` with the identity `id`."""
     return xla_op_schemas.mark_tensor(x, name, pos, id, is_input, attr)
 
 
@@ -66,5 +66,5 @@ mark_tensor_xla = mark_tensor
 def mark_tensor_meta(
     x: torch.Tensor, name: str, pos: int, id: str, is_input: bool, attr: str | None = None
 ) -> torch.Tensor:
-    """What `mark_tensor` gives, without values."""
+    """Return the result of `mark_tensor` without values."""
     return xla_op_schemas.mark_tensor_meta(x, name, pos, id, is_input, attr)

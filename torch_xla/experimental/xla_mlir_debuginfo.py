@@ -1,12 +1,12 @@
-"""Notes in the locations of the StableHLO that is exported."""
+"""Write notes into the locations of exported StableHLO."""
 
 import torch
 
 
 def write_mlir_debuginfo(x: torch.Tensor, data: str) -> torch.Tensor:
-    """A copy of `x`; the text `data` stands in the location of an operation there, in StableHLO.
+    """Return a copy of `x` whose operation in StableHLO has the text `data` in its location.
 
-    The compiler takes that operation out again. The same as `torch.ops.xla.write_mlir_debuginfo`.
+    The compiler removes the operation. This is `torch.ops.xla.write_mlir_debuginfo`.
 
     >>> import torch, torch_xla
     >>> from torch_xla.experimental.xla_mlir_debuginfo import write_mlir_debuginfo
@@ -22,5 +22,5 @@ write_mlir_debuginfo_tensor = write_mlir_debuginfo
 
 
 def write_mlir_debuginfo_meta(x: torch.Tensor, data: str) -> torch.Tensor:
-    """What the operator gives, without values."""
+    """Return the result of the operator without values."""
     return torch.empty_like(x)

@@ -13,13 +13,13 @@ def quantized_matmul(
     int4_weight: bool = False,
     quantize_activation: bool = False,
 ) -> Tensor:
-    """x · (w · scaler - zero_point), where `w` is int8: the same as `torch.ops.xla.quantized_matmul`.
+    """Compute x · (w · scaler - zero_point) for an int8 `w`: the same as `torch.ops.xla.quantized_matmul`.
 
     With `block_size` -1 there is a scale for each output: w [out, in], scaler and zero_point [out]. Otherwise there is
     one for each output and block of inputs: w [in / block_size, block_size, out], scaler and zero_point
-    [in / block_size, out]. With `int4_weight` numbers are of four bits, -8 to 7: one in each int8, or two neighbouring
+    [in / block_size, out]. With `int4_weight` weights have four bits, -8 to 7: one in each int8, or two neighbouring
     inputs in each uint8, the first in the lower bits. With `quantize_activation` each row of `x` is rounded to int8 as
-    well, and integers are multiplied. It has a gradient by `x`.
+    well, and integers are multiplied. The product has a gradient with respect to `x`.
 
     Raises `ValueError` for sizes that do not fit, `TypeError` for another dtype.
 
@@ -40,10 +40,10 @@ quantized_matmul_xla = quantized_matmul
 
 
 class XlaQuantizedLinear(torch.nn.Module):
-    """A linear layer with a quantised weight, without bias; `load_quantized_weight` sets it.
+    """A linear layer with a quantised weight, without bias. `load_quantized_weight` sets the weight.
 
-    `is_symmetric` says that there is no zero point. The other settings are those of `quantized_matmul`. A weight of
-    four bits takes half a byte for each number.
+    With `is_symmetric` there is no zero point. The other settings are those of `quantized_matmul`. A weight of four
+    bits takes half a byte for each number.
 
     >>> import torch, torch_xla
     >>> from torch_xla.experimental.xla_quantized_matmul import XlaQuantizedLinear
@@ -80,9 +80,10 @@ class XlaQuantizedLinear(torch.nn.Module):
         self.register_buffer("zero_point", None if is_symmetric else torch.zeros(scales))
 
     def load_quantized_weight(self, weight: Tensor, weight_scaler: Tensor, zero_point: Tensor | None = None) -> None:
-        """Takes a weight of int8, in the size that `quantized_matmul` says, with its scales and zero points.
+        """Load a weight of int8, in the size that `quantized_matmul` requires, with its scales and zero points.
 
-        Raises `ValueError` for sizes that do not fit, numbers that are not of four bits, or a zero point too much.
+        Raises `ValueError` for sizes that do not fit, numbers that need more than four bits, or an unexpected zero
+        point.
         """
         if tuple(weight.shape) != self._size or tuple(weight_scaler.shape) != tuple(self.weight_scaler.shape):
             raise ValueError(
@@ -103,7 +104,7 @@ class XlaQuantizedLinear(torch.nn.Module):
             self.zero_point = given.to(self.weight.device)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The product, of the dtype of `x`."""
+        """Return the product, in the dtype of `x`."""
         return quantized_matmul(
             x, self.weight, self.weight_scaler, self.zero_point, self.block_size, self.int4_weight,
             self.quantize_activation,

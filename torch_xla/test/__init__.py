@@ -1,1 +1,1 @@
-"""What example programs and tests of PyTorch/XLA import."""
+"""The modules that example programs and tests of PyTorch/XLA import."""

@@ -1,4 +1,4 @@
-"""What training examples print and write to TensorBoard, and a decorator for tests."""
+"""Output of training examples, to the terminal and to TensorBoard, and a decorator for tests."""
 
 import functools
 import importlib
@@ -14,7 +14,7 @@ from ..debug import metrics
 
 
 def mp_test(func: Callable[..., None]) -> Callable[..., None]:
-    """A decorator of a test method: it runs in a process of its own, and fails if that fails.
+    """Run a test method in a separate process, and fail if that process fails. This is a decorator.
 
     The process is spawned, so the test's module must be importable.
     """
@@ -36,12 +36,12 @@ def _call(kind: type, name: str, method: str, args: tuple[Any, ...], kwargs: dic
 
 
 def now(format: str = "%H:%M:%S") -> str:
-    """The time of day, as `time.strftime` writes it."""
+    """Return the time of day in the format of `time.strftime`."""
     return time.strftime(format)
 
 
 def get_summary_writer(logdir: str | None) -> Any:
-    """A `SummaryWriter` of TensorBoard for `logdir` in the first process; `None` in others, or without a `logdir`.
+    """Return TensorBoard's `SummaryWriter` for `logdir` in the first process; else, or without a `logdir`, `None`.
 
     Raises `ImportError` if tensorboard is not installed.
     """
@@ -54,7 +54,7 @@ def get_summary_writer(logdir: str | None) -> Any:
 
 
 def close_summary_writer(summary_writer: Any) -> None:
-    """Writes what is left, and closes the writer, if there is one."""
+    """Write the remaining data and close the writer, if there is one."""
     if summary_writer is not None:
         summary_writer.flush()
         summary_writer.close()
@@ -66,9 +66,9 @@ def write_to_summary(
     dict_to_write: Mapping[str, float] = {},  # noqa: B006  (read only)
     write_xla_metrics: bool = False,
 ) -> None:
-    """Writes the numbers of `dict_to_write`, each under its name; nothing without a writer.
+    """Write the numbers of `dict_to_write`, each under its name. Without a writer, do nothing.
 
-    With `write_xla_metrics` also how often programs were compiled, and the operators that ran on the CPU.
+    With `write_xla_metrics`, also write the number of compilations and the operators that ran on the CPU.
     """
     if summary_writer is None:
         return
@@ -90,7 +90,7 @@ def print_training_update(
     epoch: int | None = None,
     summary_writer: Any = None,
 ) -> None:
-    """Prints how training goes, in one line, and writes loss-independent rates to the writer if there is one.
+    """Print the progress of training in one line, and write both rates to the writer if there is one.
 
     >>> from torch_xla.test.test_utils import print_training_update
     >>> print_training_update("xla:0", 10, 0.25, 100.0, 90.0, epoch=1)  # doctest: +ELLIPSIS
@@ -105,7 +105,7 @@ def print_training_update(
 
 
 def print_test_update(device: Any, accuracy: float | None, epoch: int | None = None, step: int | None = None) -> None:
-    """Prints how a test went, in one line.
+    """Print the result of a test in one line.
 
     >>> from torch_xla.test.test_utils import print_test_update
     >>> print_test_update("xla:0", 98.5, epoch=2)  # doctest: +ELLIPSIS

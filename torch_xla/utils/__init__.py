@@ -1,1 +1,1 @@
-"""Saving, sharing memory with other libraries, queues and small tools."""
+"""Saving tensors, sharing memory with other libraries, queues and small tools."""

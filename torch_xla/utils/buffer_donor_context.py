@@ -1,4 +1,4 @@
-"""Memory that a step may have although somebody still holds its tensor."""
+"""Donate the memory of tensors that are still referenced."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,9 +8,9 @@ from .._engine.step import user_donation
 
 @contextmanager
 def alias_with_buffer_donor_config(should_alias: bool = True) -> Iterator[None]:
-    """While it is open, `_XLAC._xla_get_enable_alias_with_buffer_donor_config()` tells `should_alias`.
+    """Make `_XLAC._xla_get_enable_alias_with_buffer_donor_config()` return `should_alias` within a `with` block.
 
-    Tensors are marked by `_XLAC._set_buffer_donation(tensor, True)`, and the marks count with and without it.
+    `_XLAC._set_buffer_donation(tensor, True)` marks tensors. The marks have an effect inside and outside of the block.
 
     >>> import torch, torch_xla
     >>> from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config

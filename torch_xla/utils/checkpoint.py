@@ -1,4 +1,4 @@
-"""Activation checkpointing: computing something again during the backward pass instead of keeping it."""
+"""Activation checkpointing: recompute values in the backward pass instead of keeping them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,11 +14,11 @@ __getattr__ = removed_names.asked_of(__name__)
 
 
 def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool = True, **kwargs: Any) -> Any:
-    """Calls `function(*args)` and keeps nothing of it but `args`; the backward pass calls it a second time.
+    """Call `function(*args)` and keep only `args`; the backward pass calls `function` a second time.
 
-    The same as `torch.utils.checkpoint.checkpoint`, which saves as much memory on `xla`: both keep the compiler from
-    merging the second call with the first. Random numbers are the same in both calls. The keywords, and what
-    `use_reentrant` means, are PyTorch's.
+    This is `torch.utils.checkpoint.checkpoint`, and saves as much memory: both keep the compiler from merging the
+    second call with the first. Both calls draw the same random numbers. The keywords, including `use_reentrant`, are
+    PyTorch's.
 
     >>> import torch, torch_xla
     >>> from torch_xla.utils.checkpoint import checkpoint

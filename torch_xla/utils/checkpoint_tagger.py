@@ -1,4 +1,4 @@
-"""Names for checkpoints: several may mean one file, and a file that none means any more is removed."""
+"""Tags for checkpoints: several tags may refer to one file, and a file without a tag is removed."""
 
 import json
 import os
@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 
 class CheckpointTagger:
-    """Which checkpoint each tag, such as "best" or "latest", means.
+    """The checkpoint that each tag, such as "best" or "latest", refers to.
 
-    When a tag moves on and was the last one of its checkpoint, `remover(path)` is called; by default the file is
-    deleted if it is there.
+    When the last tag of a checkpoint moves to another checkpoint, `remover(path)` is called; by default it deletes the
+    file if the file exists.
 
     >>> from torch_xla.utils.checkpoint_tagger import CheckpointTagger
     >>> tagger = CheckpointTagger(remover=lambda path: print("remove", path))
@@ -27,7 +27,7 @@ class CheckpointTagger:
         self._paths: dict[str, str] = {}
 
     def tag(self, name: str, path: str) -> None:
-        """Makes the tag `name` mean the checkpoint at `path`."""
+        """Let the tag `name` refer to the checkpoint at `path`."""
         before = self._paths.get(name)
         self._paths[name] = path
         if before is not None and before not in self._paths.values():
@@ -35,16 +35,16 @@ class CheckpointTagger:
 
     @property
     def tags(self) -> dict[str, str]:
-        """The path that each tag means."""
+        """Return the path that each tag refers to."""
         return dict(self._paths)
 
     def save_to_json(self) -> str:
-        """The tags as JSON."""
+        """Return the tags as JSON."""
         return json.dumps(self._paths)
 
     @classmethod
     def load_from_json(cls, str_json: str, remover: Callable[[str], object] | None = None) -> "CheckpointTagger":
-        """The tagger that `save_to_json` wrote down.
+        """Return the tagger that `save_to_json` wrote.
 
         >>> from torch_xla.utils.checkpoint_tagger import CheckpointTagger
         >>> CheckpointTagger.load_from_json('{"best": "step1.pt"}').tags

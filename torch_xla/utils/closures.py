@@ -1,6 +1,6 @@
-"""Who runs closures: at once, or in a thread of their own.
+"""Handlers that run closures: at once, or in a background thread.
 
-`xm.add_step_closure` is what programs use. These classes are for those that run closures themselves.
+Programs call `xm.add_step_closure`. These classes are for code that runs closures itself.
 """
 
 import threading
@@ -11,22 +11,22 @@ from .._engine.step.step_closures import Background
 
 
 class ClosureHandler(ABC):
-    """Something that runs closures."""
+    """An object that runs closures."""
 
     @abstractmethod
     def run(self, closure: Callable[[], object]) -> None:
-        """Runs `closure`, now or later."""
+        """Run `closure`, now or later."""
 
     def run_all(self, closures: Iterable[Callable[[], object]]) -> None:
-        """Runs `closures` in order."""
+        """Run `closures` in order."""
         for closure in closures:
             self.run(closure)
 
 
 class AsyncClosureHandler(ClosureHandler):
-    """Runs closures in order in a thread of its own; `max_queue_size` may wait, then `run` waits too.
+    """Run closures in order in a background thread. `run` blocks while `max_queue_size` closures wait.
 
-    What a closure raised is raised by the next `run`. The interpreter does not exit before the last closure returned.
+    The next `run` raises an exception that a closure raised. The interpreter exits after the last closure has returned.
 
     >>> from torch_xla.utils.closures import AsyncClosureHandler
     >>> done = []
@@ -42,10 +42,10 @@ class AsyncClosureHandler(ClosureHandler):
         self._worker = Background()
 
     def start_event_loop(self) -> None:
-        """Nothing to do: the thread starts with the first closure."""
+        """Do nothing: the thread starts with the first closure."""
 
     def run(self, closure: Callable[[], object]) -> None:
-        """Runs `closure` in the background, after those given before."""
+        """Run `closure` in the background, after the earlier closures."""
         self._worker.raise_failure()
         self._room.acquire()
         self._worker.start(lambda: self._run(closure))
@@ -55,5 +55,5 @@ class AsyncClosureHandler(ClosureHandler):
         closure()
 
     def join(self) -> None:
-        """Waits for every closure; raises what the first failed one raised."""
+        """Wait for every closure, and raise the exception of the first closure that failed."""
         self._worker.join()

@@ -1,4 +1,4 @@
-"""DLPack: `xla` tensors and other libraries' arrays on the same memory."""
+"""DLPack: share memory between `xla` tensors and the arrays of other libraries."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from .._engine.transfer import dlpack
 
 
 def to_dlpack(xla_tensor: torch.Tensor) -> Any:
-    """A DLPack capsule on the memory of `xla_tensor`, for `from_dlpack` of another library. Waits for the device.
+    """Return a DLPack capsule of the memory of `xla_tensor`, for `from_dlpack` of another library. Wait for the device.
 
-    What the receiver writes, the tensor shows; what was recorded before does not see it. Writing to the tensor moves it
-    to memory of its own. If its elements do not lie in memory as the tensor shows them (after a transpose on the
-    device, under `XLA_USE_BF16`), the capsule is a copy's. A capsule can be taken once.
+    A write by the receiver changes the tensor, but not the results of operations recorded before. A write to the tensor
+    moves the tensor to new memory. If the memory's layout or dtype differs from the tensor's (after a transpose on the
+    device, under `XLA_USE_BF16`), the capsule refers to a copy. A capsule can be consumed once.
 
     >>> import torch
     >>> from torch_xla.utils.dlpack import to_dlpack
@@ -24,13 +24,15 @@ def to_dlpack(xla_tensor: torch.Tensor) -> Any:
 
 
 def from_dlpack(ext_tensor: Any) -> torch.Tensor:
-    """An `xla` tensor on the memory behind `ext_tensor`: a DLPack capsule, or an object with `__dlpack__`.
+    """Return an `xla` tensor on the memory of `ext_tensor`: a DLPack capsule, or an object with `__dlpack__`.
 
-    CPU tensors of PyTorch, NumPy arrays and JAX arrays are such objects. Memory that no device of this process reaches
-    is copied to the current one. What is shared must not be written to by its owner as long as the tensor is in use:
-    operations run later than they are recorded. Writing to the tensor moves it to memory of its own.
-    Memory of an `xla` tensor that was not written to since comes back as that tensor's: both share a storage. So it
-    does by `torch.asarray(capsule)`; `torch.from_dlpack(capsule)` gives a CPU tensor if the memory is the host's.
+    CPU tensors of PyTorch, NumPy arrays and JAX arrays are such objects. Memory that no device of this process can
+    address is copied to the current device. The owner must not write to shared memory while the tensor is in use,
+    because operations run later than they are recorded. A write to the tensor moves the tensor to new memory.
+
+    For a capsule of an `xla` tensor that has not been written to since, the result shares the storage of that tensor.
+    `torch.asarray(capsule)` does the same; `torch.from_dlpack(capsule)` returns a CPU tensor if the memory is the
+    host's.
 
     >>> import numpy as np
     >>> from torch_xla.utils.dlpack import from_dlpack

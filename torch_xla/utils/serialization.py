@@ -1,7 +1,7 @@
-"""Saving more than fits into the host's memory: `import torch_xla.utils.serialization as xser`.
+"""Save more data than fits into the host's memory: `import torch_xla.utils.serialization as xser`.
 
-`xm.save` brings all tensors to the host and writes one file. Here each `xla` tensor is brought over, written to a file
-of its own in the folder `PATH.tensors`, and let go before the next one.
+`xm.save` copies all tensors to the host and writes one file. `save` of this module copies one `xla` tensor at a time,
+writes it to its own file in the folder `PATH.tensors`, and releases it before the next one.
 """
 
 import os
@@ -18,18 +18,18 @@ PathLike = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class TensorReference:
-    """Stands in a saved file for the tensor in `PATH.tensors/tensor_<tid>.pt`."""
+    """Represents, in a saved file, the tensor in `PATH.tensors/tensor_<tid>.pt`."""
 
     tid: int
 
 
 def save(data: Any, path: PathLike, master_only: bool = True, global_master: bool = False) -> None:
-    """Saves `data` to `path`, its `xla` tensors one by one to files in the folder `<path>.tensors`. `load` reads both.
+    """Save `data` to `path`, and its `xla` tensors one by one to files in `<path>.tensors`. `load` reads both.
 
-    `data` is any nested combination of Python objects. Tensors that are the same memory seen the same way, such as tied
-    weights, are written once. With `master_only` one replica writes: that with ordinal 0 on each machine, or with
-    `global_master` of the whole program; without it every replica writes, each to a path of its own. All wait for each
-    other at the end.
+    `data` is any nested combination of Python objects. Tensors that are the same view of the same memory, such as tied
+    weights, are written once. With `master_only` the replica with ordinal 0 of each machine writes, or with
+    `global_master` that of the whole program. Without `master_only` every replica writes, each to its own path. At the
+    end, all replicas wait for each other.
 
     >>> import tempfile, torch, torch_xla.utils.serialization as xser
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -43,7 +43,7 @@ def save(data: Any, path: PathLike, master_only: bool = True, global_master: boo
 
 
 def load(path: PathLike, *, weights_only: bool | None = None) -> Any:
-    """Loads what `save` saved, with every tensor on the CPU.
+    """Load a file that `save` wrote, with every tensor on the CPU.
 
     `weights_only` is that of `torch.load`: by default only tensors, containers and numbers are loaded, because other
     objects could run code. Pass `False` for files you trust.

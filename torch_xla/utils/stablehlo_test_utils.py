@@ -1,4 +1,4 @@
-"""For tests of exported models: TensorFlow's answer beside PyTorch's, where TensorFlow is installed."""
+"""Helpers for tests of exported models that compare TensorFlow's results with PyTorch's."""
 
 import importlib
 import importlib.util
@@ -12,17 +12,17 @@ from ..experimental.unbounded_dynamism_export import wrap_func_as_nn_module as _
 
 
 def has_tf_package() -> bool:
-    """Whether TensorFlow is installed."""
+    """Return whether TensorFlow is installed."""
     return importlib.util.find_spec("tensorflow") is not None
 
 
 def wrap_func_as_nn_module(f: Callable[..., Any]) -> torch.nn.Module:
-    """A module whose `forward` is `f`."""
+    """Return a module whose `forward` is `f`."""
     return _wrap(f)
 
 
 def load_save_model_and_inference(path: str, args: Sequence[Any]) -> dict[str, Any]:
-    """What the signature `serving_default` of the saved model at `path` gives for these tensors, by TensorFlow."""
+    """Run the signature `serving_default` of the saved model at `path` in TensorFlow, and return its results."""
     if not has_tf_package():
         raise ImportError("a saved model is loaded by TensorFlow, which is not installed: pip install tensorflow-cpu")
     tensorflow = importlib.import_module("tensorflow")
@@ -37,7 +37,7 @@ def load_save_model_and_inference(path: str, args: Sequence[Any]) -> dict[str, A
 def compare_exported_program_and_saved_model_result(
     ep: torch.export.ExportedProgram, saved_model_path: str, args: Sequence[Any], atol: float = 1e-7
 ) -> None:
-    """Raises `AssertionError` unless both give the same, to within `atol`."""
+    """Raise `AssertionError` unless both models return the same values, to within `atol`."""
     expected = ep.module()(*args)
     expected = expected if isinstance(expected, tuple | list) else (expected,)
     found = load_save_model_and_inference(saved_model_path, args)

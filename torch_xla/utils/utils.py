@@ -1,4 +1,4 @@
-"""Small tools that programs for `xla` devices use: data made up for benchmarks, environment, timing, threads."""
+"""Small tools for programs on `xla` devices: synthetic data for benchmarks, environment, timing, threads."""
 
 import shutil
 import socket
@@ -20,7 +20,7 @@ Print = Callable[..., object]
 
 
 class Cleaner:
-    """Calls a function when it is garbage.
+    """Call a function when this object is garbage-collected.
 
     >>> from torch_xla.utils.utils import Cleaner
     >>> cleaner = Cleaner(lambda: print("swept"))
@@ -36,7 +36,7 @@ class Cleaner:
 
 
 class LazyProperty:
-    """A value that is computed when it is first asked for.
+    """A value that is computed at the first access.
 
     >>> from torch_xla.utils.utils import LazyProperty
     >>> answer = LazyProperty(lambda: print("thinking") or 42)
@@ -51,7 +51,7 @@ class LazyProperty:
 
     @property
     def value(self) -> Any:
-        """What the function gave."""
+        """Return the result of the function."""
         if self._gen_fn is not None:
             self._value = self._gen_fn()
             self._gen_fn = None
@@ -59,7 +59,7 @@ class LazyProperty:
 
 
 class TmpFolder:
-    """A temporary folder, called `name`, that is removed with this object.
+    """A temporary folder, at the path `name`, that is removed together with this object.
 
     >>> import os
     >>> from torch_xla.utils.utils import TmpFolder
@@ -74,7 +74,7 @@ class TmpFolder:
 
 
 class SampleGenerator:
-    """A loader that gives the same data `sample_count` times, each time it is iterated.
+    """A loader that yields the same data `sample_count` times in each iteration.
 
     >>> import torch
     >>> from torch_xla.utils.utils import SampleGenerator
@@ -98,7 +98,7 @@ class SampleGenerator:
         return self.next()
 
     def next(self) -> Any:
-        """The data once more; raises `StopIteration` once it was given `sample_count` times."""
+        """Return the data once more; raise `StopIteration` after `sample_count` times."""
         if self._count >= self._sample_count:
             raise StopIteration
         self._count += 1
@@ -140,7 +140,7 @@ class FnDataGenerator:
         return self.next()
 
     def next(self) -> tuple[Any, Any]:
-        """The next pair; raises `StopIteration` after `count` of them."""
+        """Return the next pair; raise `StopIteration` after `count` of them."""
         if self._emitted >= self._count:
             raise StopIteration
         self._emitted += 1
@@ -149,7 +149,7 @@ class FnDataGenerator:
 
 
 def as_list(t: Any) -> Any:
-    """`t` if it is a list or a tuple, else a list with `t` in it.
+    """Return `t` if it is a list or a tuple, else a list with `t` in it.
 
     >>> from torch_xla.utils.utils import as_list
     >>> as_list(1), as_list((1, 2))
@@ -159,7 +159,7 @@ def as_list(t: Any) -> Any:
 
 
 def getenv_as(name: str, type: Callable[[str], Any], defval: Any = None) -> Any:
-    """The environment variable `name` as a `type`, or `defval` if it is not set. A `bool` is written as a number.
+    """Return the environment variable `name` as a `type`, or `defval`. A `bool` is written as a number.
 
     >>> from torch_xla.utils.utils import getenv_as
     >>> getenv_as("NUMBER_OF_BATCHES", int, 10)
@@ -172,7 +172,7 @@ def getenv_as(name: str, type: Callable[[str], Any], defval: Any = None) -> Any:
 
 
 def check_env_flag(name: str, default: str = "") -> bool:
-    """Whether the environment variable `name`, or `default` if it is not set, is "true" or a positive number.
+    """Return whether the environment variable `name` (if not set, `default`) is "true" or a positive number.
 
     >>> from torch_xla.utils.utils import check_env_flag
     >>> check_env_flag("WITH_PROFILE"), check_env_flag("WITH_PROFILE", "true")
@@ -184,7 +184,7 @@ def check_env_flag(name: str, default: str = "") -> bool:
 
 
 def for_each_instance(value: Any, select_fn: Callable[[Any], bool], fn: Callable[[Any], object]) -> None:
-    """Calls `fn` once with each object that `select_fn` accepts in lists, tuples, sets, dicts, and attributes.
+    """Call `fn` once with each object that `select_fn` accepts in lists, tuples, sets, dicts, and attributes.
 
     >>> from torch_xla.utils.utils import for_each_instance
     >>> for_each_instance({"a": [1, "one"], "b": (2,)}, lambda v: isinstance(v, int), print)
@@ -195,7 +195,7 @@ def for_each_instance(value: Any, select_fn: Callable[[Any], bool], fn: Callable
 
 
 def for_each_instance_rewrite(value: Any, select_fn: Callable[[Any], bool], fn: Callable[[Any], Any]) -> Any:
-    """`value` with each object that `select_fn` accepts replaced by `fn` of it; what holds such an object is copied.
+    """Replace each object in `value` that `select_fn` accepts by `fn(object)`, and copy the containers of such objects.
 
     >>> from torch_xla.utils.utils import for_each_instance_rewrite
     >>> for_each_instance_rewrite({"a": [1, "one"], "b": (2,)}, lambda v: isinstance(v, int), lambda v: v * 10)
@@ -205,9 +205,9 @@ def for_each_instance_rewrite(value: Any, select_fn: Callable[[Any], bool], fn: 
 
 
 def shape(inputs: Any) -> list[int]:
-    """The lengths of nested lists or tuples, from the outermost inwards.
+    """Return the lengths of nested lists or tuples, from the outermost inwards.
 
-    Raises `ValueError` if lists that lie side by side differ in length.
+    Raises `ValueError` if lists at the same depth differ in length.
 
     >>> from torch_xla.utils.utils import shape
     >>> shape([[1, 2, 3], [4, 5, 6]])
@@ -222,7 +222,7 @@ def shape(inputs: Any) -> list[int]:
 
 
 def flatten_nested_tuple(inputs: Any) -> tuple[Any, ...]:
-    """What is in nested tuples and lists, in one tuple.
+    """Return the elements of nested tuples and lists in one tuple.
 
     >>> from torch_xla.utils.utils import flatten_nested_tuple
     >>> flatten_nested_tuple((1, (2, [3, (4,)])))
@@ -240,7 +240,7 @@ def _leaves(inputs: Any) -> Iterator[Any]:
 
 
 def list_copy_append(ilist: Sequence[Any], item: Any) -> list[Any]:
-    """A new list: `ilist` and then `item`.
+    """Return a new list: the items of `ilist`, then `item`.
 
     >>> from torch_xla.utils.utils import list_copy_append
     >>> list_copy_append([1, 2], 3)
@@ -250,16 +250,16 @@ def list_copy_append(ilist: Sequence[Any], item: Any) -> list[Any]:
 
 
 def null_print(*args: Any, **kwargs: Any) -> None:
-    """Takes what `print` takes, and prints nothing."""
+    """Accept the arguments of `print`, and print nothing."""
 
 
 def eprint(*args: Any, **kwargs: Any) -> None:
-    """`print` to the standard error."""
+    """Print to the standard error."""
     print(*args, **{"file": sys.stderr, **kwargs})
 
 
 def get_print_fn(debug: Any = None) -> Print:
-    """`eprint` if `debug`, else `null_print`. By default the environment variable `DEBUG`, a number, decides.
+    """Return `eprint` if `debug`, else `null_print`. By default the environment variable `DEBUG`, a number, decides.
 
     >>> from torch_xla.utils.utils import get_print_fn
     >>> get_print_fn(debug=False)("loading")
@@ -270,7 +270,7 @@ def get_print_fn(debug: Any = None) -> Print:
 
 
 def timed(fn: Callable[[], Any], msg: str = "", printfn: Print | None = eprint) -> Any:
-    """What `fn()` gives; prints how long it took. `printfn=None` is `get_print_fn()`.
+    """Return the result of `fn()`, and print the time it took. `printfn=None` is `get_print_fn()`.
 
     >>> from torch_xla.utils.utils import timed
     >>> timed(lambda: 1 + 1, "adding took ", print)
@@ -284,7 +284,7 @@ def timed(fn: Callable[[], Any], msg: str = "", printfn: Print | None = eprint) 
 
 
 class TimedScope:
-    """Times a `with` block and prints it at the end, with the error that was set or that ended the block.
+    """Measure the time of a `with` block and print it at the end, with the error that was set or that ended the block.
 
     >>> from torch_xla.utils.utils import TimedScope
     >>> with TimedScope("loading took ", print) as scope:
@@ -298,7 +298,7 @@ class TimedScope:
         self._error: Any = None
 
     def set_error(self, error: Any) -> None:
-        """What went wrong in the block, to be printed with its time."""
+        """Set the error that is printed with the time of the block."""
         self._error = error
 
     def __enter__(self) -> "TimedScope":
@@ -314,7 +314,7 @@ class TimedScope:
 
 
 def get_free_tcp_ports(n: int = 1) -> list[int]:
-    """`n` different TCP ports of this machine that nobody listens on now.
+    """Return `n` different TCP ports of this machine that are free.
 
     >>> from torch_xla.utils.utils import get_free_tcp_ports
     >>> len(set(get_free_tcp_ports(3)))
@@ -329,7 +329,7 @@ def get_free_tcp_ports(n: int = 1) -> list[int]:
 
 
 def parallel_work(num_workers: int, fn: Callable[..., Any], *args: Any) -> list[Any]:
-    """`list(map(fn, *args))`, with `num_workers` threads.
+    """Return `list(map(fn, *args))`, computed by `num_workers` threads.
 
     >>> from torch_xla.utils.utils import parallel_work
     >>> parallel_work(2, pow, [2, 3, 4], [2, 2, 2])

@@ -1,4 +1,4 @@
-"""Parameters, gradients and optimizer states divided among the processes of a program."""
+"""Fully sharded data parallelism: parameters, gradients and optimizer states are divided among the processes."""
 
 from .full_state import full_state as full_state
 from .full_state import load_full_state as load_full_state

@@ -1,4 +1,4 @@
-"""Puts the checkpoints of all processes together to one of the whole model.
+"""Combine the checkpoints of all processes to one checkpoint of the whole model.
 
     python -m torch_xla.distributed.fsdp.consolidate_sharded_ckpts --ckpt_prefix /checkpoints/final \\
         --ckpt_suffix "_rank-*-of-*.pth"
@@ -10,7 +10,7 @@ from .state_dict_utils import consolidate_sharded_model_checkpoints
 
 
 def main() -> None:
-    """The command; reads its arguments from the command line."""
+    """Run the command with the arguments of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ckpt_prefix", required=True, help="what the paths of all checkpoints begin with")
     parser.add_argument("--ckpt_suffix", default="*.pth", help="what they end with, a pattern (%(default)s)")

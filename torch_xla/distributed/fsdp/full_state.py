@@ -1,7 +1,7 @@
-"""Whole states of a divided model and its optimizer: for checkpoints that any number of processes loads.
+"""The whole state of a divided model and its optimizer, for checkpoints that any number of processes can load.
 
-All processes call these together. `get_shard_metadata` and `consolidate_sharded_model_checkpoints` are the way for
-models that no process could hold.
+All processes must call these functions together. For models that are too large for one process, use
+`get_shard_metadata` and `consolidate_sharded_model_checkpoints`.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from .xla_fully_sharded_data_parallel import XlaFullyShardedDataParallel, clean_
 
 
 def full_state(model: XlaFullyShardedDataParallel, optimizer: Optimizer | None = None) -> dict[str, Any]:
-    """Whole parameters and buffers by their names in the module without wrappers, and the states of an optimizer.
+    """Return whole parameters and buffers by their names in the module without wrappers, and the state of an optimizer.
 
     Returns `{"model": state_dict, "optimizer": {"states": by name, "param_groups": ...}}` on the CPU, in every process.
     Parameters are gathered one after the other.
@@ -54,7 +54,7 @@ def full_state(model: XlaFullyShardedDataParallel, optimizer: Optimizer | None =
 def load_full_state(
     model: XlaFullyShardedDataParallel, state: dict[str, Any], optimizer: Optimizer | None = None
 ) -> None:
-    """Gives a model, and its optimizer, their parts of what `full_state` returned, of however many processes.
+    """Load the result of `full_state`, from any number of processes, into a divided model and its optimizer.
 
     Raises `KeyError` if a parameter of the model is not in `state`.
     """

@@ -1,4 +1,4 @@
-"""From the checkpoints of all processes to one of the whole model."""
+"""Combine the state dicts of all processes to one of the whole model."""
 
 import glob
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from .xla_fully_sharded_data_parallel import clean_name
 def consolidate_sharded_state_dicts(
     state_dict_list: Sequence[dict[str, torch.Tensor]], shard_metadata: dict[str, Any]
 ) -> dict[str, torch.Tensor]:
-    """The state dict of the module without wrappers, of those of all processes in the order of their ranks.
+    """Return the state dict of the module without wrappers, from those of all processes in the order of their ranks.
 
-    `shard_metadata` is `get_shard_metadata()` of one of them. Parameters come from all, buffers from the first. Raises
-    `ValueError` if there are more or fewer dicts than processes.
+    `shard_metadata` is `get_shard_metadata()` of one process. Parameters come from all dicts, buffers from the first.
+    Raises `ValueError` if the number of dicts is not the number of processes.
     """
     count = shard_metadata["world_size"]
     if len(state_dict_list) != count:
@@ -41,12 +41,12 @@ def consolidate_sharded_state_dicts(
 def consolidate_sharded_model_checkpoints(
     ckpt_prefix: str, ckpt_suffix: str = "*.pth", save_path: str = "", save_model: bool = True
 ) -> tuple[dict[str, torch.Tensor], str | None]:
-    """Reads the checkpoints `ckpt_prefix + ckpt_suffix`, a pattern, of all processes, and puts the model together.
+    """Read the checkpoints of all processes, `ckpt_prefix + ckpt_suffix` (a glob pattern), and combine them.
 
     Each file holds a dict with "model", the state dict, and "shard_metadata". Returns the state dict of the module
     without wrappers, on the CPU, and the path at which it was saved as `{"model": state_dict}`: `save_path`, by default
-    the prefix and "_consolidated.pth", or `None` with `save_model=False`. Raises `FileNotFoundError` if no file fits,
-    and `ValueError` if the files are not one of each process, or were written by PyTorch/XLA 2.
+    the prefix and "_consolidated.pth", or `None` with `save_model=False`. Raises `FileNotFoundError` if no file matches
+    the pattern. Raises `ValueError` if there is not one file of each process, or if PyTorch/XLA 2 wrote the files.
     """
     saved = save_path or ckpt_prefix + "_consolidated.pth"
     paths = [path for path in sorted(glob.glob(ckpt_prefix + ckpt_suffix)) if path != saved]

@@ -1,6 +1,7 @@
-"""What goes with sharded modules: activation checkpoints, a linear layer, and exchanges that do not communicate.
+"""Tools for divided modules: activation checkpointing, a linear layer, and collectives without communication.
 
-The dummies give results of the right shape without talking to anybody, to see what a step costs without its messages.
+The dummy collectives return results of the right shape without communication. They show the cost of a step without
+its messages.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,9 +17,9 @@ from ...utils.checkpoint import checkpoint
 
 
 def checkpoint_module(module: nn.Module) -> nn.Module:
-    """Makes `module` keep only its inputs for the backward pass and compute the rest again there; returns it.
+    """Make `module` keep only its inputs for the backward pass and recompute the rest there; return `module`.
 
-    Below a `XlaFullyShardedDataParallel` the parameters are gathered for that, too: wrap
+    A `XlaFullyShardedDataParallel` gathers the parameters for the recomputation too, if it wraps
     `checkpoint_module(layer)`, not the other way round.
 
     >>> layer = checkpoint_module(nn.Linear(2, 2)).to("xla")
@@ -37,7 +38,7 @@ def checkpoint_module(module: nn.Module) -> nn.Module:
 
 
 def dummy_all_gather(value: torch.Tensor, dim: int = 0, groups: Sequence[Sequence[int]] | None = None) -> torch.Tensor:
-    """`value` as often along `dim` as an `all_gather` would bring others, without asking anybody.
+    """Repeat `value` along `dim` as often as there are replicas: an `all_gather` without communication.
 
     >>> dummy_all_gather(torch.ones(2, device="xla")).tolist()
     [1.0, 1.0]
@@ -51,7 +52,7 @@ def dummy_all_reduce(
     scale: float = 1.0,
     groups: Sequence[Sequence[int]] | None = None,
 ) -> Any:
-    """`inputs` times `scale`, as if there were no others: a tensor gives a new one, a list is changed in place.
+    """Multiply `inputs` by `scale` without communication: return a new tensor, or change a list in place.
 
     >>> dummy_all_reduce("sum", torch.ones(2), scale=0.5).tolist()
     [0.5, 0.5]
@@ -64,7 +65,7 @@ def dummy_all_reduce(
 
 
 class DummyReduceScatter:
-    """A `reduce_scatter` that gives the first part of its input, as if there were no others.
+    """A `reduce_scatter` without communication: it returns the first part of its input.
 
     >>> got = []
     >>> DummyReduceScatter(shard_count=2)(torch.arange(4), got.append)
@@ -82,14 +83,15 @@ class DummyReduceScatter:
         )
 
     def flush(self) -> None:
-        """Does nothing: no tensor waits."""
+        """Do nothing: no tensor waits."""
 
 
 class BucketizedReduceScatter:
-    """A `reduce_scatter` along dimension 0 that lets tensors wait until `bucket_size_mb` MiB are together.
+    """A `reduce_scatter` along dimension 0 that collects tensors until they have `bucket_size_mb` MiB.
 
-    Each call takes a tensor, and a callback that gets its part when it was exchanged: at the latest at `flush()`. With
-    `bucket_size_mb=0` no tensor waits. `scale` multiplies what comes out. All processes must make the same calls.
+    Each call takes a tensor and a callback. The callback receives this process's part of the sum, at the latest in
+    `flush()`. With `bucket_size_mb=0` no tensor waits. The sums are multiplied by `scale`. All processes must make the
+    same calls.
 
     >>> got = []
     >>> exchange = BucketizedReduceScatter(1, shard_count=1, groups=None, pin_layout=True)
@@ -118,7 +120,7 @@ class BucketizedReduceScatter:
             self.flush()
 
     def flush(self) -> None:
-        """Exchanges what waits, in one message, and calls the callbacks."""
+        """Exchange the waiting tensors in one message, and call the callbacks."""
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
@@ -132,7 +134,7 @@ class BucketizedReduceScatter:
 
 
 class XLAPatchedLinear(torch.autograd.Function):
-    """`torch.nn.functional.linear`, whose backward pass reads the weight that it was given, and no copy of it.
+    """`torch.nn.functional.linear` whose backward pass reads the given weight, not a copy.
 
     >>> x, weight = torch.ones(1, 2, requires_grad=True), torch.ones(3, 2)
     >>> XLAPatchedLinear.apply(x, weight).sum().backward()
@@ -142,14 +144,14 @@ class XLAPatchedLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """The product of `input` (..., n) and `weight` (m, n), plus `bias` (m): (..., m)."""
+        """Return the product of `input` (..., n) and `weight` (m, n), plus `bias` (m), of shape (..., m)."""
         ctx.save_for_backward(input, weight)
         ctx.has_bias = bias is not None
         return nn.functional.linear(input, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """The gradients of the three."""
+        """Return the gradients of input, weight and bias."""
         (grad,) = grads
         input, weight = ctx.saved_tensors
         wanted = ctx.needs_input_grad
@@ -169,7 +171,7 @@ def _linear_by_function(self: nn.Linear, input: torch.Tensor) -> torch.Tensor:
 def apply_xla_patch_to_nn_linear(
     module: nn.Module, patched_function: Callable[..., torch.Tensor] = _linear_by_function
 ) -> nn.Module:
-    """Gives every `nn.Linear` in `module` the forward pass `patched_function(linear, input)`, and returns `module`.
+    """Give every `nn.Linear` in `module` the forward pass `patched_function(linear, input)`, and return `module`.
 
     >>> model = apply_xla_patch_to_nn_linear(nn.Sequential(nn.Linear(2, 3)))
     >>> model(torch.ones(1, 2)).shape

@@ -1,7 +1,8 @@
-"""Which submodules become units of their own: policies for `auto_wrap_policy`.
+"""Policies for `auto_wrap_policy`, which decide which submodules become separate units.
 
-A policy is asked twice about a module: with `recurse=True` whether to look into it, and with `recurse=False`, when its
-children are done, whether to wrap it. `unwrapped_params` is the number of its parameters' elements that no unit holds.
+A policy is called twice for a module: with `recurse=True` it decides whether to visit the children, and with
+`recurse=False`, after the children, whether to wrap the module. `unwrapped_params` is the number of elements of its
+parameters that no unit holds.
 """
 
 from collections.abc import Callable, Iterable, Set
@@ -13,7 +14,7 @@ from ..._engine.compat.names.torch import modules_of
 
 
 def always_wrap_policy(*args: Any, **kwargs: Any) -> bool:
-    """Wraps every submodule.
+    """Wrap every submodule.
 
     >>> always_wrap_policy()
     True
@@ -24,7 +25,7 @@ def always_wrap_policy(*args: Any, **kwargs: Any) -> bool:
 def lambda_auto_wrap_policy(
     module: nn.Module, recurse: bool, unwrapped_params: int, lambda_fn: Callable[[nn.Module], bool]
 ) -> bool:
-    """Wraps the submodules for which `lambda_fn(module)` is true.
+    """Wrap the submodules for which `lambda_fn(module)` is true.
 
     >>> from functools import partial
     >>> policy = partial(lambda_auto_wrap_policy, lambda_fn=lambda module: isinstance(module, nn.Linear))
@@ -37,7 +38,7 @@ def lambda_auto_wrap_policy(
 def transformer_auto_wrap_policy(
     module: nn.Module, recurse: bool, unwrapped_params: int, transformer_layer_cls: Set[type[nn.Module]]
 ) -> bool:
-    """Wraps the submodules of the given classes: the layers of a transformer.
+    """Wrap the submodules of the given classes: the layers of a transformer.
 
     >>> from functools import partial
     >>> policy = partial(transformer_auto_wrap_policy, transformer_layer_cls={nn.TransformerEncoderLayer})
@@ -55,10 +56,11 @@ def size_based_auto_wrap_policy(
     force_leaf_modules: Set[type[nn.Module]] | None = None,
     exclude_wrap_modules: Set[type[nn.Module]] | None = None,
 ) -> bool:
-    """Wraps what holds at least `min_num_params` elements that no unit below holds.
+    """Wrap a submodule with at least `min_num_params` elements that no unit below holds.
 
-    `force_leaf_modules` are classes that are not looked into, by default `nn.MultiheadAttention`; of those in
-    `exclude_wrap_modules`, by default `nn.ModuleList` and `nn.ModuleDict`, the children may be wrapped but not they.
+    The children of modules of the classes in `force_leaf_modules`, by default `nn.MultiheadAttention`, are not visited.
+    Modules of the classes in `exclude_wrap_modules`, by default `nn.ModuleList` and `nn.ModuleDict`, are not wrapped,
+    but their children may be.
 
     >>> from functools import partial
     >>> policy = partial(size_based_auto_wrap_policy, min_num_params=6)
@@ -81,10 +83,10 @@ def recursive_wrap(
     only_wrap_children: bool = False,
     **kwargs: Any,
 ) -> tuple[nn.Module, int]:
-    """Replaces submodules of `module` that a policy chooses by `wrapper_cls(submodule, **kwargs)`, innermost first.
+    """Replace each submodule of `module` that a policy chooses by `wrapper_cls(submodule, **kwargs)`, innermost first.
 
-    Returns the module, or with `only_wrap_children=False` possibly its wrapper, and how many elements of parameters
-    were wrapped. `ignored_modules` are left alone with all that is in them; `ignored_params` are not counted.
+    Returns the module (with `only_wrap_children=False`, possibly its wrapper) and the number of wrapped elements of
+    parameters. `ignored_modules` and their submodules are not changed; `ignored_params` are not counted.
 
     >>> class Unit(nn.Module):
     ...     def __init__(self, module): super().__init__(); self.module = module
@@ -99,7 +101,7 @@ def recursive_wrap(
     if not auto_wrap_policy(module=module, recurse=True, unwrapped_params=total):
         return module, 0
     wrapped = 0
-    done: dict[nn.Module, nn.Module] = {}  # a module that stands in two places has one wrapper
+    done: dict[nn.Module, nn.Module] = {}  # a module that occurs twice has one wrapper
     for name, child in module.named_children():
         if child in left_alone:
             continue

@@ -1,4 +1,4 @@
-"""The module inside a `XlaFullyShardedDataParallel`, with what is known of its flat parameters."""
+"""The module inside a `XlaFullyShardedDataParallel`, with the metadata of its flat parameters."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,9 +10,9 @@ from ..._engine.distributed.fsdp.fsdp_unit import Handle
 
 
 class XlaFlattenParamsWrapper(nn.Module):
-    """Holds a module whose parameters a `XlaFullyShardedDataParallel` divides; calls go to it.
+    """A module whose parameters a `XlaFullyShardedDataParallel` divides. Calls are forwarded to the module.
 
-    With `flatten_parameters=True` its parameters lie in flat ones, which `flat_params` lists.
+    With `flatten_parameters=True` its parameters are stored in flat parameters, which `flat_params` lists.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -22,21 +22,21 @@ class XlaFlattenParamsWrapper(nn.Module):
 
     @property
     def module(self) -> nn.Module:
-        """The user's module."""
+        """Return the user's module."""
         return self._fpw_module
 
     @property
     def flat_params(self) -> list[nn.Parameter]:
-        """The flat parameters, of which this process has a shard each; none without `flatten_parameters`."""
+        """Return this process's shards of the flat parameters; an empty list without `flatten_parameters`."""
         return [handle.shard for handle in self._handles]
 
     @property
     def flat_param(self) -> nn.Parameter:
-        """The only flat parameter. Raises `IndexError` if there is none."""
+        """Return the only flat parameter. Raises `IndexError` if there is none."""
         return self.flat_params[0]
 
     def metadata(self, flat_param_idx: int) -> tuple[list[str], list[torch.Size], list[int]]:
-        """Names, sizes and numbers of elements of the parameters that a flat one holds, in order."""
+        """Return names, sizes and numbers of elements of the parameters that a flat parameter holds, in order."""
         pieces = self._handles[flat_param_idx].pieces
         return (
             [piece.names[0] for piece in pieces],
@@ -45,7 +45,7 @@ class XlaFlattenParamsWrapper(nn.Module):
         )
 
     def forward(self, *inputs: Any, **kwinputs: Any) -> Any:
-        """Calls the module."""
+        """Call the module."""
         return self._fpw_module(*inputs, **kwinputs)
 
     def __getattr__(self, name: str) -> Any:

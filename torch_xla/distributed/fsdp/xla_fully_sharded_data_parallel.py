@@ -31,7 +31,7 @@ Groups = Sequence[Sequence[int]] | None
 
 
 class TrainingState(Enum):
-    """Where in a step a `XlaFullyShardedDataParallel` is."""
+    """The phases of a step of a `XlaFullyShardedDataParallel`."""
 
     IDLE = auto()
     FORWARD = auto()
@@ -40,42 +40,44 @@ class TrainingState(Enum):
 
 
 class XlaFullyShardedDataParallel(nn.Module):
-    """Divides the parameters of a module among the processes, and gathers them while the module needs them.
+    """Divide the parameters of a module among the processes, and gather them while the module needs them.
 
-    Each process keeps one part of every parameter, of its gradient and of what the optimizer keeps for it. A forward
-    pass gathers the parameters and gives them up again, the backward pass gathers them once more and sums the
-    gradients, divided by the number of processes, into the parts. All of that is in the step's program. Wrap submodules
-    as well, by hand or by `auto_wrap_policy`: only so are never all parameters whole at once.
+    Each process keeps one shard of every parameter, of its gradient and of its optimizer state. A forward pass gathers
+    the parameters and then frees them. The backward pass gathers them again, and leaves in each shard the sum of the
+    gradients divided by the number of processes. All of this is in the step's program. Wrap submodules too, by hand or
+    by `auto_wrap_policy`; otherwise all parameters are whole at the same time.
 
-    Make the optimizer after wrapping, and call `optimizer.step()`: gradients are averaged already. Clip them by
-    `clip_grad_norm_` of the outermost unit, or by PyTorch's of its parameters. Saving: `get_shard_metadata`.
+    Create the optimizer after wrapping, and call `optimizer.step()`: the gradients are already averaged. Clip gradients
+    by `clip_grad_norm_` of the outermost unit, or by PyTorch's function for its parameters. To save a model, see
+    `get_shard_metadata`.
 
     Args:
-        module: on the CPU, on `xla`, or on the meta device. Only parts of its parameters are moved to the device, so
-            that a model may be larger than it. Processes may start from different values; then each gives its parts.
+        module: on the CPU, on `xla`, or on the meta device. Only the shards of its parameters are moved to the device,
+            so a model may be larger than the device's memory. If the processes start from different values, each
+            process contributes its own shard.
         reshard_after_forward: gather again for the backward pass, instead of keeping the whole parameters for it.
-        flatten_parameters: make one flat parameter of all of a dtype: fewer messages, one tensor for the optimizer.
-        execute_sharding_on_init: sync here, so that whole parameters are given up at once.
-        optimization_barrier_in_forward, optimization_barrier_in_backward: gather only when what comes before in the
-            pass is computed; without, the compiler may gather everything at the beginning.
+        flatten_parameters: combine all parameters of one dtype to one flat parameter, for fewer messages.
+        execute_sharding_on_init: sync in the constructor, so that whole parameters are freed at once.
+        optimization_barrier_in_forward, optimization_barrier_in_backward: gather the parameters of a unit only after
+            the earlier units of the pass are computed; otherwise the compiler may gather everything at the beginning.
         sync_on_finalization: sync at the end of each backward pass of the outermost unit.
         disable_reshard_on_root: the outermost unit keeps its parameters for the backward pass.
-        compute_dtype: the dtype of gathered parameters and of floating point inputs; `None`: as they are.
-        buffer_dtype: the dtype of floating point buffers; `None`: `compute_dtype`.
+        compute_dtype: the dtype of gathered parameters and of floating point inputs; `None` keeps their dtype.
+        buffer_dtype: the dtype of floating point buffers; `None` means `compute_dtype`.
         fp32_reduce_scatter: sum gradients in float32, whatever `compute_dtype` is.
-        sharding_groups: which processes divide parameters among each other, as `groups` of `xm.all_gather`; needs
-            `sharding_rank`, the place in the own group, and `sharding_world_size`, its size.
-        shard_param_on_dim_0: parts are rows of the parameter instead of pieces of its flat form.
-        pin_layout_in_collective_ops: accepted and not used: arrays of a program have one order of memory.
-        reduce_scatter_bucket_size_mb: sum gradients in messages of up to so many MiB; 0: one message for each.
+        sharding_groups: the groups of processes that divide parameters, as `groups` of `xm.all_gather`. It requires
+            `sharding_rank`, the index of this process in its group, and `sharding_world_size`, the group's size.
+        shard_param_on_dim_0: shards are rows of the parameter instead of pieces of the flattened parameter.
+        pin_layout_in_collective_ops: accepted and not used: all arrays of a program have the same memory layout.
+        reduce_scatter_bucket_size_mb: sum gradients in messages of up to this size; 0 means one message for each.
         coalesce_all_gather_ops: gather all parameters of a unit in one message for each dtype.
-        auto_wrap_policy: which submodules to wrap as units of their own (`torch_xla.distributed.fsdp.wrap`).
-        auto_wrapper_callable: what wraps them, called like this class; by default this class.
-        param_init_fn: gives a module on the meta device memory and values; by default `reset_parameters()` does.
+        auto_wrap_policy: which submodules to wrap as separate units (`torch_xla.distributed.fsdp.wrap`).
+        auto_wrapper_callable: wraps these submodules; called like this class, which is the default.
+        param_init_fn: materializes and initializes a module on the meta device; by default `reset_parameters()` does.
 
-    `_shard_size_multiple` is what the number of elements of a part of a flat parameter is a multiple of. Of the other
-    private arguments, `_use_xla_patched_linear` is not needed: what any operation saves of a parameter is recognised;
-    those that begin with `_debug` leave out the messages, or the forward pass, to see what they cost.
+    The number of elements of a shard of a flat parameter is a multiple of `_shard_size_multiple`. Of the other private
+    arguments, `_use_xla_patched_linear` is not needed, since a parameter that any operation saves for the backward pass
+    is recognised. Arguments that begin with `_debug` leave out messages, or the forward pass, to show their cost.
 
     Raises `ValueError` for a group without its rank and size, and for parameters shared between units.
 
@@ -182,33 +184,33 @@ class XlaFullyShardedDataParallel(nn.Module):
 
     @property
     def module(self) -> XlaFlattenParamsWrapper:
-        """The wrapped module, in a wrapper whose own `module` is the user's."""
+        """Return the wrapped module, in a wrapper whose own `module` is the user's."""
         return self._fsdp_wrapped_module
 
     @property
     def sharded_params(self) -> list[nn.Parameter]:
-        """The parts of parameters that this unit holds, without those of units inside it."""
+        """Return the shards of this unit's parameters, without those of inner units."""
         return [handle.shard for handle in self._unit.handles]
 
     @property
     def params_with_grad(self) -> list[nn.Parameter]:
-        """The parameters, of units inside as well, that have a gradient."""
+        """Return the parameters that have a gradient, including those of inner units."""
         return [parameter for parameter in self.parameters() if parameter.grad is not None]
 
     def set_gradient_divide_factors(self, pre: float, post: float, recursive: bool) -> None:
-        """Divides gradients by `pre` before they are summed over the processes, and the sum by `post`.
+        """Divide gradients by `pre` before they are summed over the processes, and divide the sum by `post`.
 
-        By default their product is the number of processes. `recursive`: in the units inside as well.
+        By default their product is the number of processes. With `recursive`, set them for inner units too.
         """
         for unit in self._units() if recursive else [self]:
             unit._unit.manner.before, unit._unit.manner.after = pre, post
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0, groups: Groups = None) -> torch.Tensor:
-        """Scales all gradients so that their norm, over all processes of a group, is at most `max_norm`.
+        """Scale all gradients so that their norm, over all processes of a group, is at most `max_norm`.
 
-        Returns the norm before, a tensor without dimensions on the device: nothing is waited for. Call it on the
-        outermost unit. `torch.nn.utils.clip_grad_norm_(model.parameters(), ...)` gathers the norms of parts, too.
+        Returns the norm before scaling as a tensor without dimensions on the device, without a wait. Call this on the
+        outermost unit. `torch.nn.utils.clip_grad_norm_(model.parameters(), ...)` combines the norms of shards, too.
         """
         if not self._is_root:
             raise RuntimeError("clip_grad_norm_() must be called on the outermost XlaFullyShardedDataParallel")
@@ -228,7 +230,7 @@ class XlaFullyShardedDataParallel(nn.Module):
         return norm
 
     def extra_repr(self) -> str:
-        """The arguments that matter most."""
+        """Return the most important arguments, for `repr`."""
         return (
             f"world_size={self.world_size}, rank={self.rank}, reshard_after_forward={self.reshard_after_forward}, "
             f"flatten_parameters={self.flatten_parameters}, compute_dtype={self.compute_dtype}"
@@ -236,9 +238,10 @@ class XlaFullyShardedDataParallel(nn.Module):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """In this block gradients are summed on each process, and not over them; the next pass outside sums both.
+        """Accumulate gradients on each process within a `with` block, without communication.
 
-        Whole gradients are kept for that, so it takes the memory of a replica's. Call it on the outermost unit.
+        The next pass outside of the block sums them over the processes. Each process keeps whole gradients for that,
+        as much memory as a replica's. Call this on the outermost unit.
         """
         if not self._is_root:
             raise RuntimeError("no_sync() must be called on the outermost XlaFullyShardedDataParallel")
@@ -253,7 +256,7 @@ class XlaFullyShardedDataParallel(nn.Module):
                 each._unit.reduces = reduces
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the module with whole parameters."""
+        """Call the module with whole parameters."""
         self.training_state = TrainingState.FORWARD
         if self._debug_print:
             collectives.master_print(f"{self._debug_msg}: forward")
@@ -285,15 +288,15 @@ class XlaFullyShardedDataParallel(nn.Module):
             torch_xla.sync()
 
     def assert_state(self, state: TrainingState | list[TrainingState]) -> None:
-        """Raises `ValueError` unless this unit is in one of the states."""
+        """Raise `ValueError` unless this unit is in one of the states."""
         allowed = state if isinstance(state, list) else [state]
         if self.training_state not in allowed:
             raise ValueError(f"expected to be in one of the states {allowed}, and is in {self.training_state}")
 
     def get_original_names_and_sharded_parameters(self) -> list[tuple[str, nn.Parameter]]:
-        """The parts of all parameters, each with the name that the parameter has in the module without wrappers.
+        """Return the shards of all parameters, each with the parameter's name in the module without wrappers.
 
-        A flat parameter has the names of those in it, joined by commas.
+        The name of a flat parameter consists of the names of its parameters, joined by commas.
         """
         return [
             (",".join(clean_name(_joined(prefix, piece.names[0])) for piece in handle.pieces), handle.shard)
@@ -302,9 +305,9 @@ class XlaFullyShardedDataParallel(nn.Module):
         ]
 
     def get_shard_metadata(self) -> dict[str, Any]:
-        """What must be saved beside `state_dict()` for `consolidate_sharded_model_checkpoints`: plain Python data.
+        """Return the data that `consolidate_sharded_model_checkpoints` needs besides `state_dict()`: plain Python data.
 
-        Each process saves its own:
+        Each process saves its own data:
 
             checkpoint = {"model": model.state_dict(), "shard_metadata": model.get_shard_metadata()}
             xm.save(checkpoint, f"model_rank-{xr.global_ordinal()}-of-{xr.world_size()}.pth", master_only=False)
@@ -346,7 +349,7 @@ class XlaFullyShardedDataParallel(nn.Module):
 
 
 def apply_to_tensors(fn: Callable[[torch.Tensor], torch.Tensor], container: Any) -> Any:
-    """`container` with each tensor in it, however deep, replaced by `fn` of it.
+    """Replace each tensor in `container`, at any depth, by `fn(tensor)`.
 
     >>> apply_to_tensors(lambda tensor: tensor * 2, {"a": [torch.tensor(1)], "b": 3})
     {'a': [tensor(2)], 'b': 3}
@@ -355,7 +358,7 @@ def apply_to_tensors(fn: Callable[[torch.Tensor], torch.Tensor], container: Any)
 
 
 def collect_tensors(container: Any) -> list[torch.Tensor]:
-    """The tensors in `container`, however deep, each once.
+    """Return the tensors in `container`, at any depth, each once.
 
     >>> collect_tensors({"a": [torch.tensor(1)], "b": 3})
     [tensor(1)]
@@ -364,7 +367,7 @@ def collect_tensors(container: Any) -> list[torch.Tensor]:
 
 
 def clean_name(name: str) -> str:
-    """A name in a wrapped module, without the wrappers.
+    """Remove the wrappers from a name in a wrapped module.
 
     >>> clean_name("_fsdp_wrapped_module._fpw_module.0.weight")
     '0.weight'
@@ -394,7 +397,10 @@ def _place(groups: Groups, rank: int | None, size: int | None) -> tuple[int, int
 
 
 def _divisors(count: int) -> tuple[float, float]:
-    """Two factors of `count`, the first near its root: neither a gradient nor a sum of them leaves a small dtype."""
+    """Return two factors of `count`, the first near its square root.
+
+    Dividing by one before and by the other after a sum keeps both gradients and sums in the range of a small dtype.
+    """
     before = 1
     while count % (2 * before) == 0 and count > 2 * before * before:
         before *= 2

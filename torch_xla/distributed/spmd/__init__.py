@@ -1,7 +1,7 @@
 """Sharding over a mesh of devices: `import torch_xla.distributed.spmd as xs`.
 
-After `torch_xla.runtime.use_spmd()` one process drives all devices, and a tensor is one value whose parts lie on many
-of them. Tensors are marked; XLA divides the program.
+After `torch_xla.runtime.use_spmd()` one process drives all devices, and a tensor is one value whose shards are on many
+devices. You mark tensors, and XLA divides the program.
 """
 
 from ..._engine.ir.op_sharding import ShardingType as ShardingType

@@ -1,8 +1,8 @@
-"""Where `torch.distributed.tensor` hands over for a mesh of `xla` devices.
+"""The functions that `torch.distributed.tensor` calls for a mesh of `xla` devices.
 
-In a program of several processes without SPMD a mesh means processes, and `DTensor` is PyTorch's own. Under SPMD, or in
-one process, it means devices: a tensor is its global value, which is marked, and "local" is what the process holds of
-it. In one process that is all.
+In a program of several processes without SPMD, a mesh is a mesh of processes, and `DTensor` is PyTorch's own. Under
+SPMD, and in one process, a mesh is a mesh of devices: a tensor is the global value, with a mark, and the "local" tensor
+is the part that this process holds. With one process, that is the whole tensor.
 """
 
 import functools
@@ -29,7 +29,7 @@ _BETWEEN = "what goes into a distributed module, and comes out, is divided betwe
 
 
 def with_xla(func: Callable[..., Any]) -> Callable[..., Any]:
-    """`func`, which turns on SPMD first.
+    """Return `func` wrapped so that it first turns on SPMD.
 
     >>> import torch_xla.runtime as xr
     >>> from torch_xla.distributed.spmd.api import with_xla
@@ -46,7 +46,7 @@ def with_xla(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def auto_policy(mod_name: str, mod: nn.Module, mesh: DeviceMesh) -> None:
-    """As `partition_fn` of `distribute_module`: a layout is found for the parameters, as by `use_spmd(auto=True)`.
+    """Find a layout for the parameters, as `use_spmd(auto=True)` does. This is a `partition_fn` of `distribute_module`.
 
     >>> from torch_xla.distributed.spmd.api import auto_policy
     >>> auto_policy("", torch.nn.Linear(2, 2), None)
@@ -54,7 +54,7 @@ def auto_policy(mod_name: str, mod: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def convert_to_xla_mesh(dt_mesh: DeviceMesh) -> Mesh:
-    """The mesh of a `DeviceMesh("xla", …)`, which has all devices of the program; of a part of one, the whole.
+    """Convert a `DeviceMesh("xla", …)` to a `Mesh` of all devices of the program; for a submesh, convert its root mesh.
 
     >>> from torch.distributed.device_mesh import DeviceMesh
     >>> from torch_xla.distributed.spmd.api import convert_to_xla_mesh
@@ -67,9 +67,9 @@ def convert_to_xla_mesh(dt_mesh: DeviceMesh) -> Mesh:
 
 
 def convert_to_xla_partition_spec(tensor: torch.Tensor, placements: Sequence[Placement]) -> PartitionSpec:
-    """For each dimension of `tensor` the axes of a mesh that divide it; `placements` has an entry for each axis.
+    """Return the mesh axes that divide each dimension of `tensor`; `placements` has an entry for each axis.
 
-    Raises `ValueError` for another placement than `Shard` and `Replicate`.
+    Raises `ValueError` for any placement except `Shard` and `Replicate`.
 
     >>> import torch
     >>> from torch.distributed.tensor import Replicate, Shard
@@ -84,12 +84,12 @@ def convert_to_xla_partition_spec(tensor: torch.Tensor, placements: Sequence[Pla
 def xla_distribute_tensor(
     tensor: torch.Tensor, device_mesh: DeviceMesh, placements: Sequence[Placement] | None = None
 ) -> Any:
-    """`torch.distributed.tensor.distribute_tensor` on a mesh of `xla` devices: an `XLAShardedTensor`, a `DTensor`.
+    """Distribute a tensor over a mesh of `xla` devices, as an `XLAShardedTensor`, which is a `DTensor`.
 
-    `tensor` is the global value, on `xla` or on the CPU; `placements` has an entry for each axis of the mesh, by
-    default a copy along each. A mesh that is a part of another, `mesh["model"]`, leaves copies along the other axes; a
-    value that is `Partial` is the whole sum, and XLA decides where it is taken. Raises `ValueError` where they do
-    not fit.
+    This implements `torch.distributed.tensor.distribute_tensor`. `tensor` is the global value, on `xla` or on the CPU.
+    `placements` has an entry for each axis of the mesh; the default replicates along each axis. With a submesh,
+    `mesh["model"]`, the tensor is replicated along the other axes. The value of a `Partial` tensor is the whole sum,
+    and XLA decides where to compute the sum. Raises `ValueError` if tensor, mesh and placements do not fit together.
     """
     if torch_device_mesh.means_processes():
         return init_process_group.distribute_tensor(tensor, device_mesh, placements)
@@ -107,10 +107,11 @@ def xla_distribute_module(
     input_fn: Callable[..., Any] | None = None,
     output_fn: Callable[..., Any] | None = None,
 ) -> nn.Module:
-    """`torch.distributed.tensor.distribute_module` on a mesh of `xla` devices: the module, its parameters distributed.
+    """Distribute the parameters of a module over a mesh of `xla` devices, and return the module.
 
-    `partition_fn(name, module, mesh)` distributes those of each module inside; the others get copies.
-    `input_fn(module, inputs, mesh)` and `output_fn(module, outputs, mesh)` see what goes in and comes out.
+    This implements `torch.distributed.tensor.distribute_module`. `partition_fn(name, module, mesh)` distributes the
+    parameters of each submodule; other parameters are replicated. `input_fn(module, inputs, mesh)` and
+    `output_fn(module, outputs, mesh)` transform inputs and outputs.
     """
     if torch_device_mesh.means_processes():
         return init_process_group.distribute_module(module, device_mesh, partition_fn, input_fn, output_fn)  # type: ignore[no-any-return]

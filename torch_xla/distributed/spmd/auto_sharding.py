@@ -1,4 +1,4 @@
-"""Layouts that are looked for instead of marked by hand."""
+"""Search for layouts, in place of marks by hand."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,11 +18,13 @@ from .xla_sharding import mark_sharding
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the parameters of a model and its batches are divided over a mesh. Printed, it is a report.
+    """The division of a model's parameters and batches over a mesh. `print(layout)` shows a report.
 
-    `specs` has for each parameter, by name, the partition spec of `mark_sharding`; `batches` the entry for the first
-    dimension of inputs of so many rows. Its axes are the indices of those of `mesh`. `seconds` is the least that a step
-    takes, `peak` and `sent` are bytes of each device; `trials` are all layouts that were compiled, with their costs.
+    `specs` has the partition spec of `mark_sharding` for each parameter, by name. `batches` has the entry for the first
+    dimension of the inputs, by the number of their rows. Axes are indices of the axes of `mesh`. `seconds` is a lower
+    bound
+    of the time of a step. `peak` and `sent` are bytes of each device. `trials` are all layouts that were compiled, with
+    their costs.
     """
 
     mesh: Mesh
@@ -35,7 +37,10 @@ class Layout:
     is_exhausted: bool
 
     def apply(self, model: torch.nn.Module) -> None:
-        """Marks the parameters of `model`, whose devices are those of the mesh; `ValueError` for one without a spec."""
+        """Mark the parameters of `model`, whose devices are those of the mesh.
+
+        Raises `ValueError` for a parameter without a spec.
+        """
         for name, parameter in model.named_parameters():
             if name not in self.specs:
                 raise ValueError(
@@ -68,18 +73,19 @@ def find_layout(
     steps: int = 2,
     most_compilations: int = 40,
 ) -> Layout:
-    """The layout of `model`'s parameters and of its batches in which `step(*args)` is fastest on a mesh of this shape.
+    """Find the layout of `model`'s parameters and batches in which `step(*args)` is fastest on a mesh of this shape.
 
-    The step is planned as by `torch_xla.debug.plan`, which tells what `devices`, `device` and `steps` mean: nothing
-    runs and nothing is marked. Its last program that multiplies matrices is then compiled for one layout after the
-    other: those that people write (a batch divided by rows, FSDP, tensor parallelism, each on each axis of the mesh),
-    and from the best of them on with one group of parameters divided otherwise. Parameters of one name but for its
-    numbers are a group. A layout whose peak the device has room for is better than one that it has not; among these the
-    one that takes less time by the device's rates (a TPU v5p's, where the device is not known). No more than
-    `most_compilations` are compiled. Tensors that are divided already stay so.
+    The step is planned as by `torch_xla.debug.plan`, which documents `devices`, `device` and `steps`: nothing runs and
+    no tensor is marked. The last program of the step that multiplies matrices is then compiled for several layouts.
+    The search begins with the usual ones: a batch divided by rows, FSDP and tensor parallelism, each along each axis of
+    the mesh. It continues from the best of them by changing one group of parameters at a time. Parameters whose names
+    differ only in numbers form a group. A layout that fits into the device's memory is better than one that does not;
+    among these, the layout with the lower estimated time is better. The estimate uses the rates of the device, or those
+    of a TPU v5p if the device is not known. At most `most_compilations` layouts are compiled. Tensors that are already
+    divided stay divided.
 
-    Without `mesh_shape` the mesh is nearly a square. Batches are the tensors on `xla` that the step takes, and that are
-    no parameters, buffers or state. `ValueError` for a mesh that has not so many devices, and for a step without
+    Without `mesh_shape` the mesh is nearly square. Batches are the inputs of the step on `xla` that are not parameters,
+    buffers or state. Raises `ValueError` if the size of the mesh is not the number of devices, and for a step without
     products of this model's parameters.
 
     >>> import torch, torch_xla.distributed.spmd as xs
@@ -95,7 +101,7 @@ def find_layout(
 
 
 def auto_layout() -> Layout | None:
-    """What was found last after `torch_xla.runtime.use_spmd(auto=True)`; `None` if nothing was yet.
+    """Return the last layout found after `torch_xla.runtime.use_spmd(auto=True)`, or `None`.
 
     >>> import torch_xla.distributed.spmd as xs
     >>> xs.auto_layout() is None

@@ -1,4 +1,4 @@
-"""Pictures of how tensors are divided among devices."""
+"""Draw the division of tensors among devices."""
 
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,13 @@ def visualize_sharding(
     max_width: int = 80,
     path: str | Path | None = None,
 ) -> str:
-    """Prints which devices have which part of a tensor, and returns what it printed.
+    """Print a table of the devices that hold each part of a tensor, and return it.
 
-    `sharding` is as XLA writes it: `"{devices=[2,2]0,1,2,3}"`, `"{devices=[2,1,2]<=[4] last_tile_dim_replicate}"`,
-    `"{replicated}"`. A part that several devices have shows all of them; `*` are all devices there are. A cell is
-    `scale` times 12 characters wide, at least `min_width`, and the table at most `max_width` if the names fit. With
-    `path` the same is written there as a picture (SVG). Where more than two dimensions are divided there is a table for
-    each part along the first of them. Raises `ValueError` for another text.
+    `sharding` is in XLA's notation: `"{devices=[2,2]0,1,2,3}"`, `"{devices=[2,1,2]<=[4] last_tile_dim_replicate}"`,
+    `"{replicated}"`. A cell names all devices that hold its part; `*` means all devices. A cell is `scale` times 12
+    characters wide, at least `min_width`; the table is at most `max_width` wide if the names fit. With `path`, also
+    write a picture (SVG). If more than two dimensions are divided, print a table for each part along the first of them.
+    Raises `ValueError` for another text.
 
     >>> from torch_xla.distributed.spmd.debugging import visualize_sharding
     >>> table = visualize_sharding("{devices=[2,2]0,1,2,3}", use_color=False)
@@ -46,7 +46,7 @@ def visualize_sharding(
 
 
 def visualize_tensor_sharding(t: torch.Tensor, **kwargs: Any) -> str:
-    """`visualize_sharding` of how a tensor lies, with its further arguments.
+    """Print the sharding of a tensor; see `visualize_sharding` for the other arguments.
 
     >>> import torch, torch_xla
     >>> from torch_xla.distributed.spmd.debugging import visualize_tensor_sharding
@@ -59,7 +59,7 @@ def visualize_tensor_sharding(t: torch.Tensor, **kwargs: Any) -> str:
 
 
 def construct_v1_sharding_str(t: torch.Tensor) -> str:
-    """How a tensor lies, as XLA writes it with each device by its number; `"{replicated}"` if each has all of it.
+    """Return the sharding of a tensor in XLA's notation, with a list of devices, or `"{replicated}"`.
 
     >>> import torch, torch_xla
     >>> from torch_xla.distributed.spmd.debugging import construct_v1_sharding_str

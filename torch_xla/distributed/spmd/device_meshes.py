@@ -1,4 +1,4 @@
-"""Tensors that are distributed over a `DeviceMesh` of `xla` devices, which XLA divides."""
+"""Tensors that are distributed over a `DeviceMesh` of `xla` devices and divided by XLA."""
 
 import functools
 import itertools
@@ -26,7 +26,7 @@ Axes = tuple[int, ...]
 
 
 class DistributedTensor(XLAShardedTensor):
-    """An `XLAShardedTensor` over a `DeviceMesh`: what is computed from it is one, too, and lies as XLA has it."""
+    """An `XLAShardedTensor` over a `DeviceMesh`. Results of its operations are of this class too."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -43,12 +43,12 @@ class DistributedTensor(XLAShardedTensor):
         return known_on(result, mesh)
 
     def to_local(self, **options: Any) -> torch.Tensor:
-        """What this process holds, as a plain tensor: in one process, all of the value. Gradients pass."""
+        """Return this process's part of the tensor, as a plain tensor, through which gradients flow."""
         with without_torch_function():
             return super().to_local(**options)
 
     def full_tensor(self, **options: Any) -> torch.Tensor:
-        """The value with a copy on every device, as a plain tensor. Gradients pass."""
+        """Return the value with a copy on every device, as a plain tensor. Gradients flow through."""
         with without_torch_function():
             return super().full_tensor(**options)
 
@@ -66,7 +66,7 @@ _PLAIN = frozenset((torch.Tensor.as_subclass, torch.Tensor.detach))
 
 
 def known_on(outputs: Any, device_mesh: DeviceMesh | None) -> Any:
-    """A structure whose plain tensors on `xla` say that they are distributed over a mesh."""
+    """Replace each plain tensor on `xla` in a structure by a `DistributedTensor` over a mesh."""
 
     def known(value: Any) -> Any:
         is_plain = isinstance(value, torch.Tensor) and not isinstance(value, XLAShardedTensor)
@@ -77,7 +77,7 @@ def known_on(outputs: Any, device_mesh: DeviceMesh | None) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def whole(device_mesh: DeviceMesh) -> Mesh:
-    """The mesh of all devices of which `device_mesh` is all or a part."""
+    """Return the mesh of all devices; `device_mesh` is this mesh or a submesh of it."""
     root = torch_distributed.root_of(device_mesh)
     ids = np.array(root.mesh.tolist())
     return Mesh(ids.ravel(), ids.shape, root.mesh_dim_names)
@@ -85,7 +85,7 @@ def whole(device_mesh: DeviceMesh) -> Mesh:
 
 @functools.lru_cache(maxsize=64)
 def axes_of(device_mesh: DeviceMesh) -> list[Axes]:
-    """For each axis of a mesh the axes of its `whole` that it is made of, the outermost first."""
+    """Return, for each axis of a mesh, the axes of its `whole` mesh that it consists of, the outermost first."""
     grid = np.array(torch_distributed.root_of(device_mesh).mesh.tolist())
     own = np.array(device_mesh.mesh.tolist())
     return [_axes_along(grid, np.moveaxis(own, axis, 0).reshape(own.shape[axis], -1)[:, 0]) for axis in range(own.ndim)]
@@ -105,7 +105,7 @@ def _axes_along(grid: np.ndarray, line: np.ndarray) -> Axes:
 
 
 def spec_of(name: str, t: torch.Tensor, placements: Sequence[Placement], axes: Sequence[Axes]) -> PartitionSpec:
-    """For each dimension of `t` the axes of the whole mesh that divide it. `name` refuses what is neither."""
+    """Return the axes of the whole mesh that divide each dimension of `t`. Errors name the caller, `name`."""
     found: list[list[int]] = [[] for _ in range(t.dim())]
     for own, given in zip(axes, placements, strict=True):
         if isinstance(given, Shard):
@@ -130,7 +130,7 @@ def _placements(name: str, t: torch.Tensor, mesh: DeviceMesh, given: Sequence[Pl
 
 
 def distributed(name: str, t: torch.Tensor, mesh: DeviceMesh, given: Sequence[Placement] | None) -> XLAShardedTensor:
-    """`t`, a tensor on `xla`, marked so; where it is `Partial` XLA decides when the sum is taken."""
+    """Mark `t`, a tensor on `xla`, with these placements; for `Partial`, XLA decides when to compute the sum."""
     placements = _placements(name, t, mesh, given)
     if not any(isinstance(each, Partial) for each in placements):
         mark_sharding(t, whole(mesh), spec_of(name, t, placements, axes_of(mesh)))
@@ -138,7 +138,7 @@ def distributed(name: str, t: torch.Tensor, mesh: DeviceMesh, given: Sequence[Pl
 
 
 def redistributed(t: XLAShardedTensor, mesh: DeviceMesh, given: Sequence[Placement]) -> XLAShardedTensor:
-    """The same value, divided so; gradients pass. Raises `RuntimeError` for `Partial`, as PyTorch does."""
+    """Divide the same value anew; gradients flow through. Raises `RuntimeError` for `Partial`, as PyTorch does."""
     placements = _placements("redistribute", t, mesh, given)
     if any(isinstance(each, Partial) for each in placements):
         raise RuntimeError(f"redistribute(): a value becomes {placements} by what is computed, not by being sent")
@@ -151,7 +151,7 @@ def redistributed(t: XLAShardedTensor, mesh: DeviceMesh, given: Sequence[Placeme
 
 
 def _found(t: XLAShardedTensor) -> tuple[Placement, ...]:
-    """How a tensor lies along each axis of its mesh; where XLA decides, it is computed."""
+    """Return the placement of a tensor along each axis of its mesh. If XLA decides it, compute the tensor."""
     plain, grid = t.global_tensor, whole(t.device_mesh)
     lies = placement.planned(plain) if placement.is_known(plain) else placement.sharding_of(plain)
     by_dim = [set(axes) for axes in lies.dims] if lies is not None else []
@@ -199,11 +199,11 @@ def _local_or_global(
 
 
 class _FromLocal(torch.autograd.Function):
-    """What each process has, on the host, as one tensor of all devices."""
+    """Combine the host tensors of all processes to one tensor of all devices."""
 
     @staticmethod
     def forward(ctx: Any, local: torch.Tensor, mesh: DeviceMesh, placements: list[Placement]) -> torch.Tensor:
-        """The tensor of all devices; a `Partial` is summed up."""
+        """Return the tensor of all devices; sum a `Partial`."""
         ctx.on = mesh, [Replicate() if isinstance(each, Partial) else each for each in placements]
         data, sums = local.detach().cpu(), [each for each in placements if isinstance(each, Partial)]
         if not sums:
@@ -222,12 +222,12 @@ class _FromLocal(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
-        """The gradient of `local`: the part of this process, on the CPU."""
+        """Return the gradient of `local`: the part of this process, on the CPU."""
         return own_part(redistributed(DistributedTensor(gradient), *ctx.on).global_tensor), None, None
 
 
 def _side_by_side(placements: Sequence[Placement]) -> list[Placement]:
-    """How values that are to be summed up lie beside each other, along a dimension in front for each `Partial`."""
+    """Return placements for values that are to be summed: each `Partial` divides a new leading dimension."""
     count, found = sum(isinstance(each, Partial) for each in placements), list(placements)
     place = 0
     for axis, each in enumerate(placements):
@@ -250,7 +250,7 @@ _REDUCTIONS: dict[str, tuple[Any, int | None]] = {
 
 
 def _held(mesh: DeviceMesh, spec: PartitionSpec) -> tuple[np.ndarray, np.ndarray]:
-    """Of a tensor that lies so, the first part of this process along each dimension, and how many it has there."""
+    """Return the indices of this process's first part along each dimension, and the number of its parts."""
     # Each part is one element of this.
     units = [1 if axes is None else parts_along(whole(mesh), np.ravel(axes).tolist()) for axes in spec]
     places = addressable_shards.local_places(
@@ -264,7 +264,7 @@ def _held(mesh: DeviceMesh, spec: PartitionSpec) -> tuple[np.ndarray, np.ndarray
 
 
 def _of_parts(local: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement]) -> torch.Tensor:
-    """In a program of several processes: what each of them has, on the CPU, as one tensor."""
+    """Combine the CPU tensors of all processes to one tensor."""
     spec = spec_of("from_local", local, placements, axes_of(mesh))
     first, count = _held(mesh, spec)
     if any(np.array(local.shape) % count):
@@ -287,9 +287,9 @@ def _of_parts(local: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placem
 
 
 def own_part(t: torch.Tensor) -> torch.Tensor:
-    """What the devices of this process have of a tensor, put together on the CPU. Waits for them.
+    """Assemble the shards of a tensor on the devices of this process to one tensor on the CPU. Waits for the devices.
 
-    Raises `ValueError` where that is no block of it.
+    Raises `ValueError` if these shards do not form a block of the tensor.
     """
     parts = addressable_shards.local_shards(t)
     first = [min(part.begin[dim] for part in parts) for dim in range(t.dim())]
@@ -306,17 +306,17 @@ def own_part(t: torch.Tensor) -> torch.Tensor:
 
 
 class _ToLocal(torch.autograd.Function):
-    """What this process has of a distributed tensor, on the CPU."""
+    """The part of a distributed tensor that this process holds, on the CPU."""
 
     @staticmethod
     def forward(ctx: Any, shown: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement]) -> torch.Tensor:
-        """The part of this process, on the CPU."""
+        """Return the part of this process, on the CPU."""
         ctx.on = mesh, placements
         return own_part(shown)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
-        """The gradient of `shown`: those of all processes, divided as it is."""
+        """Return the gradient of `shown` from those of all processes, divided as `shown` is."""
         return _of_parts(gradient, *ctx.on), None, None
 
 

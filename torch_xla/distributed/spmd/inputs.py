@@ -1,4 +1,4 @@
-"""Batches from the host to the devices of a mesh."""
+"""Upload batches from the host to the devices of a mesh."""
 
 import torch
 
@@ -13,7 +13,7 @@ from .tensor_sharding import hashable, parts_along
 
 
 def upload(t: torch.Tensor, device: Device, mesh: Mesh, partition_spec: PartitionSpec, minibatch: bool) -> torch.Tensor:
-    """A tensor on `device` with the contents of `t`, each device of the mesh with its part of them."""
+    """Return a tensor on `device` with the contents of `t`; each device of the mesh receives its own part."""
     dims = axes_of("ShardingSpec", mesh, hashable(partition_spec))
     if device.target.mesh is None and mesh.size() == 1:
         return wrap(upload_value(t, device))

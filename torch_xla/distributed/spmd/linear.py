@@ -1,4 +1,4 @@
-"""Linear layers that keep the dimensions of their input apart, so that each can be divided along an axis of its own."""
+"""Linear layers that do not flatten their input, so that each dimension can be divided along its own axis."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from ..._engine.tensor import optimization_barrier
 
 
 class XLAPatchedLinear(torch.autograd.Function):
-    """`torch.nn.functional.linear` whose gradients are products over all dimensions, never of flattened inputs.
+    """`torch.nn.functional.linear` whose gradients are products over all dimensions, without flattened inputs.
 
     >>> import torch, torch_xla.distributed.spmd as xs
     >>> x, w = torch.ones(2, 3, 4, device="xla"), torch.ones(5, 4, device="xla")
@@ -18,7 +18,7 @@ class XLAPatchedLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """input (..., n) and weight (m, n) to (..., m); `bias` has m elements."""
+        """Map input (..., n) and weight (m, n) to (..., m); `bias` has m elements."""
         ctx.save_for_backward(input, weight)
         ctx.has_bias = bias is not None
         product = torch.einsum("...n,mn->...m", input, weight)
@@ -26,7 +26,7 @@ class XLAPatchedLinear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
-        """The gradients of input, weight and bias, where they are needed."""
+        """Return the gradients of input, weight and bias, where they are needed."""
         input, weight = ctx.saved_tensors
         of_input, of_weight, of_bias = ctx.needs_input_grad
         return (
@@ -37,7 +37,7 @@ class XLAPatchedLinear(torch.autograd.Function):
 
 
 def xla_patched_nn_linear_forward(m: torch.nn.Linear, input: torch.Tensor) -> torch.Tensor:
-    """The `forward` of an `nn.Linear` by `XLAPatchedLinear`.
+    """Run the `forward` of an `nn.Linear` by `XLAPatchedLinear`.
 
     >>> import torch, torch_xla.distributed.spmd as xs
     >>> xs.xla_patched_nn_linear_forward(torch.nn.Linear(4, 5).to("xla"), torch.ones(2, 3, 4, device="xla")).shape
@@ -48,7 +48,7 @@ def xla_patched_nn_linear_forward(m: torch.nn.Linear, input: torch.Tensor) -> to
 
 
 class EinsumLinear(torch.nn.Linear):
-    """An `nn.Linear` by `XLAPatchedLinear`.
+    """An `nn.Linear` that computes by `XLAPatchedLinear`.
 
     >>> import torch, torch_xla.distributed.spmd as xs
     >>> xs.EinsumLinear(4, 5)(torch.ones(2, 3, 4)).shape
@@ -56,12 +56,12 @@ class EinsumLinear(torch.nn.Linear):
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """input (..., n) to (..., m)."""
+        """Map input (..., n) to (..., m)."""
         return xla_patched_nn_linear_forward(self, input)
 
 
 def apply_xla_patch_to_nn_linear(module: torch.nn.Module) -> torch.nn.Module:
-    """Makes each `nn.Linear` in `module` an `EinsumLinear` with the same parameters; returns the module.
+    """Replace each `nn.Linear` in `module` by an `EinsumLinear` with the same parameters, and return `module`.
 
     >>> import torch, torch_xla.distributed.spmd as xs
     >>> xs.apply_xla_patch_to_nn_linear(torch.nn.Sequential(torch.nn.Linear(2, 3)))[0]
@@ -74,9 +74,9 @@ def apply_xla_patch_to_nn_linear(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def apply_backward_optimization_barrier(m: torch.nn.Module) -> None:
-    """Keeps XLA from fusing the backward pass of `m` with that of what comes before it.
+    """Keep XLA from fusing the backward pass of `m` with the backward passes of earlier modules.
 
-    Large models need it for FSDP: gathered weights are then dropped layer by layer.
+    Large models need this for FSDP, so that gathered weights are freed layer by layer.
 
     >>> import torch, torch_xla.distributed.spmd as xs
     >>> xs.apply_backward_optimization_barrier(torch.nn.Linear(2, 3).to("xla"))

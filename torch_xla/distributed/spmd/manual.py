@@ -1,4 +1,4 @@
-"""Regions in which you say what each device computes, instead of XLA."""
+"""Manual regions: you write the computation of each device, instead of XLA."""
 
 from typing import Any
 
@@ -15,15 +15,15 @@ from .xla_sharded_tensor import XLAShardedTensor
 def enable_manual_sharding(
     t: torch.Tensor, partition_spec: PartitionSpec, *, mesh: Mesh | None = None
 ) -> XLAShardedTensor:
-    """For each device its part of `t`, divided over `mesh` (by default the global one) as `partition_spec` says.
+    """Begin a manual region: give each device its part of `t`, divided over `mesh` by `partition_spec`.
 
-    The result is one tensor of the size of a part, of which every device has its own. What is computed from it is
-    computed by each device on what it has, until `disable_manual_sharding`: nothing is sent in between, except by
-    `torch_xla._XLAC._xla_spmd_all_reduce` and `_xla_spmd_reduce_scatter`. Other tensors take part whole. Where the mesh
-    does not divide a dimension evenly the last parts are padded with zeros. Gradients pass. To read such a tensor as
-    one value raises `RuntimeError`; its `local_shards` are the devices' values.
+    `mesh` is by default the global mesh. The result is one tensor with the size of a part, and each device has its own
+    value of it. Until `disable_manual_sharding`, each device computes on its own value. Devices exchange data only in
+    `torch_xla._XLAC._xla_spmd_all_reduce` and `_xla_spmd_reduce_scatter`. Each device uses other tensors whole. If the
+    mesh does not divide a dimension evenly, the last parts are padded with zeros. Gradients flow through. Reading the
+    result as one value raises `RuntimeError`; its `local_shards` are the devices' values.
 
-    Raises `ValueError` where tensor, mesh and partition spec do not fit together.
+    Raises `ValueError` if tensor, mesh and partition spec do not fit together.
 
     >>> import torch, torch_xla.distributed.spmd as xs
     >>> mesh, x = xs.get_1d_mesh("data"), torch.arange(8.0, device="xla").view(4, 2)
@@ -42,10 +42,10 @@ def enable_manual_sharding(
 def disable_manual_sharding(
     t: torch.Tensor, partition_spec: PartitionSpec, full_shape: torch.Size, *, mesh: Mesh | None = None
 ) -> XLAShardedTensor:
-    """The tensor of `full_shape` whose parts are what each device has of `t`, the result of a manual region.
+    """End a manual region: combine the devices' values of `t` to one tensor of `full_shape`.
 
-    Where several devices have the same part, as `partition_spec` says, that of the first counts: they should be equal.
-    Raises `ValueError` where `t` has not the size of a part.
+    If several devices have the same part by `partition_spec`, the value of the first device is used: the values should
+    be equal. Raises `ValueError` if `t` does not have the size of a part.
 
     >>> import torch, torch_xla.distributed.spmd as xs
     >>> mesh, x = xs.get_1d_mesh("data"), torch.ones(2, device="xla")
@@ -68,7 +68,7 @@ def disable_manual_sharding(
 
 
 def _mark_manual_sharding(t: torch.Tensor) -> XLAShardedTensor:
-    """Has each device go on with its own copy of `t`, in a manual region."""
+    """Give each device its own copy of `t`, in a manual region."""
     whole = t.global_tensor if isinstance(t, XLAShardedTensor) else t
     if value_of(whole).device.spread is not None:
         manual_regions.make_manual(whole)
@@ -85,25 +85,25 @@ def _mesh(name: str, mesh: Mesh | None) -> Mesh:
 class _Enter(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, whole: torch.Tensor, sharding: Sharding | None) -> torch.Tensor:
-        """The parts."""
+        """Return the parts."""
         ctx.sharding, ctx.size = sharding, tuple(whole.shape)
         return manual_regions.enter(whole, sharding)
 
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
-        """The gradients of the parts as one; of copies their sum, for each was used by a device of its own."""
+        """Return the gradients of the parts as one tensor. Gradients of copies are summed."""
         return manual_regions.leave(grad_output, ctx.sharding, ctx.size, is_summed=True), None
 
 
 class _Leave(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: torch.Tensor, sharding: Sharding | None, size: tuple[int, ...]) -> torch.Tensor:
-        """The whole."""
+        """Return the whole tensor."""
         ctx.sharding = sharding
         return manual_regions.leave(own, sharding, size)
 
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
-        """The gradient's parts. Equal copies share one: their sum is the gradient of what they were copied from."""
+        """Return the parts of the gradient. Copies share the gradient equally, because `_Enter.backward` sums them."""
         copies = manual_regions.copies_of(ctx.sharding, grad_output.dim(), value_of(grad_output).device.target)
         return manual_regions.enter(grad_output / copies if copies > 1 else grad_output, ctx.sharding), None, None

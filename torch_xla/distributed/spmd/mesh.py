@@ -21,7 +21,7 @@ class Mesh:
     """Devices in a grid whose axes may have names.
 
     `device_ids` are the numbers from 0 to `n - 1` in any order, as an array or a list; `mesh_shape` is the shape of the
-    grid, of `n` elements; `axis_names` has one distinct name for each axis. Raises `ValueError` where they do not fit.
+    grid, with `n` elements; `axis_names` has one distinct name for each axis. Raises `ValueError` if they do not fit.
 
     >>> import numpy as np
     >>> from torch_xla.distributed.spmd import Mesh
@@ -52,15 +52,15 @@ class Mesh:
         self._text = str({"device_ids": numbers, "mesh_shape": self.mesh_shape, "axis_names": names})
 
     def size(self) -> int:
-        """How many devices the mesh has."""
+        """Return the number of devices of the mesh."""
         return prod(self.mesh_shape)
 
     def shape(self) -> "OrderedDict[str | int, int]":
-        """The size of each axis by its name, or by its index if the axes have no names."""
+        """Return the size of each axis by its name, or by its index if the axes have no names."""
         return OrderedDict(zip(self.axis_names or range(len(self.mesh_shape)), self.mesh_shape, strict=True))
 
     def get_logical_mesh(self) -> np.ndarray:
-        """The device ids in the shape of the mesh.
+        """Return the device ids in the shape of the mesh.
 
         >>> from torch_xla.distributed.spmd import Mesh
         >>> Mesh([0, 1], (2, 1)).get_logical_mesh().tolist()
@@ -69,11 +69,11 @@ class Mesh:
         return self.device_ids.reshape(self.mesh_shape)
 
     def get_axis_name_idx(self, name: str) -> int | None:
-        """The index of the axis called `name`; `None` if there is none."""
+        """Return the index of the axis called `name`; `None` if there is none."""
         return self.axis_names.index(name) if self.axis_names and name in self.axis_names else None
 
     def get_op_sharding(self, partition_spec: PartitionSpec) -> OpSharding:
-        """Which devices have which part of a tensor that is divided so, as XLA says it.
+        """Return XLA's description of a tensor's division over this mesh by `partition_spec`.
 
         >>> from torch_xla.distributed.spmd import Mesh
         >>> print(Mesh([0, 1, 2, 3], (2, 2), ("data", "model")).get_op_sharding(("model", None)))
@@ -82,12 +82,12 @@ class Mesh:
         return tiling(self.get_logical_mesh(), axes_of("Mesh.get_op_sharding", self, partition_spec))
 
     def get_op_sharding_v2(self, partition_spec: PartitionSpec) -> OpSharding:
-        """`get_op_sharding`: of its two forms of writing, this one too is the list of devices."""
+        """Return `get_op_sharding(partition_spec)`: both functions write the list of devices."""
         return self.get_op_sharding(partition_spec)
 
     @classmethod
     def from_str(cls, mesh_str: str) -> "Mesh | None":
-        """The mesh that `str(mesh)` describes; `None` for an empty text. Raises `ValueError` for another one.
+        """Return the mesh for the text `str(mesh)`; `None` for an empty text. Raises `ValueError` for any other text.
 
         >>> from torch_xla.distributed.spmd import Mesh
         >>> Mesh.from_str(str(Mesh([0, 1], (2, 1), ("data", "model"))))
@@ -101,7 +101,7 @@ class Mesh:
         return cls(**described)
 
     def get_jax_mesh(self) -> jax.sharding.Mesh:
-        """The same as a mesh of JAX, over the devices of this program. Axes without names get their index for one.
+        """Return the same mesh as a mesh of JAX. Axes without names are named by their index.
 
         >>> from torch_xla.distributed.spmd import Mesh
         >>> Mesh([0], (1,), ("data",)).get_jax_mesh().axis_names
@@ -129,12 +129,12 @@ class Mesh:
 
 
 class HybridMesh(Mesh):
-    """A mesh over several slices of TPUs, or several machines: axis by axis the slices times the devices of a slice.
+    """A mesh over several slices of TPUs, or several machines. Each axis is slices times devices of a slice.
 
-    `ici_mesh_shape` is the mesh within a slice, `dcn_mesh_shape` that of the slices, by default one slice. Axes come in
-    the order of what they send: data first, the axis that sends most last. Neighbours along an axis of the slice are in
-    one slice; where devices tell no slice, the devices of one process are one. Raises `ValueError` where the shapes do
-    not fit the slices that there are.
+    `ici_mesh_shape` is the mesh within a slice, `dcn_mesh_shape` the mesh of slices, by default one slice. Order the
+    axes by their traffic: data first, the axis with the most traffic last. Neighbours along an axis of
+    `ici_mesh_shape` are in one slice. If devices have no slice index, the devices of a process are a slice. Raises
+    `ValueError` if the shapes do not fit the slices.
 
     >>> from torch_xla.distributed.spmd import HybridMesh
     >>> dict(HybridMesh(ici_mesh_shape=(1, 1), axis_names=("data", "model")).shape())
@@ -179,7 +179,7 @@ _global_mesh: Mesh | None = None
 
 
 def set_global_mesh(mesh: Mesh) -> None:
-    """Makes `mesh` the one that is meant where none is given.
+    """Make `mesh` the default mesh.
 
     >>> import torch_xla.distributed.spmd as xs
     >>> xs.set_global_mesh(xs.Mesh([0], (1,), ("data",)))
@@ -193,12 +193,12 @@ def set_global_mesh(mesh: Mesh) -> None:
 
 
 def get_global_mesh() -> Mesh | None:
-    """The mesh of `set_global_mesh`; `None` if there is none."""
+    """Return the mesh of `set_global_mesh`; `None` if there is none."""
     return _global_mesh
 
 
 def get_1d_mesh(axis_name: str | None = None) -> Mesh:
-    """A mesh of all devices of the program along one axis. Starts the client.
+    """Return a mesh of all devices of the program along one axis. Starts the client.
 
     >>> import torch_xla.distributed.spmd as xs
     >>> xs.get_1d_mesh("data").axis_names
@@ -209,7 +209,7 @@ def get_1d_mesh(axis_name: str | None = None) -> Mesh:
 
 
 def devices_of_program(name: str, mesh: Mesh) -> tuple[jax.Device, ...]:
-    """The devices of the program, which must be as many as the mesh has; else `name` raises `ValueError`."""
+    """Return the devices of the program. Raise `ValueError` for the caller, `name`, if the mesh has another number."""
     there = platform.all_devices()
     if mesh.size() != len(there):
         raise ValueError(
@@ -222,5 +222,5 @@ def devices_of_program(name: str, mesh: Mesh) -> tuple[jax.Device, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def axes_of(name: str, mesh: Mesh, partition_spec: PartitionSpec) -> Dims:
-    """For each entry of a partition spec the indices of its axes. `name` raises `ValueError` for what is no axis."""
+    """Return the axis indices of each entry of a partition spec. Raises `ValueError` for the caller, `name`."""
     return dims_of(name, mesh.mesh_shape, mesh.axis_names, partition_spec)

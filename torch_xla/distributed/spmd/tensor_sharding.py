@@ -1,4 +1,4 @@
-"""Whether tensor, mesh and partition spec fit together, and the engine's sharding for them."""
+"""Check that tensor, mesh and partition spec fit together, and build the engine's sharding."""
 
 from collections.abc import Sequence
 
@@ -13,9 +13,9 @@ from .mesh import Mesh, PartitionSpec, axes_of, devices_of_program
 
 
 def dims_over(name: str, t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> Dims | None:
-    """The axes of the mesh that divide each dimension of `t`; `None` for a mesh of the one device that there is.
+    """Return the axes of the mesh that divide each dimension of `t`; `None` for a mesh of the only device.
 
-    `name` raises `ValueError` where tensor, mesh and partition spec do not fit together.
+    Raises `ValueError` for the caller, `name`, if tensor, mesh and partition spec do not fit together.
     """
     if not isinstance(t, torch.Tensor):
         raise TypeError(f"{name}(): expected a tensor, not a {type(t).__name__}")
@@ -43,7 +43,7 @@ def dims_over(name: str, t: torch.Tensor, mesh: Mesh, partition_spec: PartitionS
 
 
 def parts_along(mesh: Mesh, axes: Sequence[int]) -> int:
-    """How many parts these axes of a mesh make of a dimension."""
+    """Return the number of parts into which these axes of a mesh divide a dimension."""
     count = 1
     for axis in axes:
         count *= mesh.mesh_shape[axis]
@@ -51,11 +51,11 @@ def parts_along(mesh: Mesh, axes: Sequence[int]) -> int:
 
 
 def sharding_over(t: torch.Tensor, mesh: Mesh, dims: Dims) -> Sharding | None:
-    """The engine's sharding for that."""
+    """Return the engine's sharding of `t` by the axes `dims`."""
     device = value_of(t).device
     return placement.sharding_over(device, tuple(mesh.device_ids.tolist()), mesh.mesh_shape, dims)
 
 
 def hashable(partition_spec: PartitionSpec) -> PartitionSpec:
-    """The same with tuples for lists."""
+    """Return the partition spec with tuples in place of lists."""
     return tuple(tuple(entry) if isinstance(entry, list) else entry for entry in partition_spec)

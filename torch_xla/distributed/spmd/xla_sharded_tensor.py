@@ -1,4 +1,4 @@
-"""Tensors that lie on the devices of a mesh, and the parts of them."""
+"""Tensors on the devices of a mesh, and their shards."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,11 +20,13 @@ from ..._engine.sharding.op_shardings import op_sharding_of
 
 @dataclass
 class XLAShard:
-    """What one device has of a tensor: a copy on the CPU.
+    """One device's shard of a tensor, as a copy on the CPU.
 
-    `indices` are the slices of the whole, or `...` where the device has all of it. `replica_id` counts the devices that
-    have the same part. All parts are of one size: where the mesh does not divide a dimension evenly `data` goes on
-    behind the end of the tensor, and `unpadded_data` does not.
+    `indices` are the slices of the whole tensor, or `...` if the device has all of it. `replica_id` counts the devices
+    with
+    the same shard. All shards have one size: if the mesh does not divide a dimension evenly, `data` contains padding
+    beyond
+    the end of the tensor, and `unpadded_data` does not.
     """
 
     data: torch.Tensor
@@ -34,12 +36,12 @@ class XLAShard:
 
     @property
     def unpadded_data(self) -> torch.Tensor:
-        """The part without padding: of the shape that `indices` say."""
+        """Return the shard without padding, with the shape of `indices`."""
         return self.data[self._own]
 
     @unpadded_data.setter
     def unpadded_data(self, t: torch.Tensor) -> None:
-        """Replaces the part, and leaves what is behind it."""
+        """Replace the shard, and keep its padding."""
         self.data[self._own] = t
 
     @property
@@ -49,7 +51,7 @@ class XLAShard:
 
 @contextmanager
 def no_dispatch() -> Iterator[None]:
-    """A block in which tensors of subclasses are operated on as plain ones.
+    """Treat tensors of subclasses as plain tensors within a `with` block.
 
     >>> from torch_xla.distributed.spmd.xla_sharded_tensor import no_dispatch
     >>> with no_dispatch():
@@ -59,25 +61,25 @@ def no_dispatch() -> Iterator[None]:
         yield
 
 
-# How one is divided anew, how one lies that XLA has divided, and what a process has of one (`device_meshes`).
+# Functions of `device_meshes`: divide a tensor anew, find the placements that XLA chose, return a process's part.
 redistribution: list[Any] = []
 found_placements: list[Any] = []
 local_part: list[Any] = []
 
 
 class _Absent:
-    """An attribute of a base class that a class and its instances do not have."""
+    """An attribute that the base class has, but a class and its instances do not have."""
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         raise AttributeError("this class does not have what its base class has")
 
 
 class XLAShardedTensor(DTensor):
-    """A tensor on `xla` that knows how it lies on the devices of a mesh: what `mark_sharding` returns.
+    """A tensor on `xla` with its sharding over the devices of a mesh: the result of `mark_sharding`.
 
-    It is another name of the tensor that was marked: both show the same memory, and gradients pass. What is computed
-    from it are plain tensors on `xla`; XLA decides how those lie. `mesh_shape` and `partition_spec` are those of the
-    mark, if there is one.
+    It shares the memory of the marked tensor, and gradients flow through it. Results of operations on it are plain
+    tensors on `xla`, and XLA chooses their sharding. `mesh_shape` and `partition_spec` are those of the mark, if there
+    is one.
 
     >>> import torch, torch_xla.distributed.spmd as xs
     >>> t = xs.mark_sharding(torch.arange(4.0, device="xla"), xs.get_1d_mesh("data"), ("data",))
@@ -118,48 +120,48 @@ class XLAShardedTensor(DTensor):
 
     @property
     def local_shards(self) -> list[XLAShard]:
-        """The part of each device of this process, copied to the CPU. Waits for the devices."""
+        """Return the shard of each device of this process, copied to the CPU. Waits for the devices."""
         found = addressable_shards.local_shards(self.global_tensor)
         whole = self.sharding_type is ShardingType.REPLICATED
         return [XLAShard(part.padded, ... if whole else part.indices, part.device, part.replica) for part in found]
 
     def load_local_shards_(self, shards_: list[XLAShard]) -> None:
-        """Writes the parts of this process's devices, in the order of `local_shards`. Every process brings its own.
+        """Write the shards of this process's devices, in the order of `local_shards`. Every process writes its own.
 
-        What their `unpadded_data` is counts. Raises `ValueError` for parts of another number, dtype or shape.
+        The `unpadded_data` of each shard is written. Raises `ValueError` for another number, dtype or shape of shards.
         """
         addressable_shards.load_local_shards(self.global_tensor, [shard.unpadded_data for shard in shards_])
 
     @property
     def sharding_spec(self) -> str:
-        """How it lies, as XLA writes it: `"{devices=[2,1]0,1}"`, or `"{replicated}"`."""
+        """Return the sharding in XLA's notation: `"{devices=[2,1]0,1}"`, or `"{replicated}"`."""
         return str(op_sharding_of(self.global_tensor))
 
     @property
     def sharding_type(self) -> ShardingType:
-        """The kind of that."""
+        """Return the kind of the sharding."""
         return ShardingType(op_sharding_of(self.global_tensor).sharding_type)
 
     def on(self, device_mesh: Any, placements: Sequence[Placement] | None) -> "XLAShardedTensor":
-        """This tensor, which says from now on that it lies so on a `DeviceMesh`; without `placements`, as it does."""
+        """Set the `DeviceMesh` and placements of this tensor (by default its current placements), and return it."""
         self._on = device_mesh, None if placements is None else tuple(placements)
         return self
 
     @property
     def shown(self) -> torch.Tensor:
-        """A plain tensor of the same value, through which gradients pass to this one."""
+        """Return a plain tensor of the same value, through which gradients flow to this one."""
         return self.view_as(self) if self.requires_grad else self.global_tensor
 
     @property
     def device_mesh(self) -> Any:
-        """The `DeviceMesh` that it was distributed over; `None` for a tensor that was marked over a `Mesh`."""
+        """Return the `DeviceMesh` of this tensor; `None` for a tensor that was marked over a `Mesh`."""
         return self._on[0]
 
     @property
     def placements(self) -> tuple[Placement, ...]:
-        """How it lies along each axis of that mesh, or of the mesh that it was marked over.
+        """Return the placement along each axis of `device_mesh`, or of the mesh of the mark.
 
-        Where nobody has said it, it is as XLA has it lie, which computes it. Raises `RuntimeError` where that is not
+        If XLA chooses the placements, compute the tensor to learn them. Raises `RuntimeError` if XLA's choice is not
         along the axes of the mesh.
         """
         if self._on[0] is not None:
@@ -179,7 +181,7 @@ class XLAShardedTensor(DTensor):
         return tuple(found)
 
     def over(self, axis_names: Sequence[str] | None) -> "XLAShardedTensor":
-        """This tensor, which knows from now on by which names its partition spec means the axes of its mesh."""
+        """Set the names of the mesh's axes in the partition spec, and return this tensor."""
         self._axis_names = None if axis_names is None else tuple(axis_names)
         return self
 
@@ -191,9 +193,9 @@ class XLAShardedTensor(DTensor):
         async_op: bool = False,
         **_: Any,
     ) -> "XLAShardedTensor":
-        """The same value, divided in another way: a new tensor, through which gradients pass.
+        """Return a new tensor with the same value and other placements, through which gradients flow.
 
-        `device_mesh` is by default the tensor's own. XLA decides what is sent, and when: `async_op` changes nothing.
+        `device_mesh` is by default the tensor's own. XLA schedules the communication, so `async_op` has no effect.
         """
         mesh = device_mesh if device_mesh is not None else self.device_mesh
         if mesh is None or placements is None:
@@ -201,40 +203,40 @@ class XLAShardedTensor(DTensor):
         return redistribution[0](self, mesh, placements)  # type: ignore[no-any-return]
 
     def to_local(self, **_: Any) -> torch.Tensor:
-        """What this process holds: in one process, all of the value, as a plain tensor. Gradients pass.
+        """Return the part that this process holds: with one process, all of it as a plain tensor. Gradients flow.
 
-        In several processes it is on the CPU, since a tensor on `xla` is one for all of them. Raises `ValueError` where
-        what the devices of a process hold is no block of the value; `local_shards` are the parts there.
+        With several processes the result is on the CPU, since a tensor on `xla` belongs to all of them. Raises
+        `ValueError` if the shards of a process do not form a block of the tensor; use `local_shards` there.
         """
         if process_count() > 1:
             return local_part[0](self)  # type: ignore[no-any-return]
         return self.shown
 
     def full_tensor(self, **_: Any) -> torch.Tensor:
-        """The value with a copy on every device, as a plain tensor. Gradients pass."""
+        """Return the value with a copy on every device, as a plain tensor. Gradients flow through."""
         if self.device_mesh is None:
             return self.shown
         whole = self.redistribute(self.device_mesh, [Replicate()] * self.device_mesh.ndim)
         return whole.shown
 
     def invalidate_spec_cache(self) -> None:
-        """Nothing is remembered: how it lies is asked for each time."""
+        """Do nothing: the sharding is not cached."""
 
     def detach(self) -> "XLAShardedTensor":
-        """The same without gradients."""
+        """Return the same tensor without gradients."""
         made = type(self)(self.global_tensor.detach(), self.mesh_shape, self.partition_spec)
         return made.over(self._axis_names).on(*self._on)
 
     def __create_write_items__(self, fqn: str, object: Any) -> Any:
-        """What `torch.distributed.checkpoint` writes by its default planner: the whole value."""
+        """Return the items that `torch.distributed.checkpoint` writes by its default planner: the whole tensor."""
         return checkpointing.write_items(fqn, self.global_tensor)
 
     def __create_chunk_list__(self) -> Any:
-        """Where that lies in the whole."""
+        """Return the position of these items in the whole tensor."""
         return checkpointing.chunks(self.global_tensor)
 
     def __get_tensor_shard__(self, index: Any) -> torch.Tensor:
-        """The tensor itself."""
+        """Return the tensor itself."""
         return self.global_tensor
 
     def __repr__(self) -> str:  # type: ignore[override]
@@ -248,5 +250,5 @@ class XLAShardedTensor(DTensor):
 
 
 def is_divided(t: torch.Tensor) -> bool:
-    """Whether the devices of the program have different parts of `t`, as far as that is known yet."""
+    """Return whether the devices of the program have different shards of `t`, as far as this is known yet."""
     return placement.planned(t) is not None

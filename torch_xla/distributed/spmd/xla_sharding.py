@@ -1,4 +1,4 @@
-"""Which dimension of a tensor is divided along which axis of a mesh."""
+"""Marks that divide the dimensions of a tensor along the axes of a mesh."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -37,19 +37,20 @@ from .xla_sharded_tensor import XLAShardedTensor, is_divided
 def mark_sharding(
     t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec, dynamo_custom_op: bool = False
 ) -> XLAShardedTensor:
-    """Divides `t`, a tensor on `xla`, over `mesh`; returns an `XLAShardedTensor` that shows the same memory.
+    """Divide `t`, a tensor on `xla`, over `mesh`, and return an `XLAShardedTensor` that shares its memory.
 
     `partition_spec` has an entry for each dimension of `t`: `None` leaves it whole, the name or index of an axis
-    divides it along that axis, a tuple of them along all, the first one outermost. Along axes that divide nothing lie
-    copies. A parameter stays divided so when it is written; an intermediate value is divided so where it stands, and
-    XLA moves what it needs between the devices. Gradients and optimizer states lie as XLA sees fit: beside what they
-    belong to. `dynamo_custom_op` is accepted for programs of PyTorch/XLA 2; graphs of `torch.compile` take both.
+    divides it along that axis, a tuple of axes divides it along all of them, the first one outermost. The tensor is
+    replicated along the other axes. A parameter stays divided when it is written to. A mark of an intermediate value
+    applies at this point of the program, and XLA moves data between the devices as needed. XLA chooses the sharding of
+    gradients and optimizer states, usually that of their parameters. `dynamo_custom_op` is accepted for programs of
+    PyTorch/XLA 2 and not used: graphs of `torch.compile` may contain the call in either case.
 
-    A dimension that the mesh does not divide evenly is padded: each device has the room of the largest part. What lies
-    there besides means nothing, and only `local_shards` shows it.
+    A dimension that the mesh does not divide evenly is padded: each device allocates the size of the largest shard. The
+    padding has no meaning, and only `local_shards` shows it.
 
-    Raises `ValueError` where tensor, mesh and partition spec do not fit together, and `RuntimeError` for several
-    devices before `torch_xla.runtime.use_spmd()`.
+    Raises `ValueError` if tensor, mesh and partition spec do not fit together, and `RuntimeError` for several devices
+    before `torch_xla.runtime.use_spmd()`.
 
     >>> import torch, torch_xla.distributed.spmd as xs
     >>> mesh = xs.Mesh([0], (1, 1), ("data", "model"))
@@ -75,7 +76,7 @@ def _sharding(name: str, t: torch.Tensor, mesh: Mesh, partition_spec: PartitionS
 
 
 def annotate_custom_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> XLAShardedTensor:
-    """Divides what `t` shows now, without keeping it so when it is written later; else as `mark_sharding`.
+    """Divide the current value of `t` as `mark_sharding` does, but do not keep it divided when it is written to.
 
     >>> import torch, torch_xla.distributed.spmd as xs
     >>> xs.annotate_custom_sharding(torch.ones(2, device="xla"), xs.get_1d_mesh("data"), ("data",)).tolist()
@@ -89,7 +90,7 @@ def annotate_custom_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: Partit
 
 
 class MarkShardingFunction(torch.autograd.Function):
-    """`mark_sharding_with_gradients` as a function of autograd: `apply(t, mesh, partition_spec)`.
+    """The autograd function of `mark_sharding_with_gradients`: `apply(t, mesh, partition_spec)`.
 
     >>> import torch, torch_xla.distributed.spmd as xs
     >>> x = torch.ones(2, device="xla", requires_grad=True)
@@ -99,13 +100,13 @@ class MarkShardingFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
-        """A copy of `t`, divided so."""
+        """Return a divided copy of `t`."""
         ctx.mesh, ctx.partition_spec = mesh, partition_spec
         return _constrained(t, mesh, partition_spec)
 
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
-        """The gradient, divided so too."""
+        """Return the gradient, divided in the same way."""
         return _constrained(grad_output, ctx.mesh, ctx.partition_spec), None, None
 
 
@@ -115,7 +116,7 @@ def _constrained(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> 
 
 
 def mark_sharding_with_gradients(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
-    """As `mark_sharding`, of a new tensor with the value of `t`, and of its gradient.
+    """Return a new tensor with the value of `t`; divide it and its gradient as `mark_sharding` does.
 
     >>> import torch, torch_xla.distributed.spmd as xs
     >>> x = torch.ones(2, device="xla", requires_grad=True)
@@ -131,7 +132,7 @@ def mark_sharding_with_gradients(t: torch.Tensor, mesh: Mesh, partition_spec: Pa
 
 
 def clear_sharding(t: torch.Tensor) -> torch.Tensor:
-    """Makes `t` whole again on each device, and returns it.
+    """Replicate `t` on each device, and return it.
 
     >>> import torch, torch_xla.distributed.spmd as xs
     >>> t = torch.ones(2, device="xla")
@@ -148,7 +149,7 @@ def clear_sharding(t: torch.Tensor) -> torch.Tensor:
 def wrap_as_sharded_tensor(
     t: torch.Tensor, mesh_shape: tuple[int, ...] | None = None, partition_spec: PartitionSpec | None = None
 ) -> XLAShardedTensor:
-    """`t` as an `XLAShardedTensor`, which shows the same memory; one that is one already with these two, if given.
+    """Return `t` as an `XLAShardedTensor` that shares its memory; return `t` if it is one with these properties.
 
     >>> import torch, torch_xla.distributed.spmd as xs
     >>> type(xs.wrap_as_sharded_tensor(torch.ones(2, device="xla"))).__name__
@@ -164,7 +165,7 @@ def wrap_as_sharded_tensor(
 
 
 def unwrap_sharded_tensor(t: torch.Tensor) -> torch.Tensor:
-    """The plain tensor behind an `XLAShardedTensor`; any other tensor as it is.
+    """Return the plain tensor behind an `XLAShardedTensor`; return any other tensor unchanged.
 
     >>> import torch, torch_xla.distributed.spmd as xs
     >>> t = torch.ones(2, device="xla")
@@ -175,7 +176,7 @@ def unwrap_sharded_tensor(t: torch.Tensor) -> torch.Tensor:
 
 
 def wrap_if_sharded(x: Any) -> Any:
-    """A tensor whose parts lie on different devices as an `XLAShardedTensor`; anything else as it is.
+    """Return a tensor with shards on different devices as an `XLAShardedTensor`; return anything else unchanged.
 
     >>> import torch, torch_xla.distributed.spmd as xs
     >>> xs.wrap_if_sharded("text")
@@ -186,9 +187,9 @@ def wrap_if_sharded(x: Any) -> Any:
 
 
 def shard_as(a: Any, b: Any) -> tuple[Any, Any]:
-    """Two structures of tensors, of one form, with each tensor of the second divided as its partner in the first.
+    """Divide each tensor of the structure `b` as its counterpart in the structure `a`, and return both structures.
 
-    Where the partner's layout is not decided yet, both are left to XLA, which sees that they meet in an operation.
+    If the counterpart's sharding is not decided yet, an operation on both tensors makes XLA choose one for both.
 
     >>> import torch, torch_xla.distributed.spmd as xs
     >>> x, y = xs.shard_as(torch.ones(2, device="xla"), torch.zeros(2, device="xla"))
@@ -208,10 +209,10 @@ def shard_as(a: Any, b: Any) -> tuple[Any, Any]:
 
 @dataclass
 class ShardingSpec:
-    """How the batches of a loader are divided: `input_sharding=` of `MpDeviceLoader`.
+    """The division of a loader's batches: `input_sharding=` of `MpDeviceLoader`.
 
-    `partition_spec` is that of `mark_sharding`. `minibatch`: each process loads its own part of the batch, along the
-    first dimension; else each loads all of it.
+    `partition_spec` is that of `mark_sharding`. With `minibatch`, each process loads its own part of the batch, along
+    the first dimension; otherwise each process loads all of it.
 
     >>> import torch, torch_xla.distributed.spmd as xs
     >>> spec = xs.ShardingSpec(xs.Mesh([0], (1,), ("data",)), ("data", None))
@@ -232,15 +233,15 @@ class ShardingSpec:
             )
 
     def can_apply(self, t: torch.Tensor) -> bool:
-        """Whether `t` has as many dimensions as the spec."""
+        """Return whether `t` has as many dimensions as the spec."""
         return t.dim() == len(self.partition_spec)
 
     def apply(self, t: torch.Tensor) -> None:
-        """Marks `t`, a tensor on `xla` with as many dimensions as the spec."""
+        """Mark `t`, a tensor on `xla` with as many dimensions as the spec."""
         mark_sharding(t, self.mesh, self.partition_spec)
 
     def xla_spec(self, t: torch.Tensor) -> XlaShardingSpec | None:
-        """How `t` would be divided, as XLA says it; `None` if it has other dimensions.
+        """Return XLA's description of the division of `t`; `None` if `t` has another number of dimensions.
 
         >>> import torch, torch_xla.distributed.spmd as xs
         >>> print(xs.ShardingSpec(xs.Mesh([0, 1], (2,), ("data",)), ("data", None)).xla_spec(torch.ones(4, 2)))
@@ -253,11 +254,11 @@ class ShardingSpec:
         return XlaShardingSpec(t, *lists, found.sharding_type, bool(self.minibatch))
 
     def upload(self, t: torch.Tensor, device: Any = None) -> torch.Tensor:
-        """A tensor on `xla` with the contents of `t`, a tensor on the CPU: each device gets its part and no more.
+        """Return a tensor on `xla` with the contents of `t`, a CPU tensor. Only its shard is copied to each device.
 
-        With `minibatch` `t` is this process's part of the batch. A batch that the mesh does not divide evenly, such as
-        the last one of a loader without `drop_last`, is padded in memory, as by `mark_sharding`; the counter
-        `UnevenInput` tells. With `minibatch` it raises `ValueError`.
+        With `minibatch`, `t` is this process's part of the batch. A batch that the mesh does not divide evenly, such as
+        the last one of a loader without `drop_last`, is padded in memory, as by `mark_sharding`, and the counter
+        `UnevenInput` counts it. With `minibatch`, such a batch raises `ValueError`.
 
         >>> import torch, torch_xla.distributed.spmd as xs
         >>> xs.ShardingSpec(xs.get_1d_mesh("data"), ("data",)).upload(torch.ones(2)).device

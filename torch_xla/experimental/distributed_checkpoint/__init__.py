@@ -1,4 +1,4 @@
-"""Checkpoints of tensors that lie on a mesh, by `torch.distributed.checkpoint`: each process saves and loads its parts.
+"""Checkpoints of tensors on a mesh by `torch.distributed.checkpoint`: each process saves and loads its own shards.
 
     import torch.distributed.checkpoint as dcp
     from torch_xla.experimental.distributed_checkpoint import SPMDLoadPlanner, SPMDSavePlanner
@@ -6,7 +6,7 @@
     dcp.save(state_dict, checkpoint_id=path, planner=SPMDSavePlanner())
     dcp.load(state_dict, checkpoint_id=path, planner=SPMDLoadPlanner())
 
-What was saved on one mesh is loaded on any other.
+A checkpoint of one mesh can be loaded on any other mesh.
 """
 
 from .manager import CheckpointManager as CheckpointManager

@@ -1,4 +1,4 @@
-"""Tensors on a mesh as `torch.distributed.checkpoint` takes them: the parts of this process, on the CPU."""
+"""Convert tensors on a mesh to the form of `torch.distributed.checkpoint`: the shards of this process, on the CPU."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +18,7 @@ from ...distributed.spmd.xla_sharded_tensor import is_divided
 
 
 def dedup_tensors(all_plans: list[Any]) -> list[Any]:
-    """The plans of all processes, each part of a tensor saved by one of them.
+    """Return the plans of all processes, changed so that each shard of a tensor is saved by one process.
 
     >>> from torch_xla.experimental.distributed_checkpoint._helpers import dedup_tensors
     >>> dedup_tensors([])
@@ -28,7 +28,7 @@ def dedup_tensors(all_plans: list[Any]) -> list[Any]:
 
 
 def _is_sharded_tensor(x: Any) -> bool:
-    """Whether the devices have different parts of a tensor."""
+    """Return whether the devices have different shards of a tensor."""
     if not isinstance(x, torch.Tensor) or x.device.type != "xla":
         return False
     return is_divided(xs.unwrap_sharded_tensor(x))
@@ -36,7 +36,7 @@ def _is_sharded_tensor(x: Any) -> bool:
 
 @dataclass
 class _CpuShards:
-    """The parts of a tensor that this process has, on the CPU: by where each begins in the whole."""
+    """The shards of a tensor that this process has, on the CPU, by their offsets in the whole tensor."""
 
     shards: dict[tuple[int, ...], torch.Tensor]
     global_shape: torch.Size
@@ -44,7 +44,7 @@ class _CpuShards:
     unread: int = field(default=0, compare=False)  # items of a load that are still to come
 
     def __create_write_items__(self, fqn: str, object: Any) -> list[WriteItem]:
-        """What is to be written: an item for each part."""
+        """Return an item to write for each shard."""
         properties = TensorProperties(dtype=self.dtype)
         return [
             WriteItem(
@@ -56,18 +56,18 @@ class _CpuShards:
         ]
 
     def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
-        """Where the parts lie in the whole."""
+        """Return offsets and sizes of the shards in the whole tensor."""
         return [ChunkStorageMetadata(torch.Size(offsets), part.shape) for offsets, part in self.shards.items()]
 
     def __get_tensor_shard__(self, index: MetadataIndex) -> torch.Tensor:
-        """The part that begins where the index says."""
+        """Return the shard at the offsets of the index."""
         return self.shards[tuple(index.offset or (0,) * len(self.global_shape))]
 
 
 def _sharded_cpu_state_dict(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """A state dict with the parts that this process saves in the place of each tensor on `xla`.
+    """Return a state dict in which each tensor on `xla` is replaced by the shards that this process saves.
 
-    Each part is saved by one process. Waits for the devices; later changes of the tensors are not seen.
+    Each shard is saved by one process. Waits for the devices, and is not affected by later changes of the tensors.
     """
 
     def parts(tensors: list[torch.Tensor]) -> list[Any]:
@@ -83,7 +83,7 @@ def _parts_to_save(tensor: torch.Tensor) -> _CpuShards:
 
 
 def _parts_to_load(tensor: torch.Tensor) -> _CpuShards:
-    """Memory for what this process has of a tensor, of which nothing is read."""
+    """Allocate memory for this process's shards of a tensor, without reading values."""
     places = addressable_shards.local_places(tensor)
     wanted = [(begin, size) for begin, size in places if 0 not in size or not tensor.numel()]
     found = {begin: torch.empty(size, dtype=tensor.dtype) for begin, size in wanted}

@@ -1,4 +1,4 @@
-"""Checkpoints step by step: when, where, how many, and beside the training."""
+"""Save checkpoints at some steps, keep the latest ones, and write them while training continues."""
 
 import shutil
 import signal
@@ -26,16 +26,16 @@ _COMPLETE = ".metadata"
 
 
 class CheckpointManager:
-    """Saves state dicts in folders of `path`, one for each step, and loads them on whatever mesh there is then.
+    """Save state dicts in folders of `path`, one for each step, and load them on any mesh.
 
     A step is saved if `save_interval` divides its number, or if the machine announces its end by SIGTERM and
-    `chkpt_on_preemption` says so. The latest `max_to_keep` are kept, all of them if it is 0. Up to `max_pending_async`
-    may be on their way to the disk at once; `num_of_threads` threads write each. In a program of several processes
-    every process calls the same methods with the same steps, after `torch.distributed.init_process_group`;
-    `process_group` is one of a backend for the CPU, such as gloo.
+    `chkpt_on_preemption` is set. The latest `max_to_keep` checkpoints are kept, or all of them if it is 0. Up to
+    `max_pending_async` checkpoints may be written at the same time, each by `num_of_threads` threads. In a program of
+    several processes every process calls the same methods with the same steps, after
+    `torch.distributed.init_process_group`; `process_group` must have a backend for the CPU, such as gloo.
 
-    A checkpoint is written aside and moved to its place when it is complete: a process that is killed meanwhile leaves
-    the others whole.
+    A checkpoint is written to a temporary folder, which is renamed when it is complete. A process that is killed while
+    writing leaves the other checkpoints intact.
 
     >>> import tempfile, torch
     >>> from torch_xla.experimental.distributed_checkpoint import CheckpointManager
@@ -80,13 +80,13 @@ class CheckpointManager:
         self.base_path.mkdir(parents=True, exist_ok=True)
 
     def should_save(self, step: int) -> bool:
-        """Whether `save` would save this step."""
+        """Return whether `save` would save this step."""
         if step < 0:
             raise ValueError(f"CheckpointManager: steps count from 0; got {step}")
         return step % self.save_interval == 0 or (self.chkpt_on_preemption and self.reached_preemption(step))
 
     def save(self, step: int, state_dict: dict[str, Any], force: bool | None = False) -> bool:
-        """Saves a state dict, if `should_save(step)` or by `force`; whether it did. Returns when it is complete."""
+        """Save a state dict if `should_save(step)` or `force`, and return whether it was saved, when it is complete."""
         if not (force or self.should_save(step)):
             return False
         self.join()
@@ -94,9 +94,9 @@ class CheckpointManager:
         return True
 
     def save_async(self, step: int, state_dict: dict[str, Any], force: bool | None = False) -> bool:
-        """As `save`, but returns when the state is copied to the CPU; a thread writes it.
+        """Save as `save` does, but return when the state is copied to the CPU; a thread writes it.
 
-        Waits if too many are on their way. Raises what an earlier one failed with.
+        Waits while `max_pending_async` checkpoints are being written. Raises the error of an earlier checkpoint.
         """
         if not (force or self.should_save(step)):
             return False
@@ -109,9 +109,9 @@ class CheckpointManager:
         return True
 
     def restore(self, step: int, state_dict: dict[str, Any]) -> None:
-        """Loads the checkpoint of a step into a state dict: tensors in place, as they are divided now.
+        """Load the checkpoint of a step into a state dict. Tensors are written in place and keep their sharding.
 
-        What is no tensor is replaced in the dict; call `load_state_dict` of the model or optimizer for it. Raises
+        Other values are replaced in the dict: call `load_state_dict` of the model or optimizer to use them. Raises
         `ValueError` for a step that was not saved.
         """
         self.join()
@@ -123,19 +123,19 @@ class CheckpointManager:
             dcp.load(state_dict, storage_reader=reader, planner=SPMDLoadPlanner(), **options)
 
     def all_steps(self) -> list[int]:
-        """The steps whose checkpoints are complete, in order."""
+        """Return the steps whose checkpoints are complete, in order."""
         found = [each for each in self.base_path.iterdir() if each.name.isdigit() and (each / _COMPLETE).exists()]
         return sorted(int(each.name) for each in found)
 
     def join(self) -> None:
-        """Waits until everything that `save_async` began is complete; raises what failed."""
+        """Wait until every checkpoint of `save_async` is complete, and raise the error of a failed one."""
         while self._pending:
             self._pending.popleft().result()
 
     def reached_preemption(self, step: int) -> bool:
-        """Whether the machine has announced its end, to this process or another one of the program.
+        """Return whether the machine of this or another process of the program has announced its end.
 
-        Every process must ask for the same steps.
+        Every process must call this with the same steps.
         """
         told = self._is_ending.is_set()
         if process_count() == 1:

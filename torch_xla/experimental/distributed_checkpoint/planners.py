@@ -1,4 +1,4 @@
-"""Planners for `torch.distributed.checkpoint`: which process saves and loads which part of a tensor on a mesh."""
+"""Planners for `torch.distributed.checkpoint`: they assign the shards of a tensor on a mesh to processes."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ from ._helpers import _CpuShards, _load, _parts_to_load, _sharded_cpu_state_dict
 
 
 class SPMDSavePlanner(DefaultSavePlanner):
-    """Saves the tensors on `xla` of a state dict by their parts; everything else as PyTorch's default planner does.
+    """Save the tensors on `xla` of a state dict by their shards, and other values as PyTorch's default planner does.
 
-    A part that several devices have is saved once. `torch.distributed.checkpoint.load` reads the files without this
-    package, too.
+    A shard that several devices have is saved once. `torch.distributed.checkpoint.load` can read the files without this
+    package.
 
     >>> import tempfile, torch, torch.distributed.checkpoint as dcp, warnings
     >>> from torch_xla.experimental.distributed_checkpoint import SPMDSavePlanner
@@ -27,40 +27,39 @@ class SPMDSavePlanner(DefaultSavePlanner):
     def set_up_planner(
         self, state_dict: dict[str, Any], storage_meta: Any = None, is_coordinator: bool = False
     ) -> None:
-        """Copies this process's parts to the CPU."""
+        """Copy this process's shards to the CPU."""
         super().set_up_planner(_sharded_cpu_state_dict(state_dict), storage_meta, is_coordinator)
 
     def create_local_plan(self) -> SavePlan:
-        """What this process writes: its parts."""
+        """Return the plan of this process, with an item for each of its shards."""
         return super().create_local_plan()
 
     def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
-        """The plans of all processes, and what they make together."""
+        """Return the plans of all processes, and the metadata of the whole checkpoint."""
         return super().create_global_plan(all_plans)
 
     def finish_plan(self, new_plan: SavePlan) -> SavePlan:
-        """The plan of this process, as it is carried out."""
+        """Return the final plan of this process."""
         return super().finish_plan(new_plan)
 
     def resolve_data(self, write_item: WriteItem) -> Any:
-        """The tensor or the bytes that an item writes."""
+        """Return the tensor or the bytes that an item writes."""
         return super().resolve_data(write_item)
 
     def lookup_object(self, index: Any) -> Any:
-        """What stands in the state dict at an index: for a tensor on `xla` the part that begins there."""
+        """Return the entry of the state dict at an index: for a tensor on `xla`, the shard at this offset."""
         found = self.state_dict.get(index.fqn)
         return found.__get_tensor_shard__(index) if isinstance(found, _CpuShards) else super().lookup_object(index)
 
     def transform_object(self, write_item: WriteItem, object: Any) -> Any:
-        """What is written for an object."""
+        """Return the data to write for an object."""
         return super().transform_object(write_item, object)
 
 
 class SPMDLoadPlanner(DefaultLoadPlanner):
-    """Loads the tensors on `xla` of a state dict by the parts that this process has of them, as they are divided now.
+    """Load the tensors on `xla` of a state dict by the shards that this process has of them now.
 
-    They may have been divided in another way, or not at all, when they were saved. Everything else is loaded as by
-    PyTorch's default planner.
+    The saved tensors may have had another sharding, or none. Other values are loaded as by PyTorch's default planner.
 
     >>> import tempfile, torch, torch.distributed.checkpoint as dcp, warnings
     >>> from torch_xla.experimental.distributed_checkpoint import SPMDLoadPlanner, SPMDSavePlanner
@@ -77,7 +76,7 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
     def set_up_planner(
         self, state_dict: dict[str, Any], metadata: Metadata | None = None, is_coordinator: bool = False
     ) -> None:
-        """Makes room on the CPU for what is to be read."""
+        """Allocate memory on the CPU for the values to read."""
         super().set_up_planner(state_dict, metadata, is_coordinator)
         self._tensors = {
             name: xs.unwrap_sharded_tensor(value)
@@ -87,7 +86,7 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
         self.state_dict = dict(self.state_dict)
 
     def create_local_plan(self) -> LoadPlan:
-        """What this process reads: each of its parts."""
+        """Return the plan of this process, with an item for each of its shards."""
         self._parts = {name: _parts_to_load(tensor) for name, tensor in self._tensors.items()}
         self.state_dict.update(self._parts)
         plan = super().create_local_plan()
@@ -97,32 +96,32 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
         return plan
 
     def create_global_plan(self, global_plan: list[LoadPlan]) -> list[LoadPlan]:
-        """The plans of all processes."""
+        """Return the plans of all processes."""
         return super().create_global_plan(global_plan)
 
     def finish_plan(self, new_plan: LoadPlan) -> LoadPlan:
-        """The plan of this process, as it is carried out."""
+        """Return the final plan of this process."""
         return super().finish_plan(new_plan)
 
     def load_bytes(self, read_item: ReadItem, value: Any) -> None:
-        """Takes what is no tensor."""
+        """Load a value that is not a tensor."""
         super().load_bytes(read_item, value)
 
     def resolve_tensor(self, read_item: ReadItem) -> torch.Tensor:
-        """Where an item is read to."""
+        """Return the memory that an item is read to."""
         return super().resolve_tensor(read_item)
 
     def lookup_tensor(self, index: Any) -> torch.Tensor:
-        """The part that begins where an index says."""
+        """Return the shard at the offset of an index."""
         found = self.state_dict.get(index.fqn)
         return found.__get_tensor_shard__(index) if isinstance(found, _CpuShards) else super().lookup_tensor(index)
 
     def transform_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> torch.Tensor:
-        """The elements of a part that an item fills."""
+        """Return the elements of a shard that an item fills."""
         return super().transform_tensor(read_item, tensor)
 
     def commit_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> None:
-        """Brings a tensor to its devices once all of its parts are read."""
+        """Copy a tensor to its devices once all of its shards are read."""
         name = read_item.dest_index.fqn
         parts = self._parts.get(name)
         if parts is None:

@@ -1,4 +1,4 @@
-"""What a checkpoint of an optimizer needs before it can be loaded."""
+"""Prepare an optimizer for loading a checkpoint."""
 
 from typing import Any
 
@@ -10,9 +10,10 @@ from ..._engine.tensor.storage import value_of
 
 
 def prime_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Makes the state of an optimizer, as its first step would, so that a checkpoint can be loaded into it.
+    """Create the state of an optimizer, as its first step would, so that a checkpoint can be loaded into it.
 
-    Parameters, gradients and counts of steps are as before; the state lies as the parameters do. Returns the optimizer.
+    Parameters, gradients and step counts do not change; the state has the sharding of the parameters. Returns the
+    optimizer.
 
     >>> import torch
     >>> from torch_xla.experimental.distributed_checkpoint import prime_optimizer
@@ -37,7 +38,10 @@ def prime_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
 
 def _lie_as(parameter: torch.Tensor, state: dict[str, Any]) -> None:
-    """Has the state lie as its parameter; nothing says so where the parameter is not what the step made of it."""
+    """Give the state the sharding of its parameter.
+
+    The sharding must be set, because the state was computed from the parameter before it was written back.
+    """
     sharding = placement.planned(parameter) if parameter.device.type == "xla" else None
     for each in state.values() if sharding is not None else ():
         if isinstance(each, torch.Tensor) and each.device == parameter.device and each.shape == parameter.shape:
