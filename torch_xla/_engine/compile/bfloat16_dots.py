@@ -1,8 +1,8 @@
 """Compile a lowered program so that its bfloat16 matrix products run on the platform.
 
-XLA:CPU leaves a product in bfloat16 where a kernel of its own for that dtype is to compute it, and widens the operands
-of any other. It decides so before it takes transpositions into products, and has no kernel for some of what comes of
-that: such an executable would fail whenever it runs.
+XLA:CPU keeps a product in bfloat16 if it plans to use its own kernel for that dtype, and widens the operands of other
+products. It decides before it merges transpositions into products, and has no kernel for some of the merged products:
+such an executable fails whenever it runs.
 """
 
 import re

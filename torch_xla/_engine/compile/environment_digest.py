@@ -1,4 +1,4 @@
-"""What compiling depends on and a process does not change: versions, flags, processor."""
+"""The environment of compilation, which is constant within a process: versions, flags, processor."""
 
 import functools
 import hashlib
@@ -46,7 +46,7 @@ class Installation:
 
 
 def read(target: Target) -> Installation:
-    """What there is now, for programs of `target`."""
+    """Return the present environment for programs of `target`."""
     return Installation(
         torch.__version__,
         jax.__version__,

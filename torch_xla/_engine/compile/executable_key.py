@@ -15,11 +15,11 @@ from .settings_in_force import Settings
 
 @dataclass(frozen=True)
 class Key:
-    """All that an executable depends on.
+    """Everything that an executable depends on.
 
-    Equal keys are one executable: in memory, among the stages of programs, and on disk, where `name` and `environment`
-    stand for it. The key of a program, which has executables for several numbers, has neither `arguments` nor
-    `numbers`.
+    Equal keys share one executable: in memory, among the stages of programs, and on disk, where `name` and
+    `environment` identify it. The key of a program, which has executables for several numbers, has neither `arguments`
+    nor `numbers`.
     """
 
     code: tuple[Any, ...]  # of the graph: its operations and wiring, and size, order, dtype and sharding of each input
@@ -27,7 +27,7 @@ class Key:
     results: tuple[Placed, ...]  # how its outputs are to be divided among the devices
     target: Target
     arguments: tuple[int, ...]  # the numbers that are arguments
-    numbers: bytes  # all numbers, packed; zeros in the place of those that are arguments
+    numbers: bytes  # all numbers, packed; zeros for the arguments
     settings: Settings
     installation: Installation
 
@@ -37,8 +37,10 @@ class Key:
 
     @cached_property
     def name(self) -> str:
-        """32 letters for what the executable computes, equal in all processes. Raises `Nameless` if there is no such
-        name: `graph_fingerprint.is_named` tells."""
+        """Return 32 letters that identify the computation, equal in all processes.
+
+        Raises `Nameless` if it has no such name: see `graph_fingerprint.is_named`.
+        """
         return self._hash(graph_fingerprint.text_of(self.code))
 
     @cached_property
@@ -65,7 +67,7 @@ class Key:
 
 
 def described(target: Target) -> dict[str, str]:
-    """What a target is, by name: the same for other devices of the kind, in other processes."""
+    """Return a description of a target by name, equal for devices of the same kind, and in other processes."""
     mesh = target.mesh
     return {
         "platform": target.platform,
@@ -87,7 +89,7 @@ def results_of(graph: Graph, donated: tuple[int, ...], target: Target) -> tuple[
 
 
 def differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
-    """What differs between two environments: `["torch '2.12' → '2.13'"]`."""
+    """Return the differences between two environments: `["torch '2.12' → '2.13'"]`."""
     return [
         f"{name} {before.get(name)!r} → {now.get(name)!r}"
         for name in sorted(before.keys() | now.keys())

@@ -37,7 +37,7 @@ def of(graph: Graph, key: Key, numbers: Sequence[float | int]) -> int | None:
 
 
 def of_stages(stages: Sequence[Stage], key: Key, numbers: Sequence[float | int]) -> int | None:
-    """As `of` for a graph in stages, of which each kind is compiled by itself: what XLA takes is never put together."""
+    """Do as `of` for a graph in stages: compile each kind of stage separately, and search the failing ones."""
     for stage in {stage.kind: stage for stage in stages}.values():
         index = of(stage.graph, key, [numbers[number] for number in stage.numbers])
         if index is not None:

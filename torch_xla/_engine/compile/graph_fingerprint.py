@@ -15,8 +15,8 @@ from ..ir.call_plan import Plan
 from ..ir.graph import Graph
 from ..ir.value_spec import Spec
 
-# What stands in the text of an object that has none of its own, and in names that hold in one process alone; there is a
-# serial number in front of it then.
+# A part of the default text of an object, and of names that are valid in one process only; such names have a serial
+# number in front of it.
 _ADDRESS = " at 0x"
 _OWN = re.compile(r"(_\d+)?( object)? at 0x[0-9a-f]+")
 
@@ -38,10 +38,10 @@ def is_named(graph: Graph) -> bool:
 
 
 def text_of(code: Sequence[Any], strict: bool = True) -> str:
-    """The code of a graph as text, equal in all processes for what computes the same.
+    """Return the code of a graph as text, equal in all processes for equal computations.
 
-    What has no such text raises `Nameless`; if not `strict`, it goes by what its name has in common in all processes,
-    which other things may be called too.
+    An operation without such a text raises `Nameless`. If not `strict`, the part of its name that is common to all
+    processes is used, which may not be unique.
     """
     text = _named if strict else _alike
     return "\n".join(text(element) if element.__class__ is Plan else repr(element) for element in code)
@@ -62,7 +62,7 @@ def _alike(plan: Plan) -> str:
 
 
 def _text(plan: Plan) -> str:
-    # A decomposition has a serial number of this process beside its operator; sizes and arguments tell it in full.
+    # A decomposition has a serial number of this process beside its operator; sizes and arguments identify it fully.
     op = plan.op[0] if isinstance(plan.op, tuple) else plan.op
     parts = [getattr(plan, field.name) for field in fields(plan) if field.name not in ("op", "inside")]
     return " ".join(map(_words, (op, *parts)))

@@ -27,25 +27,24 @@ from . import shard_mapped
 from .executable_key import Key
 from .source_metadata import UNKNOWN, Origins
 
-# XLA may leave out roundings to a narrow float between operations that it fuses, and then what a program gives depends
-# on which of its results somebody holds. PyTorch rounds each. TPUs keep XLA's default: what it costs
-# them has not been measured.
+# XLA may leave out roundings to a narrow float between fused operations; then the values depend on which results are
+# outputs. PyTorch rounds each result. TPUs keep XLA's default, because the cost there has not been measured.
 _OPTIONS = {name: {"xla_allow_excess_precision": False} for name in ("cpu", "gpu")}
 
-# Where each process compiles a program of its own: XLA would divide the measuring of kernels among all processes, and
-# wait for those that compile another program, or have found this one on disk.
+# For programs that each process compiles on its own: XLA would divide the measuring of kernels among all processes, and
+# wait for processes that compile another program, or have found this one on disk.
 _APART = {"gpu": {"xla_gpu_shard_autotuning": False}}
 
 
 def options_for(target: Target) -> dict[str, Any] | None:
-    """What XLA is asked for when it compiles for `target`, besides its flags; `None`: nothing."""
+    """Return the compiler options for `target`, besides XLA's flags; `None` if there are none."""
     apart = _APART.get(target.platform, {}) if target.axis is not None else {}
     return {**_OPTIONS.get(target.platform, {}), **apart, **compiler_options.chosen()} or None
 
 
 # A program of so few operations is lowered in a context that others before it were lowered in.
 _FEW = 100
-# And of constants of so many elements together: they stay in the context.
+# Most elements of all constants together: they stay in the context.
 _SMALL = 4096
 
 # Of an error: the plans that cannot be compiled or run, and why.
@@ -53,7 +52,7 @@ _CULPRIT = "_culprit_of_torch_xla"
 
 
 def blame(error: Exception, plans: Sequence[Plan], told: str, text: str) -> None:
-    """Notes in an `error` that says `text` that it came of one of the `plans`, which `told` describes."""
+    """Add to an `error` with this `text` which of the `plans` caused it; `told` describes the plan."""
     error.add_note(told)
     setattr(error, _CULPRIT, ((*plans, *culprits_of(error)[0]), f"{text} ({told})"))
 
@@ -80,7 +79,7 @@ def by_type(graph: Graph, numbers: Sequence[int]) -> tuple[list[int], list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What an executable takes and gives, and which inputs it gives away (by their places)."""
+    """Inputs and outputs of an executable, and the positions of donated inputs."""
 
     inputs: tuple[jax.ShapeDtypeStruct, ...]
     outputs: tuple[jax.ShapeDtypeStruct, ...]  # without a sharding where XLA chooses it
@@ -129,10 +128,10 @@ def results_of(executable: Any, signature: Signature, target: Target) -> list[Sh
 def lowered(
     graph: Graph, key: Key, numbers: Sequence[float | int], origins: Origins, compiled_at_once: bool = False
 ) -> Any:
-    """The graph lowered as its `key` says, with those of the `numbers` baked in that are no arguments: its executable
-    has its `signature`.
+    """Lower the graph as its `key` says, with the `numbers` that are not arguments baked in.
 
-    `compiled_at_once` promises that this thread compiles it now, and nobody keeps it.
+    The executable has its `signature`. `compiled_at_once` promises that this thread compiles the result immediately
+    and does not keep it.
     """
     target = key.target
     floats, ints = by_type(graph, key.arguments)
@@ -163,9 +162,9 @@ def as_function(
     origins: Origins = UNKNOWN,
     carriers: Sequence[jax.ShapeDtypeStruct] = (),
 ) -> Callable[..., tuple[jax.Array, ...]]:
-    """The graph as a function of its inputs, then of the vectors of float numbers, int numbers and random keys.
+    """Return the graph as a function of its inputs, then of the vectors of float numbers, int numbers and random keys.
 
-    `carriers` are the arrays that carry its results, some of which may be longer than the results themselves.
+    `carriers` are the arrays that hold its results; an array may be longer than its result.
     """
 
     def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:

@@ -1,8 +1,8 @@
 """Choose the shardings of a program's results: a parameter keeps its own, optimizer state takes its parameter's.
 
-XLA finds a place for every value inside a program. Of what the next step takes up again too much would depend on that:
-where a new layout comes out, the next step is another program; and the state of an optimizer that begins as zeros, of
-which nobody said how they are divided, could come out whole on every device.
+XLA chooses a sharding for every value inside a program. The next step reads some results, and a new sharding there
+would make the next step another program. The state of an optimizer starts as zeros without a sharding, and could end as
+a whole copy on every device.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,10 +20,10 @@ from .stages.list_ops import Lists, length_of_lists
 
 
 def of_outputs(graph: Graph, donated: tuple[int, ...]) -> list[Placed]:
-    """For each output of a graph its sharding, or that XLA shall find one.
+    """Return for each output of a graph its sharding, or that XLA chooses one.
 
-    What takes the place of a donated input lies as that. What is computed element by element together with values of
-    its size that are divided in one way, as an optimizer's state is with its parameter, is divided in that way.
+    A result that replaces a donated input keeps its sharding. A result computed elementwise with values of its size
+    that share one sharding takes that sharding: so an optimizer's state follows its parameter.
     """
     groups = _Groups(graph)
     found = [groups.sharding_of(slot) for slot in graph.outputs]
@@ -63,7 +63,7 @@ class _Groups:
             self._said.setdefault(self._of(slot), set()).add(sharding)
 
     def sharding_of(self, slot: int) -> Placed:
-        """What is said of the group of a slot, if that is one thing: copies count as nothing besides a division."""
+        """Return the only sharding in the group of a slot; a division takes precedence over copies."""
         said = self._said.get(self._of(slot), set())
         divided = said - {None}
         if len(divided) > 1 or not said:

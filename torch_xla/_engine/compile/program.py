@@ -1,11 +1,11 @@
 """A program: one graph, what may differ between its runs, and the executables compiled of it so far.
 
-A large graph that repeats itself is compiled in stages, of which equal ones share an executable (`stage_cuts`,
+A large graph that repeats itself is compiled in stages; equal stages share an executable (`stage_cuts`,
 `staged_program`).
 
-Python numbers are baked into the first executable. When a later run comes with another number, that number becomes an
-argument: so a learning rate that changes every step costs one more compile, ever. A rule that must see a number keeps
-it baked, and then each combination of such numbers has its own executable.
+Python numbers are baked into the first executable. When a later run has another number, that number becomes an
+argument, so a learning rate that changes every step costs one more compilation in all. A number that a rule must see
+stays baked, and each combination of such numbers has its own executable.
 """
 
 import math
@@ -63,7 +63,7 @@ _ALWAYS_FITS = 64 << 20
 
 
 class _Compiled(NamedTuple):
-    """What was compiled so far: which numbers are arguments, and the executables by the numbers baked in."""
+    """The compilations so far: which numbers are arguments, and the executables by their baked numbers."""
 
     arguments: tuple[int, ...]
     executables: dict[bytes, Ready]
@@ -73,7 +73,7 @@ class _Compiled(NamedTuple):
         return self.executables.get(_without(packed, self.arguments))
 
 
-# What a compilation changes of a program.
+# The attributes of a program that a compilation changes.
 _STATE = (
     "_inlined",
     "ends",
@@ -91,7 +91,7 @@ _STATE = (
 
 
 class Program:
-    """What one graph compiles to: the executables of one key with all numbers that it is run with."""
+    """The executables of one graph, for all numbers that it is run with."""
 
     def __init__(self, graph: Graph, key: Key) -> None:
         self.graph = graph
@@ -101,8 +101,8 @@ class Program:
         self.origins = UNKNOWN
         self.ends = self._smallest([range(len(graph.outputs))])
         self.bytes = sum(spec.numel * spec.dtype.itemsize for spec in graph.specs)  # of everything that it names
-        self.allocates = self.bytes  # bytes of a run, beyond what it is given; at the most, until XLA has told
-        self.fits = True  # nobody needs to ask whether the device has room for it
+        self.allocates = self.bytes  # bytes of a run besides its inputs; an upper bound until XLA reports them
+        self.fits = True  # the device's free memory need not be checked
         self.is_limited = launch_throttle.are_limited(key.target)  # whether it has to wait for its turn
         self.stages: tuple[stage_cuts.Stage, ...] | None = None  # none: not looked for, or not worth it
         self.is_in_layers = False  # whether it is cut all through, not just where an optimizer begins
@@ -135,7 +135,7 @@ class Program:
 
     @property
     def shared(self) -> tuple[tuple[int, int], ...]:
-        """What is compiled once and run several times: how often, and of how many operations it is."""
+        """Return, for each stage that runs several times, how often it runs and its number of operations."""
         return tuple(stage_cuts.repeated(self.stages)) if self.stages else ()
 
     @cached_property
@@ -144,7 +144,7 @@ class Program:
 
     @cached_property
     def _places(self) -> frozenset[int]:
-        """The numbers that say where something lies."""
+        """Return the indices of the numbers that are positions in a view."""
         return frozenset(
             number
             for operation in self.graph.operations
@@ -176,7 +176,7 @@ class Program:
         return ready
 
     def compile_for(self, numbers: Sequence[float | int]) -> Sizes | None:
-        """Makes the executable of a run with these numbers, and tells the memory it needs if XLA does."""
+        """Make the executable of a run with these numbers, and return its memory, if XLA reports it."""
         self._compile(self._packer.pack(*numbers), numbers)
         sizes = self.sizes_for(numbers)
         if sizes is not None:
@@ -185,7 +185,7 @@ class Program:
         return sizes
 
     def culprit(self, numbers: Sequence[float | int]) -> tuple[Plan, str] | None:
-        """The one operation because of which XLA does not compile a run with these numbers, and a line about it."""
+        """Return the operation that XLA cannot compile in a run with these numbers, and a line about it."""
         if self.stages:
             index = failing_op_search.of_stages(self.stages, self.key, numbers)
             index = None if index is None else self._inlined.origin[index]
@@ -196,24 +196,26 @@ class Program:
         return self.graph.operations[index].plan, f"XLA does not compile {self.origins.told(self.graph, index)}"
 
     def sizes_for(self, numbers: Sequence[float | int]) -> Sizes | None:
-        """The memory that a run with these numbers needs of each device, if XLA tells."""
+        """Return the memory that a run with these numbers needs on each device, if XLA reports it."""
         found = self.executable(numbers).memory_analysis()
         return found if found is None or isinstance(found, Sizes) else _sizes(found)
 
     def placed(self, numbers: Sequence[float | int]) -> list[Any]:
-        """How what a run with these numbers gives lies on the devices, as JAX says it."""
+        """Return JAX's shardings of the results of a run with these numbers."""
         if not self.target.is_spread:
             return [self.target.everywhere] * len(self.graph.outputs)
         return jax.tree.leaves(self.executable(numbers).output_shardings)
 
     def parts(self, numbers: Sequence[float | int]) -> list[tuple[Any, int]]:
-        """What XLA made of a run with these numbers: an executable, or those of its stages; and how often each runs."""
+        """Return the executables of a run with these numbers, whole or by stage, each with how often it runs."""
         executable = self.executable(numbers)
         return executable.parts() if isinstance(executable, staged_program.Staged) else [(executable, 1)]
 
     def waiting(self, numbers: Sequence[float | int]) -> list[tuple[Spec, tuple[int, ...], Operation, Line | None]]:
-        """What waits between stages for later ones when most memory is taken, with its size on one device and what made
-        it; nothing if whole."""
+        """Return the values that wait between stages when memory use peaks; none for a program without stages.
+
+        Each has its size on one device, the operation that made it, and its line.
+        """
         executable = self.executable(numbers)
         if not isinstance(executable, staged_program.Staged):
             return []
@@ -243,11 +245,11 @@ class Program:
         return self._lower(numbers, self._executable_key(self._packer.pack(*numbers)))
 
     def optimized(self, numbers: Sequence[float | int]) -> str:
-        """What XLA made of the program, as HLO text."""
+        """Return the optimized program as HLO text."""
         return str(self.executable(numbers).as_text())
 
     def executable(self, numbers: Sequence[float | int]) -> Any:
-        """What a run with these numbers starts: of XLA's, or of stages; compiled if it was not."""
+        """Return the executable for these numbers, XLA's own or a staged one; compile it if needed."""
         return (self._ready(numbers) or self._compile(self._packer.pack(*numbers), numbers)).executable
 
     def key_for(self, numbers: Sequence[float | int]) -> Key:
@@ -273,7 +275,7 @@ class Program:
         before, arguments = dict(self._executables), self._promoted  # alive: a new one can share their stages
         if self._baked is None:
             self._baked = packed
-            # What is baked must be equal in all processes: the numbers of one, and what they were before, are its own.
+            # Baked numbers must be equal in all processes, but numbers and their earlier values differ among processes.
             is_alone = self.target.axis is None
             if not is_alone:
                 self._must_bake.update(self._places)
@@ -315,7 +317,7 @@ class Program:
         with metrics.timed("CompileTime"):
             executable = compiled(self._lowered_with_fewest_arguments(packed, numbers), self.target)
             if self.donated and self.target.axis is None and private.starter(executable) is None:
-                # Started by JAX, between whose own steps somebody may be interrupted: then nothing is given away.
+                # JAX starts it, and an interrupt may come between JAX's own steps: so nothing is donated.
                 kept = self._lower(numbers, replace(self._executable_key(packed), donated=()))
                 executable = compiled(kept, self.target)
         seconds = time.perf_counter() - started
@@ -332,11 +334,11 @@ class Program:
         opened = inlined(self.graph)
         # A run that waits for its own beginning would fail where that did, with what it was given away.
         most = launch_throttle.MOST if self.is_limited else math.inf
-        # What calls Python is started by JAX, and may raise: then nothing must be given away (`_from_xla`).
+        # JAX starts programs that call Python, and they may raise: so nothing must be donated (`_from_xla`).
         spared = 0 if self._calls_back else config.stage_operations()
         found = stage_cuts.of(opened.graph, self.donated, spared, least, most)
         self.is_in_layers = bool(found)
-        # Gradients that nobody holds lie in memory all at once then, as in PyTorch; a device may not have room for it.
+        # With stages, all gradients are in memory at once, as in PyTorch; a device may lack the memory for them.
         if not found and spared and self.target.is_host and not self.target.is_spread:
             found = stage_cuts.of_rounds(opened.graph, self.donated, most)
         ends = self.ends
@@ -393,7 +395,7 @@ class Program:
 
     def _may_be_kept(self) -> bool:
         # An executable from disk shows the lines and names of the program that first compiled it.
-        # One that calls Python holds the address of what it calls.
+        # An executable that calls Python holds the address of the callback.
         if self._calls_back or disk_cache.folder() is None or config.hlo_debug():
             return False
         # Nor one whose name another process could give to something else.
@@ -438,7 +440,7 @@ class Program:
 
 
 def _without(packed: bytes, arguments: Sequence[int]) -> bytes:
-    """Packed numbers with zeros in the place of the arguments."""
+    """Return packed numbers with zeros for the arguments."""
     if not arguments:
         return packed
     kept = bytearray(packed)
@@ -450,7 +452,7 @@ def _without(packed: bytes, arguments: Sequence[int]) -> bytes:
 def _known_to_change(graph: Graph, numbers: Sequence[float | int], lines: Sequence[Line | None]) -> list[int]:
     changed: list[int] = []
     places: Counter[Plan] = Counter()
-    # Which of several cuts a graph has is told by their number alone: one of other cuts does not make these move.
+    # Cuts are numbered per plan, so another cut does not renumber these.
     cuts = Counter(operation.plan for operation in graph.operations if operation.plan.op in PLACES)
     for index, operation in enumerate(graph.operations):
         plan, first = operation.plan, operation.first_number
@@ -473,7 +475,7 @@ def _counts_for_each(plan: Plan) -> bool:
 
 
 def _sizes(found: Any) -> Sizes:
-    """What XLA tells of one executable."""
+    """Return the memory that XLA reports for one executable."""
     return Sizes(
         found.argument_size_in_bytes,
         found.output_size_in_bytes,

@@ -14,7 +14,7 @@ from .program import Program
 
 _programs: "OrderedDict[Key, Program]" = OrderedDict()
 
-# What else holds programs: called, each lets go of what was not used for longest.
+# Other holders of programs. Each is a function that drops the holder's least recently used programs.
 when_scarce: list[Callable[[], None]] = []
 
 

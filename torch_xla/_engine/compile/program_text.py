@@ -6,7 +6,7 @@ from .. import config
 
 
 def stablehlo(lowered: Any) -> str:
-    """What the rules made of a graph, JAX's `Lowered`, as StableHLO."""
+    """Return a lowered graph (JAX's `Lowered`) as StableHLO text."""
     return str(lowered.as_text(debug_info=config.hlo_debug()))
 
 

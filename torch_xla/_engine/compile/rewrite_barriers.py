@@ -28,7 +28,7 @@ _IS_FREE = jax.__version_info__ < (0, 11)
 
 # Operations that move values and do not change them.
 _MOVES = frozenset(f"stablehlo.{name}" for name in ("broadcast_in_dim", "reshape", "transpose", "slice"))
-# What XLA takes to be 0 or greater, though it may be NaN.
+# Operations whose results XLA assumes to be 0 or greater, though they may be NaN.
 _NOT_NEGATIVE = ("abs", "exponential", "sqrt", "power", "maximum", "multiply", "select")
 
 

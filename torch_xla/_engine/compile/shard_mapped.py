@@ -21,12 +21,12 @@ from ..lowering.machinery import replica_axis
 from ..runtime import buffers, launch_throttle
 from ..runtime.device_assignment import Target
 
-# What a program gives but for the last, which is there when its collectives are done.
+# All results but the last, which shows that the collectives are done.
 _RESULTS = operator.itemgetter(slice(-1))
 
 _WORK = 1024
 
-# What stands behind the inputs, which process each is, and behind the outputs, `replica_axis.end`.
+# The extra input after the others, the rank of each process; `replica_axis.end` is an extra output of this kind.
 _WHO = jax.ShapeDtypeStruct((1,), np.dtype(np.int32))
 _DONE = jax.ShapeDtypeStruct((1,), np.dtype(np.uint32))
 
@@ -46,8 +46,8 @@ def of_each(
 
     def of_one(*arguments: jax.Array) -> Any:
         *arrays, rank = arguments
-        # What has no dimension cannot be laid one behind the other. It is said to be equal everywhere, which it is not;
-        # so XLA, which could leave out a collective then, is given something in its place that it knows nothing of.
+        # A scalar cannot be concatenated over processes. It is declared equal everywhere, which it is not; XLA could
+        # then remove a collective, so the collective reads an opaque copy instead.
         differ = [
             jnp.where(rank[0] < 0, jnp.zeros_like(x), x) if s else x for x, s in zip(arrays, scalars, strict=True)
         ]
@@ -61,7 +61,7 @@ def of_each(
 def around(
     taken: Sequence[jax.ShapeDtypeStruct], given: Sequence[jax.ShapeDtypeStruct], target: Target
 ) -> tuple[list[jax.ShapeDtypeStruct], list[jax.ShapeDtypeStruct]]:
-    """What the program of all takes and gives, where each process takes and gives these."""
+    """Return inputs and outputs of the common program, where each process has these."""
     return [_of_all(each, target) for each in (*taken, _WHO)], [_of_all(each, target) for each in (*given, _DONE)]
 
 
@@ -74,16 +74,16 @@ def _of_all(each: jax.ShapeDtypeStruct, target: Target) -> jax.ShapeDtypeStruct:
 
 
 def _worth_a_thread(rank: jax.Array) -> jax.Array:
-    """What `rank` is, after some work.
+    """Return `rank` after enough work that XLA runs the program in another thread.
 
-    XLA's CPU client runs programs of less than 1000 operations in the thread that starts them. One that waits for other
-    processes there could not be interrupted, and would not hear that one of them is lost.
+    XLA's CPU client runs programs of less than 1000 operations in the calling thread. A program that waits there for
+    other processes could not be interrupted, and would not notice that a process is lost.
     """
     return rank + jnp.minimum(jnp.sum(jnp.arange(_WORK, dtype=rank.dtype) * rank), 0)
 
 
 def starter(target: Target, compiled: Any) -> private.Starter:
-    """What runs a compiled program of `target` on arrays as values hold them: those of this process."""
+    """Return a function that runs a compiled program of `target` on this process's arrays."""
     if target.axis is None:
         if launch_throttle.are_limited(target):
             return private.starter_in_turn(compiled, launch_throttle.last) or partial(map, partial(_alone, compiled))
@@ -93,7 +93,7 @@ def starter(target: Target, compiled: Any) -> private.Starter:
 
 
 def _alone(compiled: Any, arrays: Sequence[jax.Array]) -> Sequence[jax.Array]:
-    """A run of which only JAX could tell when it ends: it has ended before anything else begins."""
+    """Run a program to its end before anything else starts, because only JAX knows when it ends."""
     results = private.call_by_jax(compiled, arrays)
     buffers.wait(results)
     return results

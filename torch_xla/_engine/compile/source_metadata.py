@@ -47,9 +47,9 @@ UNKNOWN = Origins()
 
 
 def scopes_at(positions: Sequence[int], marks: Sequence[tuple[int, Scope]]) -> list[Scope]:
-    """The scopes open at each of `positions` of a tape, which ascend; nothing if there were none.
+    """Return the scopes open at each of `positions` of a tape, in ascending order; empty if there were none.
 
-    Each of `marks` tells the scopes open from its position on.
+    Each of `marks` holds the scopes open from its position on.
     """
     if not marks:
         return []

@@ -1,8 +1,8 @@
 """The disk cache: find an executable by what its program computes, without lowering or compiling it.
 
-A file holds one executable (`executable_file`). Files are written aside and renamed, so readers and writers in any
-number of processes never see half of one; whatever is damaged is told, deleted and compiled again, and what somebody
-else may have written is told and left alone. The least recently used leave before the folder exceeds its limit.
+A file holds one executable (`executable_file`). Files are written under another name and renamed, so no process ever
+reads half a file. A damaged file is reported, deleted and compiled again. A file that another user may have written is
+reported and left alone. The least recently used files are deleted before the folder exceeds its limit.
 """
 
 import bisect
@@ -39,12 +39,12 @@ SUFFIX = ".xla"
 WORTH_KEEPING_SECONDS = 0.05
 # How many files are written between two looks at the size of the folder, which other processes fill too.
 _LOOKS_EVERY = 32
-# Nobody writes one file for so many seconds: who began it was killed.
+# A file unfinished for this many seconds was left by a process that was killed.
 _ABANDONED = 3600.0
-# A note beside an executable is a list of so many bytes at the most.
+# The largest note beside an executable, in bytes.
 _LONGEST_NOTE = 1 << 20
 
-# What to do, for a warning.
+# The end of warnings about executables that are not kept.
 _NOT_KEPT = "They are compiled in every process. XLA_PERSISTENT_CACHE_PATH= (empty) ends this."
 _FOREIGN = (
     "Such programs are compiled again. `python -m torch_xla.cache import` signs those of somebody you trust; users and "
@@ -74,7 +74,7 @@ class _Loaded:
 
 @dataclass(slots=True)
 class _Chosen:
-    """What the program itself says goes before the settings."""
+    """The folder that the program chose itself, which overrides the settings."""
 
     path: str | None = None
     read_only: bool = False
@@ -164,7 +164,7 @@ def _found(key: Key, signature: Signature, place: Path, path: Path) -> _Loaded |
 def foresee(target: Target) -> None:
     """Starts to read what this command used the last time."""
     place = folder()
-    with contextlib.suppress(OSError, Refused):  # told when a program is looked for
+    with contextlib.suppress(OSError, Refused):  # reported when a program is looked up
         if place is not None:
             executable_file.refuse_others(place, place.stat())
             prefetch.begin(place, target, _load)
@@ -209,7 +209,7 @@ def _checked(loaded: _Loaded, key: Key, signature: Signature) -> Any:
     return private.compiled_from(loaded.executable, header.name, _devices(target), inputs, outputs, signature.donated)
 
 
-# The axes that stand for a value of which each device has its own.
+# The axes of values that differ on each device.
 _EACH = ((0,), (0,))
 
 
@@ -228,9 +228,9 @@ def _described(values: tuple[jax.ShapeDtypeStruct, ...]) -> Described:
 
 
 def keep(key: Key, executable: Any, seconds: float, signature: Signature, program_seconds: float = 0.0) -> None:
-    """Writes an executable that took `seconds` to compile; does nothing if it is not worth it or may not.
+    """Write an executable that took `seconds` to compile, unless that is too short or the folder must not be used.
 
-    It is worth it too if the program of which it is a stage took long enough, `program_seconds`.
+    A stage is written, too, if its whole program took long enough to compile: `program_seconds`.
     """
     place = folder()
     if place is None or _is_read_only() or max(seconds, program_seconds) < WORTH_KEEPING_SECONDS:
@@ -418,9 +418,9 @@ def _make_room(place: Path, needed: int) -> bool:
 
 
 def shrink(place: Path, limit: int, target: int | None = None) -> int:
-    """Deletes the least recently used files of a folder that takes more than `limit` bytes, until it takes `target`.
+    """Delete the least recently used files of a folder larger than `limit` bytes until it has `target` bytes left.
 
-    Returns the bytes that are left. What somebody is writing stays; what somebody left half written does not.
+    Return the bytes that are left. Files being written stay; abandoned half-written files do not.
     """
     files = _files(place)
     size = sum(each for _, each, _ in files)

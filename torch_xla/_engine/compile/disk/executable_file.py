@@ -30,7 +30,7 @@ class Unreadable(Exception):
 
 
 class Refused(Exception):
-    """A file or folder that somebody else may have written."""
+    """A file or folder that another user may have written."""
 
 
 class Foreign(Refused):
@@ -39,7 +39,7 @@ class Foreign(Refused):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a file says of its executable: for which program and environment, and what it takes and gives."""
+    """The description of an executable in its file: program, environment, inputs and outputs."""
 
     program: str
     environment: dict[str, str]
@@ -115,7 +115,7 @@ def header_of(path: Path) -> Header:
 
 
 def contents(path: Path, most: int = _LARGEST) -> bytes:
-    """What a file holds. Raises `OSError`, and `Refused` or `Unreadable` where it should not be believed."""
+    """Return the contents of a file. Raises `OSError`, or `Refused` or `Unreadable` if they cannot be trusted."""
     with _opened(path) as file:
         data: bytes = file.read(most + 1)
     if len(data) > most:
@@ -124,7 +124,7 @@ def contents(path: Path, most: int = _LARGEST) -> bytes:
 
 
 def refuse_others(path: Path, status: os.stat_result) -> None:
-    """Raises `Refused` if somebody other than this user and the administrator may have written what is at `path`."""
+    """Raise `Refused` if anyone but this user and the administrator may have written the file or folder `path`."""
     if not hasattr(os, "geteuid"):
         return
     if status.st_uid not in (0, os.geteuid()):
@@ -134,8 +134,8 @@ def refuse_others(path: Path, status: os.stat_result) -> None:
 
 
 def _opened(path: Path) -> Any:
-    # The status is that of what was opened, whatever is renamed meanwhile. A file may be closed twice, a handle not:
-    # an interrupt that comes between the two must not become the error of a closed one.
+    # Take the status of the opened file, because the path may be renamed meanwhile. A file object may be closed twice,
+    # a descriptor must not: an interrupt between the two must not become an error about a closed descriptor.
     try:
         file = open(path, "rb", opener=_without_waiting)
     except IsADirectoryError as error:

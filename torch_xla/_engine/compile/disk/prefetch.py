@@ -1,8 +1,8 @@
-"""Read executables from disk before they are asked for: those that the same command used last time.
+"""Load the executables that the same command used last time, before they are needed.
 
-XLA takes almost half a second to load the executable of a training step, and lets other threads run meanwhile. So as
-soon as a device is used, a thread loads what the last process with this command line used, in that order, while the
-model is built and the first step is recorded.
+XLA takes almost half a second to load the executable of a training step, and lets other threads run meanwhile. So from
+the first use of a device, a thread loads the executables that the last process with this command line used, in that
+order, while the model is built and the first step is recorded.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from . import executable_file
 from .executable_file import Refused, Unreadable
 
 SUFFIX = ".used"
-# So many executables belong to the start of a program.
+# Most executables that count as the start of a program.
 MOST = 64
 _LONGEST = 1 << 16
 # A note may not lead anywhere else.
@@ -36,7 +36,7 @@ _used: list[str] = []
 
 @functools.cache
 def _note() -> str:
-    """The name of the file that says what this command uses; empty where nobody would give the command again."""
+    """Return the name of the file that lists this command's executables; empty if the command is not repeatable."""
     if not sys.argv or not sys.argv[0]:
         return ""
     words = json.dumps([sys.argv[0], *sys.orig_argv[1:]])
@@ -79,11 +79,11 @@ def _load_all(
 
 
 def take(name: str, target: Any) -> Any:
-    """What loading a file gave, or is about to give; `None` if it was not begun, or went wrong."""
+    """Return the executable of a file, waiting if it is being loaded; `None` if it was not begun, or failed."""
     with _lock:
         future = _coming.pop((name, target), None)
     if future is not None:
-        with contextlib.suppress(Exception, CancelledError):  # whoever loads it now is told what is wrong with the file
+        with contextlib.suppress(Exception, CancelledError):  # the caller loads the file itself and gets the error
             return future.result()
     return None
 

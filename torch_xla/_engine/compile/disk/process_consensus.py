@@ -1,8 +1,8 @@
 """Agree with the other processes whether all load a common program from disk or all compile it.
 
-What is compiled apart may differ: a compiler that measures need not choose the same twice, and where it measures in all
-processes at once, one that has the program on disk would be waited for. A program of which each process runs its own on
-its own arrays needs none of this: what they have in common are collectives, in the order of the recording.
+Executables compiled apart may differ: a compiler that measures kernels may choose others each time. Where it measures
+in all processes together, they would wait for a process that loads the program from disk. A program that each process
+runs on its own arrays needs no agreement: the processes share only collectives, in the order of recording.
 """
 
 from ...atomic import lock
@@ -11,12 +11,12 @@ from ...processes import coordination, heartbeats
 from ...runtime.device_assignment import Target
 from ..executable_key import Key
 
-# Who has waited so long for another one's word compiles; all do as the first decides.
+# A process that has waited this long for the others' answers compiles; all follow the first decision.
 _SECONDS = 30.0
 
 _lock = lock()
-# How often each program was asked for, of the last. What has left is counted from the highest of what left, so that no
-# place is used twice; and it leaves in the same order in all processes, which ask alike.
+# How often each of the latest programs was requested. A dropped program continues from the highest dropped count, so
+# that no number is used twice. All processes request alike, so they drop entries in the same order.
 _asked: dict[str, int] = {}
 _MOST = 4096
 _left = 0

@@ -1,8 +1,8 @@
 """The user's key that signs executables on disk: XLA loads only files that were signed with it.
 
-A checksum tells damage, not who wrote a file; and XLA, given an executable that was made to mislead it, ends the
-process or does what the executable says. So each file is signed with a key that lies outside the folder, where whoever
-puts files into the folder (out of an archive, an image, a download) cannot put it.
+A checksum shows damage, but not who wrote a file. Given a malicious executable, XLA ends the process or does what the
+executable says. So each file is signed with a key outside the folder, which a person who adds files to the folder (from
+an archive, an image, a download) does not have.
 """
 
 import functools
@@ -21,7 +21,7 @@ _SIZE, _LONGEST = 32, 64
 
 
 def path() -> Path:
-    """Where the key lies. Raises `Refused` where there is no home to keep it in."""
+    """Return the path of the key. Raises `Refused` if there is no home directory to keep it in."""
     place = config.persistent_cache_key()
     if not place:
         raise Refused(f"there is no home folder to keep the key of its signatures in ({_ADVICE})")
@@ -29,9 +29,9 @@ def path() -> Path:
 
 
 def signature(checksum: bytes) -> bytes:
-    """What only a holder of the key can say of a file with this checksum: 64 hexadecimal digits.
+    """Return the signature of a file with this checksum: 64 hexadecimal digits.
 
-    Raises `Refused` where there is no key, and none can be made, or others may know it.
+    Raises `Refused` if there is no key and none can be made, or if others can read it.
     """
     return hmac.digest(_key(path()), checksum, "sha256").hex().encode()
 

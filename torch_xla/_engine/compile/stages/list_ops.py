@@ -49,7 +49,7 @@ class Lists:
         return cls(plan, operands, numbers, [[nth * length + e for nth in range(lists)] for e in range(length)])
 
     def kind_of(self, element: int) -> Hashable:
-        """What elements have in common that are computed in the same way."""
+        """Return the kind of an element: elements of one kind are computed in the same way."""
         specs = tuple(self.plan.operands[index] for index in self.operands[element])
         return specs, tuple(self.plan.numbers[index] for index in self.numbers[element])
 

@@ -13,15 +13,17 @@ from .partitioner import OnLists, Piece, lists_in, with_reads, without_reads
 
 # Elements that are not compiled, below which rounds are not worth the cuts around them.
 LEAST_SPARED = 16
-# Of the most elements that could be spared, so many are enough if that takes fewer rounds: each has to be started.
+# This share of the possible savings is enough if it takes fewer rounds, because each round has to be started.
 ENOUGH = 0.9
-# More would spare little of what is left, and XLA's CPU client starts but 32 executables ahead of the device.
+# More rounds would save little, and XLA's CPU client starts only 32 executables ahead of the device.
 MOST_ROUNDS = 8
 
 
 def in_rounds(graph: Graph, most_stages: float, least_bytes: int) -> list[list[Piece]]:
-    """The pieces of each stage of `graph`: those before its largest operations on lists, rounds of these, each of which
-    reads and writes `least_bytes` or more, and those after. None if they were too many, or if it is not worth it.
+    """Return the pieces of each stage of `graph`: before its largest list operations, rounds of these, and after them.
+
+    Each round reads and writes `least_bytes` or more. Return an empty list if the stages would be too many, or if
+    rounds do not pay.
     """
     pieces, reads = without_reads(graph)
     found: list[tuple[int, int, OnLists]] = []
@@ -45,7 +47,7 @@ def in_rounds(graph: Graph, most_stages: float, least_bytes: int) -> list[list[P
 
 
 def _read(pieces: Sequence[Piece]) -> set[int]:
-    """What operations take from those before them, or from outside."""
+    """Return the slots that pieces read from earlier pieces, or from outside."""
     made = {slot for piece in pieces for slot in piece.outputs}
     return {slot for piece in pieces for slot in piece.operands} - made
 
@@ -59,7 +61,7 @@ def _rounds(kinds: Sequence[Hashable], most: int) -> tuple[int, int]:
 
 
 def _divided(kinds: Sequence[Hashable], rounds: int) -> list[list[int]]:
-    """The elements that are left over, and those of each round, of which all have equal kinds in the same order."""
+    """Return the left-over elements, then those of each round. All rounds have equal kinds in the same order."""
     places: dict[Hashable, list[int]] = {}
     for element, kind in enumerate(kinds):
         places.setdefault(kind, []).append(element)

@@ -17,9 +17,9 @@ from ...lowering.views.storage_access import READ
 from . import repeated_subgraphs
 from .list_ops import Lists, length_of_lists
 
-# A repeat that stands for fewer operations is not worth the cuts around it.
+# A repeat that saves fewer operations is not worth the cuts around it.
 LEAST_SPARED = 16
-# Nor one that stands for less than this part of what the largest stands for.
+# Nor is a repeat that saves less than this fraction of the largest one's savings.
 SMALLEST_SHARE = 8
 
 
@@ -31,7 +31,7 @@ class Piece(NamedTuple):
     numbers: tuple[int, ...]
     draw: int  # the first of its random keys; -1: it takes none
     outputs: tuple[int, ...]
-    operation: int  # the index in the graph of what it is, or is a part of
+    operation: int  # the index of its operation in the graph
 
 
 class OnLists(NamedTuple):
@@ -68,7 +68,7 @@ def in_stages(graph: Graph, most_stages: int) -> list[list[Piece]]:
 
 
 def without_reads(graph: Graph) -> tuple[list[Piece], dict[int, Piece]]:
-    """Without those that read a view for operations on lists alone, which come by the slot they fill."""
+    """Return pieces without view reads that only list operations use; these are returned by the slot they fill."""
     pieces = list(_whole(graph))
     wanted = set(graph.outputs)
     made: set[int] = set()  # what is cut along lists itself: no part may read what another makes
@@ -88,7 +88,7 @@ def without_reads(graph: Graph) -> tuple[list[Piece], dict[int, Piece]]:
 
 
 def with_reads(stage: Sequence[Piece], reads: Mapping[int, Piece]) -> list[Piece]:
-    """A stage, each view in front of what reads it."""
+    """Return a stage with each view read in front of its reader."""
     found: dict[Piece, None] = {}
     for piece in stage:
         found.update(dict.fromkeys(reads[slot] for slot in piece.operands if slot in reads))
@@ -127,7 +127,7 @@ def _cut_where_it_repeats(pieces: list[Piece], most_stages: int) -> list[list[Pi
 def _worth_it(
     found: list[repeated_subgraphs.Repeat], on_lists: list[tuple[OnLists, list[repeated_subgraphs.Repeat]]]
 ) -> tuple[list[repeated_subgraphs.Repeat], list[tuple[OnLists, list[repeated_subgraphs.Repeat]]]]:
-    """Without those that stand for little beside the largest: there are so many stages to share among them."""
+    """Drop repeats that save little beside the largest: the number of stages is limited."""
     spared = [repeat.length - repeat.period for repeat in found]
     # An element of a list is a small operation.
     by_lists = [

@@ -1,8 +1,8 @@
 """Find tandem repeats: stretches of a sequence in which the same elements follow each other again and again.
 
-Nothing here knows what the elements are. A stretch is found by how far apart equal pieces of it lie: pieces of 1, 2, 4,
-8 … elements get a name each, equal pieces the same one, and where a period of `p` elements repeats, a piece of at least
-`p` of them comes again exactly `p` later. That takes n log n steps for n elements, and one more for each period tried.
+Elements are opaque. Pieces of 1, 2, 4, 8 … elements are named, equal pieces alike. Where a period of `p` elements
+repeats, a piece of at least `p` elements occurs again exactly `p` later; the distances of equal pieces give the
+candidates for `p`. That takes n log n steps for n elements, and one pass for each period tried.
 """
 
 from collections import Counter
@@ -33,9 +33,9 @@ class Repeat(NamedTuple):
 
 
 def find(elements: Sequence[Hashable], spared: int = 1) -> list[Repeat]:
-    """The repeats of a sequence that do not overlap, in order: those whose first period stands for most other elements.
+    """Return repeats of a sequence that do not overlap, in order, preferring the largest savings.
 
-    Each stands for at least `spared`.
+    Each saves at least `spared` elements.
 
     >>> find("xabcabcabcay")
     [Repeat(start=1, period=3, length=10)]
@@ -44,7 +44,7 @@ def find(elements: Sequence[Hashable], spared: int = 1) -> list[Repeat]:
     found: list[Repeat] = []
     for period in _periods(names):
         found += [repeat for repeat in _stretches(names, period) if repeat.length - period >= spared]
-    # Of those that spare as much, the shortest period.
+    # Among equal savings prefer the shortest period.
     found.sort(key=lambda repeat: (repeat.period - repeat.length, repeat.period, repeat.start))
     chosen: list[Repeat] = []
     for repeat in found[:_LOOKED_AT]:
@@ -68,7 +68,7 @@ def _periods(names: np.ndarray) -> list[int]:
         same = pieces[order][1:] == pieces[order][:-1]
         distances, frequent = np.unique(np.diff(order)[same], return_counts=True)
         for distance, count in zip(distances.tolist(), frequent.tolist(), strict=True):
-            if width // 2 < distance <= width:  # of shorter ones longer pieces tell too much, of longer ones too little
+            if width // 2 < distance <= width:  # other widths overcount or miss this distance
                 counts[distance] += count
         if len(pieces) <= width:
             break
@@ -88,7 +88,7 @@ def _stretches(names: np.ndarray, period: int) -> list[Repeat]:
 
 
 def _outside(repeat: Repeat, chosen: Sequence[Repeat]) -> list[Repeat]:
-    """What is left of a repeat between those chosen before."""
+    """Return the rest of a repeat outside of the chosen ones."""
     free = [repeat]
     for other in chosen:
         free = [

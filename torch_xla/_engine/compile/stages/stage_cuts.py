@@ -18,8 +18,8 @@ from .partitioner import Piece
 
 # XLA's CPU client starts 32 executables ahead of the device; the one after makes the host wait.
 MOST_STAGES = 30
-# To start a stage costs the host about 40 µs. A stage should move so many bytes that this does not show: on the host's
-# own cores, and on a device that moves more in this time.
+# Starting a stage costs the host about 40 µs. A stage should move enough bytes to hide that: on the host's own cores,
+# and on a device that moves more in this time.
 LEAST_BYTES_ON_HOST = 4 << 20
 LEAST_BYTES = 64 << 20
 # A round of an optimizer's step moves what it reads and writes through memory, while layers find much in the caches.
@@ -31,18 +31,18 @@ class Stage:
     """A part of a graph. `graph` counts slots, numbers and draws by itself; all else here is in those of the whole."""
 
     graph: Graph
-    donated: tuple[int, ...]  # which of its inputs nobody needs afterwards and a result takes the place of
+    donated: tuple[int, ...]  # inputs that are not used afterwards, replaced by a result
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     numbers: tuple[int, ...]
     draws: tuple[int, int]  # from, up to
-    operations: tuple[int, ...]  # for each operation, of which one of the whole graph it is, or is a part of
-    done_with: tuple[int, ...]  # what is held between stages, and by none any more after this one
+    operations: tuple[int, ...]  # for each operation, its index in the whole graph
+    done_with: tuple[int, ...]  # values held between stages that no stage after this one uses
     is_an_end: bool  # no later stage reads what it makes
 
     @property
     def kind(self) -> Any:
-        """What stages have in common that are compiled once."""
+        """Return the kind of the stage: stages of one kind share an executable."""
         return self.graph.code, self.donated
 
 

@@ -59,10 +59,10 @@ def filled_in_order(
     keeps: bool,
     found: list[Wanted],
 ) -> float:
-    """`fill` where values are divided among devices: how a stage reads a value is how an earlier one gives it.
+    """Do as `fill` where values are sharded: a stage reads a value in the sharding that an earlier stage gave it.
 
-    So they are built one after the other, and equal stages share an executable where they read values that are divided
-    alike. `results` say how those slots of the whole graph are to be divided. What is built is put behind `found`.
+    So stages are built in order, and equal stages share an executable if their inputs are sharded alike. `results` are
+    the shardings of slots of the whole graph. New executables are appended to `found`.
     """
     placed: dict[int, Sharding | None] = {}
     seconds = 0.0

@@ -32,7 +32,7 @@ from .stage_cuts import Stage
 
 
 class Executable:
-    """What XLA compiled for a kind of stages."""
+    """The executable of one kind of stages."""
 
     __slots__ = ("__weakref__", "compiled")
 
@@ -80,7 +80,7 @@ class Wanted:
 
 
 def packed(graph: Graph, numbers: Sequence[float | int]) -> bytes:
-    """The numbers of a graph as bytes, which tell those apart that are equal but not the same."""
+    """Return the numbers of a graph as bytes, which differ for equal numbers of different types or signs of zero."""
     return struct.pack("".join("d" if t is float else "q" for t in graph.number_types), *numbers)
 
 
@@ -126,12 +126,12 @@ class _Step:
         self.outputs = stage.outputs
         self.done_with = stage.done_with
         self.draws = slice(*stage.draws) if stage.draws[0] < stage.draws[1] else None
-        self.floats = floats  # where its numbers lie among those of the program and the constants; None: it has none
+        self.floats = floats  # positions of its numbers in those of the program, then the constants; None: no numbers
         self.ints = ints
         self.kept_floats, self.kept_ints = KeptVector(target), KeptVector(target)
 
     def on(self, slots: list[Any], vectors: Sequence[jax.Array]) -> Iterator[None]:
-        """Runs the stage on what lies in `slots`, and puts its results there, when it is run through."""
+        """Return an iterator that runs the stage on the values in `slots` and stores its results there."""
         operands = map(list, (chain(map(slots.__getitem__, self.inputs), vectors),))
         results = chain.from_iterable(self.start(operands))
         put = slots.__setitem__
@@ -198,7 +198,7 @@ class Staged:
         return filter(None, chain.from_iterable(iter(steps.popleft, None)))
 
     def memory_analysis(self) -> Sizes | None:
-        """The memory that a run needs, if XLA tells: at any time what one stage needs, and what waits for others."""
+        """Return the peak memory of a run, if XLA reports it: one stage's memory and the waiting values."""
         found = [each.compiled.memory_analysis() for each in self._compiled()]
         if None in found:
             return None
@@ -215,19 +215,19 @@ class Staged:
 
     @property
     def output_shardings(self) -> list[Any]:
-        """How the results of the whole graph lie, as JAX says it."""
+        """Return JAX's shardings of the results of the whole graph."""
         return [self._placed[slot] for slot in self._graph.outputs]
 
     def _bytes(self) -> list[int]:
-        """What each value takes of one device; inside a stage, of all together."""
+        """Return the bytes of each value on one device; inside a stage, on all devices."""
         return [_bytes(spec, self._placed.get(slot)) for slot, spec in enumerate(self._graph.specs)]
 
     def parts(self) -> list[tuple[Any, int]]:
-        """What XLA compiled for the stages, and how many of these each is for."""
+        """Return the executables, each with the number of stages that share it."""
         return [(each.compiled, self._executables.count(each)) for each in self._compiled()]
 
     def waiting_at_peak(self) -> list[tuple[int, tuple[int, ...]]]:
-        """What was computed and waits for a later stage when most memory is taken: slots, and sizes on one device."""
+        """Return the values that wait for a later stage when memory use peaks: slots, and sizes on one device."""
         return [(slot, _size(self._graph.specs[slot], self._placed.get(slot))) for slot in self._peak()[1]]
 
     def _compiled(self) -> list[Executable]:
@@ -265,7 +265,7 @@ class Staged:
 
 
 class _Pool:
-    """The numbers of one type that stages take: those that are arguments of the program, then the constants."""
+    """The numbers of one type that stages read: the program's arguments, then the constants."""
 
     def __init__(self, arguments: Sequence[int], numbers: Sequence[float | int], dtype: Any) -> None:
         self._places = {index: place for place, index in enumerate(arguments)}
@@ -274,7 +274,7 @@ class _Pool:
         self._dtype = dtype
 
     def places(self, indices: Sequence[int]) -> np.ndarray | None:
-        """Where these numbers of the whole graph lie."""
+        """Return the positions of these numbers of the whole graph."""
         if not indices:
             return None
         return np.array([self._places.setdefault(index, len(self._places)) for index in indices])
@@ -289,7 +289,7 @@ class _Pool:
 
 
 def _placed(graph: Graph, stages: Sequence[Stage], executables: Sequence[Any], target: Target) -> dict[int, Any]:
-    """For each value that enters a stage, or leaves one, how it lies on the devices of the target."""
+    """Return the sharding of each value that enters or leaves a stage."""
     if not target.is_spread:
         return dict.fromkeys([*range(len(graph.inputs)), *graph.outputs], target.everywhere)
     placed = {slot: to_jax(spec.sharding, target) for slot, spec in enumerate(graph.inputs)}
