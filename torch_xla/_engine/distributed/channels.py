@@ -9,7 +9,7 @@ from ..processes import coordination, identity
 
 @functools.cache
 def partners(channel: int, sends: bool) -> tuple[int, int]:
-    """The sender and the receiver of a channel, of which this process is one; waits for the other to say so."""
+    """Return the sender and the receiver of a channel; wait until the other process has joined it."""
     own, connection = identity.process_index(), coordination.client()
     here = f"channel/{channel}"
     if connection is None:

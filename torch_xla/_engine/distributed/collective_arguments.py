@@ -83,7 +83,7 @@ def into(output: Any, results: Any) -> Any:
 
 
 def check_pairs(pairs: Sequence[Sequence[int]]) -> None:
-    """Refuses pairs (source, target) of which two have one target or one source, or of ordinals that no replica has."""
+    """Reject pairs (source, target) with a repeated target or source, or with the ordinal of no replica."""
     for place, mistake in ((1, "two sources send to one target"), (0, "one source sends to two targets")):
         if len({pair[place] for pair in pairs}) < len(pairs):
             raise ValueError(f"collective_permute(): {mistake} in {pairs!r}")
@@ -104,7 +104,7 @@ def gradients_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def buckets(tensors: Sequence[torch.Tensor], mebibytes: float) -> list[list[torch.Tensor]]:
-    """`tensors` in order, divided into lists of at most so many MiB, or of one tensor; 0: one list."""
+    """Divide `tensors`, in order, into lists of at most this number of MiB, or of one tensor; 0 means one list."""
     found: list[list[torch.Tensor]] = []
     room = 0.0
     for tensor in tensors:

@@ -37,7 +37,7 @@ def groups_of(groups: Sequence[Sequence[int]] | None) -> Groups:
 
 
 def group_with(members: Sequence[int]) -> Groups:
-    """Groups of which one has these members, and the others are of the same size where that can be."""
+    """Return groups that include one with these members; the other groups have the same size if possible."""
     count, size = identity.process_count(), len(members)
     rest = [index for index in range(count) if index not in members]
     step = size if len(rest) % size == 0 else 1
@@ -111,9 +111,9 @@ def start() -> None:
 
 
 def finish() -> None:
-    """Runs what is recorded of collectives and waits until it has ended: for a process that leaves the others.
+    """Run the recorded collectives and wait until they have ended, before this process leaves the others.
 
-    They may wait for its part of what it has never asked for itself.
+    The other processes may wait for its part of a collective whose result it has never read.
     """
     for device in existing_devices():
         if is_common(device, device.tape.code):

@@ -1,7 +1,7 @@
-"""The reducer of `DistributedDataParallel` where it must find the parameters that a backward pass used.
+"""The reducer of `DistributedDataParallel` for `find_unused_parameters`.
 
-PyTorch's reducer asks a backend in C++ for pinned memory to tell the others. Here all gradients are reduced when the
-backward pass has ended: the step is one program, in which the compiler starts each exchange as early as it can.
+PyTorch's reducer needs pinned memory from a C++ backend to exchange the set of used parameters. Here all gradients are
+reduced after the backward pass: the step is one program, in which the compiler starts each exchange as early as it can.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,10 +16,10 @@ from . import collective_arguments
 
 
 class UsedParameters(torch_distributed.Reducer):  # type: ignore[misc]
-    """Reduces the gradients of parameters that any process used; the others are left as they are.
+    """Reduce the gradients of parameters that any process used, and do not change the others.
 
-    With a static graph the processes tell each other in the first pass, else in each; over the host, so that the step
-    remains one execution.
+    The processes exchange their sets of used parameters in each pass, or with a static graph in the first pass. They do
+    so over the host, so that the step remains one execution.
     """
 
     def __init__(

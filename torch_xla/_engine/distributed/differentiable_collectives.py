@@ -10,7 +10,7 @@ from . import collective_arguments, collectives
 class Reduced(torch.autograd.Function):
     """A reduction over the processes of a group, times a scale.
 
-    The gradient is that of the sum of what all processes make of their results.
+    The gradient is that of the sum of all processes' losses.
     """
 
     @staticmethod
@@ -33,7 +33,7 @@ class Reduced(torch.autograd.Function):
         total = collective_arguments.scaled(total, ctx.scale)
         if ctx.reduction != "sum":
             value, result = ctx.saved_tensors
-            # As in PyTorch's `amax`, those that are equal share it.
+            # As in PyTorch's `amax`, equal elements share the gradient.
             here = (value == result).to(total.dtype)
             (equal,) = collectives.all_reduce([here], "sum", ctx.groups)
             total = total * here / equal
@@ -56,7 +56,7 @@ class Gathered(torch.autograd.Function):
 
 
 class Permuted(torch.autograd.Function):
-    """What one process sends and another receives; gradients go the other way."""
+    """Values sent from one process to another; gradients are sent in the opposite direction."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, pairs: list[tuple[int, int]]) -> torch.Tensor:

@@ -24,12 +24,12 @@ from ..tensor.device import existing_devices
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
-# What Gloo reduces and moves. Tensors of other dtypes go over the device.
+# The dtypes that Gloo supports. Tensors of other dtypes are exchanged by the device.
 _DTYPES = (
     torch.float16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int32, torch.int64,
 )  # fmt: skip
 
-# So often, in seconds, who waits for others to come looks whether one has ended.
+# The interval, in seconds, at which a process that waits for others checks whether one has ended.
 _LOOK = 3.0
 
 # How many groups of the same processes there were: each has keys of its own in a store that outlives it.

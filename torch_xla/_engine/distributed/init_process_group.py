@@ -53,7 +53,7 @@ def meet(url: str, timeout: Any = None, **kwargs: Any) -> Iterator[tuple[Any, in
         store = PrefixStore("c10d", identity.meet())
     else:
         store, _, _ = next(iter(torch_distributed.rendezvous("env://")))
-        # What lies there of a start before this one is not for this one.
+        # The prefix separates this start from the entries of earlier starts.
         store = PrefixStore(coordination.attempt(), store)
     yield store, place.index, place.count
     raise RuntimeError("The processes of a program on xla do not meet a second time.")

@@ -19,7 +19,7 @@ Tensors = Sequence[torch.Tensor]
 
 
 class Message(NamedTuple):
-    """What one process of the program sends to another, or where this one wants it."""
+    """A message from one process of the program to another: the tensors to send, or those to overwrite."""
 
     tensors: Tensors
     sender: int
@@ -27,10 +27,10 @@ class Message(NamedTuple):
     tag: int
 
     def place(self) -> tuple[int, int, bool, int]:
-        """What messages are sorted by, so that both ends of each come to it in the same order.
+        """Return the sort key of messages, by which both ends of each message reach it in the same order.
 
-        Pair after pair, and of one pair first what its lower rank sends: whoever waits for a message waits for one that
-        comes earlier in this order. Messages in one direction go by their tags, and else stay as they are.
+        Messages are sorted by pair, then by direction (the lower rank sends first), then by tag; equal keys keep their
+        order. So a process only ever waits for a message that is earlier in this order.
         """
         low, high = sorted((self.sender, self.receiver))
         return low, high, self.sender == high, self.tag
@@ -74,7 +74,7 @@ class Later(torch_distributed.Work):  # type: ignore[misc]
 
 
 def exchanged(tensors: Tensors, sender: int, receiver: int, tag: int) -> Any:
-    """The work of a message from one process of the program to another, of which this is one."""
+    """Exchange a message between this process and another one, and return its `Work`."""
     if not _waiting.batches:
         _record([Message(tensors, sender, receiver, tag)])
         return torch_distributed.done(list(tensors))

@@ -1,7 +1,7 @@
 """`torch.distributed` on `xla`: a process group whose collectives are recorded like any operation.
 
-What a collective returns is recorded when the call returns, so its work has always ended; the step's program, or who
-reads a result, runs it.
+The result of a collective is recorded when the call returns, so its `Work` is always complete. The collective runs in
+the step's program, or when a result is read.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _OF_BITS = ("BAND", "BOR", "BXOR")
 class XlaGroup(ProcessGroup):
     """The processes `ranks` of the program, in this order."""
 
-    # What PyTorch asks a backend, which this is as well: it neither makes tensors nor does several things as one.
+    # PyTorch asks a backend for these, and this object is also the backend. It supports none of them.
     supports_coalescing = supports_splitting = supports_time_estimate = False
 
     def __init__(self, rank: int, ranks: Sequence[int], timeout: Any = None, store: Any = None) -> None:
@@ -46,10 +46,10 @@ class XlaGroup(ProcessGroup):
         return self._ranks[place]
 
     def exchange_in(self, groups: Sequence[Sequence[int]]) -> None:
-        """Makes the collectives of this group those of `groups`, of which one is this group, in its order.
+        """Use `groups` for the collectives of this group; one of them must be this group, in its order.
 
-        Each process has its own group otherwise, and derives the others from it. Raises `ValueError` if none of
-        `groups` is this group.
+        By default each process derives the other groups from its own. Raises `ValueError` if none of `groups` is this
+        group.
         """
         if self._ranks not in [list(group) for group in groups]:
             raise ValueError(f"mesh {[list(group) for group in groups]} has no group {self._ranks}")
@@ -142,7 +142,7 @@ class XlaGroup(ProcessGroup):
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Any:
-        """Fills each output with the reduction of what all processes have for this one."""
+        """Fill each output with the reduction of all processes' inputs for this process."""
         op = getattr(opts, "reduceOp", "SUM")
         even = []
         for target, given in zip(outputs, inputs, strict=True):
@@ -203,8 +203,9 @@ class XlaGroup(ProcessGroup):
         return done(list(outputs))
 
     def _exchange_in_pairs(self, outputs: Tensors, inputs: Tensors) -> None:
-        # Sizes that are equal here may differ elsewhere, so nobody knows whether one exchange of all would do. The two
-        # of a pair know both of theirs: each pair exchanges by itself, in an order in which nobody waits in a circle.
+        # Sizes that are equal here may differ on other processes, so a single exchange may be impossible. The two
+        # processes of
+        # a pair know both of their sizes: each pair exchanges separately, in an order without circular waits.
         own = self.rank()
         write([outputs[own]], [inputs[own]])
         for low in range(self.size()):
@@ -256,7 +257,8 @@ class XlaGroup(ProcessGroup):
         raise NotImplementedError("recv(src=None): on xla the sender must be named, as both run one program")
 
     def _start_coalescing(self, device: torch.device) -> None:
-        # What is recorded before anybody reads is one program, and its collectives of a kind are together there.
+        # Operations recorded before a result is read form one program, in which collectives of one kind are already
+        # combined.
         pass
 
     def _end_coalescing(self, device: torch.device) -> Any:
@@ -311,7 +313,7 @@ class XlaGroup(ProcessGroup):
 
 
 def _swapped(given: torch.Tensor, like: torch.Tensor, place: int, pair: collectives.Groups) -> torch.Tensor:
-    """What the other of a pair gives, of the size of `like`, for what is given here; `place` is 0 or 1."""
+    """Exchange `given` with the other process of a pair for a tensor like `like`; `place` is 0 or 1."""
     length = max(given.numel(), like.numel())
     if not length:
         return like

@@ -22,7 +22,7 @@ from . import cluster_processes
 
 # So long, in seconds, the others may take to raise that one of them is gone.
 _GRACE = 10.0
-# What the last line of a traceback begins with if it tells of another process.
+# The beginning of the last line of a traceback that reports the failure of another process.
 _SECOND_HAND = f"{PeerError.__module__}.{PeerError.__qualname__}: "
 
 
@@ -76,7 +76,7 @@ class Context(ProcessContext):
         try:
             return bool(super().join(timeout, _GRACE if grace_period is None else grace_period))
         except ProcessRaisedException as error:
-            # Several fail when one does. What it raised itself says more than what the others did for it.
+            # If one process fails, others fail too. Raise the error of the first one that failed by itself.
             first = next((index for index, text in self._raised().items() if _SECOND_HAND not in text), None)
             if first is None or _SECOND_HAND not in str(error):
                 raise
@@ -96,7 +96,7 @@ class Context(ProcessContext):
         found = {}
         for index, path in enumerate(self.error_files):
             if os.path.exists(path):
-                with open(path, "rb") as file:  # written by our own child, and nobody else may write there
+                with open(path, "rb") as file:  # written by our own child in a private folder
                     found[index] = str(pickle.load(file))
         return found
 
@@ -130,7 +130,7 @@ def launch(fn: Callable[..., Any], args: Iterable[Any], start_method: str, alone
 
 
 def results(fn: Callable[..., Any], args: Any, kwargs: dict[str, Any], start_method: str) -> dict[int, Any]:
-    """What `fn(*args, **kwargs)` returned in each process, by its number."""
+    """Return the results of `fn(*args, **kwargs)` in each process, by its number."""
     count = checked_count(None)
     if count == 1:
         return {0: fn(*args, **kwargs)}
@@ -213,7 +213,7 @@ def device_count() -> int:
 
 
 def _gpu_count() -> int:
-    there = max(1, platform.gpu_count())  # in the Linux of Windows no file tells
+    there = max(1, platform.gpu_count())  # Linux on Windows has no device files
     wanted = config.gpu_num_devices()
     if wanted > there:
         raise RuntimeError(f"GPU_NUM_DEVICES is {wanted}, and this machine shows {there} GPUs (CUDA_VISIBLE_DEVICES).")

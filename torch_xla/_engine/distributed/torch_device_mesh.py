@@ -18,9 +18,9 @@ from .process_group import XlaGroup
 
 
 def means_processes() -> bool:
-    """Whether a mesh is one of processes: in a program of several, of which each has a device of its own.
+    """Return whether a mesh is one of processes: the program has several processes with one device each.
 
-    So is one of a single process if it made a group and has one device: a program for several, run by itself.
+    The result is also true for a single process that created a process group and has one device.
     """
     if spmd_mode.is_on() or identity.process_count() > 1:
         return not spmd_mode.is_on()
@@ -42,10 +42,11 @@ def install(divider: str) -> None:
 
 @contextmanager
 def drawing(first: int, generator: Any) -> Iterator[None]:
-    """In this block a process draws its part of a tensor, which begins with number `first` of the tensor's.
+    """Draw this process's shard of a random tensor within this block; the shard begins at element `first`.
 
-    Processes that have parts of their own draw other numbers, those that have the same part draw the same, and all go
-    on from one state. Operators are not given the `generator`, and draw from it all the same.
+    Processes with different shards draw different numbers, processes with the same shard the same ones, and all
+    continue
+    from one state. Operators do not receive `generator`, but draw from it.
     """
     used = device_at(current_index()).generator
     source = used if generator is None else state_of(generator)

@@ -22,7 +22,7 @@ def function_of(module: str | bytes) -> Callable[..., tuple[torch.Tensor, ...]]:
 
 
 def caller(exported: Exported) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """What `exported` computes, flat, as a function of tensors; those on the host are uploaded."""
+    """Return `exported`, with flat results, as a function of tensors. Tensors on the host are uploaded."""
     digest = hashlib.sha256(exported.mlir_module_serialized).hexdigest()[:24]
     described = exported.in_avals
 

@@ -42,7 +42,7 @@ class Options:
 
 @dataclass
 class _Inputs:
-    """What the program's function takes: for each argument its node and where it comes from."""
+    """The arguments of the program's function: for each its node and its origin."""
 
     nodes: list[Node] = field(default_factory=list)
     locations: list[InputLocation] = field(default_factory=list)
@@ -132,7 +132,7 @@ def copying_view(tensor: torch.Tensor, size: Sequence[Any]) -> Any:
 
 
 def read_by_strides(module: GraphModule) -> None:
-    """Makes `as_strided` a read of what its operand's memory holds, which is known where the operand fills it."""
+    """Replace `as_strided` by a read of its operand's memory, if the operand fills the memory."""
     for node in module.graph.nodes:
         if node.target is torch.ops.aten.as_strided.default:
             value, shown = node.args[0].meta["val"], node.meta["val"]
@@ -238,7 +238,7 @@ def _outputs(program: ExportedProgram) -> _Outputs:
 
 
 def described_by(program: ExportedProgram, nodes: Sequence[Node]) -> tuple[list[jax.ShapeDtypeStruct], list[str]]:
-    """What the nodes take, with symbolic sizes of one scope, and what is known of those."""
+    """Return the shapes of the nodes, with symbolic sizes of one scope, and the constraints on these sizes."""
     values = [node.meta["val"] for node in nodes]
     symbols = sorted(
         {str(s) for v in values for n in v.shape if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols}

@@ -62,7 +62,7 @@ class LoweringContext:
         self._name = name
 
     def get_name_string(self) -> str:
-        """What it is called."""
+        """Return the name of the context."""
         return self._name
 
     def _built(self) -> pending_graph.Pending:

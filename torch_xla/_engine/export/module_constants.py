@@ -10,7 +10,7 @@ from jax.extend.mlir import ir
 
 from .. import dtypes
 
-# What MLIR calls PyTorch's dtypes.
+# MLIR's names of PyTorch's dtypes.
 DTYPES = {
     "i1": torch.bool, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64,
     "ui8": torch.uint8, "ui16": torch.uint16, "ui32": torch.uint32, "ui64": torch.uint64,
@@ -59,13 +59,13 @@ def settle(module: Any) -> None:
 
 
 def line_of(op: Any) -> str:
-    """Where an operation stands, such as " (line 3)"; nothing if it does not tell."""
+    """Return the location of an operation, such as " (line 3)", or an empty text if it is unknown."""
     found = re.search(r'"-":(\d+):\d+', str(op.location))
     return f" (line {found[1]})" if found else f" ({op.location})" if "unknown" not in str(op.location) else ""
 
 
 def _resource(value: Any) -> str | None:
-    """The name of the weight that a value stands for."""
+    """Return the name of the weight that a value refers to, or `None`."""
     if not str(value.type).startswith("tensor") or isinstance(value, ir.DenseElementsAttr):
         return None
     found = re.match(r'dense_resource<(?:"((?:[^"\\]|\\.)*)"|([^>]*))>', str(value))
@@ -73,7 +73,7 @@ def _resource(value: Any) -> str | None:
 
 
 def _weights(module: Any, constants: list[Any]) -> dict[str, bytes]:
-    """What stands behind a module in its text: for each name the bytes, without the number of their alignment."""
+    """Return the weights in the text after a module: for each name its bytes, without the number of their alignment."""
     if not any(_resource(op.attributes["value"]) is not None for op in constants):
         return {}
     behind = str(module.operation.get_asm()).rpartition("{-#")[2]

@@ -62,10 +62,10 @@ class InputLocation:
 
 @dataclass
 class StableHLOFunctionMeta:
-    """What a function takes and gives.
+    """The signature of a function.
 
-    Its first results are what it writes to `written_buffers`, and the rest are those of `output_signature`;
-    `result_signature` is of both. `constraints` bound the symbols of dynamic dimensions.
+    Its first results are the new values of `written_buffers`, the others those of `output_signature`;
+    `result_signature` describes both. `constraints` bound the symbols of dynamic dimensions.
     """
 
     name: str
@@ -159,7 +159,7 @@ def save(bundle: StableHLOModelBundle, directory: str | os.PathLike[str], with_w
 
 
 def load(directory: str | os.PathLike[str]) -> StableHLOModelBundle:
-    """What `save` wrote. Raises `FileNotFoundError` if there is no function."""
+    """Load a model that `save` wrote. Raises `FileNotFoundError` if there is no function."""
     root = Path(directory)
     functions = [_load_function(path) for path in sorted((root / "functions").glob("*.meta"))]
     if not functions:
@@ -187,7 +187,7 @@ def _load_function(path: Path) -> StableHLOFunc:
     bytecode = path.with_suffix(".bytecode").read_bytes()
     text = path.with_suffix(".mlir")
     plain = json.loads(path.read_text())
-    # Without a list of results it was written by PyTorch/XLA itself, and is called as it stands.
+    # A file without a list of results was written by PyTorch/XLA itself, and is called unchanged.
     exported = (
         standalone_loader.function_of(plain, bytecode)
         if plain.get("result_signature")

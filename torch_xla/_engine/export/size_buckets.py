@@ -34,7 +34,8 @@ class _Called(torch.nn.Module):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         self.function = function
-        self.tensors: dict[str, torch.Tensor] = {}  # those that it names itself, which no reparametrisation reaches
+        # tensors that the function itself refers to, out of reach of reparametrisation
+        self.tensors: dict[str, torch.Tensor] = {}
         if inspect.isfunction(function):
             named = inspect.getclosurevars(function)
             for name, value in {**named.globals, **named.nonlocals}.items():
@@ -61,7 +62,7 @@ class SymbolicGradient:
     baked: dict[torch.fx.Node, Any]
 
     def of(self, wanted: Sequence[int], given: Sequence[int]) -> Callable[..., list[Any]]:
-        """What computes, of all inputs and the gradients by some outputs, those by the `wanted` inputs."""
+        """Return a function of all inputs and the `given` outputs' gradients that computes the `wanted` gradients."""
         count, order = len(self.nodes), [node for node in self.module.graph.nodes if node.op == "placeholder"]
         results = self.module.graph.output_node().args[0]
         examples = [node.meta["val"] for node in (*self.nodes, *(results[place] for place in given))]
@@ -103,13 +104,16 @@ class TracedForSizes:
     jaxprs: dict[Any, Any] = field(default_factory=dict)
 
     def forward(self) -> Any:
-        """What computes the results, traced."""
+        """Return the jaxpr that computes the results; trace it at the first call."""
         if None not in self.jaxprs:
             self.jaxprs[None] = _jaxpr(self.run, self.inputs)
         return self.jaxprs[None]
 
     def backward(self, wanted: tuple[int, ...], given: tuple[int, ...]) -> Any:
-        """What computes the gradients by some inputs from those by some outputs, traced: of all inputs, then those."""
+        """Return the jaxpr that computes gradients of the `wanted` inputs; trace it at the first call.
+
+        Its arguments are all inputs, then the gradients of the outputs `given`.
+        """
         key = wanted, given
         if key not in self.jaxprs:
             pull = self.pull.of(wanted, given)
@@ -182,14 +186,14 @@ _DRAWS = (
 
 
 def trace(function: Callable[..., Any], args: Sequence[Any], dims: Mapping[int, Collection[int]]) -> TracedForSizes:
-    """Traces `function` for arguments of which some dimensions change. Raises what PyTorch's export raises."""
+    """Trace `function` for arguments with changing dimensions. Raises the errors of PyTorch's export."""
     module = _Called(function)
     shapes = tuple({dim: torch.export.Dim.DYNAMIC for dim in dims.get(place, ())} for place in range(len(args)))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=FutureWarning)
         there = tuple(arg.detach().to("xla") if isinstance(arg, torch.Tensor) else arg for arg in args)
         found = torch.export.export(module, there, dynamic_shapes=(shapes,), strict=False)
-        for node in found.graph.nodes:  # what attention is taken apart into may lie in memory otherwise (PyTorch 2.11)
+        for node in found.graph.nodes:  # decomposed attention may have another memory order (PyTorch 2.11)
             if node.target is aten.view.default:
                 node.target = aten.reshape.default
         lowered = found.run_decompositions({**decompositions.table(), aten.view.default: exported.copying_view})
@@ -230,7 +234,7 @@ def trace(function: Callable[..., Any], args: Sequence[Any], dims: Mapping[int, 
 
 
 def _live(module: torch.nn.Module, name: str | None, held: dict[str, Any]) -> torch.Tensor:
-    """The tensor itself, which the user may train or replace the contents of, in the place of what was exported."""
+    """Return the user's own tensor, whose contents may change, for a tensor of the exported program."""
     owner, _, last = str(name).rpartition(".")
     try:
         found = getattr(module.get_submodule(owner), last)
@@ -260,7 +264,7 @@ class Bucket:
     rooms: tuple[int, ...]
 
     def operands(self, counts: Sequence[int], args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What the program takes: the counts, then the weights and the padded arguments."""
+        """Return the operands of the program: the counts, then the weights and the padded arguments."""
         given = [*self.traced.weights, *args]
         padded = [self._padded(x, described.shape) for x, described in zip(given, self.traced.inputs, strict=True)]
         return [torch.tensor(counts, dtype=torch.int32, device=padded[-1].device), *padded]
@@ -285,9 +289,10 @@ class Bucket:
 
 
 def padded_to(tensor: torch.Tensor, room: Sequence[int]) -> torch.Tensor:
-    """The tensor with zeros behind it in memory of `room`; no copy if it lies in such memory already.
+    """Return the tensor padded with zeros to the size `room`, without a copy if its memory already has this size.
 
-    What the host has, or can have without a program, is padded there: so no program is made for its size alone.
+    A tensor on the host, or one that can be copied there without a program, is padded on the host. So no program is
+    compiled for its size alone.
     """
     if tensor.device.type == "xla":
         value = value_of(tensor)

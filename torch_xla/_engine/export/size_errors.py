@@ -37,7 +37,7 @@ def _failed(frames: Iterable[Any], module: GraphModule) -> Node | None:
     nodes = [frame.f_locals.get("node") for frame in frames if frame.f_code is interpreter.interpret.__code__]
     if nodes:
         return nodes[-1]
-    # What JAX finds out later, as it writes StableHLO, it finds out of an equation that bears the operator's name.
+    # For an error in JAX's later stage, which writes StableHLO, find the operator by the name in the equation's stack.
     stacks = [frame.f_locals["eqn"].source_info.name_stack for frame in frames if "eqn" in frame.f_locals]
     names = [name for stack in stacks for name in str(stack).split("/")]
     calls = [node for node in module.graph.nodes if isinstance(node.target, OpOverload)]
@@ -45,7 +45,7 @@ def _failed(frames: Iterable[Any], module: GraphModule) -> Node | None:
 
 
 def may_change(value: Any) -> bool:
-    """Whether a value of a graph is a number of which only a run knows which it is, or a tensor of such a size."""
+    """Return whether a value of a graph is a number that is known only at run time, or a tensor with such a size."""
     leaves = pytree.tree_leaves(value)
     numbers = [n for leaf in leaves for n in (leaf.shape if isinstance(leaf, torch.Tensor) else [leaf])]
     return any(isinstance(n, (torch.SymInt, torch.SymFloat, torch.SymBool)) for n in numbers)

@@ -28,7 +28,7 @@ class _Composite:
     attributes: dict[str, Any] = field(default_factory=dict)
 
     def region(self) -> list[Node]:
-        """What lies between the marks, in the order of the graph, the marks of the inputs not included."""
+        """Return the nodes between the marks, in the order of the graph, without the marks of the inputs."""
         found: set[Node] = set()
         open_nodes = [mark.all_input_nodes[0] for mark in self.outputs.values()]
         stops = set(self.inputs.values())
@@ -43,7 +43,7 @@ class _Composite:
 def with_composites(module: GraphModule) -> GraphModule:
     """`module`, in which each marked part is a single call that lowers to `stablehlo.composite`."""
     while composites := _marked(module):
-        # One that lies inside another is the smaller of the two.
+        # A composite inside another one is the smaller of the two.
         _replace(module, min(composites, key=lambda composite: len(composite.region())))
     return module
 

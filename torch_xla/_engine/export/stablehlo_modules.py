@@ -46,7 +46,7 @@ def portable(module: str | bytes) -> bytes:
 
 
 def _drop_trivial_shardings(module: Any) -> None:
-    """Takes out what says that values lie on the one device there is: no portable artifact may hold it."""
+    """Remove shardings over a mesh of one device: a portable artifact cannot contain them."""
     meshes = [op for op in module.body.operations if op.operation.name == "sdy.mesh"]
     if not meshes or any("axes = []" not in str(op) and "mesh<[]>" not in str(op) for op in meshes):
         return

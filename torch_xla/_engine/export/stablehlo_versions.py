@@ -62,9 +62,9 @@ def rewritten(artifact: bytes, version: str | None = None) -> bytes:
 
 
 def with_calls(artifact: bytes) -> bytes:
-    """A portable artifact whose composites of CHLO (`chlo.erf`) are calls of the functions that they stand for.
+    """Replace the composites of CHLO (`chlo.erf`) in a portable artifact by calls of their functions.
 
-    TensorFlow finds the sizes inside of functions that are called, and not of those that a composite names.
+    TensorFlow infers sizes inside called functions, but not inside functions that a composite names.
     """
     if b"chlo." not in artifact:
         return artifact
@@ -94,7 +94,7 @@ def _in_the_oldest(context: Any, module: Any, artifact: bytes) -> bytes:
     known = [*_BEFORE_ONE, *((1, minor, 0) for minor in range(newest[1] + 1 if newest[0] == 1 else 0))]
     least = _numbers(stablehlo.get_minimum_version())
     candidates = [each for each in known if least <= each < newest]
-    # What one version holds, all later ones hold.
+    # A program that one version can express, all later versions can express.
     low, high, found = 0, len(candidates), artifact
     while low < high:
         middle = (low + high) // 2

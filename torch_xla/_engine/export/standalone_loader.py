@@ -1,9 +1,9 @@
-"""Calls the exported model in this directory with JAX alone: `load(directory)` gives its functions by name.
+"""Call the exported model in this directory with JAX alone: `load(directory)` returns its functions by name.
 
-Saved beside every exported model. A function takes the model's tensors as one flat list of arrays and gives a tuple of
-arrays: what it writes to buffers first, then its results.
+This file is saved with every exported model. A function takes the model's tensors as one flat list of arrays and
+returns a tuple of arrays: first the new values of buffers, then its results.
 
-    python load.py                      # tells what the functions take and give
+    python load.py                      # prints the signatures of the functions
     functions = load("directory")
     results = functions["forward"](x)   # in Python
 """

@@ -14,10 +14,10 @@ class QueueClosed(RuntimeError):
 
 
 class QueueBase(ABC):
-    """What the queues share: a bound on what waits in them, and two ways to close.
+    """The base of the queues, with a bound on the number of items and two ways to close.
 
-    `close_write()` is for the side that puts: nothing more comes, what waits can still be got. `close()` is for either
-    side: what waits is dropped.
+    `close_write()` is for the producer: no more items come, and the waiting items can still be read. `close()` is for
+    either side: the waiting items are dropped.
     """
 
     def __init__(self, maxsize: int = 1024) -> None:
@@ -98,12 +98,12 @@ class KeydQueue(QueueBase):
         self._wanted: dict[Hashable, int] = {}  # key → how many threads wait for it
 
     def put(self, key: Hashable, item: Any) -> None:
-        """Adds `item` under `key`; waits while the queue is full, unless somebody waits for this very key.
+        """Add `item` under `key`; wait while the queue is full, unless a reader waits for this key.
 
         Raises `QueueClosed`, a `RuntimeError`, once the queue is closed.
         """
         with self._lock:
-            # Who waits for a key makes no room: an item that is waited for must always come in.
+            # A reader that waits for a key frees no room, so an item that a reader waits for must always be accepted.
             self._wait_for_room(lambda: len(self._items) >= self._maxsize and key not in self._wanted)
             if key in self._items:
                 raise RuntimeError(f"the queue has an item under the key {key!r} already")

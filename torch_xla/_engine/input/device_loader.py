@@ -39,11 +39,11 @@ class DataWrapper(ABC):
 
     @abstractmethod
     def from_tensors(self, tensors: list[torch.Tensor]) -> Any:
-        """What the batch shall hold instead, made of the uploaded tensors, in the same order."""
+        """Build the replacement in the batch from the uploaded tensors, which are in the same order."""
 
 
 def upload_batch(batch: Any, device: Device) -> Any:
-    """`batch` with every tensor in it on `device`. What is not a tensor stays, and so does the batch given."""
+    """Return `batch` with every tensor in it on `device`. Other objects, and the given batch, do not change."""
     return rewrite(batch, _is_uploaded, partial(_uploaded, device))
 
 
@@ -134,7 +134,7 @@ def _by_place(batch: Any, device: Device, sharding: Sequence[Any]) -> Any:
 
 
 class PerDeviceQueue:
-    """What is on its way to one device: batches on the host, and batches that are uploaded or being uploaded."""
+    """The batches on their way to one device: batches on the host, and uploads that are running or done."""
 
     def __init__(self, device: Device, loader_prefetch_size: int, device_prefetch_size: int) -> None:
         self.device = device
@@ -158,11 +158,11 @@ class Exhausted(Exception):
 
 
 class Pipeline:
-    """Reads a loader and uploads its batches, the i-th to the device i modulo their number, until it is closed.
+    """Read a loader and upload its batches, the i-th to the device i modulo their number, until it is closed.
 
-    A last round that does not reach every device is left out: each device gets the same number of batches. An exception
-    of the loader comes out at every device in the place of its next batch, the last one; an exception of an upload, at
-    its device in the place of that batch.
+    A last round without a batch for every device is left out, so each device gets the same number of batches. An
+    exception of the loader is raised at every device instead of its next batch, and ends the iteration. An exception of
+    an upload is raised at its device instead of that batch.
     """
 
     def __init__(
@@ -265,10 +265,10 @@ class Pipeline:
 
 
 def tells_its_place(loader: Any) -> bool:
-    """Whether a loader shows, while it is iterated, which batch it has given last.
+    """Return whether a loader shows, while it is iterated, which batch it has returned last.
 
-    Accelerate's do: `end_of_dataloader` decides when gradients are synchronised and a last, incomplete accumulation
-    is flushed. Read ahead, they would tell the place of the reader instead of that of the training loop.
+    Accelerate's loaders do: `end_of_dataloader` decides when gradients are synchronised and a last, incomplete
+    accumulation is flushed. If they were read ahead, they would show the place of the reader, not of the training loop.
     """
     return hasattr(loader, "end_of_dataloader")
 

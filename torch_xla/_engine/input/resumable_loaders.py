@@ -1,8 +1,8 @@
-"""Where a loader is while threads read it ahead: its state behind the last batch that was given out.
+"""The state of a loader that threads read ahead: its state after the last batch that was given out.
 
-A loader or an iterator that can be resumed tells its state by `state_dict` (torchdata's `StatefulDataLoader`) or by
-`get_state` (Grain's iterators). Asked while a thread reads ahead, it tells the place of that thread. So the thread asks
-it behind each batch, the answer travels with the batch, and counts when the batch is given out.
+A loader or an iterator that can be resumed returns its state by `state_dict` (torchdata's `StatefulDataLoader`) or by
+`get_state` (Grain's iterators). While a thread reads ahead, this is the state of that thread. So the thread reads the
+state after each batch and passes it on with the batch; it becomes current when the batch is given out.
 """
 
 import copy
@@ -13,14 +13,14 @@ from weakref import WeakMethod, WeakValueDictionary
 
 from ..atomic import lock
 
-# By the name of the method that tells a state: the name of the one that takes it.
+# From the name of the method that returns a state to the name of the one that sets it.
 TAKES = {"state_dict": "load_state_dict", "get_state": "set_state"}
 _TELLS = {takes: tells for tells, takes in TAKES.items()}
 NAMES = (*TAKES, *_TELLS)
 
 
 def has_state(source: Any) -> bool:
-    """Whether a loader or an iterator tells a state and takes it back."""
+    """Return whether a loader or an iterator can return and set a state."""
     return any(callable(getattr(source, name, None)) for name in TAKES)
 
 
@@ -34,7 +34,7 @@ class _Answer(NamedTuple):
         return copy.deepcopy(self.state)
 
 
-# What the methods of a source said behind a batch, by their names.
+# The results of a source's methods after a batch, by their names.
 Note = dict[str, _Answer]
 
 
@@ -61,7 +61,7 @@ class ReadAhead:
                 _places[id(self.source)] = self  # which keeps the source, so nothing else comes to its address
 
     def note(self) -> Note | None:
-        """What the source says now; called in the thread that reads it."""
+        """Return the current state of the source. Called in the thread that reads it."""
         if self.source is None:
             return None
         with self.turn:
@@ -98,7 +98,7 @@ class ReadAhead:
                     "of that. Iterate a loader whose state is saved once at a time."
                 )
             if self.given is None:
-                return getattr(self.source, name)()  # nobody reads ahead
+                return getattr(self.source, name)()  # no thread reads ahead
             return self.given[name].given()
 
     def set(self, name: str, state: Any) -> Any:
@@ -119,7 +119,7 @@ _places: WeakValueDictionary[int, ReadAhead] = WeakValueDictionary()
 
 
 def answer(place: ReadAhead, name: str) -> Callable[..., Any]:
-    """What stands for the method `name` of the source of `place`, which has it."""
+    """Return the replacement of the method `name` of the source of `place`, which has this method."""
     if name in TAKES:
         return lambda: place.state(name)
     return lambda state: place.set(name, state)

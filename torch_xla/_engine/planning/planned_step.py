@@ -1,8 +1,8 @@
-"""Record and compile steps without running them, and leave no trace.
+"""Record and compile steps without running them, then restore the previous state.
 
-For the time of a plan each storage on the device holds a stand-in of its value, of the same size and placement and
-without memory. What a sync would run is compiled and shown to the planner instead, and its results are stand-ins, too.
-Afterwards the storages hold what they held, and so do gradients, optimizers and the generators of random numbers.
+During a plan each storage on the device holds a substitute for its value, with the same size and placement but without
+memory. A sync compiles its program and passes it to the planner instead of running it; its results are substitutes,
+too. After the plan, storages, gradients, optimizers and random number generators have their previous values.
 """
 
 import gc
@@ -47,7 +47,7 @@ Planner = Callable[
 
 @contextmanager
 def planned_step(planner: Planner, devices: int | None) -> Iterator[None]:
-    """A block whose programs are shown to `planner` and not run, for so many virtual devices or for those here."""
+    """Pass the programs of a block to `planner` instead of running them; `devices` is the number of virtual devices."""
     if launcher.describe is not None:
         raise RuntimeError("plan() was called within a planned step: plans cannot be nested.")
     device_at(0)
@@ -106,7 +106,7 @@ def _described(planner: Planner) -> Callable[..., Sequence[Any]]:
     return describe
 
 
-# What is known is computed while it takes so many bytes, all intermediate values together.
+# Known values are computed if all intermediate values together have at most this number of bytes.
 _MOST_COMPUTED = 1 << 28
 
 
@@ -121,7 +121,7 @@ def _is_known(program: Program, buffers: Sequence[PlannedBuffer]) -> bool:
 def _computed(
     program: Program, buffers: Sequence[PlannedBuffer], numbers: Sequence[float | int], keys: np.ndarray | None
 ) -> list[PlannedBuffer]:
-    """What a program gives, really computed on one device, for whoever decides by it what to do next."""
+    """Compute the results of a program on one device, for Python code that decides by them what to record next."""
     everywhere = program.target.everywhere
     with abstract_devices.suspended() as device:
         alone = program_of(program.graph, (), targets.of_device(device))
@@ -132,7 +132,7 @@ def _computed(
 
 @dataclass(slots=True)
 class _Before:
-    """What a planned step may change, as it was."""
+    """The state before a planned step: everything that the step may change."""
 
     storages: list[tuple[weakref.ref[Any], Value]] = field(default_factory=list)
     on_host: list[tuple[Any, Any]] = field(default_factory=list)  # that wait there until they are used
@@ -167,7 +167,7 @@ class _Before:
         return found
 
     def stand_in(self) -> None:
-        """Puts a stand-in in the place of each value: one for all storages that share it."""
+        """Replace each value by a substitute, the same one for all storages that share the value."""
         known: dict[int, Value] = {}
         markings = _Markings()
         for there, value in self.storages:
@@ -215,7 +215,7 @@ class _Gradient:
             self._there = lambda: gradient
 
     def again(self) -> torch.Tensor:
-        """The gradient, or another tensor of the same value where nobody else has held it."""
+        """Return the gradient, or another tensor of the same value if the gradient had no other reference."""
         there: torch.Tensor | None = self._there()
         if there is not None:
             return there
@@ -225,7 +225,7 @@ class _Gradient:
 
 
 def _copied(state: Any) -> Any:
-    """The state of a parameter, with copies of what lies on the host and is counted up in place."""
+    """Return the state of a parameter with copies of its CPU tensors, which are incremented in place."""
     if not isinstance(state, dict):
         return state
     return {
@@ -241,7 +241,7 @@ class _Markings:
         self._tapes: dict[int, tuple[list[Operation], list[int]]] = {}
 
     def of(self, value: Value) -> Sharding | None:
-        """What was said of `value` last, if it was that."""
+        """Return the last sharding constraint on `value`, if a constraint produced it."""
         tape = value.tape
         if tape is None or tape.ended:
             return None
@@ -258,7 +258,7 @@ class _Markings:
 def _stand_in(value: Value, markings: _Markings) -> Value:
     made = Value(value.spec, value.device, None, -1)
     if value.state == "empty":
-        return made  # memory that nobody has written to
+        return made  # uninitialised memory
     target: Target = value.device.target
     dtype = dtypes.to_jax(dtypes.on_device(value.spec.dtype))
     placed = _placed(value, target, markings)
@@ -270,7 +270,7 @@ def _stand_in(value: Value, markings: _Markings) -> Value:
 
 
 def _placed(value: Value, target: Target, markings: _Markings) -> Any:
-    """How a value is divided among the devices of the plan: as it is now, if it lies on these devices."""
+    """Return the sharding of a value over the devices of the plan: its current one, if it is on these devices."""
     if value.buffer is not None:
         sharding = getattr(value.buffer, "sharding", None)  # that of a placeholder is not known
         is_here = sharding is not None and sharding.device_set == set(target.devices)

@@ -24,9 +24,9 @@ from .coordination_proxy import Relay
 logger = logging.getLogger(__name__)
 
 _PREFIX = "torch_xla"
-# So many seconds at a time a process waits for another, and then looks whether one has failed.
+# The seconds that a process waits for another one before it checks whether one has failed.
 _SLICE = 0.5
-# After so many seconds it looks whether one has ended.
+# The seconds after which it checks whether one has ended.
 _LOOK = 5.0
 
 _lock = lock()
@@ -40,9 +40,9 @@ _service: private.Service | None = None  # if this process has started it
 _is_away = False  # this process has said that it does not come to meet the others
 _come: list[str] = []  # what this process has come to, of that to which all must
 
-# What a process does before it takes leave of the others: they may wait for its part of something.
+# Called before a process leaves the others, which may wait for its part of a collective.
 before_leaving: list[Callable[[], None]] = []
-# Whether that has failed where the exit code was decided already.
+# Whether such a call failed after the exit code was decided.
 has_failed_at_end = False
 
 
@@ -79,13 +79,13 @@ def _lost(address: str, why: str) -> None:
 def _meeting_place() -> Any:
     if identity.meet is not None:
         return identity.meet()
-    # The variables of `torchrun` stand for a store that its agent keeps.
+    # The variables of `torchrun` refer to a store in its agent.
     store, _, _ = next(iter(rendezvous("env://")))
     return store
 
 
 def _address(store: Any, place: identity.Place) -> str:
-    """Where the service listens by which the processes speak; process 0 asks, and starts it if nobody has."""
+    """Return the address of the coordination service. Process 0 starts the service if it is not running."""
     if identity.is_served:
         return str(store.get(f"{_PREFIX}/coordinator").decode())
     return serve(place.address, place.count).address
@@ -156,7 +156,7 @@ def leave_at_end_of_fork() -> None:
 
 
 def finish() -> None:
-    """Does this process's part of what the others may wait for, if it has not failed."""
+    """Run the work of this process that the others may wait for, unless it has failed."""
     watch = heartbeats.watch()
     if identity.process_count() == 1 or _error() is not None or (watch is not None and watch.fault):
         return
@@ -196,7 +196,7 @@ def _leave_before_meeting() -> None:
     global _is_away
     if heartbeats.watch() is None and identity.meet is not None and identity.taken_by == os.getpid() and not _is_away:
         _is_away = True
-        with suppress(RuntimeError):  # whoever keeps the store has ended: nobody waits there
+        with suppress(RuntimeError):  # the process with the store has ended, so no process waits there
             store_rendezvous.stay_away(identity.meet(), identity.place())
 
 
@@ -277,7 +277,7 @@ def all_come(what: str) -> None:
 
 
 def _look_for_the_missing(watch: heartbeats.Watch, what: str, waited: float) -> None:
-    """Declares a fault if somebody has ended, or does not come while this process has `waited` as long as it may."""
+    """Declare a fault if a process has ended, or if one is missing after this process has `waited` for the limit."""
     ended = watch.ended()
     if not ended and not waited:
         return
@@ -319,9 +319,9 @@ def _collect(here: str, place: identity.Place, tag: str, seconds: float) -> list
 
 
 def awaited_of(whom: Sequence[int], key: str, seconds: float, what: str) -> bytes:
-    """What one of these processes puts under `key`, which is how it comes to do `what`.
+    """Wait until one of the processes `whom` writes `key`, and return the value. `what` describes the event in errors.
 
-    Raises `PeerError` on all processes if they have ended without it, and `TimeoutError` after so many seconds.
+    Raises `PeerError` on all processes if they ended before that, and `TimeoutError` after `seconds`.
     """
     end = time.monotonic() + seconds
     have_ended = False
@@ -346,7 +346,10 @@ def _declare_ended(watch: heartbeats.Watch, whom: Sequence[int], what: str) -> N
 
 
 def awaited(key: str, seconds: float) -> bytes:
-    """What another process puts under `key`. Raises a fault that one declares, and `TimeoutError` after so long."""
+    """Wait until another process writes `key`, and return the value.
+
+    Raises a fault that a process declares, and `TimeoutError` after `seconds`.
+    """
     connection = client()
     end = time.monotonic() + seconds
     while True:

@@ -37,7 +37,7 @@ class Relay:
         threading.Thread(target=self._serve, name="torch_xla-relay", daemon=True).start()
 
     def close(self) -> None:
-        """Closes both connections, of which nobody needs one any more."""
+        """Close both connections, because one of them has ended."""
         self.is_left = True
         for each in (self._client, self._service, self._door):
             if each is not None:
@@ -51,7 +51,7 @@ class Relay:
         except OSError:
             return  # it was closed before anybody came
         client = self._client
-        self._door.close()  # one client, and nobody else of this machine
+        self._door.close()  # one client; no other process of this machine can connect
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         outward = (client, self._service)
         threading.Thread(target=_pass_on, args=outward, name="torch_xla-relay-out", daemon=True).start()

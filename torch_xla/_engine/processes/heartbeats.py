@@ -1,11 +1,11 @@
-"""Detect failed processes: each reports where it is, watches one other, and hears of failures.
+"""Detect failed processes: each process reports its state, watches one other process, and listens for failures.
 
-Nothing here waits for the device, and nothing needs the thread that runs the program: two threads of this process speak
-with the service through which the processes found each other. What passes is JSON.
+Nothing here waits for the device, and nothing needs the thread that runs the program: two threads of this process talk
+to the service through which the processes found each other. Messages are JSON.
 
-Every second a process says where it is, and looks at the next one: is it still there? So the messages of each do not
-grow with their number. Who declares a fault writes it into the letter box of every process, where their listeners
-wait; from then on whoever waits for another process raises it.
+Every second a process writes a heartbeat and checks the next process. So the number of messages of each process does
+not grow with the number of processes. A process that detects a failure writes it to the mailbox of every process,
+where their listeners wait. From then on, waiting for another process raises the failure.
 """
 
 import json
@@ -40,20 +40,20 @@ _LONG = 60_000
 _GRACE = 10.0
 # How long others may take to say where they are.
 ANSWER_SECONDS = 5.0
-# What errors of collectives contain: those of the CPU go by Gloo, those of GPUs by NCCL.
+# Texts in errors of collectives: those of the CPU use Gloo, those of GPUs NCCL.
 _OF_COLLECTIVES = ("Gloo", "gloo", "NCCL", "nccl")
 
 
-# What to do with a letter of another kind than those that are known here.
+# Handlers for further kinds of letters.
 handlers: "dict[str, Callable[[Watch, dict[str, Any]], None]]" = {}
-# What else a process says of itself when it is asked where it is.
+# Functions that add information to a process's report.
 about: list[Callable[[], dict[str, Any]]] = []
 
 
 class Here(NamedTuple):
     """Where a process is."""
 
-    host: str  # equal for those that see each other's process ids
+    host: str  # equal for processes that see each other's process ids
     pid: int
 
 
@@ -87,7 +87,7 @@ class Watch:
         self.step = -1
         self.line: Line | None = None
         self.fault: str = ""
-        self.is_cut = False  # nobody can be asked or told anything any more
+        self.is_cut = False  # True when the service cannot be reached any more
         self.has_fault = threading.Event()
         self.woken: set[threading.Event] = set()
         self._ends = threading.Event()
@@ -103,7 +103,7 @@ class Watch:
         ]
 
     def start(self) -> None:
-        """Starts the threads, and has a signal of `torchrun` to end told as the fault that it follows."""
+        """Start the threads. If `torchrun` ends the process by a signal, raise the fault that caused it."""
         for thread in self._threads:
             thread.start()
         is_main = threading.current_thread() is threading.main_thread()
@@ -142,7 +142,7 @@ class Watch:
         self.connection.key_value_set(f"{_PREFIX}/{key}", value, allow_overwrite=True)
 
     def _get(self, key: str) -> str:
-        """What lies under `key`; empty if nothing does."""
+        """Return the value of `key`, or an empty text."""
         try:
             self._speak()
             return str(self.connection.key_value_try_get(f"{_PREFIX}/{key}"))
@@ -150,7 +150,7 @@ class Watch:
             return ""
 
     def propose(self, key: str, value: str) -> str:
-        """What lies under `key` for good: this value, or what somebody put there before."""
+        """Write `value` under `key` unless the key has a value, and return the value of the key."""
         self._speak()
         try:
             self.connection.key_value_set(f"{_PREFIX}/{key}", value)
@@ -177,7 +177,8 @@ class Watch:
         if self.is_cut:
             return
         if self.next_number("faults") == 1:
-            # This process last: when it hears of the fault it may end, with the thread that tells the others.
+            # This process is last: when it receives the fault it may exit, together with the thread that notifies the
+            # others.
             others = [index for index in range(self.place.count) if index != self.place.index]
             self.send([*others, self.place.index], {"kind": "fault", "text": fault})
         self.has_fault.wait(ANSWER_SECONDS)
@@ -190,12 +191,12 @@ class Watch:
             event.set()
 
     def error(self) -> PeerError:
-        """What this process raises for the fault that was declared."""
+        """Return the exception that this process raises for the declared fault."""
         own = f"Process {self.place.index} of {self.place.count} raises this {self.position()}."
         return PeerError(f"{self.fault}\n{own}")
 
     def failure_of(self, text: str) -> PeerError | None:
-        """What stands behind an error of a collective, which says only that a connection was closed."""
+        """Return the fault behind an error of a collective, which says only that a connection was closed."""
         if not any(word in text for word in _OF_COLLECTIVES):
             return None
         seconds = config.heartbeat_seconds() + 2 * ANSWER_SECONDS
@@ -272,7 +273,7 @@ class Watch:
             os._exit(1)
 
     def _look_at_next(self, seconds: float) -> None:
-        """Whether the next process is still there; takes so many seconds, or until it is gone."""
+        """Watch the next process for `seconds`, or until it is gone."""
         index = self._watched
         there = self._everyone[index]
         if index == self.place.index or self.fault:
@@ -284,7 +285,7 @@ class Watch:
             self._ends.wait(seconds)
             beat, now = self._get(f"beat/{index}"), time.monotonic()
             if beat != self._heard or now - self._looked_at > 5 * _SECOND:
-                self._heard, self._heard_at = beat, now  # if this process stood still itself, it has missed them
+                self._heard, self._heard_at = beat, now  # if this process itself was stopped, it has missed heartbeats
             elif now - self._heard_at > config.heartbeat_seconds():
                 self._has_gone(index, f"nothing was heard of it for {config.heartbeat_seconds()} s")
             self._looked_at = now
@@ -331,14 +332,14 @@ class Watch:
         self._set(f"answer/{letter['id']}/{self.place.index}", json.dumps(found))
 
     def reports(self, of: Sequence[int]) -> dict[int, dict[str, Any]]:
-        """What these processes say of themselves; without those that do not answer."""
+        """Request reports from these processes, and return the answers that arrive in time."""
         self._asked += 1
         name = f"{self.place.index}.{self._asked}"
         self.send(of, {"kind": "report", "id": name})
         return {index: json.loads(text) for index, text in self.collect(f"answer/{name}", of).items()}
 
     def collect(self, key: str, of: Sequence[int]) -> dict[int, str]:
-        """What these processes have put under `key`; without those that have not within a few seconds."""
+        """Return the values that these processes write under `key` within a few seconds."""
         found = {}
         end = time.monotonic() + ANSWER_SECONDS
         for index in of:
@@ -355,7 +356,7 @@ class Watch:
         return f"Process {index} is {_words(report['step'], report['line'])}:\n{report['stack'].rstrip()}"
 
     def _terminated(self, number: int, frame: FrameType | None) -> None:
-        # The agent ends those that are left as soon as one is gone: they say why, if a fault tells them.
+        # The agent ends the remaining processes as soon as one is gone: if there is a fault, raise it.
         if self.has_fault.wait(3):
             raise self.error()
         signal.signal(number, signal.SIG_DFL)
@@ -367,7 +368,7 @@ def _words(step: int, line: str) -> str:
 
 
 def _has_ended(pid: int, seconds: float, bell: int) -> bool:
-    """Whether a process of this machine ends within so many seconds, or until the `bell` can be read."""
+    """Wait for the end of a process of this machine, `seconds` or until `bell` rings; return whether it ended."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -408,14 +409,14 @@ _watch: Watch | None = None
 
 
 def begin(connection: Any, place: Place, everyone: Sequence[Here], started_by_us: bool) -> None:
-    """Starts to watch over the other processes. `everyone` tells where each is."""
+    """Start to watch the other processes. `everyone` has the location of each."""
     global _watch
     _watch = Watch(connection, place, everyone, started_by_us)
     _watch.start()
 
 
 def watch() -> Watch | None:
-    """What watches over the others; `None` where this process is alone, or has not met them."""
+    """Return the watch over the other processes; `None` if this process is alone, or has not met them."""
     return _watch
 
 

@@ -11,7 +11,7 @@ from . import spmd_mode
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of this process among those of its program, of which each has one device."""
+    """The place of this process among the processes of its program. Each process has one device."""
 
     index: int = 0
     count: int = 1
@@ -75,7 +75,7 @@ def process_index() -> int:
 
 
 def host_index() -> int:
-    """Which machine this is, of those that take part."""
+    """Return the index of this machine among those of the program."""
     return place().host
 
 

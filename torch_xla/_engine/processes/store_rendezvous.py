@@ -1,7 +1,8 @@
-"""Rendezvous of processes by a store that may be older than they are.
+"""Rendezvous of processes through a store that may be older than they are.
 
-`torchrun` starts processes anew beside the same store, in which lies what the last ones said. So process 0 takes a new
-word for each start, calls whoever it finds by a name that this one has just made up, and waits until they answer to it.
+`torchrun` restarts processes with the same store, which still contains the entries of the previous ones. So process 0
+draws a new name for each attempt, calls every process that it finds by the process's own random name, and waits until
+they answer.
 """
 
 import datetime
@@ -26,7 +27,7 @@ _LOOK = 3.0
 
 
 class Met(NamedTuple):
-    """What the processes agree upon when they have met."""
+    """The result of a rendezvous, on which the processes agree."""
 
     attempt: str  # the word for this start
     address: str  # of the service by which they speak
@@ -34,9 +35,10 @@ class Met(NamedTuple):
 
 
 def arrive(store: Any, place: identity.Place, seconds: float, address: Callable[[], str]) -> Met:
-    """Says that this process is here, and waits for the others; refuses those that do not belong together.
+    """Announce this process and wait for the others; reject processes that do not belong together.
 
-    `address` tells process 0 of the service. Raises `PeerError` that names those who do not come within `seconds`.
+    Process 0 calls `address` to get that of the service. Raises `PeerError` with the processes that are missing after
+    `seconds`.
     """
     own = {
         "name": uuid.uuid4().hex, "here": heartbeats.here(), "count": place.count, "versions": _versions(),
@@ -76,7 +78,7 @@ def _refuse_absence(store: Any, place: identity.Place) -> None:
 
 
 def _refuse_twins(store: Any, place: identity.Place, own: dict[str, Any]) -> None:
-    # Who is started again beside the same store is counted there already.
+    # A process that was restarted with the same store is already counted there.
     if config.torchrun() is not None or store.add(f"{_PREFIX}/times/{place.index}", 1) == 1:
         return
     other = json.loads(store.get(f"{_PREFIX}/here/{place.index}"))
@@ -142,7 +144,7 @@ def _wait_at(store: Any, place: identity.Place, key: str, end: float) -> None:
 
 
 def missed(store: Any, place: identity.Place, key: str, seconds: float) -> PeerError:
-    """What to raise where waiting at a store for all to write below `key` came to nothing."""
+    """Return the error for a wait at a store until all processes have written below `key`."""
     try:
         late = [index for index in range(place.count) if not store.check([f"{key}/{index}"])]
     except RuntimeError:
@@ -175,7 +177,7 @@ def _what_differs(own_index: int, own: dict[str, Any], everyone: list[dict[str, 
 
 
 def other_count(own_index: int, own: int, index: int, other: int) -> str:
-    """What is said where two processes think of different numbers of processes."""
+    """Return the message for two processes with different numbers of processes."""
     return f"Process {own_index} is one of {own}, and process {index} one of {other}: give all the same WORLD_SIZE."
 
 

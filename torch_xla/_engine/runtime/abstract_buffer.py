@@ -24,7 +24,7 @@ class Placeholder:
         return len(self.shape)
 
     def is_deleted(self) -> bool:
-        """False: nobody takes what has no memory."""
+        """Return False: a buffer without memory is never donated."""
         return False
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
@@ -35,7 +35,7 @@ class Placeholder:
         self.refuse()
 
     def refuse(self) -> NoReturn:
-        """Raises the error of somebody who wants the contents."""
+        """Raise the error for reading the contents."""
         size = ", ".join(map(str, self.shape))
         raise RuntimeError(
             f"a placeholder tensor ({self.dtype}[{size}]) holds no memory, so nothing that needs its values can be "

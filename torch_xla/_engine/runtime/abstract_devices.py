@@ -18,7 +18,7 @@ from .abstract_buffer import Placeholder
 # Whether what comes from the host is only described, too.
 active = False
 
-# Those that somebody holds.
+# The buffers with a reference.
 living: "WeakSet[PlannedBuffer]" = WeakSet()
 
 
@@ -44,7 +44,7 @@ class PlannedBuffer(Placeholder):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            raise AttributeError(name)  # somebody asks what kind of thing this is
+            raise AttributeError(name)  # for example, code that tests the type of the object
         self.refuse()
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:  # type: ignore[override]
@@ -66,7 +66,7 @@ class PlannedBuffer(Placeholder):
         return f"<planned {list(self.shape)} {self.dtype}>"
 
     def refuse(self) -> NoReturn:
-        """Raises what whoever asks for the elements is told."""
+        """Raise the error for reading the elements."""
         raise NotComputed(
             f"The elements of a tensor of size {list(self.shape)} and dtype {self.dtype} were asked for, but it was "
             "only planned: torch_xla.debug.plan() computes nothing. Leave what reads values (print, .item(), .cpu(), "
@@ -76,18 +76,18 @@ class PlannedBuffer(Placeholder):
 
 @functools.cache
 def virtual_devices(number: int) -> tuple[jax.Device, ...]:
-    """So many devices of the host's platform, whatever this machine has: programs are compiled for them, not run."""
+    """Return this number of virtual devices of the host's platform. Programs are compiled for them, but not run."""
     if number < 1:
         raise ValueError(f"plan(): expected at least one device, not {number}")
     return private.virtual_cpu_devices(number)
 
 
-# Values of so many bytes are kept where they are known.
+# The contents of a buffer are kept, if they are known, up to this number of bytes.
 _MOST_KNOWN = 1 << 20
 
 
 def of_host(host: np.ndarray, sharding: Any) -> PlannedBuffer:
-    """What stands for an array that comes from the host."""
+    """Return the planned buffer for an array of the host."""
     return PlannedBuffer(host.shape, host.dtype, sharding, host if host.nbytes <= _MOST_KNOWN else None)
 
 

@@ -1,6 +1,6 @@
 """Copy host memory to device buffers and back. A buffer is a committed `jax.Array` on one or several devices.
 
-All that moves, makes or waits for one without a program of ours stands here (`atomic` says why).
+This module has every function that moves, makes or waits for a buffer without a compiled program (see `atomic`).
 """
 
 import functools
@@ -68,7 +68,7 @@ def _spread(host: np.ndarray, sharding: Any) -> jax.Array:
 
 @uncollected
 def of_parts(size: tuple[int, ...], sharding: Any, parts: dict[jax.Device, np.ndarray]) -> jax.Array:
-    """A buffer of this size of what each device of this process is to have of it."""
+    """Create a buffer of this size from the parts for each device of this process."""
     if abstract_devices.active:
         dtype = next(iter(parts.values())).dtype
         return PlannedBuffer(size, dtype, sharding)  # type: ignore[return-value]
@@ -79,7 +79,7 @@ def of_parts(size: tuple[int, ...], sharding: Any, parts: dict[jax.Device, np.nd
 
 @uncollected
 def of_processes(host: np.ndarray, sharding: Any) -> jax.Array:
-    """A buffer of what each process of the program has of it: the parts of all lie one behind the other."""
+    """Create a buffer from the parts of all processes, which are concatenated."""
     if abstract_devices.active:
         return abstract_devices.of_host(host, sharding)  # type: ignore[return-value]
     with jax.enable_x64(True):
@@ -105,7 +105,7 @@ def place(buffer: jax.Array, sharding: Any, size: tuple[int, ...] | None = None)
             return _resizing(size, sharding)(buffer)  # type: ignore[no-any-return]
         placed = jax.device_put(buffer, sharding)
         if _have_parts_in_common(buffer.sharding, sharding, size):
-            # JAX takes over what lies right already, whatever it is told about aliases.
+            # The first call reuses parts that are already in place, whatever its `may_alias` is; this one copies them.
             placed = jax.device_put(placed, sharding, may_alias=False)
         return placed
 
@@ -137,9 +137,9 @@ def resized(array: Any, size: tuple[int, ...]) -> Any:
 
 @uncollected
 def get(buffer: jax.Array) -> np.ndarray:
-    """The contents of a buffer: read-only, and on a CPU device the buffer's own memory. Waits until it is computed.
+    """Return the contents of a buffer: read-only, and on a CPU device the buffer's own memory. Wait for them.
 
-    What lies on devices of other processes, too, is gathered first: then every process must ask for it.
+    A buffer on devices of several processes is gathered first, so every process must call this.
     """
     return np.asarray(buffer if buffer.is_fully_addressable else _whole(buffer))
 
@@ -158,7 +158,7 @@ def _gather(mesh: jax.sharding.Mesh) -> Any:
 
 
 def refuse_given_away() -> NoReturn:
-    """Raises the error of somebody who reads memory that a program has taken."""
+    """Raise the error for reading memory that was donated to a program."""
     raise RuntimeError(
         "the memory of this tensor was given to a program that ran since: it had been marked by _set_buffer_donation. "
         "Do not read it again, or clone() it before"

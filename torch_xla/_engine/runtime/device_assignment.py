@@ -39,12 +39,12 @@ class Target:
 
     @property
     def is_spread(self) -> bool:
-        """Whether an array may lie on several of the devices: XLA then decides which holds what."""
+        """Return whether an array may be divided among several of the devices; XLA then decides on the shards."""
         return self.mesh is not None and self.axis is None
 
     @property
     def everywhere(self) -> jax.sharding.Sharding:
-        """JAX's sharding of an array of which each device has a copy; of one device's own array where it is alone."""
+        """Return JAX's sharding for an array with a copy on each device, or, with one device, for an array on it."""
         if self.mesh is not None and self.axis is None:
             return NamedSharding(self.mesh, PartitionSpec())
         return SingleDeviceSharding(self.device)
@@ -78,7 +78,7 @@ def of_replicas(devices: tuple[jax.Device, ...]) -> Target:
 
 
 def of_mesh(devices: tuple[jax.Device, ...]) -> Target:
-    """All these devices as one: a program is divided among them. They lie in a grid whose sides are primes."""
+    """Return a target of all these devices, which share programs. They form a grid whose sides are primes."""
     sides = _primes(len(devices))
     mesh = jax.sharding.Mesh(np.array(devices, dtype=object).reshape(sides), [str(axis) for axis in range(len(sides))])
     return _interned(devices, None, mesh)

@@ -6,7 +6,7 @@ import jax
 
 from .platform import local_devices, real_name
 
-# Only TPUs have them: where a core lies in the mesh of chips.
+# Attributes of TPUs only: the position of a core in the mesh of chips.
 _OPTIONAL = ("coords", "core_on_chip", "num_cores")
 
 
@@ -21,7 +21,7 @@ def attributes_of(device: jax.Device) -> dict[str, object]:
 
 
 def slices_of(devices: Sequence[jax.Device]) -> list[list[int]]:
-    """The places of the devices of each slice in `devices`; where none tells its slice, those of each process."""
+    """Return the indices in `devices` of the devices of each slice; without slice indices, those of each process."""
     tells = all(getattr(device, "slice_index", None) is not None for device in devices)
     found: dict[int, list[int]] = {}
     for place, device in enumerate(devices):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jax
 
-# What a container may use and uses, in cgroups of version 2 and 1.
+# The memory limit and use of a container, in cgroups of version 2 and 1.
 _LIMITS = (
     (Path("/sys/fs/cgroup"), "memory.max", "memory.current"),
     (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -23,7 +23,7 @@ class Usage:
     peak: int
 
 
-# The CPU client keeps no record: the highest of what was asked for, by device.
+# The highest use that was measured, by device: the CPU client keeps no record.
 _peaks: dict[int, int] = {}
 
 
@@ -65,7 +65,7 @@ def host_memory() -> int:
 
 
 def available() -> int:
-    """The bytes of this machine that a program could still take, or of what this container may use."""
+    """Return the bytes that a program can still allocate on this machine or in this container."""
     left = [_machine_left()]
     for folder, limit, used in _LIMITS:
         try:

@@ -1,23 +1,24 @@
 """Tune the host's allocator so that CPU programs keep their memory from one run to the next.
 
-XLA's CPU client asks `malloc` for the intermediate values of a program at every run, in a thread of its own. glibc
-takes blocks of that size from the kernel and returns them when they are freed, so every step has all its pages mapped
-and cleared again, which is a fifth of the step of a small transformer. A heap whose top is not returned keeps them.
-What programs need of it is reserved in one piece, which costs addresses but no memory; so it can be huge pages.
+XLA's CPU client allocates the intermediate values of a program by `malloc` at every run, in a separate thread. glibc
+maps blocks of that size when they are allocated and unmaps them when they are freed. So the kernel maps and clears all
+pages in every step, which takes a fifth of the step of a small transformer. A heap whose top is not returned keeps the
+pages. The memory that programs need is reserved in one piece, which costs addresses but no memory, so that it can use
+huge pages.
 
-What is kept is bounded by what the programs of the last seconds need. A thread looks after it once a second while
-programs run, and returns what is beyond; what lies at the heap's top goes back at once. A large program is looked after
-whenever it starts. The bound is what one program needs, until it is seen that programs use more of what they free: what
-was returned is there again soon. When the machine or its control group runs short, everything is returned. When
-programs rest, so it is too, and the allocator is left as glibc has it after large blocks were freed; the thread sleeps
-until there is another program.
+The kept memory is bounded by the need of the programs of the last seconds. A thread checks it once a second while
+programs run, and returns the memory above the bound; memory at the heap's top is returned at once. For a large program
+it is checked at every start. The bound is the need of one program, until the thread sees that programs reuse more of
+the memory that they free: returned memory is then soon allocated again. When the machine or its control group runs
+short, all memory is returned. When no program runs, all memory is returned too, the allocator is reset to the state
+that glibc reaches after large blocks were freed, and the thread sleeps until the next program.
 
-A compilation leaves thousands of holes of all sizes, and glibc walks through those of about a size whenever a program
-allocates or frees a block of a few pages: a quarter of the step of a small model. So the thread takes the holes, which
-gives their pages back, and whoever compiles next gets them again.
+A compilation leaves thousands of holes of all sizes. glibc searches the holes of a similar size whenever a program
+allocates or frees a block of a few pages, which takes a quarter of the step of a small model. So the thread allocates
+the holes, which returns their pages, and frees them again for the next compilation.
 
-Nothing is set before the first device is used. Whoever has set glibc's allocator by its own variables, or runs with
-another one, is left alone. So is a process that has a limit near what would be kept.
+Nothing is set before the first device is used. The module does nothing if glibc's allocator is configured by its own
+variables, if the process runs with another allocator, or if the process has a limit near the memory to keep.
 """
 
 import ctypes
@@ -40,43 +41,45 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1
 _HUGE_PAGE = 2 << 20
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
 _NEVER_OVERCOMMITS = "2"
-# What glibc arrives at by itself when blocks of any size were freed, and its default for the top.
+# glibc's values after it has freed blocks of any size, and its default for the top.
 _MMAPS, _LARGEST_THRESHOLD, _TOP_PAD = 65536, 32 << 20, 128 << 10
 _LARGEST_INT = (1 << 31) - 1
 
-# Programs that wait for each other allocate so much besides the largest.
+# The bytes that waiting programs allocate besides the largest program.
 _BESIDES = 64 << 20
-# Aligned blocks do not fit into the holes that their like has left, until neighbours of these are free too, and between
-# them lie scraps, which each thread keeps for itself. So a heap takes several times what is in use before it grows no
-# more. Of the holes that came first many are never used again: their pages are returned once, and stay away.
+# An aligned block does not fit into the hole of an earlier one until neighbouring blocks are free too, and small
+# scraps,
+# which each thread caches, are between them. So a heap grows to several times the memory in use before it stops
+# growing.
+# Many of the first holes are never used again: their pages are returned once, and are not mapped again.
 _HOLES = 4
-# Memory beyond the bound that is not worth a look through the heap.
+# Memory above the bound that does not justify a search through the heap.
 _NOT_WORTH = 256 << 20
-# A program that needs so many bytes takes far longer than such a look.
+# A program that needs this number of bytes takes far longer than such a search.
 _LARGE = 128 << 20
-# Memory that is there again within so many seconds, so often, is in use, and the bound becomes twice as much.
-# It becomes half as much when nothing was returned for so long.
+# If returned memory is allocated again within _SOON seconds, _OFTEN times, it is in use, and the bound doubles.
+# The bound halves when no memory was returned for _SETTLED seconds.
 _SOON, _OFTEN, _SETTLED = 5.0, 4, 300.0
-# Under a limit of the process (`ulimit -v`, `-d`), where holes count as memory does, memory is kept if there is so many
-# times room for it.
+# A limit of the process (`ulimit -v`, `-d`) counts holes as memory. Memory is kept only if the limit is this number of
+# times larger.
 _ROOM = 4
 _LIMITS = Path("/proc/self/limits")
 
-# Holes of these sizes are taken: smaller ones lie sorted, larger ones may be what programs have left.
+# The sizes of holes to allocate: smaller holes are in sorted lists, larger ones may belong to programs.
 _HOLE_SIZES = tuple(1 << power for power in range(18, 12, -1))
-# So many blocks side by side are of no hole of a compilation's: of what a program has left, or of the heap's top.
+# This number of adjacent blocks is not in a hole of a compilation: it is in a hole of a program, or at the heap's top.
 _ROW = 6
 _MOST_HOLES = 100_000
 
-# Programs rest when none was started for so many seconds, and for so many times the time between the last two.
+# Programs rest when none was started for _REST seconds, and for _GAPS times the time between the last two.
 _REST, _GAPS = 2.0, 3.0
 _LOOKS_EVERY = 1.0
-# Short is a machine or control group of which less than this part is left.
+# A machine or control group is short of memory if less than this part of it is free.
 _SHORT = 0.1
 
 
 class _Use:
-    """What programs need, as the thread that looks after the heap is told by those that start them."""
+    """The memory that programs need, as the threads that start them report it to the thread that trims the heap."""
 
     def __init__(self) -> None:
         self.needed = 0  # bytes, the most of one program lately; 0: programs rest
@@ -86,10 +89,10 @@ class _Use:
         self.often = 0  # how often something was returned soon after the last time
         self.started = 0.0  # when the last was started
         self.gap = 0.0  # seconds between the last two
-        self.other = 0  # bytes in memory that nobody allocated, when nothing was kept
+        self.other = 0  # bytes that glibc reported outside of blocks when nothing was kept
         self.allowed = 0  # bytes in memory that need no look at what of them is free
         self.compiling: set[object] = set()  # whoever does
-        self.compiled = 0.0  # when somebody had, and left holes that nobody has taken; 0: there are none
+        self.compiled = 0.0  # the time of the last compilation whose holes are still free; 0 if there is none
         self.holes: list[int] = []  # blocks that fill them
         self.filled = 0  # bytes of these
         self.wakes = threading.Event()
@@ -126,7 +129,7 @@ def keep_memory(needed: int) -> None:
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """What is compiled meanwhile goes into the holes that other compilations have left."""
+    """Let compilations in a block allocate from the holes of earlier compilations."""
     token = object()
     try:
         _use.compiling.add(token)
@@ -141,7 +144,7 @@ def _free_holes() -> None:
     libc = _glibc()
     if libc is not None and _use.holes:
         with _lock:
-            # Whoever is interrupted here loses blocks, and frees none twice.
+            # An interrupt here loses blocks, but frees none twice.
             blocks, _use.holes = _use.holes, []
             _use.other, _use.filled = _use.other + _use.filled, 0
             run_through(map(libc.free, blocks))
@@ -200,7 +203,7 @@ def _at_once(needed: int) -> int:
 
 
 def _bound(needed: int) -> int:
-    """The most bytes that may be kept for programs that need so many."""
+    """Return the largest number of bytes to keep for programs that need `needed` bytes."""
     return _HOLES * _at_once(needed)
 
 
@@ -282,9 +285,9 @@ def _return_excess(libc: ctypes.CDLL) -> None:
 
 
 def _outside_when_trimmed(libc: ctypes.CDLL, top: int) -> int:
-    """What stays outside (`_outside`) when all that is free was returned, but for `top` bytes at the end of the heap.
+    """Return all free memory except `top` bytes at the end of the heap, and return the result of `_outside` then.
 
-    What others free while it is returned is free too, and no part of what cannot be returned.
+    Repeat while other threads free memory, so that this memory does not count as memory that cannot be returned.
     """
     libc.malloc_trim(top)
     left = _outside(libc)

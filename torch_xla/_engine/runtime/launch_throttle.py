@@ -1,9 +1,9 @@
 """Limit how many runs on several devices of this host may be in flight.
 
-XLA's client for the CPU lets 32 runs wait on a device for those before them, and holds the next one up on its way to
-that device. A program over several devices of one process has begun on some of them by then, and these wait in a
-collective for the one that is held up: for ever, or for 40 seconds, when XLA ends the process. So a run begins when the
-one that came so many before it has ended.
+XLA's client for the CPU queues 32 runs on a device, and blocks the launch of the next run on that device. A program
+over several devices of one process has then begun on some of the devices, which wait in a collective for the blocked
+one: for ever, or for 40 seconds, when XLA ends the process. So a run begins only when the run `MOST` places before it
+has ended.
 """
 
 from collections import deque
@@ -12,13 +12,14 @@ from typing import Any
 
 from .device_assignment import Target
 
-# Less than XLA takes: JAX runs programs of which nobody is told. With 16 the host waited more than it had to.
+# Less than XLA's limit, because JAX also runs programs that are not counted here. With 16 the host waited
+# unnecessarily.
 MOST = 28
 
-# What has always ended. Written in C, as all that stands between a run and its results (`atomic`).
+# An object that is always done. Its method is written in C, as everything between a run and its results (`atomic`).
 NEVER = SimpleNamespace(block_until_ready=bool)
 
-# For each of the last runs, the oldest first, what can be waited for: the run has ended then.
+# An array of each of the last runs, the oldest first. When the array is ready, the run has ended.
 last: deque[Any] = deque([NEVER] * MOST, maxlen=MOST)
 
 
@@ -28,6 +29,6 @@ def are_limited(target: Target) -> bool:
 
 
 def forget(place: int, run: Any) -> None:
-    """Has nobody wait any more for a run that has ended. If it failed, whoever reads its results is told."""
+    """Forget a run that has ended, so that no thread waits for it. Reading its results raises its error."""
     if last[place] is run:
         last[place] = NEVER

@@ -12,7 +12,7 @@ _CODE = b" r-xp 00000000 00:00 0"  # of no file
 _WITH_DATA = 3  # code, constants, variables
 _OF_A_PROGRAM = 2000  # more than nearly all take
 
-_unseen = 0  # so many more programs may come before the next look
+_unseen = 0  # the number of further programs before the next check
 
 
 def are_scarce() -> bool:

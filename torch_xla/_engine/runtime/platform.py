@@ -13,7 +13,7 @@ from ..atomic import lock, uncollected
 from ..processes import coordination, identity, spmd_mode
 from . import host_malloc, pjrt_plugins, tpu_chips
 
-# What the documents call a platform → what JAX calls it.
+# Documented names of platforms → JAX's names.
 _JAX_NAMES = {"CPU": "cpu", "CUDA": "cuda", "GPU": "gpu", "ROCM": "rocm", "TPU": "tpu"}
 _OUR_NAMES = {"cpu": "CPU", "gpu": "CUDA", "cuda": "CUDA", "rocm": "ROCM", "tpu": "TPU"}
 
@@ -45,7 +45,7 @@ def refuse_fork() -> None:
         )
 
 
-# Devices that programs are compiled for in the place of those of this process, while a step is planned.
+# Devices that programs are compiled for, instead of those of this process, while a step is planned.
 _standing_in: tuple[jax.Device, ...] | None = None
 
 
@@ -115,7 +115,7 @@ def _take_one_device(wanted: str) -> None:
         return
     place, visible = identity.place(), config.visible_gpus()
     number = 0 if visible is not None and len(visible) == 1 else place.local_index
-    there = max(1, gpu_count())  # in the Linux of Windows no file tells
+    there = max(1, gpu_count())  # Linux on Windows has no device files
     if wanted in ("CUDA", "GPU") and number >= there:
         raise RuntimeError(
             f"This is process {number} of {place.local_count} on this machine, each of which needs a GPU, and it "
@@ -155,7 +155,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def expected_device_count() -> int:
-    """How many devices there will be, as far as settings and device files tell; does not start the client."""
+    """Return the expected number of devices, from settings and device files, without starting the client."""
     if identity.process_count() > 1 or spmd_mode.is_on():
         return 1
     chosen = int(getattr(jax.config, "jax_num_cpu_devices", 0) or 0)
@@ -164,7 +164,7 @@ def expected_device_count() -> int:
 
 @functools.cache
 def prepare_host() -> None:
-    """What must be done before the threads of a client start, if the host is going to be the device. Starts none."""
+    """Prepare the host before the client starts its threads, if the host is probably the device. Starts no thread."""
     if _is_host_likely():
         host_malloc.prepare()
 
@@ -175,7 +175,7 @@ def _is_host_likely() -> bool:
 
 
 def gpu_count() -> int:
-    """How many NVIDIA GPUs this machine shows to programs, as far as files tell; starts no client."""
+    """Return the number of visible NVIDIA GPUs of this machine, from device files; do not start the client."""
     visible = config.visible_gpus()
     return len(glob.glob("/dev/nvidia[0-9]*")) if visible is None else len(visible)
 
@@ -190,7 +190,7 @@ def is_started() -> bool:
 
 
 def device_type() -> str:
-    """The platform, such as "CPU", "CUDA" or "TPU". Starts the client only if PJRT_DEVICE does not tell."""
+    """Return the platform, such as "CPU", "CUDA" or "TPU". Starts the client only if PJRT_DEVICE is not set."""
     wanted = config.pjrt_device()
     if wanted:
         return "CUDA" if wanted == "GPU" else wanted.split("_")[0]

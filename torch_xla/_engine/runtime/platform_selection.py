@@ -49,7 +49,7 @@ def _known_hardware() -> str:
 
 
 def has_gpu() -> bool:
-    """Whether the machine has a GPU of NVIDIA or AMD, as far as files tell, whatever plugins are installed."""
+    """Return whether the machine has a GPU of NVIDIA or AMD, from device files, whatever plugins are installed."""
     return any(_has_one_of(files) for _, files in _PLUGINS.values())
 
 
@@ -64,7 +64,7 @@ def _has_unknown_plugin() -> bool:
 
 
 def is_accelerated() -> bool:
-    """Whether the platform is another than the CPU, as far as settings, files and plugins tell. Starts no client."""
+    """Return whether the platform is not the CPU, from settings, files and plugins, without starting the client."""
     wanted: str | None = config.pjrt_device() or jax.config.jax_platforms  # type: ignore[attr-defined]
     if wanted:
         return _our_name(wanted.split(",")[0]) != "CPU"

@@ -16,7 +16,7 @@ _GENERATIONS = {"0x0027": 3, "0x005e": 4, "0x0062": 5, "0x0063": 5, "0x006f": 6,
 # Up to the third generation, a chip is two devices.
 _LAST_WITH_TWO_CORES = 3
 
-# How chips that are used by a process each lie in x, y and z, as JAX's own tests of several processes tell libtpu.
+# The grid (x, y, z) of chips with one process each, as in JAX's own multi-process tests.
 _BOUNDS = {1: "1,1,1", 4: "2,2,1", 8: "4,2,1"}
 # Where libtpu's processes listen for each other; the first of as many ports.
 _PORT = 8476
@@ -113,8 +113,8 @@ def generation() -> int:
 
 
 def environment() -> dict[str, str]:
-    """What the cloud's metadata server says of this TPU machine, as in {"ACCELERATOR_TYPE": "v4-8", ...}."""
-    # Elsewhere nobody answers, and a request would only cost time.
+    """Return the metadata server's description of this TPU machine, as in {"ACCELERATOR_TYPE": "v4-8", ...}."""
+    # On other machines there is no metadata server, and a request would only take time.
     if not chip_count():
         raise _no_tpu()
     request = urllib.request.Request(_METADATA, headers={"Metadata-Flavor": "Google"})

@@ -37,9 +37,9 @@ class Shard(NamedTuple):
 
 
 def local_shards(tensor: torch.Tensor, replicas: bool = True) -> list[Shard]:
-    """What each device of this process has of `tensor`, in the order of the devices. Waits for them.
+    """Return the shard of `tensor` on each device of this process, in the order of the devices. Waits for them.
 
-    Without `replicas` each part is that of one device of the program.
+    Without `replicas`, each shard is returned on one device of the program only.
     """
     sharding_annotations.keep_now(tensor)
     buffer = materialise(snapshot(tensor))
@@ -58,7 +58,7 @@ def local_shards(tensor: torch.Tensor, replicas: bool = True) -> list[Shard]:
 
 
 def _values_of_devices(tensor: torch.Tensor, buffer: Any) -> list[Shard]:
-    """Of a value of which each device has its own."""
+    """Return the values of a tensor in a manual region, where each device has its own value."""
     everything = tuple(slice(0, length, 1) for length in tensor.shape)
     return [
         Shard(from_numpy(np.array(shard.data)[0]).to(tensor.dtype), platform.real_name(shard.device), everything, 0)

@@ -25,14 +25,14 @@ def _recorded(tensor: torch.Tensor, op: str, arguments: tuple[Any, ...], size: t
 
 
 def size_of_part(size: tuple[int, ...], sharding: Sharding | None, target: Target) -> tuple[int, ...]:
-    """What each device has of a value of this size, the padding included."""
+    """Return the size of each device's part of a value of this size, including padding."""
     whole = carried(size, to_jax(sharding, target))
     parts = parts_of(sharding, len(size), target)
     return tuple(length // count for length, count in zip(whole, parts, strict=True))
 
 
 def enter(tensor: torch.Tensor, sharding: Sharding | None) -> torch.Tensor:
-    """For each device its part of `tensor`: one tensor of the size of a part, of which each device has its own."""
+    """Return one tensor with the size of a part of `tensor`; each device has its own value of it."""
     return wrap(_entered(tensor, sharding))
 
 
@@ -69,6 +69,6 @@ def all_reduce(tensor: torch.Tensor, scale: float, groups: tuple[tuple[int, ...]
 def reduce_scatter(
     tensor: torch.Tensor, scale: float, dim: int, count: int, groups: tuple[tuple[int, ...], ...]
 ) -> torch.Tensor:
-    """That sum, of which each of the `count` devices of a group keeps its part along `dim`."""
+    """Sum as `all_reduce` does, and keep on each of the `count` devices of a group its part along `dim`."""
     size = tuple(length // count if index == dim else length for index, length in enumerate(tensor.shape))
     return wrap(_recorded(tensor, REDUCE_SCATTER, (scale, dim, groups), size))

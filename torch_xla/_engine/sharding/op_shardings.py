@@ -13,7 +13,7 @@ from . import placement
 
 
 def op_sharding_of(tensor: torch.Tensor) -> OpSharding:
-    """How a tensor was marked, or how its computed value lies."""
+    """Return the sharding that a tensor was marked with, or that of its computed value."""
     target = value_of(tensor).device.target
     planned = placement.planned(tensor)
     if planned is not None and planned.is_manual:
@@ -34,7 +34,7 @@ def sharding_as(tensor: torch.Tensor, op_sharding: OpSharding) -> Sharding | Non
 
 
 def uploaded(tensor: torch.Tensor, device: Device, spec: XlaShardingSpec | None) -> torch.Tensor:
-    """A tensor on `device` with the contents of one on the CPU, which lies as the spec says."""
+    """Return a tensor on `device` with the contents of a CPU tensor, divided as `spec` requires."""
     if spec is None or device.spread is None:
         return tensor.to(device.torch_device)
     return wrap(upload(tensor, device, _sharding_on(device, tensor.dim(), spec), spec.minibatch))

@@ -17,9 +17,9 @@ from ..tensor.storage import bring, hold, snapshot, value_of, wrap
 
 
 def spread(device: Device, devices: tuple[int, ...] | None = None) -> None:
-    """Has all devices of the program, or those with these ordinals in this order, stand behind `device` together.
+    """Let `device` represent all devices of the program, or those with these ordinals, in this order.
 
-    What is made on it from now on lies on all of them: a copy on each, until something says how it is divided.
+    New tensors on `device` have a copy on each of them, until a mark divides them.
     """
     there = platform.all_devices()
     chosen = there if devices is None else tuple(there[index] for index in devices)
@@ -34,7 +34,7 @@ def spread(device: Device, devices: tuple[int, ...] | None = None) -> None:
 
 
 def use_all_devices() -> None:
-    """Has `xla:0` stand for all devices of the program. What lies on it already is copied to each when it is used."""
+    """Let `xla:0` represent all devices of the program. Existing tensors are copied to each when they are used."""
     with LOCK:
         used = existing_devices()
         if spmd_mode.is_on():
@@ -64,10 +64,10 @@ def use_all_devices() -> None:
 def sharding_over(
     device: Device, ids: tuple[int, ...], shape: tuple[int, ...], dims: tuple[tuple[int, ...], ...]
 ) -> Sharding | None:
-    """The sharding of values of `device` that divides dimensions along these axes of a mesh.
+    """Return the sharding of values of `device` that divides dimensions along these axes of a mesh.
 
-    The mesh has the devices with these `ids` in a grid of `shape`. The first mesh whose order the devices' own does not
-    fit decides in which order they stand behind the ordinal, as long as nothing was marked before.
+    The mesh has the devices with these `ids` in a grid of `shape`. If its order does not fit the order of the devices
+    behind the ordinal, and no tensor was marked before, the devices are reordered.
     """
     there = platform.all_devices()
     chosen = tuple(there[index] for index in ids)
@@ -107,7 +107,7 @@ def mark(tensor: torch.Tensor, sharding: Sharding | None) -> None:
 
 
 def constrained(tensor: torch.Tensor, sharding: Sharding | None) -> torch.Tensor:
-    """A copy of `tensor` that is divided so, wherever it stands in a program."""
+    """Return a copy of `tensor` with this sharding, at this point of the program."""
     with LOCK:
         return wrap(sharding_annotations.constrained(snapshot(tensor), fitting(sharding, tensor.shape)))
 
@@ -128,7 +128,7 @@ def planned(tensor: torch.Tensor) -> Sharding | None:
 
 
 def is_said(tensor: torch.Tensor) -> bool:
-    """Whether somebody has said how a tensor lies, or it was computed before the devices stood behind its ordinal."""
+    """Return whether the sharding of a tensor was set, or the tensor was computed before `spread` set the devices."""
     if sharding_annotations.mark_of(tensor) is not None:
         return True
     value = value_of(tensor)
@@ -136,5 +136,5 @@ def is_said(tensor: torch.Tensor) -> bool:
 
 
 def is_known(tensor: torch.Tensor) -> bool:
-    """Whether `planned` says how a tensor lies, without computing it."""
+    """Return whether `planned` knows the sharding of a tensor without computing it."""
     return sharding_annotations.mark_of(tensor) is not None or value_of(tensor).buffer is not None

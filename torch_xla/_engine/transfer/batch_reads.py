@@ -18,7 +18,7 @@ from .host_copies import to_cpu
 
 
 def compute(tensors: Iterable[torch.Tensor]) -> None:
-    """Starts the computation of what `tensors` show, and returns when it is started."""
+    """Start the computation of the values of `tensors`, and return when it is started."""
     sync.compute([value_of(tensor) for tensor in tensors])
 
 
@@ -48,7 +48,7 @@ def handles(tensors: Sequence[torch.Tensor]) -> list[int]:
 
 
 def to_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """CPU copies. What is the same memory seen the same way, such as tied weights, is one copy."""
+    """Copy tensors to the CPU. Tensors that are the same view of one memory, such as tied weights, become one copy."""
     compute(tensors)
     copies: dict[Any, torch.Tensor] = {}
     results: list[torch.Tensor] = []
@@ -91,7 +91,7 @@ def _to(tensors: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]
 
 
 def address(tensor: torch.Tensor) -> int:
-    """Where the first element that `tensor` shows lies on the device, if its value has the storage's own order."""
+    """Return the address on the device of the tensor's first element, if its value has the storage's own order."""
     value = value_of(tensor)
     if value.device.spread is not None:
         raise RuntimeError(

@@ -1,7 +1,7 @@
 """Exchange values of a GPU with PyTorch's CUDA tensors without a copy through the host.
 
-What has no rule is run by PyTorch's kernels: on CUDA where the device is an NVIDIA GPU and PyTorch is built for it.
-Copies, because a kernel may write, and because XLA gives memory away.
+Operators without a rule are run by PyTorch's kernels: on CUDA, if the device is an NVIDIA GPU and PyTorch is built for
+CUDA. The values are copied on the device, because a kernel may write to its operands and XLA may donate them.
 """
 
 import torch
@@ -15,7 +15,7 @@ from ..tensor.storage import hold, shows_all, snapshot, value_of, wrap
 from ..tensor.upload import dense_spec
 from . import dlpack
 
-# What DLPack has a name for.
+# The dtypes that DLPack supports.
 EXCHANGED = frozenset((
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
     torch.float32, torch.float64, torch.complex64, torch.complex128,
@@ -44,7 +44,7 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def taken(tensor: torch.Tensor) -> torch.Tensor:
-    """A device tensor on the memory of one of PyTorch's own, which nobody else writes to."""
+    """Return a device tensor on the memory of a CUDA tensor of PyTorch that is not written to by others."""
     value = _value(tensor)
     value.spec = dense_spec(tensor)
     return wrap(value)

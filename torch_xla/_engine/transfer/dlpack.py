@@ -30,14 +30,14 @@ class _Loan(NamedTuple):
     told: tuple[int, ...]  # the strides in the capsule
 
     def address(self) -> int | None:
-        """Where the first element lies; `None` once the tensors are gone or have been written to."""
+        """Return the address of the first element; `None` once the tensors are gone or have been written to."""
         value = getattr(self.storage(), "value", None)
         if value is None or value.buffer is None:
             return None
         return int(value.buffer.unsafe_buffer_pointer()) + self.shown.offset * self.dtype.itemsize
 
 
-# By the address that the capsule tells. Who takes it here gets a tensor of the same storage.
+# By the address in the capsule. `from_dlpack` of this package returns a tensor of the same storage for it.
 _lent: dict[int, _Loan] = {}
 
 
@@ -59,7 +59,7 @@ def export(tensor: torch.Tensor) -> Any:
             )
     sync_device(device, wait=True)  # without the lock: others may record while it is compiled
     with LOCK:
-        # What was recorded must see the memory as it is now, and the receiver may write to it at once.
+        # Recorded operations must read the memory before the receiver writes to it.
         sync_device(device, wait=True)
         value = _of_its_own(tensor)
         if shows_all(tensor, value.spec):
@@ -86,7 +86,7 @@ def _lend(tensor: torch.Tensor, told: tuple[int, ...]) -> None:
 
 
 def _given_back(address: int, dtype: torch.dtype, size: tuple[int, ...], told: tuple[int, ...]) -> torch.Tensor | None:
-    """The tensor whose memory this is, if one that was lent lies there still."""
+    """Return the tensor of this memory, if the memory was lent and is still that of the tensor."""
     loan = _lent.get(address)
     if loan is None or loan.address() != address or (dtype, size, told) != (loan.dtype, loan.shown.size, loan.told):
         return None
@@ -110,7 +110,7 @@ def _described(value: Any) -> str:
 
 
 def _of_its_own(tensor: torch.Tensor) -> Value:
-    """What the storage of `tensor` holds, computed, on a buffer that no other storage holds."""
+    """Return the value of the storage of `tensor`, computed, on a buffer that no other storage holds."""
     value = value_of(tensor)
     buffer = materialise(value)
     if value.shared or are_owned([value], besides=1):  # or another storage holds it too, for instance a clone's
@@ -173,7 +173,7 @@ def _adopt_host(tensor: torch.Tensor) -> torch.Tensor:
         return wrap(host_copies.upload(tensor, device))
     if tensor.stride() == contiguous_stride(tuple(tensor.shape)):
         return wrap(_imported(tensor))
-    # JAX has no strides: it gets the memory as it lies there, and the tensor is a view of that.
+    # JAX has no strides: it imports the memory as one row, and the tensor becomes a view of it.
     geometry = Geometry(tuple(tensor.shape), tensor.stride())
     flat = wrap(_imported(tensor.as_strided((geometry.extent,), (1,))))
     result: torch.Tensor = as_strided(META_KEYS, flat, geometry.size, geometry.stride, 0)
@@ -226,7 +226,7 @@ def is_capsule(value: Any) -> bool:
     return type(value).__name__ == "PyCapsule"
 
 
-_NAMES = (b"dltensor", b"dltensor_versioned")  # of capsules that nobody has taken yet
+_NAMES = (b"dltensor", b"dltensor_versioned")  # names of capsules that are not consumed yet
 _name_of = ctypes.pythonapi.PyCapsule_GetName
 _name_of.restype = ctypes.c_char_p
 _name_of.argtypes = (ctypes.py_object,)

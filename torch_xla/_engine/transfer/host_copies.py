@@ -44,9 +44,9 @@ def upload_into(target: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def to_cpu(tensor: torch.Tensor, callers: int = 1) -> torch.Tensor:
-    """A CPU copy of a device tensor, with its strides where they are dense. Waits for the device.
+    """Copy a device tensor to the CPU, with its strides if they are dense. Waits for the device.
 
-    `callers`, so many at least, are functions of ours.
+    `callers` is the number of frames on the stack that belong to this package, at least.
     """
     result = from_numpy(np.array(_elements(tensor, callers + 1), order="C"))
     if tensor.dtype is torch.complex32:
@@ -58,7 +58,7 @@ def to_cpu(tensor: torch.Tensor, callers: int = 1) -> torch.Tensor:
 
 
 def _elements(tensor: torch.Tensor, callers: int) -> np.ndarray:
-    """What a device tensor shows, read-only."""
+    """Return the elements of a device tensor, read-only."""
     value = value_of(tensor)
     if value.buffer is None or not _cheap_on_host(tensor, value):
         return fetch(snapshot(tensor), callers)
@@ -76,7 +76,7 @@ def fetch(value: Value, callers: int = 0) -> np.ndarray:
     begins = time.perf_counter()
     if forced:
         compute((value,), of_transfer=True)
-    with LOCK:  # no program of another thread is being started that nobody kept from taking this memory
+    with LOCK:  # no program that another thread is starting may take this memory
         buffer = value.buffer
     start = time.perf_counter()
     try:
@@ -109,7 +109,7 @@ def fetch(value: Value, callers: int = 0) -> np.ndarray:
 
 def _cheap_on_host(tensor: torch.Tensor, value: Value) -> bool:
     if torch.complex32 in (tensor.dtype, value.spec.dtype) and tensor.dtype is not value.spec.dtype:
-        return False  # the bytes are not those that are shown
+        return False  # the stored bytes are not those of the view
     # Cutting a view out on the host saves a compile, if the bytes copied for nothing are few or cost nothing.
     if shows_all(tensor, value.spec):
         return True
@@ -119,7 +119,7 @@ def _cheap_on_host(tensor: torch.Tensor, value: Value) -> bool:
 
 
 def _shown_on_host(tensor: torch.Tensor, value: Value, array: np.ndarray) -> np.ndarray:
-    """What a view shows of the contents of its storage. The memory is looked at as it lies there, however large."""
+    """Return the elements of a view of a storage's contents, read in their memory order without a copy."""
     view, order = view_of(tensor), Geometry(value.spec.size, value.spec.stride).memory_order()
     geometry, flat = view.geometry, array.transpose(order).reshape(-1)
     if view.dtype is not value.spec.dtype:

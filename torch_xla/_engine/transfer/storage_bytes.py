@@ -15,7 +15,7 @@ from .host_copies import fetch
 
 
 def new(size: int, device: torch.device) -> torch.UntypedStorage:
-    """A storage of `size` bytes nobody has written yet."""
+    """Create an uninitialised storage of `size` bytes."""
     return torch.empty(size, dtype=torch.uint8, device=device).untyped_storage()
 
 

@@ -14,9 +14,9 @@ from .batch_reads import compute, identity, to_host
 
 
 def write(data: Any, path: str | os.PathLike[str], reference: Callable[[int], Any]) -> None:
-    """Writes `data` to `path`, its n-th `xla` tensor to a file beside it and `reference(n)` in its place.
+    """Write `data` to `path`, and its n-th `xla` tensor to a separate file, replaced by `reference(n)` in `data`.
 
-    What was at `path` stays as it was until everything is written.
+    An existing file at `path` does not change until everything is written.
     """
     target, folder = Path(path), _folder(path)
     new_target, new_folder = (place.with_name(f"{place.name}.new") for place in (target, folder))
@@ -48,7 +48,7 @@ def _without_tensors(data: Any, folder: Path, reference: Callable[[int], Any]) -
 
 
 def read(path: str | os.PathLike[str], reference: type, **options: Any) -> Any:
-    """What `write` wrote, with its tensors on the CPU. `options` are those of `torch.load`."""
+    """Read an archive that `write` wrote, with its tensors on the CPU. `options` are those of `torch.load`."""
     folder = _folder(path)
     data = torch.load(path, **options)
     return rewrite(

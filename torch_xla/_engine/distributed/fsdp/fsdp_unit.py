@@ -1,8 +1,8 @@
 """An FSDP unit: gather its parameters, run its module, and free them again.
 
-The parameters of the module are the shards. While the module runs, an attribute of the instance with the whole tensor
-stands in front of each. The whole tensors are made by one function of autograd, whose gradient is a reduce-scatter.
-What autograd would keep of them for the backward pass is kept as a note, from which they are gathered a second time.
+The parameters of the module are the shards. While the module runs, an instance attribute with the whole tensor hides
+each shard. One autograd function makes the whole tensors; its gradient is a reduce-scatter. Where autograd would save a
+whole tensor for the backward pass, it saves a reference, from which the tensor is gathered a second time.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ Talk = Callable[[Sequence[torch.Tensor], int, Groups, float], list[torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class ParameterPiece:
-    """One parameter of the user's: where it stands, its size, and where it begins in the flat tensor that holds it."""
+    """One parameter of the user's model: its module and name, its size, and its offset in the flat tensor."""
 
     places: tuple[tuple[nn.Module, str], ...]
     names: tuple[str, ...]
@@ -38,7 +38,7 @@ class ParameterPiece:
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """A shard, and the parameters that the whole tensor is made of: one, or several that lie flat in it."""
+    """A shard, and the parameters in its whole tensor: one parameter, or several flattened ones."""
 
     shard: nn.Parameter
     layout: ShardLayout
@@ -60,7 +60,7 @@ class Exchange:
 
 @dataclass
 class Manner:
-    """What a unit does to values on their way: dtypes, order, and what a mean over processes is divided by."""
+    """The options of a unit's communication: dtypes, order, and the divisors of a mean over processes."""
 
     compute_dtype: torch.dtype | None = None
     reduces_in_float32: bool = False
@@ -208,16 +208,16 @@ class ShardedUnit:
         self.at_end()
 
 
-# The units whose shards are parts of what other processes hold as well.
+# The units that hold a shard of tensors that other processes also hold shards of.
 _divided: weakref.WeakSet[ShardedUnit] = weakref.WeakSet()
 
 
 def _by_groups(
     tensors: Iterable[torch.Tensor], part: Callable[[Handle], torch.Tensor | None]
 ) -> tuple[list[torch.Tensor], list[tuple[Exchange, list[torch.Tensor]]]]:
-    """Of `tensors` those that are no `part` of a shard, and the others with their exchange, one for equal groups.
+    """Return the `tensors` that are no `part` of a shard, and the others by their exchange, one for equal groups.
 
-    In the order of `tensors`, which is that of all processes.
+    The results have the order of `tensors`, which is the same in all processes.
     """
     parts = {id(each): (unit.exchange, each) for unit in _divided for handle in unit.handles for each in [part(handle)]}
     whole: list[torch.Tensor] = []
@@ -296,7 +296,8 @@ _whole: dict[int, tuple[ShardedUnit, int]] = {}
 @contextlib.contextmanager
 def _notes_of(unit: ShardedUnit, whole: Sequence[torch.Tensor]) -> Iterator[None]:
     """In this block autograd keeps a note of whole parameters that it saves."""
-    # Whoever saves tensors in another way around this, such as a checkpoint, gets what is no parameter.
+    # Other hooks for saved tensors around this one, such as those of a checkpoint, receive all tensors but the
+    # parameters.
     outer = private.saved_tensors_hooks_in_force()
     storages = [tensor.untyped_storage() for tensor in whole]  # alive, so that no other gets the id of one
     _whole.update({id(storage): (unit, index) for index, storage in enumerate(storages)})

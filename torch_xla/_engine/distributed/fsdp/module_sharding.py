@@ -12,9 +12,9 @@ from ..collective_arguments import AVERAGED
 from .fsdp_unit import Handle, ParameterPiece
 from .parameter_shards import ShardLayout
 
-# Left on a parameter that was divided: who finds it in another place of the model as well must be told.
+# Set on a parameter that was divided, to report parameters that occur a second time in the model.
 _DIVIDED = "_torch_xla_is_divided"
-# And as PyTorch/XLA 2 marks a part of one.
+# PyTorch/XLA 2's mark of a shard.
 _SHARD = "_is_sharded"
 
 
@@ -26,9 +26,9 @@ def divide(
     place: int,
     flatten: bool,
 ) -> list[Handle]:
-    """Divides the parameters of `module` that no unit below it has divided.
+    """Divide the parameters of `module` that no inner unit has divided.
 
-    Each becomes a shard where it stood, or with `flatten` all of a kind become one flat parameter of `owner`.
+    A shard replaces each parameter, or with `flatten` one flat parameter of `owner` replaces all of one kind.
     """
     found = list(_parameters_of(module))
     for parameter, (_, names) in found:

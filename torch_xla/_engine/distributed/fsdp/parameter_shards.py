@@ -18,10 +18,11 @@ Groups = collectives.Groups
 
 @dataclass(frozen=True, slots=True)
 class ShardLayout:
-    """What part of a tensor of `size` each of `count` processes holds.
+    """The division of a tensor of `size` among `count` processes.
 
-    Without `on_dim_0` the tensor is flat, padded with zeros to a multiple of `count * multiple` elements, and a part
-    has one dimension. With it a part is some of the rows, padded to an equal number, and has the tensor's rank.
+    Without `on_dim_0` the tensor is flattened and padded with zeros to a multiple of `count * multiple` elements, and a
+    shard has one dimension. With `on_dim_0` a shard has some of the rows, padded to an equal number, and the tensor's
+    rank.
     """
 
     size: torch.Size
@@ -52,16 +53,16 @@ class ShardLayout:
         return (functional.pad(part, (0, missing)) if missing else part.clone()).view(self.shard_size)
 
     def whole(self, rows: torch.Tensor) -> torch.Tensor:
-        """The tensor whose parts are the rows of a matrix; a view of it where the matrix lies in one piece."""
+        """Return the tensor whose shards are the rows of a matrix, as a view if the matrix is contiguous."""
         return rows.reshape(-1)[: self.size.numel()].view(self.size)
 
 
 def gather(
     shards: Sequence[torch.Tensor], count: int, groups: Groups, bucket_mebibytes: float = 0
 ) -> list[torch.Tensor]:
-    """Of each shard a matrix with those of all processes of a group as rows.
+    """Return for each shard a matrix whose rows are the shards of all processes of a group.
 
-    With `bucket_mebibytes` shards of one dtype travel together, up to so many MiB at a time.
+    With `bucket_mebibytes` shards of one dtype share messages of up to this size.
     """
     rows = [shard.reshape(1, -1) for shard in shards]
     if count == 1 or not rows:
@@ -74,9 +75,9 @@ def gather(
 def reduce_scatter(
     matrices: Sequence[torch.Tensor], count: int, groups: Groups, bucket_mebibytes: float = 0
 ) -> list[torch.Tensor]:
-    """Of each matrix, summed over a group, the row of this process, shaped (1, width).
+    """Sum each matrix over a group, and return the row of this process, with shape (1, width).
 
-    With `bucket_mebibytes` matrices of one dtype travel together, up to so many MiB at a time.
+    With `bucket_mebibytes` matrices of one dtype share messages of up to this size.
     """
     if count == 1 or not matrices:
         return list(matrices)

@@ -27,11 +27,12 @@ Groups = Sequence[Sequence[int]]
 # Arrays of fewer bytes travel together, which costs a copy of each and saves a message. One between two processes takes
 # a millisecond or more on the CPU, as long as it takes to copy some MiB.
 _SMALL = 4 << 20
-# What is gathered and what is scattered has its copies beside it at the same time, and who divides a model does so for
-# memory: together go biases and scales, of which a message would take longest.
+# Tensors that share a message are copied into it, all at the same time, and users divide a model to save memory. So
+# only
+# small tensors share one, such as biases and scales: a separate message for each of them would cost the most.
 _SMALL_PARTS = 64 << 10
 
-# Arrays of so many bytes are reduced in two exchanges, which on the CPU take less time than XLA's own reduction.
+# Arrays of at least this size are reduced in two exchanges, which on the CPU take less time than XLA's own reduction.
 _LARGE = 1 << 20
 
 _REDUCERS: dict[str, Callable[..., jax.Array]] = {
@@ -107,7 +108,7 @@ def _reduced(array: jax.Array, reduction: str, groups: Groups) -> jax.Array:
 
 
 def _reduced_in_parts(reduction: str, groups: Groups, array: jax.Array) -> jax.Array:
-    """Each process of a group reduces a part of what all have, and gives it to all."""
+    """Reduce one part of the array on each process of a group, then gather the parts on all of them."""
     size = _largest(groups)
     over: dict[str, Any] = {"axis_name": replica_axis.axis(), "axis_index_groups": _index_groups(groups)}
     flat = jnp.pad(array.reshape(-1), (0, -array.size % size))
@@ -260,7 +261,7 @@ def _reduced_part(array: jax.Array, reduction: str, dim: int, size: int, groups:
 
 @lowers(ALL_TO_ALL)
 def all_to_all(array: jax.Array, split: int, concat: int, size: int, groups: Groups) -> jax.Array:
-    """Part i along `split` goes to process i of the group of `size`; what comes lies along `concat`."""
+    """Send part i along `split` to process i of the group of `size`; concatenate what arrives along `concat`."""
     if not array.size:
         sizes = list(array.shape)
         sizes[split] //= size
@@ -285,7 +286,7 @@ def all_to_all(array: jax.Array, split: int, concat: int, size: int, groups: Gro
 
 @lowers(PERMUTE)
 def collective_permute(array: jax.Array, pairs: Groups) -> jax.Array:
-    """What the source sends that has this process as its target; zeros if none has."""
+    """Return the array of the source whose target is this process, or zeros if there is no such source."""
     send = partial(jax.lax.ppermute, axis_name=replica_axis.axis(), perm=[(source, target) for source, target in pairs])
     return _from_words(_move(send, array), array.dtype)
 

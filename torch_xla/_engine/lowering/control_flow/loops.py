@@ -100,9 +100,7 @@ def associative_scan(
 
 
 class _OfGraphs(HigherOrderOperator):
-    """A loop whose bodies are graphs already, with which it may stand in any trace
-    (`compiled/loops/nested_loops.py`).
-    """
+    """A loop whose bodies are already graphs, so that any trace can contain it (`compiled/loops/nested_loops.py`)."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

@@ -3,12 +3,13 @@
 XLA:CPU has one good convolution: two spatial dimensions, one group, and enough output channels or columns to share
 among threads. Everything else is led back to that one, or to matrix products:
 
-- kernels of one element are matrix products of the images as they lie (no transposes);
+- kernels of one element are matrix products of the images in their memory order (no transposes);
 - kernels that never overlap are kernels of one element on rearranged images;
 - depthwise kernels are sums of shifted products; other groups are joined to dense blocks of at least 32 channels;
 - three dimensions become two, with the kernel's depth among the channels;
-- images of few columns and outputs lie side by side, because XLA shares out columns and output channels only;
-- gradients by the operand, of few positions, are matrix products whose columns are added up (col2im);
+- images of few columns and outputs are placed side by side, because XLA divides only columns and output channels among
+  threads;
+- gradients of the operand, for few positions, are matrix products whose columns are added up (col2im);
 - kernel gradients are matrix products with the operand's columns (im2col), a few images at a time.
 """
 
@@ -32,7 +33,7 @@ _Shape = tuple[int, ...]
 # Unrolled over the elements of the kernel; larger kernels would make programs that take long to compile.
 _MOST_UNROLLED = 64
 _LARGE_KERNEL = 27
-# From so many positions on, one matrix product per image is as fast as one for the batch, and needs no transposes.
+# From this number of positions on, one product per image is as fast as one for the batch, and needs no transposes.
 _POSITIONS_PER_PRODUCT = 128
 # Of small images XLA's convolution takes up to a hundred times as long as a matrix product with their columns.
 _FEW_POSITIONS = 16
@@ -45,7 +46,9 @@ _TRANSPOSED_CHANNELS = 16
 # Below this many multiplications threads do not pay.
 _WORTH_THREADS = 1 << 24
 _DENSE_CHANNELS = 32
-# Of products of all columns those that count are a diagonal: worth the rest for so few columns, and in the cache.
+# The useful columns are the diagonal of the product of all columns. Computing the rest pays off for at most this number
+# of
+# columns, if the product fits into the cache.
 _DIAGONAL_COLUMNS = 16
 _DIAGONAL_ELEMENTS = 1 << 20
 _MOST_COLUMN_ELEMENTS = 1 << 26
@@ -57,7 +60,7 @@ def _are_known(sizes: _Shape) -> bool:
 
 
 def correlation_form(operand: _Shape, kernel: _Shape, window: Window, groups: int) -> _Form | None:
-    """The form for these shapes; `None` stands for XLA's own convolution."""
+    """Return the form for these shapes, or `None` for XLA's own convolution."""
     if prod(window.kernel) == 1:
         return lambda x, k: _pointwise(x, k, window, groups)
     if not _are_known(operand[2:]):
@@ -148,7 +151,7 @@ def _pointwise_gradient(operand: jax.Array, grad: jax.Array, window: Window, gro
 
 
 def _at_positions(operand: jax.Array, window: Window) -> jax.Array:
-    """What a kernel of one element sees."""
+    """Return the elements of the operand that a kernel of one element reads."""
     padded = window.padded(operand)
     return next(window.shifts(padded, window.positions(operand.shape[2:])))
 
@@ -205,7 +208,7 @@ def _depthwise(operand: jax.Array, kernel: jax.Array, window: Window) -> jax.Arr
 
 
 def _for_each_output(operand: jax.Array, outputs: int, channels: int) -> jax.Array:
-    """The operand with each of its channels, which lie along this axis, once for each output that sees it."""
+    """Repeat each channel of the operand, along the axis `channels`, for each output that reads it."""
     multiplier = outputs // operand.shape[channels]
     return jnp.repeat(operand, multiplier, channels) if multiplier > 1 else operand
 
@@ -328,7 +331,7 @@ def _side_by_side(operand: jax.Array, kernel: jax.Array, window: Window) -> jax.
     width -= width % -stride
     between = replace(window, padding=((0, 0), margins)).padded(operand)
     wide = between.transpose(2, 0, 3, 1).reshape(1, height, batch * width, inputs)
-    # Windows that cross from one image to the next give columns that nobody reads.
+    # Windows that cross from one image to the next give columns that are never read.
     rows, all_columns = window.positions(operand.shape[2:])[0], batch * width // stride
     padding = replace(window, padding=(window.padding[0], (0, 0))).fitted(wide.shape[1:3], (rows, all_columns)).padding
     result = lax.conv_general_dilated(
@@ -352,7 +355,7 @@ def _by_columns(operand: jax.Array, kernel: jax.Array, window: Window) -> jax.Ar
 
 
 def _operand_gradient_by_columns(grad: jax.Array, kernel: jax.Array, window: Window, extent: _Shape) -> jax.Array:
-    # The reverse of `_by_columns`. The kernel, which is larger than such images, is used as it lies.
+    # The reverse of `_by_columns`. The kernel, which is larger than such images, is used in its memory order.
     batch, outputs, *positions = grad.shape
     slopes = jnp.moveaxis(grad, 1, -1).reshape(-1, outputs)
     columns = lax.dot_general(slopes, kernel.reshape(outputs, -1), (((1,), (0,)), ((), ())))

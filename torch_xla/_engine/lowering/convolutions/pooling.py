@@ -26,7 +26,7 @@ _Ints = tuple[int, ...]
 
 
 class _Windows:
-    """Where the windows of a pool lie, one number per spatial dimension in each field."""
+    """The positions of the windows of a pool, one number per spatial dimension in each field."""
 
     def __init__(
         self, size: _Ints, kernel: list[int], stride: list[int], padding: Any, dilation: Any, ceil_mode: bool
@@ -50,7 +50,7 @@ class _Windows:
         return count
 
     def within(self) -> "_Windows":
-        """The same windows, without the elements that lie beyond the image in all of them."""
+        """Return the same windows, without the elements that are outside of the image in every window."""
         if not all(isinstance(size, int) for size in self.size):
             return self
         found = copy.copy(self)
@@ -70,7 +70,7 @@ class _Windows:
         return (self.outputs[dim] - 1) * self.stride[dim] + self.dilation[dim] * (self.kernel[dim] - 1) + 1
 
     def margins(self) -> list[tuple[int, int, int]]:
-        """What to pad (or crop) so that the windows fill the image exactly."""
+        """Return the padding (if negative, the cropping) with which the windows fill the image exactly."""
         return [
             (self.padding[dim], self.reach(dim) - self.size[dim] - self.padding[dim], 0)
             for dim in range(len(self.size))
@@ -81,7 +81,7 @@ class _Windows:
         return product(*(range(n) for n in self.kernel))
 
     def shown(self, padded: jax.Array, element: _Ints) -> jax.Array:
-        """What all windows show at one of their elements."""
+        """Return the value of one element of the window, for all windows."""
         lead = padded.ndim - len(self.size)
         starts = [0] * lead + [e * d for e, d in zip(element, self.dilation, strict=True)]
         limits = list(padded.shape[:lead]) + [
@@ -117,7 +117,7 @@ class _Windows:
         return values
 
     def first_places(self) -> jax.Array:
-        """The flat index into the image plane of the first element of every window that lies in the image."""
+        """Return the flat index in the image plane of the first element of every window that is inside the image."""
         flat = jnp.zeros(self.outputs, np.int64)
         for dim, (before, apart) in enumerate(zip(self.padding, self.dilation, strict=True)):
             start = lax.broadcasted_iota(np.int64, self.outputs, dim) * self.stride[dim] - before
@@ -346,7 +346,7 @@ def _adaptive_max_pool(dims: int) -> Callable[..., tuple[jax.Array, jax.Array]]:
             inside = inside & (index < ends[:, None]).reshape(shape)
         order = [*range(0, 2 * dims, 2), *range(1, 2 * dims, 2)]
         gathered = gathered.transpose([*range(lead), *(lead + i for i in order)])
-        most = prod(place.shape[1::2])  # so many elements a window has
+        most = prod(place.shape[1::2])  # number of elements of a window
         flat = gathered.reshape(*self.shape[:lead], *output_size, most)
         places = jnp.broadcast_to(place.transpose(order).reshape(*output_size, most), flat.shape)
         counted = (

@@ -36,7 +36,7 @@ class Window:
         )
 
     def fitted(self, extent: tuple[int, ...], positions: tuple[int, ...]) -> "Window":
-        """This window with the margins at the end that give an operand of `extent` so many positions."""
+        """Return this window with the trailing padding for `positions` windows in an operand of `extent`."""
         padding = tuple(
             (low, (count - 1) * stride + dilation * (kernel - 1) + 1 - base * (size - 1) - 1 - low)
             for size, count, kernel, stride, (low, _), dilation, base in zip(
@@ -75,7 +75,7 @@ class Window:
         return with_zeros(operand, [(0, 0, 0)] * (operand.ndim - len(config)) + config)
 
     def shifts(self, padded: jax.Array, positions: tuple[int, ...]) -> Iterator[jax.Array]:
-        """What each element of the kernel is multiplied with, at all positions, for a padded operand."""
+        """Yield, for each element of the kernel, the elements of a padded operand that it is multiplied with."""
         leading = padded.shape[: padded.ndim - len(positions)]
         for element in product(*map(range, self.kernel)):
             start = [index * dilation for index, dilation in zip(element, self.dilation, strict=True)]
@@ -89,10 +89,9 @@ class Window:
 
 
 def with_zeros(array: jax.Array, margins: Sequence[tuple[int, int, int]]) -> jax.Array:
-    """`array` with so many zeros before, behind and between its elements; of negative numbers so many are cut off.
+    """Insert zeros before, after and between the elements of `array`; negative margins cut elements off.
 
-    Elements are moved apart first: to cut off the foremost meanwhile ends the process in XLA's partitioner, which needs
-    them all.
+    Elements are moved apart before the leading ones are cut off: doing both at once crashes XLA's partitioner.
     """
     cut = [-low if low < 0 < between else 0 for low, _, between in margins]
     config = [(low + gone, high, between) for (low, high, between), gone in zip(margins, cut, strict=True)]

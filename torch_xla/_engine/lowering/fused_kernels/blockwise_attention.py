@@ -14,10 +14,10 @@ from torch import Tensor
 from ..machinery.registry import lowers
 from ..machinery.xla_op_schemas import define, differentiate
 
-# What is added to a score that does not count, as JAX's kernels do it.
+# Added to masked scores, as JAX's kernels do.
 MASK_VALUE = -0.7 * float(np.finfo(np.float32).max)
 
-# So many rows of scores are there at a time: more would be slower to write than to compute again.
+# The number of rows of scores in memory at a time. Writing more rows would take longer than computing them again.
 _ROWS = 512
 
 

@@ -30,16 +30,16 @@ def grouped_outer_product(
     lhs: jax.Array, rhs: jax.Array, group_sizes: jax.Array, group_offset: jax.Array | None = None,
     groups: int | None = None,
 ) -> jax.Array:  # fmt: skip
-    """The products of the columns of `lhs` [k, m] with the rows of `rhs` [m, n], summed by group: [groups, k, n].
+    """Multiply the columns of `lhs` [k, m] by the rows of `rhs` [m, n], and sum by group: [groups, k, n].
 
-    So many `groups` from `group_offset` on; all of them unless given.
+    `groups` is the number of groups, from `group_offset` on; by default all of them.
     """
     ends, before = _ends(group_sizes, group_offset, len(group_sizes) if groups is None else groups)
     return sums_by_group(jnp.roll(lhs.T, -before, 0), jnp.roll(rhs, -before, 0), ends).astype(lhs.dtype)
 
 
 def _ends(sizes: jax.Array, offset: jax.Array | None, groups: int) -> tuple[jax.Array, Any]:
-    """The ends of so many groups from `offset` on, counted from where the first of them begins, and that row."""
+    """Return the ends of the groups from `offset` on, relative to the first row of the first of them, and that row."""
     sizes = sizes.astype(np.int32)
     if offset is None:
         return jnp.cumsum(sizes[:groups], dtype=np.int32), 0

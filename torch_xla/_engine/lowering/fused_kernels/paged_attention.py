@@ -11,7 +11,7 @@ from ..machinery.registry import lowers
 from ..machinery.xla_op_schemas import define
 from .blockwise_attention import MASK_VALUE, like_query
 
-# So many tokens of a ragged batch look at their keys at a time.
+# The number of tokens of a ragged batch that are processed at a time.
 _TOKENS = 32
 
 
@@ -106,7 +106,7 @@ def ragged(
         hidden = place > at
         if window is not None:
             hidden = hidden | (place <= at - window)
-        # Keys behind the sequence's own lie on pages that others may use: they are no candidates at all.
+        # Keys after the sequence's own are on pages that other sequences may use, so they are excluded entirely.
         scores = jnp.where(place < kv_lens[own], scores + jnp.where(hidden, mask_value, 0.0), -jnp.inf)
         weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
         return jnp.einsum("hgk,khd->hgd", weights, values).reshape(heads, width).astype(q.dtype)

@@ -124,7 +124,7 @@ def _check(x: Any, w: Any, scale: Any, zero_point: Any, block_size: int, int4: b
 def _widened(w: Tensor, scale: Tensor, zero_point: Tensor | None, block_size: int) -> Tensor:
     """The weight as floats, [out, in], in operations of PyTorch."""
     if w.dtype is torch.uint8:
-        # Pairs lie along the inputs: the last dimension, or the second of blocks.
+        # Pairs are along the inputs: the last dimension, or the second one of blocks.
         pairs = torch.stack((w & 15, w >> 4), 2)
         size = (w.shape[0], -1) if block_size == -1 else (w.shape[0], block_size, w.shape[2])
         w = (pairs.reshape(size) ^ 8).to(torch.int8) - 8

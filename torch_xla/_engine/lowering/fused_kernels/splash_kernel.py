@@ -13,7 +13,7 @@ from .blockwise_attention import Scoring, by_blocks, gradients, like_query, stat
 
 
 def scoring(config: str, causal: bool | None, soft_cap: Any) -> Scoring:
-    """What the configuration says of scores; its block sizes are hints for TPUs and decide nothing here."""
+    """Return the scoring options of the configuration. Its block sizes are hints for TPUs and have no effect here."""
     found = json.loads(config)
     window = found.get("slide_window_size") if found.get("attentiontype_local_sliding") else None
     return Scoring(bool(causal), 1.0, soft_cap, window)

@@ -102,7 +102,7 @@ _RESIZING = (
     "upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
 )  # fmt: skip
 
-# What PyTorch composes in C++ alone.
+# Operators that PyTorch decomposes only in C++.
 _COMPOSED: dict[Any, Callable[..., Any]] = {
     aten.cholesky_solve.default: _cholesky_solve,
     **{getattr(aten, name).vec: _resized(getattr(aten, name).default) for name in _RESIZING},
@@ -120,7 +120,7 @@ def table() -> dict[Any, Callable[..., Any]]:
 
 @functools.cache
 def _table() -> dict[Any, Callable[..., Any]]:
-    # What we have a rule for stays whole, wherever it appears inside another decomposition.
+    # Operators with a rule stay whole, also inside other decompositions.
     table = {**core_aten_decompositions(), **_FILLED, **_COMPOSED}
     return {op: decomposition for op, decomposition in table.items() if rule_of(op) is None}
 

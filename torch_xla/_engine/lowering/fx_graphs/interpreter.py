@@ -39,7 +39,7 @@ PASSED_BY = frozenset(("device", "layout", "pin_memory", "memory_format", "non_b
 
 aten = torch.ops.aten
 
-# What a graph asks of sizes that were not known when it was traced; they are known when it is lowered.
+# Operators of a graph on sizes that were not known when it was traced. They are known when it is lowered.
 _SIZES: dict[Any, Callable[..., Any]] = {
     aten.sym_size.int: lambda array, dim: array.shape[dim],
     aten.sym_size.default: lambda array: array.shape,
@@ -60,11 +60,11 @@ _NUMBERS: dict[Any, Callable[..., Any]] = {
 
 
 def _chosen(of_sizes: Callable[..., Any], of_arrays: Callable[..., Any], one: Any, other: Any) -> Any:
-    """One of two numbers, of which an array is one that was computed of sizes."""
+    """Choose the function for sizes or for arrays: if one of the two numbers is computed from sizes, it is an array."""
     return (of_arrays if isinstance(one, jax.Array) or isinstance(other, jax.Array) else of_sizes)(one, other)
 
 
-# Memory that nobody has written, which elsewhere is no operation but a value of its own: zeros.
+# Uninitialised memory: outside of graphs it is a separate kind of value, not an operation. Here it is zeros.
 EMPTY: dict[Any, Callable[..., Any]] = {
     aten.empty.memory_format: lambda size, **_: jax.numpy.zeros(tuple(size)),
     aten.empty_strided.default: lambda size, *_, **__: jax.numpy.zeros(tuple(size)),
@@ -84,8 +84,8 @@ def _as_strided_scatter(
     return write_view(array, src, Geometry.contiguous(array.shape), view)
 
 
-# Strides say which elements these show of the memory of a tensor. An array has none, and stands for a tensor whose
-# elements lie in their order and fill it: where gradients are written through views, PyTorch has memory of that form.
+# Operators whose strides address elements of a tensor's memory. An array has no strides. It represents a tensor whose
+# elements are contiguous and fill the memory: PyTorch writes gradients through views into memory of that form.
 _STRIDED: dict[Any, Callable[..., Any]] = {
     aten.as_strided.default: _as_strided,
     aten.as_strided_copy.default: _as_strided,
@@ -94,8 +94,9 @@ _STRIDED: dict[Any, Callable[..., Any]] = {
 
 
 def _shows_elements_of_its_operand(node: Node) -> bool:
-    """Whether a strided `node` reads, or writes, such a tensor of a size that is known, and nothing behind its end: the
-    row of a larger tensor lies in order, too.
+    """Return whether a strided `node` addresses only elements of its operand, a contiguous tensor of known size.
+
+    A row of a larger tensor is contiguous, too, but the strides may address elements after its end.
     """
     value = node.all_input_nodes[0].meta.get("val")
     size, stride, *offset = node.args[2 if node.target is aten.as_strided_scatter.default else 1 :]
@@ -139,13 +140,13 @@ def operators_without_rule(module: GraphModule) -> list[Any]:
 
 
 def graph_at(node: Node) -> GraphModule | None:
-    """The graph that a node stands for, if it is one that an operator takes."""
+    """Return the graph that a node refers to, if it is an operand of an operator; else `None`."""
     held = _held_at(node)
     return held if isinstance(held, GraphModule) else None
 
 
 def constant_at(node: Node) -> np.ndarray | None:
-    """The elements of the tensor that a node stands for, if it is one that belongs to the graph itself."""
+    """Return the elements of the tensor that a node refers to, if it is a constant of the graph; else `None`."""
     held = _held_at(node)
     return dtypes.to_numpy(held.cpu()) if isinstance(held, torch.Tensor) else None
 
@@ -233,9 +234,9 @@ _TRANSPOSED = (
 
 
 def _layer(node: Node) -> tuple[Node, Node, Node | None] | None:
-    """Input, weight and bias of a linear layer, of which graphs have a product with the transposed weight.
+    """Return input, weight and bias of a linear layer, which a graph writes as a product with the transposed weight.
 
-    Of one row XLA:CPU transposes the weight in memory, in each round of a loop anew.
+    For an input of one row, XLA:CPU would transpose the weight in memory, again in each round of a loop.
     """
     bias: Any = None
     args: Any = node.args

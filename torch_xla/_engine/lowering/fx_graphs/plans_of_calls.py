@@ -1,7 +1,7 @@
 """Convert an FX graph of functional aten operators to a graph of plans, as if each call had been recorded.
 
-`interpreter.interpret` lowers such a graph as one operation. Whoever wants to see what is inside, to find layers that
-repeat, takes this one: the same calls by the same rules, and the same random keys in the same order.
+`interpreter.interpret` lowers such a graph as one operation. This module keeps the calls separate, for passes that look
+for repeated layers. Both run the same calls by the same rules, with the same random keys in the same order.
 """
 
 import operator
@@ -42,10 +42,11 @@ def graph_of(module: GraphModule) -> Graph | None:
 
 
 class _Calls:
-    """The calls seen so far, and where the results of each node lie."""
+    """The calls so far, and the slots of each node's results."""
 
     def __init__(self) -> None:
-        self._slots: dict[Node, Any] = {}  # a slot, or nested as the node returns them; `None`: nobody reads it
+        # a slot, or slots nested as the node's results; `None` for a result that is not read
+        self._slots: dict[Node, Any] = {}
         self._inputs: list[Spec] = []
         self._specs: list[Spec] = []
         self._operations: list[Operation] = []
@@ -115,7 +116,7 @@ class _Calls:
 
 
 def _results(node: Node) -> tuple[tuple[Spec, ...], tuple[int, ...]]:
-    """The specs of the results that somebody reads, and how they nest."""
+    """Return the specs of the results that are read, and their nesting."""
     results = node.meta.get("val")
     if isinstance(results, torch.Tensor):
         return (_spec(results),), (-1,)

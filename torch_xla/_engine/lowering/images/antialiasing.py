@@ -41,7 +41,7 @@ def _lanczos(x: float) -> float:
 def _matrix(
     kernel: _Kernel, reach: int, inputs: int, outputs: int, align_corners: bool, scale: float | None
 ) -> np.ndarray:
-    """The weights `(outputs, inputs)`; the kernel reaches so many pixels to each side of an image that grows."""
+    """Return the weights `(outputs, inputs)`; for a growing image, `reach` is the kernel's extent to each side."""
     if align_corners:
         step = (inputs - 1) / (outputs - 1) if outputs > 1 else 0.0
     else:

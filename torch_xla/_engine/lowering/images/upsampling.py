@@ -27,7 +27,7 @@ _CUBIC = -0.75  # the free parameter of the cubic kernel, as PyTorch has it
 
 
 def _step(inputs: int, outputs: int, align_corners: bool, scale: float | None) -> float:
-    """How far apart two neighbouring output pixels lie, in input pixels."""
+    """Return the distance of two neighbouring output pixels, in input pixels."""
     if align_corners:
         return (inputs - 1) / (outputs - 1) if outputs > 1 else 0.0
     return 1 / scale if scale is not None and scale > 0 else inputs / outputs
@@ -96,7 +96,7 @@ def _nearest_backward(offset: float) -> Callable[..., jax.Array]:
 
 
 def _positions(inputs: int, outputs: int, align_corners: bool, scale: float | None, real: type) -> np.ndarray:
-    """Where the output pixels lie among the input pixels."""
+    """Return the positions of the output pixels, in input pixels."""
     step = real(_step(inputs, outputs, align_corners, scale))
     offset = real(0.0 if align_corners else 0.5)
     positions: np.ndarray = step * (np.arange(outputs, dtype=real) + offset) - offset

@@ -52,10 +52,11 @@ def _combined(
 def _exact(
     places: jax.Array, updates: jax.Array, numbers: lax.ScatterDimensionNumbers, how: str
 ) -> tuple[jax.Array, jax.Array]:
-    """Indices and updates that XLA's partitioner scatters as they are.
+    """Return indices and updates in a form that XLA's partitioner scatters correctly.
 
-    It takes what lies behind the end of a dimension for updates at index 0; zeros can be added there. And it mixes up
-    batches of indices that are divided along the indices of one batch.
+    The partitioner scatters padding after the end of a dimension to index 0, so for additions the padding becomes
+    zeros. It
+    also confuses batches of indices if they are divided along the indices of one batch.
     """
     ends = [dim for dim in range(updates.ndim) if dim not in numbers.update_window_dims]
     if numbers.operand_batching_dims:
@@ -179,7 +180,7 @@ def _neutral(dtype: np.dtype, how: str) -> Any:
 def _reduced(
     self: jax.Array, dim: int, index: jax.Array, source: jax.Array, reduce: str, include_self: bool, scatter: Scatter
 ) -> jax.Array:
-    """What the elements or slices of `source` that go to one place, and maybe the element there, reduce to."""
+    """Reduce the elements or slices of `source` with the same index, with `include_self` also those of `self`."""
     how = {"sum": "add", "mean": "add", "prod": "multiply"}.get(reduce, reduce)
     # How much comes to each place; XLA drops this where nothing below needs it.
     hits = scatter(jnp.zeros(self.shape, np.int32), dim, index, np.int32(1), "add")
@@ -247,9 +248,10 @@ def _copied(dim: int, base: jax.Array, index: jax.Array, source: jax.Array) -> j
 
 
 def _copied_in_rows(dim: int, base: jax.Array, index: jax.Array, source: jax.Array) -> jax.Array:
-    # What XLA:CPU sees to be one slice it writes anew for each reader, into copies: in every step of a decoder four of
-    # each layer's values. Where each row of the slice has an index of its own, it writes once and in place. (It would
-    # convert narrow floats to float32 and back, all of them.)
+    # If XLA:CPU recognises a single slice, it writes a new copy of the base for each reader: in every step of a
+    # decoder, four
+    # copies of each layer's values. If each row of the slice has its own index, XLA writes once and in place. (It would
+    # convert all narrow floats to float32 and back.)
     outer = tuple(range(dim))
     numbers = lax.ScatterDimensionNumbers(tuple(range(dim, base.ndim - 1)), (dim,), (dim,), outer, outer)
     places = jnp.broadcast_to(index.reshape(-1), (*base.shape[:dim], 1))

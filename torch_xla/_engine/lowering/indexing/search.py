@@ -88,7 +88,7 @@ def _isin(elements: jax.Array, test_elements: jax.Array, invert: bool) -> jax.Ar
 
 @lowers(aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar, aten.isin.Scalar_Tensor, promotion=Promotion.COMMON)
 def isin(*operands: Any, assume_unique: bool = False, invert: bool = False, **named: Any) -> jax.Array:
-    # A number stands for a tensor without dimensions, in the dtype of the other one.
+    # A number is converted to a tensor without dimensions, in the dtype of the other operand.
     elements, tests = (*operands, *named.values())
     dtype = (elements if isinstance(elements, jax.Array) and not elements.weak_type else tests).dtype
     elements, tests = (

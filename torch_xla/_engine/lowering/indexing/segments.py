@@ -29,7 +29,7 @@ class _Segments:
     lengths: jax.Array
 
     def combine(self, rows: jax.Array, how: str) -> jax.Array:
-        """What the rows of each segment add up to (`sum`), or are multiplied to, or have as `max` or `min`."""
+        """Reduce the rows of each segment by `how`: sum, product, `max` or `min`."""
         inner = rows.shape[-1]
         total = self.batch * self.count + 1
         rows, numbers = rows.reshape(-1, inner), self.numbers.reshape(-1)

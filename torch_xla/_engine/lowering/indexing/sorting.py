@@ -62,7 +62,8 @@ def _largest_first(operand: jax.Array, largest: bool) -> jax.Array:
         operand = operand.astype(np.int32)
     if not is_float(operand):
         return operand if largest else ~operand
-    # XLA knows a fast way for float32 alone; bits tell -0 from 0, and negative NaNs from others.
+    # XLA has a fast path only for float32. It compares bits, which distinguish -0 from 0, and negative NaNs from
+    # others.
     keys = widened(operand)
     keys = jnp.where(keys == 0, 0, keys if largest else -keys)
     greatest = jnp.copysign(jnp.asarray(np.nan, keys.dtype), 1 if largest else -1)

@@ -22,7 +22,7 @@ def refuse_check(check_errors: bool) -> None:
 
 
 def nothing(like: jax.Array) -> jax.Array:
-    """What PyTorch returns in the place of a result that was not asked for."""
+    """Return the empty tensor that PyTorch returns for a result that was not requested."""
     return jnp.zeros(0, like.dtype)
 
 
@@ -81,7 +81,7 @@ def lu_factor_ex(
 
 
 def permutation(pivots: jax.Array, size: int) -> jax.Array:
-    """The order in which the rows stand after the swaps."""
+    """Return the order of the rows after the swaps."""
     if pivots.size == 0:
         return jnp.broadcast_to(lax.iota(INT32, size), (*pivots.shape[:-1], size))
     return linalg.lu_pivots_to_permutation(pivots - 1, size)

@@ -28,7 +28,7 @@ def _scaled(result: jax.Array, length: int, normalization: int, divided: bool) -
 def _transform(array: jax.Array, kind: lax.FftType, lengths: tuple[int, ...]) -> jax.Array:
     """The transform along the last dimensions, which XLA cannot divide among devices."""
     batch = array.shape[: array.ndim - len(lengths)]
-    # XLA may lay out dimensions of one element in any order, and refuses to transform all orders but its own.
+    # XLA may choose any layout for dimensions of one element, but transforms only its default layout.
     array = array.reshape(*(size for size in batch if size != 1), *array.shape[len(batch) :])
     array = whole_along(array, range(array.ndim - len(lengths), array.ndim))
     result = in_order(lax.fft(in_order(array), kind, lengths))

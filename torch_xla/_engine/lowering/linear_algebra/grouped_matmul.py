@@ -14,7 +14,7 @@ from .matmul import accumulation_dtype, bmm, contract
 
 aten = torch.ops.aten
 
-# So many rows are multiplied at a time on the CPU.
+# The number of rows that are multiplied at a time on the CPU.
 _ROWS = 64
 
 
@@ -39,7 +39,7 @@ def grouped_mm(
     return sums_by_group(self.T, mat2, ends)
 
 
-# What Transformers' mixtures of experts call where Dynamo traces them, in other dtypes than bfloat16: its own kernel
+# Mixtures of experts in Transformers call this operator under Dynamo, for dtypes other than bfloat16. Its own kernel
 # reads the ends of the groups on the host and loops.
 @lowers_named("transformers::grouped_mm_fallback")
 def grouped_mm_of_transformers(input: jax.Array, weight: jax.Array, offs: jax.Array) -> jax.Array:
@@ -94,7 +94,7 @@ def _rows_in_blocks(rows: jax.Array, matrices: jax.Array, ends: jax.Array) -> ja
         def multiply(number: jax.Array, result: jax.Array) -> jax.Array:
             first = start + number * size
             product = contract(lax.dynamic_slice_in_dim(padded, first, size), matrix, ((1,), (0,)))
-            # What lies behind the end is of the next group, which writes it again.
+            # Rows after the end belong to the next group, which overwrites them.
             return lax.dynamic_update_slice_in_dim(result, product, first, 0)
 
         return lax.fori_loop(jnp.zeros_like(end), _blocks(start, end, size), multiply, result)

@@ -164,7 +164,7 @@ def linear_backward(
     self: jax.Array, grad_output: jax.Array, weight: jax.Array, output_mask: list[bool]
 ) -> tuple[jax.Array | None, jax.Array | None, jax.Array | None]:
     rows = tuple(range(self.ndim - 1))
-    # It is read three times; the sum over a part of what it was computed from can take as long as a product.
+    # The gradient is read three times; recomputing it, if it is itself a sum, can take as long as a product.
     grad_output = once_on_cpu(grad_output)
     grad_input = grad_weight = grad_bias = None
     if output_mask[0]:

@@ -1,7 +1,7 @@
 """CTC loss: the likelihood of a label sequence, summed over all its alignments in time.
 
 A path visits the labels in order, with blanks between them wherever it likes: these are its states, `2 * labels + 1`.
-All samples advance together, one scan over time; what lies behind the end of a sample is masked.
+All samples advance together in one scan over time; steps after the end of a sample are masked.
 """
 
 from collections.abc import Sequence
@@ -90,8 +90,9 @@ def ctc_loss_backward(
     _, betas = lax.scan(step, ended, (jnp.arange(times, dtype=np.int32), emitted), reverse=True)
     inside = (np.arange(times)[:, None, None] < ends[:, None]) & (state <= last)
     paths = jnp.where(inside, widened(log_alpha).transpose(1, 0, 2) + betas, -np.inf)
-    # What share of all paths is in a state: its emission stands in both factors. They are divided by their sum instead
-    # of what the loss says it is, a large number that is rounded more coarsely than they are.
+    # The share of all paths that pass through a state. Both factors contain the state's emission. The shares are
+    # divided by
+    # their sum instead of by the loss, a large number that is rounded more coarsely.
     paths = jnp.where(paths == -np.inf, -np.inf, paths - emitted)
     greatest = jnp.maximum(paths.max(2, keepdims=True), jnp.finfo(paths.dtype).min)
     weights = jnp.exp(paths - greatest)

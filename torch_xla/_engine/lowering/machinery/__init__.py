@@ -1,3 +1,1 @@
-"""What the rules share: the table of rules, type promotion, dimensions, precision, shardings; no family of
-operators.
-"""
+"""The base of all lowering rules: the table of rules, type promotion, dimensions, precision and shardings."""

@@ -15,7 +15,7 @@ AFTER = "xla::after"
 
 @lowers(BARRIER)
 def barrier(arrays: list[jax.Array]) -> list[jax.Array]:
-    """The same values, all of which are there before anything reads one of them."""
+    """Return the same values; all of them are computed before any of the results is read."""
     return list(jax.lax.optimization_barrier(arrays))
 
 
@@ -25,10 +25,11 @@ def once_on_cpu(array: jax.Array) -> jax.Array:
 
 
 def apart(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """`function` as one of its own in the program, of which XLA:CPU fuses nothing with what reads the result.
+    """Return `function` as a separate function of the program, so that XLA:CPU does not fuse it with its readers.
 
-    It fuses long chains, too, such as the sum of 49 products of a depthwise kernel, and computes one anew for each of
-    its readers, along the order of that reader's elements: a layer norm behind such a sum takes ten times as long.
+    XLA:CPU fuses long chains too, such as the sum of 49 products of a depthwise kernel. It then recomputes the chain
+    for
+    each reader, in the order of that reader's elements: a layer norm of such a sum takes ten times as long.
     """
 
     def inside(*arrays: jax.Array) -> jax.Array:
@@ -44,10 +45,10 @@ def apart(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
 
 @lowers(AFTER)
 def after(arrays: list[jax.Array], earlier: jax.Array) -> list[jax.Array]:
-    """The same values, not there before `earlier` is, and nothing that the compiler knows to be equal to `arrays`.
+    """Return the same values, but computed after `earlier`, and not known to the compiler to equal `arrays`.
 
-    A barrier is taken out before XLA orders a program, and what stood behind it moves to the front again. Here the
-    values depend on `earlier` by their numbers, in a way that no simplification sees through.
+    XLA removes barriers before it orders a program, and may then move the values to the front again. Here the values
+    depend on the numbers in `earlier`, in a way that no simplification recognises.
     """
     zero = zero_of(earlier)
     return [_unchanged(array, zero) for array in arrays]
@@ -59,7 +60,7 @@ def behind(array: jax.Array, earlier: jax.Array) -> jax.Array:
 
 
 def behind_in_place(array: jax.Array, earlier: jax.Array) -> jax.Array:
-    """As `behind`, by its first element alone: XLA writes that into memory that nobody else reads, and copies none."""
+    """Do as `behind`, but only with the first element, so that XLA writes in place if no other reader exists."""
     if not array.size or jnp.issubdtype(array.dtype, np.complexfloating) or array.dtype == np.bool_:
         return behind(array, earlier)
     # One row is written flat: between the two forms of it XLA copies.

@@ -45,7 +45,7 @@ Conditions = Callable[..., Iterator[Condition]]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What is looked at in the calls of one operator, and what PyTorch raises for it."""
+    """The values to check in calls of one operator, and the exception that PyTorch raises for bad ones."""
 
     op: Any
     raises: type[Exception]
@@ -59,7 +59,7 @@ class Check:
 
 _checks: dict[Any, Check] = {}
 _by_name: dict[str, Check] = {}
-_rules: list[Rule] = []  # held here: the table of rules forgets those that nobody holds
+_rules: list[Rule] = []  # keeps the rules alive: the table of rules holds them weakly
 
 
 def check_of(op: Any) -> Check | None:
@@ -105,7 +105,7 @@ def report_of(findings: Iterator[Condition]) -> jax.Array:
 
 
 def complaint(plan: Plan, report: np.ndarray, line: str | None) -> Exception | None:
-    """What PyTorch raises for the values that an operation, planned by `report_plan`, reports; `None`: all are good."""
+    """Return PyTorch's exception for the report of an operation planned by `report_plan`, or `None`."""
     number, bits, *index = report.tolist()
     if not number:
         return None
@@ -120,7 +120,7 @@ def complaint(plan: Plan, report: np.ndarray, line: str | None) -> Exception | N
 
 
 def _described(check: Check, plan: Plan) -> list[Condition]:
-    """What is looked at in a call: names and words, with shapes in the place of values."""
+    """Return the conditions of a call: names and words, with shapes in place of values."""
     found: list[Condition] = []
 
     def collect(*arrays: Any) -> None:
@@ -284,14 +284,14 @@ def ctc_loss(
     log_probs: jax.Array, targets: jax.Array, _: Any, target_lengths: Sequence[int], *__: Any, **___: Any
 ) -> Iterator[Condition]:
     classes, lengths = int(log_probs.shape[-1]), np.asarray(target_lengths)
-    # One row for each sample, of which the rest is padding, or all samples one after the other.
+    # One row for each sample, with padding at its end, or all samples one after the other.
     ends = lengths[:, None] if targets.ndim == 2 else lengths.sum()
     counts = np.arange(targets.shape[-1]) < ends
     yield Condition("targets", outside(targets, classes) & counts, targets, _range(classes))
 
 
 def _no_probability(numbers: jax.Array) -> jax.Array:
-    return ~((numbers >= 0) & (numbers <= 1))  # of which NaN is none
+    return ~((numbers >= 0) & (numbers <= 1))  # NaN fails both comparisons
 
 
 @checks(aten.binary_cross_entropy.default)

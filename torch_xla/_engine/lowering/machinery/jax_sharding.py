@@ -1,7 +1,7 @@
 """Convert shardings to JAX's and back, and the operation that constrains a value to one.
 
-The devices of a target lie in a grid whose sides are primes, so that whatever mesh a program thinks of, of the same
-devices in the same order, its axes are axes of the grid or several of them: a mesh of 2 × 4 is a grid of 2 × 2 × 2.
+The devices of a target form a grid whose sides are primes. Every mesh of the same devices in the same order then has
+axes that are products of axes of the grid: a mesh of 2 × 4 is a grid of 2 × 2 × 2.
 """
 
 import functools
@@ -65,9 +65,9 @@ def carried(size: tuple[int, ...], sharding: Any) -> tuple[int, ...]:
 
 
 def logical(buffer: jax.Array, size: tuple[int, ...], target: Target) -> jax.Array:
-    """The buffer of a value of this `size`, without what was put behind its end.
+    """Return the buffer of a value of this `size` without the padding at its end.
 
-    Raises `RuntimeError` for a value of which each device has its own.
+    Raises `RuntimeError` for a value in a manual region, where each device has its own value.
     """
     if buffer.ndim != len(size):
         refuse_manual(size)
@@ -75,7 +75,7 @@ def logical(buffer: jax.Array, size: tuple[int, ...], target: Target) -> jax.Arr
 
 
 def refuse_manual(size: tuple[int, ...]) -> NoReturn:
-    """Raises the error of somebody who reads as one value what each device has its own of."""
+    """Raise the error for reading, as one value, a tensor of a manual region, where each device has its own value."""
     raise RuntimeError(
         f"each device has a value of its own of this tensor of shape {list(size)}: it was computed between "
         "enable_manual_sharding() and disable_manual_sharding(). Read what disable_manual_sharding(t, partition_spec, "
@@ -110,7 +110,7 @@ def parts_of(sharding: Sharding | None, rank: int, target: Target) -> tuple[int,
 
 
 def tiles_of(sharding: Sharding | None, rank: int, target: Target) -> np.ndarray:
-    """For each part of a value the places in `target.devices` of those that have it: along the last axis."""
+    """Return for each part of a value the indices in `target.devices` of its devices, along the last axis."""
     parts = parts_of(sharding, rank, target)
     if target.mesh is None:
         return np.zeros((*parts, 1), np.int64)
@@ -122,7 +122,7 @@ def tiles_of(sharding: Sharding | None, rank: int, target: Target) -> np.ndarray
 
 @functools.lru_cache(maxsize=4096)
 def lies_on(sharding: Any, target: Target) -> bool:
-    """Whether an array that is divided so lies on the devices of `target`, and on no others, in their order."""
+    """Return whether an array with this sharding is on exactly the devices of `target`, in their order."""
     mesh = getattr(sharding, "mesh", None)
     if mesh is not None:
         return tuple(mesh.devices.flat) == target.devices
@@ -168,9 +168,9 @@ def constrain(array: jax.Array, sharding: Sharding | None) -> jax.Array:
 
 
 def whole_along(array: jax.Array, dims: Collection[int]) -> jax.Array:
-    """`array`, of which each device has all along `dims`; how the others are divided XLA decides as before.
+    """Return `array` with all of `dims` on each device; XLA decides on the other dimensions as before.
 
-    For operations that XLA's partitioner cannot divide there: it ends the process, or computes something else.
+    This is for operations that XLA's partitioner cannot divide along `dims`: it crashes, or computes a wrong result.
     """
     target = spread_target()
     if target is None or not dims:
@@ -199,24 +199,25 @@ def spaced(array: jax.Array, fill: jax.Array, margins: Sequence[tuple[int, int, 
 
 
 def uneven(array: jax.Array, dims: Collection[int]) -> list[int]:
-    """Those of `dims` that cannot be divided evenly among all devices: behind their end may lie more elements."""
+    """Return the dimensions in `dims` that all devices cannot divide evenly, and that may therefore have padding."""
     target = spread_target()
     return [] if target is None else [dim for dim in dims if array.shape[dim] % len(target.devices)]
 
 
 def whole_rows(indices: jax.Array) -> jax.Array:
-    """`indices` to look up at, of which each device has all along uneven dimensions behind the first.
+    """Return `indices` for a lookup, with all of the uneven dimensions, except the first, on each device.
 
-    XLA's partitioner cannot compile what looks up at others in a table whose rows are divided along the same axis.
+    XLA's partitioner cannot compile a lookup with padded indices in a table whose rows are divided along the same axis.
     """
     return whole_along(indices, uneven(indices, range(1, indices.ndim)))
 
 
 def zero_behind_ends(array: jax.Array) -> jax.Array:
-    """`array`, with zeros behind the end of each dimension that is divided unevenly.
+    """Return `array` with zeros in the padding of each dimension that is divided unevenly.
 
-    For what is added at indices: XLA's partitioner adds what lies there, too, at index 0, in plain JAX as well.
-    One element is whole: XLA knows its place, and leaves out to compare it.
+    This is for updates that are added at indices: XLA's partitioner also adds the padding, at index 0, in plain JAX
+    too.
+    A dimension of one element stays whole: XLA knows its index, and removes the comparison.
     """
     dims = uneven(array, range(array.ndim))
     array = whole_along(array, [dim for dim in dims if array.shape[dim] == 1])

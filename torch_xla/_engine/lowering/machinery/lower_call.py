@@ -31,7 +31,7 @@ def lower(plan: Plan, operands: list[Any], numbers: list[Any], key: jax.Array | 
 
 
 def apply_rule(plan: Plan, operands: Sequence[Any], numbers: Sequence[Any], key: jax.Array | None) -> Any:
-    """What the rule of the plan returns for these operands."""
+    """Return the result of the plan's rule for these operands."""
     rule = rule_of(plan.op)
     if rule is None:
         raise NotImplementedError(f"{plan.op} has no lowering rule")
@@ -46,7 +46,7 @@ def apply_rule(plan: Plan, operands: Sequence[Any], numbers: Sequence[Any], key:
 
 
 def arguments_of(plan: Plan, operands: Sequence[Any], numbers: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-    """What a rule of the plan is called with: positional arguments, and those by name."""
+    """Return the positional and the named arguments for the plan's rule."""
     if plan.compute_dtype is not None:
         dtype = dtypes.to_jax(plan.compute_dtype)
         operands = [x if x.dtype == dtype else cast(x, dtype) for x in operands]
@@ -59,7 +59,7 @@ def arguments_of(plan: Plan, operands: Sequence[Any], numbers: Sequence[Any]) ->
 
 
 def _rounded_number(argument: Any) -> Any:
-    """What PyTorch's kernels of the CPU take for a number beside `torch.complex32`."""
+    """Return the value that PyTorch's CPU kernels use for a number in operations on `torch.complex32`."""
     is_complex = isinstance(argument, (float, complex)) or (is_number(argument) and not isinstance(argument, int))
     return rounded_to_halves(number_as(argument, np.dtype(np.complex64))) if is_complex else argument
 
@@ -86,7 +86,7 @@ def _fill(argument: Any, operands: Sequence[Any], numbers: Sequence[Any]) -> Any
 
 
 def flatten(result: Any, plan: Plan) -> list[Any]:
-    """The arrays in what a rule returned, without the results nobody wants."""
+    """Return the arrays in the result of a rule, without the results that are not used."""
     if plan.structure == (-1,):
         return [result]
     if len(plan.structure) == 1:

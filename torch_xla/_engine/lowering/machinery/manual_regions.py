@@ -1,7 +1,7 @@
-"""Lower manual sharding: values of which each device has its own part.
+"""Lower manual sharding: values that differ on each device.
 
-Such a value is carried by an array with one dimension more, in front, along which each device has its own. An operation
-that reads one is computed by each device on what it has; operands that are ordinary values are there for all.
+The array for such a value has an additional leading dimension, with one element for each device. Each device computes
+an operation on its own element; operands that are ordinary values are available on all devices.
 """
 
 from collections.abc import Sequence
@@ -33,13 +33,13 @@ _COLLECTIVES = {ALL_REDUCE, REDUCE_SCATTER}
 
 @dataclass(frozen=True)
 class Manual:
-    """The array that carries a value of which each device has its own."""
+    """The array for a value that differs on each device."""
 
     array: jax.Array
 
 
 def slots_of(graph: Graph) -> frozenset[int]:
-    """The values of a graph of which each device has its own."""
+    """Return the slots of a graph whose values differ on each device."""
     found = {slot for slot, spec in enumerate(graph.inputs) if spec.sharding == MANUAL}
     for operation in graph.operations:
         op = operation.plan.op
@@ -49,7 +49,7 @@ def slots_of(graph: Graph) -> frozenset[int]:
 
 
 def lower_on_devices(plan: Plan, operands: list[Any], numbers: list[Any], key: jax.Array | None) -> list[Any]:
-    """`lower`, where some operands may be values of which each device has its own."""
+    """Do the same as `lower`, for operands that may differ on each device."""
     target = replica_axis.target_in_use()
     if target is None or not target.is_spread:
         return lower(plan, operands, numbers, key)
@@ -100,7 +100,7 @@ def _apart(array: jax.Array, sharding: Sharding | None, target: Target) -> jax.A
 def _together(
     operand: Any, sharding: Sharding | None, size: tuple[int, ...], is_summed: bool, target: Target
 ) -> jax.Array:
-    """The whole value; `is_summed`: the sum of what the devices have of each part, instead of what the first has."""
+    """Return the whole value from the devices' parts: with `is_summed` the sums of copies, else the first copies."""
     assert target.mesh is not None
     names = target.mesh.axis_names
     placed = to_jax(sharding, target)

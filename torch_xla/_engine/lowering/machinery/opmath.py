@@ -42,7 +42,7 @@ def is_complex(array: jax.Array) -> bool:
 
 
 def rounded_to_halves(array: jax.Array) -> jax.Array:
-    """Complex numbers whose parts are those that float16 has, as those of `torch.complex32` are."""
+    """Round the parts of complex numbers to float16, as those of `torch.complex32` are."""
     real, imag = (lax.convert_element_type(part, np.float16) for part in (lax.real(array), lax.imag(array)))
     return lax.complex(lax.convert_element_type(real, np.float32), lax.convert_element_type(imag, np.float32))
 
@@ -62,7 +62,7 @@ _BOUNDS_ARE_HELD = torch.__version__ >= (2, 15)  # type: ignore[operator]
 
 
 def bound_as(number: Any, dtype: np.dtype) -> Any:
-    """What bounds elements of `dtype`, in that dtype if it is a number."""
+    """Return a bound of elements of `dtype`, in that dtype if the bound is a number."""
     if not is_number(number) or (dtype == np.bool_ and jax.export.is_symbolic_dim(number)):
         return number
     if _BOUNDS_ARE_HELD and jnp.issubdtype(dtype, jnp.integer) and dtype.itemsize < 8:
@@ -71,9 +71,9 @@ def bound_as(number: Any, dtype: np.dtype) -> Any:
 
 
 def same_dtype(*operands: Any) -> list[Any]:
-    """The operands, with numbers in the dtype of the arrays (which share one).
+    """Return the operands, with numbers in the dtype of the arrays, which is the same for all arrays.
 
-    Beside truth values a size that an export leaves open, of which promotion does not know, is a whole number.
+    For booleans, a size that an export leaves open, which promotion does not know, is an int64.
     """
     dtype = next(operand.dtype for operand in operands if not is_number(operand))
     if dtype == np.bool_ and any(map(jax.export.is_symbolic_dim, operands)):
@@ -97,10 +97,11 @@ def widened(argument: Any) -> Any:
 
 
 def quotient(self: jax.Array, other: Any) -> jax.Array:
-    """self / other, rounded once. For two arrays that share a dtype, the second of which may be a scalar.
+    """Divide self / other, rounded once, for two arrays of one dtype, or an array and a scalar.
 
-    XLA multiplies by the reciprocal where the divisor is broadcast, and then 49 / 49 is not 1. It cannot do so where
-    the divisor seems to depend on the dividend: it is exchanged where that is NaN, as the result is then, too.
+    If the divisor is broadcast, XLA multiplies by its reciprocal, and then 49 / 49 is not 1. It cannot do this if the
+    divisor seems to depend on the dividend: so the divisor is replaced where the dividend is NaN, as the result is NaN
+    there in either case.
     """
     if is_complex(self):
         return self / other

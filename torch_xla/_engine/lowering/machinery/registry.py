@@ -18,7 +18,7 @@ from ...ir.call_plan import Plan
 
 
 class Promotion(Enum):
-    """What happens to tensor operands before a rule sees them."""
+    """The type promotion of tensor operands before a rule receives them."""
 
     NONE = auto()  # they arrive as they are
     COMMON = auto()  # all are cast to PyTorch's common dtype of the tensors and numbers among the arguments
@@ -41,7 +41,7 @@ _rules: dict[Any, Rule] = {}
 _made: dict[Any, Rule] = {}  # while the program runs
 look_through(lambda: drop_rules(_made), 0)
 
-# So many jaxprs JAX may keep of the functions that rules call, when it is looked what is in use.
+# The number of jaxprs of functions called by rules that JAX may keep when the caches are checked.
 _MOST_TRACES = 4096
 
 

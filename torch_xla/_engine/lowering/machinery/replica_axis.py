@@ -24,13 +24,13 @@ def lowering_for(target: Target | None) -> Iterator[None]:
 
 
 def target_in_use() -> Target | None:
-    """What the program that is being lowered runs on; `None` outside of a lowering."""
+    """Return the target of the program that is being lowered; `None` outside of a lowering."""
     target: Target | None = getattr(_lowering, "target", None)
     return target
 
 
 def spread_target() -> Target | None:
-    """What the program that is being lowered runs on, if XLA divides its arrays among several devices; else `None`."""
+    """Return the target of the program that is being lowered, if XLA divides its arrays among devices; else `None`."""
     target = target_in_use()
     return target if target is not None and target.is_spread else None
 
@@ -53,16 +53,17 @@ def begin(unknown: jax.Array) -> None:
 
 
 def end() -> jax.Array:
-    """A zero that is there when all collectives are done: as a result of the program, it keeps those nobody reads."""
+    """Return a zero that depends on all collectives. As a result of the program, it keeps collectives alive."""
     return zero_of(_lowering.latest).reshape(1)
 
 
 def in_order(exchange: Callable[[jax.Array], jax.Array], array: jax.Array, *, in_place: bool = False) -> jax.Array:
-    """`exchange(array)`, a collective, behind the one that was lowered before it.
+    """Lower `exchange(array)`, a collective, after the collective that was lowered before it.
 
-    Processes whose programs differ in what nobody else sees must still meet in the same order, and XLA orders what
-    does not depend on each other as it likes. So the array depends on the last result, by its numbers;
-    with `in_place` by its first, which costs nothing where the array was computed for this alone.
+    Processes must execute the collectives in the same order, even if their programs differ elsewhere, and XLA orders
+    independent operations freely. So the array depends on the numbers in the last result. With `in_place` only the
+    array's
+    first element does, which costs nothing if the array was computed only for this.
     """
     before = getattr(_lowering, "latest", None)
     wait = behind_in_place if in_place else behind

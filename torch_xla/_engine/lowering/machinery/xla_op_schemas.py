@@ -30,7 +30,7 @@ def define(schema: str, like: Callable[..., Any]) -> OpOverload:
 
 
 def differentiate(op: OpOverload, backward: Callable[..., Any]) -> None:
-    """Has `backward(inputs, *grads)` tell the gradients of `op`: both by the names of its arguments."""
+    """Register `backward(inputs, *grads)` for `op`; inputs and the returned gradients are by argument name."""
     names = [argument.name for argument in schema_of(op).arguments]
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -1,6 +1,6 @@
-"""Batch normalization in pieces, for batches spread over processes: statistics, and what applies their union.
+"""Batch normalization in parts, for batches divided among processes: compute, combine and apply statistics.
 
-What also writes running statistics is composed of other operators: `dispatch/ops/synchronized_batch_norm.py`.
+Operators that also write running statistics are composed of other operators: `dispatch/ops/synchronized_batch_norm.py`.
 """
 
 import jax

@@ -43,10 +43,10 @@ def random_bits(key: jax.Array, shape: tuple[int, ...], dtype: type[np.unsignedi
 
 
 def _bits_of_places(key: jax.Array, shape: tuple[int, ...], dtype: type[np.unsignedinteger[Any]]) -> jax.Array:
-    """The same where XLA divides a program among devices: each bit depends on the key and its place alone.
+    """Draw bits where XLA divides a program among devices: each bit depends only on the key and its index.
 
-    So each device makes those of its part, and they do not depend on how the value is divided. What the other generator
-    draws would be drawn whole by every device.
+    So each device draws the bits of its own part, and the bits do not depend on the sharding. With the other generator,
+    every device would draw all bits.
     """
     words = jax.random.key_data(key)
     mixed = jax.random.wrap_key_data(words[:2] ^ words[2:], impl="threefry2x32")
@@ -160,7 +160,7 @@ def native_dropout(
 
 
 def dropout_scale(p: Any) -> Any:
-    """The factor of what a dropout with probability `p` keeps."""
+    """Return the factor by which dropout with probability `p` multiplies the elements that it keeps."""
     if isinstance(p, (int, float)):
         return 0.0 if p == 1 else 1 / (1 - p)
     return jnp.where(p == 1, 0.0, 1 / (1 - p))

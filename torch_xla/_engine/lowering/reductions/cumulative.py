@@ -50,7 +50,7 @@ lowers(aten.cummin.default)(_running(lax.cummin))
 def logcumsumexp(self: jax.Array, dim: int) -> jax.Array:
     operand, axis = dimensioned(widened(self)), one_dim(dim, self.ndim)
     if not is_complex(operand):
-        # In float64, as PyTorch's own kernel: the derivative takes logarithms and powers of what comes out of it.
+        # In float64, as PyTorch's own kernel: the derivative takes logarithms and powers of the result.
         return lax.cumlogsumexp(operand.astype(np.float64), axis=axis).reshape(self.shape)
     operand = operand.astype(np.complex128)
     # Angles are not reduced to one turn, so they depend on the order of the additions: one after the other.

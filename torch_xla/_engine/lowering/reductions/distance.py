@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 
 def magnitude_norm(magnitudes: jax.Array, order: float, dims: tuple[int, ...], keepdim: bool = False) -> jax.Array:
-    """The norm of vectors that lie along `dims`, from the absolute values of their elements."""
+    """Return the norm of vectors along `dims`, from the absolute values of their elements."""
     if 0 in [magnitudes.shape[dim] for dim in dims]:  # 0, whatever the order
         return jnp.sum(magnitudes, dims, magnitudes.dtype, keepdims=keepdim)
     if order in (inf, -inf):
@@ -102,7 +102,7 @@ def renorm(self: jax.Array, p: Any, dim: int, maxnorm: Any) -> jax.Array:
 
 
 def shrinking_factor(norms: jax.Array, limit: Any) -> jax.Array:
-    """What to multiply vectors with so that none is longer than `limit`."""
+    """Return the factor that shortens vectors longer than `limit` to this length."""
     return jnp.where(norms > limit, limit / (norms + 1e-7), jnp.ones_like(norms))
 
 

@@ -88,7 +88,7 @@ def _spread(mask: jax.Array, shape: tuple[int, ...], mask_type: int | None) -> j
 @lowers(aten._masked_softmax.default)
 @in_opmath
 def masked_softmax(self: jax.Array, mask: jax.Array, dim: int | None = None, mask_type: int | None = None) -> jax.Array:
-    """Softmax of what `mask` does not hide."""
+    """Compute the softmax of the elements that `mask` does not hide."""
     mask = _spread(mask, self.shape, mask_type)
     return _along(_normalize, -1 if dim is None else dim, jnp.where(mask, -np.inf, self))
 

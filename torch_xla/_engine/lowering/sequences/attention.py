@@ -34,7 +34,7 @@ ROW = 3
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """What all rows share, forward and backward."""
+    """The options and operands that all rows share, forward and backward."""
 
     key: jax.Array
     value: jax.Array

@@ -86,7 +86,7 @@ class _Blocks(Tiles):
         return found
 
     def by_place(self, grads: Sequence[jax.Array]) -> tuple[jax.Array | None, ...]:
-        """Return the gradients of all captured tensors, `None` for those that have none."""
+        """Return the gradients of all captured tensors, or `None` for a tensor without a gradient."""
         results: list[jax.Array | None] = [None] * len(self._captured)
         for place, grad in zip(self._places, grads, strict=True):
             results[place] = grad.astype(self._captured[place].dtype)
@@ -222,7 +222,7 @@ def _summed(grad: Any, of: jax.Array) -> jax.Array:
 
 @jax.custom_batching.custom_vmap
 def _total(array: jax.Array) -> jax.Array:
-    """The sum of what all calls under `jax.vmap` give: of a captured tensor's gradient by one element of a tile."""
+    """Mark a sum over all calls under `jax.vmap`: a captured tensor's gradient, over the elements of a tile."""
     return array
 
 

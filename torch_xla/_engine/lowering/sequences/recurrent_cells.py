@@ -70,7 +70,7 @@ def gru_cell(
     update = jax.nn.sigmoid(update_in + update_hidden)
     new = jnp.tanh(new_in + reset * new_hidden)
     workspace = jnp.concatenate([reset, update, new, hidden, new_hidden], axis=1)
-    # PyTorch has no meta kernel that would tell the dtypes.
+    # PyTorch has no meta kernel from which to take the dtypes.
     return (new + update * (hidden - new)).astype(hx.dtype), workspace.astype(hx.dtype)
 
 

@@ -1,12 +1,12 @@
 """Layers of LSTM, GRU and simple recurrent networks: each a loop over time, forward and backward.
 
-What does not depend on the previous step stays out of the loop: the products with the layer's input before it, the
-gradients of the weights behind it. So a step of the loop is one matrix product and what lies between two of them.
-XLA:CPU fuses what lies between into loops over the elements. One that writes over an operand, and reads the gates of
-this step for several terms, does not become vector instructions. What several loops read is fused into none of them.
+Computations that do not depend on the previous step are outside of the loop: the products with the layer's input before
+it, the gradients of the weights after it. A step of the loop is one matrix product and elementwise operations, which
+XLA:CPU fuses into loops over the elements. A fused loop is not vectorized if it overwrites an operand and reads the
+gates of this step for several terms. A value that several loops read is fused into none of them.
 
-Sequences of unequal lengths come packed: the rows of all samples at the first time, then at the second, and so on, the
-longest sample first. They are laid out as `[time, sample]` here, and a sample that has ended keeps its state.
+Sequences of unequal lengths are packed: the rows of all samples at the first time, then at the second, and so on, the
+longest sample first. This module lays them out as `[time, sample]`, and a sample that has ended keeps its state.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ State = tuple[jax.Array, ...]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What is fixed of a layer: its cell ("lstm", "gru", "rnn_tanh", "rnn_relu") and the weights that it has."""
+    """The constants of a layer: its cell ("lstm", "gru", "rnn_tanh", "rnn_relu") and which weights it has."""
 
     cell: str
     biased: bool
@@ -85,7 +85,7 @@ class PackedRows:
 
     @staticmethod
     def of(batch_sizes: jax.Array, samples: int, rows: int) -> "PackedRows":
-        """How many samples run at each time tells all of it."""
+        """Compute the layout from the number of samples that run at each time."""
         ends = jnp.cumsum(batch_sizes)
         starts = ends - batch_sizes
         sample = lax.broadcasted_iota(batch_sizes.dtype, (batch_sizes.shape[0], samples), 1)
@@ -107,7 +107,7 @@ def _lstm(gates: jax.Array, state: State, weights: Weights) -> tuple[State, Stat
     hidden, cell = state
     gates = gates + product(hidden, weights.hidden)
     new = jnp.tanh(jnp.split(gates, 4, axis=1)[2])
-    # One sigmoid of all gates, although nobody wants that of the new state: see above.
+    # One sigmoid of all gates, although that of the new state is not used: see above.
     enter, forget, _, out = jnp.split(jax.nn.sigmoid(gates), 4, axis=1)
     cell = forget * cell + enter * new
     shown = (out * jnp.tanh(cell)).astype(hidden.dtype)
@@ -330,7 +330,7 @@ def _over_all_times(rows: jax.Array, columns: jax.Array) -> jax.Array:
     """`[time, sample, m]` by `[time, sample, n]` as `[m, n]`: the products, summed up over all times and samples."""
 
     def turned(rows: jax.Array, columns: jax.Array) -> jax.Array:
-        # XLA:CPU's fastest product takes matrices that lie as they are multiplied.
+        # XLA:CPU's fastest product takes matrices whose memory order is that of the product.
         left = lax.optimization_barrier(rows.reshape(-1, rows.shape[2]).T)
         return contract(left, columns.reshape(-1, columns.shape[2]), ((1,), (0,)))
 

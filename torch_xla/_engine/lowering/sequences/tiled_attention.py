@@ -1,8 +1,8 @@
 """Attention in tiles of scores, forward and backward: memory grows with the length of a sequence, not with its square.
 
-What the scores of a tile are, and which of them count, is said by a subclass of `Tiles`. Queries have the dimensions
-(batch, head of the keys, group, row, feature): several query heads may share one head of keys. Scores of a tile have
-(batch, head of the query, row, column).
+A subclass of `Tiles` defines the scores of a tile and their mask. Queries have the dimensions (batch, head of the keys,
+group, row, feature): several query heads may share one head of keys. Scores of a tile have (batch, head of the query,
+row, column).
 """
 
 from collections.abc import Sequence
@@ -194,7 +194,7 @@ def _add_tile(tiles: Tiles, of_rows: tuple[jax.Array, ...], row: Any, column: An
 
 
 def grouped(query: jax.Array, key: jax.Array) -> jax.Array:
-    """Give the heads of queries, or of what has their rows, that share one head of keys a dimension of their own."""
+    """Give the query heads of one head of keys a separate dimension, in queries or arrays with the same rows."""
     groups = query.shape[1] // key.shape[1]
     return query.reshape(query.shape[0], key.shape[1], groups, *query.shape[2:])
 

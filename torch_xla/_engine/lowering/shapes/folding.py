@@ -106,7 +106,7 @@ def col2im(
 def unfold_backward(grad_in: jax.Array, input_sizes: Sequence[int], dim: int, size: int, step: int) -> jax.Array:
     if not input_sizes:
         return grad_in.reshape(())
-    # The windows' elements lie in the last dimension; `_overlay` takes them in front of the windows.
+    # The elements of the windows are in the last dimension; `_overlay` needs them before the windows.
     dim = one_dim(dim, len(input_sizes))
     windows = jnp.moveaxis(widened(grad_in), -1, dim)
     return _overlay(windows, dim, input_sizes[dim], 1, 0, step)

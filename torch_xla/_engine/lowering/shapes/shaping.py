@@ -97,7 +97,7 @@ def constant_pad_nd(self: jax.Array, pad: Sequence[int], value: Any = 0) -> jax.
 
 
 def _below_diagonal(self: jax.Array, diagonal: int) -> jax.Array:
-    """Which elements of the matrices in `self` lie on the diagonal or below it."""
+    """Return which elements of the matrices in `self` are on the diagonal or below it."""
     row = lax.broadcasted_iota(np.int32, self.shape[-2:], 0)
     column = lax.broadcasted_iota(np.int32, self.shape[-2:], 1)
     return column <= row + diagonal

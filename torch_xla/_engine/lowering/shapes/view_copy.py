@@ -72,7 +72,7 @@ def select(self: jax.Array, dim: int, index: int) -> jax.Array:
     return lax.index_in_dim(self, index, dim, keepdims=False)
 
 
-# What PyTorch writes for a slice without an end.
+# PyTorch's end of a slice without an end.
 _TO_THE_END = 2**63 - 1
 
 

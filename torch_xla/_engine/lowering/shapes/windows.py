@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def _phases(window_length: int, periodic: bool) -> jax.Array:
-    """Where in the window each element stands, from 0 to 1; a periodic window leaves out the last one."""
+    """Return the position of each element in the window, from 0 to 1; a periodic window leaves out the last one."""
     intervals = window_length if periodic else window_length - 1
     return lax.iota(np.float64, window_length) / max(intervals, 1)
 

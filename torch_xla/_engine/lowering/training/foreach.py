@@ -146,7 +146,7 @@ def _with_value(op: OpOverload) -> Callable[..., list[Any]]:
     return lower
 
 
-# The factors lie in one tensor, and act like numbers: they do not promote.
+# The factors are the elements of one tensor, and act like numbers: they do not promote.
 def _with_tensor_of_values(op: OpOverload) -> Callable[..., list[Any]]:
     scaled = _with_value(op)
 

@@ -1,7 +1,7 @@
 """Fused optimizer steps: one operation for all parameters, with the arithmetic of PyTorch's fused CPU kernels.
 
-What is a number for a whole tensor (bias corrections, step sizes) is computed in float64, for all parameters at once;
-the rest in float32, or in the dtype of the parameters if that is wider.
+Numbers that belong to a whole tensor (bias corrections, step sizes) are computed in float64, for all parameters at
+once. Everything else is computed in float32, or in the dtype of the parameters if that is wider.
 """
 
 from collections.abc import Callable

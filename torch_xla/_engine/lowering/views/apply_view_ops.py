@@ -57,8 +57,9 @@ def read_view(array: jax.Array, base: Geometry, view: Geometry, offset: jax.Arra
 def read_places(
     array: jax.Array, order: tuple[int, ...], size: Sequence[Any], stride: Sequence[Any], offset: Any
 ) -> jax.Array:
-    """What a view shows of a whole storage, where sizes are known to a run alone; the storage's value is `array`, whose
-    dimensions lie in `order` in memory.
+    """Return the elements of a view of a storage, for sizes that are known only at run time.
+
+    The storage's value is `array`, whose dimensions have the order `order` in memory.
     """
     places = jnp.asarray(offset, np.int64)
     for dim, step in enumerate(stride):

@@ -38,9 +38,9 @@ def read(
     neg: bool,
     offset: Any = None,
 ) -> jax.Array:
-    """What a tensor with geometry `view` shows of the storage whose value is `array`.
+    """Return the value of a tensor with geometry `view` of the storage whose value is `array`.
 
-    With an `offset` the view begins there: a Python number, or one that the program is given.
+    With an `offset`, the view begins there. The offset is a Python number or an argument of the program.
     """
     view, moved = _begun(view, offset)
     if dtype is base_dtype:

@@ -28,7 +28,7 @@ def _dynamo_set_buffer_donor_fake(t: Tensor, should_donoate: bool) -> Tensor:
 
 @torch.library.impl(LIBRARY, "aot_mark_sharding", "Meta")
 def aot_mark_sharding_fake(t: Tensor, mesh: str, partition_spec: str) -> Tensor:
-    """What a trace sees of `aot_mark_sharding`: a tensor like `t`."""
+    """Return the result of `aot_mark_sharding` in a trace: a tensor like `t`."""
     return torch.empty_like(t)
 
 
@@ -56,7 +56,7 @@ torch.library.register_autograd(
 
 
 def described(mesh: str) -> tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...] | None]:
-    """Device ids, shape and names of the axes of a mesh, of which `mesh` is the `str`; `ValueError` for another."""
+    """Parse `str(mesh)` to device ids, shape and names of the axes; raise `ValueError` for any other text."""
     found = literal("aot_mark_sharding", mesh)
     try:
         return tuple(found["device_ids"]), tuple(found["mesh_shape"]), found["axis_names"]
