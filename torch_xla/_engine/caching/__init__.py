@@ -1,4 +1,4 @@
-"""Caching: tables that stay small, and values of which equal ones are one object. Nothing here knows what it keeps.
+"""Caching: tables of bounded size, and interned values. Nothing here depends on the type of the entries.
 
 Doors: every module.
 """

@@ -1,7 +1,7 @@
 """Dictionaries of bounded size: each keeps its latest entries.
 
-What is kept by operator, dtype or device, of which there are only so many, needs no bound. What is compared by identity
-has another (`caching/interning.py`), and so has what tells when it was used last (`caching/least_recently_used.py`).
+Tables keyed by operator, dtype or device are small by nature and need no bound. Values compared by identity are bounded
+by `caching/interning.py`, and tables that drop the least recently used entry by `caching/least_recently_used.py`.
 """
 
 from typing import TypeVar
@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 def put_last(table: dict[K, V], key: K, value: V, most: int) -> V:
-    """`table[key] = value`, the last of all; of more than `most`, those that came first leave, an eighth at a time."""
+    """Set `table[key] = value` as the last entry. Above `most` entries, drop the first eighth of them."""
     table.pop(key, None)
     table[key] = value
     if len(table) > most:

@@ -1,9 +1,9 @@
 """Interned values: equal specs, views, plans and rules are one object, which is dropped when nothing else uses it.
 
-Equal specs, views and plans are one object, so that `is` compares them, and so each is kept in a table. Now and then,
-when many new ones were made, those leave that nothing else holds: no tensor, no tape, and no program that is still in
-memory. What is in use stays, so a step that runs again finds its plans, and with them its program. Reference counts
-tell; between counting and leaving no other thread runs, because both happen inside one call of a function written in C.
+Equal specs, views and plans are one object, so that `is` compares them; a table holds each. When many new ones were
+made, the table drops the objects that nothing else holds: no tensor, no tape, and no program in memory. Objects in use
+stay, so a step that runs again finds its plans, and with them its program. Reference counts decide. Counting and
+dropping happen inside one call of a C function, so no other thread runs in between.
 """
 
 from collections import Counter
@@ -15,13 +15,13 @@ from typing import Any
 
 from ..atomic import run_through
 
-# So many new ones are made between two looks, or more if more are in use.
+# New objects between two cleanups, or more if more are in use.
 LEAST = 20_000
 
 _made = 0
 _most = LEAST
 
-# What is counted for something that one list holds.
+# The reference count of an object that one list holds.
 _LISTED = next(map(getrefcount, [object()]))
 
 _plans: list[tuple[dict[Any, Any], Callable[[Any], Any]]] = []
@@ -29,10 +29,10 @@ _others: list[tuple[int, Callable[[], int]]] = []
 
 
 def table_of_plans(table: dict[Any, Any], plan_of: Callable[[Any], Any] = lambda found: found) -> None:
-    """From now on what `table` holds leaves when nothing but such tables holds its plan.
+    """Drop entries of `table` from now on when nothing but such tables holds their plans.
 
-    `plan_of` tells the plan of a value; `None` if it has none; or a table of values like it, which stays while it
-    holds something.
+    `plan_of` returns the plan of an entry's value; `None` if it has none; or a table of such values, which stays until
+    it is empty.
     """
     _plans.append((table, plan_of))
 
@@ -69,7 +69,7 @@ def drop_unheld(table: dict[Any, Any], own: int = 0) -> int:
 
 
 def are_unheld(objects: Sequence[Any], counts: Iterable[int]) -> Iterator[bool]:
-    """Whether no more than so many references hold each of the objects, besides the list that they come in."""
+    """Yield for each object whether at most `counts` references hold it, besides the list it is passed in."""
     return map(le, map(getrefcount, objects), map(_LISTED.__add__, counts))
 
 

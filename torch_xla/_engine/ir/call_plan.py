@@ -25,14 +25,14 @@ class Number:
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Plan:
-    """What a call does, apart from which values it reads. Compared by identity: the recorder interns plans.
+    """The description of a call without the values that it reads. Compared by identity: the recorder interns plans.
 
-    `arguments` is the call's (args, kwargs) with `Operand` and `Number` in place of values. `structure` tells how the
-    flat `outputs` nest in what the rule returns: one int per result, -1 for an array, n for a list of n arrays and -2
-    for a result that is not wanted. `replaces` tells which operand each output takes the place of (-1: none), where the
-    arguments do not. `draws` counts the random keys it takes. `inside` gives the graph
-    of smaller operations that it stands for, if it is one whole of several: of as many inputs and outputs, or `None`.
-    `effect` is what it does besides: then it runs once, whether or not somebody holds its outputs.
+    `arguments` is the call's (args, kwargs) with `Operand` and `Number` in place of values. `structure` describes how
+    the flat `outputs` nest in the rule's result: one int per result, -1 for an array, n for a list of n arrays and -2
+    for an unwanted result. `replaces` is the operand that each output overwrites (-1: none), where the arguments do not
+    show it. `draws` counts the random keys that it uses. `inside` returns the graph of smaller operations, with as many
+    inputs and outputs, if the plan is a composite; else `None`. `effect` is its side effect: an operation with one runs
+    once, whether or not its outputs are used.
     """
 
     op: Any
@@ -67,7 +67,7 @@ def interned(plan: Plan) -> Plan:
 
 
 def kinds_of(arguments: tuple[Any, ...]) -> tuple[Hashable, ...]:
-    """What tells arguments apart that are equal and not the same: 1, 1.0 and True; 0.0 and -0.0."""
+    """Return a key that differs for equal arguments of different kinds: 1, 1.0 and True; 0.0 and -0.0."""
     return tuple((type(each), repr(each) if isinstance(each, float | complex) else "") for each in arguments)
 
 

@@ -22,7 +22,7 @@ class Operation:
     position: int  # of the plan in the tape's code: where its source line is found
 
     def key(self, keys: Any) -> Any:
-        """What it takes of the random keys of a run: one, an array of several, or `None`."""
+        """Return its random keys of a run: one, an array of several, or `None`."""
         count = self.plan.draws
         if not count or keys is None:
             return None
@@ -31,7 +31,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Graph:
-    """What becomes one program. Slots 0..len(inputs)-1 are the inputs, the operations fill the rest in order."""
+    """The operations of one program. Slots 0..len(inputs)-1 are the inputs, the operations fill the rest in order."""
 
     inputs: tuple[Spec, ...]
     operations: tuple[Operation, ...]
@@ -57,7 +57,7 @@ class Graph:
 
     @cached_property
     def effects(self) -> tuple[Effect, ...]:
-        """What its operations do besides computing, in order."""
+        """Return the side effects of its operations, in order."""
         return tuple(operation.plan.effect for operation in self.operations if operation.plan.effect is not None)
 
     @cached_property

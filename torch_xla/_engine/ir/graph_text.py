@@ -20,18 +20,17 @@ def to_text(
     lines: Sequence[Line | None] = (),
     scopes: Sequence[tuple[str, ...]] = (),
 ) -> str:
-    """The graph, one value or operation a line.
+    """Return the graph as text, one value or operation a line.
 
         IR {
           %0 = f32[8,128] xla::device_data()
           %1 = f32[8] aten::sum(%0), dim=[1], location=step@train.py:33, ROOT=0
         }
 
-    `numbers` are those the graph was recorded with, `lines` the source line of each operation, `scopes` the named
-    blocks around it, shown as `scope=encoder/attention`. What is missing of the numbers is shown by its type. `ROOT=i`
-    marks the graph's output number i; part k of an operation with several results is `%n.k`, and as an output it is
-    marked `ROOT=i:k`. How the devices divide an input stands behind its shape, `f32[8,4]@[0, -]`: for each dimension
-    the axes of the target's grid.
+    `numbers` are the graph's recorded numbers, `lines` the source line of each operation, `scopes` the named blocks
+    around it, shown as `scope=encoder/attention`. A missing number is shown by its type. `ROOT=i` marks the graph's
+    output number i; part k of an operation with several results is `%n.k`, and as an output it is marked `ROOT=i:k`.
+    The sharding of an input follows its shape, `f32[8,4]@[0, -]`: for each dimension the axes of the target's grid.
     """
     names = _names(graph)
     roots = _roots(graph)
@@ -118,7 +117,7 @@ def _filled_by(operation: Operation) -> range:
 
 
 def _names(graph: Graph) -> list[str]:
-    """What each slot is called: values and operations are counted, not slots, since an operation may fill several."""
+    """Return the name of each slot. Names count values and operations, since an operation may fill several slots."""
     names = [str(slot) for slot in range(len(graph.inputs))]
     for count, operation in enumerate(graph.operations, len(names)):
         parts = len(operation.plan.outputs)
@@ -162,9 +161,9 @@ def _is_operand(argument: Any) -> bool:
 
 
 def _view_attributes(args: Sequence[Any], numbers: Sequence[Any]) -> Iterator[str]:
-    """Of our own operations: the last geometry is the view's, the first the storage's, which the shape tells.
+    """Yield the attributes of a view operation: the view's geometry, and the number where the view begins, if any.
 
-    Where a number follows, the view begins there.
+    The last geometry is the view's. The first is the storage's and left out, because the shape shows it.
     """
     geometries = [argument for argument in args if isinstance(argument, Geometry)]
     for view in geometries[-1:]:

@@ -8,7 +8,7 @@ import numpy as np
 
 
 class ShardingType(IntEnum):
-    """How a tensor lies on the devices of a mesh.
+    """The kind of a tensor's sharding over the devices of a mesh.
 
     >>> import torch_xla.distributed.spmd as xs
     >>> xs.ShardingType.TILED.name
@@ -59,7 +59,7 @@ class OpSharding:
 
 @dataclass(frozen=True, init=False)
 class XlaShardingSpec(OpSharding):
-    """How one tensor on the host is to lie: an `OpSharding`; with `minibatch` it is this process's part of the batch.
+    """The sharding for a tensor on the host. With `minibatch` the tensor is this process's part of the batch.
 
     >>> from torch_xla._XLAC import XlaShardingSpec
     >>> print(XlaShardingSpec(None, [[0], [1]], [], [], 3))

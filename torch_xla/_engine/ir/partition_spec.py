@@ -8,9 +8,9 @@ Dims = tuple[tuple[int, ...], ...]
 
 
 def dims_of(who: str, shape: Sequence[int], names: Sequence[str] | None, partition_spec: Sequence[Any]) -> Dims:
-    """For each entry of a partition spec the indices of its axes in a mesh of this shape, whose axes have these names.
+    """Return for each entry of a partition spec the indices of its axes in a mesh with this shape and these axis names.
 
-    Raises `ValueError` for what is no axis, or stands twice; `who` is whose argument it was.
+    Raises `ValueError` if an entry is no axis, or occurs twice; `who` names the called function in the message.
     """
     entries = [each if isinstance(each, tuple | list) else () if each is None else (each,) for each in partition_spec]
     found = tuple(tuple(_index_of(who, shape, names, axis) for axis in entry) for entry in entries)
@@ -30,7 +30,7 @@ def _index_of(who: str, shape: Sequence[int], names: Sequence[str] | None, axis:
 
 
 def literal(who: str, text: str) -> Any:
-    """What a mesh or a partition spec was, of which `text` is the `str`; raises `ValueError` for another text."""
+    """Return the mesh or partition spec whose `str` is `text`; raises `ValueError` for any other text."""
     try:
         return ast.literal_eval(text) if text else None
     except (ValueError, SyntaxError) as error:

@@ -6,10 +6,10 @@ from enum import Enum
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """For each dimension of a value the axes of the target's grid that divide it, the outermost first.
+    """For each dimension of a value, the axes of the target's grid that divide it, the outermost first.
 
-    A dimension without axes is not divided, and of such ones at the end nothing is said. Along axes that divide no
-    dimension lie copies. However a program names its mesh, what lies on the same devices has the same sharding.
+    A dimension without axes is not divided; such dimensions are left out at the end. The value is replicated along axes
+    that divide no dimension. Values divided alike on the same devices have equal shardings, whatever the mesh's names.
     """
 
     dims: tuple[tuple[int, ...], ...]
@@ -25,7 +25,7 @@ MANUAL = Sharding((), True)
 
 
 class Free(Enum):
-    """What is said of a value whose sharding the compiler chooses."""
+    """The mark of a value whose sharding the compiler chooses."""
 
     ANY = "any"
 
@@ -35,7 +35,7 @@ class Free(Enum):
 
 ANY = Free.ANY
 
-# What is asked for of a result: a sharding, a copy on each device (`None`), or any.
+# The requested sharding of a result: a sharding, a copy on each device (`None`), or the compiler's choice.
 Placed = Sharding | None | Free
 
 
@@ -47,9 +47,9 @@ def sharding_by(dims: tuple[tuple[int, ...], ...]) -> Sharding | None:
 
 
 def fitting(sharding: Sharding | None, size: tuple[int, ...]) -> Sharding | None:
-    """`sharding` for a value of this `size`: of no elements there are no parts, and one element is not divided.
+    """Return `sharding` for a value of this `size`, without divisions of empty values and of single elements.
 
-    What lies behind a dimension's end XLA leaves out, but not behind one of a single element: that it takes for copies.
+    XLA ignores padding behind the end of a dimension, but treats a divided dimension of one element as replicated.
     """
     if sharding is None or sharding.is_manual or 1 not in size and 0 not in size:
         return sharding

@@ -16,7 +16,7 @@ class EffectKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """An effect: done once, in the order of the recording, whether or not somebody holds the operation's results."""
+    """A side effect: it runs once, in the order of recording, whether or not the operation's results are used."""
 
     kind: EffectKind
     # Of a collective: which replicas exchange with which, each in one group; none: all with all.
@@ -29,7 +29,7 @@ class Effect:
 
     @property
     def is_reported(self) -> bool:
-        """Whether its results are looked at on the host, though nobody holds them."""
+        """Whether the host reads its results, although no tensor holds them."""
         return self.kind in (EffectKind.ASSERTION, EffectKind.CHECK)
 
 
@@ -49,7 +49,7 @@ _next = 0
 
 
 def number_of(message: str) -> int:
-    """The number that stands for a message of an assertion, also the next time unless many others came meanwhile."""
+    """Return the number of an assertion's message. It stays the same unless many other messages come in between."""
     global _next
     number = _numbers.get(message)
     if number is None:

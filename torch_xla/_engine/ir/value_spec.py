@@ -10,8 +10,8 @@ from .sharding import Sharding
 class Spec:
     """Size, stride and dtype of a dense value. Interned: two equal specs are one object, so `is` compares them.
 
-    The strides say in which order the elements lie in the storage (contiguous, channels last, transposed). The array
-    that carries the value always has the logical shape `size`.
+    The strides give the order of the elements in the storage (contiguous, channels last, transposed). The array that
+    holds the value always has the logical shape `size`.
     """
 
     __slots__ = ("dtype", "is_complex", "is_contiguous", "numel", "plain", "sharding", "size", "stride")
@@ -43,7 +43,7 @@ class Spec:
         return f"Spec({self.size}, {self.stride}, {self.dtype}{placed})"
 
 
-# So many bytes no machine has: 32 TiB.
+# More bytes than any machine has: 32 TiB.
 MOST_BYTES = 1 << 45
 
 
@@ -84,7 +84,7 @@ def sharded(spec: Spec, sharding: Sharding | None) -> Spec:
     return found
 
 
-# Divided ones hold those that are not, each of which holds itself.
+# A sharded spec holds its unsharded spec, and an unsharded spec holds itself.
 look_through(lambda: drop_unheld(_sharded), 1)
 look_through(lambda: drop_unheld(_specs, own=1), 2)
 

@@ -49,10 +49,10 @@ def contains(value: Any, select: Select) -> bool:
 
 
 def rewrite(value: Any, select: Select, fn: Callable[[Any], Any]) -> Any:
-    """`value` with each object that `select` accepts replaced by what `fn` gives for it.
+    """Return `value` with each object that `select` accepts replaced by `fn` of it.
 
-    What holds such an object is copied, everything else is shared with `value`. An object that stands in several places
-    is replaced once, and the result stands in those places.
+    Containers of such objects are copied, everything else is shared with `value`. An object that occurs several times
+    is replaced once, and the result is used in all places.
     """
     return _Rewriting(select, fn).of(value)
 
@@ -71,7 +71,7 @@ def _parts(value: Any) -> Iterable[Any]:
 
 def _attributes(value: Any) -> dict[str, Any]:
     if is_dataclass(value):
-        # Its fields may lie in slots.
+        # Its fields may be slots.
         names = [name for name in value.__dataclass_fields__ if hasattr(value, name)]
         return {**getattr(value, "__dict__", {}), **{name: getattr(value, name) for name in names}}
     return getattr(value, "__dict__", {})

@@ -81,7 +81,7 @@ def _followed(base: Geometry, steps: Sequence[ViewOp]) -> tuple[tuple[int, ...],
 
 
 def _reshaped(size: Sequence[int], units: Sequence[int], after: Sequence[int]) -> tuple[int, ...] | None:
-    """The units of the dimensions `after` a reshape: each lies within neighbours in memory, or there are none."""
+    """Return the units of the dimensions `after` a reshape; `None` if one spans dimensions apart in memory."""
     # Neighbours in memory as one: how many elements they have together, and the unit of the innermost.
     blocks: list[tuple[int, int]] = []
     for n, unit in zip(size, units, strict=True):

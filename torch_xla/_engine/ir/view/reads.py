@@ -8,9 +8,9 @@ from .view_ops import Broadcast, Gather, Pad, Reshape, Slice, Transpose, ViewOp,
 
 
 def read(base: Geometry, view: Geometry) -> tuple[ViewOp, ...]:
-    """The steps from an array of `base.size`, the value of a whole storage, to the elements that `view` shows.
+    """Return the steps from an array of `base.size`, the value of a whole storage, to the elements that `view` shows.
 
-    `base` is dense with offset 0: it says in which order the array's elements lie in the storage.
+    `base` is dense with offset 0: it gives the order of the array's elements in the storage.
     """
     return steps_between(base, view, unit_steps=False)
 
@@ -33,7 +33,7 @@ def steps_between(base: Geometry, view: Geometry, *, unit_steps: bool) -> tuple[
 
 
 class _Chain:
-    """Steps in the making: leaves out those that change nothing, keeps one of two reshapes in a row."""
+    """A list of steps being built: drops steps without effect, and keeps the last of consecutive reshapes."""
 
     def __init__(self, size: tuple[int, ...]) -> None:
         self.size = size
@@ -105,7 +105,7 @@ def _gather(base: Geometry, view: Geometry) -> tuple[ViewOp, ...]:
     chain = _Chain(base.size)
     chain.transpose(base.memory_order())
     chain.reshape((base.numel,))
-    # What is only repeated need not be gathered again.
+    # Repeated elements (stride 0) are not gathered, but broadcast.
     kept = tuple(dim for dim, (n, stride) in enumerate(zip(view.size, view.stride, strict=True)) if n == 1 or stride)
     gathered = Geometry(tuple(view.size[dim] for dim in kept), tuple(view.stride[dim] for dim in kept), view.offset)
     chain.steps.append(Gather(gathered))

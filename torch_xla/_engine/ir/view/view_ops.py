@@ -1,4 +1,4 @@
-"""The steps of which a read is made: each maps one array to another, with all numbers known."""
+"""The steps of a read: each maps one array to another, with all numbers known."""
 
 from dataclasses import dataclass
 
