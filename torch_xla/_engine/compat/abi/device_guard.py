@@ -1,17 +1,16 @@
-"""Answer in Python what PyTorch's C++ asks of a device guard.
+"""Answer PyTorch's device guard calls for several ordinals.
 
-The guard of a Python backend knows one device: it says that there is one, that ordinal 0 is the current one, and that
-every stream is a stream of that. So nothing on `xla:1` could be differentiated, for the backward engine keeps a queue
-for each ordinal; and `.to("xla")` would ignore the ordinal a thread has chosen. PyTorch offers Python no way to say
-otherwise, but its guards lie in a table that is exported, one for each device type, and calls go through their table of
-methods.
+The guard of a Python backend assumes one device: it reports a device count of one, ordinal 0 as the current one, and
+streams of ordinal 0 only. Then nothing on `xla:1` could be differentiated, because the backward engine keeps a queue
+for each ordinal; and `.to("xla")` would ignore the ordinal that a thread has chosen. PyTorch has no Python interface
+for this. But it exports its table of guards, one for each device type, and calls go through a guard's table of methods.
 
-And C++ calls a guard where nothing may be raised, while Python raises an interrupt wherever Python runs, be it in the
-few lines that look a method of the guard up: the process would end. So what answers here is C++'s own, or written in C;
-with no line of Python run, an interrupt waits until the program is back in Python (`let_exceptions_pass`).
+C++ calls a guard where nothing may be raised, while Python raises an interrupt wherever Python code runs, even in the
+few lines that look up a method of the guard: the process would end. So the methods here are C++'s own, or written in C.
+No line of Python runs, and an interrupt waits until the program is back in Python (`let_exceptions_pass`).
 
-A release that moves a method would have us overwrite another one. So `register` and `confirm_layout` compare the table
-of guards and the order of the methods with what PyTorch does, before anything is written, and refuse what differs.
+If a release moved a method, we would overwrite another one. So `register` and `confirm_layout` compare the table of
+guards and the order of the methods with PyTorch's behaviour before anything is written, and refuse any difference.
 """
 
 import ctypes
@@ -33,8 +32,8 @@ _OURS = 20  # PrivateUse1
 
 # A guard's methods in the order of its header, the same from PyTorch 2.11 to 2.15: type, exchangeDevice, getDevice,
 # setDevice, uncheckedSetDevice, getStream, getDefaultStream, getStreamFromGlobalPool, getNewStream, exchangeStream,
-# getStreamNativeHandle, destroyEvent, record, block, queryEvent, deviceCount, … Before the first lie two words about
-# the class; we copy more methods than there are.
+# getStreamNativeHandle, destroyEvent, record, block, queryEvent, deviceCount, … Two words about the class precede the
+# first method. We copy more words than there are methods.
 _TYPE, _EXCHANGE_DEVICE, _GET_DEVICE, _GET_STREAM, _GET_NEW_STREAM, _EXCHANGE_STREAM = 0, 1, 2, 5, 8, 9
 _RECORD, _BLOCK, _QUERY_EVENT, _DEVICE_COUNT, _QUERY_STREAM = 12, 13, 14, 15, 17
 _WORDS_BEFORE, _METHODS = 2, 40
@@ -71,11 +70,11 @@ def register(registration: Callable[[Any], object], guard: Any) -> None:
 
 
 def confirm_layout() -> None:
-    """Confirm where each method that is replaced stands in a guard; `RuntimeError` if PyTorch calls another one.
+    """Confirm the position of each replaced method in a guard; `RuntimeError` if PyTorch calls another one.
 
-    For a moment our guard is a table of our own, in which every method only notes that it was called. What PyTorch does
-    in public then says which entry is which method. Three entries are called by nothing that may run at import: `type`,
-    `exchangeStream` and `deviceCount`. They lie between entries that are confirmed.
+    Meanwhile our guard is a table whose methods only record that they were called. Public calls of PyTorch then show
+    which entry is which method. Nothing that may run at import calls three of the entries: `type`, `exchangeStream` and
+    `deviceCount`. They are between entries that are confirmed.
     """
     called: dict[int, int] = {}
     # A device for what returns one, and true for what answers a question. No line of Python runs, as above.
@@ -107,7 +106,7 @@ def _device(index: int | None = None) -> torch.device:
     return torch.device(name) if index is None else torch.device(name, index)
 
 
-# What calls the methods, given what was made before; and which ones.
+# Calls that use the methods, given the results of earlier calls, and the methods that each uses.
 _QUESTIONS: dict[str, tuple[Callable[[dict[str, Any]], Any], set[int]]] = {
     "torch.Stream(device)": (lambda made: torch.Stream(device=_device()), {_GET_DEVICE, _GET_NEW_STREAM}),
     "torch.Stream(device:0)": (lambda made: torch.Stream(device=_device(0)), {_EXCHANGE_DEVICE, _GET_NEW_STREAM}),
@@ -157,9 +156,9 @@ def let_exceptions_pass() -> bool:
 
 
 def stand_for_unnamed() -> bool:
-    """Has our guard be that of the device that "xla" is until the name is ours; False if PyTorch does not allow it.
+    """Install our guard for the device type named "xla" until the name is ours; False if PyTorch does not allow it.
 
-    `tensor.to("xla")` asks it for the current ordinal, and goes to the device that it tells.
+    `tensor.to("xla")` asks this guard for the current ordinal, and copies to that device.
     """
     guards = _guards()
     if guards is None or not guards[_OURS] or torch._C._autograd.DeviceType.XLA.value != _UNNAMED:

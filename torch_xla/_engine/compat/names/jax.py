@@ -34,15 +34,15 @@ cudnn_masks: Any = _cudnn.MaskType
 geqrf: Any = _linalg.geqrf
 
 
-# What JAX lowers a module in, with every dialect that its modules are written in: up to JAX 0.10 a context for each, in
-# newer releases one for ten of a thread.
+# The MLIR context in which JAX lowers a module, with all dialects that it uses. JAX 0.10 makes one for each module,
+# newer releases one for ten modules of a thread.
 context_of_jax: Any = mlir.make_ir_context
 # A new one, in every release.
 module_context: Any = getattr(mlir, "_create_ir_context", context_of_jax)
 
 
 def add_platform(name: str, make_client: Callable[[], Any]) -> None:
-    """Lets JAX start a client by `make_client`, where somebody asks for the platform `name`."""
+    """Let JAX start a client by `make_client` when the platform `name` is requested."""
     xla_bridge.register_backend_factory(name, make_client, priority=-100, fail_quietly=False)
 
 
@@ -104,10 +104,10 @@ def trace_settings(context: tuple[Any, ...]) -> tuple[tuple[str, Any], ...]:
 
 
 def drop_traces(most: int) -> None:
-    """Has JAX forget what it has traced, if that is more than `most` functions for kinds of operands.
+    """Drop JAX's traces if there are more than `most`.
 
-    It keeps each for as long as the function lives, which of `jax.numpy`'s own is for ever; its other tables have a
-    bound. What is compiled stays, and what is traced again is traced as it was.
+    JAX keeps a trace as long as its function lives, which for functions of `jax.numpy` is for ever; its other tables
+    have a bound. Compiled programs stay, and a function that is traced again gives the same trace.
     """
     traced: Any = partial_eval.trace_to_jaxpr
     if traced.cache_info().currsize > most:
@@ -141,7 +141,7 @@ def put(host: np.ndarray, device: jax.Device) -> jax.Array:
     return result
 
 
-# How long a transfer reads memory of the host: on a CPU the buffer may lie there, elsewhere it is the caller's again.
+# How long a transfer uses host memory: a CPU buffer may share it; elsewhere the memory is free after the call.
 _HOLDING: defaultdict[str, Any] = defaultdict(
     lambda: _jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL, cpu=_jax.HostBufferSemantics.ZERO_COPY
 )
@@ -155,13 +155,13 @@ Starter = Callable[[Iterable[Sequence[jax.Array]]], Iterator[Sequence[jax.Array]
 
 
 def starter(executable: Any) -> Starter | None:
-    """What runs a compiled program on buffers, if JAX itself would do nothing else; `None` if it would.
+    """Return a function that runs a compiled program on buffers; `None` if JAX itself would have to do more.
 
-    JAX's way looks at type, size and place of each argument, and at its settings, to learn whether it knows this kind
-    of call. A program's own buffers are always of the kind it was compiled for.
+    JAX checks type, size and device of each argument, and its settings, to find the executable for a call. The engine's
+    buffers always match the program they are passed to.
 
-    A run begins when the iterator is asked for its outputs, and from there to the outputs no Python runs: nobody is
-    interrupted when the inputs are given away and the outputs are not yet there (`atomic`).
+    A run begins when the iterator is asked for its outputs. No Python runs from then until the outputs exist, so no
+    interrupt arrives when inputs are donated and outputs are missing (`atomic`).
     """
     call = _call_of(executable)
     if call is None or not _is_plain(executable, call):
@@ -172,9 +172,9 @@ def starter(executable: Any) -> Starter | None:
 
 
 def starter_in_turn(executable: Any, last: deque[Any]) -> Starter | None:
-    """As `starter`, but a run begins when the first of the `last` ones has ended, and takes its place behind them.
+    """Do as `starter`, but begin a run when the first of the `last` runs has ended, and append it to them.
 
-    What calls back is started by Python, and not waited for: its callbacks may need what its starter holds.
+    Python starts programs with callbacks and does not wait for them: the callbacks may need a lock that is held here.
     """
     call = _call_of(executable)
     if call is None:
@@ -259,7 +259,7 @@ def _layouts(ask: Callable[[], Sequence[Any]]) -> list[Any] | None:
     try:
         return [Layout.from_pjrt_layout(each) for each in ask()]
     except (NotImplementedError, jax.errors.JaxRuntimeError):
-        return None  # a plugin that does not tell
+        return None  # a plugin that does not report it
 
 
 def compiled_from(
@@ -270,7 +270,7 @@ def compiled_from(
     outputs: Sequence[jax.ShapeDtypeStruct],
     donated: Sequence[int],
 ) -> jax.stages.Compiled:
-    """What JAX would have made of XLA's `executable`, from plain descriptions of what it takes and gives.
+    """Wrap XLA's `executable` as JAX does, from plain descriptions of its inputs and outputs.
 
     All inputs and outputs have a sharding over `devices`. The outputs' `weak_type` is kept.
     """
@@ -320,16 +320,18 @@ def call_by_jax(executable: Any, arrays: Sequence[jax.Array]) -> Sequence[jax.Ar
 
 
 def is_interrupt(error: Exception) -> bool:
-    """Whether a program failed because a callback was interrupted: of what that raised, XLA keeps the text alone."""
+    """Whether a program failed because a callback was interrupted. XLA keeps only the text of a callback's
+    exception.
+    """
     *_, last = str(error).strip().splitlines() or [""]
     return last.strip().partition(":")[0] == KeyboardInterrupt.__name__
 
 
 def starter_on_each(compiled: Any) -> Starter:
-    """What runs a program over a mesh on this process's part of each array, and gives its part of each result.
+    """Return a function that runs a program over a mesh on this process's part of each array.
 
-    The arrays lie on this process's one device of the mesh, and so do the results. JAX would have them wrapped as
-    arrays of all processes, and unwrapped again.
+    Arrays and results are on this process's only device of the mesh. JAX would require arrays that span all processes,
+    to be wrapped before and unwrapped after the call.
     """
     call = compiled._executable.unsafe_call
     execute, handlers = call.xla_executable.execute_sharded, [itemgetter(0)] * len(call.out_handler.handlers)
@@ -357,10 +359,10 @@ def _all(parts: Sequence[jax.Array]) -> Sequence[jax.Array]:
 
 
 class _Somewhere(source_info_util.SourceInfo):
-    """Names and a line of our choice; none for JAX's own jitted functions inside.
+    """Names and a source line of our choice; none inside JAX's own jitted functions.
 
-    JAX traces such a function once and keeps the lines of its first caller, which then show up at every other one.
-    Without lines XLA takes that of the call. While JAX traces one, it sets an empty name stack: that is how it is told.
+    JAX traces such a function once and keeps the lines of its first caller, which would then appear at every call.
+    Without lines XLA uses the line of the call. JAX sets an empty name stack while it traces one, which identifies it.
     """
 
     __slots__ = ()
@@ -373,11 +375,11 @@ class _Somewhere(source_info_util.SourceInfo):
 
 @functools.lru_cache(1 << 14)
 def traceback_at(line: tuple[str, int, str] | None) -> Any:
-    """A traceback whose only frame stands at `line` (file, number, function); without `line`, one with none.
+    """Return a traceback whose only frame is at `line` (file, number, function); without `line`, one without frames.
 
-    JAX takes the lines of a program from the stack at the time it is traced, which for us is that of the sync; and a
-    traceback can only be taken, not made. So a function that claims to stand at that line takes one, in a thread below
-    which there is nothing but Python's library, which JAX counts as nobody's.
+    JAX takes the lines of a program from the stack at the time of tracing, which is the sync. A traceback cannot be
+    made, only taken. So a function compiled with this line takes one, in a thread whose other frames are all in
+    Python's library, which JAX leaves out.
     """
     file, number, function = line or (threading.__file__, 1, "nowhere")
     if line is not None and not source_info_util.is_user_filename(file):
@@ -394,8 +396,8 @@ def traceback_at(line: tuple[str, int, str] | None) -> Any:
 
 @uncollected
 def _of_another_thread(take: Callable[[], Any]) -> Any:
-    # Who waits here holds the engine's lock. Garbage collected in the other thread may run a finalizer that asks for
-    # it: both would wait for ever.
+    # This thread waits and holds the engine's lock. A finalizer in the other thread may ask for the lock: both would
+    # wait for ever.
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(take).result()
 
@@ -405,10 +407,10 @@ _take: Any = lambda: get_traceback()  # type: ignore[name-defined]  # noqa: E731
 
 @contextmanager
 def located(line: tuple[str, int, str] | None, names: Sequence[str]) -> Iterator[None]:
-    """What JAX traces in this block gets `names` and `line` (file, number, function) as its origin in the program.
+    """Give operations that JAX traces in this block `names` and `line` (file, number, function) as their origin.
 
-    Inside another such block, names follow the outer ones, and without a line of its own it has the outer one's.
-    JAX offers named scopes to everybody, but its source lines are those of the Python that traces.
+    Inside another such block, names follow the outer ones, and without a line the outer block's line holds. JAX has
+    public named scopes, but takes source lines only from the Python code that traces.
     """
     place = source_info_util._source_info_context
     before = place.context
@@ -439,7 +441,7 @@ InconclusiveDimension: type[Exception] = InconclusiveDimensionOperation
 
 
 def greater_size(one: Any, other: Any) -> Any:
-    """The greater of two sizes, of which it may not be known which that is."""
+    """Return the greater of two sizes, which may be symbolic."""
     return max_dim(one, other)
 
 
@@ -449,9 +451,9 @@ def smaller_size(one: Any, other: Any) -> Any:
 
 
 def size_for(size: Any, values: dict[str, Any]) -> Any:
-    """A symbolic size with a number, or an array of no dimensions, in the place of each symbol.
+    """Evaluate a symbolic size with a number, or an array of no dimensions, for each symbol.
 
-    Public are the sizes themselves, as `jax.export.symbolic_shape` makes them, and not what computes one.
+    JAX's public interface makes symbolic sizes (`jax.export.symbolic_shape`), but does not evaluate them.
     """
     return size._evaluate(values)
 

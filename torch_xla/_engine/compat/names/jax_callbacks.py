@@ -13,7 +13,7 @@ _UNORDERED: dict[Any, Any] = {
 }
 _CALLBACKS = frozenset((*_UNORDERED, *_UNORDERED.values()))
 
-# What a function calls back to stands in its text as this, whatever it is.
+# The text that stands for any callback in the text of a traced function.
 HIDDEN = "0xXXXXXXXXXXXX"
 
 

@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 
 from jax._src.clusters import ClusterEnv
 
-# Of those that JAX knows, these start processes and name them in variables. On Kubernetes `torchrun` does.
+# Of JAX's cluster types, those that start processes and number them in variables. On Kubernetes `torchrun` does.
 _NAMES = ("slurm", "ompi")
 
 
 class Job(NamedTuple):
-    """The place of this process among those that a cluster has started."""
+    """The place of this process in a cluster job."""
 
     cluster: str
     address: Callable[[], str]  # host and port at which the first process can be found
@@ -19,7 +19,7 @@ class Job(NamedTuple):
 
 
 def job() -> Job | None:
-    """What a cluster says of this process, if one has started it together with others."""
+    """Return this process's place in the cluster job that started it, if any."""
     kinds: list[Any] = [each for each in ClusterEnv._cluster_types if each.name in _NAMES and each.is_env_present()]
     for kind in kinds:
         count = kind.get_process_count()

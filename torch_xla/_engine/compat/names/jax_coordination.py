@@ -14,11 +14,11 @@ from typing import Any
 from jax._src import distributed, xla_bridge
 from jax._src.lib import _jax  # type: ignore[attr-defined]
 
-# So many seconds XLA's own watch waits, which ends a process that it misses. The processes watch over each other
-# (`processes/heartbeats.py`), and over their connections.
+# Seconds until XLA's own heartbeat ends a missing process. The processes watch each other and their connections
+# (`processes/heartbeats.py`).
 SILENCE = 7 * 24 * 3600
 
-# What the service imports is what this process would; its own folder is not on the path, where `jax.py` would be found.
+# The service imports with this process's path; its own folder is not on it, because `jax.py` would be found there.
 _START = """
 import json, runpy, sys
 sys.path[:] = json.loads(sys.argv.pop(1))
@@ -27,7 +27,7 @@ runpy.run_path(sys.argv.pop(1), {}, "__main__")
 
 
 class Service:
-    """The service, in a process of its own: that ends when this one has, and nobody is connected any more."""
+    """The service in its own process, which ends after this process has ended and no connection is left."""
 
     def __init__(self, host: str, port: int, count: int, start: int) -> None:
         arguments = [host, *map(str, (port, count, SILENCE, start))]
@@ -52,7 +52,7 @@ class Service:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
         self._process.stdout.close()
-        self._process.returncode = self._process.poll() or 0  # nobody waits for it, and that is no leak
+        self._process.returncode = self._process.poll() or 0  # it is not waited for, on purpose
 
 
 def connect(address: str, index: int, count: int, start: int) -> Any:

@@ -1,7 +1,8 @@
 """The coordination service as a program of its own, started by `jax_coordination.serve`.
 
-It outlives every one of them, so whoever is lost can be told by the others. It imports nothing but XLA, prints the
-address on which it listens, or why it cannot, and ends when the process that started it has, and nobody is connected.
+It outlives every process of the program, so the others can report a lost one. It imports only XLA, and prints the
+address on which it listens, or why it cannot. It ends after the process that started it has ended and no connection is
+left.
 """
 
 import signal
@@ -13,14 +14,14 @@ from jaxlib import _jax
 
 # A port is chosen and then bound: another program may take it in between.
 _ATTEMPTS = 8
-# So many seconds after the last connection it ends. Who has just arrived may not be connected yet.
+# Seconds after the last connection until it ends. A process that has just started may not be connected yet.
 _PATIENCE = 5
 _ESTABLISHED = "01"
 
 
 def main(host: str, wanted: int, count: int, heartbeat: int, start: int) -> None:
     """Serves `count` processes at `host`, on the port `wanted` or, if that is 0, on a free one. Times in seconds."""
-    # Whoever ends the processes of a terminal or of a group means the others; this one follows them.
+    # A signal to all processes of a terminal or group is meant for the others; this process ends after them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     attempts, port, service = 0, 0, None
@@ -46,8 +47,8 @@ def main(host: str, wanted: int, count: int, heartbeat: int, start: int) -> None
 
 
 def _free_port(host: str, wanted: int) -> int:
-    # Several services can listen on one port where each allows it, as this one does, and then each gets a part of the
-    # processes; so whether it is free is asked for by somebody who does not allow it.
+    # Several services can share a port if each allows it, as this one does, and each would get some of the processes.
+    # So bind a socket that does not allow sharing to check that the port is free.
     with socket.socket() as probe:
         probe.bind((host, wanted))
         return int(probe.getsockname()[1])

@@ -1,22 +1,21 @@
 """Where Python, PyTorch and NumPy keep functions without side effects: source files, and functions by name.
 
-A file stands for all functions in it, a folder for its files. `compiled/replay/pure_allowlist.py` decides by these
-tables.
+A file means all functions in it, a folder all its files. `compiled/replay/pure_allowlist.py` reads these tables.
 """
 
-# Python that is called: files whose functions do nothing else than their arguments and their own C calls tell.
+# Python files whose functions depend only on their arguments and on the C functions that they call.
 PYTHON_FILES = frozenset((
     "contextlib", "functools", "abc", "_collections_abc", "collections/__init__", "enum", "types", "typing",
     "dataclasses", "operator", "numbers", "copy", "copyreg", "bisect", "heapq", "inspect", "_weakrefset",
     "annotationlib",
 ))  # fmt: skip
-# What reads the environment, whose contents `guard_builder` holds.
+# Functions that read the environment, whose contents `guard_builder` guards.
 OF_THE_ENVIRONMENT = frozenset((
     "getenv", "_Environ.__getitem__", "_Environ.__iter__", "_Environ.__len__", "_createenviron.<locals>.encode",
     "_createenviron.<locals>.decode", "_create_environ_mapping.<locals>.encode",  # the latter from Python 3.14 on
     "_create_environ_mapping.<locals>.decode",
 ))  # fmt: skip
-# What an `import` of something that is imported already runs.
+# Functions that run when an imported module is imported again.
 IMPORTS = frozenset(("_handle_fromlist", "parent", "__getattr__"))
 TORCH_FILES = (
     "nn/", "optim/", "autograd/", "functional.py", "_tensor.py", "amp/", "utils/_contextlib.py", "utils/checkpoint.py",
@@ -26,7 +25,7 @@ TORCH_FILES = (
     "fx/", "utils/weak.py", "utils/_python_dispatch.py", "_subclasses/",
 )  # fmt: skip
 NOT_TORCH_FILES = ("nn/parallel/", "autograd/profiler")
-# What Dynamo notes of modules that are made and go, wherever the program is then: no code that it has compiled.
+# Dynamo's bookkeeping of modules that are created and deleted, at any point of a program; it compiles no code.
 NOTES_OF_DYNAMO = (
     ("_dynamo/mutation_guard.py", ""),
     ("_dynamo/utils.py", "ExactWeakKeyDictionary.__setitem__.<locals>.<lambda>"),

@@ -47,12 +47,12 @@ privateuse1_device_type = torch._C._autograd.DeviceType.PrivateUse1
 # Views are made by PyTorch's own Meta kernels, which only look at sizes and strides.
 META_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
 
-# What the dispatcher knows about an operator, without building its Python objects.
+# The dispatcher's facts about an operator, without building its Python objects.
 all_operator_names = torch._C._dispatch_get_all_op_names
 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 schema_named = torch._C._get_schema
 
-# What an overload knows of itself.
+# The schema and attributes of an overload.
 schema_of: Callable[[Any], Any] = attrgetter("_schema")
 overload_name_of: Callable[[Any], str] = attrgetter("_overloadname")
 # Calls the kernel of an overload for the given dispatch keys.
@@ -61,7 +61,7 @@ redispatch_of: Callable[[Any], Any] = attrgetter("_handle.redispatch_boxed")
 # Structures that hold tensors. In public, they are not in every release that we take.
 pytree = _pytree
 
-# Where the C++ object of a storage or a generator lies.
+# The address of the C++ object of a storage or a generator.
 address_of: Callable[[Any], int] = attrgetter("_cdata")
 # How often a tensor was written in place.
 version_of: Callable[[torch.Tensor], int] = attrgetter("_version")
@@ -76,7 +76,7 @@ spent: Callable[[torch.Tensor], torch.Tensor] = torch._C._functions.DelayedError
     1,
 )
 
-# A module's own tables, in which one thing may stand under two names, and be exchanged without questions.
+# A module's own tables. An object may have two names in them, and entries are replaced without checks.
 parameters_of: Callable[[torch.nn.Module], dict[str, Any]] = attrgetter("_parameters")
 buffers_of: Callable[[torch.nn.Module], dict[str, Any]] = attrgetter("_buffers")
 modules_of: Callable[[torch.nn.Module], dict[str, Any]] = attrgetter("_modules")
@@ -145,8 +145,8 @@ def meta_kernels_for_the_cpu(of_the_cpu: bool) -> Iterator[None]:
 # Dynamo's guards are made of it; importing it imports no Dynamo.
 TensorGuards = torch._C._dynamo.guards.TensorGuards
 
-# A number that is another one after every change to a dictionary. From Python 3.13 on an object's attributes lie in the
-# object, and an assignment to one of them changes the dictionary that shows them without a new number.
+# A number that differs after every change of a dictionary. From Python 3.13 on an object stores its attributes inline,
+# and an assignment to one of them changes the dictionary that shows them without a new number.
 dict_version = torch._C._dynamo.guards.dict_version
 DICT_VERSIONS_TELL = sys.version_info < (3, 13)
 
@@ -156,12 +156,12 @@ tensor_use_count = torch.Tensor._use_count  # type: ignore[attr-defined]
 
 transforms_are_active = torch._C._are_functorch_transforms_active
 
-# Whether a tensor stands for several that a vectorized backward pass was given (`is_grads_batched=True`).
+# Whether a tensor is a batch of gradients in a vectorized backward pass (`is_grads_batched=True`).
 is_batch_of_gradients = torch._C._functorch.is_legacy_batchedtensor
 
 
 def modes_of_calls() -> tuple[object, ...]:
-    """What sees the calls of this thread before an operator does: modes, and hooks of saved tensors."""
+    """Return the modes and hooks of saved tensors of this thread, which see calls before operators do."""
     functions = [torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())]
     operators = [torch._C._get_dispatch_stack_at(i) for i in range(torch._C._len_torch_dispatch_stack())]
     saved = torch._C._autograd._top_saved_tensors_default_hooks(True)
@@ -198,7 +198,7 @@ def mark_conjugate(tensor: torch.Tensor) -> None:
 from_dlpack = torch._C._from_dlpack
 without_torch_function = torch._C.DisableTorchFunctionSubclass
 without_torch_dispatch = torch._C._DisableTorchDispatch
-# What makes a subclass of tensors one that PyTorch treats as a plain tensor.
+# A tensor subclass with this `__torch_function__` is treated as a plain tensor.
 plain_torch_function = torch._C._disabled_torch_function_impl
 plain_torch_dispatch: Any = torch._C._disabled_torch_dispatch_impl  # type: ignore[attr-defined]
 profiler_is_running = torch._C._autograd._profiler_enabled  # of `torch.profiler`: whether it would keep an event
@@ -221,7 +221,7 @@ def define_quantized_operators() -> None:
 
 
 def renew_list_of_weights(module: torch.nn.RNNBase) -> None:
-    """Lets a recurrent layer, which keeps a list of its weights, find those that it has now."""
+    """Update the list of weights that a recurrent layer keeps."""
     module._flat_weights = [getattr(module, name, None) for name in module._flat_weights_names]
 
 
@@ -279,7 +279,7 @@ def untyped(storage: torch.TypedStorage) -> torch.UntypedStorage:
 
 
 def reduced(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[Any, ...]]:
-    """What a pickle keeps of a tensor that PyTorch takes for one with a storage."""
+    """Return the pickled form of a tensor as if its device had storages."""
     hooks: OrderedDict[Any, Any] = OrderedDict()
     shown = tensor.storage_offset(), tuple(tensor.size()), tensor.stride(), tensor.requires_grad, hooks
     metadata = torch._utils.get_tensor_metadata(tensor)
@@ -347,7 +347,7 @@ def constant_in_graphs(function: Any) -> Any:
 
 
 def dtypes_by_default() -> tuple[Any, ...]:
-    """What decides, besides its arguments, in which dtypes a function computes."""
+    """Return the settings that decide, besides the arguments, in which dtypes a function computes."""
     autocast = torch.is_autocast_enabled("xla")
     return autocast, torch.get_autocast_dtype("xla") if autocast else None, torch.get_default_dtype()
 
@@ -370,14 +370,14 @@ def ends_graphs(reason: str) -> Callable[[Any], Any]:
 
 
 def must_be_one_graph() -> bool:
-    """Called in a program that `torch.compile` traces: whether that was told `fullgraph=True`."""
+    """Whether the `torch.compile` that traces the running program was given `fullgraph=True`."""
     translator: Any = torch._dynamo.symbolic_convert.InstructionTranslator.current_tx()
     return bool(translator.output.root_tx.one_graph)
 
 
 # Loops and branches, whose arguments are functions or graphs.
 while_loop = while_loop_op
-# What puts calls with effects in order: it takes a token and gives another one.
+# The operator that orders calls with side effects: it takes a token and returns another one.
 with_effects = torch.ops.higher_order.with_effects
 cond = cond_op
 scan = scan_op
@@ -402,7 +402,7 @@ def operator_if_defined(name: str) -> OpOverload | None:
 
 
 def composition_of(operator: Any) -> Any:
-    """What PyTorch runs for an operator that takes functions: Python, which reads on the host how to go on."""
+    """Return the Python composition of a higher-order operator, which reads conditions on the host."""
     return operator.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
 
 
@@ -415,7 +415,7 @@ def dynamic_dims(value: Any) -> set[int]:
 
 
 def saved_tensors_hooks_in_force() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
-    """What packs and unpacks the tensors that autograd saves now. In public hooks can be added and not asked for."""
+    """Return the present pack and unpack hooks of saved tensors. PyTorch's public interface only adds hooks."""
     found: tuple[Callable[..., Any], Callable[..., Any]] | None
     found = torch._C._autograd._top_saved_tensors_default_hooks(True)  # type: ignore[attr-defined]
     return found
@@ -427,7 +427,7 @@ def at_end_of_backward(function: Callable[[], None]) -> None:
 
 
 def gradient_hooks(tensor: torch.Tensor) -> list[Any]:
-    """The hooks of a tensor's gradient. Whoever computes gradients himself has to call them."""
+    """Return the hooks of a tensor's gradient. Code that computes gradients itself has to call them."""
     return list((tensor._backward_hooks or {}).values())
 
 

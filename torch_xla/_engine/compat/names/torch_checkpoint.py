@@ -10,17 +10,17 @@ from torch.distributed.checkpoint._dedup_save_plans import dedup_save_plans as d
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict as flatten_state_dict
 from torch.distributed.checkpoint._traverse import set_element as set_element
 
-# What PyTorch makes of a plain tensor: a subclass of `DTensor` is asked to say it itself.
+# PyTorch's functions for plain tensors; a subclass of `DTensor` is asked for its own items.
 from torch.distributed.checkpoint.planner_helpers import _create_chunk_from_tensor, _create_write_item_for_tensor
 
 
 def write_items(name: str, tensor: torch.Tensor) -> list[Any]:
-    """What a checkpoint writes of a plain tensor: all of it."""
+    """Return the checkpoint's write items of a plain tensor: the whole tensor."""
     return [_create_write_item_for_tensor(name, tensor)]
 
 
 def chunks(tensor: torch.Tensor) -> list[Any]:
-    """Where that lies in the whole."""
+    """Return the chunks of a plain tensor: the whole tensor as one."""
     return [_create_chunk_from_tensor(tensor)]
 
 

@@ -177,7 +177,7 @@ def give_meshes_groups(
 
 
 def root_of(mesh: Any) -> Any:
-    """The whole mesh, of which `mesh` is a part or another form."""
+    """Return the root mesh, which `mesh` is a part or another form of."""
     return mesh._get_root_mesh()
 
 
@@ -205,9 +205,9 @@ def give_constructors(wanted: Callable[[Any], bool], make: Callable[..., Any]) -
 
 @functools.cache
 def _move_what_is_sharded(move: Callable[..., None]) -> None:
-    """`fully_shard` moves parameters by `tensor.data = ...`, which PyTorch refuses between kinds of memory.
+    """Replace how `fully_shard` moves parameters: by `tensor.data = ...`, which PyTorch refuses between memory kinds.
 
-    Not before somebody makes a mesh: the module takes a while to import.
+    Called when the first mesh is made, because the module takes a while to import.
     """
 
     def wrapper(original: Callable[..., None]) -> Callable[..., None]:
@@ -265,9 +265,10 @@ def _gradients_of_linear(operator: Any, args: Any, kwargs: Any) -> list[torch.Te
 
 
 def give_data_parallel(make: Callable[..., Any], check_hook: Callable[[Any], Any]) -> None:
-    """`DistributedDataParallel` makes its reducer by `make`; `check_hook` sees one that gets a communication hook.
+    """Make `DistributedDataParallel` use `make` for its reducer, and pass communication hooks to `check_hook` first.
 
-    It tells the group if that is one in Python. PyTorch's own hook that halves in C++ takes none of its works.
+    The hook's group is included if it is a Python process group, because PyTorch's C++ compression hook does not accept
+    the works of one.
     """
     by_python = torch.distributed._register_comm_hook  # type: ignore[attr-defined]
     by_name = torch.distributed._register_builtin_comm_hook  # type: ignore[attr-defined]

@@ -40,13 +40,13 @@ from torch.utils.weak import TensorWeakRef
 from .. import patch_list
 from .torch import pytree
 
-# What PyTorch raises where a trace would have to know a value.
+# Exceptions of PyTorch where a trace depends on a value.
 READS_ON_THE_HOST = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 
 
 def described(tensors: Sequence[torch.Tensor]) -> list[Any]:
     """Tensors without memory, as these are: of fixed sizes, although what is traced with them may make new ones."""
-    # Each of its own, although some may share memory: a pure function cannot tell.
+    # Separate tensors, although some may share memory: a pure function cannot observe that.
     with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True):
         return [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
 
@@ -199,7 +199,7 @@ def never_trace(package: str) -> None:
 
 
 def innermost(tensor: torch.Tensor) -> torch.Tensor:
-    """What the transforms of `torch.func` have wrapped, or `tensor` itself."""
+    """Return the tensor that transforms of `torch.func` have wrapped, or `tensor` itself."""
     while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor
@@ -240,9 +240,9 @@ def outside_of_traces() -> Iterator[None]:
 
 
 def make_traceable(operator: Any, make: Callable[[Any, Sequence[Any]], list[torch.Tensor]]) -> None:
-    """Lets an operator that takes graphs stand in a trace. `make` gives its results for arguments without memory.
+    """Make an operator that takes graphs traceable. `make` returns its results for arguments without memory.
 
-    It has no gradient of its own: an `autograd.Function` calls it.
+    The operator has no gradient; an `autograd.Function` calls it.
     """
 
     def below_autograd(*args: Any) -> Any:

@@ -38,7 +38,7 @@ def slots_of(holder: Any) -> Iterator[tuple[str, Any]]:
         try:
             yield name, holder.getattr(name)
         except RuntimeError:
-            pass  # of a class that Python does not know: it came from a file and lies where it was loaded to, the CPU
+            pass  # its class is unknown to Python: it was loaded from a file to the CPU and stays there
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -52,7 +52,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def replace(holder: Any, change: Callable[[Tensor], Tensor]) -> None:
-    """Gives a script module or object other tensors, wherever they stand in its attributes."""
+    """Replace tensors anywhere in the attributes of a script module or object."""
     put = holder.setattr if isinstance(holder, _ObjectOfModule) else partial(setattr, holder)
     for name, value in list(slots_of(holder)):
         if next(tensors_in(value), None) is not None:
@@ -100,7 +100,7 @@ def constants_of(script: Any) -> Iterator[tuple[Any, Tensor]]:
 
 
 def replace_constants(script: Any, change: Callable[[Tensor], Tensor]) -> None:
-    """Gives a script that nobody has called yet other tensors as constants."""
+    """Replace tensor constants of a script that has not been called yet."""
     for node, tensor in list(constants_of(script)):
         if node.kindOf("value") == "t":
             node.t_("value", change(tensor))

@@ -1,4 +1,4 @@
-"""What the engine borrows of xprof, the viewer of profiles, where it is installed: its client to profiler servers."""
+"""The client of xprof, the viewer of profiles, for profiler servers, where it is installed."""
 
 import importlib
 from typing import Any
@@ -11,6 +11,6 @@ def request_profile(address: str, folder: str, milliseconds: int, attempts: int,
 
     Raises `ImportError` without xprof, and `RuntimeError` if no server answers or nothing happened in that time.
     """
-    # Not imported with us: it is another program's size, and nobody needs it to run a model.
+    # Imported on demand: it is large, and running a model does not need it.
     client: Any = importlib.import_module(_MODULE)
     client.trace(address, folder, "", False, milliseconds, attempts, options)

@@ -1,8 +1,8 @@
-"""Observe what PyTorch does with autograd graphs and hooks on tensors, for those who ask.
+"""Observe reads of tensor attributes and registrations of autograd hooks, for registered listeners.
 
-A version counter, a base and an address differ between tensors that are alike in all that is compared from call to
-call; so while somebody listens, the class of tensors tells who reads one. And the nodes of autograd tell nobody which
-hooks they have; but all registrations go through one function of Python.
+Version counter, base and address differ between tensors that are equal in everything that guards compare. So while
+there are listeners, the class of tensors reports reads of these attributes. Autograd nodes do not list their hooks, but
+all registrations go through one Python function.
 """
 
 import sys
@@ -22,7 +22,7 @@ _lock = lock()
 
 
 def listen(listener: Listener) -> None:
-    """Calls `listener(name, frame)` whenever Python code reads an attribute of any tensor that tells more of it."""
+    """Call `listener(name, frame)` whenever Python code reads `_version`, `_base` or `_cdata` of a tensor."""
     with _lock:
         if not _listeners:
             for patch in patch_list.told_attributes.values():

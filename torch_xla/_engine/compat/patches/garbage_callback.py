@@ -1,8 +1,8 @@
-"""What is done around collections of garbage, without losing an interrupt.
+"""Run callbacks of the garbage collector without losing an interrupt.
 
-Python prints what a function in `gc.callbacks` raises and goes on. Ctrl-C raises where a function of Python's begins.
-One that comes during a collection is raised in the first callback that is written in Python, and is lost. A callback
-of C functions alone leaves it to the code that the collection came in the middle of. JAX's is written in Python.
+Python prints an exception of a function in `gc.callbacks` and goes on. Ctrl-C raises where a Python function begins. So
+an interrupt during a collection is raised in the first callback that is written in Python, and is lost. A callback of C
+functions leaves the interrupt to the code that was running. JAX's callback is written in Python.
 """
 
 import ctypes
@@ -55,7 +55,7 @@ def after_full_collections(function: Callable[[], None]) -> None:
 
 
 def keep_interrupts() -> None:
-    """Puts a callback in C in the place of JAX's, which would lose interrupts."""
+    """Replace JAX's callback, which loses interrupts, by one of C functions."""
     theirs = getattr(lib, "_xla_gc_callback", None)
     release: Any = getattr(getattr(lib, "_jax", None), "collect_garbage", None)
     if theirs not in gc.callbacks or release is None:

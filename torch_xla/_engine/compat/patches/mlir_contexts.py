@@ -1,8 +1,8 @@
 """Reuse MLIR contexts: JAX would make a new one for each module, or for every ten, that it lowers.
 
-To make one, to load what XLA reads a module with, and to end it is a third of what a new program of a few operations
-costs its thread. No module owns a context: in it stay the types, names, lines and constants of all that were lowered
-in it. So it is kept for some small programs, and then another is made.
+Making a context, loading its dialects and destroying it is a third of the host time of a new program of a few
+operations. No module owns a context, but a context keeps the types, names, lines and constants of all modules lowered
+in it. So a context serves a number of small programs, and then another is made.
 """
 
 import threading
@@ -13,7 +13,7 @@ from typing import Any
 from .. import patch_list
 from ..names import jax as private
 
-# So many modules are lowered in one context.
+# Modules lowered in one context.
 MOST = 32
 
 
@@ -30,9 +30,9 @@ _kept = _Kept()
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """What JAX lowers in this block, and in this thread, shares a context with what was lowered in such blocks before.
+    """Let modules that JAX lowers in this block share a context with earlier such blocks of this thread.
 
-    For modules that this thread compiles and forgets before its next block.
+    Use it for modules that this thread compiles and drops before its next block.
     """
     before = _kept.is_used
     try:
