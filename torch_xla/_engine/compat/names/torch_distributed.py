@@ -265,10 +265,10 @@ def _gradients_of_linear(operator: Any, args: Any, kwargs: Any) -> list[torch.Te
 
 
 def give_data_parallel(make: Callable[..., Any], check_hook: Callable[[Any], Any]) -> None:
-    """Make `DistributedDataParallel` use `make` for its reducer, and pass communication hooks to `check_hook` first.
+    """Make `DistributedDataParallel` use `make` for its reducer, and `check_hook` see a reducer that gets a hook.
 
-    The hook's group is included if it is a Python process group, because PyTorch's C++ compression hook does not accept
-    the works of one.
+    `check_hook` returns the reducer's group if it is a Python process group: PyTorch's C++ compression hook does not
+    accept the works of one, so its Python hook is registered instead.
     """
     by_python = torch.distributed._register_comm_hook  # type: ignore[attr-defined]
     by_name = torch.distributed._register_builtin_comm_hook  # type: ignore[attr-defined]
