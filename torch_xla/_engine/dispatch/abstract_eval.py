@@ -29,7 +29,7 @@ _ORDERED_AS = {
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """What a call returns or writes: specs in order, and how they nest (see `Plan.structure`)."""
+    """The specs of a call's results, returned or written, in order, and how they nest (see `Plan.structure`)."""
 
     outputs: tuple[Spec, ...]
     structure: tuple[int, ...]

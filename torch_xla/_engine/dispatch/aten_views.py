@@ -55,7 +55,7 @@ def as_strided(
 
 
 def _refuse_geometry(dims: int, stride: list[int], offset: int) -> None:
-    """What the Meta kernel of PyTorch 2.11 lets pass, refused in the words of the CPU's."""
+    """Refuse geometries that the Meta kernel of PyTorch 2.11 accepts, with the CPU's message."""
     if dims != len(stride):
         raise RuntimeError("mismatch in length of strides and shape")
     if any(step < 0 for step in stride):

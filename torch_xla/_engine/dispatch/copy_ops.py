@@ -1,7 +1,7 @@
-"""Operators that copy from a tensor wherever it is: `copy_` without the write, and writes into a part of a tensor.
+"""Operators that copy from a tensor of any device: functional `copy`, and writes into a part of a tensor.
 
-PyTorch makes each of them of `copy_`, which takes a source of any device. Results are on the device of what is copied
-into. `torch.compile` has these operators in its graphs where a program calls `copy_`.
+PyTorch composes each of them of `copy_`, which takes a source of any device. Results are on the device of the
+destination. Graphs of `torch.compile` contain these operators where a program calls `copy_`.
 """
 
 from collections.abc import Callable

@@ -50,7 +50,7 @@ def empty(
     pin_memory: bool | None = None,
     memory_format: torch.memory_format | None = None,
 ) -> Tensor:
-    """`torch.empty`: described, not allocated; it becomes zeros if somebody reads it first."""
+    """`torch.empty`: described, not allocated. It becomes zeros if it is read before it is written."""
     if layout is not None and layout is not torch.strided:
         raise NotImplementedError(
             f"{layout} tensors do not exist on the xla device. Keep the tensor on the CPU, or use `.to_dense()` first."
@@ -71,7 +71,7 @@ def empty_strided(
     device: Any = None,
     pin_memory: bool | None = None,
 ) -> Tensor:
-    """`torch.empty_strided`: strides with gaps or overlaps lie over a flat storage that reaches as far as they do."""
+    """`torch.empty_strided`: a tensor with gaps or overlaps is a view of a flat storage that is just large enough."""
     if len(size) != len(stride):
         raise RuntimeError(
             f"dimensionality of sizes ({len(size)}) must match dimensionality of strides ({len(stride)})"
@@ -112,7 +112,7 @@ def _new(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype | No
 
 
 def _filled(tensor: Tensor) -> Tensor:
-    """With what shows that nobody wrote it, as PyTorch's deterministic algorithms ask."""
+    """Fill new memory with NaN or the largest integer, as PyTorch's deterministic algorithms require."""
     if tensor.is_floating_point() or tensor.is_complex():
         return tensor.fill_(math.nan)
     return tensor.fill_(True if tensor.dtype is torch.bool else torch.iinfo(tensor.dtype).max)
@@ -173,7 +173,8 @@ def _upload(tensor: Tensor, device: Device, memory_format: torch.memory_format |
     return wrap(host_copies.upload(tensor, device))
 
 
-# On several devices so many bytes stay on the host until they are used: each device would get all of them.
+# With several devices, constants from this size in bytes stay on the host until they are used, because each device
+# would receive a whole copy.
 _WORTH_WAITING = 1 << 14
 
 
@@ -194,7 +195,7 @@ _record_clone = recorder("aten::clone")
 def clone(self: Tensor, *, memory_format: torch.memory_format | None = None) -> Tensor:
     """`torch.clone`: values never change, so a copy in the same order of memory is the same value on a new storage."""
     value = value_of(self)
-    # A buffer that somebody outside writes to is no value that never changes.
+    # A buffer that code outside of the engine may write to cannot be a value, which never changes.
     if (
         not value.shared
         and shows_all(self, value.spec)

@@ -50,7 +50,7 @@ def attention_backward(
     *rest: Any,
     **options: Any,
 ) -> tuple[Tensor | None, ...]:
-    """Gradients lie as the CPU's kernel leaves them, or its composition where that has no kernel."""
+    """Give gradients the strides of the CPU's kernel, or of its composition where it has no kernel."""
     dropout_p = rest[6]
     if dropout_p > 0 or grad_input_mask[3] or query.shape[-1] != value.shape[-1]:
         of_key = _column_major(key, *key.shape) if key.shape[1] == query.shape[1] else key.new_empty(key.shape)
@@ -82,7 +82,7 @@ def _index_add(op: Any) -> Callable[..., Any]:
 def linear_backward(
     self: Tensor, grad_output: Tensor, weight: Tensor, output_mask: list[bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients have the sizes of what they are of; a weight of one dimension makes one feature, of none."""
+    """Give gradients the sizes of their tensors; a weight of one dimension makes one feature without a dimension."""
     bias_size = weight.shape[:-1]
     gradients = [grad_output.new_empty(size) for size in (self.shape, weight.shape, bias_size)]
     grad_input, grad_weight, grad_bias = (g if m else None for g, m in zip(gradients, output_mask, strict=True))
@@ -90,7 +90,7 @@ def linear_backward(
 
 
 def _of_operands(op: Any, slope_of: Callable[..., float]) -> Callable[..., Any]:
-    """A result with a negative slope does not tell what it was computed from: refused, as on the CPU."""
+    """Refuse a result with a negative slope, as the CPU does: it does not determine its input."""
 
     def kernel(*args: Any) -> Any:
         if slope_of(*args) < 0:
@@ -106,9 +106,9 @@ def _of_operands(op: Any, slope_of: Callable[..., float]) -> Callable[..., Any]:
 
 
 def _normalization(op: Any) -> Callable[..., Any]:
-    """Statistics of narrow floats are float32 where a parameter is, and of the dtype of the input where none is.
+    """Give statistics of narrow floats the dtype float32 if a parameter has it, else the input's dtype.
 
-    What a batch is normalized to lies in one of the memory formats, and not in any order.
+    The normalized batch is in one of PyTorch's memory formats, whatever the strides of the input.
     """
 
     def kernel(input: Tensor, *args: Any) -> tuple[Tensor, ...]:
@@ -137,7 +137,7 @@ def _power(op: Any) -> Callable[..., Any]:
 
 
 def _element_by_element(op: Any) -> Callable[..., Any]:
-    """A function of two numbers: its result lies in memory as that of any other, whatever its dtype."""
+    """Give the result of a function of two numbers the strides of other elementwise results, for every dtype."""
 
     def kernel(self: Any, other: Any, **options: Any) -> Tensor:
         # Forms that write are called with a number, too.
@@ -194,7 +194,7 @@ def histc(self: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
 
 
 def where(condition: Tensor, self: Tensor, other: Tensor) -> Tensor:
-    """Bytes are a condition too, of which the CPU warns."""
+    """Accept a condition of bytes, with the CPU's warning."""
     if condition.dtype is torch.uint8:
         file, number, _ = user_line()
         warnings.warn_explicit(_BYTES_AS_CONDITION, UserWarning, file, number)

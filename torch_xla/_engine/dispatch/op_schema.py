@@ -1,4 +1,4 @@
-"""What an aten overload does to its arguments, from its schema: functional, in place, `out=` or view."""
+"""The form of an aten overload, read from its schema: functional, in place, `out=` or view."""
 
 import functools
 from dataclasses import dataclass
@@ -59,8 +59,8 @@ class Operator:
     returns: bool  # some in-place operators return nothing
     bumps: bool  # it counts its writes in the version counters itself
     defaults: tuple[tuple[int, str, object], ...]  # arguments that may be left out here, but not of `functional`
-    makes_dtype: bool  # `functional` is told the dtype, which this one reads off its `out=`
-    reordered: tuple[int, ...]  # where it has the arguments of `functional`, if that has them in another order
+    makes_dtype: bool  # `functional` takes a dtype, which this one reads off its `out=`
+    reordered: tuple[int, ...]  # positions of the arguments of `functional`, if their order differs
 
     @property
     def name(self) -> str:

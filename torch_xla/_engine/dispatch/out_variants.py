@@ -27,7 +27,7 @@ def fill_out(out: Tensor, result: Tensor, warns: bool = True) -> None:
 
 
 def fill_all(outs: Sequence[Tensor], results: Sequence[Tensor], warns: bool = True) -> None:
-    """`fill_out` for each of the `outs` and its result, of which several may show parts of one storage."""
+    """Call `fill_out` for each of the `outs` and its result. Several of them may be views of one storage."""
     for out, result in zip(outs, results, strict=True):
         if out.device != result.device:
             raise RuntimeError(

@@ -1,14 +1,14 @@
 """Operators whose meta kernel makes abstract evaluation of our rule unnecessary.
 
-Trying a rule on shapes takes longer than the rest of a plan. A trial tells sizes, and what the rule refuses; so it is
-left out only where meta kernels are known to refuse all that the CPU refuses: for the operators listed here and those
-on lists, of floating-point operands of one dtype. Not listed, though used as often: `_softmax`, whose meta kernel takes
-any dimension, and `addmm` and `baddbmm`, whose meta kernels take addends that would enlarge the product.
+Trying a rule on shapes takes longer than the rest of planning. A trial gives the sizes, and the rule's refusals. So it
+is skipped only where the meta kernel is known to refuse everything that the CPU refuses: for the operators listed here
+and foreach operators, with floating-point operands of one dtype. Not listed, although common: `_softmax`, whose meta
+kernel accepts any dimension, and `addmm` and `baddbmm`, whose meta kernels accept addends that enlarge the product.
 
-What holds the list (`tests/engine/dispatch/test_skip_abstract_eval.py`): no rule of a listed operator, where it is a
-function of Python, raises by itself; and for those, on lists too, that PyTorch's database has under their name, its
-float32 samples and wrong calls plan what a trial plans, and give or refuse what the CPU does. Other dtypes, and what
-autograd alone calls, are seen there as far as the database's entries come to them.
+Tests check the list (`tests/engine/dispatch/test_skip_abstract_eval.py`): no rule of a listed operator that is a Python
+function raises by itself. For operators in PyTorch's database, including foreach forms, the float32 samples and wrong
+calls are planned as with a trial, and are computed or refused as on the CPU. Other dtypes, and operators that only
+autograd calls, are tested as far as the database's entries reach them.
 """
 
 from typing import Any
@@ -33,7 +33,7 @@ _OF_DIMENSIONS = frozenset(("bmm", "mean", "mm", "sum"))
 
 
 def is_foretold(rule: Rule, plan: Plan, inferred: abstract_eval.Inferred, writes: bool) -> bool:
-    """Whether a call that `rule` lowers is planned by what its meta kernel told alone; `writes`: into an operand."""
+    """Whether a call that `rule` lowers is planned from its meta kernel alone; `writes`: it writes to an operand."""
     if not isinstance(rule.op, OpOverload) or not rule.op.name().startswith("aten::"):
         return False
     name = schema_of(rule.op).name.removeprefix("aten::")
@@ -43,7 +43,7 @@ def is_foretold(rule: Rule, plan: Plan, inferred: abstract_eval.Inferred, writes
     dtypes = {spec.dtype for spec in plan.operands}
     if len(dtypes) != 1 or not next(iter(dtypes)).is_floating_point or _has_words(plan.arguments):
         return False
-    # What is written keeps its dtype: another one may be cast or refused.
+    # A written tensor keeps its dtype: a result of another dtype may be cast or refused.
     return not writes or plan.compute_dtype is None or dtypes == {plan.compute_dtype}
 
 

@@ -9,10 +9,10 @@ from ..ir.value_spec import contiguous_stride
 
 
 def stride_of_result(size: tuple[int, ...], operands: Sequence[Tensor]) -> tuple[int, ...]:
-    """The strides of a result of `size`, of operands of as many dimensions, of which some may be broadcast.
+    """Return the strides of a result of `size` for operands with as many dimensions, some of them broadcast.
 
-    Unlike the strides of a dense tensor in its own order, these tell of dimensions of size 1 and of tensors without
-    elements, too: an element more along such a dimension is as far away as PyTorch says.
+    Strides of dimensions of size 1, and of tensors without elements, are PyTorch's too, unlike those derived from a
+    dense order.
     """
     strides = [
         tuple(0 if n == 1 and of != 1 else s for n, of, s in zip(o.shape, size, o.stride(), strict=True))
@@ -43,7 +43,7 @@ def _order(size: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> list[in
 
 
 def _compare(a: int, b: int, size: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> int:
-    """-1 if dimension `a` belongs inside `b`, 1 if `b` belongs inside `a`, 0 if no operand tells."""
+    """Return -1 if dimension `a` belongs inside `b`, 1 if `b` belongs inside `a`, 0 if no operand decides."""
     for stride in strides:
         if stride[a] == 0 or stride[b] == 0:
             continue

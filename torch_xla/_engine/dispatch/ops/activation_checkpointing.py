@@ -1,9 +1,9 @@
 """Keep the compiler from undoing PyTorch's activation checkpointing.
 
-A checkpoint computes the forward pass a second time during the backward pass, instead of keeping what it needs. In a
-program of the whole step both computations stand side by side, and XLA would merge the equal ones: nothing would be
-saved. So the second one starts from copies of its inputs that the compiler takes for new values, and which are not
-there before the backward pass has come so far.
+A checkpoint computes the forward pass again during the backward pass, instead of saving its values. A program of the
+whole step contains both computations, and XLA would merge them: no memory would be saved. So the second computation
+starts from copies of its inputs that the compiler treats as new values, which exist only once the backward pass has
+reached them.
 """
 
 from collections.abc import Callable

@@ -157,7 +157,7 @@ def _composed(operands: list[Any], factors: Tensor | None, is_causal: bool, scal
 
 
 def _factors_of_dropout(operands: list[Any], rest: tuple[Any, ...], scale: float | None) -> Tensor | None:
-    """What dropout multiplied each weight by: 0 where it dropped it."""
+    """Return the factor of each weight under dropout: 0 for a dropped weight."""
     dropout_p = rest[6]
     if not dropout_p:
         return None

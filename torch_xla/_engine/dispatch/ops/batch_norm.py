@@ -31,7 +31,7 @@ def native_batch_norm(
         if running_mean is None or running_var is None:
             raise RuntimeError("batch_norm(): running_mean and running_var must be given when training is False")
         out = _inference(input, weight, bias, running_mean, running_var, momentum, eps)[0]
-        # What training saves for the backward is empty, as on the CPU.
+        # The statistics saved for the backward pass are empty, as on the CPU.
         mixed = any(t is not None and t.dtype is torch.float32 for t in (weight, bias, running_mean, running_var))
         return out, *(input.new_empty(0, dtype=torch.float32 if mixed else None) for _ in range(2))
     if running_mean is None or running_var is None:

@@ -35,7 +35,7 @@ def _count(truths: Tensor) -> int:
 
 
 def nonzero(self: Tensor) -> Tensor:
-    """`torch.nonzero`: the places of what is not zero, one a row; its memory lies column by column."""
+    """`torch.nonzero`: the indices of the nonzero elements, one a row, stored column by column."""
     truths = self if self.dtype is torch.bool else self != 0
     places: Tensor = _static_places(truths, size=_count(truths))
     return places.t().contiguous().as_strided(places.shape, (1, len(places)))
@@ -124,7 +124,7 @@ def _starts(rows: Tensor) -> Tensor:
 
 
 def _distinct(values: Tensor, order: Tensor | None, counts: bool, inverse: bool) -> Parts:
-    """The distinct rows of `values`, whose equals stand together, as they came by `order`."""
+    """Return the distinct rows of `values`, in which equal rows are adjacent. `order` is each row's original place."""
     nothing = torch.empty(0, dtype=torch.int64, device=values.device)
     if not values.shape[0]:
         return values.clone(), nothing, nothing

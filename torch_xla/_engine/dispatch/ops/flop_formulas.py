@@ -1,7 +1,7 @@
-"""FLOPs that `torch.utils.flop_counter` counts for operators that only `xla` runs whole: those of the CPU.
+"""FLOP formulas for operators that only `xla` runs whole: `torch.utils.flop_counter` counts what it counts on the CPU.
 
-It counts products of matrices. The forward pass of a linear layer it composes of them, but not the gradient. Its
-registry is filled when somebody imports it: most programs do not.
+The counter counts matrix products. It sees those of a linear layer's forward pass, but not those of its gradient. The
+formulas are registered when the counter is imported, which most programs do not do.
 """
 
 import importlib.util

@@ -27,7 +27,7 @@ def has_same_storage_numel(self: Tensor, other: Tensor) -> bool:
 
 
 def efficient_zero_tensor(size: list[int], *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
-    """The zeros that stand for a tangent nobody gave; that they cost nothing is the compiler's business."""
+    """Return zeros for a missing tangent; the compiler removes them."""
     return torch.zeros(size, dtype=dtype, device=device)
 
 

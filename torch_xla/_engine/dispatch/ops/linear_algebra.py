@@ -46,7 +46,7 @@ def _check(info: Tensor, name: str, matrices: Tensor) -> None:
 
 
 def _checking(name: str, called: str) -> Kernel:
-    """The kernel of a factorization whose last result tells whether it failed, which `check_errors` makes an error."""
+    """Return the kernel of a factorization whose last result shows failures; with `check_errors` they raise."""
     record = recorder(f"aten::{name}")
 
     def kernel(self: Tensor, *args: Any, check_errors: bool = False, **kwargs: Any) -> Any:

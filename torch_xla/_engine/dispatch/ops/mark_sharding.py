@@ -37,9 +37,9 @@ def dynamo_mark_sharding(
 
 
 def dynamo_set_buffer_donor_(t: Tensor, should_donoate: bool) -> Tensor:
-    """Marks the memory of `t` as one that the next program that reads it may take; gives `t`, or a copy on the CPU.
+    """Mark the memory of `t` as donated to the next program that reads it. Return `t`, or a copy on the CPU.
 
-    In a graph of `torch.compile` it marks nothing: the graph takes the memory of inputs that nobody holds without.
+    In a graph of `torch.compile` it has no effect: such graphs reuse the memory of unreferenced inputs anyway.
     """
     if t.device.type != "xla":
         return t.clone()

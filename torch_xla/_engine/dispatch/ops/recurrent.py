@@ -34,7 +34,7 @@ table_of_plans(_plans)
 
 
 def _record(op: str, *arguments: Any) -> list[Tensor | None]:
-    """Records an operation of our own; tensors may stand among the arguments and in lists of them."""
+    """Record an operation of our own, whose arguments may be tensors and lists of tensors."""
     values: list[Value] = []
     placed = _placed(arguments, values)
     specs = tuple(value.spec for value in values)
@@ -151,7 +151,7 @@ class _Network:
         return 2 if self.bidirectional else 1
 
     def layer(self) -> Layer | None:
-        """What its layers have in common; `None` if the composition is to deal with the call."""
+        """Return the common description of its layers; `None` if the composition must handle the call."""
         tensors = [self.input, self.hidden, *(() if self.cell is None else (self.cell,)), *self.weights]
         dtype = self.input.dtype
         plain = all(t.__class__ in (Tensor, Parameter) and t.dtype is dtype and t.device.type == "xla" for t in tensors)

@@ -1,7 +1,7 @@
 """Composite operators recorded whole: one node forward and one backward, instead of a chain of reshapes.
 
-PyTorch knows the gradient of such an operator but no forward-mode derivative. So while somebody computes with dual
-numbers, PyTorch composes it again, of operators that have one.
+PyTorch knows the gradient of such an operator but no forward-mode derivative. So inside `forward_ad.dual_level`,
+PyTorch composes it again, of operators that have one.
 """
 
 import functools
@@ -38,8 +38,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def linear_backward(self: Tensor, grad_output: Tensor, weight: Tensor, output_mask: list[bool]) -> Any:
     """`aten::linear_backward`, which sums the gradient of the bias over all rows.
 
-    It is not told the size of the bias. That of more than one dimension, which PyTorch takes as something to add, is
-    known to autograd alone, which sums what is given for it to that size.
+    The operator does not receive the size of the bias. For a bias of several dimensions, which PyTorch broadcasts,
+    autograd sums the returned gradient to its size.
     """
     grad_input, grad_weight, grad_bias = _linear_backward(self, grad_output, weight, output_mask)
     if output_mask[2] and _broad_bias:
@@ -48,10 +48,10 @@ def linear_backward(self: Tensor, grad_output: Tensor, weight: Tensor, output_ma
 
 
 def _differentiable_backward(self: Tensor, grad_output: Tensor, weight: Tensor, output_mask: list[bool]) -> Any:
-    """`aten::linear_backward` above autograd: composed where somebody may differentiate it again.
+    """`aten::linear_backward` above autograd: composed where it may be differentiated again.
 
-    PyTorch's own formula refuses complex numbers and knows matrices alone as weights. This one costs a call of Python,
-    so programs that need it pay for it.
+    PyTorch's own formula refuses complex numbers, and weights that are no matrices. This one costs a Python call, only
+    in programs that need it.
     """
     if not (torch.is_grad_enabled() and any(x.requires_grad for x in (self, grad_output, weight))):
         with private.below_autograd():

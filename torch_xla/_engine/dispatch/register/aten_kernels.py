@@ -49,7 +49,7 @@ _libraries: list[torch.library.Library] = []
 
 
 def special_kernels() -> dict[str, Any]:
-    """The kernels that record no call of their operator as it stands: by name, such as "copy_"."""
+    """Return, by names such as "copy_", the kernels that do not simply record a call of their operator."""
     return {
         **memory_ops.KERNELS,
         **copy_ops.KERNELS,

@@ -74,7 +74,7 @@ def register_autocast() -> None:
 
 
 def with_default_dtype(original: Callable[..., None]) -> Callable[..., None]:
-    """`torch.autocast.__init__`, for which "xla" means `bfloat16` unless somebody says otherwise.
+    """Wrap `torch.autocast.__init__` so that the default dtype of "xla" is `bfloat16`.
 
     PyTorch's default for our device is `float16`, and is kept for each thread.
     """

@@ -28,7 +28,7 @@ BESIDE_ANOTHER = (
 
 
 def is_wanted(native: str | None) -> bool:
-    """Whether the accelerator that PyTorch was built for is in the machine, and nobody has chosen `xla`."""
+    """Whether the machine has the accelerator that PyTorch was built for, and `xla` was not chosen."""
     if native is None or config.pjrt_device():
         return False
     if native == "mps":
@@ -55,7 +55,7 @@ def _take() -> None:
 
 
 def _restored(storage: Any, location: str) -> Any:
-    """What is loaded to a device that has no name yet."""
+    """Restore a storage whose location is a device without a name yet."""
     if not location.startswith("xla") or private.backend_name() == "xla":
         return None
     devices.take_name()

@@ -60,7 +60,7 @@ def _to_save(found: Any) -> Any:
         return found
     copied = copy.deepcopy(found)
     on_the_host = _Host()
-    # The values are those of the script itself, which tell what shares memory.
+    # The values come from the script itself, so that shared memory is recognized.
     originals = iter(list(_tensors_of(found)))
     for module in torchscript.modules_of(copied):
         torchscript.replace(module, lambda _: on_the_host(next(originals)))
@@ -78,7 +78,7 @@ def _tensors_of(found: Any) -> Iterator[Tensor]:
 
 
 class _Host:
-    """Brings tensors to the CPU; those that share memory still do."""
+    """Copy tensors to the CPU. Tensors that share memory share it there, too."""
 
     def __init__(self) -> None:
         self._storages: dict[UntypedStorage, UntypedStorage] = {}
@@ -116,7 +116,7 @@ def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Moved:
-    """Moves tensors by a function: one that stands in several places is one there too."""
+    """Move tensors by a function. A tensor that occurs in several places is moved once."""
 
     def __init__(self, fn: Callable[[Tensor], Tensor]) -> None:
         self._fn = fn

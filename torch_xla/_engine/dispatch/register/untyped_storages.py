@@ -58,8 +58,8 @@ def _on_xla(ours: Callable[..., Any], original: Callable[..., Any]) -> Callable[
     return method
 
 
-# Where the next storage asked for its address would lie. Nothing does lie there: programs use addresses to tell which
-# tensors share memory, and for that numbers that never meet are enough.
+# The address of the next storage whose address is read. There is no memory at it: programs compare addresses to find
+# shared memory, and disjoint numbers are enough for that.
 _next_address = 1 << 40
 
 
@@ -205,7 +205,7 @@ def _send_to_processes() -> None:
     def reduce(storage: UntypedStorage) -> Any:
         if storage.device.type != "xla":
             return share(storage)
-        # What a queue's thread raises nobody hears, and the receiver would wait for ever: the receiver raises it.
+        # An exception in a queue's thread is lost, and the receiver would wait for ever: so raise it in the receiver.
         try:
             platform.refuse_fork()
             return _received, (storage_bytes.host_copy(storage), str(storage.device))
