@@ -38,7 +38,7 @@ def set_most_graphs(most: int) -> None:
 
 
 def most_graphs() -> int:
-    """How many different graphs a session may record; 1 if nobody has said."""
+    """Return the number of different graphs that a session may record; by default 1."""
     return _most
 
 

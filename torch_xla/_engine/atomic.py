@@ -1,24 +1,25 @@
 """Make several steps atomic: no exception from outside (Ctrl-C, a finalizer) can arrive between them.
 
 Python raises an interrupt (Ctrl-C, an alarm, `PyThreadState_SetAsyncExc`) where a function begins, where a loop jumps
-back and behind a call. So between two stores there is none, and none inside a call of a function written in C. Where
-one must not come between several calls, they are put into iterators written in C (`map`, `chain`), and one call runs
-these to their end: `run_through`. A change of an object's class is not among them: it calls Python's audit hooks. What
-has to happen together is stated so before any of it happens, and interrupts are neither blocked nor lost: one that came
-meanwhile is raised behind the call, when all is done.
+back, and after a call. So no interrupt occurs between two stores, or inside a call of a function written in C. To
+exclude interrupts between several calls, the calls are put into iterators written in C (`map`, `chain`), and one call,
+`run_through`, runs the iterators to their end. Changing the class of an object is not allowed there: it calls Python's
+audit hooks. All calls that belong together are prepared before the first of them runs. Interrupts are neither blocked
+nor lost: an interrupt in the meantime is raised after `run_through`, when all calls are done.
 
-From Python 3.14 on, behind a call is also where a `with` has just taken a lock, which nobody releases then. So locks
-are made by `lock`.
+From Python 3.14 on, an interrupt may also occur when a `with` has just taken a lock, which is then never released. So
+locks are made by `lock`.
 
-Finalizers are Python, too, and run where garbage is collected. Where none must run (XLA makes arrays in the middle of
-what is run through; PyTorch's modes are on while a call is planned), nothing is collected meanwhile. An object whose
-last reference goes away there runs its finalizer, as anywhere.
+Finalizers are Python code, too, and run where garbage is collected. Where no finalizer may run, garbage collection is
+off: XLA makes arrays inside of `run_through`, and PyTorch's modes are on while a call is planned. An object whose last
+reference goes away there still runs its finalizer.
 
-So it is with calls of JAX that take the traceback of the stack. Before Python 3.12 garbage may be collected in the
-middle of that, since frames are allocated; if a finalizer calls JAX then, the one traceback takes over frames that
-belong to the other, and later the code of a function is freed while it is in use. Therefore the engine calls JAX
-through few doors, each `uncollected`: `runtime/buffers.py` moves, makes and waits for arrays, `compile/program.py`
-compiles, `step/executor.py` runs, and what traces is so itself. `tests/house/test_doors_into_jax.py` holds this.
+Garbage collection is also off in calls of JAX that take the traceback of the stack. Before Python 3.12, garbage may be
+collected while a traceback is taken, since frames are allocated. If a finalizer calls JAX then, one traceback takes
+over frames of the other, and later the code of a function is freed while it is in use. Therefore the engine calls JAX
+through few functions, each `uncollected`: `runtime/buffers.py` moves, makes and waits for arrays, `compile/program.py`
+compiles, `step/executor.py` runs, and functions that trace are `uncollected` themselves.
+`tests/house/test_doors_into_jax.py` checks this.
 """
 
 import gc
@@ -37,7 +38,7 @@ _T = TypeVar("_T")
 run_through: Callable[[Iterable[Any]], None] = deque[Any](maxlen=0).extend
 
 
-# Whoever runs without garbage being collected, in whatever thread; and whether it is when none does any more.
+# The running calls without garbage collection, of all threads; and whether to turn it on after the last of them.
 _inside: dict[object, None] = {}
 _is_owed = False
 
@@ -50,7 +51,8 @@ def uncollected(function: Callable[_P, _T]) -> Callable[_P, _T]:
         global _is_owed
         token = object()
         try:
-            # First: from here on nobody else turns it on again. No other thread comes in between two stores, either.
+            # Set this first: from here on no other thread turns garbage collection on. No thread runs between two
+            # stores, either.
             _inside[token] = None
             if gc.isenabled():
                 _is_owed = True

@@ -9,7 +9,7 @@ _text = ""
 
 
 def choose(options: Mapping[str, Option] | None) -> Callable[[], None]:
-    """Sets the options of the programs compiled from now on, in the place of those before; returns what undoes it."""
+    """Set the options of the programs compiled from now on; return a function that restores the previous ones."""
     before = dict(_chosen)
     for name, value in (options or {}).items():
         if not isinstance(name, str) or not isinstance(value, bool | int | float | str):
@@ -33,5 +33,5 @@ def chosen() -> Mapping[str, Option]:
 
 
 def text() -> str:
-    """The options in force, as part of what programs are found by; empty if there are none."""
+    """Return the options in force as text, which is a part of program keys; empty if there are none."""
     return _text

@@ -65,7 +65,7 @@ def cpu_num_devices() -> int:
 
 
 def use_spmd() -> bool:
-    """XLA_USE_SPMD: all devices stand behind xla:0, as after `torch_xla.runtime.use_spmd()`."""
+    """XLA_USE_SPMD: `xla:0` represents all devices, as after `torch_xla.runtime.use_spmd()`."""
     return _flag("XLA_USE_SPMD")
 
 
@@ -89,7 +89,7 @@ def auto_use_group_sharding() -> bool:
 
 
 def auto_spmd_compilations() -> int:
-    """XLA_AUTO_SPMD_COMPILATIONS: so many layouts are compiled for each search."""
+    """XLA_AUTO_SPMD_COMPILATIONS: the number of layouts that each search compiles."""
     return _integer("XLA_AUTO_SPMD_COMPILATIONS", "40", 1)
 
 
@@ -100,7 +100,7 @@ def forced_host_devices() -> int:
 
 
 class Torchrun(NamedTuple):
-    """What `torchrun` tells a process it starts."""
+    """The variables that `torchrun` sets for a process."""
 
     rank: int
     world_size: int
@@ -156,7 +156,7 @@ def collective_seconds() -> int:
 
 
 def gradient_bucket_mebibytes() -> int:
-    """ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB: gradients are reduced in parts of so many MiB; 0: all at once."""
+    """ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB: gradients are reduced in parts of this size in MiB; 0: all at once."""
     return _integer("ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB", "0")
 
 
@@ -178,7 +178,7 @@ def visible_tpu_chips() -> list[str] | None:
 
 
 def libtpu_is_told() -> bool:
-    """TPU_PROCESS_BOUNDS: whether somebody has arranged the processes that share TPU chips."""
+    """TPU_PROCESS_BOUNDS: whether the processes that share TPU chips are already arranged."""
     return "TPU_PROCESS_BOUNDS" in os.environ
 
 
@@ -242,7 +242,7 @@ def compilation_cache_size() -> int:
 
 
 def stage_operations() -> int:
-    """XLA_STAGE_OPERATIONS: a program is compiled in stages if that spares so many operations; 0: never."""
+    """XLA_STAGE_OPERATIONS: a program is compiled in stages if this saves that many operations; 0: never."""
     return _integer("XLA_STAGE_OPERATIONS", "500")
 
 
@@ -269,7 +269,7 @@ def metrics_percentiles() -> tuple[float, ...]:
 
 
 def history() -> bool:
-    """XLA_HISTORY: what `torch_xla.debug` tells of the past is kept from the import on, unless this is off."""
+    """XLA_HISTORY: the history for `torch_xla.debug` is kept from the import on, unless this is off."""
     return _flag("XLA_HISTORY", "1")
 
 
@@ -296,12 +296,12 @@ def debug_max_frames() -> int:
 
 
 def ir_debug() -> bool:
-    """XLA_IR_DEBUG: listings of graphs tell the user's lines."""
+    """XLA_IR_DEBUG: listings of graphs contain the user's lines."""
     return _flag("XLA_IR_DEBUG")
 
 
 def hlo_debug() -> bool:
-    """XLA_HLO_DEBUG: StableHLO and HLO tell the user's lines."""
+    """XLA_HLO_DEBUG: StableHLO and HLO contain the user's lines."""
     return _flag("XLA_HLO_DEBUG")
 
 
@@ -336,7 +336,7 @@ def metrics_file() -> str:
 
 
 def emit_step_log() -> bool:
-    """XLA_EMIT_STEPLOG: each step is told in a line on the standard error."""
+    """XLA_EMIT_STEPLOG: each step writes a line to the standard error."""
     return _flag("XLA_EMIT_STEPLOG")
 
 

@@ -6,8 +6,8 @@
       DonatedError        a tensor whose memory was given away was read
       CompilationRefused  a program would be compiled within `torch_xla.debug.no_recompile()`
       TransferRefused     a value would travel within `torch_xla.debug.no_transfer()`
-      NotComputed         the elements of a tensor were asked for that was only planned
-      NotFinite           a step computed NaN or inf while somebody looked for them
+      NotComputed         the elements of a planned tensor were read
+      NotFinite           a step computed NaN or inf within `torch_xla.debug.find_nan()`
       PeerError           another process of the program is lost, late, or does something else
     NotImplementedError
       NoLowering          an operator has neither a rule nor a CPU kernel
@@ -33,7 +33,7 @@ class NotComputed(RuntimeError):
 
 
 class NotFinite(RuntimeError):
-    """A step computed NaN or inf while somebody looked for them."""
+    """A step computed NaN or inf within `torch_xla.debug.find_nan()`."""
 
 
 class PeerError(RuntimeError):

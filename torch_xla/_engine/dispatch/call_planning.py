@@ -25,7 +25,7 @@ from .checks import scalar_ranges as number_limits
 from .op_schema import Form, Operator
 from .skip_abstract_eval import is_foretold
 
-# What a rule never sees: where results go and in which order they lie is decided here.
+# Arguments that a rule never sees: this module decides the device and the memory order of results.
 DROPPED = frozenset(("device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"))
 
 # The size or the strides of their results depend on their numbers.
@@ -34,7 +34,7 @@ _SIZED_BY_NUMBERS = ("aten::arange", "aten::range", "aten::_scaled_dot_product_f
 # Numbers that take the dtype of the tensors they multiply.
 _FACTORS = ("alpha", "beta", "value")
 
-# Operators of which the CPU takes operands of these dtypes: its answer is the same for every size. A list may have any
+# Operators and operand dtypes that the CPU has accepted: its answer is the same for every size. A list may have any
 # number of tensors.
 _taken: dict[tuple[Any, ...], None] = {}
 _MOST_TAKEN = 4096
@@ -63,7 +63,7 @@ Call = tuple[list[Any], list[Any], list[Any]]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Entry:
-    """What a kernel does for all calls with one signature. Without a plan the call runs on the CPU."""
+    """The plan of a kernel for all calls with one signature. Without a plan, the call runs on the CPU."""
 
     plan: Plan | None
     writes: bool = False
@@ -171,7 +171,7 @@ def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 @uncollected
 def tried(plan: Plan, targets: list[int], numbers: list[Any]) -> tuple[Any, list[int]]:
-    """What the rule of `plan` makes of shapes, and which of its first results are the very operands `targets`."""
+    """Evaluate the rule of `plan` on shapes; return also which of its first results are the very `targets`."""
     passed_on: list[int] = []
 
     def abstract(*arrays: Any) -> Any:
@@ -259,7 +259,7 @@ def _has_usual_places(operator: Operator, plan: Plan) -> bool:
 def _may_overlap(operator: Operator, call: Call) -> bool:
     """Whether another operand may be another view of the storage that the first is written to, or the same."""
     views = any(operand.__class__ is tuple for operand in call[1]) or cpu_errors.places_elements(operator)
-    return views and len(call[1]) > 1  # of which memory they are views is not known: the plan serves others too
+    return views and len(call[1]) > 1  # the viewed memory is not known: the plan serves other views too
 
 
 def _plan(rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call) -> Plan:

@@ -91,7 +91,7 @@ def _report(metrics: dict[str, tuple[Unit, Data]], counter_names: Iterable[str])
 
 def fallback_names() -> list[str]:
     """Return the counters of operators that ran on the CPU or returned a number to the host."""
-    # An operator of an extension is counted with its own namespace. What ran on the device is counted as `xla::`.
+    # An operator of an extension is counted with its own namespace. Operators on the device are counted as `xla::`.
     return [name for name in counters.names() if "::" in name and not name.startswith("xla::")]
 
 

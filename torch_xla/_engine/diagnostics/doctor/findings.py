@@ -30,12 +30,12 @@ class Finding:
 Check = Callable[[Surroundings], Iterator[Finding]]
 
 OLDEST_PYTHON, OLDEST_TORCH, OLDEST_JAX = (3, 11), (2, 11), (0, 10)
-# The first releases that were not tried. They may lack private names that the package uses, or lay out memory in
-# another way.
+# The first untested releases. They may lack private names that the package uses, or have another
+# memory layout.
 NEWER_TORCH, NEWER_JAX = (2, 16), (0, 13)
 # Requirements for pip.
 WANTED = {"torch": "torch>=2.11,<2.16", "jax": "jax>=0.10,<0.13"}
-# What a failure in each stage of the probe means.
+# The meaning of a failure in each stage of the probe.
 STAGES = {
     "torch": "PyTorch could not be imported",
     "jax": "JAX could not be imported",

@@ -1,4 +1,4 @@
-"""What a report holds: a program's past as text, and as data for the HTML page."""
+"""The contents of a report: a program's past as text, and as data for the HTML page."""
 
 import platform
 import time

@@ -78,7 +78,7 @@ def claim_device_name() -> None:
     answer()
 
 
-# How many ordinals PyTorch's C++ is told of.
+# The number of ordinals that PyTorch's C++ sees.
 _ordinals = types.SimpleNamespace(count=1)
 
 

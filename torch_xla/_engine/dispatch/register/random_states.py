@@ -87,7 +87,7 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
         seeds.set_state_from_tensor(state, index)
 
 
-# What `torch.xla` has of these.
+# The members of `torch.xla` in this module.
 MEMBERS: dict[str, Any] = {
     "default_generators": default_generators,
     **{

@@ -67,7 +67,7 @@ def answer() -> None:
     patch_list.accelerator_or_host.put(_current_or_host)
     patch_list.data_parallel_type.wrap(_without_xla)
     patch_list.is_to_be_initialised.wrap(_if_in_use)
-    # What PyTorch keeps of the answer is right until `xla` comes into use.
+    # PyTorch's cached answer is right until `xla` comes into use.
     devices.before_first_use.append(torch.get_device_module.cache_clear)
 
 
@@ -149,7 +149,9 @@ def _supported_elsewhere(module: Any, index: int) -> dict[str, Any]:
     return {"supported_dtypes": {each for each in vars(torch).values() if isinstance(each, torch.dtype)}}
 
 
-# What `torch.accelerator` calls, by the name in PyTorch's library: how `xla` answers, and a device module of PyTorch's.
+# The functions behind `torch.accelerator`, by their name in PyTorch's library: the answer of `xla`, and that of a
+# device
+# module of PyTorch.
 _ANSWERS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "getDeviceIndex": (devices.current_index, lambda module: module.current_device()),
     "setDeviceIndex": (devices.set_current_index, lambda module, index: module.set_device(index)),
@@ -176,9 +178,9 @@ for _hook, _question in {
 
 
 def _without_xla(original: Callable[[], str | None]) -> Callable[[], str | None]:
-    """What `DataParallel` spreads a module over: by operators that exist for CUDA alone.
+    """Hide `xla` from `DataParallel`, which divides a module by operators that exist only for CUDA.
 
-    Told of no device, it calls the module as it is, on one device.
+    Without a device, it calls the module unchanged, on one device.
     """
 
     @functools.wraps(original)
@@ -190,7 +192,7 @@ def _without_xla(original: Callable[[], str | None]) -> Callable[[], str | None]
 
 
 def _if_in_use(original: Callable[[], bool]) -> Callable[[], bool]:
-    """What lets fake tensors of devices that this machine lacks be made: that no device is in use."""
+    """Report the device as available only if it is in use, so that fake tensors of missing devices can be made."""
 
     @functools.wraps(original)
     def is_available() -> bool:

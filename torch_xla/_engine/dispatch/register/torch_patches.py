@@ -21,7 +21,7 @@ from .nn_modules import keeping_parameters
 from .torchscript import patch_scripts
 from .untyped_storages import patch_storages
 
-# Called with `True` before and `False` after every backward pass, while somebody profiles.
+# Called with `True` before and `False` after every backward pass, while a profiler runs.
 around_backward: list[Callable[[bool], None]] = []
 
 
