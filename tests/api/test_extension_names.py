@@ -26,7 +26,12 @@ def test_a_plain_import_binds_what_programs_reach() -> None:
 
 @pytest.mark.parametrize(
     "left, right, numbers",
-    [((2, 3), (4, 3), (((1,), (1,)), ((), ()))), ((5, 2, 3), (5, 3, 4), (((2,), (1,)), ((0,), (0,))))],
+    [
+        ((2, 3), (4, 3), (((1,), (1,)), ((), ()))),
+        ((5, 2, 3), (5, 3, 4), (((2,), (1,)), ((0,), (0,)))),
+        ((2, 3), (4, 3), (((-1,), (-1,)), ((), ()))),
+        ((5, 2, 3), (5, 3, 4), (((-1,), (-2,)), ((-3,), (0,)))),
+    ],
 )
 def test_a_general_product_is_that_of_jax(left: tuple[int, ...], right: tuple[int, ...], numbers: object) -> None:
     x, y = torch.randn(left), torch.randn(right)

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import PackedSequence, pack_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import torch_xla
@@ -216,6 +216,35 @@ def test_a_wrapper_is_put_together_again_from_its_tensors() -> None:
     ours = next(iter(pl.MpDeviceLoader([(pair, 1)], "xla")))[0]
     assert [tensor.device.type for tensor in ours.tensors] == ["xla", "xla"]
     assert [tensor.device.type for tensor in pair.tensors] == ["cpu", "cpu"]
+
+
+class Packed(DataWrapper):
+    """A packed sequence whose sizes stay on the host, where PyTorch wants them."""
+
+    def __init__(self, packed: PackedSequence) -> None:
+        self.packed = packed
+
+    def get_tensors(self) -> list[Tensor]:
+        return [self.packed.data, self.packed.sorted_indices]
+
+    def from_tensors(self, tensors: list[Tensor]) -> PackedSequence:
+        return PackedSequence(tensors[0], self.packed.batch_sizes, tensors[1], self.packed.unsorted_indices)
+
+
+@pytest.mark.parametrize("send", ["xm", "loader"])
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_a_packed_sequence_in_a_wrapper_is_unwrapped_on_the_device(send: str, is_sorted: bool) -> None:
+    packed = pack_padded_sequence(torch.randn(4, 2, 3), [2, 4], enforce_sorted=False)
+    if is_sorted:  # one without indices
+        packed = pack_padded_sequence(torch.randn(4, 2, 3), [4, 2])
+    batch = [{"text": Packed(packed)}, torch.ones(2)]
+    sent = xm.send_cpu_data_to_device(batch, "xla:0") if send == "xm" else next(iter(pl.MpDeviceLoader([batch], "xla")))
+    ours = sent[0]["text"]
+    assert isinstance(ours, PackedSequence) and ours.data.device.type == "xla" and sent[1].device.type == "xla"
+    assert ours.batch_sizes.device.type == "cpu" and (ours.sorted_indices is None) == is_sorted
+    torch.testing.assert_close(ours.data.cpu(), packed.data)
+    (alone,) = xm.send_cpu_data_to_device([Packed(packed)], "xla:0")
+    assert isinstance(alone, PackedSequence) and isinstance(batch[0]["text"], Packed)  # type: ignore[index]
 
 
 def test_the_gradient_flows_through_an_upload_to_a_tensor_that_wants_it() -> None:

@@ -115,6 +115,19 @@ def test_a_linear_layer(block_size: int, int4: bool) -> None:
     assert (rounded.cpu() - X @ floats).abs().max() < 0.02 * (X @ floats).abs().max()
 
 
+@pytest.mark.parametrize("size", [(5, 7), (2, 3, 5)], ids=["a scale for each output", "blocks"])
+def test_an_odd_number_of_inputs_of_four_bits(size: tuple[int, ...]) -> None:
+    inputs, block_size = (7, -1) if len(size) == 2 else (6, 3)
+    w = torch.randint(-8, 8, size, dtype=torch.int8)
+    scale = torch.rand(5 if block_size == -1 else (2, 5))
+    layer = XlaQuantizedLinear(inputs, 5, is_symmetric=True, block_size=block_size, int4_weight=True)
+    layer.load_quantized_weight(w, scale)
+    floats = (w * scale[:, None]).t() if block_size == -1 else (w * scale[:, None]).reshape(6, 5)
+    x = torch.randn(4, inputs)
+    torch.testing.assert_close(layer(x), x @ floats, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(layer.to("xla")(x.to("xla")).cpu(), x @ floats, rtol=1e-4, atol=1e-4)
+
+
 def test_mistakes() -> None:
     layer = XlaQuantizedLinear(8, 5, is_symmetric=True, int4_weight=True)
     w, scale, zero, _ = weights(-1, 8)

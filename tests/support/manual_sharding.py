@@ -116,7 +116,7 @@ def layers_of_a_region_are_compiled_once_and_kept() -> None:
 
 
 def _counted() -> list[int]:
-    names = ("StagedProgram", "StageCompile", "UncachedCompile", "PersistentCacheHit")
+    names = ("StagedProgram", "StageCompile", "StableHloCompile", "PersistentCacheHit")
     return [counters.value_of(name) or 0 for name in names]
 
 

@@ -264,5 +264,27 @@ def memory_is_given_away() -> None:
     assert before.is_deleted() and w.cpu().equal(torch.full((8, 4), 2.0))
 
 
+def work_over_a_mesh_is_counted() -> None:
+    mesh = xs.Mesh(np.arange(4), (2, 2), ("data", "model"))
+    torch_xla.sync()
+    met.clear_all()
+    x = torch.ones(8, 4).to("xla")
+    assert met.counter_value("VirtualDeviceUsage") == 1 and met.counter_value("CreateOpSharding") is None
+    xs.mark_sharding(x, mesh, ("data", None))
+    xs.mark_sharding(torch.ones(8, 4).to("xla"), mesh, ("data", None))
+    xs.mark_sharding(torch.ones(8, 4).to("xla"), mesh, (0, None))
+    assert met.counter_value("CreateOpSharding") == 1 and met.counter_value("XlaMarkSharding") == 3
+    assert mesh.get_op_sharding(("data", None)) is mesh.get_op_sharding((("data",), None))
+    xs.mark_sharding(torch.ones(8, 4).to("xla"), mesh, ("data", "model"))
+    assert met.counter_value("CreateOpSharding") == 2 and met.counter_value("VirtualDeviceUsage") == 8
+    torch_xla.sync()
+    met.clear_all()
+    for _ in range(3):
+        (x * 2).sum().item()
+    (count, total, _), (runs, time, _) = met.metric_data("ExecuteReplicatedTime"), met.metric_data("ExecuteTime")
+    assert (count, total) == (runs, time) and count == met.counter_value("ExecuteReplicated") == 3
+    assert "ExecuteReplicatedTime" in met.short_metrics_report()
+
+
 if __name__ == "__main__":
     parts.run_all(globals())

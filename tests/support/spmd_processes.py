@@ -67,7 +67,7 @@ def main(folder: Path) -> None:
             parameter.zero_()
     dcp.load(state, checkpoint_id=path, planner=checkpoints.SPMDLoadPlanner(), no_dist=count == 1)
     assert [parameter.double().sum().item() for parameter in model.parameters()] == sums
-    compiled = counters.value_of("UncachedCompile") or 0, counters.value_of("PersistentCacheHit") or 0
+    compiled = counters.value_of("StableHloCompile") or 0, counters.value_of("PersistentCacheHit") or 0
     torch.save((losses, sums, compiled), folder / f"{count}-{process}.pt")
     if count > 1:
         dist.destroy_process_group()

@@ -217,7 +217,7 @@ def random_numbers_are_drawn() -> None:
 
 
 def _counted() -> list[int]:
-    return [counters.value_of(name) or 0 for name in ("UncachedCompile", "PersistentCacheHit", "StagedProgram")]
+    return [counters.value_of(name) or 0 for name in ("StableHloCompile", "PersistentCacheHit", "StagedProgram")]
 
 
 def _deep_model() -> torch.nn.Sequential:

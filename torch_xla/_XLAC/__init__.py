@@ -455,7 +455,8 @@ def _xla_dot_general(
 ) -> torch.Tensor:
     """XLA's general product: `dimension_numbers` is `((contracted, contracted), (batch, batch))`, of lhs and rhs each.
 
-    `precision_config` is "default", "high" or "highest"; `preferred_element_type` the dtype of the result.
+    Negative dimensions count from the end. `precision_config` is "default", "high" or "highest";
+    `preferred_element_type` is the dtype of the result.
 
     >>> import torch, torch_xla
     >>> x = torch.ones(2, 3, device="xla")
@@ -464,7 +465,10 @@ def _xla_dot_general(
     """
     wanted = None if preferred_element_type is None else dtypes.to_jax(preferred_element_type)
     (left, right), (left_batch, right_batch) = dimension_numbers
-    numbers = (tuple(left), tuple(right)), (tuple(left_batch), tuple(right_batch))
+    numbers = (
+        (_dims_of(lhs, left), _dims_of(rhs, right)),
+        (_dims_of(lhs, left_batch), _dims_of(rhs, right_batch)),
+    )
 
     def product(left: jax.Array, right: jax.Array) -> jax.Array:
         return jax.lax.dot_general(left, right, numbers, precision_config or _precision.chosen(), wanted)
@@ -473,6 +477,11 @@ def _xla_dot_general(
         product, (pending_graph.on_xla(lhs), pending_graph.on_xla(rhs)), {}, "dot_general"
     )
     return result
+
+
+def _dims_of(tensor: torch.Tensor, dims: Sequence[int]) -> tuple[int, ...]:
+    """Return dimensions of `tensor` as XLA counts them: from 0."""
+    return tuple(dim + tensor.dim() if dim < 0 else dim for dim in dims)
 
 
 def _xla_set_mat_mul_precision(precision: str) -> None:

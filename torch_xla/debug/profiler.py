@@ -60,15 +60,15 @@ def start_server(port: int, only_on_master: bool = True) -> Any:
     """Start a server at `port` from which profiles of this process can be asked for: by `trace()`, by
     `python -m torch_xla.debug.capture_profile`, or by xprof's page.
 
-    Keep the result: the server lives as long as it. With `only_on_master`, processes other than the first start none
-    and get `None`. Starts the device. Raises `ValueError` if a server runs already.
+    Keep the result: when it is deleted the server stops, and another can be started. With `only_on_master`, processes
+    other than the first start none and get `None`. Starts the device. Raises `ValueError` if a server runs already.
 
     >>> import torch_xla.debug.profiler as xp
     >>> server = xp.start_server(9012)  # doctest: +SKIP
     """
     if only_on_master and _processes.local_replica_index() != 0:
         return None
-    return _profiler.start_server(port)
+    return _profiler.ProfilerServer(port)
 
 
 def trace(

@@ -56,23 +56,24 @@ def gradient_accumulation(
     train_step: Callable[..., Any],
     iterable_tensors: Sequence[torch.Tensor],
     model: torch.nn.Module,
-    *carried_tensors: torch.Tensor,
+    *carried_tensors: Any,
     is_step_pure: bool = False,
 ) -> Any:
     """Call `train_step(*slices, *carried)` for each slice of the tensors along their first dimension, on the device.
 
-    `train_step` returns the loss (a tensor without dimensions), followed by the next value of each of
-    `carried_tensors`. It must not call `backward` and must not divide the loss. Each loss is divided by the number of
-    slices: the result is the mean of the losses, followed by the last values of the carried tensors. The gradients of
-    the mean are added to `parameter.grad`. Dropout differs from slice to slice, and a step may write to buffers of the
-    model. Hooks of parameters receive the gradient of each slice; hooks after the accumulation into `parameter.grad`
-    run once. A parameter that the loss does not depend on keeps its `grad`, even if it is None. Under
-    `torch.no_grad()`, only the losses are computed.
+    `train_step` returns the loss (a tensor without dimensions), followed by the next value of each of `carried_tensors`
+    (tensors or numbers). It must not call `backward`, divide the loss or change its arguments in place. Each loss is
+    divided by the number of slices: the result is the mean of the losses, followed by the last values of the carried
+    tensors. The gradients of the mean are added to `parameter.grad`. Dropout differs from slice to slice, and a step
+    may write to buffers of the model. Hooks of parameters receive the gradient of each slice; hooks after the
+    accumulation into `parameter.grad` run once. A parameter that the loss does not depend on keeps its `grad`, even if
+    it is None. Under `torch.no_grad()`, only the losses are computed.
 
     With `is_step_pure`, `train_step` is traced once for each kind of arguments, otherwise at every call. A pure step
     must only compute. A new function with the same code and closure counts as the same step.
 
-    Raises `ValueError` for tensors of unequal lengths, and for invalid results of `train_step`.
+    Raises `ValueError` for tensors of unequal lengths, and for invalid results of `train_step`; `RuntimeError` if it
+    changes its arguments.
 
     >>> import torch, torch_xla
     >>> from torch_xla.experimental.gradient_accumulation import gradient_accumulation

@@ -43,7 +43,7 @@ class XlaQuantizedLinear(torch.nn.Module):
     """A linear layer with a quantised weight, without bias. `load_quantized_weight` sets the weight.
 
     With `is_symmetric` there is no zero point. The other settings are those of `quantized_matmul`. A weight of four
-    bits takes half a byte for each number.
+    bits takes half a byte for each number, or a byte where the number of inputs (of a block) is odd.
 
     >>> import torch, torch_xla
     >>> from torch_xla.experimental.xla_quantized_matmul import XlaQuantizedLinear
@@ -69,13 +69,13 @@ class XlaQuantizedLinear(torch.nn.Module):
         self.block_size, self.int4_weight, self.quantize_activation = block_size, int4_weight, quantize_activation
         self._size = (output_dim, input_dim) if block_size == -1 else (input_dim // block_size, block_size, output_dim)
         scales = (output_dim,) if block_size == -1 else (input_dim // block_size, output_dim)
-        if int4_weight and self._size[1] % 2:
-            raise ValueError(f"numbers of four bits lie in pairs along the inputs; {self._size[1]} is odd")
-        stored = (self._size[0], self._size[1] // 2, *self._size[2:]) if int4_weight else self._size
+        # Pairs are neighbours along the inputs: of an odd number of inputs each number has a byte.
+        self._in_pairs = int4_weight and self._size[1] % 2 == 0
+        stored = (self._size[0], self._size[1] // 2, *self._size[2:]) if self._in_pairs else self._size
         self.weight: Tensor
         self.weight_scaler: Tensor
         self.zero_point: Tensor | None
-        self.register_buffer("weight", torch.zeros(stored, dtype=torch.uint8 if int4_weight else torch.int8))
+        self.register_buffer("weight", torch.zeros(stored, dtype=torch.uint8 if self._in_pairs else torch.int8))
         self.register_buffer("weight_scaler", torch.zeros(scales))
         self.register_buffer("zero_point", None if is_symmetric else torch.zeros(scales))
 
@@ -95,6 +95,7 @@ class XlaQuantizedLinear(torch.nn.Module):
         if self.int4_weight:
             if weight.numel() and (int(weight.min()) < -8 or int(weight.max()) > 7):
                 raise ValueError(f"numbers of four bits are -8 to 7; got {int(weight.min())} to {int(weight.max())}")
+        if self._in_pairs:
             pairs = (weight.to(torch.int16) & 15).to(torch.uint8).unflatten(1, (-1, 2))
             weight = pairs.select(2, 0) | (pairs.select(2, 1) << 4)
         self.weight = weight.to(self.weight.device)

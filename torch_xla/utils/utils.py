@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Any
 
 from .._engine import config
-from .._engine.input.device_loader import DataWrapper as DataWrapper
 from .._engine.pytree import instances
+from .._engine.pytree.instances import DataWrapper as DataWrapper
 
 Print = Callable[..., object]
 
@@ -184,7 +184,7 @@ def check_env_flag(name: str, default: str = "") -> bool:
 
 
 def for_each_instance(value: Any, select_fn: Callable[[Any], bool], fn: Callable[[Any], object]) -> None:
-    """Call `fn` once with each object that `select_fn` accepts in lists, tuples, sets, dicts, and attributes.
+    """Call `fn` once with each object that `select_fn` accepts in lists, tuples, sets, dicts (and keys), attributes.
 
     >>> from torch_xla.utils.utils import for_each_instance
     >>> for_each_instance({"a": [1, "one"], "b": (2,)}, lambda v: isinstance(v, int), print)

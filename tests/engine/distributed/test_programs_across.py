@@ -285,7 +285,7 @@ def trained(rank: int) -> list[float]:
 
 
 def counted() -> tuple[int, int]:
-    compiled, hits = (counters.value_of(name) or 0 for name in ("UncachedCompile", "PersistentCacheHit"))
+    compiled, hits = (counters.value_of(name) or 0 for name in ("StableHloCompile", "PersistentCacheHit"))
     return compiled, hits
 
 

@@ -69,6 +69,38 @@ def test_what_is_reported_is_read_back() -> None:
     assert numbers["MarkStep__Value"] == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1s", 1), ("01m29s615ms", 89.615), ("04d17h11m07s495ms546.299us", 407467.495546299), ("2d", 172_800),
+        ("3h", 10_800), ("5m", 300), ("5ms", 0.005), ("1m5ms", 60.005), ("12.5us", 12.5e-6), ("1h02s", 3602),
+        ("1.5s", 1.5),
+    ],
+)  # fmt: skip
+def test_a_time_may_leave_out_units(text: str, seconds: float) -> None:
+    lines = f"TotalSamples: 1\nAccumulator: {text}\nValueRate: {text} / second\nPercentiles: 1%={text}; 99%={text}"
+    for indent in ("  ", "\t", "        "):
+        report = "\n".join(indent + line for line in ["Metric: Waits", *lines.splitlines(), "Counter: C", "Value: 4"])
+        assert compare.parse_metrics_report(report) == pytest.approx(
+            {
+                "Waits__TotalSamples": 1,
+                "Waits__Accumulator_sec": seconds,
+                "Waits__ValueRate_sec": seconds,
+                "Waits__Percentile_1_sec": seconds,
+                "Waits__Percentile_99_sec": seconds,
+                "C__Value": 4,
+            }
+        )
+
+
+def test_percentiles_that_were_broken_into_lines_are_read() -> None:
+    report = "Metric: Waits\n  Percentiles: 1%=1s; 5%=2s;\n    50%=3s\nMetric: Sizes\n  Percentiles: 50%=2.00KB"
+    assert compare.parse_metrics_report(report) == {
+        "Waits__Percentile_1_sec": 1, "Waits__Percentile_5_sec": 2, "Waits__Percentile_50_sec": 3,
+        "Sizes__Percentile_50_mb": 2 / 2**10,
+    }  # fmt: skip
+
+
 def test_without_units_the_words_stay_as_they_are() -> None:
     words = compare.parse_metrics_report(OF_2021, dehumanize=False)
     assert words["CompileTime__Accumulator"] == "28s920ms153.731us"

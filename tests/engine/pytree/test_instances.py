@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from torch_xla._engine.pytree.instances import contains, rewrite, visit
+from torch_xla._engine.pytree.instances import DataWrapper, contains, rewrite, visit
 
 Pair = namedtuple("Pair", "first second")
 
@@ -89,3 +89,54 @@ def test_circles_end() -> None:
     assert contains(holder, is_wanted) and not contains(holder, lambda _: False)
     result = rewrite(holder, is_wanted, lambda _: "new")
     assert result.itself is result and result.held == "new" and is_wanted(holder.held)
+
+
+def test_keys_are_met_and_replaced_and_keep_their_order() -> None:
+    a, b, c = Wanted(), Wanted(), Wanted()
+    data = {"first": 1, a: b, (c, "k"): 2, "last": 3}
+    assert found(data) == [a, b, c]
+    names = {a: "a", b: "b", c: "c"}
+    assert list(rewrite(data, is_wanted, names.__getitem__).items()) == [
+        ("first", 1), ("a", "b"), (("c", "k"), 2), ("last", 3),
+    ]  # fmt: skip
+    assert dict(rewrite(types.MappingProxyType(data), is_wanted, names.__getitem__)) == {
+        "first": 1, "a": "b", ("c", "k"): 2, "last": 3,
+    }  # fmt: skip
+    assert list(data) == ["first", a, (c, "k"), "last"]
+
+
+@pytest.mark.parametrize("make", [lambda x: (x, Wanted()), lambda x: frozenset([x]), lambda x: Pair(Wanted(), x)])
+def test_circles_through_what_cannot_be_changed_stay_circles(make: Any) -> None:
+    class Held:
+        back: Any = None
+
+    inner = Held()
+    outer = make(inner)
+    inner.back, inner.own = outer, Wanted()  # type: ignore[attr-defined]
+    calls: list[Any] = []
+    result = rewrite(outer, is_wanted, lambda each: calls.append(each) or Wanted())
+    (held,) = [each for each in result if isinstance(each, Held)]
+    assert held.back is result and held is not inner and type(result) is type(outer)
+    assert len(calls) == len(set(calls)) == len(found(outer))
+
+
+class Made(DataWrapper):
+    """A wrapper that makes its parts when it is asked."""
+
+    def __init__(self, *sources: Any) -> None:
+        self.sources, self.asked = sources, 0
+
+    def get_tensors(self) -> list[Any]:
+        self.asked += 1
+        return [Wanted(each) for each in self.sources]
+
+    def from_tensors(self, tensors: list[Any]) -> Any:
+        return tuple(tensors)
+
+
+def test_a_wrapper_is_asked_once_and_put_together_again_from_what_took_its_parts_places() -> None:
+    made = Made(1, 2)
+    assert rewrite([made, {"k": made}], is_wanted, lambda each: each.parts[0] * 10) == [(10, 20), {"k": (10, 20)}]
+    assert made.asked == 1
+    assert len(found([Made(1), 2, Made(3)])) == 2
+    assert rewrite([Made()], is_wanted, lambda _: None) == [()]  # also without parts

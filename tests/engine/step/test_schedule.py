@@ -227,3 +227,12 @@ def test_programs_are_gone_where_mappings_are_scarce(monkeypatch: pytest.MonkeyP
         programs.append(weakref.ref(device_at(0).last_schedule.program))  # type: ignore[union-attr, arg-type]
     gone = [program() is None for program in programs]
     assert all(gone[:7]) and not any(gone[8:])
+
+
+def test_forms_of_one_operator_are_counted_under_its_name() -> None:
+    names = ["_native_batch_norm_legit_functional", "_native_batch_norm_legit.no_stats", "native_batch_norm_backward"]
+    assert [counter_name(f"aten.{name}") for name in names] == [
+        "xla::native_batch_norm",
+        "xla::native_batch_norm",
+        "xla::native_batch_norm_backward",
+    ]

@@ -305,23 +305,27 @@ class Program:
         if noted:
             self._must_bake.update(noted)
             self._set_promoted(self._promoted)
+        start = time.perf_counter()
         with metrics.timed("PersistentCacheLoadTime"):
             key = self._executable_key(packed)
             stored = disk_cache.find(key, jax_function.signature(self.graph, key))
-        return stored.executable if stored is not None else None
+        if stored is None:
+            return None
+        self._count_compile(time.perf_counter() - start)
+        return stored.executable
 
     def _from_xla(self, packed: bytes, numbers: Sequence[float | int]) -> Any:
         before = self._executable_key(packed) if self._may_be_kept() else None
         baked = len(self._must_bake)
         started = time.perf_counter()
-        with metrics.timed("CompileTime"):
-            executable = compiled(self._lowered_with_fewest_arguments(packed, numbers), self.target)
-            if self.donated and self.target.axis is None and private.starter(executable) is None:
-                # JAX starts it, and an interrupt may come between JAX's own steps: so nothing is donated.
-                kept = self._lower(numbers, replace(self._executable_key(packed), donated=()))
-                executable = compiled(kept, self.target)
+        executable = compiled(self._lowered_with_fewest_arguments(packed, numbers), self.target)
+        if self.donated and self.target.axis is None and private.starter(executable) is None:
+            # JAX starts it, and an interrupt may come between JAX's own steps: so nothing is donated.
+            kept = self._lower(numbers, replace(self._executable_key(packed), donated=()))
+            executable = compiled(kept, self.target)
         seconds = time.perf_counter() - started
-        self._count_compile()
+        self._count_compile(seconds)
+        metrics.count("StableHloCompile")
         if before is not None:
             if len(self._must_bake) > baked:
                 disk_cache.note_baked(before, sorted(self._must_bake))
@@ -354,10 +358,12 @@ class Program:
             self._must_bake.update(self._noted(packed))
             self._set_promoted(self._promoted)
         baked = len(self._must_bake)
+        compiled_by_xla = metrics.counter("StageCompile").value
         wanted, seconds = self._filled(numbers, before is not None)
         if seconds:
-            metrics.metric("CompileTime").add(int(seconds * 1e9))
-            self._count_compile()
+            self._count_compile(seconds)
+        if metrics.counter("StageCompile").value != compiled_by_xla:
+            metrics.count("StableHloCompile")
         if before is not None and len(self._must_bake) > baked:
             disk_cache.note_baked(before, sorted(self._must_bake))
         metrics.count("StagedProgram")
@@ -388,10 +394,11 @@ class Program:
         sizes = [self.graph.specs[slot].numel for slot in self.graph.outputs]
         return tuple(min(group, key=sizes.__getitem__) for group in groups if group)
 
-    def _count_compile(self) -> None:
+    def _count_compile(self, seconds: float) -> None:
+        # Also of what came from disk: a program counts the same in its second process as in its first.
+        metrics.metric("CompileTime").add(int(seconds * 1e9))
         metrics.count("UncachedCompile")
         metrics.count("CreateCompileHandles")
-        metrics.count("StableHloCompile")
 
     def _may_be_kept(self) -> bool:
         # An executable from disk shows the lines and names of the program that first compiled it.

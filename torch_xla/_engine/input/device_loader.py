@@ -9,7 +9,6 @@ import os
 import threading
 import time
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -30,18 +29,6 @@ from .resumable_loaders import Note, ReadAhead
 _PATIENCE = 5.0
 
 
-class DataWrapper(ABC):
-    """Data that is uploaded as the tensors it names, and put together again from those on the device."""
-
-    @abstractmethod
-    def get_tensors(self) -> list[torch.Tensor]:
-        """The tensors to upload."""
-
-    @abstractmethod
-    def from_tensors(self, tensors: list[torch.Tensor]) -> Any:
-        """Build the replacement in the batch from the uploaded tensors, which are in the same order."""
-
-
 def upload_batch(batch: Any, device: Device) -> Any:
     """Return `batch` with every tensor in it on `device`. Other objects, and the given batch, do not change."""
     return rewrite(batch, _is_uploaded, partial(_uploaded, device))
@@ -56,12 +43,10 @@ def _is_uploaded(value: Any) -> bool:
     if kind is torch.Tensor:
         return _is_elsewhere(value)
     # Tensors of other classes, and what holds tensors and moves itself: `PackedSequence`, the encodings of tokenizers.
-    return isinstance(value, DataWrapper) or (callable(getattr(kind, "to", None)) and contains(value, _is_elsewhere))
+    return callable(getattr(kind, "to", None)) and contains(value, _is_elsewhere)
 
 
 def _uploaded(device: Device, value: Any) -> Any:
-    if isinstance(value, DataWrapper):
-        return value.from_tensors([upload_batch(tensor, device) for tensor in value.get_tensors()])
     return wrap(host_copies.upload(value, device)) if _is_plain(value) else value.to(device.torch_device)
 
 

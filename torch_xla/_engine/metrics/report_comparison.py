@@ -13,12 +13,10 @@ from .report import FALLBACK
 # Name of the data points that count operators on the CPU.
 FALLBACKS = "aten_ops_sum__Value"
 
-_METRIC = re.compile(r"Metric: (?P<name>\S+)\n(?P<fields>(?:[ \t]+.*\n?)*)")
-_COUNTER = re.compile(r"Counter: (?P<name>\S+)\n[ \t]+Value: (?P<value>\d+)")
-_FIELD = re.compile(r"[ \t]+(?P<field>[A-Za-z]+): (?P<value>.*)")
 _PERCENTILE = re.compile(r"(?P<percent>[\d.]+)%=(?P<value>[^;]+)")
 
-_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+)s)?(?:(\d+)ms)?([\d.]+)us")
+# Any of its units may be left out, but not all.
+_DURATION = re.compile(r"(?=.)(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:([\d.]+)s)?(?:([\d.]+)ms)?(?:([\d.]+)us)?")
 _SECONDS = (86_400.0, 3_600.0, 60.0, 1.0, 1e-3, 1e-6)
 _SIZE = re.compile(r"([\d.]+)(B|KB|MB|GB|TB|PB)")
 _MEGABYTES = {"B": 2.0**-20, "KB": 2.0**-10, "MB": 1.0, "GB": 2.0**10, "TB": 2.0**20, "PB": 2.0**30}
@@ -30,22 +28,30 @@ def parse_report(report: str, dehumanize: bool) -> dict[str, Any]:
     Without `dehumanize` the values are the text of the report.
     """
     found: dict[str, Any] = {}
-    for metric in _METRIC.finditer(report):
-        for field in _FIELD.finditer(metric["fields"]):
-            if field["field"] == "Percentiles":
-                parts = {
-                    f"Percentile_{each['percent']}": each["value"] for each in _PERCENTILE.finditer(field["value"])
-                }
-            else:
-                # Older reports call the sum of the samples a counter.
-                name = "Accumulator" if field["field"] == "Counter" else field["field"]
-                parts = {name: field["value"].removesuffix(" / second")}
-            for part, text in parts.items():
-                value, unit = _number_of(text) if dehumanize else (text.strip(), "")
-                found[f"{metric['name']}__{part}{unit}"] = value
-    for counter in _COUNTER.finditer(report):
-        found[f"{counter['name']}__Value"] = int(counter["value"]) if dehumanize else counter["value"]
+    metric = ""
+    lines = [line.strip() for line in report.splitlines()]
+    for line, next_line in zip(lines, [*lines[1:], ""], strict=True):
+        label, _, text = (part.strip() for part in line.partition(": "))
+        if label == "Metric":
+            metric = text
+        elif label == "Counter" and next_line.startswith("Value:"):
+            value = next_line.removeprefix("Value:").strip()
+            found[f"{text}__Value"] = int(value) if dehumanize else value
+            metric = ""
+        elif metric:
+            for part, each in _numbers_in(line, label, text):
+                number, unit = _number_of(each) if dehumanize else (each.strip(), "")
+                found[f"{metric}__{part}{unit}"] = number
     return found
+
+
+def _numbers_in(line: str, label: str, text: str) -> list[tuple[str, str]]:
+    """Return the names and texts of the numbers in one line of a metric."""
+    percentiles = [(f"Percentile_{each['percent']}", each["value"]) for each in _PERCENTILE.finditer(line)]
+    if percentiles or not text:
+        return percentiles
+    # Older reports call the sum of the samples a counter.
+    return [("Accumulator" if label == "Counter" else label, text.removesuffix(" / second"))]
 
 
 def _number_of(text: str) -> tuple[float, str]:

@@ -2,6 +2,7 @@
 
 import copy
 import types
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import is_dataclass
@@ -18,8 +19,35 @@ _OPAQUE = (
 )  # fmt: skip
 
 
-def visit(value: Any, select: Select, fn: Callable[[Any], object]) -> None:
-    """Calls `fn` once with each object in `value` that `select` accepts, in order. Those are not looked into."""
+class DataWrapper(ABC):
+    """An object that names its tensors, and is put together again from others in their places."""
+
+    @abstractmethod
+    def get_tensors(self) -> list[Any]:
+        """Return the tensors, such as those to upload."""
+
+    @abstractmethod
+    def from_tensors(self, tensors: list[Any]) -> Any:
+        """Return what takes the place of this object, made of other tensors in the same order."""
+
+
+class Wrapped:
+    """The tensors of each `DataWrapper` that was met: one that makes them when it is asked is asked once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[DataWrapper, list[Any]]] = {}  # by id; the wrapper is kept alive
+
+    def of(self, wrapper: DataWrapper) -> list[Any]:
+        """Return the tensors of `wrapper`."""
+        known = self._known.get(id(wrapper))
+        if known is None:
+            known = self._known[id(wrapper)] = wrapper, wrapper.get_tensors()
+        return known[1]
+
+
+def visit(value: Any, select: Select, fn: Callable[[Any], object], wrapped: Wrapped | None = None) -> None:
+    """Call `fn` once with each object in `value` that `select` accepts, in order. Those are not looked into."""
+    wrapped = wrapped or Wrapped()
     seen: dict[int, Any] = {}
     stack = [value]
     while stack:
@@ -30,11 +58,12 @@ def visit(value: Any, select: Select, fn: Callable[[Any], object]) -> None:
         if select(each):
             fn(each)
         else:
-            stack.extend(reversed(list(_parts(each))))
+            stack.extend(reversed(list(_parts(each, wrapped))))
 
 
-def contains(value: Any, select: Select) -> bool:
-    """Whether `select` accepts `value` or something in it."""
+def contains(value: Any, select: Select, wrapped: Wrapped | None = None) -> bool:
+    """Return whether `select` accepts `value` or something in it."""
+    wrapped = wrapped or Wrapped()
     seen: dict[int, Any] = {}
     stack = [value]
     while stack:
@@ -44,24 +73,27 @@ def contains(value: Any, select: Select) -> bool:
         seen[id(each)] = each
         if select(each):
             return True
-        stack.extend(_parts(each))
+        stack.extend(_parts(each, wrapped))
     return False
 
 
-def rewrite(value: Any, select: Select, fn: Callable[[Any], Any]) -> Any:
-    """Return `value` with each object that `select` accepts replaced by `fn` of it.
+def rewrite(value: Any, select: Select, fn: Callable[[Any], Any], wrapped: Wrapped | None = None) -> Any:
+    """Return `value` with each object that `select` accepts replaced by what `fn` gives for it.
 
-    Containers of such objects are copied, everything else is shared with `value`. An object that occurs several times
-    is replaced once, and the result is used in all places.
+    What holds such an object is copied, everything else is shared with `value`. An object in several places is replaced
+    once, and the result takes all these places, also where a structure contains itself. A `DataWrapper` is always put
+    together again.
     """
-    return _Rewriting(select, fn).of(value)
+    return _Rewriting(select, fn, wrapped or Wrapped()).of(value)
 
 
-def _parts(value: Any) -> Iterable[Any]:
+def _parts(value: Any, wrapped: Wrapped) -> Iterable[Any]:
     if isinstance(value, _OPAQUE):
         return ()
+    if isinstance(value, DataWrapper):
+        return wrapped.of(value)
     if isinstance(value, Mapping):
-        held: list[Any] = list(value.values())
+        held: list[Any] = [part for item in value.items() for part in item]
     elif isinstance(value, list | tuple | set | frozenset | deque):
         held = list(value)
     else:
@@ -77,8 +109,22 @@ def _attributes(value: Any) -> dict[str, Any]:
     return getattr(value, "__dict__", {})
 
 
+def _maker(value: Any) -> Callable[[list[Any]], Any] | None:
+    """Return what makes such a value of other parts; None for a value that is copied and changed."""
+    if isinstance(value, DataWrapper):
+        return value.from_tensors
+    if isinstance(value, tuple):
+        return getattr(type(value), "_make", type(value))  # a named tuple's constructor takes its fields one by one
+    if isinstance(value, set | frozenset):
+        return type(value)
+    if isinstance(value, Mapping) and not isinstance(value, MutableMapping):
+        return dict
+    return None
+
+
 class _Rewriting:
-    def __init__(self, select: Select, fn: Callable[[Any], Any]) -> None:
+    def __init__(self, select: Select, fn: Callable[[Any], Any], wrapped: Wrapped) -> None:
+        self._wrapped = wrapped
         self._select = select
         self._fn = fn
         self._results: dict[int, tuple[Any, Any]] = {}  # id → the object, kept alive, and what takes its place
@@ -89,17 +135,23 @@ class _Rewriting:
             return known[1]
         if self._select(value):
             return self._found(value, self._fn(value))
-        if not contains(value, self._select):
+        if not contains(value, self._is_replaced, self._wrapped):
             return self._found(value, value)
-        if isinstance(value, tuple):
-            parts = [self.of(part) for part in value]
-            make = getattr(type(value), "_make", type(value))  # a named tuple's constructor takes its fields one by one
-            return self._found(value, make(parts))
-        if isinstance(value, set | frozenset):
-            return self._found(value, type(value)(self.of(part) for part in value))
-        if isinstance(value, Mapping) and not isinstance(value, MutableMapping):
-            return self._found(value, {key: self.of(part) for key, part in value.items()})
-        return self._refill(value)
+        make = _maker(value)
+        if make is None:
+            return self._refill(value)
+        result = make([self.of(part) for part in self._held(value)])
+        # A part that refers back to `value` has made its replacement meanwhile.
+        known = self._results.get(id(value))
+        return self._found(value, result) if known is None else known[1]
+
+    def _is_replaced(self, value: Any) -> bool:
+        return isinstance(value, DataWrapper) or self._select(value)
+
+    def _held(self, value: Any) -> Iterable[Any]:
+        if isinstance(value, DataWrapper):
+            return self._wrapped.of(value)
+        return value.items() if isinstance(value, Mapping) else value
 
     def _found(self, value: Any, result: Any) -> Any:
         self._results[id(value)] = value, result
@@ -109,8 +161,12 @@ class _Rewriting:
         # Known before its parts are: they may refer back to it.
         result = self._found(value, copy.copy(value))
         if isinstance(value, MutableMapping):
-            for key, part in list(value.items()):
-                result[key] = self.of(part)
+            items = [(key, self.of(key), self.of(part)) for key, part in list(value.items())]
+            if any(new is not key for key, new, _ in items):
+                for key, _, _ in items:
+                    del result[key]
+            for _, new, part in items:
+                result[new] = part
         elif isinstance(value, list | deque):
             for index, part in enumerate(value):
                 result[index] = self.of(part)

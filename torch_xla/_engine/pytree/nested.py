@@ -5,34 +5,33 @@ from typing import Any, TypeVar
 
 import torch
 
-from .instances import rewrite, visit
+from .instances import Wrapped, rewrite, visit
 
 Select = Callable[[torch.Tensor], bool]
 Convert = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 T = TypeVar("T")
 
 
-def collected(data: Any, select: Select) -> list[torch.Tensor]:
-    """The tensors in `data` that `select` accepts, each object once, in the order in which they are found."""
+def collected(data: Any, select: Select, wrapped: Wrapped | None = None) -> list[torch.Tensor]:
+    """Return the tensors in `data` that `select` accepts, each object once, in the order in which they are found."""
     found: list[torch.Tensor] = []
-    visit(data, lambda value: isinstance(value, torch.Tensor) and select(value), found.append)
+    visit(data, lambda value: isinstance(value, torch.Tensor) and select(value), found.append, wrapped)
     return found
 
 
 def replaced(data: T, select: Select, convert: Convert) -> T:
-    """`data` with each tensor that `select` accepts replaced by what `convert`, called once with all, gives for it.
+    """Return `data` with each tensor that `select` accepts replaced by what `convert`, called once with all, gives.
 
     Containers and objects on the way to a replaced tensor are copied, everything else is shared with `data`.
     """
-    tensors = collected(data, select)
-    if not tensors:
-        return data
-    converted = convert(tensors)
+    wrapped = Wrapped()
+    tensors = collected(data, select, wrapped)
+    converted = convert(tensors) if tensors else []
     if len(converted) != len(tensors):
         raise ValueError(f"{len(tensors)} tensors were to be converted, and {len(converted)} came back")
     # `tensors` keeps every key's object alive.
     new = {id(old): tensor for old, tensor in zip(tensors, converted, strict=True)}
-    result: T = rewrite(data, lambda value: id(value) in new, lambda value: new[id(value)])
+    result: T = rewrite(data, lambda value: id(value) in new, lambda value: new[id(value)], wrapped)
     return result
 
 

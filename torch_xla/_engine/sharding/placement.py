@@ -4,6 +4,7 @@ import warnings
 
 import torch
 
+from .. import metrics
 from ..ir.sharding import Sharding, fitting
 from ..ir.tape import Value
 from ..lowering.machinery.jax_sharding import lies_on, of_array, over_mesh
@@ -101,6 +102,8 @@ def place(tensor: torch.Tensor, sharding: Sharding | None) -> None:
 
 def mark(tensor: torch.Tensor, sharding: Sharding | None) -> None:
     """`place`; and what is written to the memory of `tensor` later, by whatever operation, is divided so too."""
+    metrics.count("XlaMarkSharding")
+    metrics.count("VirtualDeviceUsage")
     with LOCK:
         place(tensor, sharding)
         sharding_annotations.remember(tensor, fitting(sharding, tensor.shape))

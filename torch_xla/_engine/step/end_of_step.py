@@ -31,8 +31,8 @@ _ended: dict[int, float] = {}
 def end_step(wait: bool = False) -> None:
     """Ends the step of this thread's device. Libraries call it hundreds of times with nothing to do: 1 µs then."""
     _marks.value += 1
-    if not devices.existing_devices():
-        return  # nobody uses `xla`, and this does not begin to
+    if not devices.existing_devices() and not _closures and not _background:
+        return  # the program does not use `xla`, and ending a step does not begin to
     device = devices.device_at(devices.current_index())
     if wait or device.tape.code or device.marks or events.closely or _closures or _background or _worker.busy:
         _end_step(device, wait)

@@ -32,6 +32,9 @@ from .in_flight import Flight, SourceLines
 _executed = metrics.counter("ExecuteComputation")
 _cached = metrics.counter("CachedCompile")
 _executing = metrics.metric("ExecuteTime")
+# The same of programs for several devices behind one ordinal.
+_replicated = metrics.counter("ExecuteReplicated")
+_replicating = metrics.metric("ExecuteReplicatedTime")
 
 _step = 0
 
@@ -112,7 +115,11 @@ def run(
         raise
     if is_exchange:
         collective_consistency.after(program, source_lines)
-    _executing.add(time.perf_counter_ns() - start)
+    took = time.perf_counter_ns() - start
+    _executing.add(took)
+    if program.target.is_spread:
+        _replicated.value += 1
+        _replicating.add(took)
     _step += 1
     if len(flight.reports) > _MOST_REPORTS:
         _raise_failed(flight)

@@ -220,9 +220,17 @@ def _schedule(device: Device, tape: Tape, seen: Seen, live: bytes, roots: tuple[
     return Schedule(live, program, part, seen.code, lines, kept, counters, made_at, made)
 
 
+# Operators that PyTorch has several forms of, and the name that PyTorch/XLA counts them by.
+_COUNTED_AS = dict.fromkeys(
+    ("_native_batch_norm_legit_functional", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training"),
+    "native_batch_norm",
+)
+
+
 def counter_name(op: Any) -> str:
-    """What operations like this one are counted as: `xla::add`."""
-    return "xla::" + str(op).split("::")[-1].removeprefix("aten.").split(".")[0]
+    """Return what operations like this one are counted as: `xla::add`."""
+    name = str(op).split("::")[-1].removeprefix("aten.").split(".")[0]
+    return "xla::" + _COUNTED_AS.get(name, name)
 
 
 def lines_of(part: Cut, lines: dict[int, Line]) -> tuple[Line | None, ...]:

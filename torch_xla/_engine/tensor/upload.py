@@ -23,6 +23,7 @@ from .device import Device
 _transferring = metrics.metric("TransferToDeviceTime")
 _transforming = metrics.metric("TransferToDeviceTransformTime")
 _sent = metrics.metric("OutboundData", Unit.BYTES)
+_to_all = metrics.counter("VirtualDeviceUsage")
 
 # Up to so many numbers are remembered on the host: what a program writes as a list, of indices or of weights.
 _FEW = 64
@@ -76,6 +77,8 @@ def upload(tensor: torch.Tensor, device: Device, sharding: Sharding | None = Non
     _transforming.add(transformed - start)
     _transferring.add(ended - start)
     _sent.add(host.nbytes)
+    if device.spread is not None:
+        _to_all.value += 1
     live_counters.values.value += 1
     live_counters.buffers.value += 1
     if 0 < host.size <= _FEW and host.dtype.kind in "fiub":

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..._engine import metrics
 from ..._engine.ir.op_sharding import OpSharding, tiling
 from ..._engine.ir.partition_spec import Dims, dims_of, literal
 from ..._engine.runtime import device_attributes, platform
@@ -49,6 +50,7 @@ class Mesh:
         self.mesh_shape = tuple(int(side) for side in mesh_shape)
         self.axis_names = None if axis_names is None else tuple(axis_names)
         numbers, names = self.device_ids.tolist(), self.axis_names
+        self._op_shardings: dict[Dims, OpSharding] = {}
         self._text = str({"device_ids": numbers, "mesh_shape": self.mesh_shape, "axis_names": names})
 
     def size(self) -> int:
@@ -79,7 +81,15 @@ class Mesh:
         >>> print(Mesh([0, 1, 2, 3], (2, 2), ("data", "model")).get_op_sharding(("model", None)))
         {devices=[2,1,2]0,2,1,3 last_tile_dim_replicate}
         """
-        return tiling(self.get_logical_mesh(), axes_of("Mesh.get_op_sharding", self, partition_spec))
+        return self.op_sharding_along(axes_of("Mesh.get_op_sharding", self, partition_spec))
+
+    def op_sharding_along(self, dims: Dims) -> OpSharding:
+        """Return the same for the indices of the axes that divide each dimension; it is made once and kept."""
+        found = self._op_shardings.get(dims)
+        if found is None:
+            metrics.count("CreateOpSharding")
+            found = self._op_shardings[dims] = tiling(self.get_logical_mesh(), dims)
+        return found
 
     def get_op_sharding_v2(self, partition_spec: PartitionSpec) -> OpSharding:
         """Return `get_op_sharding(partition_spec)`: both functions write the list of devices."""

@@ -52,6 +52,7 @@ def parts_along(mesh: Mesh, axes: Sequence[int]) -> int:
 
 def sharding_over(t: torch.Tensor, mesh: Mesh, dims: Dims) -> Sharding | None:
     """Return the engine's sharding of `t` by the axes `dims`."""
+    mesh.op_sharding_along(dims)  # counted as PyTorch/XLA counts it
     device = value_of(t).device
     return placement.sharding_over(device, tuple(mesh.device_ids.tolist()), mesh.mesh_shape, dims)
 

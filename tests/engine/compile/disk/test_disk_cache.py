@@ -14,6 +14,7 @@ import torch
 
 import torch_xla
 import torch_xla.cache
+import torch_xla.debug.metrics as met
 import torch_xla.runtime as xr
 from torch_xla._engine.compile import environment_digest, executable_key
 from torch_xla._engine.compile.disk import disk_cache
@@ -49,10 +50,22 @@ def files(folder: Path) -> list[Path]:
 
 def test_a_program_is_compiled_once_and_then_found(folder: Path) -> None:
     first = result()
-    assert (counted("UncachedCompile"), counted("PersistentCacheHit")) == (1, 0)
+    assert (counted("StableHloCompile"), counted("PersistentCacheHit")) == (1, 0)
     assert result() == first
-    assert (counted("UncachedCompile"), counted("PersistentCacheHit")) == (1, 1)
+    assert (counted("StableHloCompile"), counted("PersistentCacheHit")) == (1, 1)
     assert len(files(folder)) == 1
+
+
+def test_what_was_found_counts_as_what_was_compiled(folder: Path) -> None:
+    seen = []
+    for _ in range(2):
+        met.clear_all()
+        result()
+        data = met.metric_data("CompileTime")
+        assert data is not None and 0 < data[1] == data[2][0][1]
+        seen.append((data[0], met.counter_value("UncachedCompile"), met.counter_value("CreateCompileHandles")))
+    assert seen == [(1, 1, 1)] * 2
+    assert met.counter_value("StableHloCompile") is None and met.counter_value("PersistentCacheHit") == 1
 
 
 @pytest.mark.slow
@@ -72,7 +85,7 @@ for step in range(4):
     loss.backward()
     optimizer.step()
     torch_xla.sync()
-print(loss.item(), counters.value_of("UncachedCompile") or 0, counters.value_of("PersistentCacheHit") or 0)
+print(loss.item(), counters.value_of("StableHloCompile") or 0, counters.value_of("PersistentCacheHit") or 0)
 """
     runs = [
         subprocess.run(
@@ -213,9 +226,9 @@ def test_a_bundle_carries_programs_elsewhere(folder: Path, tmp_path: Path) -> No
     assert torch_xla.cache.export(tmp_path / "programs.tar") == 2
     xr.initialize_cache(str(tmp_path / "elsewhere"))
     assert torch_xla.cache.load(tmp_path / "programs.tar") == 2
-    before = counted("UncachedCompile")
+    before = counted("StableHloCompile")
     result()
-    assert counted("UncachedCompile") == before
+    assert counted("StableHloCompile") == before
     assert torch_xla.cache.statistics().executables == 2
     torch_xla.cache.clear()
     assert torch_xla.cache.statistics().executables == 0
@@ -245,7 +258,7 @@ def test_who_asks_for_lines_gets_those_of_today(folder: Path, monkeypatch: pytes
     result()
     monkeypatch.setenv("XLA_HLO_DEBUG", "1")
     result()
-    assert (counted("UncachedCompile"), counted("PersistentCacheHit")) == (2, 0)
+    assert (counted("StableHloCompile"), counted("PersistentCacheHit")) == (2, 0)
 
 
 @pytest.mark.slow
@@ -257,7 +270,7 @@ from torch_xla._engine.metrics import counters
 disk_cache.WORTH_KEEPING_SECONDS = 0.0
 for index in range(2):
     print((torch.ones(3).to(f"xla:{index}") * 2).tolist())
-print(counters.value_of("UncachedCompile") or 0, counters.value_of("PersistentCacheHit") or 0)
+print(counters.value_of("StableHloCompile") or 0, counters.value_of("PersistentCacheHit") or 0)
 """
     two = {**os.environ, "CPU_NUM_DEVICES": "2", "PJRT_DEVICE": "CPU"}
     told = subprocess.run([sys.executable, "-c", program], env=two, capture_output=True, text=True)
@@ -271,7 +284,7 @@ import torch, torch_xla
 from torch_xla._engine.compile.disk import disk_cache
 from torch_xla._engine.metrics import counters
 disk_cache.WORTH_KEEPING_SECONDS = 0.0
-print(torch.linalg.svdvals(2 * torch.eye(3).to("xla")).cpu().tolist(), counters.value_of("UncachedCompile") or 0)
+print(torch.linalg.svdvals(2 * torch.eye(3).to("xla")).cpu().tolist(), counters.value_of("StableHloCompile") or 0)
 """
     runs = [
         subprocess.run(

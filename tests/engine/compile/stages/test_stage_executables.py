@@ -85,6 +85,7 @@ def test_what_was_kept_is_not_compiled(tmp_path: Path, monkeypatch: pytest.Monke
     stage_executables.fill(wanted(stages, found.graph, found.numbers), stages, layered.origins(found), keeps=True)
     before = compiled()
     again = wanted(stages, found.graph, found.numbers)
+    assert stage_executables.fill(again, stages, layered.origins(found), keeps=True) > 0.0  # it read them
     assert stage_executables.fill(again, stages, layered.origins(found), keeps=True) == 0.0
     assert compiled() == before and all(each.executable is not None for each in again)
     del again

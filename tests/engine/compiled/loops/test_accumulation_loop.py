@@ -1,6 +1,7 @@
 """Gradients of the mean loss of a batch's slices, by a loop on the device."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -163,3 +164,39 @@ def test_eight_slices_give_the_mean_of_their_losses_in_each_way_of_running(way: 
     found, expected = _mean_of_slices("xla", way), _mean_of_slices("cpu", way)
     assert len(found) == 3
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("is_pure", [False, True])
+def test_numbers_are_carried_as_tensors(is_pure: bool) -> None:
+    model = torch.nn.Linear(2, 1).to("xla")
+    slices = [SLICES.to("xla")]
+
+    def step(x: torch.Tensor, total: torch.Tensor, count: torch.Tensor, last: torch.Tensor) -> tuple[Any, ...]:
+        return model(x).sum(), total + 0.5, count + 1, 7
+
+    loss, total, count, last = accumulate(step, slices, model, [1.0, 2, 0], is_pure)
+    torch.testing.assert_close(loss.cpu(), torch.stack([model(each).sum() for each in slices[0]]).mean().detach().cpu())
+    assert (total.item(), count.item(), last.item()) == (2.5, 5, 7)
+    assert (total.dtype, count.dtype, last.dtype) == (torch.float32, torch.int64, torch.int64)
+
+
+@pytest.mark.parametrize("is_pure", [False, True])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda x, y, seen: x.add_(1), r"argument 0 \(slice 0\)"),
+        (lambda x, y, seen: y[0].zero_(), r"argument 1 \(slice 1\)"),
+        (lambda x, y, seen: seen.view(2)[:1].mul_(2), r"argument 2 \(carried tensor 0\)"),
+    ],
+    ids=["slice", "view of a slice", "view of what is carried"],
+)
+def test_a_step_that_changes_its_arguments_is_refused(change: Any, words: str, is_pure: bool) -> None:
+    model = torch.nn.Linear(2, 1).to("xla")
+
+    def step(x: torch.Tensor, y: torch.Tensor, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        change(x, y, seen)
+        return model(x + y).sum(), seen + 1
+
+    with pytest.raises(RuntimeError, match=f"train_step changed its {words} in place"):
+        accumulate(step, [SLICES.to("xla"), SLICES.to("xla")], model, [torch.zeros(2, device="xla")], is_pure)
+    assert model.weight.grad is None

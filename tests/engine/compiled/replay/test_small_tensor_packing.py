@@ -398,7 +398,7 @@ def step():
     return loss.detach()
 for _ in range(9):
     loss = step()
-print(loss.item(), *(counters.value_of(name) or 0 for name in ("PackedStep", "UncachedCompile", "PersistentCacheHit")))
+print(loss.item(), *(counters.value_of(name) or 0 for name in ("PackedStep", "StableHloCompile", "PersistentCacheHit")))
 """
     environment = dict(os.environ, XLA_PERSISTENT_CACHE_PATH=str(tmp_path))
     runs = [

@@ -1,5 +1,6 @@
 """Profiles: blocks, steps and modules on the host, operators and lines in the programs of the device."""
 
+import gc
 import json
 import os
 import socket
@@ -288,12 +289,26 @@ def test_a_running_program_is_profiled_through_its_server(tmp_path: Path, workin
     port = free_port()
     server = xp.start_server(port)
     assert server is not None
-    try:
-        xp.trace_detached(f"localhost:{port}", str(tmp_path), duration_ms=500).join(60)
-        events = host_events(tmp_path)
-        assert events["train"] >= 1 and events["forward"] >= 1
-    finally:
-        engine.jax.profiler.stop_server()
+    xp.trace_detached(f"localhost:{port}", str(tmp_path), duration_ms=500).join(60)
+    events = host_events(tmp_path)
+    assert events["train"] >= 1 and events["forward"] >= 1
+
+
+def test_a_server_stops_with_its_object_and_another_may_start() -> None:
+    def is_open(port: int) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("localhost", port)) == 0
+
+    ports = [free_port(), free_port()]
+    for port in (*ports, ports[0]):
+        server = xp.start_server(port)
+        assert is_open(port) and server.port == port
+        with pytest.raises(ValueError, match="one profiler server"):
+            xp.start_server(free_port())
+        assert is_open(port)
+        del server
+        gc.collect()
+        assert not is_open(port)
 
 
 def test_without_xprof_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,12 +23,14 @@ _compiled = metrics.counter("StageCompile")
 
 
 def fill(wanted: Sequence[Wanted], stages: Sequence[Stage], origins: Origins, keeps: bool) -> float:
-    """Gives each of `wanted`, one for each of the `stages`, its executable; returns the seconds spent on compiling.
+    """Gives each of `wanted`, one for each of the `stages`, its executable; returns the seconds spent on that.
 
     `keeps` says whether executables come from disk and go there. Raises `MustBake` with numbers of the whole graph if
     rules look at numbers that were to be arguments; then nothing was compiled.
     """
+    started = time.perf_counter()
     missing = list(dict.fromkeys(each for each in wanted if each.executable is None))
+    is_new = bool(missing)
     if keeps:
         for each in missing:
             with metrics.timed("PersistentCacheLoadTime"):
@@ -37,18 +39,18 @@ def fill(wanted: Sequence[Wanted], stages: Sequence[Stage], origins: Origins, ke
                 each.fill(stored.executable)
         missing = [each for each in missing if each.executable is None]
     if not missing:
-        return 0.0
-    started = time.perf_counter()
+        return time.perf_counter() - started if is_new else 0.0
+    compiling = time.perf_counter()
     lowered = _lowered(missing, stages, origins)
     with ThreadPoolExecutor(_workers(len(missing)), thread_name_prefix="compile") as pool:
         timed = list(pool.map(_compile, lowered, [each.key.target for each in missing]))
-    seconds = time.perf_counter() - started
+    seconds = time.perf_counter() - compiling
     for each, (executable, own) in zip(missing, timed, strict=True):
         each.fill(executable)
         _compiled.value += 1
         if keeps:
             disk_cache.keep(each.key, executable, own, _signature(each), program_seconds=seconds)
-    return seconds
+    return time.perf_counter() - started
 
 
 def filled_in_order(

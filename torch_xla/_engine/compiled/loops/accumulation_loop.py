@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from ...compat.names.torch import gradient_hooks, hooks_after
+from ...compat.names.torch import gradient_hooks, hooks_after, version_of
 from ...compat.names.torch_dynamo import default_partition
 from .nested_loops import is_traced
 from .scan_layers import modes_of
@@ -45,7 +45,7 @@ def accumulate(
     step: Callable[..., Any],
     slices: Sequence[torch.Tensor],
     model: nn.Module,
-    carried: Sequence[torch.Tensor],
+    carried: Sequence[Any],
     is_pure: bool,
 ) -> Any:
     """Calls `step` for each slice, adds the gradients of the mean loss to the model's, and returns the mean loss.
@@ -53,6 +53,7 @@ def accumulate(
     Where gradients are switched off, there is only the loss.
     """
     wanted = torch.is_grad_enabled()
+    carried = [_carried(each, slices[0].device) for each in carried]
     own = {f"model.{name}": each for name, each in model.named_parameters() if each.requires_grad and wanted}
     with torch.no_grad():
         start = [torch.zeros_like(each) for each in own.values()]
@@ -88,9 +89,12 @@ def _traced(
         total, sums, state = carry
         with torch.set_grad_enabled(wanted):
             fresh = {name: each.detach().requires_grad_() for name, each in own.items()}
+            versions = [version_of(each) for each in (*given, *state)]
             found = functional_call(module, fresh, (*given, *state))
+            _check_unchanged([version_of(each) for each in (*given, *state)], versions, len(given))
             loss, *rest = found if isinstance(found, tuple | list) else (found,)
             _check(loss, rest, state)
+            rest = [_as_before(each, before) for each, before in zip(rest, state, strict=True)]
             # As PyTorch/XLA does: each loss by itself, so that small dtypes do not overflow in the sum.
             loss = loss / count
             grads = torch.autograd.grad(loss, list(fresh.values()), allow_unused=True) if wanted else ()
@@ -133,6 +137,27 @@ def _of_model(model: nn.Module) -> tuple[Any, ...]:
 
 def _kind(tensor: torch.Tensor) -> Any:
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+
+
+def _carried(value: Any, device: torch.device) -> torch.Tensor:
+    """Return a carried value as a tensor on `device`; it may be a number."""
+    return value if isinstance(value, torch.Tensor) else torch.tensor(value, device=device)
+
+
+def _as_before(value: Any, before: torch.Tensor) -> torch.Tensor:
+    """Return what became of a carried tensor: a step may return a number in its place."""
+    return value if isinstance(value, torch.Tensor) else torch.full_like(before, value)
+
+
+def _check_unchanged(now: Sequence[int], before: Sequence[int], slices: int) -> None:
+    """Raise if a step has changed its arguments: the first are slices, the rest is carried."""
+    for place, (version, known) in enumerate(zip(now, before, strict=True)):
+        if version != known:
+            what = f"slice {place}" if place < slices else f"carried tensor {place - slices}"
+            raise RuntimeError(
+                f"gradient_accumulation(): train_step changed its argument {place} ({what}) in place. The loop gives "
+                f"it a copy, so the change would be lost outside. Change a .clone() of it, and return what is carried"
+            )
 
 
 def _check(loss: Any, rest: Sequence[Any], state: Sequence[Any]) -> None:

@@ -4,6 +4,7 @@ import functools
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -161,10 +162,15 @@ def _labels(root: torch.nn.Module, name: str) -> Iterator[tuple[torch.nn.Module,
     return visit(root, name)
 
 
-def start_server(port: int) -> Any:
-    """Start a server that takes profiles of this process on demand."""
-    platform.local_devices()  # JAX would start the client without our choice of platform
-    return jax.profiler.start_server(port)
+class ProfilerServer:
+    """A server that takes profiles of this process on demand. It stops when this object is deleted."""
+
+    def __init__(self, port: int) -> None:
+        platform.local_devices()  # JAX would start the client without our choice of platform
+        jax.profiler.start_server(port)
+        self.port = port
+        self.stop = weakref.finalize(self, jax.profiler.stop_server)
+        self.stop.atexit = False  # the end of the process ends it, too
 
 
 def start_trace(folder: str | os.PathLike[str], python_calls: bool) -> None:
