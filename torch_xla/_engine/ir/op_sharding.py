@@ -6,6 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from .. import metrics
+
+_made = metrics.counter("CreateOpSharding")
+
 
 class ShardingType(IntEnum):
     """The kind of a tensor's sharding over the devices of a mesh.
@@ -82,7 +86,8 @@ class XlaShardingSpec(OpSharding):
 
 
 def tiling(mesh: np.ndarray, dims: tuple[tuple[int, ...], ...]) -> OpSharding:
-    """The sharding that divides each dimension along these axes of an array of device ids."""
+    """Return the sharding that divides each dimension along these axes of an array of device ids."""
+    _made.value += 1
     taken = [axis for axes in dims for axis in axes]
     rest = [axis for axis in range(mesh.ndim) if axis not in taken]
     parts = [int(np.prod([mesh.shape[axis] for axis in axes])) for axes in dims]

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..._engine import metrics
 from ..._engine.ir.op_sharding import OpSharding, tiling
 from ..._engine.ir.partition_spec import Dims, dims_of, literal
 from ..._engine.runtime import device_attributes, platform
@@ -87,7 +86,6 @@ class Mesh:
         """Return the same for the indices of the axes that divide each dimension; it is made once and kept."""
         found = self._op_shardings.get(dims)
         if found is None:
-            metrics.count("CreateOpSharding")
             found = self._op_shardings[dims] = tiling(self.get_logical_mesh(), dims)
         return found
 
