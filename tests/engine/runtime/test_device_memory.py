@@ -28,8 +28,23 @@ def test_on_the_host_the_living_buffers_count() -> None:
 
 def test_an_allocator_that_counts_is_believed() -> None:
     stats = {"bytes_in_use": 10, "bytes_limit": 100, "peak_bytes_in_use": 50}
-    device: Any = SimpleNamespace(memory_stats=lambda: stats)
+    device: Any = SimpleNamespace(memory_stats=lambda: stats, id="counting")
     assert device_memory.usage(device) == device_memory.Usage(10, 100, 50)
+
+
+def test_a_peak_that_cannot_be_reset_counts_when_it_is_new() -> None:
+    stats = {"bytes_in_use": 10, "bytes_limit": 100, "peak_bytes_in_use": 50, "pool_bytes": 60, "peak_pool_bytes": 70}
+    device: Any = SimpleNamespace(memory_stats=lambda: stats, id="of a test")
+    assert device_memory.usage(device) == device_memory.Usage(10, 100, 50, 60, 70)
+    device_memory.forget_peak(device)
+    assert device_memory.usage(device).peak == 10 and device_memory.usage(device).peak_reserved == 60
+    stats["bytes_in_use"] = 30
+    assert device_memory.usage(device).peak == 30  # somebody asked
+    stats["bytes_in_use"] = 20
+    device_memory.note_need(device, 40)
+    assert device_memory.usage(device).peak == 40  # a program needed it
+    stats["peak_bytes_in_use"] = 90
+    assert device_memory.usage(device).peak == 90  # beyond the one before
 
 
 def test_a_container_may_take_what_files_hold_and_no_swap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

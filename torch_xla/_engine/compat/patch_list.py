@@ -4,8 +4,9 @@ The room that knows what should happen instead replaces it, by the entry here: `
 is replaced on import, some when it is first needed: an entry says whether it is in force. Other devices stay as they
 are.
 
-No attributes, and so not in the list: the class of `torch.Generator` (`generator_class.py`), the methods of our
-own device guard (`device_guard.py`), and what PyTorch and JAX have registries for.
+No attributes, and so not in the list: calls of `torch.Generator`, `torch.Event` and `torch.Stream`
+(`class_calls.py`), the methods of our own device guard (`device_guard.py`), and what PyTorch and JAX have registries
+for.
 """
 
 import sys

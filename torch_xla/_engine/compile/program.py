@@ -102,6 +102,7 @@ class Program:
         self.ends = self._smallest([range(len(graph.outputs))])
         self.bytes = sum(spec.numel * spec.dtype.itemsize for spec in graph.specs)  # of everything that it names
         self.allocates = self.bytes  # bytes of a run besides its inputs; an upper bound until XLA reports them
+        self.needs = 0  # bytes of a run with its inputs; 0 until XLA reports them
         self.fits = True  # the device's free memory need not be checked
         self.is_limited = launch_throttle.are_limited(key.target)  # whether it has to wait for its turn
         self.stages: tuple[stage_cuts.Stage, ...] | None = None  # none: not looked for, or not worth it
@@ -181,6 +182,7 @@ class Program:
         sizes = self.sizes_for(numbers)
         if sizes is not None:
             self.allocates = sizes.outputs - sizes.aliased + sizes.intermediate
+            self.needs = sizes.inputs + self.allocates
             self.fits = self.allocates < _ALWAYS_FITS
         return sizes
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,37 +17,78 @@ _LIMITS = (
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Bytes on one device: taken, there at all, and the most ever taken."""
+    """Bytes on one device: taken, there at all, and the most ever taken; the same of what its allocator holds."""
 
     used: int
     limit: int
     peak: int
+    held: int | None = None  # None: the allocator holds what is taken
+    most_held: int | None = None
+
+    @property
+    def reserved(self) -> int:
+        """The bytes that the allocator holds."""
+        return self.used if self.held is None else max(self.held, self.used)
+
+    @property
+    def peak_reserved(self) -> int:
+        """The most that the allocator held."""
+        return self.peak if self.most_held is None else max(self.most_held, self.reserved)
 
 
-# The highest use that was measured, by device: the CPU client keeps no record.
+# The highest use that was measured or that a large program needed, by device: the CPU client keeps no record, and that
+# of other clients cannot be reset.
 _peaks: dict[int, int] = {}
+# What the peaks of a client were when they were to be forgotten. Beyond them they are new.
+_forgotten: dict[int, tuple[int, int]] = {}
 
 
 def usage(device: jax.Device) -> Usage:
-    """The memory of `device`: as its allocator counts, or on the host the sum of the living buffers."""
+    """Return the memory of `device`: as its allocator counts, or on the host the sum of the living buffers."""
     stats = device.memory_stats()
-    if stats:
-        used = stats["bytes_in_use"]
-        limit = stats.get("bytes_limit") or stats.get("bytes_reservable_limit") or 0
-        return Usage(used, limit, stats.get("peak_bytes_in_use", used))
-    used = sum(_bytes_on(array, device) for array in jax.live_arrays(device.platform))
-    peak = _peaks[device.id] = max(used, _peaks.get(device.id, 0))
-    return Usage(used, host_memory(), peak)
+    if not stats:
+        used = sum(size for _, size in living_on(device))
+        peak = _peaks[device.id] = max(used, _peaks.get(device.id, 0))
+        return Usage(used, host_memory(), peak)
+    used = stats["bytes_in_use"]
+    limit = stats.get("bytes_limit") or stats.get("bytes_reservable_limit") or 0
+    held = stats.get("pool_bytes") or None
+    peak, most_held = _peaks_of(stats)
+    if device.id in _forgotten:
+        before, held_before = _forgotten[device.id]
+        known = _peaks[device.id] = max(used, _peaks.get(device.id, 0))
+        peak = peak if peak > before else known
+        most_held = most_held if most_held > held_before else 0
+    return Usage(used, limit, peak, held, held and max(most_held, held))
+
+
+def _peaks_of(stats: dict[str, int]) -> tuple[int, int]:
+    return stats.get("peak_bytes_in_use", stats["bytes_in_use"]), stats.get("peak_pool_bytes", 0)
 
 
 def forget_peak(device: jax.Device) -> None:
-    """Begins to look for the most ever taken anew; raises `NotImplementedError` where the allocator keeps it."""
-    if device.memory_stats():
-        raise NotImplementedError(
-            f"The peak of the memory of {device.platform}:{device.id} is kept by PJRT, which cannot reset it. Compare "
-            f"torch.accelerator.max_memory_allocated() before and after instead."
-        )
+    """Begin to look for the most ever taken anew.
+
+    A client that keeps its own peak cannot forget it. Until it goes beyond, the most that was asked for counts, and
+    that of large programs.
+    """
+    stats = device.memory_stats()
+    if stats:
+        _forgotten[device.id] = _peaks_of(stats)
     _peaks.pop(device.id, None)
+
+
+def note_need(device: jax.Device, needed: int) -> None:
+    """Count a program that needs so many bytes, with all that it reads and makes, as taken for a moment."""
+    if needed > _peaks.get(device.id, 0):
+        _peaks[device.id] = needed
+
+
+def living_on(device: jax.Device) -> Iterator[tuple[jax.Array, int]]:
+    """Return the buffers that live on `device`, with their bytes there."""
+    for array in jax.live_arrays(device.platform):
+        if size := _bytes_on(array, device):
+            yield array, size
 
 
 def _bytes_on(array: jax.Array, device: jax.Device) -> int:

@@ -22,7 +22,7 @@ from ..metrics import events, user_lines
 from ..metrics.events import Cause
 from ..metrics.user_lines import Line
 from ..runtime import buffers as client
-from ..runtime import host_malloc
+from ..runtime import device_memory, host_malloc
 from ..runtime.abstract_buffer import Placeholder
 from ..runtime.platform import refuse_fork
 from . import collective_consistency, compile_progress, device_waits, in_flight, memory_admission
@@ -145,6 +145,7 @@ def _enter(
         in_flight.forget_ended(flight.running)
     begins = time.perf_counter_ns()
     if is_counted:
+        device_memory.note_need(program.target.device, program.needs)
         in_flight.free_memory(flight.running, program.allocates)
         if runs_again:
             host_malloc.keep_memory(program.allocates)

@@ -115,7 +115,9 @@ def state_of(generator: torch.Generator) -> Generator | None:
     return known.own if known is not None else None
 
 
-def generator_for(device: Any) -> TorchGenerator | None:
-    """A generator for `device`; `None` if that is none of ours."""
+def generator_for(device: Any = None) -> TorchGenerator | None:
+    """Return a generator for `device`; `None` if that is none of ours."""
+    if device is None:
+        return None
     named = torch.device(device)
     return TorchGenerator(named.index) if named.type == "xla" else None

@@ -106,12 +106,17 @@ def _device(index: int | None = None) -> torch.device:
     return torch.device(name) if index is None else torch.device(name, index)
 
 
+def _of_c(made: Any, device: torch.device) -> Any:
+    """Return the stream or event that C++ makes, also when calls of the class are answered by us (`class_calls`)."""
+    return made.__new__(made, device=device)
+
+
 # Calls that use the methods, given the results of earlier calls, and the methods that each uses.
 _QUESTIONS: dict[str, tuple[Callable[[dict[str, Any]], Any], set[int]]] = {
-    "torch.Stream(device)": (lambda made: torch.Stream(device=_device()), {_GET_DEVICE, _GET_NEW_STREAM}),
-    "torch.Stream(device:0)": (lambda made: torch.Stream(device=_device(0)), {_EXCHANGE_DEVICE, _GET_NEW_STREAM}),
+    "torch.Stream(device)": (lambda made: _of_c(torch.Stream, _device()), {_GET_DEVICE, _GET_NEW_STREAM}),
+    "torch.Stream(device:0)": (lambda made: _of_c(torch.Stream, _device(0)), {_EXCHANGE_DEVICE, _GET_NEW_STREAM}),
     "Stream.query": (lambda made: made["torch.Stream(device)"].query(), {_QUERY_STREAM}),
-    "torch.Event(device)": (lambda made: torch.Event(device=_device()), set()),
+    "torch.Event(device)": (lambda made: _of_c(torch.Event, _device()), set()),
     "Event.record": (lambda made: made["torch.Event(device)"].record(), {_GET_DEVICE, _GET_STREAM, _RECORD}),
     "Event.wait": (lambda made: made["torch.Event(device)"].wait(made["torch.Stream(device)"]), {_BLOCK}),
     "Event.query": (lambda made: made["torch.Event(device)"].query(), {_QUERY_EVENT}),

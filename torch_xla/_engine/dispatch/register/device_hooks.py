@@ -1,8 +1,7 @@
 """Make `xla` a device of PyTorch: the name, the hooks, the guard and the module `torch.xla`."""
 
-import time
+import sys
 import types
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,13 +14,12 @@ from ...compat.abi.device_guard import (
     register,
 )
 from ...compat.names import torch as private
-from ...runtime import host_malloc, platform
-from ...step import executor
-from ...step.sync import sync_device
+from ...runtime import device_memory, platform
 from ...tensor import device as devices
 from ...tensor.device_names import index_or_current as _index
+from . import amp_module, events_and_streams, memory, memory_snapshot, random_states
 from .deferred_name import is_wanted, wait_for_first_use
-from .random_states import MEMBERS
+from .refused_names import refusing
 from .torch_accelerator import answer, native
 
 
@@ -112,21 +110,26 @@ def set_device(device: Any) -> None:
     devices.set_current_index(_index(device))
 
 
-@contextmanager
-def device(index: Any) -> Any:
-    """A `with` block in which a bare "xla" means this ordinal."""
-    before = devices.current_index()
-    devices.set_current_index(_index(index))
-    try:
-        yield
-    finally:
-        devices.set_current_index(before)
+class device:  # noqa: N801
+    """A `with` block in which a bare "xla" means this ordinal; `None` and a negative one change nothing."""
+
+    def __init__(self, device: Any) -> None:
+        self.idx = _index(device)
+        self.prev_idx = -1
+
+    def __enter__(self) -> None:
+        self.prev_idx = devices.current_index()
+        devices.set_current_index(self.idx)
+
+    def __exit__(self, *_: object) -> None:
+        devices.set_current_index(self.prev_idx)
 
 
-def synchronize(device: Any = None) -> None:
-    """Computes everything recorded on the device and waits for it."""
-    if devices.existing_devices():  # PyTorch's profiler asks all devices that there are, used or not
-        sync_device(devices.device_at(_index(device)), wait=True)
+class device_of(device):  # noqa: N801
+    """A `with` block in which a bare "xla" means the ordinal of a tensor; others change nothing."""
+
+    def __init__(self, obj: Any) -> None:
+        super().__init__(obj.device.index if obj.device.type == "xla" else None)
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
@@ -135,9 +138,25 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 
 def get_device_properties(device: Any = None) -> types.SimpleNamespace:
-    """Name and platform of the device."""
+    """Return the name, platform and memory of the device, and what else a GPU tells. Starts the client."""
     target = devices.device_at(_index(device)).target
-    return types.SimpleNamespace(name=target.kind, platform=target.platform, id=target.device.id)
+    found = types.SimpleNamespace(
+        name=target.kind,
+        platform=target.platform,
+        id=target.device.id,
+        total_memory=device_memory.usage(target.device).limit,
+    )
+    cores, capability = getattr(target.device, "core_count", None), _compute_capability(target.device)
+    if cores is not None and capability is not None:
+        found.multi_processor_count = cores
+        found.major, found.minor = capability
+    return found
+
+
+def _compute_capability(device: Any) -> tuple[int, int] | None:
+    """Return the two numbers of a CUDA device, (8, 0)."""
+    major, _, minor = str(getattr(device, "compute_capability", "")).partition(".")
+    return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
 
 
 def get_device_name(device: Any = None) -> str:
@@ -150,111 +169,29 @@ def get_device_capability(device: Any = None) -> tuple[int, int]:
     return 0, 0
 
 
-def empty_cache() -> None:
-    """Returns to the system what the host keeps for the next programs. Other devices' memory is PJRT's."""
-    host_malloc.release_memory()
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Return True: XLA has `torch.bfloat16` on every platform."""
+    return True
 
 
-class Stream(torch.Stream):
-    """An order of execution. An XLA device has one, so streams are the same and need no waiting for each other.
-
-    PyTorch's own class, which its C++ takes without looking, as it does events.
-    """
-
-    device_type = "xla"  # type: ignore[assignment]
-
-    def __new__(cls, device: Any = None, priority: int = 0, **_: Any) -> "Stream":
-        devices.take_name()
-        return super().__new__(cls, device=torch.device("xla", _index(device)))
-
-    def synchronize(self) -> None:
-        """Waits for everything started so far."""
-        synchronize(self.device)
-
-    def query(self) -> bool:
-        """True: the next operation waits by itself."""
-        return True
-
-    def wait_stream(self, stream: torch.Stream) -> None:
-        """Nothing to do: there is one stream."""
-
-    def wait_event(self, event: torch.Event) -> None:
-        """Nothing to do: there is one stream."""
-
-    def record_event(self, event: torch.Event | None = None) -> torch.Event:
-        """An event at this point."""
-        event = event or Event()
-        event.record(self)
-        return event
-
-    def __enter__(self) -> "Stream":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
+def is_tf32_supported() -> bool:
+    """Return whether the current device has TF32: NVIDIA's GPUs from 8.0 on. Starts the client."""
+    capability = _compute_capability(devices.device_at(devices.current_index()).target.device)
+    return capability is not None and capability >= (8, 0)
 
 
-class Event(torch.Event):
-    """A point in the one stream."""
-
-    def __new__(cls, device: Any = None, enable_timing: bool = False, **_: Any) -> "Event":
-        return super().__new__(cls, device=torch.device("xla", _index(device)))
-
-    def __init__(self, device: Any = None, enable_timing: bool = False, **_: Any) -> None:
-        self._index = _index(device)
-        self._takes_time = enable_timing
-        self._reached: float | None = None
-
-    @property
-    def device(self) -> torch.device:  # type: ignore[override]
-        """Whose stream it is in."""
-        return torch.device("xla", self._index)
-
-    def record(self, stream: torch.Stream | None = None) -> None:
-        """Marks this point: what was recorded so far is started. An event that takes the time waits for it, too."""
-        sync_device(devices.device_at(self._index), wait=self._takes_time)
-        self._reached = time.perf_counter()
-
-    def elapsed_time(self, end_event: torch.Event) -> float:
-        """The milliseconds that its device took from this point to the other."""
-        events: Any = self, end_event
-        if not all(event._takes_time for event in events):
-            raise ValueError("elapsed_time: both events must be made with `enable_timing=True`.")
-        begin, end = (event._reached for event in events)
-        if begin is None or end is None:
-            raise ValueError("elapsed_time: both events must be recorded before.")
-        return float(end - begin) * 1e3
-
-    def wait(self, stream: torch.Stream | None = None) -> None:
-        """Nothing to do: there is one stream."""
-
-    def synchronize(self) -> None:
-        """Waits for everything started so far on its device."""
-        executor.wait([devices.device_at(self._index).target.device])
-
-    def query(self) -> bool:
-        """True: the next operation waits by itself."""
-        return True
+def is_current_stream_capturing() -> bool:
+    """Return False: nothing is captured from a stream."""
+    return False
 
 
-def current_stream(device: Any = None) -> Stream:
-    """The one stream."""
-    return Stream(device)
+def init() -> None:
+    """Start the client, which the first use of a device does by itself."""
+    devices.device_at(devices.current_index()).target  # noqa: B018
 
 
-def default_stream(device: Any = None) -> Stream:
-    """The one stream."""
-    return Stream(device)
-
-
-def set_stream(stream: Stream) -> None:
-    """Nothing to do: there is one stream."""
-
-
-@contextmanager
-def stream(stream: Stream | None) -> Any:
-    """A `with` block in that stream: there is one."""
-    yield stream
+def ipc_collect() -> None:
+    """Do nothing: no memory of a device is shared with other processes."""
 
 
 def _is_in_bad_fork() -> bool:
@@ -269,13 +206,38 @@ def _lazy_init() -> None:
 _initialized = True
 
 
+def _exchange_device(index: int) -> int:
+    before = devices.current_index()
+    devices.set_current_index(index)
+    return before
+
+
 module = types.ModuleType("torch.xla", "The device module of `xla`: what `torch.cuda` is for CUDA.")
-for _name in (
-    "is_available", "is_initialized", "device_count", "current_device", "set_device", "device", "synchronize",
-    "get_amp_supported_dtype",
-    "get_device_properties", "get_device_name", "get_device_capability", "empty_cache", "Stream", "Event",
-    "current_stream",
-    "default_stream", "set_stream", "stream", "_is_in_bad_fork", "_lazy_init", "_initialized",
+for _member in (
+    is_available, is_initialized, init, device_count, current_device, set_device, device, device_of,
+    get_amp_supported_dtype, get_device_properties, get_device_name, get_device_capability, is_bf16_supported,
+    is_tf32_supported, is_current_stream_capturing, ipc_collect, _is_in_bad_fork, _lazy_init, _exchange_device,
 ):  # fmt: skip
-    setattr(module, _name, globals()[_name])
-vars(module).update(MEMBERS)
+    setattr(module, _member.__name__, _member)
+module._maybe_exchange_device = _exchange_device  # type: ignore[attr-defined]
+module._initialized = _initialized  # type: ignore[attr-defined]
+module.has_half = True  # type: ignore[attr-defined]
+module.__getattr__ = refusing(module.__name__)  # type: ignore[method-assign]
+
+
+def _add_part(name: str, doc: str | None, members: dict[str, Any]) -> None:
+    """Give `torch.xla` a module of its own, such as `torch.xla.memory`, whose names it has too."""
+    part = types.ModuleType(f"torch.xla.{name}", doc)
+    vars(part).update(members)
+    vars(module).update(members)
+    setattr(module, name, part)
+    sys.modules[part.__name__] = part
+
+
+_add_part("memory", memory.__doc__, {**memory.MEMBERS, **memory_snapshot.MEMBERS})
+vars(module.memory).update(memory_snapshot.PRIVATE_MEMBERS)
+_add_part("random", random_states.__doc__, random_states.MEMBERS)
+_add_part("streams", events_and_streams.__doc__, events_and_streams.MEMBERS)
+module.amp = amp_module.module  # type: ignore[attr-defined]
+sys.modules[amp_module.module.__name__] = amp_module.module
+module.__all__ = sorted(name for name in vars(module) if not name.startswith("_"))  # type: ignore[attr-defined]

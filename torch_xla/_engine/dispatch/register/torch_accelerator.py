@@ -15,9 +15,10 @@ from ... import config
 from ...compat import patch_list
 from ...compat.names import torch as private
 from ...dtypes import TO_JAX
-from ...runtime import device_memory, host_malloc, platform, platform_selection
+from ...runtime import host_malloc, platform, platform_selection
 from ...step.sync import sync_device
 from ...tensor import device as devices
+from . import memory
 
 
 def is_ours() -> bool:
@@ -122,25 +123,6 @@ def _stream(index: int) -> torch.Stream:
     return found
 
 
-def _usage(index: int) -> device_memory.Usage:
-    return device_memory.usage(devices.device_at(_index(index)).target.device)
-
-
-def _memory_stats(index: int) -> dict[str, Any]:
-    used = _usage(index)
-    sizes = {"all": {"current": used.used, "peak": used.peak}}
-    return {"allocated_bytes": sizes, "reserved_bytes": sizes}
-
-
-def _memory_info(index: int) -> tuple[int, int]:
-    used = _usage(index)
-    return used.limit - used.used, used.limit
-
-
-def _forget_peak(index: int) -> None:
-    device_memory.forget_peak(devices.device_at(_index(index)).target.device)
-
-
 def _supported(index: int) -> dict[str, Any]:
     return {"supported_dtypes": set(TO_JAX)}
 
@@ -163,10 +145,16 @@ _ANSWERS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "getDeviceCapability": (_supported, _supported_elsewhere),
     "isAllocatorInitialized": (platform.is_started, lambda module: module.is_initialized()),
     "emptyCache": (host_malloc.release_memory, lambda module: module.empty_cache()),
-    "getDeviceStats": (_memory_stats, lambda module, index: module.memory.memory_stats_as_nested_dict(index)),
-    "getMemoryInfo": (_memory_info, lambda module, index: module.mem_get_info(index)),
-    "resetPeakStats": (_forget_peak, lambda module, index: module.reset_peak_memory_stats(index)),
-    "resetAccumulatedStats": (_forget_peak, lambda module, index: module.reset_accumulated_memory_stats(index)),
+    "getDeviceStats": (
+        memory.memory_stats_as_nested_dict,
+        lambda module, index: module.memory.memory_stats_as_nested_dict(index),
+    ),
+    "getMemoryInfo": (memory.mem_get_info, lambda module, index: module.mem_get_info(index)),
+    "resetPeakStats": (memory.reset_peak_memory_stats, lambda module, index: module.reset_peak_memory_stats(index)),
+    "resetAccumulatedStats": (
+        memory.reset_accumulated_memory_stats,
+        lambda module, index: module.reset_accumulated_memory_stats(index),
+    ),
 }
 for _hook, _question in {
     "hooks_get_current_device": "getDeviceIndex",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...compat import patch_list
-from ...compat.abi.generator_class import wrap_generator_class
+from ...compat.abi.class_calls import answer_calls_of
 from ...compat.names import torch as private
 from ...tensor.torch_generator import generator_for
 from ..ops.activation_checkpointing import patch_checkpoints
@@ -17,6 +17,7 @@ from ..recording_kernel import note_default_dtype
 from .autocast import set_default_dtype, with_default_dtype
 from .deferred_name import BESIDE_ANOTHER
 from .dlpack_protocol import patch_exchange
+from .events_and_streams import event_for, stream_for
 from .nn_modules import keeping_parameters
 from .torchscript import patch_scripts
 from .untyped_storages import patch_storages
@@ -34,8 +35,10 @@ def apply_patches() -> None:
     patch_storages()
     patch_scripts()
     patch_exchange()
-    # PyTorch makes no generators for a backend in Python.
-    wrap_generator_class(generator_for)
+    # PyTorch makes no generators for a backend in Python; its events and streams of one cannot be waited for.
+    answer_calls_of(torch.Generator, generator_for)
+    answer_calls_of(torch.Event, event_for)
+    answer_calls_of(torch.Stream, stream_for)
     patch_checkpoints()
     patch_list.autocast.wrap(with_default_dtype)
     if private.backend_name() == "xla":

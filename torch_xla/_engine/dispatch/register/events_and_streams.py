@@ -1,0 +1,168 @@
+"""Streams and events of `xla`: `torch.xla.Stream`, and what `torch.Stream("xla")` and `torch.Event("xla")` make.
+
+An XLA device runs its programs in one order, so all streams of a device are one.
+"""
+
+import time
+from typing import Any
+
+import torch
+
+from ...compat.names import torch as private
+from ...step import executor
+from ...step.sync import sync_device
+from ...tensor import device as devices
+from ...tensor.device_names import index_or_current as _index
+
+
+def synchronize(device: Any = None) -> None:
+    """Compute everything recorded on the device and wait for it."""
+    if devices.existing_devices():  # PyTorch's profiler asks all devices that there are, used or not
+        sync_device(devices.device_at(_index(device)), wait=True)
+
+
+class Stream(torch.Stream):
+    """An order of execution. An XLA device has one, so streams are the same and need no waiting for each other.
+
+    PyTorch's own class, which its C++ takes without looking, as it does events.
+    """
+
+    device_type = "xla"  # type: ignore[assignment]
+
+    def __new__(cls, device: Any = None, priority: int = 0, **_: Any) -> "Stream":
+        devices.take_name()
+        return super().__new__(cls, device=torch.device("xla", _index(device)))
+
+    def synchronize(self) -> None:
+        """Waits for everything started so far."""
+        synchronize(self.device)
+
+    def query(self) -> bool:
+        """True: the next operation waits by itself."""
+        return True
+
+    def wait_stream(self, stream: torch.Stream) -> None:
+        """Nothing to do: there is one stream."""
+
+    def wait_event(self, event: torch.Event) -> None:
+        """Nothing to do: there is one stream."""
+
+    def record_event(self, event: torch.Event | None = None) -> torch.Event:
+        """An event at this point."""
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+class Event(torch.Event):
+    """A point in the one stream."""
+
+    def __new__(cls, device: Any = None, enable_timing: bool = False, **_: Any) -> "Event":
+        return super().__new__(cls, device=torch.device("xla", _index(device)))
+
+    def __init__(self, device: Any = None, enable_timing: bool = False, **_: Any) -> None:
+        self._index = _index(device)
+        self._takes_time = enable_timing
+        self._reached: float | None = None
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """Whose stream it is in."""
+        return torch.device("xla", self._index)
+
+    def record(self, stream: torch.Stream | None = None) -> None:
+        """Marks this point: what was recorded so far is started. An event that takes the time waits for it, too."""
+        sync_device(devices.device_at(self._index), wait=self._takes_time)
+        self._reached = time.perf_counter()
+
+    def elapsed_time(self, end_event: torch.Event) -> float:
+        """The milliseconds that its device took from this point to the other."""
+        events: Any = self, end_event
+        if not all(event._takes_time for event in events):
+            raise ValueError("elapsed_time: both events must be made with `enable_timing=True`.")
+        begin, end = (event._reached for event in events)
+        if begin is None or end is None:
+            raise ValueError("elapsed_time: both events must be recorded before.")
+        return float(end - begin) * 1e3
+
+    def wait(self, stream: torch.Stream | None = None) -> None:
+        """Nothing to do: there is one stream."""
+
+    def synchronize(self) -> None:
+        """Waits for everything started so far on its device."""
+        executor.wait([devices.device_at(self._index).target.device])
+
+    def query(self) -> bool:
+        """True: the next operation waits by itself."""
+        return True
+
+
+def current_stream(device: Any = None) -> Stream:
+    """The one stream."""
+    return Stream(device)
+
+
+def default_stream(device: Any = None) -> Stream:
+    """The one stream."""
+    return Stream(device)
+
+
+def set_stream(stream: Stream) -> None:
+    """Nothing to do: there is one stream."""
+
+
+class StreamContext:
+    """A `with` block in a stream: there is one."""
+
+    def __init__(self, stream: torch.Stream | None) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> torch.Stream | None:
+        return self.stream
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def stream(stream: torch.Stream | None) -> StreamContext:
+    """Return a `with` block in that stream: there is one."""
+    return StreamContext(stream)
+
+
+def stream_for(device: Any = None, **options: Any) -> Stream | None:
+    """Return what `torch.Stream(device)` makes on `xla`; `None` for other devices and streams given by number."""
+    return None if "stream_id" in options or not _is_ours(device) else Stream(device, **options)
+
+
+def event_for(device: Any = None, **options: Any) -> Event | None:
+    """Return what `torch.Event(device)` makes on `xla`; `None` for another device."""
+    if not _is_ours(device):
+        return None
+    for option, why in _REFUSED.items():
+        if options.get(option):
+            raise NotImplementedError(f"torch.Event({device!r}, {option}=True): {why}.")
+    return Event(device, **options)
+
+
+_REFUSED = {"interprocess": "an event of xla is known to its own process only. Use torch.distributed.barrier()"}
+
+
+def _is_ours(device: Any) -> bool:
+    if device is None:  # then PyTorch means the accelerator
+        return private.backend_name() == "xla"
+    return isinstance(device, int | str | torch.device) and torch.device(device).type == "xla"
+
+
+# What `torch.xla` has of these.
+MEMBERS: dict[str, Any] = {
+    thing.__name__: thing
+    for thing in (
+        Event, Stream, StreamContext, current_stream, default_stream, set_stream, stream, synchronize,
+    )
+}  # fmt: skip
