@@ -68,6 +68,8 @@ def test_a_block_chooses_the_device_and_gives_it_back() -> None:
             assert xla.current_device() == 0
     with xla.device_of(torch.ones(2)):
         assert xla.current_device() == 0
+    with pytest.raises(TypeError, match=r"device_of\(0\): expected a tensor or a storage, got int"):
+        xla.device_of(0)
     with pytest.raises(RuntimeError, match="xla:99 does not exist"), xla.device(99):
         pass
 

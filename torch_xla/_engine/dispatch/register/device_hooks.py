@@ -129,7 +129,10 @@ class device_of(device):  # noqa: N801
     """A `with` block in which a bare "xla" means the ordinal of a tensor; others change nothing."""
 
     def __init__(self, obj: Any) -> None:
-        super().__init__(obj.device.index if obj.device.type == "xla" else None)
+        found = getattr(obj, "device", None)
+        if not isinstance(found, torch.device):
+            raise TypeError(f"torch.xla.device_of({obj!r}): expected a tensor or a storage, got {type(obj).__name__}")
+        super().__init__(found.index if found.type == "xla" else None)
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
