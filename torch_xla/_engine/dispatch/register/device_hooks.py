@@ -17,8 +17,13 @@ from ...compat.names import torch as private
 from ...runtime import device_memory, platform
 from ...tensor import device as devices
 from ...tensor.device_names import index_or_current as _index
-from . import amp_module, events_and_streams, memory, memory_snapshot, random_states
+from .amp_module import module as amp
 from .deferred_name import is_wanted, wait_for_first_use
+from .events_and_streams import MEMBERS as STREAMS
+from .memory import MEMBERS as MEMORY
+from .memory_snapshot import MEMBERS as SNAPSHOT
+from .memory_snapshot import PRIVATE_MEMBERS as HISTORY
+from .random_states import MEMBERS as RANDOM
 from .refused_names import refusing
 from .torch_accelerator import answer, native
 
@@ -228,7 +233,7 @@ module.has_half = True  # type: ignore[attr-defined]
 module.__getattr__ = refusing(module.__name__)  # type: ignore[method-assign]
 
 
-def _add_part(name: str, doc: str | None, members: dict[str, Any]) -> None:
+def _add_part(name: str, doc: str, members: dict[str, Any]) -> None:
     """Give `torch.xla` a module of its own, such as `torch.xla.memory`, whose names it has too."""
     part = types.ModuleType(f"torch.xla.{name}", doc)
     vars(part).update(members)
@@ -237,10 +242,10 @@ def _add_part(name: str, doc: str | None, members: dict[str, Any]) -> None:
     sys.modules[part.__name__] = part
 
 
-_add_part("memory", memory.__doc__, {**memory.MEMBERS, **memory_snapshot.MEMBERS})
-vars(module.memory).update(memory_snapshot.PRIVATE_MEMBERS)
-_add_part("random", random_states.__doc__, random_states.MEMBERS)
-_add_part("streams", events_and_streams.__doc__, events_and_streams.MEMBERS)
-module.amp = amp_module.module  # type: ignore[attr-defined]
-sys.modules[amp_module.module.__name__] = amp_module.module
+_add_part("memory", "The memory of `xla` devices: statistics, peaks, snapshots.", {**MEMORY, **SNAPSHOT})
+vars(sys.modules["torch.xla.memory"]).update(HISTORY)
+_add_part("random", "The random states of `xla` devices.", RANDOM)
+_add_part("streams", "Streams and events of `xla`: one order of execution for each device.", STREAMS)
+module.amp = amp  # type: ignore[attr-defined]
+sys.modules[amp.__name__] = amp
 module.__all__ = sorted(name for name in vars(module) if not name.startswith("_"))  # type: ignore[attr-defined]

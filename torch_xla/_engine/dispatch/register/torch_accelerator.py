@@ -18,7 +18,7 @@ from ...dtypes import TO_JAX
 from ...runtime import host_malloc, platform, platform_selection
 from ...step.sync import sync_device
 from ...tensor import device as devices
-from . import memory
+from .memory import MEMBERS as MEMORY
 
 
 def is_ours() -> bool:
@@ -146,13 +146,13 @@ _ANSWERS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "isAllocatorInitialized": (platform.is_started, lambda module: module.is_initialized()),
     "emptyCache": (host_malloc.release_memory, lambda module: module.empty_cache()),
     "getDeviceStats": (
-        memory.memory_stats_as_nested_dict,
+        MEMORY["memory_stats_as_nested_dict"],
         lambda module, index: module.memory.memory_stats_as_nested_dict(index),
     ),
-    "getMemoryInfo": (memory.mem_get_info, lambda module, index: module.mem_get_info(index)),
-    "resetPeakStats": (memory.reset_peak_memory_stats, lambda module, index: module.reset_peak_memory_stats(index)),
+    "getMemoryInfo": (MEMORY["mem_get_info"], lambda module, index: module.mem_get_info(index)),
+    "resetPeakStats": (MEMORY["reset_peak_memory_stats"], lambda module, index: module.reset_peak_memory_stats(index)),
     "resetAccumulatedStats": (
-        memory.reset_accumulated_memory_stats,
+        MEMORY["reset_accumulated_memory_stats"],
         lambda module, index: module.reset_accumulated_memory_stats(index),
     ),
 }
