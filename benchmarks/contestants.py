@@ -15,7 +15,7 @@ import torch_xla
 import torch_xla.debug.metrics as met
 from benchmarks import machine
 from benchmarks.jax_steps import JaxInference, JaxTraining
-from benchmarks.models import OF_GPUS, WORKLOADS, Workload
+from benchmarks.models import NARROW, OF_GPUS, WORKLOADS, Workload
 from benchmarks.steps import USUAL, Setting, Steps, prepared
 
 One = TypeVar("One", bound="Contestant")
@@ -155,7 +155,8 @@ class Jax(Contestant):
 
     def __init__(self, workload: Workload, dropout: float, setting: Setting = USUAL) -> None:
         torch.manual_seed(0)
-        name = next(name for name, known in {**WORKLOADS, **OF_GPUS}.items() if known.model == workload.model)
+        known = [*WORKLOADS.items(), *OF_GPUS.items(), *NARROW.items()]
+        name = next(name for name, each in known if each.model == workload.model)
         model, batch = prepared(workload, dropout, setting)
         self.steps: JaxTraining | JaxInference
         if setting.mode == "training":

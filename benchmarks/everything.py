@@ -32,6 +32,7 @@ PARTS: dict[str, list[str]] = {
     ],
     "decode": ["decode", "--rounds", "3", "--batches", "1"],
     "host": ["dispatch"],
+    "narrow": ["host"],
     "diagnostics": ["diagnostics", "--turns", "20"],
     "memory": ["memory"],
     "second": ["second_process", "--rounds", "2"],

@@ -82,16 +82,18 @@ class Gpt2(nn.Module):
 class Bert(nn.Module):
     """Encoder with token, position and segment embeddings, and a head that names the masked words."""
 
-    def __init__(self, dropout: float) -> None:
+    def __init__(
+        self, dropout: float, layers: int = 4, width: int = 256, vocabulary: int = 1000, length: int = 128
+    ) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(1000, 256)
-        self.position = nn.Parameter(torch.randn(128, 256) * 0.02)
-        self.segment = nn.Embedding(2, 256)
-        self.norm = nn.LayerNorm(256)
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.position = nn.Parameter(torch.randn(length, width) * 0.02)
+        self.segment = nn.Embedding(2, width)
+        self.norm = nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
-        layer = nn.TransformerEncoderLayer(256, 4, 1024, dropout=dropout, activation="gelu", batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
-        self.head = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.LayerNorm(256), nn.Linear(256, 1000))
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=dropout, activation="gelu", batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.head = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width), nn.Linear(width, vocabulary))
 
     def forward(self, tokens: Tensor) -> Tensor:
         segments = torch.zeros_like(tokens)
@@ -279,4 +281,11 @@ OF_GPUS = {
         lambda _: Llama(12, 1024, 16, 4, 2816, 32000, 1024),
         tokens(8, 1024, 32000),
     ),
+}
+
+# So narrow that a step is almost only the host's work; named after the model in JAX that computes the same.
+NARROW = {
+    "gpt2_like": Workload("GPT-2, 6 x 64", "1x8", lambda rate: Gpt2(rate, 6, 64, 1, 64, 8), tokens(1, 8, 64)),
+    "llama_like": Workload("Llama, 6 x 64", "1x8", lambda _: Llama(6, 64, 4, 2, 176, 64, 8), tokens(1, 8, 64)),
+    "bert_like": Workload("BERT, 6 x 64", "1x8", lambda rate: Bert(rate, 6, 64, 64, 8), tokens(1, 8, 64)),
 }

@@ -17,7 +17,7 @@ from benchmarks import decode, former, hookless, long_run, page, readme
 from benchmarks.contestants import Compiled, Eager, OpenXla, Ours, Replay, Setting
 from benchmarks.decoders import DECODERS
 from benchmarks.jax_steps import JaxInference, JaxTraining
-from benchmarks.models import WORKLOADS, Encoder
+from benchmarks.models import NARROW, WORKLOADS, Encoder
 
 
 def losses(contestant: Eager | Ours, steps: int) -> list[float]:
@@ -47,6 +47,16 @@ def test_a_model_in_jax_is_the_model_in_pytorch(name: str) -> None:
         expected = model.eval()(inputs)
     found = JaxInference(name, model, (inputs, targets)).step()
     torch.testing.assert_close(torch.tensor(np.asarray(found)), expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_a_narrow_model_in_jax_is_the_model_in_pytorch(name: str) -> None:
+    torch.manual_seed(0)
+    model, (inputs, targets) = NARROW[name].build(0.0), NARROW[name].batch()
+    with torch.no_grad():
+        expected = model.eval()(inputs)
+    found = JaxInference(name, model, (inputs, targets)).step()
+    torch.testing.assert_close(torch.tensor(np.asarray(found)), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
