@@ -108,7 +108,7 @@ def host_index() -> int:
 
 @constant_in_graphs
 def addressable_device_count() -> int:
-    """How many devices this process can put tensors on; 1 under SPMD. Starts the client.
+    """Return the number of devices that this process can put tensors on; 1 under SPMD. Starts the client.
 
     >>> import torch_xla, torch_xla.runtime as xr
     >>> xr.addressable_device_count() == len(torch_xla.devices())

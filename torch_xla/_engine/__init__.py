@@ -18,6 +18,6 @@ The life of `z = x + y`, and of `print(z)`:
     diagnostics/  Reports, profiles and explanations are made from that.
 
 Other ways to run a program are in `compiled/`: replays, regions, eager mode, `torch.compile`, loops. Several processes:
-`processes/` and `distributed/`. Several devices as one: `sharding/`. What we borrow or change of PyTorch and JAX:
-`compat/`.
+`processes/` and `distributed/`. Several devices as one: `sharding/`. Borrowed and patched names of PyTorch and
+JAX: `compat/`.
 """

@@ -94,5 +94,5 @@ lock: Callable[[], threading.RLock] = _Lock if sys.version_info >= (3, 14) else 
 
 
 def stores(objects: Iterable[Any], name: str, values: Iterable[Any]) -> Iterator[None]:
-    """Sets the attribute `name` of each of the `objects` to its value, as it is run through."""
+    """Set the attribute `name` of each of the `objects` to its value, as it is run through."""
     return map(setattr, objects, repeat(name), values)  # type: ignore[func-returns-value]

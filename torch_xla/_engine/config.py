@@ -183,7 +183,7 @@ def libtpu_is_told() -> bool:
 
 
 def tell_libtpu(variables: dict[str, str]) -> None:
-    """Sets what libtpu reads when its client starts."""
+    """Set the variables that libtpu reads when its client starts."""
     os.environ.update(variables)
 
 
@@ -400,7 +400,7 @@ def tracker_file() -> str:
 
 
 def refuse_nonsense() -> None:
-    """Raises `ValueError` for a setting that is set to what it cannot be, before a program has begun to compute."""
+    """Raise `ValueError` for an invalid value of a setting, before a program has begun to compute."""
     for setting in (
         cpu_num_devices, compilation_cache_size, stage_operations, max_async_closures, metrics_samples,
         metrics_percentiles, debug_level, debug_max_frames, rate_tracker_smoothing, persistent_cache_path,

@@ -7,7 +7,7 @@ _chosen = "highest"
 
 
 def choose(name: str) -> None:
-    """Sets the precision of the programs compiled from now on."""
+    """Set the precision of the programs compiled from now on."""
     global _chosen
     if name not in NAMES:
         raise ValueError(

@@ -52,7 +52,7 @@ def note_new() -> None:
 
 
 def drop_unused() -> None:
-    """Lets those leave all tables that nothing else holds."""
+    """Drop the values that have no other reference from all tables."""
     global _made, _most
     _made = 0
     left = _drop_plans()
@@ -62,7 +62,7 @@ def drop_unused() -> None:
 
 
 def drop_unheld(table: dict[Any, Any], own: int = 0) -> int:
-    """Lets the values leave `table` that only it and `own` references of their own hold; returns how many are left."""
+    """Drop the values to which only `table` and `own` further references refer; return the number of the rest."""
     keys = list(table)
     _drop(table, keys, are_unheld(list(map(table.get, keys)), repeat(1 + own)))
     return len(table)

@@ -35,7 +35,7 @@ class Patch:
         ALL.append(self)
 
     def wrap(self, wrapper: Callable[[Any], Any]) -> None:
-        """Puts what `wrapper` makes of it in its place."""
+        """Put what `wrapper` makes of it in its place."""
         owner, name = _found(self.names[0])
         if not self.since or hasattr(owner, name):
             self.put(wrapper(getattr(owner, name)))
@@ -53,13 +53,13 @@ class Patch:
             self.in_force = False
 
     def put(self, value: Any) -> None:
-        """Puts something else in its place."""
+        """Put something else in its place."""
         for owner, name in map(_found, self.names):
             setattr(owner, name, value)
         self.in_force = True
 
     def take_back(self) -> None:
-        """Lets a class have what it inherits again."""
+        """Let a class have what it inherits again."""
         for owner, name in map(_found, self.names):
             delattr(owner, name)
         self.in_force = False

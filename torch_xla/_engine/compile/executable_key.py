@@ -84,7 +84,7 @@ def key_of(graph: Graph, donated: tuple[int, ...], target: Target) -> Key:
 
 
 def results_of(graph: Graph, donated: tuple[int, ...], target: Target) -> tuple[Placed, ...]:
-    """How the outputs of a graph that runs on `target` are to be divided; nothing where none can be."""
+    """Return the required shardings of a graph's outputs on `target`; empty if nothing is divided there."""
     return tuple(output_shardings.of_outputs(graph, donated)) if target.is_spread else ()
 
 

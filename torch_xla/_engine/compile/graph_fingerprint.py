@@ -28,7 +28,7 @@ class Nameless(ValueError):
 
 
 def is_named(graph: Graph) -> bool:
-    """Whether another process would call all that `graph` does by the same names."""
+    """Return whether the names of everything in `graph` are valid in other processes."""
     try:
         for operation in graph.operations:
             _named(operation.plan)

@@ -117,7 +117,7 @@ def signature(graph: Graph, key: Key) -> Signature:
 
 
 def results_of(executable: Any, signature: Signature, target: Target) -> list[Sharding | None]:
-    """How an executable of several devices divides each output; nothing for one of one device."""
+    """Return how an executable of several devices divides each output; empty for one device."""
     if not target.is_spread:
         return []
     placed = jax.tree.leaves(executable.output_shardings)

@@ -26,7 +26,7 @@ class Ready(NamedTuple):
 
 
 def whole(executable: Any, target: Target) -> Start:
-    """How an executable of a whole graph is started."""
+    """Return the function that starts an executable of a whole graph."""
     start = shard_mapped.starter(target, executable)
     kept_floats, kept_ints = KeptVector(target), KeptVector(target)
 

@@ -126,12 +126,12 @@ class Program:
 
     @property
     def arguments(self) -> tuple[int, ...]:
-        """Which of the graph's numbers are arguments of the executables; the others are baked in."""
+        """Return the numbers of the graph that are arguments of the executables; the others are constants."""
         return self._promoted
 
     @property
     def starts(self) -> int:
-        """How many executables a run starts: one, or one for each stage."""
+        """Return the number of executables that a run starts: one, or one for each stage."""
         return len(self.stages or (self,))
 
     @property
@@ -164,7 +164,7 @@ class Program:
         )
 
     def compiled_for(self, numbers: Sequence[float | int]) -> bool:
-        """Whether a run with these numbers needs no compile."""
+        """Return whether a run with these numbers needs no compilation."""
         return self._ready(numbers) is not None
 
     def _ready(self, numbers: Sequence[float | int]) -> Ready | None:
@@ -479,7 +479,7 @@ def _known_to_change(graph: Graph, numbers: Sequence[float | int], lines: Sequen
 
 
 def _counts_for_each(plan: Plan) -> bool:
-    """Whether a number comes for each tensor of a list: optimizers work those out anew for every step."""
+    """Return whether a number comes for each tensor of a list: optimizers compute these anew for every step."""
     return isinstance(plan.op, OpOverload) and overload_name_of(plan.op) == "ScalarList"
 
 

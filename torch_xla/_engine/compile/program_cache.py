@@ -48,15 +48,15 @@ def _forget_half() -> None:
 
 
 def size() -> int:
-    """How many programs are in memory."""
+    """Return the number of programs in memory."""
     return len(_programs)
 
 
 def is_full() -> bool:
-    """Whether each new program makes another one leave."""
+    """Return whether each new program evicts another one."""
     return size() >= config.compilation_cache_size()
 
 
 def clear() -> None:
-    """Forgets every program."""
+    """Drop every program."""
     _programs.clear()

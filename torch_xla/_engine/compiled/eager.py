@@ -36,7 +36,7 @@ _compiling = metrics.metric("EagerOpCompileTime")
 
 
 def is_on() -> bool:
-    """Whether operations run when they are called; not inside a region."""
+    """Return whether operations run when they are called; False inside a region."""
     return recording_kernel.runs_at_once()
 
 
@@ -121,7 +121,7 @@ def _write(
     device: Device,
     alone: eager_cache.EagerCall,
 ) -> tuple[Any, "_Recorded | None"]:
-    """Runs a call that writes to its arguments without a tape."""
+    """Run a call that writes to its arguments without a tape."""
     recording_kernel.refuse_overlap(entry, operator, args, kwargs)
     plan: Plan = entry.plan  # type: ignore[assignment]
     storages: list[Any] = [tensor.untyped_storage() for tensor in written_by(operator, args, kwargs)]
@@ -156,7 +156,7 @@ class _Recorded(NamedTuple):
     numbers: tuple[tuple[Any, ...], tuple[Any, ...]]  # of the tape, before and after those of the call
 
     def run(self, learns: bool) -> None:
-        """Runs what is recorded. Without the lock: others go on while it is compiled."""
+        """Run the recorded operations, without the lock, so that others continue during a compilation."""
         sync_device(self.device)
         if not learns or self.key is None:
             return
@@ -176,7 +176,7 @@ def _record(
     device: Device,
     alone: eager_cache.EagerCall | None,
 ) -> tuple[Any, _Recorded]:
-    """Records the call; if it was `alone`, the next one like it needs no tape."""
+    """Record the call; if it was `alone`, the next equal call needs no tape."""
     plan: Plan = entry.plan  # type: ignore[assignment]
     tape = device.tape
     results = recording_kernel.append(

@@ -46,7 +46,7 @@ def to_meta(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def infer(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inferred:
-    """Runs the call on meta tensors. Raises what PyTorch raises; `NotImplementedError` without a kernel."""
+    """Run the call on meta tensors. Raise PyTorch's errors, and `NotImplementedError` without a kernel."""
     memo: dict[int, torch.Tensor] = {}
 
     def convert(leaf: Any) -> Any:

@@ -87,7 +87,7 @@ def neg_view(self: torch.Tensor) -> torch.Tensor:
 
 
 def check_bounds(tensor: torch.Tensor) -> None:
-    """Raises as PyTorch does if `tensor` reaches beyond its storage, whose own size PyTorch does not know here."""
+    """Raise as PyTorch does if `tensor` reaches beyond its storage, whose own size PyTorch does not know here."""
     spec: Spec = value_of(tensor).spec
     geometry = Geometry(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
     needed = geometry.extent * tensor.element_size()

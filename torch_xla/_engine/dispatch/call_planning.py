@@ -88,7 +88,7 @@ class Entry:
 
 
 def keep(entries: "dict[tuple[Any, ...], Entry]") -> None:
-    """Bounds a table of entries, by signature."""
+    """Limit the size of a table of entries, by signature."""
     table_of_plans(entries, _plan_of)
 
 
@@ -185,14 +185,14 @@ def tried(plan: Plan, targets: list[int], numbers: list[Any]) -> tuple[Any, list
 
 
 def _written_operands(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
-    """Which of the operands the results of an in-place call replace, in the order of the results."""
+    """Return the operands that the results of an in-place call replace, in the order of the results."""
     operands = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     written = cpu_errors.written_tensors(operator, args, kwargs)
     return [next(i for i, operand in enumerate(operands) if operand is tensor) for tensor in written]
 
 
 def _is_doubtful(rule: Rule, operator: Operator, plan: Plan, shapes: Any) -> bool:
-    """Whether PyTorch may refuse dtypes that its meta kernels let pass. `shapes` is what a trial of the rule gave."""
+    """Return whether PyTorch may refuse dtypes that its meta kernels accept. `shapes` is the result of a trial."""
     if schema_of(operator.overload).name.startswith("aten::_foreach_"):
         truths = any(isinstance(leaf, bool) for leaf in pytree.tree_leaves(plan.arguments))
         return truths or any(not (s.dtype.is_floating_point or s.dtype.is_complex) for s in plan.operands)
@@ -214,7 +214,7 @@ def _is_in(where: int | str, args: tuple[Any, ...]) -> bool:
 
 
 def _refuse_dtypes(rule: Rule, operator: Operator, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raises as the CPU does for complex numbers, integers and truth values that meta kernels let pass.
+    """Raise the CPU's error for complex numbers, integers and booleans that meta kernels accept.
 
     Beside indices or masks of the usual dtypes nothing is asked: the zeros that the CPU is asked with may mean
     something else as such.
@@ -249,7 +249,7 @@ def _refuse_dtypes(rule: Rule, operator: Operator, plan: Plan, args: tuple[Any, 
 
 
 def _has_usual_places(operator: Operator, plan: Plan) -> bool:
-    """Whether what says where elements are has one of the dtypes that every operator takes for it."""
+    """Return whether an index has one of the dtypes that every operator accepts for it."""
     args, kwargs = plan.arguments
     named = {**dict(zip([a.name for a in schema_of(operator.overload).arguments], args, strict=False)), **kwargs}
     places = [(named.get(name), usual) for name, usual in _PLACES.items()]
@@ -257,7 +257,7 @@ def _has_usual_places(operator: Operator, plan: Plan) -> bool:
 
 
 def _may_overlap(operator: Operator, call: Call) -> bool:
-    """Whether another operand may be another view of the storage that the first is written to, or the same."""
+    """Return whether another operand may be a view of the storage that is written to."""
     views = any(operand.__class__ is tuple for operand in call[1]) or cpu_errors.places_elements(operator)
     return views and len(call[1]) > 1  # the viewed memory is not known: the plan serves other views too
 

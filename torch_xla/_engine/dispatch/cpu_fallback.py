@@ -40,7 +40,7 @@ _CPU = _Kernels(torch.device("cpu"), to_cpu, lambda tensor, device: tensor.to(de
 
 
 def run(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Runs the call on copies of its tensors and brings results and writes back."""
+    """Run the call on copies of its tensors, and copy results and writes back."""
     name = schema_of(operator.overload).name
     start = time.perf_counter()
     if events.guarded and _beside(_target(args, kwargs), args, kwargs) is None:
@@ -73,7 +73,7 @@ def _run(name: str, operator: Operator, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _beside(device: Device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Kernels | None:
-    """Kernels on the GPU that the device is, if the arguments can come there."""
+    """Return the kernels of the GPU behind the device, if the arguments can be copied there."""
     gpu = cuda_zero_copy.gpu_of(device)
     leaves = pytree.tree_leaves((args, kwargs))
     if gpu is None or any(isinstance(leaf, torch.Generator) for leaf in leaves):
@@ -152,7 +152,7 @@ def _tensors_at(where: int | str, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def warn(name: str, device: torch.device = _CPU.device) -> None:
-    """Warns of the first fallback of each operator, with the user's line and where it runs."""
+    """Warn of the first fallback of each operator, with the user's line and the device that runs it."""
     if name not in _warned:
         _warned.add(name)
         is_host = device.type == "cpu"

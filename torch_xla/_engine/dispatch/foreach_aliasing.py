@@ -19,7 +19,7 @@ _Extent = tuple[int, int, int]
 
 
 def are_entangled(args: tuple[Any, ...], operands: list[Any]) -> bool:
-    """Whether an element of a call that writes to the tensors of `args[0]` may share memory with another element."""
+    """Return whether an element of a call that writes to the tensors of `args[0]` may share memory with another one."""
     count = len(args[0])
     if count < 2:
         return False
@@ -79,7 +79,7 @@ def _overlap(one: _Extent, other: _Extent) -> bool:
 
 
 def _meet(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors, between whose ends there is memory of both, have an element in common: columns have not."""
+    """Return whether two tensors with interleaved memory have an element in common: columns of a matrix have not."""
     if one.element_size() != other.element_size():
         return True
     return not set(_places(one).tolist()).isdisjoint(_places(other).tolist())
@@ -93,7 +93,7 @@ def _places(tensor: Tensor) -> np.ndarray:
 
 
 def one_by_one(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Calls the operator for one element after the other."""
+    """Call the operator for one element after the other."""
     for index in range(len(args[0])):
         given = [[each[index]] if isinstance(each, (list, tuple)) else each for each in args]
         named = {name: [each[index]] if isinstance(each, (list, tuple)) else each for name, each in kwargs.items()}

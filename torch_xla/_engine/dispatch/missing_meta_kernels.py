@@ -21,7 +21,7 @@ _BYTES_AS_CONDITION = (
 
 
 def _column_major(like: Tensor, *size: int) -> Tensor:
-    """Matrices with adjacent columns, which is how LAPACK returns them."""
+    """Return column-major matrices, as LAPACK returns them."""
     return like.new_empty((*size[:-2], size[-1], size[-2])).mT
 
 

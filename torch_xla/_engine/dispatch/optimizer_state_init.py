@@ -43,7 +43,7 @@ def _filling(name: str) -> Kernel:
 
 
 def _fill(tensor: Tensor, number: Any) -> None:
-    """Computes what was recorded for a new tensor, where one device of its own computes what is recorded."""
+    """Compute the operations recorded for a new tensor, where one device runs its own programs."""
     recorded = value_of(tensor)
     device = recorded.device
     if not _is_of_one_program(device):
@@ -59,7 +59,7 @@ def _fill(tensor: Tensor, number: Any) -> None:
 
 
 def _is_of_one_program(device: Device) -> bool:
-    """Whether what is recorded on it becomes a program that later steps may share."""
+    """Return whether the operations recorded on the device become a program that later steps may share."""
     return not runs_at_once() and not abstract_devices.active and device.spread is None
 
 

@@ -22,7 +22,7 @@ _set_data = Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 def fill_out(out: Tensor, result: Tensor, warns: bool = True) -> None:
-    """Puts `result` into `out`, resizing it as PyTorch does."""
+    """Write `result` to `out`, and resize it as PyTorch does."""
     fill_all((out,), (result,), warns)
 
 
@@ -44,7 +44,7 @@ def fill_all(outs: Sequence[Tensor], results: Sequence[Tensor], warns: bool = Tr
 
 
 def _fill(outs: Sequence[Tensor], results: Sequence[Tensor]) -> bool:
-    """Whether the `outs` still had what they had at first, and have their results now."""
+    """Return whether the `outs` still had their first values, and have their results now."""
     storages: dict[int, Any] = {}
     before: dict[int, Any] = {}
     copies: dict[int, Any] = {}

@@ -33,7 +33,7 @@ _OF_DIMENSIONS = frozenset(("bmm", "mean", "mm", "sum"))
 
 
 def is_foretold(rule: Rule, plan: Plan, inferred: abstract_eval.Inferred, writes: bool) -> bool:
-    """Whether a call that `rule` lowers is planned from its meta kernel alone; `writes`: it writes to an operand."""
+    """Return whether the meta kernel alone can plan a call of `rule`; `writes` means that it writes to an operand."""
     if not isinstance(rule.op, OpOverload) or not rule.op.name().startswith("aten::"):
         return False
     name = schema_of(rule.op).name.removeprefix("aten::")
@@ -48,5 +48,5 @@ def is_foretold(rule: Rule, plan: Plan, inferred: abstract_eval.Inferred, writes
 
 
 def _has_words(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> bool:
-    """Whether an argument is a word, such as a way of rounding: meta kernels take any."""
+    """Return whether an argument is a string, such as a rounding mode: meta kernels accept any."""
     return any(argument.__class__ is str for argument in (*arguments[0], *arguments[1].values()))

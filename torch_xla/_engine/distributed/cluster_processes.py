@@ -22,7 +22,7 @@ _HOST = "torch_xla/host"
 
 @functools.cache
 def join_job() -> bool:
-    """Makes this process the one that SLURM or Open MPI says that it is, once; whether one of them has started it."""
+    """Take this process's place from SLURM or Open MPI, once; return whether one of them has started it."""
     found = jax_clusters.job()
     if found is None or identity.process_count() > 1:
         return False
@@ -52,7 +52,7 @@ def _store(host: str, port: int, is_first: bool, address: str) -> Any:
 
 
 def join(store: Any, rank: int, size: int) -> None:
-    """Makes this process one of `size`, which find each other by `store`."""
+    """Make this process one of `size` processes, which find each other through `store`."""
     if platform.is_started():
         raise RuntimeError(
             f"This process used an xla device before it knew that it is process {rank} of {size}. Call "

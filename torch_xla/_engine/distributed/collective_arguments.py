@@ -11,7 +11,7 @@ REDUCTIONS = ("sum", "mul", "and", "or", "min", "max")
 
 
 def check_reduction(name: str, reduce_type: str) -> None:
-    """Refuses a reduction that does not exist."""
+    """Refuse a reduction that does not exist."""
     if reduce_type not in REDUCTIONS:
         raise ValueError(
             f"{name}(): reduce_type is {reduce_type!r}; expected one of {', '.join(map(repr, REDUCTIONS))}"
@@ -19,7 +19,7 @@ def check_reduction(name: str, reduce_type: str) -> None:
 
 
 def check_groups(name: str, groups: Sequence[Sequence[int]] | None) -> None:
-    """Refuses groups that do not divide the replicas: each must be in exactly one group."""
+    """Refuse groups that do not divide the replicas: each must be in exactly one group."""
     if not groups:
         return
     if not all(isinstance(group, (list, tuple)) for group in groups):
@@ -34,7 +34,7 @@ def check_groups(name: str, groups: Sequence[Sequence[int]] | None) -> None:
 
 
 def check_ordinals(name: str, ordinals: Iterable[int]) -> None:
-    """Refuses ordinals that no replica has."""
+    """Refuse ordinals that no replica has."""
     count = identity.replica_count()
     for ordinal in ordinals:
         if not 0 <= ordinal < count:
@@ -52,7 +52,7 @@ def check_dim(name: str, tensor: torch.Tensor, dim: int) -> int:
 
 
 def check_group_size(name: str, what: str, given: int, size: int) -> None:
-    """Refuses to divide a tensor into more or fewer parts than there are replicas in a group."""
+    """Refuse to divide a tensor into another number of parts than there are replicas in a group."""
     if given != size:
         whole = "this program" if size == identity.replica_count() else "the group"
         raise ValueError(f"{name}(): {what} is {given}; {whole} has {size} replica{'s' if size > 1 else ''}")
@@ -64,14 +64,14 @@ def scaled(tensor: torch.Tensor, scale: float) -> torch.Tensor:
 
 
 def write(targets: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
-    """Overwrites each of the `targets` with its result."""
+    """Overwrite each of the `targets` with its result."""
     with torch.no_grad():
         for target, result in zip(targets, results, strict=True):
             target.copy_(result)
 
 
 def into(output: Any, results: Any) -> Any:
-    """Fills `output`, a tensor or a list like `results`, and returns it; without one, `results`."""
+    """Fill `output`, a tensor or a list like `results`, and return it; without `output`, return `results`."""
     if output is None:
         return results
     pairs = [(output, results)] if isinstance(results, torch.Tensor) else zip(output, results, strict=True)

@@ -57,7 +57,7 @@ def place_in(groups: Groups) -> int:
 
 
 def size_of(groups: Groups) -> int:
-    """How many processes are in the group of this one."""
+    """Return the number of processes in the group of this one."""
     own = identity.process_index()
     return next((len(group) for group in groups if own in group), identity.process_count())
 
@@ -105,7 +105,7 @@ def broadcast(tensors: Sequence[torch.Tensor], root: int, groups: Groups, tag: i
 
 
 def start() -> None:
-    """Starts what is recorded: for a process that has no result to ask for, while another waits for its part."""
+    """Start the recorded operations: this process has no result to wait for, but another process waits for its part."""
     for device in existing_devices():
         sync_device(device)
 

@@ -50,7 +50,7 @@ class UsedParameters(torch_distributed.Reducer):  # type: ignore[misc]
         self._watch()
 
     def _watch(self) -> None:
-        """Learns which parameters get gradients."""
+        """Record which parameters get gradients."""
         if not self._watches:
             self._watches = True
             for index, parameter in enumerate(self._parameters):
@@ -115,7 +115,7 @@ class UsedParameters(torch_distributed.Reducer):  # type: ignore[misc]
 
 
 def install() -> None:
-    """Gives `DistributedDataParallel` this reducer for modules on `xla`."""
+    """Give `DistributedDataParallel` this reducer for modules on `xla`."""
     usual = torch_distributed.Reducer
 
     def make(params: Sequence[torch.Tensor], *arguments: Any, **options: Any) -> Any:

@@ -50,7 +50,7 @@ class HostGroup:
         self._made: Any = None
 
     def carries(self, arguments: Sequence[Any]) -> bool:
-        """Whether the tensors among the arguments of a collective pass over the host: if all of them are there."""
+        """Return whether a collective exchanges its tensors over the host: if all of them are on the host."""
         if self._store is None or self._size == 1 or not torch_distributed.has_gloo():
             return False
         tensors = [tensor for argument in arguments for tensor in _tensors(argument)]
@@ -68,7 +68,7 @@ class HostGroup:
             return self._made
 
     def _meet(self) -> None:
-        """Waits until all of the group have come to connect, which Gloo does in C++ and without names.
+        """Wait until all processes of the group try to connect: Gloo waits in C++, and cannot name the missing ones.
 
         Raises `PeerError` if one has ended without it, or does not come in time.
         """
@@ -100,7 +100,7 @@ class HostGroup:
 
 
 def _start_exchanges() -> None:
-    """Starts what this thread has recorded if others may wait for it on the device, while it waits for them here."""
+    """Start this thread's recorded operations if others may wait for them on the device, before waiting here."""
     for device in existing_devices():
         if is_common(device, (*device.tape.code,)):
             sync_step(device)

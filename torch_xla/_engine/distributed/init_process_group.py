@@ -15,7 +15,7 @@ _registered = False
 
 
 def register(group: Callable[..., XlaGroup] = XlaGroup) -> None:
-    """Registers the backend "xla" with `torch.distributed`, once. `group` makes a process group."""
+    """Register the backend "xla" with `torch.distributed`, once. `group` creates a process group."""
     global _registered
     if _registered:
         return
@@ -43,7 +43,7 @@ def _create(group: Callable[..., XlaGroup], options: Any, own: Any = None) -> Xl
 
 
 def meet(url: str, timeout: Any = None, **kwargs: Any) -> Iterator[tuple[Any, int, int]]:
-    """Yields once the store by which the processes of the program speak, the place of this one, and their number."""
+    """Yield, once, the store of the program's processes, the place of this one, and their number."""
     if identity.process_count() == 1:
         cluster_processes.join_job()
     place = identity.place()

@@ -54,7 +54,7 @@ class Later(torch_distributed.Work):  # type: ignore[misc]
         self._among.append(message)
 
     def wait(self, timeout: Any = None) -> bool:
-        """Records the message, and all others."""
+        """Record the message, and all waiting ones."""
         _record(self._among)
         return True
 
@@ -120,7 +120,7 @@ def there(tensors: Tensors) -> list[torch.Tensor]:
 
 
 def write(targets: Tensors, results: Tensors) -> None:
-    """Overwrites each of the `targets` with its result.
+    """Overwrite each of the `targets` with its result.
 
     As PyTorch's own groups do, without telling autograd of the write: tensors and views that it knows stay usable.
     """

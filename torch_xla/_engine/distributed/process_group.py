@@ -42,7 +42,7 @@ class XlaGroup(ProcessGroup):
         return self._name
 
     def global_rank(self, place: int) -> int:
-        """Which process of the program has a place in the group."""
+        """Return which process of the program has a place in the group."""
         return self._ranks[place]
 
     def exchange_in(self, groups: Sequence[Sequence[int]]) -> None:
@@ -73,21 +73,21 @@ class XlaGroup(ProcessGroup):
         return self.host.connection() if device.type == "cpu" and device in self._device_types else self
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
-        """Whether the group makes tensors that are exchanged faster than others."""
+        """Return whether the group allocates tensors that are exchanged faster than others."""
         return False
 
     @or_here
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Any:
-        """Overwrites each tensor with its reduction over the group."""
+        """Overwrite each tensor with its reduction over the group."""
         return self._reduce_in_place(tensors, getattr(opts, "reduceOp", "SUM"))
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
-        """Overwrites each tensor with its reduction over the group."""
+        """Overwrite each tensor with its reduction over the group."""
         return self._reduce_in_place(tensors, getattr(opts, "reduceOp", "SUM"))
 
     @or_here
     def reduce(self, tensors: Tensors, opts: Any) -> Any:
-        """Overwrites the tensors of the root with their reduction over the group."""
+        """Overwrite the tensors of the root with their reduction over the group."""
         if not self._is_single():
             reduced = self._reduced(tensors, opts.reduceOp)
             if self.rank() == opts.rootRank:
@@ -98,14 +98,14 @@ class XlaGroup(ProcessGroup):
 
     @or_here
     def broadcast(self, tensors: Tensors, opts: Any = None) -> Any:
-        """Overwrites the tensors with those of the root."""
+        """Overwrite the tensors with those of the root."""
         if not self._is_single():
             write(tensors, _broadcast(tensors, getattr(opts, "rootRank", 0), self._groups))
         return done(list(tensors))
 
     @or_here
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
-        """Fills each list with the tensors of all processes."""
+        """Fill each list with the tensors of all processes."""
         even = []
         for targets, given in zip(outputs, inputs, strict=True):
             if _are_of_one_size(targets):
@@ -122,7 +122,7 @@ class XlaGroup(ProcessGroup):
             write([target], [own] if self._is_single() else _broadcast([own], root, self._groups))
 
     def allgather_coalesced(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
-        """Fills `output_lists[rank][index]` with input `index` of each process."""
+        """Fill `output_lists[rank][index]` with input `index` of each process."""
         for index, rows in enumerate(self._rows_of_each(inputs)):
             write([targets[index] for targets in output_lists], rows)
         return done([list(targets) for targets in output_lists])
@@ -132,7 +132,7 @@ class XlaGroup(ProcessGroup):
         return self.allgather_into_tensor_coalesced([output], [input])
 
     def allgather_into_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
-        """Fills each output with the inputs of all processes, one behind the other."""
+        """Fill each output with the concatenated inputs of all processes."""
         flat = [given.reshape(1, -1) for given in inputs]
         gathered = flat if self._is_single() else _all_gather(flat, 0, self._groups)
         write(outputs, [rows.reshape(out.shape) for rows, out in zip(gathered, outputs, strict=True)])
@@ -162,7 +162,7 @@ class XlaGroup(ProcessGroup):
         return self.reduce_scatter_tensor_coalesced([output], [input], opts)
 
     def reduce_scatter_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
-        """Fills each output with its part of the reduction of an input."""
+        """Fill each output with its part of the reduction of an input."""
         self._scatter_reduced(outputs, inputs, getattr(opts, "reduceOp", "SUM"))
         return done(list(outputs))
 
@@ -178,7 +178,7 @@ class XlaGroup(ProcessGroup):
         input_sizes: list[int],
         opts: Any = None,
     ) -> Any:
-        """Sends parts of the first dimension of `input` to all processes, and fills `output` with theirs."""
+        """Send parts of the first dimension of `input` to all processes, and fill `output` with theirs."""
         size = self.size()
         even = not input_sizes and not output_sizes
         if self._is_single():
@@ -195,7 +195,7 @@ class XlaGroup(ProcessGroup):
     all_to_all_single = alltoall_base
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
-        """Sends input i to process i, and fills output i with what process i sends."""
+        """Send input i to process i, and fill output i with the tensor from process i."""
         if self._is_single():
             write(outputs, inputs)
         else:
@@ -217,7 +217,7 @@ class XlaGroup(ProcessGroup):
 
     @or_here
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> Any:
-        """Fills the list of the root with the tensors of all processes."""
+        """Fill the list of the root with the tensors of all processes."""
         for index, given in enumerate(inputs):
             rows = self._rows(given)
             if self.rank() == opts.rootRank:
@@ -228,7 +228,7 @@ class XlaGroup(ProcessGroup):
 
     @or_here
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Any:
-        """Fills the output of process i with tensor i of the root."""
+        """Fill the output of process i with tensor i of the root."""
         for index, target in enumerate(outputs):
             own = (
                 torch.stack(list(inputs[index]))
@@ -243,17 +243,17 @@ class XlaGroup(ProcessGroup):
 
     @or_here
     def send(self, tensors: Tensors, to: int, tag: int = 0) -> Any:
-        """Sends tensors to one process of the group."""
+        """Send tensors to one process of the group."""
         return point_to_point.exchanged(tensors, self.global_rank(self.rank()), self.global_rank(to), tag)
 
     @or_here
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Any:
-        """Overwrites tensors with what one process of the group sends."""
+        """Overwrite tensors with those of one process of the group."""
         return point_to_point.exchanged(tensors, self.global_rank(source), self.global_rank(self.rank()), tag)
 
     @or_here
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Any:
-        """Raises: a program names both ends."""
+        """Raise: a program has to name both ends."""
         raise NotImplementedError("recv(src=None): on xla the sender must be named, as both run one program")
 
     def _start_coalescing(self, device: torch.device) -> None:
@@ -265,7 +265,7 @@ class XlaGroup(ProcessGroup):
         return done([])
 
     def barrier(self, opts: Any = None) -> Any:
-        """Waits until all processes of the group have run what they recorded before."""
+        """Wait until all processes of the group have run their earlier recorded operations."""
         if not self._is_single():
             token = torch.ones(1, device="xla")
             write([token], _all_reduce([token], "sum", self._groups))
@@ -273,7 +273,7 @@ class XlaGroup(ProcessGroup):
         return done([])
 
     def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
-        """Waits as `barrier` does."""
+        """Wait as `barrier` does."""
         self.barrier()
 
     def _is_single(self) -> bool:

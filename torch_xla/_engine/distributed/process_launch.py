@@ -29,7 +29,7 @@ _SECOND_HAND = f"{PeerError.__module__}.{PeerError.__qualname__}: "
 def start(
     fn: Callable[..., Any], args: Iterable[Any], count: int, join: bool, daemon: bool, start_method: str
 ) -> ProcessContext | None:
-    """Calls `fn(index, *args)` in `count` new processes, which know of each other."""
+    """Call `fn(index, *args)` in `count` new processes, which know each other."""
     _refuse_processes_of_processes()
     if start_method == "fork" and platform.is_started():
         raise RuntimeError(
@@ -68,7 +68,7 @@ class Context(ProcessContext):
     """The processes that were started, which `join()` waits for."""
 
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
-        """Waits for processes to end; whether all have.
+        """Wait for processes to end; return whether all have ended.
 
         Raises what the first that failed raised, as `torch.multiprocessing` does, when the others have had the time to
         say which it was (10 s, or `grace_period`), and have been ended.
@@ -111,8 +111,9 @@ def _clean_up(folder: str, service: Any, error_files: Iterable[str]) -> None:
 
 
 def launch(fn: Callable[..., Any], args: Iterable[Any], start_method: str, alone: bool) -> None:
-    """Calls `fn(index, *args)` for each device: here if `torchrun`, SLURM or MPI have started this process or if it is
-    to be `alone`, else in new processes.
+    """Call `fn(index, *args)` for each device, and wait for the end.
+
+    The call runs in this process if it is `alone`, or if `torchrun`, SLURM or MPI have started it, else in new ones.
     """
     if config.torchrun() is not None:
         fn(identity.place().local_index, *args)
@@ -201,7 +202,7 @@ def _refuse_processes_of_processes() -> None:
 
 
 def device_count() -> int:
-    """How many processes a program on this machine has: one for each device. Starts no client."""
+    """Return the number of processes of a program on this machine: one for each device. Starts no client."""
     kind = platform_selection.device_type()
     if kind == "CPU":
         return max(1, config.cpu_num_devices(), config.forced_host_devices())
@@ -221,7 +222,7 @@ def _gpu_count() -> int:
 
 
 def checked_count(nprocs: int | None) -> int:
-    """How many processes `nprocs` asks for. Raises `ValueError` for a number that the devices do not allow."""
+    """Return the number of processes for `nprocs`. Raise `ValueError` for a number that the devices do not allow."""
     there = device_count()
     if nprocs is None:
         count = there

@@ -28,7 +28,7 @@ def means_processes() -> bool:
 
 
 def install(divider: str) -> None:
-    """Gives meshes of processes their groups. For others the module `divider` is imported: it divides the tensors.
+    """Give meshes of processes their groups. For other meshes, import the module `divider`, which divides tensors.
 
     Once a mesh exists, that is: it imports a part of PyTorch that takes half a second.
     """

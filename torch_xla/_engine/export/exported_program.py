@@ -107,7 +107,7 @@ _CHECKS = (aten._assert_async.default, aten._assert_async.msg, aten._linalg_chec
 
 
 def leave_out_checks(module: GraphModule) -> None:
-    """Takes out what only looks at values and may raise, as after a factorization: no StableHLO raises."""
+    """Remove nodes that only check values and may raise, as after a factorization: StableHLO cannot raise."""
     for node in reversed(module.graph.nodes):
         if node.target in _CHECKS and not node.users:
             module.graph.erase_node(node)
@@ -319,7 +319,7 @@ def _dumped(spec: Any) -> str | None:
 
 
 def _admit_foreign(module: GraphModule, allowed: frozenset[str]) -> list[str]:
-    """Makes operators without a rule calls of foreign functions, whose names it returns; raises where not allowed."""
+    """Turn operators without a rule into foreign calls, and return their names; raise where this is not allowed."""
     missing = set(interpreter.operators_without_rule(module))
     refused = sorted(str(op) for op in missing if op.namespace not in allowed and str(op) not in allowed)
     if refused:

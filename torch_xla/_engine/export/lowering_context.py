@@ -30,7 +30,7 @@ class LoweringContext:
         self._inputs: list[torch.Tensor] = []
 
     def build(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Takes what is recorded for these tensors, which become the results."""
+        """Lower the operations recorded for these tensors, which become the results."""
         self._pending = pending_graph.graph_of([pending_graph.on_xla(each) for each in tensors])
         self._inputs = cached_graphs.inputs_of(tensors)[1][: len(self._pending.inputs)]
 
@@ -58,7 +58,7 @@ class LoweringContext:
         return next((place for place, each in enumerate(self._inputs) if snapshot(each) is wanted), -1)
 
     def set_name_string(self, name: str) -> None:
-        """Calls it so."""
+        """Set the name of the context."""
         self._name = name
 
     def get_name_string(self) -> str:

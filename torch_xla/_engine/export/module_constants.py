@@ -23,7 +23,7 @@ _DIALECTS = ("builtin", "chlo", "func", "sdy", "stablehlo", "vhlo")
 
 
 def settle(module: Any) -> None:
-    """Makes every constant of a parsed module one of StableHLO, with its numbers in it.
+    """Turn every constant of a parsed module into one of StableHLO that contains its numbers.
 
     Raises `ValueError` with the operation and its line for operations of other dialects, and for weights without data.
     """
@@ -102,7 +102,7 @@ def _dense(op: Any, name: str, data: bytes | None) -> Any:
 
 
 def _as_stablehlo(op: Any, value: Any) -> None:
-    """Replaces an `arith.constant`. Numbers that are no tensors are taken out if nothing uses them."""
+    """Replace an `arith.constant`; remove unused constants that are not tensors."""
     result = op.results[0]
     if str(result.type).startswith("tensor"):
         constant = ir.Operation.create(

@@ -119,7 +119,7 @@ class StableHLOJSONSerializer(json.JSONEncoder):
 
 
 def stablehlo_obj_hook(dct: dict[str, Any]) -> Any:
-    """Reads back what `StableHLOJSONSerializer` wrote: for `json.loads(text, object_hook=stablehlo_obj_hook)`."""
+    """Decode objects of `StableHLOJSONSerializer`, in `json.loads(text, object_hook=stablehlo_obj_hook)`."""
     kind = dct.pop("_type", None)
     if kind == "VariableType":
         return VariableType[dct["name"]]
@@ -140,7 +140,7 @@ def in_version(bundle: StableHLOModelBundle, version: str | None) -> StableHLOMo
 
 
 def save(bundle: StableHLOModelBundle, directory: str | os.PathLike[str], with_weights: bool, with_text: bool) -> None:
-    """Writes functions and arrays below `directory`, which is made."""
+    """Write functions and arrays below `directory`, and create it if needed."""
     root = Path(directory)
     for name in ("functions", "constants", "data"):
         (root / name).mkdir(parents=True, exist_ok=True)

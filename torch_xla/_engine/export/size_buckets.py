@@ -280,7 +280,7 @@ class Bucket:
         return tuple(size if isinstance(size, int) else int(private.size_for(size, rooms)) for size in shape)
 
     def run(self, jaxpr: Any, operands: Sequence[torch.Tensor], name: str) -> list[torch.Tensor]:
-        """Records what was traced, on padded tensors."""
+        """Record the traced function, on padded tensors."""
         key = id(jaxpr), self.rooms
         if key not in self.traced.jaxprs:
             self.traced.jaxprs[key] = bounded(jaxpr, self.traced.symbols, self.rooms)

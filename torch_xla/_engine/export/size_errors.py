@@ -12,7 +12,7 @@ from ..lowering.fx_graphs import interpreter
 
 
 def refuse(error: Exception, module: GraphModule) -> None:
-    """Raises what names the operator that failed, if its sizes may change and nothing of ours has said so already."""
+    """Raise an error that names the failed operator, if its sizes may change and no error of ours has named it."""
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     here = __name__.partition(".")[0]
     if isinstance(error, NotImplementedError) and frames[-1].f_globals["__name__"].partition(".")[0] == here:

@@ -32,7 +32,7 @@ class QueueBase(ABC):
         self._left = threading.Condition(self._lock)
 
     def max_size(self) -> int:
-        """How many items may wait before `put` does."""
+        """Return the number of items that may wait before `put` blocks."""
         return self._maxsize
 
     def close_write(self) -> None:
@@ -42,7 +42,7 @@ class QueueBase(ABC):
             self._notify_all()
 
     def close(self) -> None:
-        """Drops what waits: `put` raises from now on, and `get` gives `None`, also where they wait already."""
+        """Drop the waiting items. From now on, also in calls that wait, `put` raises and `get` returns `None`."""
         with self._lock:
             self._closed = self._written = True
             self._clear()
@@ -50,7 +50,7 @@ class QueueBase(ABC):
 
     @abstractmethod
     def _clear(self) -> None:
-        """Drops every item."""
+        """Drop every item."""
 
     def _notify_all(self) -> None:
         self._came.notify_all()
@@ -70,7 +70,7 @@ class Queue(QueueBase):
         self._items: deque[Any] = deque()
 
     def put(self, item: Any) -> None:
-        """Adds `item`; waits while the queue is full. Raises `QueueClosed`, a `RuntimeError`, once it is closed."""
+        """Add `item`; wait while the queue is full. Raise `QueueClosed`, a `RuntimeError`, once it is closed."""
         with self._lock:
             self._wait_for_room(lambda: len(self._items) >= self._maxsize)
             self._items.append(item)
@@ -111,7 +111,7 @@ class KeydQueue(QueueBase):
             self._came.notify_all()
 
     def get(self, key: Hashable) -> Any:
-        """Takes the item under `key`; waits until there is one. `None` once the queue is closed and it did not come."""
+        """Take the item under `key`; wait until there is one. Return `None` if the queue is closed before it comes."""
         with self._lock:
             self._wanted[key] = self._wanted.get(key, 0) + 1
             self._left.notify_all()

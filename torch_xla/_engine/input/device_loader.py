@@ -133,7 +133,7 @@ class PerDeviceQueue:
         return PerDeviceQueue(self.device, self.loader_queue.max_size(), self.queue.max_size())
 
     def close(self) -> None:
-        """Drops every batch and lets go whoever waits."""
+        """Drop every batch and wake the waiting threads."""
         self.loader_queue.close()
         self.queue.close()
 
@@ -174,7 +174,7 @@ class Pipeline:
         self._starting, self._is_closed = lock(), False
 
     def _start(self) -> None:
-        """Starts the threads, at the first batch: a loader without workers asks its sampler then, too.
+        """Start the threads, at the first batch: a loader without workers reads its sampler at this time, too.
 
         So what is set after `iter(loader)` counts: the sampler's epoch, a seed.
         """
@@ -222,7 +222,7 @@ class Pipeline:
         return batch
 
     def _set_back(self) -> None:
-        """Ends the reading. An iterator that gets another state is read again from there."""
+        """End the reading. An iterator that gets another state is read again from there."""
         if self._batches is not None or self._is_closed:
             return  # nothing is read
         self.close()
@@ -236,7 +236,7 @@ class Pipeline:
             self._batches, self._last, self._is_closed = self._iterator, [], False
 
     def close(self) -> None:
-        """Ends the threads, and waits for them: not for ever, should the loader not return."""
+        """End the threads, and wait for them for a limited time, in case the loader does not return."""
         if os.getpid() != self._process:
             return  # a fork has none of the threads, and perhaps a lock that one of them held
         self._batches, self._is_closed = None, True
@@ -280,7 +280,7 @@ class InTurn:
             raise Exhausted from None
 
     def close(self) -> None:
-        """Drops the loader's iterator."""
+        """Drop the loader's iterator."""
         self._batches = None
 
 

@@ -52,7 +52,7 @@ class Graph:
 
     @cached_property
     def draws(self) -> int:
-        """How many random keys the graph takes."""
+        """Return the number of random keys that the graph takes."""
         return sum(operation.plan.draws for operation in self.operations)
 
     @cached_property
@@ -62,7 +62,7 @@ class Graph:
 
     @cached_property
     def is_collective(self) -> bool:
-        """Whether all processes must run it together."""
+        """Return whether all processes must run it together."""
         return any(effect.is_collective for effect in self.effects)
 
     @cached_property

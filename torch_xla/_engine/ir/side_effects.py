@@ -24,12 +24,12 @@ class Effect:
 
     @property
     def is_collective(self) -> bool:
-        """Whether all processes must run it."""
+        """Return whether all processes must run it."""
         return self.kind is EffectKind.COLLECTIVE
 
     @property
     def is_reported(self) -> bool:
-        """Whether the host reads its results, although no tensor holds them."""
+        """Return whether the host reads its results, although no tensor holds them."""
         return self.kind in (EffectKind.ASSERTION, EffectKind.CHECK)
 
 

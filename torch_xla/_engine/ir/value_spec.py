@@ -48,7 +48,7 @@ MOST_BYTES = 1 << 45
 
 
 def refuse_impossible(spec: Spec) -> None:
-    """Raises as the CPU does for a value that no device could hold, before anybody waits years for it."""
+    """Raise the CPU's error for a value that no device could hold, before computing it takes years."""
     size = spec.numel * spec.dtype.itemsize
     if size > MOST_BYTES:
         raise RuntimeError(

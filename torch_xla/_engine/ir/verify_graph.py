@@ -4,7 +4,7 @@ from .graph import Graph
 
 
 def verify(graph: Graph) -> None:
-    """Raises `ValueError` naming the first operation that breaks a rule."""
+    """Raise `ValueError` with the first operation that breaks a rule."""
     defined = len(graph.inputs)
     numbers = draws = 0
     for index, operation in enumerate(graph.operations):

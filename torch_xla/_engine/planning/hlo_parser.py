@@ -29,7 +29,7 @@ class Leaf:
 
     @property
     def numel(self) -> int:
-        """How many elements it has."""
+        """Return the number of elements."""
         return math.prod(self.dims)
 
     @property

@@ -111,7 +111,7 @@ _MOST_COMPUTED = 1 << 28
 
 
 def _is_known(program: Program, buffers: Sequence[PlannedBuffer]) -> bool:
-    """Whether what a program gives follows from the user's program alone, and is soon computed."""
+    """Return whether the results of a program follow from the user's program alone, and are cheap to compute."""
     graph = program.graph
     if program.bytes > _MOST_COMPUTED or graph.effects or any(spec.sharding is not None for spec in graph.inputs):
         return False
@@ -177,7 +177,7 @@ class _Before:
             storage.value = known[id(value)]
 
     def restore(self) -> None:
-        """Puts everything back."""
+        """Restore everything."""
         for device, kept, state in self.devices:
             for name, value in kept.items():
                 setattr(device, name, value)

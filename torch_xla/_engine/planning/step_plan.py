@@ -77,7 +77,7 @@ class StepPlan:
 
     @property
     def fits(self) -> bool | None:
-        """Whether a device has room for it; `None` where its memory is not known."""
+        """Return whether a device has room for it; `None` if the memory of the device is not known."""
         return None if self.memory is None else self.peak <= self.memory
 
     def seconds(self, program: PlannedProgram) -> Seconds | None:

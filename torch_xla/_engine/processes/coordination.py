@@ -47,7 +47,7 @@ has_failed_at_end = False
 
 
 def connect() -> None:
-    """Meets the other processes, once. Raises `PeerError` that names those who do not come in time."""
+    """Meet the other processes, once. Raise `PeerError` with the processes that do not come in time."""
     global _client, _relay, _attempt
     with _lock:
         if _client is not None or identity.process_count() == 1:
@@ -98,7 +98,7 @@ def attempt() -> str:
 
 
 def serve(host: str, count: int) -> private.Service:
-    """Starts the service by which `count` processes speak, at the address `host`."""
+    """Start the coordination service for `count` processes at the address `host`."""
     global _service
     wanted = config.coordinator_port()
     try:
@@ -112,7 +112,7 @@ def serve(host: str, count: int) -> private.Service:
 
 
 def tell_address(store: Any, service: private.Service) -> None:
-    """Says by `store` where the `service` is that was started for others."""
+    """Publish in `store` the address of the `service` that was started for others."""
     store.set(f"{_PREFIX}/coordinator", service.address)
 
 
@@ -124,7 +124,7 @@ def _own_address(towards: str) -> str:
 
 
 def leave() -> None:
-    """Ends this process's part in the program, as the last that it does."""
+    """End this process's part in the program, as its last action."""
     global has_failed_at_end
     if os.getpid() != _pid:
         return  # a fork, which is none of the processes
@@ -192,7 +192,7 @@ def disconnect() -> None:
 
 
 def _leave_before_meeting() -> None:
-    """Says at the store, if this process has one in hand, that it does not come to meet the others."""
+    """Announce in the store, if there is one, that this process will not meet the others."""
     global _is_away
     if heartbeats.watch() is None and identity.meet is not None and identity.taken_by == os.getpid() and not _is_away:
         _is_away = True
@@ -212,7 +212,7 @@ def _farewell(watch: heartbeats.Watch, error: BaseException) -> str:
 
 
 def note_exception(error: BaseException) -> None:
-    """Says that this process ends by `error`, so that the others do not wait for it."""
+    """Announce that this process ends by `error`, so that the others do not wait for it."""
     global _failed
     _failed = error
     disconnect()
@@ -226,7 +226,7 @@ def client() -> Any:
 
 
 def exchange(tag: str, payload: bytes) -> list[bytes]:
-    """Waits until every process calls this, and returns what each brought, in the order of their indices.
+    """Wait until every process calls this, and return their values in the order of their indices.
 
     Raises `PeerError` if one calls it with another `tag`, or does not come in time.
     """
@@ -253,7 +253,7 @@ def exchange(tag: str, payload: bytes) -> list[bytes]:
 
 
 def all_come(what: str) -> None:
-    """Returns when every process has come here to do `what`, which none can do alone: three messages of each.
+    """Return when every process has called this for `what`; each process sends three messages.
 
     Raises `PeerError` on all of them if one ends without it, or does not come for XLA_COLLECTIVE_TIMEOUT seconds.
     """

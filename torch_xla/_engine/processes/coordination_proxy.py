@@ -61,7 +61,7 @@ class Relay:
 
 
 def _pass_on(source: socket.socket, target: socket.socket) -> str:
-    """Copies from one to the other until one of them is closed; says why it is."""
+    """Copy from one connection to the other until one of them is closed; return the reason."""
     room = memoryview(bytearray(_BYTES))
     try:
         while True:

@@ -111,7 +111,7 @@ class Watch:
             signal.signal(signal.SIGTERM, self._terminated)
 
     def end(self, why: str = "") -> None:
-        """Takes leave of the others; with `why`, says that this process ends by a failure."""
+        """Leave the other processes; with `why`, report that this process ends by a failure."""
         if self._ends.is_set() or os.getpid() != self._pid:
             return
         with suppress(RuntimeError):
@@ -129,7 +129,7 @@ class Watch:
             thread.join(2)
 
     def cut(self, fault: str) -> None:
-        """Makes this process raise `fault` when it waits for another: the others cannot be reached."""
+        """Make this process raise `fault` when it waits for another: the others cannot be reached."""
         self.is_cut = True
         self._take({"text": fault})
 
@@ -161,19 +161,19 @@ class Watch:
         return value
 
     def next_number(self, key: str) -> int:
-        """How many have asked for a number under `key`, with this process."""
+        """Count this process under `key`, and return the number of processes so far."""
         self._speak()
         return int(self.connection.key_value_increment(f"{_PREFIX}/{key}", 1))
 
     def send(self, to: Sequence[int], letter: dict[str, Any]) -> None:
-        """Puts a letter into the boxes of these processes."""
+        """Put a letter into the mailboxes of these processes."""
         text = json.dumps(letter)
         for index in to:
             number = self.next_number(f"letters/{index}")
             self._set(f"letter/{index}/{number}", text)
 
     def declare(self, fault: str) -> None:
-        """Makes every process raise `fault` when it waits for another, this one too. The first is what counts."""
+        """Make every process, also this one, raise `fault` when it waits for another. Only the first fault counts."""
         if self.is_cut:
             return
         if self.next_number("faults") == 1:
@@ -210,7 +210,7 @@ class Watch:
         return self.error()
 
     def declare_ended(self, left: Sequence[int], why: str = "") -> None:
-        """Declares that these processes have ended without an exchange that others wait in."""
+        """Declare that these processes have ended without a collective that others wait in."""
         names = ", ".join(map(str, left))
         self.declare(
             f"Process{'es' if len(left) > 1 else ''} {names} of {self.place.count} ended without a collective "
@@ -218,7 +218,7 @@ class Watch:
         )
 
     def position(self) -> str:
-        """Where this process is, in words."""
+        """Return the location of this process, in words."""
         return _words(self.step, user_lines.text(self.line) if self.line else "")
 
     def _listen(self) -> None:
@@ -298,7 +298,7 @@ class Watch:
             self.declare(f"Process {index} of {self.place.count} is gone: {how}. {self._last_word(index)}")
 
     def ended(self) -> list[int]:
-        """Which processes have taken leave."""
+        """Return the processes that have left."""
         try:
             self._speak()
             left = self.connection.key_value_dir_get(f"{_PREFIX}/ended/")
@@ -349,7 +349,7 @@ class Watch:
         return found
 
     def described(self, reports: dict[int, dict[str, Any]], index: int) -> str:
-        """Where a process is, with its stack: from its report, or the last that was heard of it."""
+        """Describe the location of a process, with its stack: from its report, or the last heartbeat."""
         if index not in reports:
             return f"Process {index} does not answer. {self._last_word(index)}"
         report = reports[index]
@@ -396,7 +396,7 @@ def _exists(pid: int) -> bool:
 
 
 def here() -> Here:
-    """Where this process is."""
+    """Return the location of this process."""
     parts = [os.uname().nodename]
     with suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
@@ -421,12 +421,12 @@ def watch() -> Watch | None:
 
 
 def cut(fault: str) -> None:
-    """Says that the other processes can no longer be reached, and why."""
+    """Declare that the other processes can no longer be reached, and why."""
     if _watch is not None:
         _watch.cut(fault)
 
 
 def check() -> None:
-    """Raises the fault that one of the processes has declared, if one has."""
+    """Raise the fault that one of the processes has declared, if any."""
     if _watch is not None and _watch.fault:
         raise _watch.error()

@@ -22,7 +22,7 @@ class Place:
 
     @property
     def is_on_one_machine(self) -> bool:
-        """Whether all processes run on this machine."""
+        """Return whether all processes run on this machine."""
         return self.local_count == self.count
 
 
@@ -51,7 +51,7 @@ def place() -> Place:
 
 
 def take(given: Place, by: Callable[[], Any], served: bool) -> None:
-    """Makes this process the one at the place `given`; `by()` gives the store by which it finds the others.
+    """Give this process the place `given`; `by()` returns the store through which it finds the others.
 
     `served` says whether the service by which they speak runs elsewhere.
     """
@@ -60,17 +60,17 @@ def take(given: Place, by: Callable[[], Any], served: bool) -> None:
 
 
 def process_count() -> int:
-    """How many processes take part in the program."""
+    """Return the number of processes in the program."""
     return place().count
 
 
 def local_process_count() -> int:
-    """How many of them run on this machine."""
+    """Return the number of processes of the program on this machine."""
     return place().local_count
 
 
 def process_index() -> int:
-    """Which of them this is."""
+    """Return the index of this process."""
     return place().index
 
 
@@ -80,20 +80,20 @@ def host_index() -> int:
 
 
 def replica_count() -> int:
-    """How many devices run the same program on different data. Under SPMD all of them are one."""
+    """Return the number of devices that run the same program on different data. Under SPMD all of them are one."""
     return 1 if spmd_mode.is_on() else place().count
 
 
 def replica_index() -> int:
-    """Which of them this thread's device is."""
+    """Return the index of this thread's device among these."""
     return 0 if spmd_mode.is_on() else place().index
 
 
 def local_replica_index() -> int:
-    """Which of them this thread's device is, counted on this machine."""
+    """Return the index of this thread's device on this machine."""
     return 0 if spmd_mode.is_on() else place().local_index
 
 
 def coordinator_address() -> str:
-    """Where the first process runs."""
+    """Return the address of the first process."""
     return place().address

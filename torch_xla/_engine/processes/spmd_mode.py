@@ -10,12 +10,12 @@ _is_automatic = False
 
 
 def is_on() -> bool:
-    """Whether `xla:0` means all devices of the program."""
+    """Return whether `xla:0` means all devices of the program."""
     return _asked or config.use_spmd() or config.auto_spmd()
 
 
 def is_automatic() -> bool:
-    """Whether layouts are looked for."""
+    """Return whether layouts are searched for."""
     return _is_automatic or config.auto_spmd()
 
 
@@ -26,7 +26,7 @@ def turn_on_automatic() -> None:
 
 
 def turn_on() -> None:
-    """Makes `xla:0` mean all devices from now on."""
+    """Make `xla:0` mean all devices from now on."""
     global _asked
     _asked = True
 

@@ -64,7 +64,7 @@ def arrive(store: Any, place: identity.Place, seconds: float, address: Callable[
 
 
 def stay_away(store: Any, place: identity.Place) -> None:
-    """Says that this process ends without having come: who waits for it need not wait longer."""
+    """Announce that this process ends before the rendezvous, so that the others stop waiting for it."""
     store.set(_AWAY, str(place.index))
 
 
@@ -131,7 +131,7 @@ def _answer(
 
 
 def _wait_at(store: Any, place: identity.Place, key: str, end: float) -> None:
-    """Waits for `key` until the time `end`. Raises `RuntimeError` if it does not come, or the store is lost."""
+    """Wait for `key` until the time `end`. Raise `RuntimeError` if it does not come, or the store is lost."""
     while True:
         left = end - time.monotonic()
         try:

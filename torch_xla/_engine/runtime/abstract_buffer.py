@@ -20,7 +20,7 @@ class Placeholder:
 
     @property
     def ndim(self) -> int:
-        """How many dimensions it has."""
+        """Return the number of dimensions."""
         return len(self.shape)
 
     def is_deleted(self) -> bool:
@@ -31,7 +31,7 @@ class Placeholder:
         self.refuse()
 
     def block_until_ready(self) -> NoReturn:
-        """Refuses: there is nothing to wait for."""
+        """Refuse to wait: there is nothing to wait for."""
         self.refuse()
 
     def refuse(self) -> NoReturn:

@@ -59,7 +59,7 @@ class PlannedBuffer(Placeholder):
         self.refuse()
 
     def is_ready(self) -> bool:
-        """Whether its elements are known."""
+        """Return whether its elements are known."""
         return self.contents is not None
 
     def __repr__(self) -> str:

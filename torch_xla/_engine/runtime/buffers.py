@@ -35,7 +35,7 @@ _vectors = weakref.WeakSet["KeptVector"]()
 
 
 def kept_vectors() -> int:
-    """How many arrays live that are vectors of numbers which programs keep, and no tensor's."""
+    """Return the number of living arrays that are vectors of numbers for programs, not values of tensors."""
     return sum(vector._kept is not None for vector in list(_vectors))
 
 
@@ -112,7 +112,7 @@ def place(buffer: jax.Array, sharding: Any, size: tuple[int, ...] | None = None)
 
 @functools.lru_cache(maxsize=4096)
 def _have_parts_in_common(one: Any, other: Any, size: tuple[int, ...]) -> bool:
-    """Whether a device has the same part of a value in both of two shardings."""
+    """Return whether a device has the same part of a value in both of two shardings."""
     parts = other.devices_indices_map(size)
     return any(
         device in parts and all(map(_equal_cuts, size, part, parts[device]))
@@ -211,13 +211,13 @@ def offered(buffer: jax.Array) -> Any:
 
 @uncollected
 def wait(buffers: Any) -> None:
-    """Waits until all are computed. Raises what computing them raised."""
+    """Wait until all are computed. Raise the errors of their computation."""
     jax.block_until_ready(buffers)
 
 
 @uncollected
 def wait_for_callbacks() -> None:
-    """Waits until the callbacks of every program that has begun are done."""
+    """Wait until the callbacks of every program that has begun are done."""
     jax.effects_barrier()
 
 

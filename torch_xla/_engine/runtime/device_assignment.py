@@ -34,7 +34,7 @@ class Target:
 
     @property
     def is_host(self) -> bool:
-        """Whether the devices' memory is the host's, so that copies need no transfer."""
+        """Return whether the devices' memory is the host's, so that copies need no transfer."""
         return self.platform == "cpu"
 
     @property
@@ -51,7 +51,7 @@ class Target:
 
     @property
     def replicas(self) -> int:
-        """How many processes run the program, each on arrays of its own."""
+        """Return the number of processes that run the program, each on its own arrays."""
         return len(self.devices) if self.axis is not None else 1
 
     @property

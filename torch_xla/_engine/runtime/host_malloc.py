@@ -115,7 +115,7 @@ def prepare() -> None:
 
 
 def keep_memory(needed: int) -> None:
-    """Keeps what is freed by a program that allocates `needed` bytes, while it comes again and again."""
+    """Keep the memory that a repeated program frees; the program allocates `needed` bytes."""
     use = _use
     now = time.monotonic()
     use.gap, use.started = now - use.started, now
@@ -151,7 +151,7 @@ def _free_holes() -> None:
 
 
 def _fill_holes(libc: ctypes.CDLL) -> None:
-    """Takes the holes that compilations have left, and gives their pages back."""
+    """Allocate the holes that compilations have left, and return their pages."""
     _use.compiled = 0.0
     for size in _HOLE_SIZES:
         row: list[int] = []
@@ -168,7 +168,7 @@ def _fill_holes(libc: ctypes.CDLL) -> None:
 
 
 def release_memory() -> None:
-    """Returns to the kernel what is kept and not in use."""
+    """Return the kept memory that is not in use to the kernel."""
     libc = _glibc()
     if libc is not None and _use.needed:
         libc.malloc_trim(0)
@@ -227,7 +227,7 @@ def _set_bound(libc: ctypes.CDLL, needed: int) -> None:
 
 
 def _rest(libc: ctypes.CDLL) -> None:
-    """Returns everything, and leaves the allocator to others."""
+    """Return all memory, and leave the allocator to others."""
     if _use.holes:
         _use.compiled = time.monotonic()  # they are there again when programs run again
     _free_holes()
@@ -266,7 +266,7 @@ def _look(libc: ctypes.CDLL) -> None:
 
 
 def _return_excess(libc: ctypes.CDLL) -> None:
-    """Returns what is beyond the bound, and makes that larger or smaller by how soon there was too much."""
+    """Return the memory above the bound, and adapt the bound to how soon it was exceeded."""
     use, now = _use, time.monotonic()
     since = now - use.returned
     most = use.times * _at_once(use.needed) + _NOT_WORTH
@@ -359,7 +359,7 @@ def _loaded() -> ctypes.CDLL | None:
 
 
 def _reserve(libc: ctypes.CDLL, size: int) -> None:
-    """Extends the heap by `size` bytes, which will be huge pages when they are touched."""
+    """Extend the heap by `size` bytes, which become huge pages when they are used."""
     try:
         if _OVERCOMMIT.read_text().strip() == _NEVER_OVERCOMMITS:
             return  # there, addresses count as memory

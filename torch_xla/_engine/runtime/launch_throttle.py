@@ -24,7 +24,7 @@ last: deque[Any] = deque([NEVER] * MOST, maxlen=MOST)
 
 
 def are_limited(target: Target) -> bool:
-    """Whether a run on this target has to be noted among the last, and to wait for the first of them."""
+    """Return whether a run on this target counts among the last ones, and waits for the first of them."""
     return target.is_host and len(target.local) > 1
 
 

@@ -16,7 +16,7 @@ _unseen = 0  # the number of further programs before the next check
 
 
 def are_scarce() -> bool:
-    """Whether more than half are in use, and many of them by compiled code. Asked before each compilation.
+    """Return whether more than half are in use, many of them by compiled code. Called before each compilation.
 
     It looks as often as the answer may have changed: reading the table takes some milliseconds when it is long.
     """

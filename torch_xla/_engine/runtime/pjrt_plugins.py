@@ -12,7 +12,7 @@ _registered: dict[str, Any] = {}
 
 
 def register(name: str, plugin: Any) -> None:
-    """Makes the platform `name` known to JAX. Raises `FileNotFoundError` without the library."""
+    """Register the platform `name` with JAX. Raise `FileNotFoundError` without the library."""
     make = getattr(plugin, "make_client", None)
     if make is not None:
         private.add_platform(name.lower(), make)
@@ -28,7 +28,7 @@ def register(name: str, plugin: Any) -> None:
 
 
 def register_installed() -> list[str]:
-    """Registers the plugins that installed packages offer (entry points of the group `torch_xla.plugins`)."""
+    """Register the plugins of installed packages (entry points of the group `torch_xla.plugins`)."""
     found = []
     for entry in importlib.metadata.entry_points(group=GROUP):
         if entry.name.upper() not in _registered:
@@ -45,5 +45,5 @@ def plugin_of(name: str) -> Any:
 
 
 def is_known(name: str) -> bool:
-    """Whether a plugin is registered as `name`."""
+    """Return whether a plugin is registered as `name`."""
     return name.upper() in _registered

@@ -32,12 +32,12 @@ def _after_fork() -> None:
 
 
 def is_forked() -> bool:
-    """Whether this process is a fork of one that used a device."""
+    """Return whether this process is a fork of one that used a device."""
     return _forked
 
 
 def refuse_fork() -> None:
-    """Raises instead of waiting for ever for the threads of the process this one was forked from."""
+    """Raise in a forked process, which would wait for ever for threads of its parent."""
     if _forked:
         raise RuntimeError(
             "The xla device was in use in the process that this one was forked from, and a fork cannot use it. Start "
@@ -185,7 +185,7 @@ def _accelerator_files() -> int:
 
 
 def is_started() -> bool:
-    """Whether a client runs."""
+    """Return whether a client runs."""
     return _started
 
 

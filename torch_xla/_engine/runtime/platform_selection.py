@@ -76,7 +76,7 @@ def _is_installed(module: str) -> bool:
 
 
 def is_device_type(name: str) -> bool:
-    """Whether `name`, in any of its spellings, is the platform."""
+    """Return whether `name`, in any of its spellings, is the platform."""
     return _our_name(name) == device_type()
 
 
@@ -86,7 +86,7 @@ def _our_name(name: str) -> str:
 
 
 def choose(name: str) -> None:
-    """Makes `name` the platform of the client that is going to start."""
+    """Make `name` the platform of the client that is about to start."""
     if is_device_type(name):
         return
     if platform.is_started():

@@ -36,28 +36,28 @@ def _chips() -> list[str]:
 
 
 def chip_count() -> int:
-    """How many chips are attached to this machine."""
+    """Return the number of chips attached to this machine."""
     return len(_chips())
 
 
 def cores_per_chip() -> int:
-    """How many devices one chip is."""
+    """Return the number of devices per chip."""
     return 2 if generation() <= _LAST_WITH_TWO_CORES else 1
 
 
 def device_count() -> int:
-    """How many TPU devices this machine has: 0 on one without."""
+    """Return the number of TPU devices of this machine: 0 without a TPU."""
     chips = chip_count()
     return chips * cores_per_chip() if chips else 0
 
 
 def is_usable() -> bool:
-    """Whether there are chips, and the library by which JAX uses them."""
+    """Return whether there are chips, and the library by which JAX uses them."""
     return chip_count() > 0 and importlib.util.find_spec("libtpu") is not None
 
 
 def process_count() -> int:
-    """How many processes a program has on this machine: one for each chip that it shows."""
+    """Return the number of processes of a program on this machine: one for each visible chip."""
     visible = config.visible_tpu_chips()
     return chip_count() if visible is None else len(visible)
 

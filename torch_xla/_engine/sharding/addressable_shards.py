@@ -32,7 +32,7 @@ class Shard(NamedTuple):
 
     @property
     def begin(self) -> tuple[int, ...]:
-        """Where it begins in the whole."""
+        """Return the offset in the whole tensor."""
         return tuple(int(each.start) for each in self.indices)
 
 
@@ -74,7 +74,7 @@ def _within(index: Sequence[slice], size: tuple[int, ...]) -> tuple[slice, ...]:
 
 
 def local_places(tensor: torch.Tensor) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Where the part of each device of this process begins in `tensor`, and its size, in the order of the devices."""
+    """Return offset and size in `tensor` of the shard on each device of this process, in the order of the devices."""
     target = value_of(tensor).device.target
     shape = tuple(tensor.shape)
     sharding = to_jax(placement.planned(tensor), target)
@@ -85,7 +85,7 @@ def local_places(tensor: torch.Tensor) -> list[tuple[tuple[int, ...], tuple[int,
 
 
 def load_local_shards(tensor: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
-    """Writes to `tensor` what each device of this process is to have of it, in the order of `local_places`.
+    """Write to `tensor` the shard of each device of this process, in the order of `local_places`.
 
     Every process of the program brings its own. Raises `ValueError` for parts of another number or size.
     """

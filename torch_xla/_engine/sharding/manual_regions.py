@@ -54,7 +54,7 @@ def leave(
 
 
 def copies_of(sharding: Sharding | None, rank: int, target: Target) -> int:
-    """How many devices have the same part."""
+    """Return the number of devices with the same part."""
     count = len(target.devices)
     for parts in parts_of(sharding, rank, target):
         count //= parts

@@ -88,7 +88,7 @@ def sharding_over(
 
 
 def place(tensor: torch.Tensor, sharding: Sharding | None) -> None:
-    """Divides what `tensor` shows now, and keeps it so where it is written in place."""
+    """Divide the current value of `tensor`, and keep it divided when it is written in place."""
     with LOCK:
         sharding = fitting(sharding, tensor.shape)
         bring(tensor, sharding)
@@ -116,13 +116,13 @@ def constrained(tensor: torch.Tensor, sharding: Sharding | None) -> torch.Tensor
 
 
 def sharding_of(tensor: torch.Tensor) -> Sharding | None:
-    """How the value of a tensor is divided, computing it first; `None`: each device has all of it."""
+    """Return the sharding of a tensor's value, and compute it first; `None` if each device has all of it."""
     value: Value = value_of(tensor)
     return of_array(materialise(value), value.device.target)
 
 
 def planned(tensor: torch.Tensor) -> Sharding | None:
-    """How a tensor was marked, or how its computed value is divided; `None` too where XLA is yet to decide."""
+    """Return the sharding of a tensor's mark or computed value; `None` also if XLA has yet to decide."""
     found = sharding_annotations.mark_of(tensor)
     if found is not None:
         return found.sharding

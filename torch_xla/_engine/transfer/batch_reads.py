@@ -23,7 +23,7 @@ def compute(tensors: Iterable[torch.Tensor]) -> None:
 
 
 def compile_only(tensors: Sequence[torch.Tensor]) -> None:
-    """Compiles the program that reading `tensors` together would run, and runs nothing."""
+    """Compile the program that reading `tensors` together would run, and run nothing."""
     wanted = pending_graph.graph_of(tensors)
     program = program_cache.program_of(wanted.graph, (), wanted.device.target_of(wanted.graph))
     buffers = [value.buffer for value in wanted.inputs]
@@ -31,7 +31,7 @@ def compile_only(tensors: Sequence[torch.Tensor]) -> None:
 
 
 def call_when_ready(tensor: torch.Tensor, callback: Callable[[], object]) -> None:
-    """Starts the computation of `tensor`; calls `callback` in a thread of its own when the value is there."""
+    """Start the computation of `tensor`; call `callback` in a separate thread when the value is ready."""
     value = value_of(tensor)
     materialise(value)
 
@@ -62,7 +62,7 @@ def to_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def identity(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Which memory a tensor shows, which part of it, and as what."""
+    """Return a key for the memory, the view and the dtype of a tensor."""
     place = storage_id(tensor), tensor.shape, tensor.stride(), int(tensor.storage_offset())
     return *place, tensor.dtype, tensor.is_conj(), tensor.is_neg()
 

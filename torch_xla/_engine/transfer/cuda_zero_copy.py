@@ -51,7 +51,7 @@ def taken(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def write_into(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Overwrites a device tensor with one of PyTorch's own of the same dtype and shape."""
+    """Overwrite a device tensor with a CUDA tensor of PyTorch of the same dtype and shape."""
     base, value = value_of(target), _value(source)
     if shows_all(target, base.spec):
         value.spec = base.spec

@@ -97,7 +97,7 @@ def _given_back(address: int, dtype: torch.dtype, size: tuple[int, ...], told: t
 
 
 def is_lent(capsule: Any) -> bool:
-    """Whether it shows memory of an `xla` tensor: one that lives, and was not written to since."""
+    """Return whether it views memory of a living `xla` tensor that was not written to since."""
     if _name_of(capsule) not in _NAMES:
         return False
     address = _Exporter(capsule).address
@@ -222,7 +222,7 @@ class _Versioned(ctypes.Structure):
 
 
 def is_capsule(value: Any) -> bool:
-    """Whether `value` is a capsule of C's, of whatever name: Python has no class to ask for."""
+    """Return whether `value` is a capsule, of any name: Python has no class to test for."""
     return type(value).__name__ == "PyCapsule"
 
 

@@ -30,7 +30,7 @@ _FROM_DEVICE = Direction.FROM_DEVICE
 
 
 def upload_into(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Overwrites a device tensor with a CPU tensor, converted to its dtype and broadcast to its shape."""
+    """Overwrite a device tensor with a CPU tensor, converted to its dtype and broadcast to its shape."""
     base = value_of(target)
     if source.dtype != target.dtype:
         source = source.to(target.dtype)

@@ -9,7 +9,7 @@ from .batch_reads import identity, storage_id
 
 
 def refuse_shared_views(data: Any) -> None:
-    """Raises if two tensors in `data` show the same storage differently; the same tensor may come twice."""
+    """Raise if two tensors in `data` are different views of one storage. Equal views are allowed."""
     seen: dict[int, torch.Tensor] = {}
     for tensor in collected(data, lambda _: True):
         first = seen.setdefault(storage_id(tensor), tensor)

@@ -20,7 +20,7 @@ def new(size: int, device: torch.device) -> torch.UntypedStorage:
 
 
 def nbytes(storage: torch.UntypedStorage) -> int:
-    """How many bytes the storage holds."""
+    """Return the number of bytes of the storage."""
     host = _host(storage)
     if host is not None:
         return host.nbytes()
@@ -43,7 +43,7 @@ def host_copy(storage: torch.UntypedStorage) -> torch.UntypedStorage:
 
 
 def copy_into(target: torch.UntypedStorage, source: torch.UntypedStorage) -> None:
-    """Overwrites all of `target` with the bytes of `source`; one of them at least is on an `xla` device."""
+    """Overwrite all of `target` with the bytes of `source`; at least one of them is on an `xla` device."""
     if target.nbytes() != source.nbytes():
         raise RuntimeError(f"size does not match, self was {target.nbytes()} bytes but src was {source.nbytes()} bytes")
     if target.device.type != "xla":
@@ -56,7 +56,7 @@ def copy_into(target: torch.UntypedStorage, source: torch.UntypedStorage) -> Non
 
 
 def resize(storage: torch.UntypedStorage, size: int) -> None:
-    """Keeps the bytes that fit; others are uninitialised."""
+    """Resize the storage and keep the bytes that fit; others are uninitialised."""
     has = nbytes(storage)
     if size == has:
         return

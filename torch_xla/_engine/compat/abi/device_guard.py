@@ -129,7 +129,7 @@ def device_word(index: int) -> int:
 
 
 def answer_for_device_count(holder: Any) -> bool:
-    """Lets `holder.count` be how many ordinals there are; False if this PyTorch does not allow it.
+    """Make `holder.count` the number of ordinals; return False if this PyTorch does not allow it.
 
     The backward engine makes a queue for each of them at the first backward pass of a process.
     """
@@ -137,14 +137,14 @@ def answer_for_device_count(holder: Any) -> bool:
 
 
 def answer_for_current_device(holder: Any) -> bool:
-    """Lets `holder.word`, a `device_word`, be what a bare device means; False if this PyTorch does not allow it."""
+    """Make `holder.word`, a `device_word`, the meaning of a bare device; return False if this PyTorch forbids it."""
     tell = _told(ctypes.c_int16, holder, "word")
     # Nothing is exchanged: the ordinal of a thread is chosen in Python. The device it is given is not looked at.
     return _replace({_GET_DEVICE: tell, _EXCHANGE_DEVICE: tell})
 
 
 def let_exceptions_pass() -> bool:
-    """Keeps Python out of the guard's other methods; False if this PyTorch or this system does not allow it.
+    """Keep Python out of the guard's other methods; return False if this PyTorch or this system forbids it.
 
     While an exception of a hook leaves a node, the backward engine gives the node's stream back, and whenever a result
     gets its place in a graph, it asks for the stream. With Python in these methods, an exception or an interrupt would
@@ -199,7 +199,7 @@ def _methods_of(kind: int) -> Any:
 
 
 def _replace(methods: dict[int, int | None]) -> bool:
-    """Gives our guard other methods, in a copy of its table."""
+    """Replace methods of our guard, in a copy of its table."""
     theirs = _methods_of(_OURS)
     if theirs is None:
         return False

@@ -47,7 +47,7 @@ def add_platform(name: str, make_client: Callable[[], Any]) -> None:
 
 
 def add_plugin(name: str, library: str, options: Callable[[], Any]) -> None:
-    """Lets JAX load a PJRT plugin; packages that JAX finds itself do this when it looks for them."""
+    """Let JAX load a PJRT plugin; packages that JAX finds itself do this when it looks for them."""
     xla_bridge.register_plugin(name, library_path=library, options=options)
 
 
@@ -72,7 +72,7 @@ def portable_artifact(bytecode: bytes, version: str) -> bytes:
 
 
 def multiplies_bfloat16(lowered: jax.stages.Lowered) -> bool:
-    """Whether there is a product of bfloat16 in it: JAX gives its module, but not what to look through it with."""
+    """Return whether the module contains a bfloat16 product. JAX has no public way to search its modules."""
     narrow = False
 
     def look(operation: Any) -> Any:
@@ -209,7 +209,7 @@ def _call_of(executable: Any) -> Any:
 
 
 def _is_plain(executable: Any, call: Any) -> bool:
-    """Whether JAX would do nothing but start it."""
+    """Return whether JAX would only start the executable."""
     has_effects = call.has_unordered_effects or call.ordered_effects or call.has_host_callbacks or call.mut
     return not has_effects and len(call.kept_var_idx) == len(jax.tree.leaves(executable.in_avals))
 
@@ -320,9 +320,7 @@ def call_by_jax(executable: Any, arrays: Sequence[jax.Array]) -> Sequence[jax.Ar
 
 
 def is_interrupt(error: Exception) -> bool:
-    """Whether a program failed because a callback was interrupted. XLA keeps only the text of a callback's
-    exception.
-    """
+    """Return whether a program failed because a callback was interrupted; XLA keeps only the exception's text."""
     *_, last = str(error).strip().splitlines() or [""]
     return last.strip().partition(":")[0] == KeyboardInterrupt.__name__
 
@@ -432,7 +430,7 @@ def virtual_cpu_devices(number: int) -> tuple[jax.Device, ...]:
 
 
 def prepare_linear_algebra() -> None:
-    """Finds the LAPACK that kernels on the CPU call. Lowering does so, and an executable from disk was not lowered."""
+    """Load the LAPACK that CPU kernels call. Lowering loads it, but an executable from disk was not lowered."""
     _linalg.initialize_lapack()
 
 

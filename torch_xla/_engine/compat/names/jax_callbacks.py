@@ -18,12 +18,12 @@ HIDDEN = "0xXXXXXXXXXXXX"
 
 
 def calls_back(closed: Any) -> bool:
-    """Whether a traced function calls Python on the host, for what that does."""
+    """Return whether a traced function calls Python on the host for its side effects."""
     return not _CALLBACKS.isdisjoint(closed.effects)
 
 
 def calls_python(closed: Any) -> bool:
-    """Whether a traced function calls Python on the host at all, also for nothing but what that returns."""
+    """Return whether a traced function calls Python on the host at all, also only for a result."""
     return calls_back(closed) or _calls_for_results(closed)
 
 

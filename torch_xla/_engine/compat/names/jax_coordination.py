@@ -48,7 +48,7 @@ class Service:
             raise RuntimeError(self.address.removeprefix("error ") or "the process of the service did not start")
 
     def shutdown(self) -> None:
-        """Lets it end, when the others have left it."""
+        """Let the service end when the others have left it."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
         self._process.stdout.close()
@@ -75,19 +75,19 @@ def connect(address: str, index: int, count: int, start: int) -> Any:
 
 
 def disconnect() -> None:
-    """Ends the client."""
+    """End the client."""
     client, distributed.global_state.client = distributed.global_state.client, None
     if client is not None:
         client.shutdown()
 
 
 def is_connected() -> bool:
-    """Whether JAX knows of other processes, by us or by `jax.distributed.initialize`."""
+    """Return whether JAX knows other processes, from us or from `jax.distributed.initialize`."""
     return distributed.global_state.client is not None
 
 
 def listen_on(hostname: str) -> None:
-    """Makes the collectives of the CPU client, which has not started, listen on one address of this machine."""
+    """Let the collectives of the CPU client, which has not started, listen on one address of this machine."""
 
     def client(of: Any) -> Any:
         return xla_bridge.make_cpu_client(_jax.make_gloo_tcp_collectives(of, hostname=hostname))

@@ -20,7 +20,7 @@ _ESTABLISHED = "01"
 
 
 def main(host: str, wanted: int, count: int, heartbeat: int, start: int) -> None:
-    """Serves `count` processes at `host`, on the port `wanted` or, if that is 0, on a free one. Times in seconds."""
+    """Serve `count` processes at `host`, on the port `wanted` or, if that is 0, on a free one. Times in seconds."""
     # A signal to all processes of a terminal or group is meant for the others; this process ends after them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -177,7 +177,7 @@ copy_each = torch._foreach_copy_
 
 
 def exchange(kept: torch.Tensor, other: torch.Tensor) -> None:
-    """Gives the Python object `kept` the tensor behind `other`, and the other way round.
+    """Exchange the tensors behind the Python objects `kept` and `other`.
 
     `torch.utils.swap_tensors` would exchange the attributes too, and refuses tensors that anything else knows.
     """
@@ -205,18 +205,18 @@ profiler_is_running = torch._C._autograd._profiler_enabled  # of `torch.profiler
 
 
 def exchange_device(module: Any, index: int, is_needed: bool) -> int:
-    """Makes `index` the ordinal of another backend's device module; gives the one before."""
+    """Make `index` the ordinal of another backend's device module; return the previous one."""
     found: int = (module._exchange_device if is_needed else module._maybe_exchange_device)(index)
     return found
 
 
 def mark_dynamic(tensor: torch.Tensor, dim: int) -> None:
-    """Says that a dimension changes from call to call. Imports Dynamo."""
+    """Mark a dimension as one that changes from call to call. Imports Dynamo."""
     torch._dynamo.mark_dynamic(tensor, dim)
 
 
 def define_quantized_operators() -> None:
-    """Imports what defines `torch.ops.quantized_decomposed`."""
+    """Import the module that defines `torch.ops.quantized_decomposed`."""
     importlib.import_module("torch.ao.quantization.fx._decomposed")
 
 
@@ -231,25 +231,25 @@ def raw_library(namespace: str) -> torch.library.Library:
 
 
 def register_kernel(library: torch.library.Library, name: str, kernel: Any) -> None:
-    """Registers `kernel` for PrivateUse1. `Library.impl` costs three times as much through its checks."""
+    """Register `kernel` for PrivateUse1, without the checks of `Library.impl`, which take three times as long."""
     assert library.m is not None
     library.m.impl(name, "PrivateUse1", kernel)
 
 
 def unregister(library: torch.library.Library) -> None:
-    """Takes back what `library` registered."""
+    """Remove the registrations of `library`."""
     library._destroy()
 
 
 def register_fallthrough(key: str) -> torch.library.Library:
-    """Lets every operator pass through the dispatch key `key`."""
+    """Let every operator pass through the dispatch key `key`."""
     library = torch.library.Library("_", "IMPL", key)
     library.fallback(torch.library.fallthrough_kernel)
     return library
 
 
 def register_fallback(key: str, kernel: Any) -> torch.library.Library:
-    """Calls `kernel` with the overload and its arguments for every operator without a kernel for `key`."""
+    """Call `kernel` with the overload and its arguments for every operator without a kernel for `key`."""
     library = torch.library.Library("_", "IMPL", key)
     library.fallback(kernel)
     return library
@@ -263,7 +263,7 @@ def register_last_fallback(key: str, kernel: Any) -> None:
 
 
 def register_autocast_kernel(library: torch.library.Library, name: str, kernel: Any) -> None:
-    """Registers what happens to the operator `name` under `torch.autocast("xla")`."""
+    """Register the behaviour of the operator `name` under `torch.autocast("xla")`."""
     assert library.m is not None
     library.m.impl(name, "AutocastPrivateUse1", kernel)
 
@@ -312,7 +312,7 @@ def fused_attention_enabled() -> bool:
 
 
 def calls_are_watched() -> bool:
-    """Whether operators are being transformed, traced or given tangents: then only PyTorch's own ones may be called."""
+    """Return whether operators are transformed, traced or given tangents, so that only PyTorch's own may be called."""
     return (
         torch._C._are_functorch_transforms_active()
         or torch._C._len_torch_dispatch_stack() > 0
@@ -353,7 +353,7 @@ def dtypes_by_default() -> tuple[Any, ...]:
 
 
 def is_traced() -> bool:
-    """Whether a trace of PyTorch's looks at what is called now."""
+    """Return whether a trace of PyTorch observes calls now."""
     keys = torch._C._TorchDispatchModeKey
     return any(torch._C._get_dispatch_mode(key) is not None for key in (keys.FAKE, keys.FUNCTIONAL, keys.PROXY))
 
@@ -370,7 +370,7 @@ def ends_graphs(reason: str) -> Callable[[Any], Any]:
 
 
 def must_be_one_graph() -> bool:
-    """Whether the `torch.compile` that traces the running program was given `fullgraph=True`."""
+    """Return whether the `torch.compile` that traces the running program was given `fullgraph=True`."""
     translator: Any = torch._dynamo.symbolic_convert.InstructionTranslator.current_tx()
     return bool(translator.output.root_tx.one_graph)
 
@@ -390,7 +390,7 @@ associative_scan_function = _associative_scan
 
 
 def kernel_of_higher_order(operator: Any, kernel: Any) -> None:
-    """Calls `kernel` when `operator` is called with tensors on PrivateUse1, outside of everything that traces."""
+    """Call `kernel` when `operator` is called with tensors on PrivateUse1, outside of everything that traces."""
     operator.py_impl(torch._C.DispatchKey.PrivateUse1)(kernel)
 
 
@@ -422,7 +422,7 @@ def saved_tensors_hooks_in_force() -> tuple[Callable[..., Any], Callable[..., An
 
 
 def at_end_of_backward(function: Callable[[], None]) -> None:
-    """Calls `function` when the backward pass that runs now has ended; `RuntimeError` if none runs."""
+    """Call `function` at the end of the running backward pass; raise `RuntimeError` if none is running."""
     torch.autograd.Variable._execution_engine.queue_callback(function)
 
 

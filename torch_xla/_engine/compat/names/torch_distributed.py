@@ -43,7 +43,7 @@ def devices_asked_for(group: Any) -> list[str]:
 
 
 def register_group(name: str, make: Callable[..., Any]) -> None:
-    """Groups of the backend `name` are made by `make`, for the device type of the same name.
+    """Let `make` create groups of the backend `name`, for the device type of the same name.
 
     From 2.15 on PyTorch's flight recorder listens to groups written in C++, and fails on one in Python that says which
     devices it is for. A backend that records itself is left alone.
@@ -54,7 +54,7 @@ def register_group(name: str, make: Callable[..., Any]) -> None:
 
 
 def keep_objects_on_host(group_of: Any) -> None:
-    """Objects pass as bytes in the host's memory through groups of the class `group_of`."""
+    """Send objects as bytes in host memory through groups of the class `group_of`."""
 
     def wrapper(original: Callable[..., str]) -> Callable[..., str]:
         def device_of(group: Any = None) -> str:
@@ -81,12 +81,12 @@ def give_gather_results() -> torch.library.Library:
 
 
 def has_gloo() -> bool:
-    """Whether this PyTorch has a group for tensors in the host's memory."""
+    """Return whether this PyTorch has a group for tensors in host memory."""
     return torch.distributed.is_gloo_available()
 
 
 def is_average(options: Any) -> bool:
-    """Whether these are the options of a collective that averages, which Gloo does not."""
+    """Return whether these are the options of an averaging collective, which Gloo does not have."""
     reduction = getattr(options, "reduceOp", None)
     return str(getattr(reduction, "op", reduction)).endswith("AVG")
 

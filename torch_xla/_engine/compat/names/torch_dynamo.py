@@ -52,14 +52,14 @@ def described(tensors: Sequence[torch.Tensor]) -> list[Any]:
 
 
 def register_backend(backend: Callable[..., Any], name: str) -> None:
-    """Makes `backend` what `torch.compile(backend=name)` means, also where PyTorch has registered the name already."""
+    """Make `backend` the meaning of `torch.compile(backend=name)`, also if PyTorch has already registered the name."""
     registry.list_backends()  # PyTorch registers its own first
     registry._COMPILER_FNS.pop(name, None)
     registry.register_backend(backend, name=name)
 
 
 def draw_again(state: Callable[[], torch.Tensor], restore: Callable[[torch.Tensor], None]) -> None:
-    """Lets compiled graphs draw random numbers of "xla" twice, in the forward pass and in a checkpoint's recomputation.
+    """Let compiled graphs draw random numbers of "xla" again in a checkpoint's recomputation.
 
     PyTorch calls each such operator by way of two others, which keep and restore the random state, and which know only
     its own backends.
@@ -194,7 +194,7 @@ def takes_a_list(function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], 
 
 
 def never_trace(package: str) -> None:
-    """Lets Dynamo run the functions of `package` as they are."""
+    """Let Dynamo run the functions of `package` without tracing them."""
     trace_rules.add(package)
 
 

@@ -25,7 +25,7 @@ def modules_of(top: Any) -> Iterator[Any]:
 
 
 def _is_object(value: Any) -> bool:
-    """Whether this is an object of a scripted class, which Python is shown as one of its own class."""
+    """Return whether this is an object of a scripted class."""
     return torch.jit._state._get_script_class(type(value)) is not None
 
 

@@ -7,7 +7,7 @@ _MODULE = "xprof.convert._pywrap_profiler_plugin"
 
 
 def request_profile(address: str, folder: str, milliseconds: int, attempts: int, options: dict[str, int]) -> None:
-    """Lets the profiler server at `address` take a profile and writes it below `folder`. Waits for its end.
+    """Ask the profiler server at `address` for a profile, wait for it, and write it below `folder`.
 
     Raises `ImportError` without xprof, and `RuntimeError` if no server answers or nothing happened in that time.
     """

@@ -31,7 +31,7 @@ def listen(listener: Listener) -> None:
 
 
 def unlisten(listener: Listener) -> None:
-    """Ends `listen`."""
+    """Remove a listener that `listen` registered."""
     with _lock:
         _listeners[:] = [each for each in _listeners if each != listener]
         if not _listeners:
@@ -68,5 +68,5 @@ patch_list.hooks_of_nodes.wrap(_counted)
 
 
 def hooks_of_nodes() -> int:
-    """How many hooks of nodes of autograd this process has registered: each may do something at every backward pass."""
+    """Return the number of registered hooks on autograd nodes: each may act at every backward pass."""
     return int(_hooks.count)

@@ -11,7 +11,7 @@ _SUFFIXES = (disk_cache.SUFFIX, f"{disk_cache.SUFFIX}.numbers")
 
 
 def write(bundle: Path, place: Path) -> int:
-    """Writes what the folder `place` holds to the tar file `bundle`; returns how many executables that were."""
+    """Write the contents of the folder `place` to the tar file `bundle`; return the number of executables."""
     count = 0
     with tarfile.open(bundle, "w") as archive:
         for path in sorted(place.iterdir()) if place.is_dir() else ():
@@ -22,7 +22,7 @@ def write(bundle: Path, place: Path) -> int:
 
 
 def read(bundle: Path, place: Path) -> tuple[int, list[str]]:
-    """Puts what `bundle` holds into `place`; returns how many executables that were, and the names of damaged ones."""
+    """Put the contents of `bundle` into `place`; return the number of executables and the names of damaged ones."""
     count = 0
     damaged: list[str] = []
     with tarfile.open(bundle, "r") as archive:

@@ -96,12 +96,12 @@ _filled = _Filled()
 
 
 def choose(path: str | None, read_only: bool = False) -> None:
-    """Keeps executables in `path` from now on, none if it is empty; `None` leaves it to the settings again."""
+    """Keep executables in `path` from now on, none if it is empty; with `None`, follow the settings again."""
     _chosen.path, _chosen.read_only = path, read_only
 
 
 def folder() -> Path | None:
-    """Where executables are kept; `None` if they are not."""
+    """Return the folder of executables; `None` if they are not kept."""
     path = config.persistent_cache_path() if _chosen.path is None else _chosen.path
     if not path:
         return None
@@ -162,7 +162,7 @@ def _found(key: Key, signature: Signature, place: Path, path: Path) -> _Loaded |
 
 @functools.cache
 def foresee(target: Target) -> None:
-    """Starts to read what this command used the last time."""
+    """Start to read the executables that this command used the last time."""
     place = folder()
     with contextlib.suppress(OSError, Refused):  # reported when a program is looked up
         if place is not None:
@@ -266,7 +266,7 @@ def keep(key: Key, executable: Any, seconds: float, signature: Signature, progra
 
 
 def note_baked(key: Key, indices: list[int]) -> None:
-    """Keeps which numbers of a program must be baked in: known only once it was lowered, needed to find it again."""
+    """Record which numbers of a program must be constants: known after lowering, and needed to find it again."""
     place = folder()
     if place is not None and not _is_read_only():
         with contextlib.suppress(OSError, Refused):
@@ -301,7 +301,7 @@ def headers(place: Path) -> Iterator[tuple[Path, Header]]:
 
 
 def is_sound(data: bytes) -> bool:
-    """Whether `data` is a whole file, whoever signed it."""
+    """Return whether `data` is a complete file, whatever its signature."""
     try:
         executable_file.split(data)
     except Unreadable:
@@ -310,7 +310,7 @@ def is_sound(data: bytes) -> bool:
 
 
 def adopt(place: Path, name: str, data: bytes) -> None:
-    """Puts a file that came from elsewhere into a folder; an executable is signed as this user's own.
+    """Put a file from elsewhere into a folder; an executable gets this user's signature.
 
     Raises `Unreadable` if an executable is damaged.
     """
@@ -331,7 +331,7 @@ def _name(key: Key) -> str:
 
 
 def _write(path: Path, data: bytes) -> bool:
-    """Puts `data` at `path` for everybody to see at once; does nothing if the folder's limit leaves no room for it."""
+    """Write `data` to `path` atomically; do nothing if the folder's limit leaves no room for it."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     executable_file.refuse_others(path.parent, path.parent.stat())
     if not _make_room(path.parent, len(data)):
@@ -402,7 +402,7 @@ def _files(place: Path) -> list[tuple[float, int, Path]]:
 
 
 def _make_room(place: Path, needed: int) -> bool:
-    """Deletes files so that another of `needed` bytes can be written within the limit; false if it is larger."""
+    """Delete files until another `needed` bytes fit within the limit; return False if they never can."""
     limit = config.persistent_cache_bytes()
     if needed > limit:
         return False

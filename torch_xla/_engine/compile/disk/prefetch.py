@@ -44,7 +44,7 @@ def _note() -> str:
 
 
 def begin(place: Path, target: Any, load: Callable[[Path, Any], Any]) -> None:
-    """Starts to `load` the files in `place` that this command used the last time, each for `target`."""
+    """Start to `load` the files in `place` that this command used the last time, each for `target`."""
     jobs: list[tuple[str, Future[Any]]] = [(name, Future()) for name in _names(place)]
     if jobs:
         with _lock:
@@ -89,7 +89,7 @@ def take(name: str, target: Any) -> Any:
 
 
 def note(place: Path, name: str, write: Callable[[Path, bytes], object] | None) -> None:
-    """Remembers that this command used the file `name`; `write` puts bytes into a file, if that is allowed."""
+    """Note that this command used the file `name`; `write` writes bytes to a file, if that is allowed."""
     with _lock:
         if name in _used or len(_used) >= MOST or not _note():
             return

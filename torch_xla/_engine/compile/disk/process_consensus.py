@@ -23,7 +23,7 @@ _left = 0
 
 
 def is_needed(target: Target) -> bool:
-    """Whether the processes of `target` must have the same executable."""
+    """Return whether the processes of `target` must have the same executable."""
     return target.is_spread and len(target.processes) > 1
 
 
@@ -33,7 +33,7 @@ def start() -> str:
 
 
 def have(key: Key, written: str) -> bool:
-    """Whether each process of the program has an executable with this key that they compiled in one start.
+    """Return whether each process of the program has an executable with this key that they compiled in one start.
 
     Waits until that is known; the processes ask alike. `written` is the start in which that on this process's disk was
     compiled; empty: there is none. Raises `PeerError` if another process fails meanwhile.

@@ -37,7 +37,7 @@ def signature(checksum: bytes) -> bytes:
 
 
 def verify(file: Path, checksum: bytes, signed: bytes) -> None:
-    """Raises `Foreign` if `signed` is not the signature of a file with this checksum, `Refused` as above."""
+    """Raise `Foreign` if `signed` is not the signature of a file with this checksum, `Refused` as above."""
     if not hmac.compare_digest(signature(checksum), signed):
         raise Foreign(f"{file} is not signed with the key {path()}")
 

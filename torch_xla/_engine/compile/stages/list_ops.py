@@ -9,7 +9,7 @@ from ...lowering.machinery.registry import is_separable
 
 
 def length_of_lists(plan: Plan) -> int:
-    """How many elements the lists of an operation have whose elements are computed alone; 0 if there are none."""
+    """Return the length of the lists of an operation whose elements are computed separately, or 0."""
     if not is_separable(plan.op):
         return 0
     lengths = {count for count in plan.structure if count not in (0, -2)}

@@ -53,7 +53,7 @@ def _read(pieces: Sequence[Piece]) -> set[int]:
 
 
 def _rounds(kinds: Sequence[Hashable], most: int) -> tuple[int, int]:
-    """How many elements are spared at the most, and in how few rounds nearly as many are."""
+    """Return the largest number of elements to save, and the fewest rounds that save nearly as many."""
     counts = Counter(kinds).values()
     spared = {rounds: sum(count // rounds * (rounds - 1) for count in counts) for rounds in range(2, most + 1)}
     largest = max(spared.values(), default=0)

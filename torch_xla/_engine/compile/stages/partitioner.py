@@ -150,7 +150,7 @@ def _whole(graph: Graph) -> Iterator[Piece]:
 
 
 def _edges(repeat: repeated_subgraphs.Repeat, most: int, phase: int = 0) -> range:
-    """Where a repeat is cut: into at most `most` equal stages, so that as little as possible is left over."""
+    """Return the cuts of a repeat into at most `most` equal stages with the smallest rest."""
     count = (repeat.length - phase) // repeat.period
     least = -(-count // most)
     each = min(range(least, 2 * least + 1), key=lambda periods: (periods + count % periods, -periods))
@@ -159,7 +159,7 @@ def _edges(repeat: repeated_subgraphs.Repeat, most: int, phase: int = 0) -> rang
 
 
 def _phase(repeat: repeated_subgraphs.Repeat, pieces: Sequence[Piece]) -> int:
-    """Where in its period a repeat is cut: where least goes from one period to the next, counted in bytes."""
+    """Return the position in its period at which to cut a repeat: where the fewest bytes cross."""
     period = repeat.period
     start = repeat.start + (repeat.length // period - 1) // 2 * period
     made = {slot: at for at in range(start, start + period) for slot in pieces[at].outputs}
@@ -180,7 +180,7 @@ def _phase(repeat: repeated_subgraphs.Repeat, pieces: Sequence[Piece]) -> int:
 
 
 def lists_in(pieces: Sequence[Piece]) -> Iterator[OnLists]:
-    """Where operations on lists of one length follow each other."""
+    """Return the ranges of consecutive operations on lists of one length."""
     first = 0
     while first < len(pieces):
         length = length_of_lists(pieces[first].plan)

@@ -74,18 +74,18 @@ def of_rounds(graph: Graph, donated: Sequence[int], at_most: float = math.inf) -
 
 
 def _is_divisible(graph: Graph) -> bool:
-    """Whether no value comes and goes unchanged, or goes twice."""
+    """Return whether no value passes through unchanged, or is returned twice."""
     return len(set(graph.outputs)) == len(graph.outputs) and min(graph.outputs) >= len(graph.inputs)
 
 
 def spared_by(stages: Sequence[Stage]) -> int:
-    """How many operations are not compiled because an equal stage is; one on lists counts by its results."""
+    """Return the number of operations that equal stages save; an operation on lists counts by its results."""
     compiled = {stage.kind: stage for stage in stages}
     return sum(_size(stage.graph) for stage in stages) - sum(_size(stage.graph) for stage in compiled.values())
 
 
 def _size(graph: Graph) -> int:
-    """How many operations there are to compile."""
+    """Return the number of operations to compile."""
     return sum(map(_weight, graph.operations))
 
 
@@ -103,7 +103,7 @@ def _traffic(graph: Graph) -> int:
 
 
 def repeated(stages: Sequence[Stage]) -> list[tuple[int, int]]:
-    """How often each kind of stage that comes more than once does, and of how many operations it is, the most first."""
+    """Return the count and the number of operations of each kind of stage that occurs more than once, sorted."""
     found = Counter(stage.kind for stage in stages)
     sizes = {stage.kind: _size(stage.graph) for stage in stages}
     return sorted(((times, sizes[kind]) for kind, times in found.items() if times > 1), key=lambda x: -x[0] * x[1])

@@ -174,7 +174,7 @@ class Staged:
         ints: np.ndarray | None,
         keys: np.ndarray | None,
     ) -> Iterator[Sequence[jax.Array]]:
-        """Starts the stages, one after the other, when it is asked for its one element: what the whole graph gives."""
+        """Start the stages one after the other when the iterator is advanced, and yield the results of the graph."""
         graph = self._graph
         if [buffer.dtype for buffer in buffers] != self._dtypes:
             # Said before anything is given away; an executable would say it too late.

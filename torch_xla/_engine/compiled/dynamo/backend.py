@@ -38,7 +38,7 @@ _log = logging.getLogger("torch_xla.dynamo")
 
 
 def register(names: Sequence[str]) -> None:
-    """Makes this backend what each of `names` means."""
+    """Register this backend under each of `names`."""
     # Kernels in Python are called while Dynamo watches, between graphs and at what it leaves to Python. They, and what
     # they call, are ours to run, not the user's to compile.
     for package in ("torch_xla._engine", "jax", "jaxlib", "ml_dtypes"):
@@ -139,7 +139,7 @@ class CompiledGraph:
         return results(parts.results, values)
 
     def _record(self, values: dict[Any, Any]) -> Device | None:
-        """Records the operation, and says where. Holds no value afterwards: what was overwritten may be given away."""
+        """Record the operation and its line. Keep no value afterwards, so that overwritten ones can be donated."""
         parts = self._parts
         while True:
             # Read the values that the graph writes to once more: a write by another thread either came before this
@@ -186,7 +186,7 @@ def _is_ours(value: Any) -> bool:
 
 
 def _is_of_operators(module: GraphModule) -> bool:
-    """Whether a graph is one of aten operators already, and not of PyTorch's functions and modules."""
+    """Return whether a graph consists of aten operators, not of PyTorch's functions and modules."""
     return all(
         isinstance(node.target, OpOverload) or getattr(node.target, "__module__", "") in _OF_PYTHON
         for node in module.graph.nodes

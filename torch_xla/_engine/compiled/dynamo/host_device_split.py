@@ -65,7 +65,7 @@ def split(module: GraphModule, kind: str) -> Parts:
 
 
 def _sort(node: Node, parts: Parts, on_device: set[Node], late: set[Node]) -> None:
-    """Puts one call into the part it belongs to."""
+    """Put one call into its part."""
     operands = node.all_input_nodes
     if any(_is_write(each) for each in operands):
         raise Unsplittable("an argument is written to before the end")
@@ -104,18 +104,18 @@ def _sort(node: Node, parts: Parts, on_device: set[Node], late: set[Node]) -> No
 
 
 def _writes_undeclared(node: Node) -> bool:
-    """Whether a node writes to an argument though its schema does not declare it."""
+    """Return whether a node writes to an argument though its schema does not declare it."""
     places = WRITES_UNDECLARED.get(schema_of(node.target).name, ())  # type: ignore[arg-type]
     return any(node.args[place] is not None for place in places)
 
 
 def _is_write(node: Node) -> bool:
-    """Whether a node represents a write to an argument, which runs at the end."""
+    """Return whether a node represents a write to an argument, which runs at the end."""
     return node.target is aten.copy_.default and node.all_input_nodes[0].op == "placeholder"
 
 
 def _is_a_check(node: Node) -> bool:
-    """Whether a node only looks at values and may raise, as after a factorization: the host does that."""
+    """Return whether a node only checks values and may raise, as after a factorization; such nodes run on the host."""
     if node.target is not torch.ops.higher_order.with_effects:
         return False
     called = node.args[1]
@@ -123,7 +123,7 @@ def _is_a_check(node: Node) -> bool:
 
 
 def _is_lowered(node: Node) -> bool:
-    """Whether a node is a loop or branch that runs on the device; its results are on the device too."""
+    """Return whether a node is a loop or branch that runs on the device, with its results."""
     return node.target in interpreter.higher_order and all(
         isinstance(leaf, torch.Tensor) and leaf.device.type == "xla"
         for leaf in pytree.tree_leaves(node.meta.get("val"))
@@ -237,7 +237,7 @@ def _promised(node: Node) -> str:
 
 
 def evaluate(nodes: Iterable[Node], values: dict[Node, Any]) -> None:
-    """Calls the functions of `nodes` on what `values` holds, and adds their results."""
+    """Call the functions of `nodes` on the values in `values`, and add their results."""
     for node in nodes:
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
         target: Callable[..., Any] = node.target  # type: ignore[assignment]

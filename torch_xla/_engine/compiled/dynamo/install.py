@@ -15,7 +15,7 @@ NAMES = ("openxla", "openxla_eval", "torchxla_trace_once", "aot_torchxla_trace_o
 
 
 def install() -> None:
-    """Replaces `torch.compile` by itself, with a first call that prepares Dynamo; takes over loops and branches."""
+    """Wrap `torch.compile` so that its first call prepares Dynamo; take over loops and branches."""
     patch_list.compile.wrap(_registering)
     for operator in interpreter.higher_order:
         private.kernel_of_higher_order(operator, functools.partial(_run_higher_order, operator))

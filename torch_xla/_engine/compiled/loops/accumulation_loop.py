@@ -48,7 +48,7 @@ def accumulate(
     carried: Sequence[Any],
     is_pure: bool,
 ) -> Any:
-    """Calls `step` for each slice, adds the gradients of the mean loss to the model's, and returns the mean loss.
+    """Call `step` for each slice, add the gradients of the mean loss to the model's, and return the mean loss.
 
     Where gradients are switched off, there is only the loss.
     """

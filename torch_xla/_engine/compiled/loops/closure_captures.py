@@ -90,7 +90,7 @@ class Tracing:
                 ) from error
 
     def is_written(self, described: torch.Tensor) -> bool:
-        """Whether a function wrote to the memory of this tensor."""
+        """Return whether a function wrote to the memory of this tensor."""
         with by_itself():
             return self._writes.to(described) > 0
 
@@ -101,20 +101,20 @@ class Tracing:
 
     @property
     def written(self) -> list[int]:
-        """Which of them are others after a function wrote to them, or to their memory through another tensor."""
+        """Return the captured tensors that a function changed, also through another tensor of their memory."""
         with by_itself():
             fakes = [fake for _, fake in self._captured.values()]
             return [place for place, fake in enumerate(fakes) if self._writes.to(fake)]
 
     def groups(self, places: Sequence[int]) -> tuple[Group, ...]:
-        """Which of the captured tensors at `places` share memory, numbered by their order there."""
+        """Return which of the captured tensors at `places` share memory, numbered by their order."""
         tensors = [real for real, _ in self._captured.values()]
         fakes = [fake for _, fake in self._captured.values()]
         with by_itself():
             return groups_of([fakes[place] for place in places], [tensors[place] for place in places])
 
     def check_arguments(self, results: Sequence[Any] = ()) -> None:
-        """Raises if a function wrote to memory that it sees as an argument too, where that makes a difference.
+        """Raise if a function wrote to memory that is also one of its arguments, where that makes a difference.
 
         Of `results` each takes the place of an argument in the next round.
         """
@@ -180,7 +180,7 @@ class Tracing:
                 raise self._two_ways(argument)
 
     def _is_written_outside(self, argument: _Argument) -> bool:
-        """Whether a function wrote to the memory that an argument is a copy of, through what it captured."""
+        """Return whether a function wrote, through a captured tensor, to the memory that an argument is a copy of."""
         for memory in argument.memories:
             if memory.storage in self._memories:
                 fake = self._memories[memory.storage][1]
@@ -215,15 +215,15 @@ class _Writes(TorchDispatchMode):
         return bool(self._spans)
 
     def reaches(self, tensor: torch.Tensor) -> bool:
-        """Whether the memory of `tensor` was written to, be it where it shows it or not."""
+        """Return whether the memory of `tensor` was written to, inside or outside of the tensor's elements."""
         return Span.of(tensor).storage in self._spans
 
     def to(self, tensor: torch.Tensor) -> int:
-        """How often memory that `tensor` shows was written to."""
+        """Return the number of writes to the memory of `tensor`."""
         return self.to_span(Span.of(tensor))
 
     def to_span(self, span: Span) -> int:
-        """How often a part of a memory was written to."""
+        """Return the number of writes to a part of a memory."""
         return sum(count for each, count in self._spans.get(span.storage, {}).items() if each.overlaps(span))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -15,7 +15,7 @@ aten = torch.ops.aten
 
 
 def _is_number(entry: Any) -> bool:
-    """Whether an entry of an index is one number that the device knows."""
+    """Return whether an entry of an index is one number on the device."""
     return isinstance(entry, Tensor) and not entry.dim() and entry.dtype in _NUMBERS
 
 
@@ -23,7 +23,7 @@ _NUMBERS = (torch.int64, torch.int32, torch.int16, torch.int8)  # of bytes each 
 
 
 def _dims(entry: Any) -> int:
-    """How many dimensions of a tensor an entry of its index is for."""
+    """Return the number of dimensions of a tensor that an entry of its index uses."""
     if entry is None or isinstance(entry, bool):
         return 0
     if isinstance(entry, Tensor):
@@ -154,7 +154,7 @@ class Selections:
         return result
 
     def finish(self) -> None:
-        """Raises if a copy was written to and is not what was selected any more."""
+        """Raise if a copy was written to and differs from its source now."""
         if any(self._writes(selection.copy) for selection in self._found.values()):
             raise RuntimeError(
                 "a body that the device runs by itself writes to `x[i]`, where `i` is a tensor: there it is a copy and "

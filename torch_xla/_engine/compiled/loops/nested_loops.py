@@ -100,7 +100,7 @@ class Substitution(TorchFunctionMode):
 
 
 def depth() -> int:
-    """How many bodies are being traced, one inside of another."""
+    """Return the number of bodies that are being traced, one inside of another."""
     return _here.depth
 
 
@@ -123,7 +123,7 @@ def by_itself() -> Iterator[None]:
 
 
 def refuse_transforms(name: str, tensors: Sequence[torch.Tensor]) -> None:
-    """Raises where a transform of `torch.func` is around a loop: it would have to know what a loop does."""
+    """Raise if a transform of `torch.func` is around a loop: the transform cannot see into the loop."""
     if any(private.innermost(each) is not each for each in tensors):
         raise NotImplementedError(
             f"{name} inside of torch.func.grad, vmap or another transform. Transform the body instead, or use "

@@ -161,7 +161,7 @@ class Differentiated:
         return self._back([*(grads[place] for place in (*carried, *outside)), *saved, *slices, *constants])
 
     def reached(self, outputs: frozenset[int]) -> tuple[bool, ...]:
-        """Which inputs the gradients of these outputs flow to: round by round, the others would get none."""
+        """Return the inputs to which the gradients of these outputs flow; a round gives the others no gradient."""
         if outputs not in self._reached:
             examples = self._examples
             found = _flow(examples.paths, self.roles.carried, examples.length, outputs)
@@ -285,7 +285,7 @@ def _key(node: Any, number: int, *_: Any) -> tuple[Any, int]:
 
 
 def _after(node: Any, number: int) -> list[tuple[Any, int]]:
-    """Where a gradient of a result of `node` flows from there."""
+    """Return the nodes to which a gradient of a result of `node` flows."""
     edges = node.next_functions
     loop = getattr(node, "loop", None)
     if isinstance(loop, Differentiated):

@@ -36,7 +36,7 @@ _recipes: "weakref.WeakKeyDictionary[nn.Module, dict[Any, tuple[Recipe, list[str
     "by torch_xla.compile(step, full_graph=True)"
 )
 def scan_layers(layers: Iterable[nn.Module], value: Any, partition: Callable[..., Any], is_pure: bool) -> Any:
-    """Pass `value` through `layers` by a scan. Raises `ValueError` if the layers are not equal."""
+    """Pass `value` through `layers` by a scan. Raise `ValueError` if the layers are not equal."""
     layers = list(layers)
     if not layers:
         return value
@@ -99,7 +99,7 @@ def _written(layer: nn.Module, own: dict[str, torch.Tensor], value: Any) -> list
 
 
 def _refuse_shared(own: Sequence[dict[str, torch.Tensor]], written: Sequence[str], recipe: Recipe, value: Any) -> None:
-    """Raises if memory that a layer writes to is seen through another tensor too: each layer gets copies of its own."""
+    """Raise if another tensor shares memory that a layer writes to: each layer gets its own copies."""
     places = [
         (f"{name} of layer {number}", each, name in written)
         for number, one in enumerate(own)
@@ -130,7 +130,7 @@ def modes_of(layer: nn.Module) -> tuple[Any, ...]:
 
 
 def require_equal(layers: Sequence[nn.Module], value: Any) -> None:
-    """Raises `ValueError` with the first layer that differs from the first one, and in what."""
+    """Raise `ValueError` with the first layer that differs from the first one, and the difference."""
     doubtful = {}
     first = dict(layers[0].named_modules())
     for number, layer in enumerate(layers[1:], 1):

@@ -79,7 +79,7 @@ class Recipe:
 
 
 def trace(function: Callable[..., Any], init: Any, xs: Any) -> Recipe:
-    """Runs the body once on tensors without memory, and notes what it uses. Raises at mistakes of the body."""
+    """Run the body once on tensors without memory, and record its captures. Raise the errors of the body."""
     nested_init, nested_xs = Nested.of(init), Nested.of(xs)
     carried, sliced = tensors_in(init), tensors_in(xs)
     seen: list[set[Span]] = []  # for each carried value, the memory that it may copy
@@ -135,7 +135,7 @@ def _shared(recipe: Recipe, init: Any, xs: Any) -> list[Span | None]:
 
 
 def trace_by_itself(recipe: Recipe, init: Any, xs: Any) -> None:
-    """Turns the body of a scan into a graph before the scan is traced, so that it may compute gradients."""
+    """Turn the body of a scan into a graph before the scan is traced, so that it may compute gradients."""
     written, read = recipe.captured[: recipe.written], recipe.captured[recipe.written :]
     tensors = [*tensors_in(init), *written, *(each[0] for each in tensors_in(xs)), *read]
     recipe.graph = pure_graph(recipe.body, [each.detach() for each in tensors])

@@ -26,7 +26,7 @@ class Span:
         return cls(address_of(tensor.untyped_storage()), start, start + _length(tensor) * tensor.itemsize)
 
     def overlaps(self, other: "Span") -> bool:
-        """Whether a byte is in both."""
+        """Return whether the two ranges share a byte."""
         return self.storage == other.storage and max(self.start, other.start) < min(self.end, other.end)
 
 
@@ -78,7 +78,7 @@ def on_one_memory(given: Sequence[torch.Tensor], groups: Sequence[Group]) -> lis
 
 
 def put(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """Writes `value` to `tensor`, each element once where it was expanded."""
+    """Write `value` to `tensor`, once to each element of an expanded one."""
     for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
         if stride == 0 and size > 1:
             tensor, value = tensor.narrow(dim, 0, 1), value.narrow(dim, 0, 1)
@@ -109,7 +109,7 @@ def _group(described: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], n
 
 
 def _repeats(tensor: torch.Tensor) -> bool:
-    """Whether elements of `tensor` share a place in memory for another reason than an expanded dimension."""
+    """Return whether elements of `tensor` share memory for another reason than an expanded dimension."""
     reach = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and stride:
@@ -140,7 +140,7 @@ def _memory(given: Sequence[torch.Tensor], group: Group) -> torch.Tensor:
 
 
 def _length(tensor: torch.Tensor, stride: Sequence[int] | None = None) -> int:
-    """How many elements of memory there are from the first to the last that `tensor` shows, with such strides."""
+    """Return the number of elements of memory from the first to the last element of `tensor`, with such strides."""
     if not tensor.numel():
         return 0
     pairs = zip(tensor.shape, tensor.stride() if stride is None else stride, strict=True)

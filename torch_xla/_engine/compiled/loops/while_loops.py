@@ -114,13 +114,13 @@ def as_tensor(leaf: Any) -> torch.Tensor:
 
 
 def check_condition(result: Any) -> None:
-    """Raises unless a condition gave one element."""
+    """Raise unless a condition returned one element."""
     if not isinstance(result, torch.Tensor) or result.numel() != 1:
         raise TypeError(f"the condition of while_loop returns a tensor of one element; got {like(result)}")
 
 
 def check_carried(name: str, before: Sequence[Any], tree: pytree.TreeSpec, after: Any) -> None:
-    """Raises unless a body gave back what it was given: tensors of the same nesting, sizes and dtypes; equal others."""
+    """Raise unless a body returned its carry's form: tensors of the same nesting, sizes and dtypes; equal others."""
     leaves, came = pytree.tree_flatten(after)
     if came != tree:
         raise ValueError(

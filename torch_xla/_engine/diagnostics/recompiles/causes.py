@@ -57,7 +57,7 @@ class Explanation:
 
     @property
     def is_recompilation(self) -> bool:
-        """Whether a program much like it was compiled before."""
+        """Return whether a similar program was compiled before."""
         return self.differences[0].kind is not Kind.NEW
 
     def __str__(self) -> str:

@@ -107,7 +107,7 @@ class Known:
 
     @cached_property
     def plans(self) -> Counter[Plan]:
-        """How often each plan is in the graph."""
+        """Return how often each plan is in the graph."""
         return Counter(operation.plan for operation in self.graph.operations)
 
     @cached_property
@@ -122,7 +122,7 @@ class Known:
 
     @cached_property
     def operators(self) -> Counter[Any]:
-        """How often each operator is in the graph, whatever its operands."""
+        """Return how often each operator is in the graph, whatever its operands."""
         return Counter(self.in_order)
 
     def line(self, index: int) -> Line | None:
@@ -226,7 +226,7 @@ def _unseen(old: Known, new: Known) -> Difference:
 
 
 def _cut(old: Known, new: Known, read: Known | None) -> Iterator[Difference]:
-    """Whether `new` is what a read needs of the step `old`, or the rest of it."""
+    """Return whether `new` is the part of the step `old` that a read needs, or the rest of it."""
     count, whole = len(new.graph.operations), len(old.graph.operations)
     if count >= whole or not is_part(new, old):
         return

@@ -29,7 +29,7 @@ class _Keepers(NameSearch):
 
     @property
     def is_over(self) -> bool:
-        """Whether all are found, or enough was searched."""
+        """Return whether all results are found, or the search has reached its limit."""
         return self.wanted == self.found.keys() or self.is_long
 
     def note(self, name: str, tensor: torch.Tensor, is_state: bool = False) -> None:

@@ -80,7 +80,7 @@ def steps() -> list[Step]:
 
 
 def since() -> float:
-    """When it began, by `time.perf_counter`."""
+    """Return the time of the beginning, by `time.perf_counter`."""
     return _since
 
 

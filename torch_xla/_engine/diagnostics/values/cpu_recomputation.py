@@ -80,7 +80,7 @@ class StepComparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing differs."""
+        """Return whether nothing differs."""
         return not self.differences and not self.output_differences
 
     def __str__(self) -> str:

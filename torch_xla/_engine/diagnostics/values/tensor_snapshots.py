@@ -13,7 +13,7 @@ _chosen: object = _UNSET  # the folder, or `None`: nothing is saved
 
 
 def configure(folder: str | os.PathLike[str] | None) -> None:
-    """Where tensors are saved from now on; `None`: nowhere."""
+    """Set the folder of saved tensors; `None` saves none."""
     global _chosen
     _chosen = None if folder is None else Path(folder)
 

@@ -74,7 +74,7 @@ class HostProfile:
 
     @property
     def idle(self) -> float:
-        """How long the device had nothing to do."""
+        """Return the seconds in which the device was idle."""
         return max(0.0, self.seconds - self.busy)
 
     def __str__(self) -> str:

@@ -16,7 +16,7 @@ from ...tensor.optimization_barrier import delayed
 
 
 def patch_checkpoints() -> None:
-    """Delays the inputs of every recomputation; other devices stay as they are."""
+    """Delay the inputs of every recomputation on `xla`."""
     patch_list.checkpoint_frame.wrap(_isolating)
     patch_list.detach_variable.wrap(_detaching)
 

@@ -66,7 +66,7 @@ def _refuse_mistakes(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tenso
 def _refuse_lines(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor, dropout_p: float, enable_gqa: bool
 ) -> None:
-    """Raises what the CPU's fused kernel raises for a mask of less than two dimensions beside the causal one."""
+    """Raise the error of the CPU's fused kernel for a mask of less than two dimensions with a causal one."""
     needs_gradient = attn_mask.requires_grad and torch.is_grad_enabled()
     if attn_mask.dim() < 2 and dropout_p == 0 and not needs_gradient and _fits(query, key, value, enable_gqa):
         attn_mask.size(-2)
@@ -173,7 +173,7 @@ def _factors_of_dropout(operands: list[Any], rest: tuple[Any, ...], scale: float
 
 
 def register_attention() -> list[torch.library.Library]:
-    """Takes the place of PyTorch's composition, which asks a C++ table that Python cannot enter."""
+    """Replace PyTorch's composition, which reads a C++ table that Python cannot extend."""
     libraries = []
     for dispatch_key in ("AutogradPrivateUse1", "PrivateUse1"):
         library = torch.library.Library("aten", "IMPL", dispatch_key)

@@ -116,7 +116,7 @@ def _runs(starts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _starts(rows: Tensor) -> Tensor:
-    """Where a row of a matrix, or an element of a vector, differs from the one before."""
+    """Return where a row of a matrix, or an element of a vector, differs from the previous one."""
     differs = rows[1:] != rows[:-1]
     if differs.dim() > 1:
         differs = differs.any(1)
@@ -250,7 +250,7 @@ def tensor_split(self: Tensor, tensor_indices_or_sections: Tensor, dim: int = 0)
 
 
 def register_splits() -> list[torch.library.Library]:
-    """Takes the place of PyTorch's composition, which reads the memory of the places."""
+    """Replace PyTorch's composition, which reads the memory of the indices."""
     libraries = []
     for key in ("AutogradPrivateUse1", "PrivateUse1"):
         library = torch.library.Library("aten", "IMPL", key)

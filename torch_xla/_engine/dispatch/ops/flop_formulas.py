@@ -18,7 +18,7 @@ _COUNTER = "torch.utils.flop_counter"
 
 
 def register_when_asked_for() -> None:
-    """Registers the formulas, now or as soon as there is a registry."""
+    """Register the formulas, now or as soon as there is a registry."""
     if _COUNTER in sys.modules:
         _register(sys.modules[_COUNTER])
     else:
@@ -92,12 +92,12 @@ def _attention_backward(
 
 
 def _is_composed(query: Tensor, value: Tensor, dropout_p: float, needs_bias: bool) -> bool:
-    """Whether the CPU composes attention of products, and has no kernel of the whole."""
+    """Return whether the CPU composes attention of products, without a kernel for the whole."""
     return bool(dropout_p or needs_bias or query.shape[-1] != value.shape[-1])
 
 
 def _kernels_are_counted() -> bool:
-    """Whether PyTorch has a formula for that kernel, as it has from 2.15 on."""
+    """Return whether PyTorch has a formula for this kernel, as it has from 2.15 on."""
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu in sys.modules[_COUNTER].flop_registry
 
 

@@ -22,7 +22,7 @@ def new_zeros_with_same_feature_meta(self: Tensor, other: Tensor, *, self_num_ba
 
 
 def has_same_storage_numel(self: Tensor, other: Tensor) -> bool:
-    """Whether both storages have room for as many elements."""
+    """Return whether both storages have room for as many elements."""
     return _storage_numel(self) == _storage_numel(other)
 
 

@@ -41,7 +41,7 @@ def linalg_slogdet(A: Tensor) -> Any:
 
 
 def _check(info: Tensor, name: str, matrices: Tensor) -> None:
-    """Raises as PyTorch does if a factorization failed: reads one number from the device."""
+    """Raise PyTorch's error if a factorization failed; read one number from the device for that."""
     aten._linalg_check_errors(info, name, is_matrix=matrices.dim() == 2)
 
 
@@ -69,7 +69,7 @@ def cholesky(self: Tensor, upper: bool = False) -> Tensor:
 
 
 def _check_finite(matrices: Tensor) -> None:
-    """Raises as PyTorch does, on every device: reads one number."""
+    """Raise PyTorch's error, on every device; read one number for that."""
     if matrices.numel() and not bool(matrices.isfinite().all()):
         raise RuntimeError("torch.linalg.eig: input tensor should not contain infs or NaNs.")
 

@@ -28,7 +28,7 @@ def aot_mark_sharding(t: Tensor, mesh: str, partition_spec: str) -> Tensor:
 def dynamo_mark_sharding(
     input: Tensor, device_ids: list[int], mesh_shape: list[int], axis_names: str, partition_spec: str
 ) -> Tensor:
-    """Marks `input`, and gives a copy of it."""
+    """Mark `input`, and return a copy of it."""
     who = "dynamo_mark_sharding"
     dims = dims_of(who, mesh_shape, literal(who, axis_names), literal(who, partition_spec))
     if _is_spread(input):
@@ -56,7 +56,7 @@ def _over(tensor: Any, ids: tuple[int, ...], shape: tuple[int, ...], dims: Dims)
 
 
 def register_marking() -> None:
-    """Makes these the operators' kernels, on every device: where there is nothing to divide they copy."""
+    """Register these kernels for every device; on other devices they copy."""
     LIBRARY.impl("aot_mark_sharding", aot_mark_sharding, "CompositeExplicitAutograd")
     LIBRARY.impl("dynamo_mark_sharding", dynamo_mark_sharding, "CompositeExplicitAutograd")
     LIBRARY.impl("dynamo_set_buffer_donor_", dynamo_set_buffer_donor_, "CompositeExplicitAutograd")

@@ -35,7 +35,7 @@ def _looking_at(name: str) -> Callable[..., Tensor]:
 
 
 def register_quantiles() -> torch.library.Library:
-    """Looks at the fractions before PyTorch composes the operators.
+    """Check the fractions before PyTorch decomposes the operators.
 
     Above autograd alone: with a kernel below it, graphs of `torch.compile` would not be composed of operators.
     """

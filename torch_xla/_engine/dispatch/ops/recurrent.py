@@ -78,7 +78,7 @@ class RecurrentLayer(torch.autograd.Function):
         ctx: Any, layer: Layer, batch_sizes: Tensor | None, input: Tensor, hidden: Tensor, cell: Tensor | None,
         *weights: Tensor,
     ) -> Any:  # fmt: skip
-        """Records the layer."""
+        """Record the layer."""
         sizes = None if batch_sizes is None else batch_sizes.to(input.device)
         output, *states = _record(LAYER, layer, input, sizes, hidden, cell, weights)
         ctx.layer, ctx.batch_sizes = layer, batch_sizes
@@ -88,7 +88,7 @@ class RecurrentLayer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        """Records the gradients; those of PyTorch's composition if they will be differentiated, or are many at once."""
+        """Record the gradients, by PyTorch's composition if they will be differentiated, or are many at once."""
         input, hidden, cell, output, sizes, *rest = ctx.saved_tensors
         layer: Layer = ctx.layer
         count = layer.directions * layer.weights_of_a_direction
@@ -147,7 +147,7 @@ class _Network:
 
     @property
     def directions(self) -> int:
-        """How many times each layer goes over its input."""
+        """Return how many times each layer goes over its input."""
         return 2 if self.bidirectional else 1
 
     def layer(self) -> Layer | None:
@@ -243,7 +243,7 @@ def _packed_kernel(cell_type: str) -> Callable[..., Any]:
 
 
 def register_recurrent() -> list[torch.library.Library]:
-    """Takes the networks over before PyTorch composes them of cells."""
+    """Take over the networks before PyTorch composes them of cells."""
     libraries = []
     for dispatch_key in ("AutogradPrivateUse1", "PrivateUse1"):
         library = torch.library.Library("aten", "IMPL", dispatch_key)

@@ -24,7 +24,7 @@ def _wide(tensor: Tensor) -> Tensor:
 def _move(
     olds: tuple[Tensor | None, Tensor | None], mean: Tensor, variance: Tensor, count: Any, momentum: float
 ) -> None:
-    """Writes the running statistics: a step nearer to the mean and to the unbiased variance of `count` rows."""
+    """Move the running statistics towards the mean and the unbiased variance of `count` rows."""
     counted = torch.as_tensor(count, dtype=mean.dtype, device=mean.device)
     news = mean, variance * (counted / (counted - 1))
     pairs = [
@@ -136,7 +136,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
 
 
 def register_above_autograd() -> torch.library.Library:
-    """Registers them where autograd would take them: a trace gets their writes as operators of their own."""
+    """Register the kernels above autograd, so that a trace records their writes as separate operators."""
     library = torch.library.Library("aten", "IMPL", "AutogradPrivateUse1")
     for name, kernel in _OPERATORS.items():
         library.impl(name, _above_autograd(name, kernel), "AutogradPrivateUse1")

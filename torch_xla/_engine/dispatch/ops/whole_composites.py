@@ -77,7 +77,7 @@ _registered: list[torch.library.Library] = []
 
 
 def register_whole() -> None:
-    """Registers the kernels, and takes them back while a level of dual numbers is open."""
+    """Register the kernels, and remove them while a level of dual numbers is open."""
     _register()
     patch_list.enter_dual_level.wrap(_entering)
     patch_list.exit_dual_level.wrap(_leaving)

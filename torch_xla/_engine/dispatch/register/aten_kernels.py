@@ -75,7 +75,7 @@ def special_kernels() -> dict[str, Any]:
 
 
 def register_kernels() -> None:
-    """Makes every aten operator work on the `xla` device."""
+    """Register the kernels of all aten operators for the `xla` device."""
     library = private.raw_library("aten")
     _libraries.append(library)
     special = special_kernels()
@@ -118,7 +118,7 @@ def _refuse_at_the_end(operator: Any, *_: Any, **__: Any) -> Any:
 
 
 def _register_elsewhere(ruled: set[str]) -> None:
-    """Kernels of operators outside `aten` that have a rule, in front of PyTorch's composition."""
+    """Register kernels of operators outside `aten` that have a rule, before PyTorch's composition."""
     outside: dict[str, list[str]] = {}
     for name in {*ruled, *names_to_come()}:
         space, _, short = name.partition("::")
@@ -154,12 +154,12 @@ def _kernel_for(name: str) -> Any:
 
 
 def _writes(name: str) -> bool:
-    """Whether a kernel writes what it has read: a finalizer that writes to the same tensor comes before or after."""
+    """Return whether a kernel writes a value that it read, so that a finalizer's write comes before or after it."""
     return name.partition(".")[0].endswith("_") or "batch_norm" in name
 
 
 def _takes_two(name: str, overload: str) -> bool:
-    """Whether a functional operator may be called with two tensors and nothing else."""
+    """Return whether a functional operator may be called with two tensors and nothing else."""
     if overload not in ("", "Tensor", "Tensor_Tensor"):
         return False
     arguments = _schema(name).arguments

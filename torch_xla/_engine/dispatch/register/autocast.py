@@ -58,7 +58,7 @@ _thread = threading.local()
 
 
 def register_autocast() -> None:
-    """Registers the policies; every other operator passes autocast by."""
+    """Register the policies; all other operators ignore autocast."""
     _libraries.append(private.register_fallthrough("AutocastPrivateUse1"))
     library = torch.library.Library("aten", "IMPL", "AutocastPrivateUse1")
     _libraries.append(library)
@@ -90,7 +90,7 @@ def with_default_dtype(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def set_default_dtype() -> None:
-    """Makes `bfloat16` this thread's default, once: before anything, as Dynamo does, notes PyTorch's to restore it."""
+    """Make `bfloat16` this thread's default, once, before anything, such as Dynamo, saves PyTorch's default."""
     if not getattr(_thread, "knows_default", False):
         _thread.knows_default = True
         torch.set_autocast_dtype("xla", torch.bfloat16)

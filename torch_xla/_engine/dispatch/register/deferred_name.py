@@ -28,7 +28,7 @@ BESIDE_ANOTHER = (
 
 
 def is_wanted(native: str | None) -> bool:
-    """Whether the machine has the accelerator that PyTorch was built for, and `xla` was not chosen."""
+    """Return whether the machine has the accelerator that PyTorch was built for, and `xla` was not chosen."""
     if native is None or config.pjrt_device():
         return False
     if native == "mps":

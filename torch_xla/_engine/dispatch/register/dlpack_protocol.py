@@ -15,7 +15,7 @@ _HOST, _CUDA, _OTHER = 1, 2, 12
 
 
 def patch_exchange() -> None:
-    """Lets tensors on `xla` be taken by every library that speaks DLPack; other devices stay as they are."""
+    """Let every library that supports DLPack import tensors on `xla`; other devices do not change."""
     patch_list.dlpack.wrap(_offering)
     patch_list.dlpack_device.wrap(_placing)
     patch_list.to_dlpack.wrap(_exporting)

@@ -47,14 +47,14 @@ def _is_kept(parameter: Parameter) -> bool:
 
 
 def _crosses(device: torch.device, dtype: torch.dtype, fn: Callable[[torch.Tensor], torch.Tensor]) -> bool:
-    """Whether `fn` moves tensors between the host or another device and `xla`."""
+    """Return whether `fn` moves tensors between the host or another device and `xla`."""
     with torch.no_grad():
         moved = fn(torch.empty(0, dtype=dtype, device=device))
     return isinstance(moved, torch.Tensor) and (moved.device.type == "xla") != (device.type == "xla")
 
 
 def move(parameter: torch.Tensor, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Gives a parameter, or a buffer, the value and the memory of `fn(parameter)`; it remains the same object."""
+    """Give a parameter or buffer the value and the memory of `fn(parameter)`, and keep the same object."""
     # A parameter that can be trained stays one, also if it is moved in a block of inference.
     with torch.inference_mode(type(parameter) is Parameter and parameter.is_inference()):
         _exchange(parameter, fn)

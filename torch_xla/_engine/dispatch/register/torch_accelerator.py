@@ -22,7 +22,7 @@ from .memory import MEMBERS as MEMORY
 
 
 def is_ours() -> bool:
-    """Whether the accelerator of this process is `xla`.
+    """Return whether the accelerator of this process is `xla`.
 
     It is as soon as a client runs, a device was asked for or a tensor made on it; from the import on where
     `PJRT_DEVICE` is set, or the machine has an accelerator that this build of PyTorch has no device for.
@@ -59,7 +59,7 @@ def _current_or_host(*_: object) -> torch.device:
 
 
 def answer() -> None:
-    """Answers for `torch.accelerator` and for whoever asks PyTorch for the accelerator in Python."""
+    """Answer PyTorch's questions in Python about the accelerator, those of `torch.accelerator` and others."""
     patch_list.accelerator["getAccelerator"].put(current)
     for name, functions in _ANSWERS.items():
         patch_list.accelerator[name].put(_whoever_is_asked(*functions))

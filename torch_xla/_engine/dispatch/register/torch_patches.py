@@ -27,7 +27,7 @@ around_backward: list[Callable[[bool], None]] = []
 
 
 def apply_patches() -> None:
-    """Replaces what is replaced on import."""
+    """Apply the patches of the import."""
     patch_list.is_xla.put(property(_is_xla))
     patch_list.tensor_xla.put(_tensor_xla)
     patch_list.module_xla.put(_module_xla)
@@ -76,7 +76,7 @@ def _tensor_xla(self: torch.Tensor, device: Any = None, non_blocking: bool = Fal
 
 
 def _module_xla(self: torch.nn.Module, device: Any = None) -> torch.nn.Module:
-    """Moves the parameters and buffers of this module to an `xla` device."""
+    """Move the parameters and buffers of this module to an `xla` device."""
     return self.to("xla" if device is None else _named(device))
 
 

@@ -21,7 +21,7 @@ from ...transfer import storage_bytes
 
 
 def patch_scripts() -> None:
-    """Replaces what saves scripts in C++, and `torch.jit.load`."""
+    """Replace the C++ functions that save scripts, and `torch.jit.load`."""
     for patch in patch_list.saving_scripts.values():
         patch.wrap(_saving)
     patch_list.serialize_script.wrap(_serializing)
@@ -144,7 +144,7 @@ class _Moved:
 def move_parameters(
     module: torch.jit.ScriptModule, fn: Callable[[Tensor], Tensor], is_moved: Callable[[Tensor], bool], recurse: bool
 ) -> None:
-    """Gives a script module, and those in it, the parameters that `fn` makes of those it has.
+    """Replace the parameters of a script module, and of inner ones, by the results of `fn`.
 
     They belong to C++, which would not see that one has moved; and PyTorch gives none to a script that was loaded,
     whose parameters are plain tensors.

@@ -21,7 +21,7 @@ from ...transfer import storage_bytes
 
 
 def patch_storages() -> None:
-    """Replaces the methods."""
+    """Replace the methods."""
     ours: dict[str, Callable[..., Any]] = {
         "nbytes": storage_bytes.nbytes,
         "size": storage_bytes.nbytes,
@@ -199,7 +199,7 @@ def _reducing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _send_to_processes() -> None:
-    """Sends tensors to other processes as copies. Memory of the host would be shared; that of a device cannot be."""
+    """Send tensors to other processes as copies, since device memory cannot be shared."""
     share = ForkingPickler._extra_reducers[UntypedStorage]  # type: ignore[attr-defined]
 
     def reduce(storage: UntypedStorage) -> Any:

@@ -106,7 +106,7 @@ class ShardedUnit:
             self._hide()
 
     def begin_backward(self) -> None:
-        """Makes the parameters whole for what runs again in the backward pass: checkpoints, and what asks for notes."""
+        """Gather the parameters for a recomputation in the backward pass: checkpoints, and saved references."""
         self._queue()
         self._show(self.again())
 
@@ -120,7 +120,7 @@ class ShardedUnit:
         return self._again
 
     def end_backward(self) -> None:
-        """Gives up what the backward pass made whole."""
+        """Free the parameters that the backward pass gathered."""
         if self._again is not None or self._kept is not None:
             self._again = self._kept = None
             self._hide()
@@ -233,7 +233,7 @@ def _by_groups(
 
 @functools.cache
 def _tell_norms_of_parts() -> None:
-    """Lets PyTorch's norm of gradients, and so its `clip_grad_norm_`, be that of all parts of a gradient."""
+    """Let PyTorch's norm of gradients, and so its `clip_grad_norm_`, cover all shards of a gradient."""
     patch_list.total_norm.wrap(_of_all_parts)
 
 

@@ -117,7 +117,7 @@ def _flat(
 
 
 def materialize(module: nn.Module, device: torch.device, initialize: Callable[[nn.Module], None] | None) -> None:
-    """Gives modules on the meta device memory and values: by `initialize`, or by their `reset_parameters`."""
+    """Allocate and initialize modules on the meta device: by `initialize`, or by their `reset_parameters`."""
     for each in list(module.modules()):
         if not any(tensor.is_meta for tensor in (*each.parameters(recurse=False), *each.buffers(recurse=False))):
             continue

@@ -30,7 +30,7 @@ class Axis(NamedTuple):
     parts: tuple["Axis", ...] = ()
 
     def is_sliced(self) -> bool:
-        """Whether it leaves out a part of the stretch before it."""
+        """Return whether the dimension leaves out a part of the stretch before it."""
         return self.limit - self.start != self.size or self.step != 1
 
 
@@ -59,7 +59,7 @@ def spans_of(dims: list[Strided]) -> list[int]:
 
 
 def is_nested(dims: list[Strided], spans: list[int]) -> bool:
-    """Whether each dimension steps over all that the inner ones show: then no element is shown twice."""
+    """Return whether each dimension steps over the extent of the inner ones, so that no element occurs twice."""
     return all([dim[0] >= span for dim, span in zip(dims, spans[1:], strict=True)])
 
 

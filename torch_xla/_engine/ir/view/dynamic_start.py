@@ -18,7 +18,7 @@ def at_start(view: Geometry) -> Geometry:
 
 
 def is_moved(base: Geometry, view: Geometry, *, unit_steps: bool) -> bool:
-    """Whether the steps of `view` are those of `at_start(view)`, moved: with the starts that `starts_at` finds.
+    """Return whether `view` is `at_start(view)` moved by the starts that `starts_at` finds.
 
     They move if one slice, or a gather, is all that depends on the offset.
     """

@@ -25,7 +25,7 @@ class Geometry:
 
     @property
     def numel(self) -> int:
-        """How many elements it shows, one that is shown twice counted twice."""
+        """Return the number of elements; an element that occurs twice counts twice."""
         return reduce(mul, self.size, 1)
 
     @property
@@ -45,7 +45,7 @@ class Geometry:
         return True
 
     def is_dense(self) -> bool:
-        """Whether the elements, in some order of the dimensions, fill a stretch of memory once each."""
+        """Return whether the elements, in some order of the dimensions, fill a stretch of memory once each."""
         if 0 in self.size:
             return True
         expected = 1
@@ -62,7 +62,7 @@ class Geometry:
         return tuple(dim if n == 1 else next(in_memory) for dim, n in enumerate(self.size))
 
     def same_elements(self, other: "Geometry") -> bool:
-        """Whether both show the same elements at the same indices: equal up to strides that are never stepped along."""
+        """Return whether both have the same elements at the same indices, ignoring strides that are never used."""
         if self.size != other.size:
             return False
         if self.stride == other.stride and self.offset == other.offset or 0 in self.size:

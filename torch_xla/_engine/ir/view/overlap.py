@@ -23,7 +23,7 @@ class Overlap(Enum):
 
 
 def has_internal_overlap(geometry: Geometry) -> InternalOverlap:
-    """Decides whether an in-place write raises: only a stride of 0 surely overlaps, only a dense view surely not."""
+    """Decide whether an in-place write raises: only a stride of 0 surely overlaps, only a dense view surely not."""
     if geometry.is_dense():
         return InternalOverlap.NO
     if any(n > 1 and stride == 0 for n, stride in zip(geometry.size, geometry.stride, strict=True)):
@@ -32,7 +32,7 @@ def has_internal_overlap(geometry: Geometry) -> InternalOverlap:
 
 
 def overlap_between(a: Geometry, b: Geometry) -> Overlap:
-    """Decides whether an op may write `a` while reading `b`, for two tensors (not one tensor twice)."""
+    """Decide whether an op may write `a` while reading `b`, for two tensors (not one tensor twice)."""
     if 0 in a.size or 0 in b.size:
         return Overlap.NO
     if not (a.is_dense() and b.is_dense()):

@@ -193,7 +193,7 @@ def _after_slice(axis: Axis, n: int) -> tuple[Axis, ...]:
 
 
 def _with_dims_of_one(axes: list[Axis], size: tuple[int, ...]) -> list[Axis]:
-    """Lets a reshape that is needed anyway make the view's dimensions of size 1 too, if no later one is needed."""
+    """Let a required reshape also add the view's dimensions of size 1, if no later reshape is required."""
     ones = [dim for dim, n in enumerate(size) if n == 1]
     if not ones or any(axis.dim is None for axis in axes):
         return axes

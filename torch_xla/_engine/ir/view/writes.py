@@ -53,7 +53,7 @@ Write = Unchanged | Replace | Update | Scatter
 
 
 def write(base: Geometry, view: Geometry) -> Write:
-    """How an array of `view.size`, written through `view`, changes an array of `base.size`.
+    """Return how an array of `view.size`, written through `view`, changes an array of `base.size`.
 
     `base` is dense with offset 0. A view that repeats elements by a stride of 0 cannot be written to.
     """

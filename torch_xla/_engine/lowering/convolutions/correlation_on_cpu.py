@@ -55,7 +55,7 @@ _MOST_COLUMN_ELEMENTS = 1 << 26
 
 
 def _are_known(sizes: _Shape) -> bool:
-    """Whether sizes are numbers, and no symbols of an exported program."""
+    """Return whether sizes are numbers, not symbols of an exported program."""
     return all(isinstance(size, int) for size in sizes)
 
 
@@ -172,7 +172,7 @@ def _patchwise(operand: jax.Array, kernel: jax.Array, window: Window) -> jax.Arr
 
 
 def _spreads_out(window: Window) -> bool:
-    """Whether every element of the operand makes a patch of the result, without overlaps: `_patchwise` in reverse."""
+    """Return whether every element makes a patch of the result, without overlaps: the reverse of `_patchwise`."""
     if window.kernel != window.base or max(window.dilation + window.stride) > 1:
         return False
     margins = zip(window.padding, window.kernel, strict=True)

@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 def _starts(sample: jax.Array, size: int, outputs: int, kernel: int) -> jax.Array:
-    """Where the windows of each plane start, for one random number a plane: the last one ends with the image."""
+    """Return the starts of each plane's windows, for one random number per plane; the last one ends with the image."""
     sample = widened(sample)[..., None]
     alpha = np.asarray((size - kernel) / max(outputs - 1, 1), sample.dtype)
     steps = jnp.arange(outputs, dtype=sample.dtype)

@@ -66,7 +66,7 @@ class _Windows:
         return found
 
     def reach(self, dim: int) -> int:
-        """How many elements the windows span, from the left margin on."""
+        """Return the number of elements that the windows span, from the left margin on."""
         return (self.outputs[dim] - 1) * self.stride[dim] + self.dilation[dim] * (self.kernel[dim] - 1) + 1
 
     def margins(self) -> list[tuple[int, int, int]]:
@@ -280,7 +280,7 @@ def _shares(inputs: int, outputs: int) -> np.ndarray | jax.Array:
 
 
 def _even_windows(inputs: Any, outputs: Any) -> tuple[Any, Any]:
-    """Where the windows begin and end that divide `inputs` elements as evenly as can be."""
+    """Return the starts and ends of windows that divide `inputs` elements as evenly as possible."""
     xp = module_for(inputs, outputs)
     index = xp.arange(outputs)
     size, count = xp.asarray(inputs), max(outputs, 1) if isinstance(outputs, int) else xp.asarray(outputs)

@@ -27,7 +27,7 @@ class Window:
         return self.kernel, self.stride, self.padding, self.dilation, self.base
 
     def positions(self, extent: tuple[int, ...]) -> tuple[int, ...]:
-        """How often the window fits an operand of this extent."""
+        """Return the number of positions of the window in an operand of this extent."""
         return tuple(
             ((base * (size - 1) + 1 if size else 0) + sum(margins) - dilation * (kernel - 1) - 1) // stride + 1
             for size, kernel, stride, margins, dilation, base in zip(

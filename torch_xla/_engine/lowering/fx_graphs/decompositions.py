@@ -185,7 +185,7 @@ def _decomposition(op: OpOverload) -> Callable[..., Any] | None:
 
 
 def exists(op: OpOverload) -> bool:
-    """Whether PyTorch can break `op` into smaller operators; whether these can be lowered depends on the call."""
+    """Return whether PyTorch can decompose `op`; whether the parts can be lowered depends on the call."""
     return _decomposition(op) is not None
 
 

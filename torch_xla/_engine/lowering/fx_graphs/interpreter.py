@@ -162,7 +162,7 @@ def _graphs_inside(module: GraphModule) -> list[GraphModule]:
 
 
 def calls_python(module: GraphModule) -> bool:
-    """Whether an operator of the graph, or of those inside it, calls Python on the host while the program runs."""
+    """Return whether an operator of the graph, or of inner graphs, calls Python on the host while the program runs."""
     # An operation of our own is an argument: its name.
     nodes = module.graph.nodes
     names = [each for node in nodes for each in (node.target, *node.args) if each.__class__ is str or callable(each)]
@@ -173,12 +173,12 @@ def calls_python(module: GraphModule) -> bool:
 
 
 def draws(module: GraphModule) -> int:
-    """How many operators of the graph draw random numbers; one that takes graphs draws once."""
+    """Return the number of operators of the graph that draw random numbers; one that takes graphs draws once."""
     return sum(is_random(module, node) for node in module.graph.nodes)
 
 
 def is_random(module: GraphModule, node: Node) -> bool:
-    """Whether a node of the graph draws random numbers."""
+    """Return whether a node of the graph draws random numbers."""
     if isinstance(node.target, OpOverload):
         rule = rule_for(node.target)
         return rule is not None and rule.random

@@ -78,7 +78,7 @@ def bytes_along(operand: jax.Array, matrix: np.ndarray, dim: int) -> jax.Array:
 
 
 def refuse_whole_numbers(operand: jax.Array) -> None:
-    """Raises `TypeError` for integers other than bytes: no device of PyTorch says how their mixtures are rounded."""
+    """Raise `TypeError` for integers other than bytes: no device of PyTorch defines the rounding of their mixtures."""
     if operand.dtype != np.uint8 and not jnp.issubdtype(operand.dtype, jnp.floating):
         raise TypeError(f"pixels of {operand.dtype} cannot be mixed")
 

@@ -167,7 +167,7 @@ def _bounded(position: jax.Array, size: int, padding_mode: int, align_corners: b
 
 
 def _reflected(position: jax.Array, size: int, align_corners: bool) -> tuple[jax.Array, jax.Array]:
-    """Reflects at the centres of the outermost pixels (`align_corners`) or at their outer edges."""
+    """Reflect at the centres of the outermost pixels (`align_corners`) or at their outer edges."""
     edge, span = (0.0, size - 1) if align_corners else (-0.5, size)
     if span == 0:
         return jnp.zeros_like(position), jnp.zeros_like(position)

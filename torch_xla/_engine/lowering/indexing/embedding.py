@@ -36,7 +36,7 @@ def embedding(
 
 
 def _frequency_of_each(indices: jax.Array, rows: int) -> jax.Array:
-    """How often the row of each index is looked up."""
+    """Return the number of lookups of each index's row."""
     counts = scatter_slices(jnp.zeros((rows,), np.int32), 0, indices, np.int32(1), "add")
     return jnp.maximum(jnp.take(counts, indices, mode="clip"), 1)
 

@@ -70,7 +70,7 @@ def _ready(self: jax.Array, indices: Indices, values: jax.Array) -> jax.Array:
 
 
 def _put_masked(self: jax.Array, mask: jax.Array, axis: int, values: jax.Array, accumulate: bool) -> jax.Array:
-    """Writes where `mask`, which covers the dimensions from `axis` on, is true: the mask's n-th gets the n-th value."""
+    """Write the n-th value at the n-th true element of `mask`, which covers the dimensions from `axis` on."""
     behind = self.ndim - axis - mask.ndim
     selected_ndim = axis + 1 + behind
     shape = values.shape[max(values.ndim - selected_ndim, 0) :]

@@ -21,7 +21,7 @@ _FEW = 64
 
 
 def insertion_points(sequence: jax.Array, values: Any, right: bool) -> jax.Array:
-    """Where `values` belong in `sequence`, sorted along its last dimension and otherwise of the shape of `values`.
+    """Return the positions of `values` in `sequence`, sorted along its last dimension, else of the shape of `values`.
 
     The halving is PyTorch's, so that the answers agree where there are NaNs too.
     """

@@ -82,7 +82,7 @@ def lu_solve(LU: jax.Array, pivots: jax.Array, B: jax.Array, *, left: bool = Tru
 
 
 def _is_vector(A: jax.Array, B: jax.Array) -> bool:
-    """Whether `B` holds one right-hand side for each matrix, without a dimension of its own."""
+    """Return whether `B` holds one right-hand side for each matrix, without a separate dimension."""
     return B.ndim == 1 or (A.ndim - 1 == B.ndim and B.shape == A.shape[:-1])
 
 

@@ -195,7 +195,7 @@ def _plus(self: jax.Array, beta: Any, products: jax.Array, alpha: Any) -> jax.Ar
 
 
 def _is(number: Any, value: int) -> bool:
-    """Whether a number is known to be `value`: false for one that changes between steps."""
+    """Return whether a number is known to be `value`: false for one that changes between steps."""
     return isinstance(number, (bool, int, float, complex)) and number == value
 
 

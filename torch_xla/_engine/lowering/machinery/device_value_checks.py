@@ -73,7 +73,7 @@ def all_checks() -> dict[Any, Check]:
 
 
 def checks(*ops: Any, raises: type[Exception] = RuntimeError) -> Callable[[Conditions], Conditions]:
-    """Registers the decorated generator as what is looked at in calls of `ops`."""
+    """Register the decorated generator as the checks in calls of `ops`."""
 
     def register(findings: Conditions) -> Conditions:
         for op in ops:
@@ -150,7 +150,7 @@ def _first(finding: Condition) -> jax.Array:
 
 
 def outside(index: jax.Array, size: int, from_end: bool = False) -> jax.Array:
-    """Where an index is outside a dimension of this size."""
+    """Return where an index is outside a dimension of this size."""
     return (index < (-size if from_end else 0)) | (index >= size)
 
 

@@ -84,7 +84,7 @@ def refuse_manual(size: tuple[int, ...]) -> NoReturn:
 
 
 def of_array(array: jax.Array, target: Target) -> Sharding | None:
-    """How an array is divided among the devices of `target`; `None`: each has all of it."""
+    """Return the sharding of an array over the devices of `target`; `None` if each has all of it."""
     return from_jax(array.sharding, array.shape, target)
 
 
@@ -131,7 +131,7 @@ def lies_on(sharding: Any, target: Target) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def from_jax(sharding: Any, size: tuple[int, ...], target: Target) -> Sharding | None:
-    """How JAX's sharding, over whatever mesh, divides a value of this size among the devices of `target`."""
+    """Convert JAX's sharding, over any mesh, of a value of this size to one over the devices of `target`."""
     if EACH_DEVICE in getattr(getattr(sharding, "mesh", None), "axis_names", ()):
         return MANUAL
     if sharding.is_fully_replicated or target.mesh is None:

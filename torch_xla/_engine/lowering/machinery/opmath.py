@@ -20,24 +20,24 @@ FLOAT64 = np.dtype(np.float64)
 
 
 def is_number(operand: Any) -> bool:
-    """Whether `operand` is a number and has no dtype of its own; a size that an export leaves open is one."""
+    """Return whether `operand` is a number without a dtype, such as a size that an export leaves open."""
     if isinstance(operand, (bool, int, float, complex)):
         return True
     return bool(getattr(operand, "weak_type", False)) or jax.export.is_symbolic_dim(operand)
 
 
 def is_integer(array: jax.Array) -> bool:
-    """Whether the dtype is an integer dtype; bool is not."""
+    """Return whether the dtype is an integer dtype; bool is not."""
     return jnp.issubdtype(array.dtype, jnp.integer)
 
 
 def is_float(array: jax.Array | np.ndarray) -> bool:
-    """Whether the dtype is a real floating-point dtype."""
+    """Return whether the dtype is a real floating-point dtype."""
     return jnp.issubdtype(array.dtype, jnp.floating)
 
 
 def is_complex(array: jax.Array) -> bool:
-    """Whether the dtype is a complex dtype."""
+    """Return whether the dtype is a complex dtype."""
     return jnp.issubdtype(array.dtype, jnp.complexfloating)
 
 

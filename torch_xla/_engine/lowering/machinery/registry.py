@@ -56,7 +56,7 @@ look_through(_drop_traces, 3)
 def lowers(
     *ops: OpOverload | str, promotion: Promotion = Promotion.NONE, random: bool = False, separable: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers the decorated function as the rule of each of `ops`; a second rule for an op is an error."""
+    """Register the decorated function as the rule of each of `ops`; a second rule for an op is an error."""
 
     def register(lower: Callable[..., Any]) -> Callable[..., Any]:
         for op in ops:
@@ -73,7 +73,7 @@ _later: dict[str, Rule] = {}
 
 
 def lowers_named(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers the decorated function as the rule of operators that may not be there yet: "space::name.overload"."""
+    """Register the decorated function as the rule of operators that may not exist yet: "space::name.overload"."""
 
     def register(lower: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
@@ -93,7 +93,7 @@ def _arrived(op: Any) -> Rule | None:
 
 
 def add_rule(rule: Rule) -> Rule:
-    """Enters a rule made while the program runs, such as a decomposition at certain sizes.
+    """Add a rule that is created while the program runs, such as a decomposition at certain sizes.
 
     It stays as long as something else holds it, or its `op`: plans must hold that very object.
     """
@@ -111,7 +111,7 @@ def names_to_come() -> list[str]:
 
 
 def calls_python(plan: Plan) -> bool:
-    """Whether a call, or one inside it, calls Python on the host while the program runs."""
+    """Return whether a call, or one inside it, calls Python on the host while the program runs."""
     # In a graph of PyTorch's an operation of our own is an argument: its name.
     names = plan.op, *[each for each in plan.arguments[0] if each.__class__ is str]
     rules = [_rules.get(name) or _made.get(name) for name in names]
@@ -122,7 +122,7 @@ def calls_python(plan: Plan) -> bool:
 
 
 def is_separable(op: Any) -> bool:
-    """Whether the operation computes each element of its lists alone."""
+    """Return whether the operation computes each element of its lists separately."""
     rule = rule_of(op)
     return rule is not None and rule.separable
 

@@ -44,7 +44,7 @@ def axis() -> str:
 
 
 def begin(unknown: jax.Array) -> None:
-    """Lets the first collective depend on `unknown`, an argument of the program that differs from process to process.
+    """Let the first collective depend on `unknown`, an argument of the program that differs from process to process.
 
     A constant may differ too: a number that the process wrote into its program. XLA takes constants for equal in all
     processes, and leaves out collectives of them.

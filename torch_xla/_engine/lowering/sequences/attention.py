@@ -59,7 +59,7 @@ class Attention:
         return scores
 
     def kept(self, shape: tuple[int, ...], block: Any) -> jax.Array | None:
-        """Which weights dropout keeps: the same whenever it is asked for the same block."""
+        """Return which weights dropout keeps: the same at every call for the same block."""
         if isinstance(self.dropout_p, (int, float)) and self.dropout_p == 0:
             return None
         randomness = self.randomness if block is None else jax.random.fold_in(self.randomness, block)

@@ -41,12 +41,12 @@ class Layer:
 
     @property
     def weights_of_a_direction(self) -> int:
-        """How many weights each direction has."""
+        """Return the number of weights of each direction."""
         return 2 + 2 * self.biased + self.projected
 
     @property
     def results_kept(self) -> int:
-        """How many arrays a direction keeps for the backward computation."""
+        """Return the number of arrays that a direction keeps for the backward computation."""
         return {"lstm": 2, "gru": 1}.get(self.cell, 0) if self.trained else 0
 
 

@@ -74,7 +74,7 @@ def by_element(op: OpOverload) -> Callable[..., list[Any]]:
 
 
 def _are_single_elements(arrays: list[Any]) -> bool:
-    """Whether all are tensors without dimensions, and of one dtype."""
+    """Return whether all are tensors without dimensions, and of one dtype."""
     return all(_is_tensor(array) and not array.ndim and array.dtype == arrays[0].dtype for array in arrays)
 
 

@@ -24,7 +24,7 @@ FLOAT64 = np.dtype(np.float64)
 
 
 def _is_zero(number: Any) -> bool:
-    """Whether a number is known to be 0: false for one that changes between steps."""
+    """Return whether a number is known to be 0: false for one that changes between steps."""
     return isinstance(number, (int, float)) and number == 0
 
 

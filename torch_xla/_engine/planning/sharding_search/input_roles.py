@@ -49,7 +49,7 @@ class InputGroup:
 
     @property
     def is_batch(self) -> bool:
-        """Whether it is a group of batches."""
+        """Return whether it is a group of batches."""
         return not self.names
 
 

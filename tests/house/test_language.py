@@ -1,0 +1,123 @@
+"""Docstrings and comments are in plain English: a native speaker reads each of them once.
+
+The test is a sieve. It finds phrases that made sentences of this code base hard to read; a sentence that passes may
+still need a second reading, and a hit may be an honest use, for which each room has a little space.
+"""
+
+import ast
+import io
+import re
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from tests.house.source import ENGINE, FOLDERS, PACKAGE, ROOT, functions_of, name_of, none, nodes_of, python_files
+
+# A relative clause that hangs on a preposition, a question word where the thing has a name, a person where a thread or a
+# function acts, a number without a value, verbs that give values a body, and a passive without an agent.
+HARD = re.compile(
+    r"\bof (?:which|what|whom)\b"
+    r"|(?:\A|[.:;!?]\s+|\n\s*\n\s*)(?:Who|Whoever|What)\b(?![^.?!\n]*\?)"
+    r"|\b(?:some|no)body\b"
+    r"|\b[Ss]o many\b"
+    r"|\b(?:lies?|lay|stands?|stood|tells?|told)\b"
+    r"|\bin the place of\b"
+    r"|\bis said\b"
+    r"|\bthose that\b"
+)
+ADVICE = "name the thing and who acts, and say one fact at a time"
+
+# The share of docstrings and of comments with such a phrase, in per cent. A room without an entry has the goal.
+GOAL = 1
+LIMITS = {
+    "_XLAC": (9, 1),
+    "_engine/compat": (1, 7),
+    "_engine/compiled": (5, 5),
+    "_engine/dispatch": (4, 2),
+    "_engine/ir": (4, 10),
+    "_engine/step": (36, 31),
+    "_engine/tensor": (25, 14),
+    "benchmarks": (18, 16),
+    "examples": (15, 4),
+    "tests": (25, 10),
+    "tools": (26, 10),
+}
+
+# A function's docstring begins with a command, "Return the size.", not with a description, "Returns the size.".
+DESCRIPTION = re.compile(r"(?:Returns|Gives|Makes|Raises|Calls|Takes|Whether|How many)\b")
+DESCRIBING = {
+    "_XLAC", "_engine/compile", "_engine/compiled", "_engine/dispatch", "_engine/ir", "_engine/step", "_engine/tensor",
+}  # fmt: skip
+
+
+def room_of(path: Path) -> str:
+    """The folder whose prose is counted together: a room of the engine, a module of the package, or a folder."""
+    if path.is_relative_to(ENGINE):
+        parts = path.relative_to(ENGINE).parts
+        return f"_engine/{parts[0]}" if len(parts) > 1 else "_engine"
+    return path.relative_to(PACKAGE if path.is_relative_to(PACKAGE) else ROOT).parts[0]
+
+
+@cache
+def docstrings_of(path: Path) -> list[tuple[int, str]]:
+    """The docstrings of a file, each with the line of what it describes."""
+    nodes = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = ((node, ast.get_docstring(node)) for node in nodes_of(path) if isinstance(node, nodes))
+    return [(getattr(node, "lineno", 1), text) for node, text in found if text]
+
+
+@cache
+def comments_of(path: Path) -> list[tuple[int, str]]:
+    """The comments of a file, each line by itself, with its number."""
+    tokens = tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
+    return [(token.start[0], token.string.lstrip("# ")) for token in tokens if token.type == tokenize.COMMENT]
+
+
+def hard_to_read(kind: int) -> Iterator[str]:
+    """Describe each room that has more hits than it may, with its hits; `kind` is 0 for docstrings, 1 for comments."""
+    counts: dict[str, int] = defaultdict(int)
+    hits: dict[str, list[str]] = defaultdict(list)
+    for path in python_files(*FOLDERS):
+        room = room_of(path)
+        for line, text in (docstrings_of, comments_of)[kind](path):
+            counts[room] += 1
+            if found := HARD.search(text):
+                hits[room].append(f"  {name_of(path)}:{line}: {found[0].strip()!r} in {text.splitlines()[0]!r}")
+    for room, places in hits.items():
+        limit = LIMITS.get(room, (GOAL, GOAL))[kind]
+        if 100 * len(places) > limit * counts[room]:
+            share = f"{len(places)} of {counts[room]}, above {limit} %"
+            yield "\n".join([f"{room}: {share}: {ADVICE}", *places])
+
+
+def test_docstrings_are_in_plain_english() -> None:
+    none(hard_to_read(0))
+
+
+def test_comments_are_in_plain_english() -> None:
+    none(hard_to_read(1))
+
+
+def test_the_docstring_of_a_function_is_a_command() -> None:
+    none(
+        f"{name_of(path)}:{function.lineno}: {text.splitlines()[0]!r}: begin with a command, such as 'Return …'"
+        for path in python_files("torch_xla")
+        if room_of(path) not in DESCRIBING
+        for function in functions_of(path)
+        if (text := ast.get_docstring(function)) and DESCRIPTION.match(text)
+    )
+
+
+def test_the_sieve_finds_what_is_hard_to_read_and_lets_pass_what_is_not() -> None:
+    hard = ["What it gives.", "The size.\n\nWho asks waits.", "a list of which nobody knows", "It lies on the device."]
+    plain = ["Return the result.", "What now?", "The relay, and what it does.", "It is stored on the device."]
+    assert all(HARD.search(text) for text in hard)
+    assert not any(HARD.search(text) for text in plain)
+
+
+def test_each_limit_is_that_of_a_room_that_exists() -> None:
+    none(
+        f"{room}: there is no such room any more" for room in LIMITS.keys() - set(map(room_of, python_files(*FOLDERS)))
+    )
