@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tests.house.source import ENGINE, FOLDERS, PACKAGE, ROOT, functions_of, name_of, none, nodes_of, python_files
+from tests.house.source import ENGINE, FOLDERS, PACKAGE, ROOT, functions_of, name_of, nodes_of, none, python_files
 
-# A relative clause that hangs on a preposition, a question word where the thing has a name, a person where a thread or a
-# function acts, a number without a value, verbs that give values a body, and a passive without an agent.
+# A relative clause that hangs on a preposition, a question word where the thing has a name, a person where a thread or
+# a function acts, a number without a value, verbs that give values a body, and a passive without an agent.
 HARD = re.compile(
     r"\bof (?:which|what|whom)\b"
     r"|(?:\A|[.:;!?]\s+|\n\s*\n\s*)(?:Who|Whoever|What)\b(?![^.?!\n]*\?)"
@@ -29,8 +29,10 @@ HARD = re.compile(
 )
 ADVICE = "name the thing and who acts, and say one fact at a time"
 
-# The share of docstrings and of comments with such a phrase, in per cent. A room without an entry has the goal.
+# The share of docstrings and of comments with such a phrase, in per cent. A room without an entry has the goal. Small
+# rooms have space for some honest uses all the same.
 GOAL = 1
+HONEST_USES = 2
 LIMITS = {
     "_XLAC": (9, 1),
     "_engine/compat": (1, 7),
@@ -62,7 +64,7 @@ def room_of(path: Path) -> str:
 
 @cache
 def docstrings_of(path: Path) -> list[tuple[int, str]]:
-    """The docstrings of a file, each with the line of what it describes."""
+    """The docstrings of a file, each with the line of its module, class or function."""
     nodes = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     found = ((node, ast.get_docstring(node)) for node in nodes_of(path) if isinstance(node, nodes))
     return [(getattr(node, "lineno", 1), text) for node, text in found if text]
@@ -87,7 +89,7 @@ def hard_to_read(kind: int) -> Iterator[str]:
                 hits[room].append(f"  {name_of(path)}:{line}: {found[0].strip()!r} in {text.splitlines()[0]!r}")
     for room, places in hits.items():
         limit = LIMITS.get(room, (GOAL, GOAL))[kind]
-        if 100 * len(places) > limit * counts[room]:
+        if len(places) > max(HONEST_USES, limit * counts[room] / 100):
             share = f"{len(places)} of {counts[room]}, above {limit} %"
             yield "\n".join([f"{room}: {share}: {ADVICE}", *places])
 

@@ -39,7 +39,7 @@ class Usage:
 # The highest use that was measured or that a large program needed, by device: the CPU client keeps no record, and that
 # of other clients cannot be reset.
 _peaks: dict[int, int] = {}
-# What the peaks of a client were when they were to be forgotten. Beyond them they are new.
+# The peaks of a client at their last reset. A peak above them is newer than the reset.
 _forgotten: dict[int, tuple[int, int]] = {}
 
 

@@ -23,7 +23,7 @@ _compiled = metrics.counter("StageCompile")
 
 
 def fill(wanted: Sequence[Wanted], stages: Sequence[Stage], origins: Origins, keeps: bool) -> float:
-    """Gives each of `wanted`, one for each of the `stages`, its executable; returns the seconds spent on that.
+    """Give each of `wanted`, one for each of `stages`, its executable; return the seconds spent on that.
 
     `keeps` says whether executables come from disk and go there. Raises `MustBake` with numbers of the whole graph if
     rules look at numbers that were to be arguments; then nothing was compiled.

@@ -1,7 +1,7 @@
 """Refuse invalid values at the call where the host knows them.
 
-The host knows numbers, and the few that a tensor from the host brought. What is looked at here is cheap and may find
-too much; the CPU has the last word, and the error is its own. What the device computes is looked at by `device_values`.
+The host knows Python numbers, and the elements of small tensors that came from the host. The checks here are cheap and
+may report too much: a call on the CPU then decides, and raises the error. `device_values` checks computed values.
 """
 
 from collections.abc import Callable, Sequence

@@ -38,7 +38,7 @@ def _is_outside(index: Any, size: int, from_end: bool = True) -> bool:
 
 
 def by_dimension(name: str) -> Callable[..., Any]:
-    """The kernel of an operator with (self, dim, index, …). The index of `index_fill` may lie on the CPU."""
+    """Return the kernel of an operator with (self, dim, index, …). The index of `index_fill` may be on the CPU."""
     record = recorder(f"aten::{name}")
     fills = from_end = name.startswith("index_fill")
 
@@ -68,7 +68,7 @@ def flat(name: str) -> Callable[..., Any]:
 
 
 def by_tensors(name: str) -> Callable[..., Any]:
-    """The kernel of an operator with (self, indices, …), such as `x[i, :, mask]`. Indices may lie on the CPU."""
+    """Return the kernel of an operator with (self, indices, …), such as `x[i, :, mask]`. Indices may be on the CPU."""
     record = recorder(f"aten::{name}")
 
     def kernel(self: Tensor, indices: Sequence[Tensor | None], *args: Any, **kwargs: Any) -> Any:

@@ -44,7 +44,7 @@ def admit(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _two_devices(operator: Operator, tensors: list[torch.Tensor], other: torch.device) -> str:
-    """What PyTorch says of tensors on several devices."""
+    """Return PyTorch's message for tensors on several devices."""
     devices = [tensor.device for tensor in tensors]
     if operator.name == "aten::block_diag":
         index = next(index for index, device in enumerate(devices) if device != devices[0])

@@ -1,10 +1,11 @@
 """Refuse scalars that a dtype cannot hold, as the CPU does: `bytes.fill_(300)`, `floats.clamp(max=1e39)`.
 
-Plans are found by the kinds of numbers, so the numbers of each call are looked at, where a dtype takes part that does
-not hold all of their kind. Not looked at are those that PyTorch lets wrap around, as in `bytes + 300`, and comparisons,
-which take any number. A complex number is part of what a plan is found by: it is settled with the plan.
+A plan does not depend on the values of its numbers. So the numbers of each call are checked, if one of the dtypes of
+the call cannot hold all numbers of their kind. Numbers that PyTorch lets wrap around, as in `bytes + 300`, are not
+checked, and neither are comparisons, which accept any number. A complex number is a part of a plan's key, and is
+checked with the plan.
 
-So it is with the order of a norm of no elements, of which some are the least or the greatest of them.
+The order of a norm without elements is checked too: some orders are the minimum or the maximum of the elements.
 """
 
 import math
@@ -55,13 +56,13 @@ class Limits:
 def limits_of(
     operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], dtypes: Iterable[torch.dtype]
 ) -> Limits | None:
-    """What the numbers of calls like this one are held against; `None` if any will do.
+    """Return the limits for the numbers of calls like this one; `None` if any number is valid.
 
-    Raises what the CPU raises for a complex number.
+    Raises the CPU's error for a complex number.
     """
     arguments, where = schema_of(operator.overload).arguments, PLACES.get(operator.overload, {})
     if bounded := tuple((i, a.name) for i, a in enumerate(arguments) if where.get(a.name)):
-        count = args[1][args[2]]  # of what is cut: `input_sizes`, `dim`
+        count = args[1][args[2]]  # the size of the dimension: `input_sizes`, `dim`
         return Limits(-count, count - 1, False, False, bounded)
     places = tuple((i, a.name) for i, a in enumerate(arguments) if str(a.type) in _NUMBERS)
     every = _numbers(places, args, kwargs)

@@ -48,12 +48,12 @@ _keep: list[Any] = []
 
 
 def is_installed() -> bool:
-    """Whether `xla` is a device of this process already."""
+    """Return whether `xla` is a device of this process already."""
     return bool(_keep)
 
 
 def claim_device_name() -> None:
-    """Makes "xla" the name of PyTorch's PrivateUse1 device, now or when it is first used (`deferred_name`).
+    """Make "xla" the name of PyTorch's PrivateUse1 device, now or at its first use (`deferred_name`).
 
     Raises `ImportError` if another package has it.
     """
@@ -91,17 +91,17 @@ def _count_ordinals() -> None:
 
 
 def is_available() -> bool:
-    """Whether there is an `xla` device: always, since the CPU is one."""
+    """Return whether there is an `xla` device: always, since the CPU is one."""
     return True
 
 
 def is_initialized() -> bool:
-    """Whether a client runs."""
+    """Return whether a client runs."""
     return platform.is_started()
 
 
 def device_count() -> int:
-    """How many ordinals this process addresses."""
+    """Return the number of ordinals that this process addresses."""
     return devices.device_count()
 
 
@@ -111,7 +111,7 @@ def current_device() -> int:
 
 
 def set_device(device: Any) -> None:
-    """Makes `device` the one a bare "xla" means in this thread."""
+    """Make `device` the meaning of a bare "xla" in this thread."""
     devices.set_current_index(_index(device))
 
 
@@ -146,7 +146,7 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 
 def get_device_properties(device: Any = None) -> types.SimpleNamespace:
-    """Return the name, platform and memory of the device, and what else a GPU tells. Starts the client."""
+    """Return the name, platform and memory of the device, and further properties of a GPU. Starts the client."""
     target = devices.device_at(_index(device)).target
     found = types.SimpleNamespace(
         name=target.kind,

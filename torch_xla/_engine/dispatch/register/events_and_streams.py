@@ -34,7 +34,7 @@ class Stream(torch.Stream):
         return super().__new__(cls, device=torch.device("xla", _index(device)))
 
     def synchronize(self) -> None:
-        """Waits for everything started so far."""
+        """Wait for everything started so far."""
         synchronize(self.device)
 
     def query(self) -> bool:
@@ -73,11 +73,11 @@ class Event(torch.Event):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        """Whose stream it is in."""
+        """Return the device of the stream."""
         return torch.device("xla", self._index)
 
     def record(self, stream: torch.Stream | None = None) -> None:
-        """Marks this point: what was recorded so far is started. An event that takes the time waits for it, too."""
+        """Mark this point, and start the recorded operations. An event with timing waits for them, too."""
         sync_device(devices.device_at(self._index), wait=self._takes_time)
         self._reached = time.perf_counter()
 
@@ -95,7 +95,7 @@ class Event(torch.Event):
         """Nothing to do: there is one stream."""
 
     def synchronize(self) -> None:
-        """Waits for everything started so far on its device."""
+        """Wait for everything started so far on its device."""
         executor.wait([devices.device_at(self._index).target.device])
 
     def query(self) -> bool:
@@ -159,7 +159,7 @@ def _is_ours(device: Any) -> bool:
     return isinstance(device, int | str | torch.device) and torch.device(device).type == "xla"
 
 
-# What `torch.xla` has of these.
+# The members of `torch.xla` in this module.
 MEMBERS: dict[str, Any] = {
     thing.__name__: thing
     for thing in (

@@ -71,7 +71,7 @@ def reset_peak_memory_stats(device: Any = None) -> None:
 
 
 def reset_accumulated_memory_stats(device: Any = None) -> None:
-    """Do nothing: PJRT tells no sums over time that could be reset."""
+    """Do nothing: PJRT has no sums over time that could be reset."""
     index_or_current(device)
 
 
@@ -115,7 +115,7 @@ def _renamed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return former
 
 
-# What `torch.xla` has of these.
+# The members of `torch.xla` in this module.
 MEMBERS: dict[str, Any] = {
     function.__name__: function
     for function in (

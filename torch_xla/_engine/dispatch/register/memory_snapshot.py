@@ -41,7 +41,7 @@ class _Seen:
 
 
 class _History:
-    """What was seen last, and what came and went since, by ordinal."""
+    """The last known buffers, and their later allocations and frees, by ordinal."""
 
     def __init__(self) -> None:
         self.turn = lock()
@@ -53,7 +53,7 @@ class _History:
         self.is_listening = False
 
     def look(self, frames: tuple[Line, ...] = ()) -> None:
-        """Compare the buffers that live with those that lived when this was called last."""
+        """Compare the living buffers with those of the last call."""
         with self.turn:
             living = _living()
             for key, (_, sizes) in living.items():
@@ -189,7 +189,7 @@ def _dump_snapshot(filename: str = "dump_snapshot.pickle") -> None:
     Path(filename).write_bytes(pickle.dumps(_snapshot()))
 
 
-# What `torch.xla` has of these.
+# The members of `torch.xla` in this module.
 MEMBERS: dict[str, Any] = {"memory_snapshot": memory_snapshot}
 # And `torch.xla.memory` besides.
 PRIVATE_MEMBERS: dict[str, Any] = {
