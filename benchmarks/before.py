@@ -1,7 +1,7 @@
-"""What a change costs or brings: this checkout against another commit, in turns on the same machine.
+"""Measure the effect of a change: this checkout against another commit, in turns on the same machine.
 
-Each side is a process that stays, with the package and the benchmarks of its own checkout; they are asked in turns, so
-that both see the same noise. First steps and memory are those of new processes, in turns too.
+Each side is a persistent process with the package and the benchmarks of its own checkout. Both measure in turns, so
+that both see the same noise. First steps and memory are measured in new processes, in turns too.
 
     python -m benchmarks.before 3c01aef                 # all rows, in about ten minutes of an idle machine
     python -m benchmarks.before main --only add,encoder --rounds 3
@@ -21,7 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 
-# What is measured, by the name that `--only` takes, with its unit.
+# The measurements, by their name for `--only`, with their unit.
 ROWS = {
     "add": ("`a + b`, recorded", "µs"),
     "new": ("four operations on a tensor of a new size and the sum read, by the clock of the thread", "ms"),

@@ -58,7 +58,7 @@ def new(clock: Callable[[], float]) -> float:
 
 
 def record() -> float:
-    """Milliseconds to record a step, of which nothing is computed."""
+    """Return the milliseconds to record a step without computing it."""
     ours = contestant(Ours, "encoder")
     took = 0.0
     for _ in range(STEPS):
@@ -94,10 +94,10 @@ def replay(clock: Callable[[], float]) -> float:
 
 
 def unqueued() -> float:
-    """Seconds by the wall, without those in which this thread stood in the queue for a core.
+    """Return seconds of wall time, without the time in which this thread waited for a core.
 
-    Once the device computes on the same cores, its threads push the host's aside for a part of the step that the
-    scheduler decides. What is left is the time of the thread, and what it waits for: locks, the interpreter, programs.
+    If the device computes on the same cores, its threads displace the host's for a part of the step that the scheduler
+    decides. The rest is the time of the thread, and its waits for locks, the interpreter and programs.
     """
     queued = int(Path("/proc/thread-self/schedstat").read_text().split()[1])
     return time.perf_counter() - queued * 1e-9

@@ -1,15 +1,15 @@
-"""Measures what each way to hold less memory saves, and what it costs.
+"""Measure the saving and the cost of each way to use less memory.
 
     python -m benchmarks.choices [--layers 4] [--width 256] [--rounds 7] [--only-given-away]
                                  [--write docs/memory_by_choice.md]
 
 Decoder layers of GPT-2 are trained by SGD on 8 texts of 128 tokens. Memory is the planned peak of a step
 (`torch_xla.debug.plan`), in MiB. Steps are milliseconds of processor time, the ways in turn, and their ratio to the
-first way is the median of the turns' ratios. A CPU has no memory besides its own, so that what is sent to the host
-stays where it is. The step in slices is pure (`is_step_pure=True`). Of memory that is given away the second table
-tells, each way in a process of its own: a tensor of 256 MiB becomes another one of its size, while the program holds
-the old one. Memory is what the process had at most (`VmHWM`) beyond what it had with the first tensor alone; the
-allocator returns at once what is freed (`MALLOC_MMAP_THRESHOLD_`), as it does not by default.
+first way is the median of the turns' ratios. A CPU's memory is the host's, so values that are sent to the host do not
+move. The step in slices is pure (`is_step_pure=True`). The second table is about donated memory, with each way in a
+separate process: a tensor of 256 MiB becomes another one of its size, while the program references the old one. Memory
+is the peak of the process (`VmHWM`) beyond its memory with only the first tensor; the allocator returns freed memory at
+once (`MALLOC_MMAP_THRESHOLD_`), which it does not by default.
 """
 
 import argparse
@@ -134,7 +134,7 @@ def give_away(way: str) -> None:
 
 
 def memory(name: str) -> float:
-    """What the system tells of this process, in MiB."""
+    """Return the system's number for the memory of this process, in MiB."""
     line = next(each for each in Path("/proc/self/status").read_text().splitlines() if each.startswith(name))
     return int(line.split()[1]) / 1024
 

@@ -47,7 +47,7 @@ class Writer(Contestant):
         """Begins a new text."""
 
     def write(self, tokens: int) -> None:
-        """Writes so many more tokens."""
+        """Generate this number of further tokens."""
         for _ in range(tokens):
             self.step()
 

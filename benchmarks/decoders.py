@@ -27,7 +27,7 @@ class Cache(nn.Module):
 
 
 class Decoder(nn.Module):
-    """What both have: a token in, the most likely next token out, and the place moves on."""
+    """The base of both models: a token in, the most likely next token out, and the position advances."""
 
     def __init__(self, batch: int, length: int) -> None:
         super().__init__()

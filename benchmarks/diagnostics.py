@@ -1,14 +1,13 @@
-"""Measures what it costs the host to count, to keep a history of what the device does, and to watch it closely.
+"""Measure the host's cost of counting, of keeping a history of the device's work, and of watching it closely.
 
     python -m benchmarks.diagnostics [--sets 3] [--turns 30] [--write docs/benchmarks.md]
 
 "none" is the engine with every hook taken out of its source (`benchmarks/hookless.py`; that it counts nothing is
-checked), in a process of its own. In a second process are "off", which keeps no history (as `XLA_HISTORY=0` does) but
-counts, "default", how it is if nobody says otherwise, and "closely", with a listener for everything and eight frames,
-as a profile or `PT_XLA_DEBUG_LEVEL=2` has. The ways take turns, in changing order, and a ratio is the median of those
-of the turns; shown is the median of the sets of processes and, in brackets, the least and the greatest: ratios to
-"none" depend on where a process has its memory. A time is that of the recording thread alone: what the device does
-meanwhile is the same.
+checked), in a separate process. A second process measures "off", which keeps no history (as `XLA_HISTORY=0`) but
+counts, "default", and "closely", with a listener for everything and eight frames, as a profile or
+`PT_XLA_DEBUG_LEVEL=2` has. The ways take turns, in changing order, and a ratio is the median of the turns' ratios. The
+table shows the median of the sets of processes and, in brackets, the least and the greatest: ratios to "none" depend on
+the memory layout of a process. A time is that of the recording thread alone: the device's work is the same.
 """
 
 import argparse
@@ -40,7 +39,7 @@ TIMES = {
 
 
 def calls() -> dict[str, Callable[[], object]]:
-    """What is measured, built on the device."""
+    """Return the calls to measure, built on the device."""
     import torch  # not before a process knows whether its engine has hooks
 
     import torch_xla

@@ -1,9 +1,9 @@
-"""Measures everything that `docs/benchmarks.md` shows, one process after the other, and writes the page.
+"""Measure everything that `docs/benchmarks.md` shows, one process after the other, and write the page.
 
     python -m benchmarks.everything [--only training,decode] [--write docs/benchmarks.md]
 
-It takes about 25 minutes of an idle machine; what each part measures and how stands in its own module. The part
-`hugging_face` is left out where `transformers` is not installed: `pip install transformers` into the same environment.
+It takes about 25 minutes of an idle machine. The module of each part describes its measurements. The part
+`hugging_face` is left out if `transformers` is not installed: `pip install transformers` into the same environment.
 """
 
 import argparse

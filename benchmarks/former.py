@@ -33,7 +33,7 @@ class Side:
     """A process that trains the models with the `torch_xla` of its interpreter, when it is asked."""
 
     def __init__(self, python: str, path: str) -> None:
-        # What this process was told of devices and paths is not for the other package.
+        # This process's settings for devices and paths do not apply to the other package.
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PJRT_", "XLA_"))}
         environment |= {"PYTHONPATH": path, "PJRT_DEVICE": "CPU"}
         self.process = subprocess.Popen(
@@ -68,7 +68,7 @@ class Side:
 
 @contextmanager
 def side(python: str, *folders: Path) -> Iterator[Side]:
-    """A side with the benchmarks on its path, and not what lies beside them but `folders`."""
+    """A side with only the benchmarks and `folders` on its path."""
     with tempfile.TemporaryDirectory() as place:
         (Path(place) / "benchmarks").symlink_to(HERE)
         made = Side(python, os.pathsep.join([place, *map(str, folders)]))

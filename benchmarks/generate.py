@@ -5,7 +5,7 @@
 
 Needs `transformers` (`make test-frameworks` makes an environment with it). Small models of random weights, the most
 likely token each time, so that all write the same text; all take turns in one process. `inductor` compiles the model's
-forward function. Beside tokens per second stand the programs that the second text of `ours` compiled.
+forward function. The table also shows the number of programs that the second text of `ours` compiled.
 """
 
 import argparse

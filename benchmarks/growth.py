@@ -44,7 +44,7 @@ def steps_of(contestant: Eager | Ours | Replay, rounds: int) -> float:
 
 
 def by_layers(layers: Sequence[int], rounds: int) -> str:
-    """The encoder with so many layers."""
+    """Measure the encoder with these numbers of layers."""
     rows = []
     for count in layers:
         workload = dataclasses.replace(WORKLOADS["encoder"], build=lambda rate, count=count: Encoder(rate, count))
@@ -62,7 +62,7 @@ def by_layers(layers: Sequence[int], rounds: int) -> str:
 
 
 def by_batch(batches: Sequence[int], rounds: int) -> str:
-    """The encoder with batches of so many sequences."""
+    """Measure the encoder with these batch sizes."""
     rows = []
     for count in batches:
         workload = dataclasses.replace(WORKLOADS["encoder"], batch=values(count, 16, 64))
@@ -72,7 +72,7 @@ def by_batch(batches: Sequence[int], rounds: int) -> str:
 
 
 def by_parameters(widths: Sequence[int], rounds: int) -> str:
-    """A network of four square layers of so many features."""
+    """Measure a network of four square layers of these widths."""
     rows = []
     for width in widths:
         workload = Workload(f"{width}", "32", lambda _, width=width: square(width), values(32, width))
@@ -88,7 +88,7 @@ def square(width: int) -> nn.Module:
 
 
 def look_up(device: Device, record: Callable[[], object]) -> float:
-    """Microseconds to find the program of what `record` records, which is then dropped."""
+    """Return the microseconds to find the program of the operations that `record` records; drop the operations."""
     kept = record()
     with LOCK:
         seen = schedule.look(device.tape)
@@ -101,7 +101,7 @@ def look_up(device: Device, record: Callable[[], object]) -> float:
 
 
 def by_programs(counts: Sequence[int], turns: int = 40) -> str:
-    """A cache with so many programs, in which a small one and the encoder's are looked up."""
+    """Measure the look-up of a small program and the encoder's in a cache with these numbers of programs."""
     os.environ["XLA_COMPILATION_CACHE_SIZE"] = str(2 * max(counts))
     device = device_for(torch.device("xla"))
     ours = Ours(WORKLOADS["encoder"], 0.0)

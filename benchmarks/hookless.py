@@ -1,14 +1,14 @@
-"""The engine without a hook: the modules of the hot path with every statement that counts, times or tells taken out.
+"""The engine without hooks: the modules of the hot path without statements that count, time or report.
 
-It is what `benchmarks.diagnostics` compares with. `install()` comes before `torch_xla` is imported; from then on those
+`benchmarks.diagnostics` compares with it. `install()` must be called before `torch_xla` is imported; from then on these
 modules are compiled from their source without
 
-- calls of what `metrics/` offers and of objects that it made, as `events.emit(...)`, and `….value += 1`;
-- the tests whether somebody listens, which count as "nobody", and the code for somebody who does;
+- calls of functions of `metrics/` and of its objects, as `events.emit(...)`, and `….value += 1`;
+- tests for listeners, which become False, and the code for listeners;
 - `with metrics.timed(...)`: its block stays;
-- what only those statements needed: readings of the clock, local variables, functions that became empty.
+- code that only those statements needed: readings of the clock, local variables, functions that became empty.
 
-`counted()` says what was counted all the same, so that whoever compares can be sure that nothing is.
+`counted()` returns the remaining counts, so that a comparison can verify that there are none.
 """
 
 import ast
@@ -25,7 +25,7 @@ MODULES = (
     "dispatch.recording_kernel", "dispatch.memory_ops",
 )  # fmt: skip
 
-# What these modules import of `metrics/`; the types (`Cause`, `Line`) are no hooks, they describe arguments.
+# The imports of these modules from `metrics/`; the types (`Cause`, `Line`) are no hooks, they describe arguments.
 ROOMS = ("metrics", "metrics.counters", "metrics.samples", "metrics.events", "metrics.user_lines")
 # Counters and lines that live in other rooms, and who is called when a program is inspected.
 OTHERS = {"live_counters": "tensor", "note_line": "tensor.op_user_lines"}
@@ -36,7 +36,7 @@ ATTRIBUTES = ("started", "line")
 # Calls that are as good as no call if nothing reads what they give.
 PURE = ("time.perf_counter", "time.perf_counter_ns", "perf_counter", "perf_counter_ns", "int", "len")
 
-# What happens so often in the measured calls that one of these would show a hook that was left.
+# Frequent events in the measured calls: one of these would show a remaining hook.
 COUNTERS = ("ExecuteComputation", "CachedCompile", "MarkStep", "SyncTensorsToData", "xla::add")
 COUNTED = (*COUNTERS, "CreateDataHandles", "aten::_local_scalar_dense")
 SAMPLED = (
@@ -208,7 +208,7 @@ class _Remover(ast.NodeTransformer):
 
 
 def _folded(test: ast.expr, hooks: set[str]) -> ast.expr:
-    """The test with what is known of it: nobody listens, and no hook is set."""
+    """Simplify the test, with no listener and no hook."""
     if isinstance(test, ast.BoolOp):
         ends = isinstance(test.op, ast.Or)  # the value that decides the whole
         left = []

@@ -36,7 +36,7 @@ def rms_norm(p: Weights, name: str, x: jax.Array) -> jax.Array:
 
 
 def split(key: jax.Array | None, count: int) -> list[Any]:
-    """So many keys; none of no key."""
+    """Split a key into `count` keys; without a key, return `None` for each."""
     return [None] * count if key is None else list(jax.random.split(key, count))
 
 
@@ -52,7 +52,7 @@ CAUSAL = "causal"
 def attention(
     query: jax.Array, keys: jax.Array, value: jax.Array, seen: Any, key: jax.Array | None = None, rate: float = 0.0
 ) -> jax.Array:
-    """Of heads in the second dimension; `seen` masks the scores, and so many of the weights are dropped."""
+    """Attention of heads in the second dimension; `seen` masks the scores, and the weights are dropped at `rate`."""
     of_cudnn = seen is None or seen is CAUSAL
     if of_cudnn and rate == 0 and query.dtype == jnp.bfloat16 and jax.default_backend() == "gpu":
         by_row = (each.swapaxes(1, 2) for each in (query, keys, value))

@@ -19,7 +19,7 @@ def forward_of(name: str) -> Forward:
 
 
 def weights_of(model: nn.Module) -> Weights:
-    """The weights and buffers under PyTorch's names, copied: the step donates them. What is tied is there once."""
+    """Return copies of weights and buffers by PyTorch's names, because the step donates them. Tied ones occur once."""
     tied = {id(parameter) for parameter in model.parameters()}
     own = {name: value for name, value in model.named_parameters()} | dict(model.named_buffers())
     assert len(tied) + len(list(model.buffers())) == len(own)

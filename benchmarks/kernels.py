@@ -3,8 +3,8 @@
     python -m benchmarks.kernels [--only convolution] [--options '{"xla_cpu_use_xnnpack": true}']
     python -m benchmarks.kernels --steps vit_like,resnet_like
 
-The shortest of many runs counts, in milliseconds: what else the machine does only ever adds. For the steps, the time of
-all threads together is told, and how much of it the kernel took.
+The shortest of many runs counts, in milliseconds: other work of the machine can only add time. For the steps, the time
+of all threads together is shown, and the part of it that the kernel took.
 """
 
 import argparse

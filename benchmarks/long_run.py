@@ -44,7 +44,7 @@ class Intervals:
 
 @dataclass(frozen=True)
 class Row:
-    """What there was at the end of some steps."""
+    """The measurements at the end of some steps."""
 
     step: int
     milliseconds: float  # of a step: the median of these
@@ -95,13 +95,13 @@ class Run:
         return right.item() / 64
 
     def save(self, folder: Path) -> None:
-        """Writes a checkpoint in the place of the last."""
+        """Write a checkpoint, replacing the last one."""
         state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         xm.save({**state, "schedule": self.schedule.state_dict()}, folder / "checkpoint.pt")
 
 
 def run(steps: int, every: Intervals) -> list[Row]:
-    """Trains for so many steps; a row for each checkpoint."""
+    """Train for this number of steps; return a row for each checkpoint."""
     training, rows = Run(steps), []
     os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""  # so that what is compiled is counted
     before = Compiles.so_far()
@@ -120,7 +120,7 @@ def run(steps: int, every: Intervals) -> list[Row]:
             if index % every.checkpoint == 0:
                 training.save(Path(folder))
                 compiles = (Compiles.so_far() - before).count
-                gc.collect()  # what only waits for the collector is held by nobody
+                gc.collect()  # collect objects without references
                 buffers = len(jax.live_arrays())
                 step, host = median(times) * 1e3, median(hosts) * 1e3
                 rows.append(Row(index, step, host, resident("VmRSS"), program_cache.size(), compiles, buffers, loss))

@@ -1,4 +1,4 @@
-"""What the numbers are measured on, and how quiet it was meanwhile."""
+"""The machine of the measurements, and the load of other processes."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-# All contestants get so many cores: PyTorch's threads and XLA's would otherwise not be as many.
+# The number of cores for all contestants: otherwise PyTorch and XLA would start different numbers of threads.
 CORES = 2
 
 

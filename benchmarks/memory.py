@@ -1,16 +1,16 @@
-"""Measures the peak memory of training a workload, each contestant in a process of its own.
+"""Measure the peak memory of training a workload, each contestant in a separate process.
 
     python -m benchmarks.memory [--workload gpt2_like] [--contestants eager,ours,replay] [--write docs/benchmarks.md]
 
-The median of three processes: XLA frees a program's intermediate values after it says that the program has ended, and
-how soon is chance. Two numbers, both beyond what the process holds after it has trained a small MLP in the same way
-(so that libraries which are loaded late, and the started device, do not count): the peak of the whole run,
-compilation included, and the peak of the steps after the first ones, sent off without waiting for each. Linux only:
-the high-water mark is read from and reset in `/proc`, because `ru_maxrss` starts at the parent's and cannot be reset.
+The result is the median of three processes: XLA frees a program's intermediate values at a random time after the end of
+the program. There are two numbers: the peak of the whole run, including compilation, and the peak of the steps after
+the first ones, started without waiting for each. Both are relative to the memory of the process after it has trained a
+small MLP in the same way, so that late-loaded libraries and the started device do not count. Linux only: the high-water
+mark is read and reset in `/proc`, because `ru_maxrss` starts at the parent's and cannot be reset.
 
-On the CPU the xla device keeps freed memory for the next step, as accelerators do, which is in these numbers unless
-`XLA_KEEP_HOST_MEMORY=0` says otherwise: so those on xla are measured both ways. "donated" is how many inputs of the
-step's program give their memory to its results, as the metric `InputOutputAliasCount` tells.
+On the CPU the xla device keeps freed memory for the next step, as accelerators do. These numbers include it unless
+`XLA_KEEP_HOST_MEMORY=0` is set, so contestants on xla are measured both ways. "donated" is the number of inputs of the
+step's program that give their memory to its results, from the metric `InputOutputAliasCount`.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def resident(field: str) -> float:
 
 def reset_high_water_mark() -> None:
     gc.collect()
-    # What the compiler has freed would otherwise be counted as the steps'.
+    # Otherwise memory that the compiler has freed would count as memory of the steps.
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
 
@@ -79,7 +79,7 @@ def measure(workload: str, contestant: str) -> dict[str, float]:
 
 
 def measure_apart(workload: str, contestants: Iterable[str]) -> dict[str, dict[str, float]]:
-    """What `measure` gives, by contestant; those on xla a second time, told to keep no memory."""
+    """Return the results of `measure` by contestant; measure xla a second time without kept memory."""
     measured = {}
     for contestant in contestants:
         command = [sys.executable, "-m", "benchmarks.memory", "--workload", workload, "--alone", contestant]

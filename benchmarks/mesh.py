@@ -5,10 +5,10 @@
 
 For each model and layout, in turns in one process: a training step (AdamW, no dropout) that was run before, and the
 first one, recording and compiling included, ours over JAX's. "alone" is our step over ours on one device with the same
-whole batch, in a process of its own just before, and "recording" the thread's processor time until a step is recorded
-over that without SPMD. "memory" is the peak of a device as XLA tells it for the program of a step, ours over JAX's.
-Virtual devices share the machine's cores, so only ratios say something. Of more devices than there are, the step is
-planned: recorded and compiled, with FSDP, and not run; seconds of the processor.
+whole batch, in a separate process just before, and "recording" the thread's processor time until a step is recorded
+over that without SPMD. "memory" is XLA's peak of a device for the program of a step, ours over JAX's. Virtual devices
+share the machine's cores, so only ratios are meaningful. For more devices than there are, the step is planned: recorded
+and compiled, with FSDP, and not run; in seconds of processor time.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def spec_of(size: tuple[int, ...], layout: str, shape: tuple[int, ...] = ()) -> 
     sides = dict(zip(AXES, shape or MESHES[layout], strict=True))
     found: list[str | None] = [None] * len(size)
     if layout in ("tensor", "both") and len(size) == 2:
-        # Layers that widen are divided by what they give, those that narrow by what they take.
+        # Layers that widen are divided by their outputs, layers that narrow by their inputs.
         dim = 0 if size[0] >= size[1] else 1
         if size[dim] % sides["model"] == 0:
             found[dim] = "model"
@@ -192,7 +192,7 @@ def measured(name: str, layout: str, rounds: int, count: int, one: dict[str, flo
 
 
 def grown(name: str, devices: int) -> list[str]:
-    """What it takes to plan a step over so many devices, whose model is made in the first of two calls."""
+    """Measure planning a step over `devices` devices; the model is created in the first of two calls."""
     made: list[Ours] = []
 
     def step() -> None:

@@ -9,13 +9,13 @@ TITLE = "# Benchmarks"
 
 
 def section(text: str, heading: str) -> str:
-    """What stands below `heading` ("## …") in the page's text, with the heading; empty if it is not there."""
+    """Return the section of `heading` ("## …") in the page's text, with the heading, or an empty text."""
     found = re.search(rf"^{re.escape(heading)}$.*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     return found[0] if found else ""
 
 
 def put(page: Path, heading: str, text: str) -> None:
-    """Puts `text` below `heading` ("## …") of the page, in the place of what was there, or at its end."""
+    """Put `text` below `heading` ("## …") of the page, replacing the old section, or at its end."""
     before = page.read_text() if page.exists() else f"{TITLE}\n"
     after = f"{heading}\n\n{text.strip()}\n\n"
     if old := section(before, heading):

@@ -1,12 +1,12 @@
-"""What several processes cost: their start, their step, their memory, and that they agree on what they run.
+"""Measure the cost of several processes: their start, their step, their memory, and the agreement on collectives.
 
     python -m benchmarks.process_growth [--counts 1,2,4,8] [--steps 60] [--write docs/benchmarks.md]
 
-Each count of processes trains one network, each on a batch of its own, with `xm.optimizer_step`. "Start" is from the
-call of `xmp.spawn` (fork) until the last of them has the sum of one number of each; "a step" is the median of the later
-half of the steps, of process 0; "agreement" is what comparing collectives takes of it, and how many programs were
-compared; memory is that of process 0 at the end. More processes than cores share them: a step then grows with their
-number, whatever they exchange.
+Each number of processes trains one network, each process on its own batch, with `xm.optimizer_step`. "Start" is the
+time from the call of `xmp.spawn` (fork) until the last process has the sum of one number of each; "a step" is the
+median of the later half of the steps, of process 0; "agreement" is the part of it for comparing collectives, and the
+number of compared programs; memory is that of process 0 at the end. If there are more processes than cores, a step
+grows with the number of processes, whatever they exchange.
 """
 
 import argparse
@@ -84,7 +84,7 @@ def one(index: int, folder: str, began: float, steps: int) -> None:
 
 
 def measured(count: int, steps: int) -> dict[str, float]:
-    """What `count` processes take."""
+    """Return the measurements of `count` processes."""
     with tempfile.TemporaryDirectory() as folder:
         process_launch.start(one, (folder, time.time(), steps), count, True, False, "fork")
         all_found = [json.loads((Path(folder) / str(index)).read_text()) for index in range(count)]

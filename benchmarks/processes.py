@@ -1,4 +1,4 @@
-"""Measures training and collectives in several processes of this machine, all contestants in turn in the same ones.
+"""Measure training and collectives in several processes of this machine, all contestants in turn in the same ones.
 
     python -m benchmarks.processes [--processes 2] [--what steps,collectives,start] [--workload gpt2_like] [--rounds 7]
         [--write docs/benchmarks.md]
@@ -7,8 +7,8 @@
 and by `XlaFullyShardedDataParallel`, eager PyTorch by `DistributedDataParallel` over gloo, one process with the whole
 batch while the others wait, and the same by hand in JAX.
 "collectives": one all-reduce of 1 kB, 1 MB and 32 MB that is waited for, ours and gloo's called by PyTorch.
-"start": how long N processes take from `launch` to the end of their first collective, N = 1, 2, 4, 8.
-Ratios are medians over the rounds of what was measured side by side.
+"start": the time of N processes from `launch` to the end of their first collective, N = 1, 2, 4, 8.
+Ratios are medians over the rounds of measurements side by side.
 """
 
 import argparse

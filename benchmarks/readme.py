@@ -24,7 +24,7 @@ PLACE = re.compile(r"(?<=<!-- figures -->\n).*?(?=<!-- end of figures -->)", re.
 
 
 def rows(page: str) -> list[list[str]]:
-    """The models that the README shows, with the times of `COLUMNS` as they stand in the page's first table."""
+    """Return the models in the README, with the times of `COLUMNS` in the page's first table."""
     lines = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
     header = next(line for line in lines if "eager, ms" in line)
     places = [header.index(column) for column in COLUMNS]

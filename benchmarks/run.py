@@ -33,7 +33,7 @@ from benchmarks.models import WORKLOADS, Workload
 
 WARM_UP_STEPS = 5
 SECONDS_PER_TURN = 0.6
-# What takes longer than this, of eager's time, is cut in the pictures: its number tells.
+# Bars longer than this, relative to eager's time, are cut in the pictures; their number is shown.
 HIGHEST_BAR = 2.0
 NAMES = {
     "eager": "eager",
@@ -44,7 +44,7 @@ NAMES = {
     "replay": "replayed",
     "jax": "JAX",
 }
-# What a table compares: a contestant with the best of others.
+# The comparisons of a table: a contestant with the best of others.
 COMPARED = (
     ("ours", "eager", "inductor"),
     ("compiled", "eager"),
@@ -189,7 +189,7 @@ def measure_table(args: argparse.Namespace, mode: str, dtype: str) -> dict[str, 
 
 
 def told(measured: dict[str, Measured], call: str) -> str:
-    """What stands above a table."""
+    """Return the text above a table."""
     disturbance = median(each.disturbance for each in measured.values())
     return f"`{call}` on {machine.description()}. Other processes used {disturbance:.0%} of the cores meanwhile."
 

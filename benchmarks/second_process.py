@@ -46,7 +46,7 @@ def seconds_here(workload: str) -> dict[str, float]:
 
 
 def seconds_apart(workload: str, cache: str) -> dict[str, float]:
-    """What `seconds_here` gives in a process of its own, with executables kept in `cache`."""
+    """Return the results of `seconds_here` in a separate process, with executables kept in `cache`."""
     environment = {**os.environ, "XLA_PERSISTENT_CACHE_PATH": cache}
     command = [sys.executable, "-m", "benchmarks.second_process", "--here", workload]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

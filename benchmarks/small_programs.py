@@ -62,7 +62,7 @@ def tiny_sgd(device: str) -> Step:
 
 
 def lbfgs(device: str) -> Step:
-    """L-BFGS: up to ten iterations a step, each of which reads values that decide how it goes on."""
+    """Return a step of L-BFGS: up to ten iterations, with reads of values that decide how to continue."""
     model, x, y = mlp(device)
     optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=10, history_size=5)
 

@@ -170,7 +170,7 @@ def held_out_loss(model: nn.Module, text: Text, device: torch.device, args: argp
 
 @torch.no_grad()
 def sample(model: nn.Module, text: Text, device: torch.device, args: argparse.Namespace) -> str:
-    """What the model writes after held-out text that ends with the prompt.
+    """Return the model's continuation of held-out text that ends with the prompt.
 
     The window keeps its length and moves by one character a step, all on the device: one program serves every step.
     """

@@ -48,7 +48,7 @@ class Digits:
 
 @dataclass(frozen=True)
 class Run:
-    """What one training gave."""
+    """The results of one training."""
 
     losses: list[float]
     predictions: Tensor
@@ -173,7 +173,7 @@ def fallbacks() -> list[str]:
 
 
 def summary() -> str:
-    """What the device did, from the metrics."""
+    """Summarize the work of the device, from the metrics."""
     recorded = met.metric_data("CompileTime")
     seconds = recorded[1] / 1e9 if recorded else 0.0
     return (

@@ -148,7 +148,7 @@ def train(comparison: str, steps: int, layers: int) -> None:
 
 @dataclass(frozen=True)
 class Study:
-    """What one training gave, and what the tool said of it."""
+    """The results of one training, and the tool's report on it."""
 
     losses: list[float]
     speed: float
@@ -182,7 +182,7 @@ def expected_counts(steps: int, layers: int) -> dict[int, int]:
     source, first = inspect.getsourcelines(Attention.forward)
     lines = [first + number for number, line in enumerate(source) if "self.same(" in line]
     # Every self-attention compares query with key and key with value. The attention to the encoders compares key with
-    # value; its query and key differ in size, which can be told without looking.
+    # value; its query and key differ in size, which needs no comparison of values.
     self_attentions = 2 * layers + 1
     return dict(zip(lines, (2 * self_attentions * steps, steps), strict=True))
 

@@ -52,14 +52,15 @@ def cache_key(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tmp_path_factory.mktemp("key") / "cache.key")
 
 
-# What passes here passes there too, however slowly inputs are drawn; `python -m tests.fuzz` tries what no run tried.
+# A test that passes here passes elsewhere too, however slowly inputs are drawn; `python -m tests.fuzz` draws new
+# inputs.
 hypothesis.settings.register_profile(
     "same", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("same")
 
 
-# What begins last runs alone in the end; this takes minutes.
+# The test that begins last runs alone at the end; this one takes minutes.
 LONGEST = "tests/examples/test_text_model.py"
 
 
@@ -78,7 +79,7 @@ def stays() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is imported stays: to look for garbage among it, time and again, takes a third of each worker's start."""
+    """Collect tests without garbage collection: searching the imported modules takes a third of each start."""
     gc.disable()
     try:
         return (yield)
@@ -116,7 +117,7 @@ def _memory_mappings() -> int:
 
 @pytest.fixture(autouse=True)
 def same_random_numbers() -> None:
-    # What `torch.manual_seed` does, without the stack that it keeps for a CUDA that is not there.
+    # The same as `torch.manual_seed`, without the stack that it keeps for a missing CUDA.
     torch.default_generator.manual_seed(0)
     torch.xla.manual_seed_all(0)
     random.seed(0)
@@ -141,7 +142,7 @@ def spmd_is_off_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def recorded() -> Iterator[None]:
-    """What a test leaves on is its own failure, not that of those which follow in its process."""
+    """Fail a test that leaves a mode on, instead of the tests after it."""
     yield
     left_on = is_eager_mode()
     eager_mode(False)

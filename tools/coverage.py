@@ -35,7 +35,7 @@ KINDS = {
     "CPU": "runs on the CPU: counted as `aten::<op>`, warned about once with the line",
 }
 
-# Operators of other libraries, devices and layouts; nobody calls them on a dense tensor of ours.
+# Operators of other libraries, devices and layouts, which are never called on dense tensors.
 _OTHERS = re.compile(
     r"(^|_)(cudnn|miopen|mkldnn|cslt|cudart|cuda|mps|vulkan|nnpack|fbgemm|xnnpack|sparse|quantized?|dequantize|nested|"
     r"jagged|coo|csr|csc|bsr|bsc|coalesced?|crow|ccol|fake_quantize|q_per|q_scale|q_zero|int_repr|int4|int8pack|wint|"

@@ -1,4 +1,4 @@
-"""Makes the virtual environment that `make` uses: PyTorch's CPU build, this package as it lies here, the test tools.
+"""Create the virtual environment for `make`: PyTorch's CPU build, this checkout of the package, the test tools.
 
 Call it as `python3 tools/install.py .venv`, with extras of this package as `... .venv-frameworks test,frameworks`, and
 with another release of PyTorch as `... folder test 2.11.0`.

@@ -51,7 +51,7 @@ def build() -> tuple[Path, Path]:
 
 
 def complaints(wheel: Path, sources: Path) -> list[str]:
-    """What is wrong with the two files."""
+    """Return the faults of the two files."""
     found = []
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()

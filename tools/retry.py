@@ -21,7 +21,7 @@ TESTS_FAILED = 1  # pytest's exit status
 
 
 class Run(NamedTuple):
-    """What one run of pytest left: its exit status, the failed tests with their texts, the mark that selected tests."""
+    """The outcome of one run of pytest: its exit status, the texts of failed tests, the mark of selected tests."""
 
     exit_status: int
     failures: dict[str, str]

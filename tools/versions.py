@@ -1,14 +1,14 @@
-"""Runs tests with several releases of PyTorch, Python and JAX, each in an environment of its own, and writes the table.
+"""Run tests with several releases of PyTorch, Python and JAX, each in its own environment, and write the table.
 
     python3 tools/versions.py --torch 2.11.0 2.15.0                     # this interpreter's Python, the whole suite
     python3 tools/versions.py --python 3.12 3.13 -- tests/engine/view   # the pinned PyTorch, some of the tests
     python3 tools/versions.py --python 3.12 --jax 0.11.2 0.12.0         # releases of JAX, else the newest there is
-    python3 tools/versions.py --slice --torch 2.12.0                    # what tells most of a release in some minutes
+    python3 tools/versions.py --slice --torch 2.12.0                    # the most informative tests, in some minutes
     python3 tools/versions.py --jobs 2 --torch 2.14.1                   # two processes share the tests
 
-Environments lie in `out/versions/` and are kept. What comes after `--` goes to pytest. Each run is a row of
-`docs/versions.md`, in the place of an older row of the same releases and tests. One of the whole suite takes the place
-of all older rows of its releases.
+Environments are kept in `out/versions/`. Arguments after `--` are passed to pytest. Each run is a row of
+`docs/versions.md`, and replaces an older row of the same releases and tests. A run of the whole suite replaces all
+older rows of its releases.
 """
 
 import argparse
@@ -25,8 +25,8 @@ from install import OLDEST, ROOT, TORCH
 PAGE = ROOT / "docs" / "versions.md"
 FOLDER = ROOT / "out" / "versions"
 HEAD = "| Python | PyTorch | JAX | tests | result | day |\n| --- | --- | --- | --- | --- | --- |\n"
-# What a release breaks first: names that we borrow, the README's program, what is refused and in which words, operators
-# made of others, traced graphs.
+# The first things that a release breaks: private names, the README's program, refusals and their messages, composed
+# operators, traced graphs.
 SLICE = [
     "tests/engine/compat",
     "tests/house/test_readme.py",
@@ -42,7 +42,7 @@ TOLD = "import jax, sys, torch; print('.'.join(map(str, sys.version_info[:3])), 
 
 
 def interpreter(version: str) -> str | None:
-    """An interpreter of that version: on the path, or among those that pyenv or uv keeps."""
+    """Return an interpreter of that version: on the path, or among those of pyenv or uv."""
     if version == ".".join(map(str, sys.version_info[:2])):
         return sys.executable
     kept = [
@@ -80,7 +80,7 @@ def outcome(python: str, version: str, torch: str, jax: str, tests: list[str]) -
 
 
 def with_row(page: str, row: tuple[str, ...]) -> str:
-    """The page with `row` in its table, in the place of those that it makes old."""
+    """Return the page with `row` in its table, which replaces outdated rows."""
     before, _, rows = page.partition(HEAD)
     line = f"| {' | '.join(row)} |"
     compared = 3 if row[3] == WHOLE else 4

@@ -31,7 +31,7 @@ def start(function: Callable[..., None], args: tuple[Any, ...]) -> None:
 
 
 def in_each_process() -> None:
-    """What `accelerate launch` calls in each process, with the rest of the command as `sys.argv`."""
+    """Train in each process; `accelerate launch` calls this with the rest of the command as `sys.argv`."""
     torch.manual_seed(0)  # as the comparison does
     steps = Steps()
     hand_over(steps, train("xla", steps), sys.argv[1])

@@ -35,7 +35,7 @@ class Steps:
         self._apart = 0
 
     def ended(self, loss: torch.Tensor | float) -> None:
-        """Notes a step; a loss that is a tensor is read when the training is over, so that nobody waits for it here."""
+        """Record a step; a loss that is a tensor is read after the training, so that the step does not wait for it."""
         self._losses.append(loss.detach() if isinstance(loss, torch.Tensor) else loss)
         self._compiles.append(_programs() - self._apart)
 
@@ -58,7 +58,7 @@ Training = Callable[[str, Steps], dict[str, float] | None]
 # Losses, other numbers, programs compiled by each step, operators that ran on the CPU.
 Outcome = tuple[list[float], dict[str, float], list[int], list[str]]
 Allowed = Callable[[str], float]
-# Calls a function with its arguments in each of several processes, perhaps after some that tell which process it is.
+# Calls a function with its arguments in each of several processes, perhaps after arguments that identify the process.
 Start = Callable[[Callable[..., None], tuple[Any, ...]], Any]
 
 

@@ -18,7 +18,7 @@ BAD_STEPS = (2, 5)
 
 
 def trained(device: str, make: Make, scaler: torch.amp.GradScaler, clip: bool = False) -> list[Tensor]:
-    """Parameters after steps of which two overflow, then the scale."""
+    """Return the parameters after steps, two of them with an overflow, then the scale."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2)).to(device)
     optimizer = make(model.parameters())

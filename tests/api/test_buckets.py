@@ -112,7 +112,7 @@ def test_what_cannot_be_bucketed_is_refused_with_what_to_do() -> None:
         bucketed(torch.nn.Dropout(), {0: 0})(torch.ones(5))
 
 
-# Functions at places where a slope is a matter of choice, of what is not a multiple of a power of two, and of parts.
+# Functions at points without a unique slope, of sizes that are no multiple of a power of two, and of parts.
 CORNERS = {
     "distances": lambda x: (x.norm(dim=1), x.norm(1, dim=1), torch.cdist(x, x), F.normalize(x, dim=1)),
     "largest": lambda x: (x.max(1).values, x.min(0).values, x.amax(0), x.relu(), x.clamp(0, 1), x.cummax(1).values),

@@ -1,4 +1,4 @@
-"""Memory that is marked is taken by the next step, and whoever reads it afterwards is told."""
+"""The next step takes marked memory, and reading it afterwards raises."""
 
 import pytest
 import torch

@@ -35,7 +35,7 @@ def test_no_function_of_the_interface_ends_the_process(section: str) -> None:
     found = outcomes(section)
     assert len(found) > 40
     assert not crashed(found)
-    # What an error of our own would have said first.
+    # Errors that our own errors should have prevented.
     pointless = [
         call for call, both in found.items() for each in both
         if "INTERNAL ASSERT" in each or "object has no attribute" in each

@@ -24,7 +24,7 @@ def test_a_graph_of_operators_is_compiled() -> None:
 
 @pytest.mark.slow
 def test_pytorchs_own_registration_works() -> None:
-    # In a process of its own, in which nobody has called `torch.compile`, which would register ours.
+    # In a separate process that has not called `torch.compile`, which would register our backend.
     program = """
 import torch, torch_xla
 @torch._dynamo.optimize("openxla")

@@ -1,4 +1,4 @@
-"""Small parts of `torch_xla.experimental` and what stands beside them, each as documented."""
+"""Small parts of `torch_xla.experimental` and similar modules, each as documented."""
 
 import copy
 import importlib.util

@@ -94,7 +94,7 @@ def test_the_platform_of_the_environment_is_told_without_a_client() -> None:
 
 @pytest.mark.slow
 def test_what_is_chosen_noted_reloaded_or_imported_twice_after_the_import() -> None:
-    # Whoever notes the default of autocast before the first use and restores it afterwards must not restore float16.
+    # Code that saves the autocast default before the first use, and restores it afterwards, must not restore float16.
     result = python(
         "import importlib, sys, torch, torch_xla, torch_xla.runtime as xr\n"
         "xr.set_device_type('CPU')\n"
@@ -133,6 +133,7 @@ def test_an_exit_handler_may_be_the_first_to_compile() -> None:
         "atexit.register(lambda: print((x * 5).tolist()))\n"
     )
     assert result.stdout == "[5.0, 5.0]\n"
-    # What PyTorch and Python have taken down by the time of the last finalisers makes those fail, and nothing else.
+    # PyTorch and Python have already removed objects that the last finalizers need, so these fail, and nothing else
+    # does.
     assert result.returncode == 0, result.stderr
     assert "ending" in result.stderr or "shutting down" in result.stderr, result.stderr

@@ -1,4 +1,4 @@
-"""What is recorded can be looked at: as text, as StableHLO, as HLO. Looking runs nothing."""
+"""Recorded operations can be inspected: as text, as StableHLO, as HLO. This runs nothing."""
 
 import re
 import threading
@@ -51,7 +51,7 @@ def test_the_lines_of_the_program_are_told_on_demand() -> None:
 def test_without_tensors_it_is_everything_that_is_held() -> None:
     _, y = recorded()
     z = torch.cos(y)
-    torch.sin(y)  # nobody holds it
+    torch.sin(y)  # no reference to the result
     text = _XLAC._get_xla_tensors_text([])
     assert "aten::sum(%1), dim=[1], ROOT=0" in text and "aten::cos(%2), ROOT=1" in text and "aten::sin" not in text
     assert "stablehlo.cosine" in xm.get_stablehlo() and "stablehlo.sine" not in xm.get_stablehlo()

@@ -1,4 +1,4 @@
-"""One process, one replica: what the runtime tells of it."""
+"""The runtime's answers in a program of one process with one replica."""
 
 import pytest
 

@@ -667,7 +667,7 @@ def test_a_body_sees_what_it_writes_through_every_view(program: Callable[..., li
 
 
 def test_state_that_is_carried_and_closed_over() -> None:
-    """What is written last is what the next round is given: no copy can be told from the memory itself."""
+    """The next round receives the last write: the memory itself cannot be distinguished from a copy."""
 
     def run(device: str, loop: Callable[..., Any], returns_state: bool) -> list[torch.Tensor]:
         state = torch.ones(3, device=device)
@@ -792,7 +792,7 @@ def unused(carry: Any, x: Any, weights: Sequence[torch.Tensor]) -> Any:
 
 
 def shifted(carry: Any, x: Any, weights: Sequence[torch.Tensor]) -> Any:
-    """What is carried first needs as many rounds to come to the end."""
+    """A first carry that takes several rounds to reach the end."""
     return (carry[1], carry[2], carry[2] * weights[1] + x[1]), carry[0] * x[0].round()
 
 

@@ -1,4 +1,4 @@
-"""What training examples print, and tests in processes of their own."""
+"""Output of training examples, and tests in separate processes."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Models as SavedModels: what TensorFlow computes where it is installed, and what is said where it is not."""
+"""Models as SavedModels: TensorFlow's results if it is installed, and the error if it is not."""
 
 import importlib
 import importlib.util

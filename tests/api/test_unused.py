@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def results(*ways: list[str]) -> list[Any]:
-    """What the programs print, run in these ways at the same time."""
+    """Return the output of the programs, run in these ways at the same time."""
     program = [sys.executable, str(ROOT / "tests" / "support" / "cpu_programs.py")]
     environment = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "PYTHONPATH": str(ROOT)}
     processes = [

@@ -1,7 +1,6 @@
-"""Every public name of PyTorch/XLA 2.9 is accounted for: there, refused with a reason, or of an area that is to come.
+"""Every public name of PyTorch/XLA 2.9 exists, is refused with a reason, or belongs to an area that is planned.
 
-`upstream_names.txt` has a line for each: module, name, and what stands in the way, if anything does: `refused`, or the
-area it belongs to.
+`upstream_names.txt` has a line for each: module, name, and the reason if it does not exist: `refused`, or its area.
 """
 
 import importlib

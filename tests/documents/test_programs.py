@@ -14,7 +14,7 @@ from tests.house.source import ROOT
 TABLE = Path(__file__).with_name("programs.md")
 BLOCK = re.compile(r"^## (.+?)\n\n```python ?(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
-# Runs the blocks of one kind, one after another, in as many processes as it is told.
+# Runs the blocks of one kind one after another, in the given number of processes.
 RUNNER = """
 import sys
 import torch_xla

@@ -1,4 +1,4 @@
-"""What the tests of recording have in common."""
+"""Fixtures for the tests of recording."""
 
 from collections.abc import Iterator
 
@@ -10,6 +10,6 @@ from torch_xla._engine.tensor.device import Device
 
 @pytest.fixture
 def device() -> Iterator[Device]:
-    """An ordinal behind which four devices stand together."""
+    """Yield a device whose ordinal represents four devices."""
     with spread_device() as device:
         yield device

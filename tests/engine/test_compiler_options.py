@@ -1,4 +1,4 @@
-"""Options of the user's for the compiler: checked, put in the place of those before, undone, and named exactly."""
+"""The user's options for the compiler: checked, replaced, undone, and named exactly."""
 
 from collections.abc import Iterator
 from typing import Any

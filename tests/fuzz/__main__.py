@@ -20,8 +20,8 @@ from tqdm import tqdm
 from .work import PROGRAMS_OF_A_SWARM, Found, check_programs, programs_of, start
 
 COMPILED = 30
-# What JAX and PyTorch keep of each operation adds up: a process is replaced after so many swarms.
-SHOWN = 2  # so many failures of one kind are printed
+# JAX and PyTorch cache data for each operation, so a process is replaced after a number of swarms.
+SHOWN = 2  # the number of failures of one kind to print
 SWARMS_OF_A_PROCESS = 10
 
 
@@ -54,7 +54,7 @@ def main() -> int:
     started = time.perf_counter()
     whole = Found()
     told: Counter[str] = Counter()
-    os.environ["XLA_HISTORY"] = "0"  # nobody asks why the next program is another than the last
+    os.environ["XLA_HISTORY"] = "0"  # the reasons for compilations are not needed
     os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""
     context = multiprocessing.get_context("spawn")
     with (

@@ -34,7 +34,7 @@ class Failure:
 
     @property
     def kind(self) -> str:
-        """What failures of one cause have in common: the call at fault, without its operands."""
+        """Return a key for failures with one cause: the failed call without its operands."""
         return re.sub(r"t?-?\d+(\.\d+)?", "_", self.program.lines[-1].source + self.text)[:60]
 
     def script(self) -> str:
@@ -57,7 +57,7 @@ def on_xla(program: Program) -> State:
 
 
 def difference(program: Program) -> str:
-    """What is different on `xla`; empty if nothing is."""
+    """Return the difference on `xla`, or an empty text."""
     theirs = on_the_cpu(program)
     if theirs.failed_at >= 0:
         return ""  # no program: the shortened one is not valid
@@ -84,7 +84,7 @@ def compare(ours: State, theirs: State, truth: Callable[[], State | None]) -> No
         found = ours.tensors[name]
         if found.device.type != "xla":
             raise Differs("form", f"{name} is on {found.device}")
-        # Whether a product is the lazy conjugate of another one is nobody's concern.
+        # A product may be the lazy conjugate of another one or not.
         if found.is_conj() != expected.is_conj():
             found, expected = found.resolve_conj(), expected.resolve_conj()
         check_shape(found, expected, name)
@@ -116,7 +116,7 @@ SEEN: dict[str, Callable[[Tensor], object]] = {
 def _look(seen: Callable[[Tensor], object], tensor: Tensor) -> object:
     try:
         return seen(tensor)
-    except RuntimeError as error:  # a view, one of several that were made at once, of what was written since
+    except RuntimeError as error:  # one of several views made at once, of a tensor that was written to since
         return type(error)
 
 

@@ -16,7 +16,7 @@ from .writer import Call, Known, Swarm, Writer
 SHARE_OF_MISTAKES = 0.2
 SHARE_WITH_GRADIENTS = 0.2
 ELEMENTWISE = tuple(f"torch.{name}(" for name in "add sub mul maximum neg abs square eq gt div pow exp sigmoid".split())
-DEEPEST = 3  # so many roundings an element may have gone through
+DEEPEST = 3  # the largest number of roundings of an element
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Line:
 
     @property
     def text(self) -> str:
-        """As it stands in a program."""
+        """Return the line as it occurs in a program."""
         return f"{self.name} = {self.source}" if self.name else self.source
 
     def uses(self, name: str) -> bool:
@@ -47,7 +47,7 @@ class Program:
 
 @dataclass
 class State:
-    """What running a program left behind."""
+    """The state after running a program."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     read: list[Tensor] = field(default_factory=list)
@@ -147,7 +147,7 @@ class _Draft:
             if before != [(k, *settled.geometry_key(k.tensor), k.tensor._version) for k in self.known]:
                 self._again()
             elif settled.is_a_mistake(error) and self.dice.random() < SHARE_OF_MISTAKES:
-                # An `out=` may be wrong together with something else, and then either is told.
+                # An `out=` and another argument may both be wrong, and then either error is correct.
                 self.lines.append(Line(call.source, "", "Exception" if "out=" in call.source else type(error).__name__))
                 self.writer.take(call)
             return
@@ -237,7 +237,7 @@ class _Draft:
         self.writer.known = [Known(n, self.space[n], self.depths[_storage(self.space[n])]) for n in names]
 
     def go_backward(self) -> None:
-        """Adds a backward pass from some of what depends on a leaf, which may be refused."""
+        """Add a backward pass from some tensors that depend on a leaf; it may be refused."""
         sources = [k for k in self.known if k.tensor.requires_grad and k.tensor.numel()]
         if not sources:
             return

@@ -1,11 +1,11 @@
-"""What PyTorch itself leaves open, and what a comparison of rounded numbers cannot decide: no program contains it.
+"""Behaviour that PyTorch leaves undefined, or that rounded numbers cannot decide: programs do not contain it.
 
 This is the one place of exclusions. A line is left out of a program if on the CPU
 
 - it writes to a tensor that shows an element of its storage twice, and PyTorch does not refuse: the order is open;
 - it reads memory that it writes under other indices, and PyTorch does not refuse: as above;
 - it reads what it writes by an `out=` of a reduction or a product: PyTorch's kernels write there before they read;
-- it shows memory that nobody has written (`resize_` to more elements);
+- it reads uninitialised memory (`resize_` to more elements);
 - it turns a float that is not finite, or out of range, into an integer: undefined in C++;
 - it shows the bits of complex numbers, whose zeros have any sign, or of a NaN, whose sign and payload no standard
   settles, or a byte other than 0 and 1 as a bool;
@@ -35,7 +35,7 @@ MOST_ELEMENTS = 200
 MOST_DIMENSIONS = 5
 
 _INTEGERS = {torch.uint8: 255, torch.int8: 120, torch.int16: 30000, torch.int32: 1 << 30, torch.int64: 1 << 30}
-# Numbers of so many quarters are held exactly by each dtype, and so are sums of some of them.
+# Each dtype represents numbers of up to this many quarters exactly, and sums of some of them.
 _QUARTERS = {torch.bfloat16: 1 << 7, torch.float16: 1 << 10, torch.float32: 1 << 20, torch.complex64: 1 << 20}
 
 
@@ -125,7 +125,7 @@ def _key(tensor: Tensor) -> tuple[object, ...]:
 
 
 def geometry_key(tensor: Tensor) -> tuple[object, ...]:
-    """What tells whether a tensor still shows the same memory."""
+    """Return a key that is equal while a tensor has the same memory."""
     return _key(tensor)
 
 
@@ -149,7 +149,7 @@ def _kind(dtype: torch.dtype) -> torch.dtype:
 
 
 def is_a_mistake(error: Exception) -> bool:
-    """Whether an error tells that the call is wrong, on every device."""
+    """Return whether an error shows that the call is wrong on every device."""
     text = str(error)
     open_errors = (
         "not implemented for",

@@ -1,9 +1,9 @@
 """The calls random programs are made of, as templates of source.
 
-Placeholders: `{x}` any tensor so far, `{y}` another, mostly one that broadcasts with it; `{f}`, `{i}` or `{b}` in the
-place of `{x}` a floating, integral or boolean one. `{d}`, `{e}` dimensions of it; `{n}` an index along
-`{d}`, `{w}` a length along it; `{k}` a small count; `{a}` a Python number; `{D}` a dtype; `{S}` a size; the others are
-written by `writer.py`. `<a|b>` stands for one template with `a` and one with `b`.
+Placeholders: `{x}` any tensor so far, `{y}` another, mostly one that broadcasts with it; `{f}`, `{i}` or `{b}` instead
+of `{x}` a floating, integral or boolean one. `{d}`, `{e}` dimensions of it; `{n}` an index along `{d}`, `{w}` a length
+along it; `{k}` a small count; `{a}` a Python number; `{D}` a dtype; `{S}` a size; `writer.py` writes the others.
+`<a|b>` means one template with `a` and one with `b`.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What a process of the run does: writes programs and checks them."""
+"""The work of a process: write programs and check them."""
 
 import random
 import re
@@ -19,18 +19,18 @@ from .program import Program, write_program
 from .writer import Swarm
 
 SHORTEST, LONGEST, MEAN = 5, 50, 12
-# So many programs in a row are made of one swarm's ingredients.
+# The number of consecutive programs from one swarm.
 PROGRAMS_OF_A_SWARM = 1000
-# One program of so many runs in eager mode, where every operation ends a step.
+# One of this number of programs runs in eager mode, where every operation ends a step.
 EAGER = 8
-# So many failures that look alike are shortened in each process; the others are counted.
+# The number of similar failures that each process shortens; the others are only counted.
 SHORTENED = 2
 _told: Counter[str] = Counter()
 
 
 @dataclass
 class Found:
-    """What a task saw."""
+    """The results of a task."""
 
     programs: int = 0
     operations: int = 0
@@ -39,7 +39,7 @@ class Found:
 
 
 def start(programs: str) -> None:
-    """Settles a new process. What XLA compiles is kept in the folder `programs` for those after it."""
+    """Set up a new process. XLA's compiled programs are kept in the folder `programs` for later ones."""
     torch.set_num_threads(1)
     jax.config.update("jax_compilation_cache_dir", programs)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)

@@ -22,7 +22,7 @@ SIZES = (
 NUMBERS = ("2", "3", "-1", "0", "1", "True", "0.5", "2.0", "-1.5")
 LARGE = {"int64": 1 << 61, "int32": 1 << 29, "int16": 1 << 13, "int8": 100, "uint8": 200}
 
-# So many calls of a program may be such as no program of the swarm made before, and so often is another one sought.
+# The number of calls of a program that no earlier program of the swarm made, and of attempts to find another call.
 NEW_CALLS = 1
 MOST_TRIES = 40
 
@@ -46,7 +46,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Call:
-    """A line of source with what it reads; `target` is the name of what it writes to, if anything."""
+    """A line of source and its operands; `target` is the name of the tensor that it writes to, if any."""
 
     source: str
     template: Template
@@ -56,7 +56,7 @@ class Call:
 
 
 class Swarm:
-    """What the programs of one task are made of: a random part of the vocabulary, of the sizes and of the dtypes.
+    """The ingredients of one task's programs: a random part of the vocabulary, of the sizes and of the dtypes.
 
     Programs of few ingredients combine them in more ways than programs of all. Most of their calls were planned and
     traced for an earlier program of the task, so each may bring only a few that are `new`.
@@ -102,7 +102,7 @@ class Writer:
         self.tries = 0
 
     def key(self, call: Call) -> Any:
-        """What calls have in common that need one plan."""
+        """Return a key that is equal for calls with one plan."""
         source, shapes = call.source, []
         for index, known in enumerate(call.operands):
             source = re.sub(rf"\b{known.name}\b", f"operand{index}", source)

@@ -9,7 +9,7 @@ Program = Callable[[], Sequence[torch.Tensor]]
 
 
 def ones(*size: int, **options: object) -> torch.Tensor:
-    """An input of the graph, not an operation of it: its values lie on the device."""
+    """Return an input of the graph, not an operation: its values are on the device."""
     return torch.ones(*size, **options).to("xla")  # type: ignore[arg-type]
 
 

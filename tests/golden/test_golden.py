@@ -1,4 +1,4 @@
-"""A change of what is recorded, or of what it is lowered to, shows as a diff of a kept text."""
+"""A change of a recorded graph, or of its lowering, shows as a diff of a stored text."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A program's graph and its StableHLO as one text, and where the kept texts lie."""
+"""A program's graph and its StableHLO as one text, and the paths of the stored texts."""
 
 import re
 from pathlib import Path
@@ -23,7 +23,7 @@ def path_of(name: str) -> Path:
 
 
 def text_of(name: str) -> str:
-    """What the program called `name` is recorded and lowered to."""
+    """Return the recorded graph and the StableHLO of the program called `name`."""
     torch.manual_seed(0)
     torch_xla.sync()
     results = PROGRAMS[name]()

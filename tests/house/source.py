@@ -62,6 +62,6 @@ def functions_of(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 
 def none(wrong: Iterable[str]) -> None:
-    """Fails with all that is wrong, a line each: one test goes over many files, and tells of each."""
+    """Fail with all lines: one test checks many files, and reports each of them."""
     lines = list(wrong)
     assert not lines, "\n" + "\n".join(lines)

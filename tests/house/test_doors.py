@@ -32,7 +32,7 @@ def imported() -> list[tuple[Path, str]]:
 
 
 def used(room: Path) -> set[str]:
-    """Those of them that somebody imports who is not in the room."""
+    """Return the names of a room that files outside of the room import."""
     prefix = f"{module_of(room / '__init__.py')}."
     found = [name for path, name in imported() if name.startswith(prefix) and room not in path.parents]
     return {name.removeprefix(prefix) for name in found}

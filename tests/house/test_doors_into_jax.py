@@ -1,7 +1,7 @@
-"""The doors into JAX: where it is called in a way that takes the traceback of the stack, no garbage is collected.
+"""No garbage is collected in calls of JAX that take the traceback of the stack.
 
-Before Python 3.12 garbage may be collected in the middle of that, and a finalizer that calls JAX then corrupts memory
-(`atomic`). What a rule of `lowering/` calls is traced, and so inside of one of these.
+Before Python 3.12 garbage may be collected while a traceback is taken, and a finalizer that calls JAX then corrupts
+memory (`atomic`). Rules of `lowering/` call JAX while it traces, and so inside of one of these calls.
 """
 
 import ast
@@ -21,7 +21,7 @@ import torch_xla
 from tests.house.source import ENGINE, name_of, none, python_files, tree_of
 from torch_xla._engine.compat.names import jax as private
 
-# What makes, moves or waits for arrays, traces, compiles or loads.
+# Functions that make, move or wait for arrays, trace, compile or load.
 CALLS = {
     "jax.device_put", "jax.block_until_ready", "jax.effects_barrier", "jax.make_array_from_callback",
     "jax.make_array_from_single_device_arrays", "jax.make_array_from_process_local_data", "jax.dlpack.from_dlpack",
@@ -73,7 +73,7 @@ WAITING = {
     "transfer/batch_reads.py:call_when_ready": "in front of a callback",
     "diagnostics/waiting/host_time_profile.py:_run": "to measure the device",
 }
-# What is written in JAX and traced.
+# Files with functions that JAX traces.
 TRACED = ("lowering/", "interop/xla_builder_ops.py", "interop/padded_functions.py")
 
 FILES = [path for path in python_files("torch_xla/_engine") if not inner(path).startswith(TRACED)]
@@ -93,7 +93,7 @@ def test_jax_is_called_where_no_garbage_is_collected() -> None:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[bool]]:
-    """Whether garbage might be collected, for each call of what JAX's own Python ends in."""
+    """Return, for each call of JAX's own Python functions, whether garbage might be collected."""
     found: dict[str, list[bool]] = {}
 
     def note(name: str, answer: Any = None) -> Any:

@@ -10,8 +10,8 @@ from tests.house.source import name_of, none, python_files, tree_of
 
 EVERYTHING = {"BaseException", "KeyboardInterrupt"}
 
-# Threads of a loader, where no signal arrives, hand what is raised to whoever asks for the batch. The doctor's probe is
-# a process of its own, which tells what it caught and ends.
+# Threads of a loader, where no signal arrives, pass an exception to the thread that requests the batch. The doctor's
+# probe is a separate process, which reports its exceptions and ends.
 HANDED_ON = {
     ("torch_xla/_engine/input/device_loader.py", "_read"),
     ("torch_xla/_engine/input/device_loader.py", "_upload_next"),
@@ -51,9 +51,9 @@ def swallowing(function: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def passing_by(function: ast.AST, inside: bool = False) -> Iterator[int]:
-    """The lines of loops at whose end an interrupt would pass by the `try` or the `with` that they stand in.
+    """The lines of loops at whose end an interrupt would bypass the `try` or the `with` around them.
 
-    So it does in Python 3.12 and 3.13, whose jump back to the condition of a `while` is in no handler's table.
+    In Python 3.12 and 3.13, the exception table does not cover the jump back to the condition of a `while`.
     """
     for node in ast.iter_child_nodes(function):
         if isinstance(node, ast.FunctionDef | ast.Lambda | ast.ClassDef):

@@ -56,7 +56,7 @@ def room_of(path: Path) -> str:
 
 
 def wrong_with(room: str, node: ast.Import | ast.ImportFrom, target: str) -> str | None:
-    """What forbids a room an import, or None."""
+    """Return the rule that forbids a room an import, or None."""
     parts = target.split(".")
     if parts[0] != "torch_xla":
         return None

@@ -52,7 +52,7 @@ def known_to_them() -> frozenset[str]:
 
 @cache
 def borrowed_names(path: Path) -> dict[str, str]:
-    """What imports of their modules bind, with the path of each."""
+    """Return the names that imports of other packages' modules bind, with their paths."""
     found = {}
     for node, names in imports_of(path):
         for alias, name in zip(node.names, names, strict=True):
@@ -81,7 +81,7 @@ def defined(path: Path) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _statements(body: list[ast.stmt], of_class: bool) -> Iterator[tuple[ast.stmt, bool]]:
-    """Each statement, with those inside it, and whether it stands in a class."""
+    """Yield each statement, including inner ones, and whether it is in a class."""
     for node in body:
         yield node, of_class
         for name in ("body", "orelse", "finalbody", "handlers"):
@@ -94,7 +94,7 @@ def ours() -> frozenset[str]:
 
 
 def chain(node: ast.expr) -> list[str]:
-    """`a.b.c` as names, of which the first is empty if it is another expression."""
+    """Return `a.b.c` as names; the first is empty if it is another expression."""
     if isinstance(node, ast.Attribute):
         return [*chain(node.value), node.attr]
     return [node.id if isinstance(node, ast.Name) else ""]

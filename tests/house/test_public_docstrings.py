@@ -1,4 +1,4 @@
-"""Whoever reads a public name finds what it does, and the examples there run."""
+"""Every public name has a docstring, and the examples in docstrings run."""
 
 import ast
 import doctest

@@ -1,11 +1,11 @@
-"""Who counts references: what they say depends on who asks, so they are counted in few places, each for one thing."""
+"""Reference counts depend on the caller, so they are counted in few places, each for one purpose."""
 
 import ast
 from pathlib import Path
 
 from tests.house.source import ENGINE, name_of, nodes_of, none, python_files
 
-# Who owns a value, and so what may be donated, is told by the first alone.
+# Only the first decides on the owners of a value, and so on donation.
 COUNTING = {
     ENGINE / "step/ownership.py": "values",
     ENGINE / "tensor/live_counters.py": "classes of values: how many there are",

@@ -22,7 +22,7 @@ LIBRARIES = sysconfig.get_path("purelib")
 
 
 class Program(Protocol):
-    """What is interrupted."""
+    """A program to interrupt."""
 
     def step(self) -> Any: ...
 
@@ -33,12 +33,12 @@ class Interrupt(KeyboardInterrupt):
     """The one that is sent here: another is the user's, or one that was raised inside a callback of a program."""
 
 
-Interrupt.__name__ = KeyboardInterrupt.__name__  # what XLA tells of it
+Interrupt.__name__ = KeyboardInterrupt.__name__  # XLA keeps this name in its error
 
 
 @dataclass
 class Found:
-    """How many interrupts came, what became of those that were never seen again, and what went wrong."""
+    """The number of interrupts, the fates of lost ones, and errors."""
 
     sent: int = 0
     dropped: int = 0  # raised in a finalizer, where Python prints what is raised and goes on
@@ -61,8 +61,9 @@ class Found:
         is raised in a line of ours reaches a library only through us. And of ours nothing swallows it: `tests/house`
         holds that.
         """
-        # The standard library is nobody, and so are what was made from text and the audit hook: whoever called it is
-        # meant. What is raised in the hook is given to the C code that tells of an event, which may drop it.
+        # Skip the standard library, generated code and the audit hook: their caller is responsible. An exception in the
+        # hook goes
+        # to the C code that reports an event, which may drop it.
         called = [place for place in places if place.function != _heard.__qualname__]
         somebody = [place for place in called if place.file.startswith((*OURS, LIBRARIES))]
         last = somebody[-1]
@@ -105,7 +106,7 @@ def _listen() -> None:
 
 @contextmanager
 def alarms(found: Found, places: list[Place]) -> Iterator[Callable[[float], None]]:
-    """Gives what has an interrupt raised after so many seconds; `places` are then where."""
+    """Yield a function that raises an interrupt after a number of seconds; `places` is then the stack."""
 
     def arrive(_: int, frame: FrameType | None) -> None:
         found.sent += 1
@@ -154,7 +155,8 @@ def _interrupt(make: Callable[[], Program], count: int, chance: random.Random, f
     for _ in range(3):
         program.step()
     _listen()
-    longest = 1.2 * min(_seconds(program) for _ in range(3))  # of which none was held up by another thread or process
+    # at least one of them was not delayed by another thread or process
+    longest = 1.2 * min(_seconds(program) for _ in range(3))
     places: list[Place] = []
     with alarms(found, places) as send_after:
         while found.sent < count and len(found.wrong) < 10:

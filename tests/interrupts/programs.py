@@ -1,7 +1,7 @@
-"""What is interrupted: programs whose every state can be told by looking at their tensors.
+"""Programs to interrupt, whose tensors show the state of the program.
 
-Each operation of a program brings a counter one further, in such a way that the tensors show which were done. An
-operation is done or it is not; so after any interrupt the tensors hold what they can hold between two operations.
+Each operation of a program increments a counter, so that the tensors show which operations were done. An operation is
+done or it is not; so after any interrupt the tensors have a state that is possible between two operations.
 """
 
 import copy
@@ -204,7 +204,7 @@ class Dynamo(Training):
 
 
 class AcrossOrdinals(Training):
-    """A model of which each ordinal has a part."""
+    """A model with a part on each ordinal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -231,7 +231,7 @@ class AcrossOrdinals(Training):
 
 
 class Packed(Replayed):
-    """Replay of a model of many small parameters, which lie in packs after every other step."""
+    """A replay of a model with many small parameters, which are in packs after every other step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -243,7 +243,7 @@ class Packed(Replayed):
     @staticmethod
     @contextmanager
     def around() -> Iterator[None]:
-        """Packs at once and again, however soon somebody reads."""
+        """Pack at once, and again after every read."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(small_tensor_packing, "_AFTER", 1)
             patch.setattr(small_tensor_packing, "_WORTH", 0)
@@ -274,7 +274,7 @@ class Staged(Training):
         return total.detach()
 
     def through(self, hidden: Tensor) -> Tensor:
-        """What every layer does besides."""
+        """Run the additional work of every layer."""
         return hidden
 
     @staticmethod
@@ -317,7 +317,7 @@ class StagedWithCallbacks(Staged):
 
 
 class Together(Counting):
-    """Counters that are summed over all processes, of which there is one: a collective waits for the one before."""
+    """Counters that are summed over all processes, here one: a collective waits for the previous one."""
 
     def step(self) -> None:
         """The same, with sums that change nothing."""

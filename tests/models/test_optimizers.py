@@ -42,7 +42,7 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "Rprop": ({"lr": 0.01}, CAPTURABLE),
 }
 
-# Relative and absolute. What is computed coarsely on purpose differs by as much as that.
+# Relative and absolute. Coarse computations differ by this much on purpose.
 TOLERANCE = {
     ("Muon", "alone"): (5e-2, 2e-2),  # orthogonalises in bfloat16
     ("RAdam", "capturable"): (2e-3, 1e-4),  # its corrections, differences of large numbers, are float32 tensors

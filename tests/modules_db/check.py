@@ -26,7 +26,7 @@ from .entries import database
 SEED = 7
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
-# Second derivatives are checked of so many inputs of a module in training.
+# The number of inputs of a module in training whose second derivatives are checked.
 FEW = 2
 
 # How exact they are, relative to the largest element.
@@ -46,9 +46,9 @@ class Case:
 
 
 def check_module(entry: Entry, most_samples: int, few: int = FEW) -> Verdict:
-    """Checks up to `most_samples` inputs in each mode, and second derivatives of the first `few` of them.
+    """Check up to `most_samples` inputs in each mode, and second derivatives of the first `few` of them.
 
-    What the CPU cannot compute in this dtype is passed over.
+    Inputs that the CPU cannot compute in this dtype are skipped.
     """
     info, dtype = database()[entry.operator], getattr(torch, entry.dtype)
     verdict = Verdict(entry)

@@ -1,4 +1,4 @@
-"""What is checked: every module class of PyTorch's database, with the floating-point dtypes of its CPU kernels."""
+"""The checked modules: every module class of PyTorch's database, with the floating-point dtypes of its CPU kernels."""
 
 import functools
 import re

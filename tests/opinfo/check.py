@@ -22,25 +22,25 @@ from .exact import EXACT
 from .operands import WIDE, Dtypes, Nudge, moved
 from .truth import Results, Truth
 
-# Second derivatives, in-place and `out=` forms are checked with so many samples of an entry.
+# The number of samples of an entry for second derivatives, in-place and `out=` forms.
 FEW = 3
 SEED = 7
-# An operator is random if one of so many other seeds gives another result: few may agree by chance. Of a single coin
-# that shows heads one time in four, six draws agree one time in five.
+# An operator is random if one of this number of other seeds gives another result: few seeds may agree by chance. Six
+# draws of a coin that shows heads one time in four agree one time in five.
 SEEDS = 30
 # They approximate by random projections, which the devices must share if they are to agree.
 PROJECTING = {"svd_lowrank", "pca_lowrank"}
-# What PyTorch says of an operator that cannot be differentiated (again).
+# PyTorch's message for an operator that cannot be differentiated (again).
 NO_DERIVATIVE = "derivative for aten::"
 # Results as the operator returns them, before the database takes out what is not unique.
 RAW = ("result", "written")
-# What the arguments hold after the call: an operator may write to some that its schema does not declare.
+# The arguments after the call: an operator may write to some that its schema does not declare.
 ARGUMENTS = "argument after the call"
 
 
 @dataclass
 class Verdict:
-    """What came of one entry. `failures` are pairs (kind, text); no failures, and it passes."""
+    """The result of one entry. `failures` are pairs (kind, text); without failures, it passes."""
 
     entry: Entry
     samples: int = 0

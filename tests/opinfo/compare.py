@@ -1,4 +1,4 @@
-"""When two results are the same: form, size, strides and dtype exactly, elements as far as their dtype tells."""
+"""When two results are the same: form, size, strides and dtype exactly, elements as exactly as their dtype allows."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -10,26 +10,26 @@ from torch import Tensor
 
 from .truth import FEW, MANY, Truth
 
-# Our result may lie so many times as far from the float64 truth as PyTorch's own on the CPU ...
+# The error of our result may be this many times that of PyTorch's on the CPU, against the float64 truth ...
 SLACK = 4.0
-# ... and besides so many roundings of the element, and so many times as far as the truth itself moves when the operands
-# move by a rounding, ...
+# ... plus this many roundings of the element, and this many times the change of the truth when the operands change by a
+# rounding, ...
 ROUNDINGS = 4.0
-# ... and so many roundings of the largest element, where an element comes of many: a sum is as exact as its terms. The
-# terms of a gradient are at least as large as what it starts from. All is counted for each element, so that an error in
-# one is not excused by errors in others.
+# ... plus this many roundings of the largest element, if an element is computed from many: a sum is as exact as its
+# terms. The terms of a gradient are at least as large as its start values. All is counted for each element, so that an
+# error in one does not excuse errors in others.
 FLOOR = 4.0
-# What gradients start from, at most; of second ones twice as many factors.
+# The largest start values of gradients; second gradients have twice as many factors.
 TERMS = {"gradient": 1.5, "second gradient": 2.25}
-# Elements that are so many roundings apart are the same without a look at the truth.
+# Elements within this number of roundings are the same, without a comparison with the truth.
 NEAR = 2.0
-# Where there is no truth to ask.
+# Without a float64 truth.
 UNTOLD = 16.0
 
 
 @dataclass(frozen=True)
 class Measure:
-    """What a result is measured by: `Truth` tells what these are."""
+    """The measure of a result's error; see `Truth`."""
 
     value: Callable[[], Tensor | None]
     noise: Callable[[int], Tensor | None]
@@ -53,7 +53,7 @@ class Differs(AssertionError):
 
 
 def strides_that_count(tensor: Tensor) -> tuple[int, ...]:
-    """The strides, without those of dimensions in which nobody steps."""
+    """Return the strides, without those of dimensions with one element."""
     if tensor.numel() == 0:
         return ()
     return tuple(stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)
@@ -122,7 +122,7 @@ def check_values(ours: Tensor, theirs: Tensor, measure: Measure | None, where: s
     allowed *= doubt
     if bool((same | (our_error <= allowed)).all()):
         return
-    # What moves by half its digits is worth no more than what PyTorch makes of it.
+    # If half of the digits change, PyTorch's result is the only measure.
     most, more = torch.finfo(theirs.dtype).eps ** 0.5 * largest, allowed
     for nudges in (FEW, MANY):
         noise, spread = measure.noise(nudges), measure.spread(nudges)
@@ -147,9 +147,9 @@ def _is_at_pole(ours: Tensor, theirs: Tensor, exact: Tensor) -> Tensor:
 
 
 def _rounding(exact: Tensor, dtype: torch.dtype) -> Tensor:
-    """What a rounding of each element comes to. What is smaller than every normal number may be flushed to zero."""
+    """Return the size of a rounding of each element. Numbers below every normal number may be flushed to zero."""
     limits = torch.finfo(dtype)
-    # The smallest normal number of float16 is a number that people use; nobody flushes what is below it.
+    # The smallest normal number of float16 is in common use, and smaller ones are not flushed.
     smallest = limits.smallest_normal * (limits.eps if dtype is torch.float16 else 1)
     return limits.eps * exact.abs().nan_to_num(0, 0, 0) + smallest
 

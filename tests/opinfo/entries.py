@@ -1,4 +1,4 @@
-"""What is checked: every operator of PyTorch's database with every dtype that its CPU kernels take."""
+"""The checked operators: every operator of PyTorch's database with every dtype of its CPU kernels."""
 
 import functools
 import re
@@ -22,7 +22,7 @@ DTYPES = {
     "complex64": torch.complex64,
 }
 
-# What they return is whatever the memory held.
+# Their results are uninitialised memory.
 UNINITIALISED = {
     "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_", "resize_as_",
 }  # fmt: skip

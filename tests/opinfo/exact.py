@@ -1,4 +1,4 @@
-"""The truth of operators of which PyTorch's CPU kernels know seven to ten digits only, in float64 too.
+"""The exact results of operators whose CPU kernels in PyTorch have only seven to ten digits, in float64 too.
 
 A sixth is a float32 in the gradient of `hardsigmoid`, and the trigamma function, which the second derivatives of
 `lgamma` are made of, is known to ten digits. SciPy knows them all, and these can be differentiated as often as asked.

@@ -1,6 +1,6 @@
-"""What does not pass yet, entry by entry. The ledger only shrinks: an entry that begins to pass must leave it.
+"""The entries that do not pass yet. The ledger only shrinks: an entry that begins to pass must leave it.
 
-`python -m tests.opinfo --update-ledger` checks the chosen entries and writes what came of them.
+`python -m tests.opinfo --update-ledger` checks the chosen entries and writes the results.
 """
 
 import json
@@ -20,7 +20,7 @@ def known() -> dict[str, str]:
 
 
 def update(verdicts: Iterable[Verdict]) -> tuple[list[str], list[str]]:
-    """Enters what fails, strikes what passes; returns the entries that were added and those that were struck."""
+    """Add the failing entries and remove the passing ones; return the added and the removed entries."""
     before = known()
     after = dict(before)
     for verdict in verdicts:

@@ -10,10 +10,10 @@ from typing import Any
 
 from .entries import Entry
 
-# What checks an entry with so many samples.
+# A function that checks an entry with a number of samples.
 Check = Callable[[Entry, int], Any]
 
-# A process is replaced after so many entries: compiled programs stay in memory until it ends.
+# The number of entries after which a process is replaced: compiled programs stay in memory until it ends.
 ENTRIES_OF_A_PROCESS = 150
 
 
@@ -74,7 +74,7 @@ def sweep(
     """
     from .check import Verdict
 
-    os.environ["XLA_HISTORY"] = "0"  # nobody asks why the next entry is another program than the last
+    os.environ["XLA_HISTORY"] = "0"  # the reasons for compilations are not needed
     os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""
     left = list(entries)[::-1]
     workers: list[_Worker] = []

@@ -1,4 +1,4 @@
-"""What counts as the same: a wrong element is found among right ones, however large PyTorch's error is elsewhere."""
+"""The comparison finds a wrong element among right ones, however large PyTorch's error is elsewhere."""
 
 from collections.abc import Callable, Iterator
 
@@ -52,7 +52,7 @@ def test_another_order_of_summation_passes_and_one_wrong_element_does_not(name: 
     for place in (0, theirs.numel() // 2, theirs.numel() - 1):
         wrong = theirs.clone()
         scale = theirs.abs().max()
-        # So many roundings of the largest element: what adding up in a narrower dtype, or leaving out a term, exceeds.
+        # This number of roundings of the largest element is exceeded by sums in a narrower dtype, or without a term.
         wrong.view(-1)[place] += 100 * torch.finfo(dtype).eps * scale
         with pytest.raises(Differs, match="1 of"):
             check_values(wrong, theirs, measure, name)
@@ -98,7 +98,7 @@ def test_what_is_no_number_or_lost_is_not_excused(value: float) -> None:
     wrong[2] = value
     with pytest.raises(Differs):
         check_values(wrong, theirs, measure, "exp")
-    # What overflows in PyTorch on the way must be right here, or lost in the same way.
+    # A value that overflows in PyTorch on the way must be right here, or lost in the same way.
     x = torch.tensor([200.0])
     norm: Function = lambda x: (x.exp() / x.exp()) * 2  # noqa: E731
     theirs, measure = norm(x), measure_of(norm, x)

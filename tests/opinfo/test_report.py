@@ -1,4 +1,4 @@
-"""What is told of a sweep."""
+"""The report of a sweep."""
 
 from pathlib import Path
 

@@ -10,7 +10,7 @@ from . import ledger
 from .check import check_entry
 from .entries import DTYPES, database, slice_of
 
-# One entry of so many, and so many samples of each.
+# One of this number of entries, and the number of samples of each.
 EVERY = 240
 OFTEN = 120
 EXHAUSTIVE = 60

@@ -1,7 +1,7 @@
-"""What a call gives in float64, how far from it PyTorch is wont to be, and how far a rounding of the operands moves it.
+"""The result of a call in float64, PyTorch's usual error, and the effect of a rounding of the operands.
 
-The truth alone is not enough to judge by. PyTorch's error in one element may be small by luck, and of a sum whose terms
-cancel no algorithm finds all digits. So the call is made again on the CPU with operands that are a rounding away.
+The float64 result alone is not enough. PyTorch's error in one element may be small by chance, and no algorithm finds
+all digits of a sum whose terms cancel. So the call is repeated on the CPU with operands that are a rounding away.
 """
 
 import functools
@@ -15,14 +15,14 @@ from .operands import NARROW, WIDE, Dtypes, Nudge
 
 Results = dict[str, list[Any]]
 
-# The operands are moved in so many directions, of which the farthest counts; in many only where few do not settle it.
+# The numbers of directions in which the operands are moved; the largest effect counts. MANY only if FEW do not decide.
 FEW, MANY = 3, 24
 
 
 class Truth:
     """The results of one call, which takes the dtypes to convert its operands to, and how to move them before.
 
-    Nothing is wider than float64. What float64 is worth is told by how far float32 is from it, scaled.
+    No dtype is wider than float64. The scaled distance of float32 from float64 measures the error of float64.
     """
 
     def __init__(self, call: Callable[[Dtypes, Nudge | None], Results], dtype: torch.dtype) -> None:
@@ -36,7 +36,7 @@ class Truth:
         return _result(self._exact, name, index)
 
     def noise(self, name: str, index: int, nudges: int = FEW) -> Tensor | None:
-        """How far PyTorch's result lies from the truth, at most, for operands nearby: of each element, in float64."""
+        """Return the largest error of PyTorch's result for nearby operands, for each element, in float64."""
         return self._farthest(name, index, self._nearby(nudges))
 
     def spread(self, name: str, index: int, nudges: int = FEW) -> Tensor | None:

@@ -1,1 +1,1 @@
-"""Random functions, composed of what they see, change and return, replayed and compared with the CPU."""
+"""Random functions, composed of inputs, changes and results, replayed and compared with the CPU."""

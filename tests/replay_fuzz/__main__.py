@@ -1,4 +1,4 @@
-"""Calls random functions so many times, compiled in some way, and tells where they do not what they do on the CPU."""
+"""Call random functions repeatedly, compiled in some way, and report differences from the CPU."""
 
 import argparse
 import sys

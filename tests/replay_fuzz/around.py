@@ -34,7 +34,7 @@ class InAnotherThread:
 
 @contextlib.contextmanager
 def default_dtype() -> Iterator[None]:
-    """Floating-point numbers are float64 where nobody says what they are."""
+    """Make float64 the default dtype within a block."""
     torch.set_default_dtype(torch.float64)
     try:
         yield

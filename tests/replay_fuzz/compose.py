@@ -78,7 +78,7 @@ class Composed:
         return [result, {"a": result, "b": result.t()}, (self.state, result), self.weight.grad][self.returns]
 
     def between(self, index: int) -> None:
-        """What happens before call number `index`."""
+        """Change the state before call number `index`."""
         chance = self.chance
         if index == self.fails_at:
             self.limit = -1
@@ -116,7 +116,7 @@ class Composed:
 
 
 def run(seed: int, device: str, compiled: Callable[[Any], Any]) -> list[Any]:
-    """What the function of this seed did at each call."""
+    """Return a log of the function of this seed at each call."""
     composed = Composed(seed, device)
     step = compiled(composed.step)
     before, small_tensor_packing._AFTER = (

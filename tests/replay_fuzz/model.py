@@ -24,7 +24,7 @@ class Running(nn.Module):
         self.scale = 1.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Adds the mean of what it has seen."""
+        """Add the mean of all inputs so far."""
         if not self.training:
             return x * 2 + self.mean
         self.mean.mul_(0.5).add_(x.detach(), alpha=0.5)

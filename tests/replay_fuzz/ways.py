@@ -40,7 +40,7 @@ _BY_DYNAMO = Way(lambda function: torch.compile(function, backend="aot_eager"), 
 
 
 def outcome(seed: int, device: str, way: Way) -> list[Any]:
-    """What the function of this seed did at each call, or what was raised between two calls."""
+    """Return the log of the function of this seed, or the error between two calls."""
     if way.by_dynamo:
         torch._dynamo.reset()
     try:
@@ -56,7 +56,7 @@ ROUNDED = 2.0**-20
 
 
 class Difference(NamedTuple):
-    """What was done first that is not the same: on the CPU, and on the device. And whether all of it is rounding."""
+    """The first difference: on the CPU, on the device, and whether all differences are roundings."""
 
     expected: Any
     ours: Any
@@ -64,9 +64,9 @@ class Difference(NamedTuple):
 
 
 def difference(seed: int, name: str) -> Difference | None:
-    """Where the function of this seed does something else than on the CPU; `None` if nowhere.
+    """Return the first difference of the function of this seed from the CPU, or `None`.
 
-    What Dynamo makes of a function may differ from it on the CPU, too. Then that is what must be done.
+    Dynamo may change a function's behaviour on the CPU, too. Then that behaviour is expected.
     """
     way = WAYS[name]
     ours = outcome(seed, "xla", way)

@@ -1,4 +1,4 @@
-"""What stands for the buffer of a value where nothing is computed."""
+"""Placeholders for the buffers of values in tests that compute nothing."""
 
 
 class Buffer:

@@ -29,5 +29,5 @@ def quick_flags() -> str:
 
 
 def with_devices(count: int) -> str:
-    """XLA_FLAGS for a process with so many virtual CPU devices that compiles quickly."""
+    """Return XLA_FLAGS for a process with `count` virtual CPU devices that compiles quickly."""
     return f"{quick_flags()} --xla_force_host_platform_device_count={count}"

@@ -1,4 +1,4 @@
-"""What a call costs in calls of Python alone: a bound that holds on every machine, however busy it is."""
+"""The cost of a call in calls of Python: a bound that holds on every machine, however busy it is."""
 
 import time
 from collections.abc import Callable

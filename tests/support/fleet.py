@@ -20,7 +20,7 @@ from torch_xla._engine.distributed import process_launch
 
 SECONDS = 300
 
-# What Gloo, PyTorch's and XLA's, says when sockets of the machine did not connect, before anything was exchanged.
+# Gloo's messages, PyTorch's and XLA's, for sockets of the machine that did not connect, before any exchange.
 NOT_CONNECTED = ("Gloo connectFullMesh failed", "Gloo context initialization failed")
 
 
@@ -38,7 +38,7 @@ class Fleet:
             end.close()
 
     def run(self, function: Callable[..., Any], *args: Any, seconds: float = SECONDS) -> list[Any]:
-        """What `function(*args)` returned in each process, in order; raises what one raised, with its traceback."""
+        """Return the results of `function(*args)` in each process, in order; raise an error with its traceback."""
         for end in self.ends:
             end.send((function.__module__, function.__qualname__, args, seconds))
         answers = []
@@ -59,7 +59,7 @@ class Fleet:
         return [answer for _, answer in answers]
 
     def end(self) -> None:
-        """Lets the processes end, and kills those that do not."""
+        """Let the processes end, and kill the remaining ones."""
         for end in self.ends:
             end.close()
         for process in self.context.processes:
@@ -115,7 +115,7 @@ class SharedFleet:
             if not any(each in str(error) for each in NOT_CONNECTED):
                 raise
             with warnings.catch_warnings():
-                warnings.simplefilter("always")  # it is told, and the test goes on
+                warnings.simplefilter("always")  # the test reports it and continues
                 warnings.warn(
                     f"{function.__qualname__} runs once more, since Gloo did not connect: {error}", stacklevel=2
                 )

@@ -1,8 +1,7 @@
 """Processes that need not import PyTorch, JAX and this package again: forks of a server that has done nothing else.
 
-What a test runs in a process of its own costs half of its time before the first line. Tests that ask how a process
-starts or ends, or that set what is read when the package is imported, as the number of virtual devices, use
-`subprocess`.
+A test in a separate process spends half of its time before its first line. Tests of how a process starts or ends, and
+tests with settings that are read at import, such as the number of virtual devices, use `subprocess`.
 """
 
 import atexit
@@ -40,9 +39,9 @@ def context() -> ForkServerContext:
 def run(
     program: str, *, environment: dict[str, str], folder: Path, seconds: float = 300
 ) -> subprocess.CompletedProcess[str]:
-    """What `python -W error program` prints and ends with, run in a folder; `program` is a file there.
+    """Run `python -W error program` in a folder, and return its output and exit status; `program` is a file there.
 
-    Raises `TimeoutError` if it takes longer than so many seconds, and kills it.
+    Raises `TimeoutError` if it takes longer than `seconds`, and kills it.
     """
     with tempfile.TemporaryDirectory() as told:
         printed, complained = Path(told, "stdout"), Path(told, "stderr")

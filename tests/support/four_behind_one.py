@@ -19,7 +19,7 @@ ALL = Sharding(((0, 1),))
 
 @contextmanager
 def spread_device() -> Iterator[Device]:
-    """A block in which four devices are those of this process, and stand behind the device that it gives."""
+    """Make four devices those of this process within a block, and yield a device that represents all of them."""
     four = abstract_devices.virtual_devices(4)
     device = Device(0)
     device.spread_over(four)

@@ -1,4 +1,4 @@
-"""What the tensors of other tests take, which a plan counts with all that the process holds."""
+"""The memory of other tests' tensors, which a plan counts with everything that the process holds."""
 
 import torch
 
@@ -8,6 +8,6 @@ from torch_xla.debug import plan
 
 
 def held_by_others(devices: int | None = None) -> Held:
-    """What a plan finds held beside a program that has nothing of its own."""
+    """Return the memory that a plan reports for a program without own tensors."""
     torch_xla.sync()  # what was only recorded would be computed by the planned program
     return plan(lambda: torch.ones(2, device="xla") * 2, steps=1, devices=devices).programs[0].held

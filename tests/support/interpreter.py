@@ -25,7 +25,7 @@ ALONG = {
     "cumsum": "axis", "cumprod": "axis", "cummax": "axis", "cummin": "axis", "cumlogsumexp": "axis",
     "sort": "dimension",
 }  # fmt: skip
-# What XLA adds up, with what fills a row without changing its result.
+# XLA's reductions, with the value that fills a row without changing the result.
 SUMS = {"reduce_sum": 0, "reduce_prod": 1}
 ROWS = 8
 
@@ -138,14 +138,14 @@ def _converted(equation: Any, operand: Array) -> Array:
     dtype = np.dtype(equation.params["new_dtype"])
     if operand.dtype.kind in "biu" or dtype.kind not in "iu":
         return operand.astype(dtype)
-    # What becomes of a float that no integer equals is XLA's to say.
+    # XLA defines the conversion of a float that no integer equals.
     limits = np.iinfo(dtype)
     fits = (operand > limits.min / 2) & (operand < limits.max / 2) & (dtype.kind == "i" or operand.min(initial=0) >= 0)
     return operand.astype(dtype) if bool(np.all(fits)) else _elementwise(equation, [operand])
 
 
 def _rows(array: Array, axes: Sequence[int], filling: int = 1, width: int = 0) -> Array:
-    """The array as a few rows more than it has of what lies along `axes`, filled up."""
+    """Return the array as rows along `axes`, with additional filled rows."""
     kept = [d for d in range(array.ndim) if d not in axes]
     flat = array.transpose([*kept, *axes]).reshape(-1, int(np.prod([array.shape[d] for d in axes])))
     filled = np.full((_step(len(flat), ROWS), max(width, flat.shape[1])), filling, array.dtype)
@@ -455,7 +455,7 @@ def _jaxpr(function: Callable[..., Any], shapes: tuple[Any, ...]) -> Any:
 
 
 def interpret(function: Callable[..., Any], arguments: Sequence[Any]) -> list[Array]:
-    """What `function` of arrays returns, a list of arrays. The jaxpr is kept by the identity of the function."""
+    """Return the results of `function` of arrays as a list. The jaxpr is cached by the identity of the function."""
     arrays = [np.asarray(a) for a in arguments]
     closed = _jaxpr(function, tuple((a.shape, a.dtype) for a in arrays))
     with np.errstate(all="ignore"):

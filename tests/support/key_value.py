@@ -10,7 +10,7 @@ from jaxlib import _jax
 
 
 def together(calls: list[Callable[[], Any]]) -> list[Any]:
-    """What the calls return or raise, each in a thread of its own."""
+    """Return the results or errors of the calls, each in a separate thread."""
     found: list[Any] = [None] * len(calls)
 
     def run(place: int) -> None:
@@ -45,7 +45,7 @@ def _served(count: int) -> tuple[str, Any]:
 
 @contextmanager
 def connections(count: int) -> Iterator[list[Any]]:
-    """A block with the connections of so many processes."""
+    """Yield the connections of `count` processes."""
     address, service = _served(count)
     made = [
         _jax.get_distributed_runtime_client(

@@ -1,4 +1,4 @@
-"""A recorded graph that repeats itself, cut into stages: for the tests of what stages are built and run by."""
+"""A recorded graph with repeated parts, cut into stages, for tests of the stages."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -36,7 +36,7 @@ def origins(found: pending_graph.Pending) -> Origins:
 
 
 def expected(scales: Sequence[float]) -> Any:
-    """What the layers give without random numbers."""
+    """Return the results of the layers without random numbers."""
     x = torch.ones(3, 3)
     for scale in scales:
         x = ((x.sin() @ x).cos() * scale + x).tanh()

@@ -24,5 +24,5 @@ def _limited(process: subprocess.Popen[Any], input: Any = None, timeout: float |
 
 
 def limit_subprocesses() -> None:
-    """Has `subprocess.run` and `Popen.communicate` of this process give up after `SECONDS`, unless told otherwise."""
+    """Let `subprocess.run` and `Popen.communicate` of this process give up after `SECONDS` by default."""
     subprocess.Popen.communicate = _limited  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""What came of a call, as text: for programs that are run with this package and without, and compared."""
+"""The outcome of a call as text, for programs that are run with and without this package and compared."""
 
 import warnings
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def outcome(function: Callable[[], Any]) -> tuple[str, list[str]]:
-    """What it returned, or what it raised; and its warnings."""
+    """Return the result or the error of a function, and its warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

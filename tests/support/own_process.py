@@ -19,7 +19,7 @@ import torch_xla
 
 SECONDS = 120
 
-# What PyTorch's C++ answers for every backend, or asks the hooks, the guard, an allocator or a generator of ours.
+# Calls that PyTorch's C++ answers for every backend, or passes to our hooks, guard, allocator or generator.
 HOOKS = """
 torch._C._get_accelerator()
 torch._C._accelerator_setStream(torch.Stream(device="xla"))
@@ -85,7 +85,7 @@ torch.ones(3, device="xla", requires_grad=True).sum().backward()
 torch.utils.rename_privateuse1_backend("other")
 """
 
-# By the names of what is tried: how a call is written, and how it is made.
+# By the name of the call: its text, and a function that makes it.
 Calls = dict[str, Callable[[], Any]]
 
 
@@ -114,12 +114,12 @@ def device_module() -> Calls:
 
 
 def hooks() -> Calls:
-    """What reaches the other parts of PyTorch's interface for devices."""
+    """Return the calls of the other parts of PyTorch's interface for devices."""
     return {line: lambda line=line: eval(line) for line in HOOKS.strip().splitlines()}  # type: ignore[misc]
 
 
 def smallest() -> Calls:
-    """What has crashed, and its neighbours."""
+    """Return the calls that have crashed, and similar ones."""
     module = torch.accelerator.memory
     return {f"{name}()": getattr(module, name) for name in module.__all__ if "empty" in name}
 

@@ -15,7 +15,7 @@ SUPPORT = Path(__file__).parent
 
 @cache
 def reports(module: str) -> dict[str, str]:
-    """What each part of a module of tests/support reported: "ok", or its traceback. The program runs once."""
+    """Return the report of each part of a module of tests/support: "ok", or its traceback. The program runs once."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PJRT_", "XLA_", "CPU_"))}
     environment["XLA_FLAGS"] = compiler.with_devices(4)
     done = subprocess.run(

@@ -134,7 +134,7 @@ class Machine:
         return host.clone() if self.device == "cpu" else host.to(self.device)
 
     def run(self, command: Command) -> Any:
-        """What the command returns or raises, as something that can be compared."""
+        """Return the result or the error of the command, in a form that can be compared."""
         name, i, j, b = command
         try:
             return self._run(name, i, j, b)
@@ -192,7 +192,7 @@ def _shares_memory(one: Tensor, other: Tensor) -> bool:
 
 
 def seen(tensor: Tensor) -> dict[str, Any]:
-    """What a tensor shows, but for strides nobody steps along: there PyTorch's own kernels disagree."""
+    """Return the properties of a tensor, without strides along which PyTorch's kernels never step."""
     told = shown(tensor, versions=True, strides=True)
     told["stride"] = tuple(s for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n != 1 and tensor.numel())
     return told
@@ -246,9 +246,9 @@ def _lowered(plan: Plan, numbers: tuple[float | int, ...], *operands: Any) -> li
 
 @contextmanager
 def interpreted() -> Iterator[None]:
-    """Runs the programs of the engine operation by operation, which saves their compilation.
+    """Run the programs of the engine operation by operation, which saves their compilation.
 
-    Buffers that would be given away are deleted, so that nobody may read them afterwards.
+    Donated buffers are deleted, so that reading them raises.
     """
 
     def compile_nothing(self: compiled.Program, packed: bytes, numbers: Any) -> compiled.Ready:

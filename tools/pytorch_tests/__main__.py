@@ -33,7 +33,7 @@ FILES = (
 
 
 def run_file(arguments: argparse.Namespace, name: str) -> Results:
-    """Runs the chosen tests of one file: on the CPU those of which nothing is known, then those that passed there."""
+    """Run the chosen tests of one file: on the CPU those without a known result, then the passing ones."""
     results = Results(arguments.results, name)
     where = "beside" if arguments.beside else "xla"
     cpu, again = results.devices["cpu"], results.devices[where]

@@ -1,4 +1,4 @@
-"""What came of the runs, as a line for the terminal and as docs/pytorch_tests.md."""
+"""Write the results of the runs as a line for the terminal and as docs/pytorch_tests.md."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""What was run, kept between runs: a file of JSON for each file of tests."""
+"""Results that are kept between runs: a JSON file for each file of tests."""
 
 import json
 from pathlib import Path

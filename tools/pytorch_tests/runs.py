@@ -1,4 +1,4 @@
-"""Runs tests in workers, of which none can end the run: one that hangs is killed, one that crashes is replaced."""
+"""Run tests in workers that cannot end the run: one that hangs is killed, one that crashes is replaced."""
 
 import json
 import os
@@ -38,7 +38,7 @@ class Worker:
 
     @classmethod
     def start(cls, folder: Path, name: str, device: str) -> "Worker":
-        """Starts one; raises `NoAnswer` with the end of what it wrote if the file cannot be imported."""
+        """Start a worker; raise `NoAnswer` with the end of its output if the file cannot be imported."""
         be_quick()
         handle, log = tempfile.mkstemp(prefix=f"{name}-{device}-", suffix=".log")
         process = subprocess.Popen(
@@ -47,7 +47,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=handle,
             text=True,
-            # What the tests compile is none of what the user's programs look for on disk.
+            # The tests' programs must not get into the user's disk cache.
             env={"XLA_PERSISTENT_CACHE_PATH": "", **os.environ, "PYTHONPATH": str(ROOT)},
             start_new_session=True,  # so that what it starts can be ended with it
         )
@@ -57,7 +57,7 @@ class Worker:
         return worker
 
     def run(self, test: str, seconds: float) -> Ending:
-        """How this test ended; `NoAnswer` if it worked longer than so many seconds, or ended the process."""
+        """Return how this test ended; raise `NoAnswer` if it ran longer than `seconds`, or ended the process."""
         assert self.process.stdin
         self.process.stdin.write(test + "\n")
         self.process.stdin.flush()
@@ -71,7 +71,7 @@ class Worker:
         self.log.unlink(missing_ok=True)
 
     def _worked(self) -> float:
-        """Seconds of processor time so far, where the system tells."""
+        """Return the seconds of processor time so far, if the system reports them."""
         try:
             times = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:

@@ -1,10 +1,10 @@
-"""One process that runs the tests of one file on one device, as it is told: a line in, a line out.
+"""Run the tests of one file on one device, in one process: a line of input for each test, a line of output.
 
     python worker.py FOLDER FILE DEVICE
 
-DEVICE is `cpu`, `xla`, or `beside`: the CPU with this package imported. First it answers the names of the tests, one
-name for every device. Then each line of its input is such a name, and each line of its answer says how that test ended.
-Only the answers go to standard output.
+DEVICE is `cpu`, `xla`, or `beside`: the CPU with this package imported. The first output is the names of the tests, the
+same for every device. Then each line of input is such a name, and each line of output the result of this test. Only
+these answers go to standard output.
 """
 
 import ast

@@ -35,7 +35,7 @@ def test_memory_products_and_time_are_told_by_what_they_are_for() -> None:
     assert first.held.state == second.held.state and first.held.gradients == others.gradients
     assert 2 * weights <= first.held.state - others.state <= 2 * weights + 64
     assert found.peak > 3 * weights and found.fits is False
-    # Forward, and the gradients of both weights and of what lies between them.
+    # Forward, and the gradients of both weights and of the value between them.
     assert first.work.flops == {"f32": 2 * 64 * 256 * 256 * (2 + 2 + 1)}
     seconds = found.seconds(second)
     assert seconds is not None and seconds.least >= second.work.all_flops / 1e9 and seconds.sending == 0

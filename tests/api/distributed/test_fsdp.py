@@ -117,7 +117,7 @@ def train_sharded(name: str, folder: str) -> Any:
     checkpoint = {"model": model.state_dict(), "shard_metadata": model.get_shard_metadata()}
     xm.save(checkpoint, f"{folder}/{name}_rank-{xr.global_ordinal()}-of-{xr.world_size()}.pth", master_only=False)
     units = sum(isinstance(each, FSDP) for each in model.modules())
-    # What every run of the tests does is kept short; the ways that are slow anyway look at this, too.
+    # Every run of the tests does only a short part; the slow runs check this, too.
     return found, held, units, None if name == "nested" else goes_on(model, name)
 
 

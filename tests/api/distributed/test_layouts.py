@@ -1,4 +1,4 @@
-"""Layouts that are found: as good as those that people write."""
+"""Layouts that a search finds are as good as layouts by hand."""
 
 import pytest
 

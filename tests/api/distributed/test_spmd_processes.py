@@ -20,8 +20,11 @@ runpy.run_module("tests.support.spmd_processes", run_name="__main__")
 
 
 def run(folder: Path, count: int) -> list[tuple[list[float], list[float], tuple[int, int]]]:
-    """What each of so many processes of one program over four devices found: the losses, the sums of its parameters,
-    and what it compiled and found on disk. They are told what `torchrun` tells them."""
+    """Run one program over four devices in `count` processes with `torchrun`'s variables.
+
+    Return for each process the losses, the sums of its parameters, and the numbers of programs compiled and found on
+    disk.
+    """
     (folder / "program.py").write_text(PROGRAM)
     told = {name: value for name, value in os.environ.items() if not name.startswith(("PJRT_", "XLA_", "CPU_"))}
     told["XLA_FLAGS"] = compiler.with_devices(4 // count)
@@ -50,7 +53,7 @@ def test_two_processes_train_what_one_does_and_compile_it_once(tmp_path: Path) -
         assert compiled > 5 and found == 0
     programs = first[0][2][0]
 
-    # What one of them does not have, both compile, and nothing else.
+    # If one of them lacks a program, both compile this one, and nothing else.
     (damaged, *_) = sorted((tmp_path / "cache-1").glob("*.xla"), key=lambda path: path.stat().st_size, reverse=True)
     damaged.write_bytes(damaged.read_bytes()[:-100])
     assert [each[2] for each in run(tmp_path, 2)] == [(1, programs - 1)] * 2

@@ -1,4 +1,4 @@
-"""Tables keep the last of what a program does."""
+"""Tables keep the latest entries of a program."""
 
 from torch_xla._engine.caching.bounded import put_last
 

@@ -50,7 +50,7 @@ def forget() -> None:
 
 
 def record(size: int) -> None:
-    """Calls of all kinds at a size, whose results nobody wants."""
+    """Record calls of all kinds at a size, and drop their results."""
     x = torch.empty(size + 2, device="xla")
     x[1:] = x[:-1] + 1.0
     torch.arange(size, device="xla")
@@ -111,7 +111,7 @@ def test_they_leave_by_themselves() -> None:
     # Alone, because what other tests still use counts for when to look again.
     done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=True)
     before, between, most, after = map(int, done.stdout.split())
-    # Those made between two looks, and those that were in use at either: since the last sync, which is 20 shapes away.
+    # The values made between two checks, and those in use at either: since the last sync, 20 shapes ago.
     assert between == 100 and after <= most <= before + between + 2 * 20, (before, between, most, after)
 
 

@@ -1,4 +1,4 @@
-"""What was not used for longest leaves a table first."""
+"""The least recently used entry leaves a table first."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What of PyTorch and JAX is replaced stands in the list, and nothing else is."""
+"""The list contains every replaced attribute of PyTorch and JAX, and nothing else."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What is installed: all that changes what XLA makes of a program, though the program is the same."""
+"""The digest of the installation covers everything that changes XLA's result for the same program."""
 
 from dataclasses import fields
 from typing import Any

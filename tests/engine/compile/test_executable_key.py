@@ -67,7 +67,7 @@ CHANGES = {
 
 
 def known(key: Key, of: Graph, numbers: tuple[float, ...]) -> Known:
-    """What explanations keep of a program with this key."""
+    """Return the data that explanations keep of a program with this key."""
     compilation: Any = SimpleNamespace(
         program=SimpleNamespace(key=replace(key, arguments=(), numbers=b""), graph=of, arguments=key.arguments),
         numbers=numbers,

@@ -36,7 +36,7 @@ def graph(plan: Plan = PLAN) -> Graph:
 
 
 def test_each_part_of_a_plan_alone_gives_another_text() -> None:
-    # What `inside` holds is what the operation does in other words; its name and arguments say which it is.
+    # `inside` describes the operation in another way; its name and arguments identify it.
     assert OTHER_PLANS.keys() == {field.name for field in fields(Plan)} - {"inside"}
     texts = {graph_fingerprint.text_of(graph().code)}
     for field, other in OTHER_PLANS.items():
@@ -55,6 +55,6 @@ def test_what_only_this_process_can_name_has_no_name(nameless: str) -> None:
     assert graph_fingerprint.is_named(graph()) and not graph_fingerprint.is_named(one)
     with pytest.raises(graph_fingerprint.Nameless):
         graph_fingerprint.text_of(one.code)
-    # What is left of the names in every process tells it from what is called otherwise.
+    # The part of the names that is equal in every process distinguishes it from other names.
     texts = [graph_fingerprint.text_of(each.code, strict=False) for each in (one, other, graph())]
     assert texts[0] == texts[1] != texts[2]

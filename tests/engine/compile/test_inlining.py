@@ -72,7 +72,7 @@ class Convolutions(nn.Module):
 
 
 def mixed(x: Tensor, i: Tensor) -> tuple[Tensor, ...]:
-    """Promotion, results of several kinds, constants, memory that nobody has written."""
+    """Compute with promotion, results of several kinds, constants and uninitialised memory."""
     values, places = x.sort(-1)
     one, two, *_ = x.unbind(0)
     filled = torch.empty(3, device=x.device).fill_(2)

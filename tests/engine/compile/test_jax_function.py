@@ -1,4 +1,4 @@
-"""What is the same in a program as in its operations one by one."""
+"""A program computes the same as its operations one by one."""
 
 import pytest
 import torch

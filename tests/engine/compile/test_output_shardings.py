@@ -1,4 +1,4 @@
-"""How the results of a program lie on several devices."""
+"""The shardings of a program's results."""
 
 from dataclasses import replace
 

@@ -29,7 +29,7 @@ def no_numbers_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> None:
-    """What an earlier test recorded, and somebody still holds, is no compilation of ours."""
+    """Run what an earlier test has recorded, so that its compilation is not counted here."""
     torch_xla.sync()
     counters.clear()
 
@@ -170,5 +170,5 @@ def test_small_programs_are_lowered_in_one_context(monkeypatch: pytest.MonkeyPat
     for numbers in several:
         assert run(program_of(scaled(*numbers)), *numbers)[0] == 3 * np.prod(numbers)
     assert len(made) == 1
-    program_of(scaled(2.0)).lowered((2.0,))  # what somebody may keep has its own
+    program_of(scaled(2.0)).lowered((2.0,))  # a program that code may keep has its own
     assert len(made) == 2

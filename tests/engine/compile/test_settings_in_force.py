@@ -1,4 +1,4 @@
-"""What is in force when something is lowered: one value while nothing changes, another for each setting that does."""
+"""The settings in force at a lowering: one value while nothing changes, and another for each changed setting."""
 
 import json
 import threading

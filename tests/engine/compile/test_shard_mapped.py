@@ -54,7 +54,7 @@ def test_arrays_of_all_processes_lie_one_behind_the_other() -> None:
     text = program.as_text()
     assert text.count("all_reduce") >= 2
     assert program.compile().as_text().count("all-reduce") >= 2
-    # What has no dimension looks as if it were equal everywhere: XLA is kept from knowing so.
+    # A value without dimensions is declared equal everywhere, and XLA must not use this.
     _, without = lowered(target, [(2, 5), (3,)])
     assert text.count("stablehlo.select") == without.as_text().count("stablehlo.select") + 1
 

@@ -1,4 +1,4 @@
-"""Whatever decides about lowering is among the sources by which programs on disk are told apart."""
+"""Every source file that affects lowering is a part of the keys of programs on disk."""
 
 import ast
 from pathlib import Path
@@ -12,7 +12,7 @@ ENGINE = Path(source_digest.__file__).parents[1]
 
 
 def by_parsing(path: Path) -> set[Path]:
-    """What a file imports of the engine, as Python reads it."""
+    """Return the engine's files that a file imports, by parsing it."""
     files = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if not isinstance(node, ast.ImportFrom) or not node.level:

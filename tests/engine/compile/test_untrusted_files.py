@@ -1,4 +1,4 @@
-"""Whatever lies in the cache folder, a program runs and gives what it should; nothing in it is unpickled."""
+"""Whatever the cache folder contains, a program runs with correct results; no file in it is unpickled."""
 
 import hashlib
 import json

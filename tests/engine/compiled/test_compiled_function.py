@@ -1,4 +1,4 @@
-"""What `torch_xla.compile` returns."""
+"""The result of `torch_xla.compile`."""
 
 import pytest
 import torch

@@ -33,7 +33,7 @@ class Interrupting:
 
 
 def interrupted(call: Any, at: int) -> bool:
-    """Whether `call` was interrupted at that instruction: it has so many."""
+    """Interrupt `call` at this instruction; return False if it has fewer."""
     before = sys.gettrace()
     sys.settrace(Interrupting(at))
     try:

@@ -1,4 +1,4 @@
-"""What a call gives is known from PyTorch's meta kernels, without elements: sizes, strides, dtypes, nesting, errors."""
+"""PyTorch's meta kernels determine the results of a call: sizes, strides, dtypes, nesting, errors."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""From a call to its plan: found again for equal calls, told apart where anything differs."""
+"""Calls have plans: the same plan for equal calls, another plan for any difference."""
 
 from collections.abc import Callable
 from typing import Any
@@ -47,7 +47,7 @@ def scores(device: str) -> torch.Tensor:
     return torch.ones(3, 2, device=device, requires_grad=True)
 
 
-# Of a device, and of what says where elements are: all ones, of some dtype.
+# By a device and an index, all ones, of some dtype.
 PLACED: dict[str, Callable[[str, torch.Tensor], torch.Tensor]] = {
     "masked_fill": lambda d, mask: ones(d).masked_fill(mask, 2.0),
     "masked_fill_": lambda d, mask: ones(d).masked_fill_(mask, 2.0),

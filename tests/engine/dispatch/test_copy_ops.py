@@ -46,7 +46,7 @@ CASES: dict[str, Case] = {
     "setitem": lambda t, to: (t.__setitem__(slice(1, 3), torch.ones(2)), t)[1],
     "_foreach_copy": lambda t, to: aten._foreach_copy([t, t], [HOST, t * 2]),
     "_foreach_copy_": _foreach,
-    # What mixes besides: numbers on the CPU, and indices.
+    # Other allowed mixtures: numbers on the CPU, and indices.
     "0-dim operands": lambda t, to: [t + NUMBER, NUMBER - t, t**NUMBER, torch.maximum(NUMBER, t), t == NUMBER],
     "0-dim in place": lambda t, to: t.mul_(NUMBER).add_(1),
     "0-dim in fills": lambda t, to: [t.masked_fill(t > 1, NUMBER), torch.where(t > 1, NUMBER, t)],

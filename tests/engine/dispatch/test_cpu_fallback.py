@@ -1,6 +1,6 @@
-"""What has no rule runs on PyTorch's kernels: correct, counted and named once.
+"""Operators without a rule run on PyTorch's kernels: with correct results, counted and reported once.
 
-On the CPU's by way of the host, and as on those of a GPU: on memory that PyTorch and the device exchange.
+They run on the CPU by way of the host, or like the kernels of a GPU, on memory that PyTorch and the device exchange.
 """
 
 import warnings

@@ -1,4 +1,4 @@
-"""What stays on the CPU by decision is an operator that there is, has no rule, and runs there with its reason told."""
+"""The operators that stay on the CPU by decision exist, have no rule, and run there with a documented reason."""
 
 import warnings
 

@@ -11,7 +11,7 @@ N = 3
 
 
 def run(device: str, name: str, places: list[int], others: list[list[int]]) -> list[list[float]]:
-    """What tensors hold after one call that writes to those at `places` and reads those at `others`."""
+    """Return the contents of tensors after a call that writes to those at `places` and reads those at `others`."""
     tensors = [torch.tensor([float(k), 1.0]).to(device) for k in range(2, 2 + N)]
     getattr(torch, name)(*[[tensors[k] for k in each] for each in (places, *others)])
     return [tensor.tolist() for tensor in tensors]

@@ -1,4 +1,4 @@
-"""Sizes, strides and dtypes that PyTorch's meta kernels lack or tell otherwise are those of the CPU."""
+"""Results without a correct meta kernel of PyTorch have the sizes, strides and dtypes of the CPU."""
 
 from collections.abc import Callable
 from functools import partial

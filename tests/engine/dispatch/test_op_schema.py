@@ -1,4 +1,4 @@
-"""What an overload does to its arguments is read off its schema."""
+"""The kind of an overload is read from its schema."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Where PyTorch puts the elements of what it computes element by element, also those of which there is one or none."""
+"""Elementwise results have PyTorch's strides, also with one element or none."""
 
 import random
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def test_what_is_computed_element_by_element_lies_as_on_the_cpu() -> None:
         operands = [permuted(dice, [1 if n == 1 or dice.random() < 0.2 else n for n in size]) for _ in range(2)]
         result = dice.choice(functions)(*operands)
         if all(o.shape == result.shape for o in operands):
-            continue  # operands of one size that lie alike are copied as they lie
+            continue  # operands with equal sizes and strides are copied without changes
         assert stride_of_result(tuple(result.shape), operands) == result.stride(), [
             (o.shape, o.stride()) for o in operands
         ]

@@ -1,4 +1,4 @@
-"""Who is at the two ends of a channel."""
+"""The two processes of a channel."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -10,7 +10,7 @@ from torch_xla._engine.processes import coordination, identity
 
 
 class Service:
-    """What the processes of a program tell each other, seen from process 2."""
+    """The messages between the processes of a program, seen from process 2."""
 
     def __init__(self) -> None:
         self.told: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Processes that somebody else has started: each knows its place."""
+"""A process that a cluster has started knows its place."""
 
 import socket
 import subprocess

@@ -1,4 +1,4 @@
-"""What collectives refuse, and what they do beside exchanging."""
+"""The arguments that collectives refuse, and their work besides communication."""
 
 from typing import Any
 
@@ -112,7 +112,7 @@ def test_gradients_that_are_averaged_already_are_left_out() -> None:
 @settings(max_examples=40)
 @given(st.lists(st.integers(0, 40), max_size=12), st.sampled_from([0.0, 1.0, 16.0]))
 def test_buckets_keep_the_order_and_the_limit(kibibytes: list[int], mebibytes: float) -> None:
-    tensors = [torch.empty(n * 2**18, device="meta") for n in kibibytes]  # so many MiB each
+    tensors = [torch.empty(n * 2**18, device="meta") for n in kibibytes]  # sizes in MiB
     found = collective_arguments.buckets(tensors, mebibytes)
     assert [id(each) for bucket in found for each in bucket] == [id(each) for each in tensors]
     if not mebibytes:

@@ -38,7 +38,7 @@ DTYPES = [
 
 
 def sample(rank: int, dtype: torch.dtype = torch.float32, reduction: str = "sum") -> torch.Tensor:
-    """What a process brings: small whole numbers, so that no order of additions or multiplications matters."""
+    """Return the input of a process: small integers, so that the order of operations has no effect."""
     numbers = np.random.default_rng(rank).integers(0, 5, (24, 4))
     return torch.from_numpy(1 + numbers % 2 if reduction == "mul" else numbers).to(dtype)
 
@@ -127,7 +127,7 @@ def test_gathers_and_exchanges_are_those_of_numpy(dtype: torch.dtype) -> None:
 
 
 def everything() -> list[str]:
-    """What is wrong, of all dtypes."""
+    """Return the errors for all dtypes."""
     return [wrong for dtype in DTYPES for wrong in (*reduce_everything(dtype), *move_everything(dtype))]
 
 
@@ -165,7 +165,7 @@ def test_large_arrays_are_reduced_as_by_numpy(count: int) -> None:
 
 
 def of_usual_dtypes() -> list[str]:
-    """What is wrong, of a few dtypes."""
+    """Return the errors for a few dtypes."""
     return [wrong for dtype in USUAL for wrong in (*reduce_everything(dtype), *move_everything(dtype))]
 
 

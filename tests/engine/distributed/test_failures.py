@@ -1,4 +1,4 @@
-"""What the processes of a program say when one of them fails: each names it, and ends."""
+"""When a process of a program fails, the others name it, and end."""
 
 import os
 import re

@@ -71,7 +71,7 @@ def test_groups_of_one_store_have_keys_of_their_own(monkeypatch: pytest.MonkeyPa
 
 
 class Watch:
-    """What this process knows of the others: process 3 has ended."""
+    """The state of the other processes: process 3 has ended."""
 
     place = Place(2, 4)
     fault = ""

@@ -1,4 +1,4 @@
-"""Who kills the service by which the processes speak makes each of them raise, and ends none."""
+"""If the coordination service is killed, each process raises an error, and none crashes."""
 
 import re
 import subprocess

@@ -73,7 +73,7 @@ def by_tensors() -> Any:
 
 
 def exchanged_by_tensors() -> Any:
-    """What each of two divided layers exchanges, forward and backward: once without, once with divided rows."""
+    """Return the messages of each of two divided layers, forward and backward, without and with divided rows."""
     join()
     mesh = init_device_mesh("xla", (2,))
     by_rows = RowwiseParallel(output_layouts=Shard(0))
@@ -153,7 +153,7 @@ def resume(folder: str) -> Any:
 
 
 def saved_beside_steps(folder: str) -> Any:
-    """What a model held when it began to be saved, and what was saved while it was trained on."""
+    """Return the values of a model when saving began, and the saved values, after it was trained meanwhile."""
     join()
     group = dist.new_group(backend="cpu:gloo,xla:xla")
     model = sharded(2)
@@ -207,7 +207,7 @@ def test_divided_layers_exchange_results_and_no_weights() -> None:
 
 
 def sharded_from_the_host() -> Any:
-    """What a model on the CPU holds once it is divided, and its losses."""
+    """Return the values of a CPU model after it was divided, and its losses."""
     join()
     model = network()
     model.register_buffer("seen", torch.ones(2))

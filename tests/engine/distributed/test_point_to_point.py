@@ -12,7 +12,7 @@ from torch_xla._engine.processes import identity
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What is recorded by process 1 of 4: root, pair, tag and sizes of each message, and where it starts."""
+    """Return the recordings of process 1 of 4: root, pair, tag and sizes of each message, and the starts."""
     found: list[Any] = []
 
     def broadcast(tensors: list[torch.Tensor], root: int, groups: Any, tag: int) -> list[torch.Tensor]:

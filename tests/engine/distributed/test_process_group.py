@@ -379,7 +379,7 @@ def test_parts_of_distributed_tensors_are_drawn_apart() -> None:
 
 
 class Branches(torch.nn.Module):
-    """Rank 0 uses `left`, others `right`; nobody uses `nobody`."""
+    """Rank 0 uses `left`, other ranks use `right`; the third branch is never used."""
 
     def __init__(self) -> None:
         super().__init__()

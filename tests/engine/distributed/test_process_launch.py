@@ -192,7 +192,7 @@ def test_torchrun_starts_the_processes(tmp_path: Path) -> None:
     assert run_program(tmp_path, [*TORCHRUN, "--standalone", "--nproc-per-node", "2", "launch"]) == ["0/2@0 1/2@0"]
 
 
-# Who has only recorded meets the others when it ends, and listens to them in threads.
+# A process that has only recorded a collective meets the others when it ends, and listens in threads.
 needs_threads_at_the_exit = pytest.mark.skipif(
     (3, 12) <= sys.version_info < (3, 12, 2), reason="this release of Python starts no thread while it ends"
 )
@@ -202,7 +202,7 @@ needs_threads_at_the_exit = pytest.mark.skipif(
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [[*TORCHRUN, "--standalone", "--nproc-per-node", "2"], [sys.executable]])
 def test_a_process_that_ends_does_its_part_of_what_another_reads(tmp_path: Path, command: list[str]) -> None:
-    # XLA's Gloo tells on the same stream whom it is connected to.
+    # XLA's Gloo writes its connections to the same stream.
     assert run_program(tmp_path, [*command, "read"], CPU_NUM_DEVICES="2")[-1] == "[3.0, 3.0, 3.0]"
 
 

@@ -87,7 +87,7 @@ def ignoring() -> list[float]:
     x = torch.full((2,), float(rank + 1), device="xla")
     made = summed(x)
     if rank == 1:
-        del made  # nobody holds it here
+        del made  # no reference on this process
         gc.collect()
     torch_xla.sync(wait=True)
     return [float(summed(x).sum())]
@@ -120,7 +120,8 @@ def what_one_reads() -> tuple[list[float], list[float]]:
         loss = summed(own * (step + 1))
         weight.add_(summed(loss * 0.5))
         if rank == 0:
-            found += [own.sum().item(), loss.sum().item()]  # the one needs nobody, the other everybody
+            # no process needs the first value, every process needs the second
+            found += [own.sum().item(), loss.sum().item()]
         torch_xla.sync()
     return found, weight.tolist()
 

@@ -1,4 +1,4 @@
-"""What a mesh of `xla` devices is made of."""
+"""The devices or processes of a mesh on `xla`."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What an export says of an operator that has no form for sizes that may change."""
+"""The error of an export for an operator that does not support changing sizes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is saved beside an exported model needs JAX alone."""
+"""The loader that is saved with an exported model needs only JAX."""
 
 import ast
 import json

@@ -1,4 +1,4 @@
-"""Batches pass from a loader to devices, each device's in order, and whatever ends on the way is told."""
+"""Batches pass from a loader to devices, each device's in order, and failures on the way are raised."""
 
 import threading
 from collections import OrderedDict, namedtuple
@@ -94,7 +94,7 @@ def test_an_exception_of_an_upload_comes_in_the_place_of_its_batch() -> None:
 
 
 def test_nothing_is_read_before_the_first_batch_is_asked_for() -> None:
-    """As by a `DataLoader` without workers: the epoch that a sampler is told after `iter` decides about the order."""
+    """The sampler's epoch is set after `iter` and decides the order, as for a `DataLoader` without workers."""
     data = list(range(40))
     sampler = DistributedSampler(data, num_replicas=2, rank=1, seed=3)
     loader: DataLoader[int] = DataLoader(data, batch_size=4, sampler=sampler)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from torch_xla._engine.input import device_loader, resumable_loaders
 
 
 class Stateful:
-    """A loader as torchdata's: it tells the place of its last iterator, and begins there once a state was loaded."""
+    """A loader like torchdata's: it returns the place of its last iterator, and begins at a loaded state."""
 
     def __init__(self, count: int = 10) -> None:
         self.count, self.state, self.begin = count, {"next": [0]}, 0
@@ -27,7 +27,7 @@ class Stateful:
 
     def _batches(self, state: dict[str, list[int]]) -> Iterator[torch.Tensor]:
         while state["next"][0] < self.count:
-            state["next"][0] += 1  # what was told before must not change by that
+            state["next"][0] += 1  # this must not change a state that was returned before
             yield torch.tensor([state["next"][0] - 1])
         state["next"][0] = 0  # the next epoch
 
@@ -61,7 +61,7 @@ class Batches:
 
 
 class Makes:
-    """A loader whose iterators alone tell a state."""
+    """A loader whose iterators have a state, but not the loader itself."""
 
     def __iter__(self) -> Batches:
         return Batches()

@@ -1,4 +1,4 @@
-"""Calls of what a platform brings itself."""
+"""Calls of a platform's custom targets."""
 
 import jax
 import jax.numpy as jnp

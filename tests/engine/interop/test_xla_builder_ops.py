@@ -73,7 +73,7 @@ def test_gather_and_scatter_by_vectors_along_any_dimension() -> None:
         jnp.asarray(X), jnp.array([1, 5]), jnp.ones((2, 3), np.float32), computation=lambda old, new: old - new,
         update_window_dims=[1], inserted_window_dims=[0], scatter_dims_to_operand_dims=[0], index_vector_dim=1,
     )  # fmt: skip
-    np.testing.assert_array_equal(found, X - [[0], [1]])  # what lies outside is left out
+    np.testing.assert_array_equal(found, X - [[0], [1]])  # indices outside are ignored
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ def tapes(draw: Any) -> Tape:
 
 
 def results(graph: Any, inputs: list[Any], numbers: Any, draws: Any) -> list[Any]:
-    """What the graph gives if each operation only says what it was called with."""
+    """Return the results of the graph if each operation returns a description of its call."""
     values = list(inputs)
     for operation, slots in walk(graph):
         first, plan = operation.first_number, operation.plan

@@ -1,4 +1,4 @@
-"""What takes the place of what."""
+"""The outputs that replace inputs."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What operations do besides computing, and the messages of assertions by their numbers."""
+"""The side effects of operations, and the messages of assertions by their numbers."""
 
 from collections import OrderedDict
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A tape grows by stores alone: nobody is interrupted between them."""
+"""A tape grows by stores alone, without interrupts between them."""
 
 import dis
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What is known of a value before it is computed."""
+"""The properties of a value that are known before it is computed."""
 
 import gc
 

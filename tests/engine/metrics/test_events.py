@@ -1,4 +1,4 @@
-"""What the engine tells those who listen, and what a guard can refuse."""
+"""The events that listeners receive, and that a guard can refuse."""
 
 import gc
 import logging

@@ -1,4 +1,4 @@
-"""Whoever asks by a name of PyTorch/XLA's is given what is counted under today's."""
+"""A counter can be read by its PyTorch/XLA name, and returns the count of its new name."""
 
 import torch
 

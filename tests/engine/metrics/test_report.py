@@ -186,7 +186,7 @@ def test_the_public_functions_tell_what_was_counted_and_sampled() -> None:
 def test_reading_a_number_is_counted_as_the_operator_that_does_it() -> None:
     x = torch.ones(3).to("xla")
     assert x[0].item() == 1 and float(x[1]) == 1 and bool(x[2] > 0)
-    assert torch.equal(x, x + 0) and not torch.equal(x, x[:2])  # what differs in shape is told without a look
+    assert torch.equal(x, x + 0) and not torch.equal(x, x[:2])  # different shapes need no comparison of elements
     assert met.counter_value("aten::_local_scalar_dense") == 3
     assert met.counter_value("aten::equal") == 1
     assert met.executed_fallback_ops() == ["aten::_local_scalar_dense", "aten::equal"]

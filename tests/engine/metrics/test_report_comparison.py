@@ -1,4 +1,4 @@
-"""What a report says can be read back, and a run is compared with the runs before it."""
+"""A report can be parsed, and a run is compared with earlier runs."""
 
 import pytest
 

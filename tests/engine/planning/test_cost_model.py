@@ -1,4 +1,4 @@
-"""What a program computes, moves and sends."""
+"""The operations, memory traffic and communication of a program."""
 
 import jax
 import jax.numpy as jnp

@@ -21,7 +21,7 @@ from torch_xla._engine.planning.device_specs import DeviceSpec, device_specs, sp
         ("NVIDIA H100 80GB HBM3", "H100"),
         ("NVIDIA H200", "H200"),
         ("NVIDIA L4", "L4"),
-        # Others, of which nothing is known.
+        # Unknown devices.
         ("TPU v2", None),
         ("TPU v3", None),
         ("TPU7x", None),

@@ -1,4 +1,4 @@
-"""The text of what XLA made of a program is taken apart."""
+"""The text of XLA's compiled program is parsed."""
 
 from tests.support.hlo import LINE, TEXT
 from torch_xla._engine.planning import hlo_parser

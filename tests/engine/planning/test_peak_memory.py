@@ -7,7 +7,7 @@ HEAD = "HloModule m, is_scheduled=true\n\n"
 
 
 def at_peak(body: str, *others: str) -> list[str]:
-    """The makers of what is alive at the peak of a program of these lines."""
+    """Return the makers of the values that are alive at the peak of a program of these lines."""
     text = (
         HEAD + "".join(f"%{other}\n}}\n\n" for other in others) + "ENTRY %main (p: f32[8]) -> f32[8] {\n" + body + "}\n"
     )

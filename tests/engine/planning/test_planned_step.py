@@ -58,7 +58,7 @@ def test_gradients_that_a_step_lets_go_of_are_not_held_beside_those_that_it_make
     torch_xla.sync()
     others = held_by_others()
     (program,) = plan(step, steps=1).programs
-    assert program.held.all < others.all + 64 * 64 * 4  # the new gradient in the place of the old one
+    assert program.held.all < others.all + 64 * 64 * 4  # the new gradient replaces the old one
     assert weight.grad is not None and weight.grad.eq(2).all() and weight.grad.shape == (64, 64)
     assert other.grad is not None and other.grad.tolist() == [3.0] * 4 and other.grad.storage_offset() == 2
 

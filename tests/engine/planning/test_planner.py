@@ -1,4 +1,4 @@
-"""What a planned step holds, and its largest values."""
+"""The memory of a planned step, and its largest values."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def test_equal_values_come_together_by_their_name_without_numbers() -> None:
         ("layers.0.bias", 1, 8),
     ]
     assert [value.count for value in values] == [1, 1, 1, 1]  # they stay as they were
-    # What is on the way has the name of its operator, in which numbers mean something.
+    # An intermediate value has the name of its operator, in which digits have a meaning.
     convolutions = [Large("intermediate", name, "f32[2]", None, 1, 8) for name in ("aten::conv1d", "aten::conv2d")]
     assert len(planner._largest(convolutions)) == 2 and planner._largest(values, most=1) == found[:1]
 
@@ -56,7 +56,7 @@ def test_a_step_that_fails_leaves_the_options_of_the_compiler() -> None:
 
 def test_the_sizes_of_a_program_that_is_not_compiled() -> None:
     class Silent:
-        """A program of a platform that tells nothing."""
+        """A program of a platform that reports nothing."""
 
         class target:
             platform = "abacus"

@@ -1,4 +1,4 @@
-"""What a plan makes of what is known of its programs: sums, times, whether it fits, and what would help."""
+"""The conclusions of a plan from its programs: sums, times, whether it fits, and advice."""
 
 from dataclasses import replace
 

@@ -16,7 +16,7 @@ from torch_xla._engine.processes.identity import Place
 
 @pytest.fixture
 def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The connection of process 1, of two, of which this is process 0."""
+    """Yield the connection of process 1 of two; this is process 0."""
     with connections(2) as (own, other):
         monkeypatch.setattr(identity, "_place", Place(0, 2))
         monkeypatch.setattr(coordination, "_client", own)

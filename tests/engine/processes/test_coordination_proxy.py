@@ -1,4 +1,4 @@
-"""The client's connection stays when the service's is closed, and who asked is told."""
+"""The client's connection stays open when the service's is closed, and the client gets an error."""
 
 import socket
 import threading

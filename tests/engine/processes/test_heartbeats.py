@@ -1,4 +1,4 @@
-"""Processes tell where they are and hear what any of them declares; here one process plays the parts of three."""
+"""Processes report their state and receive declared failures; here one process plays three."""
 
 import multiprocessing
 import os

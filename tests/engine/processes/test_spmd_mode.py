@@ -1,4 +1,4 @@
-"""Whether all devices stand behind one ordinal: said by a setting, by the program, or for a block."""
+"""One ordinal represents all devices: by a setting, by the program, or within a block."""
 
 import pytest
 

@@ -30,7 +30,7 @@ def stores(server: TCPStore, count: int) -> list[Any]:
 
 
 def meet(places: list[Place], connections: list[Any], seconds: float = 15) -> list[Any]:
-    """What each of these processes gets, or raises."""
+    """Return the result or the error of each of these processes."""
     found: list[Any] = [None] * len(places)
 
     def one(number: int) -> None:

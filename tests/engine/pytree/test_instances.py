@@ -1,4 +1,4 @@
-"""Any object in nested structures: found in order, once each, and replaced where it stands."""
+"""Any object in nested structures is found in order, once each, and replaced at its place."""
 
 import types
 from collections import deque, namedtuple
@@ -13,7 +13,7 @@ Pair = namedtuple("Pair", "first second")
 
 
 class Wanted:
-    """What is looked for; may hold others."""
+    """The objects to find; they may contain others."""
 
     def __init__(self, *parts: Any) -> None:
         self.parts = parts

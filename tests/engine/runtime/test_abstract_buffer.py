@@ -1,4 +1,4 @@
-"""What stands where a buffer would has a size and a dtype, takes no memory, and refuses to be looked at."""
+"""A placeholder for a buffer has a size and a dtype, takes no memory, and refuses to be read."""
 
 import jax
 import numpy as np

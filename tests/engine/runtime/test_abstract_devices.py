@@ -1,4 +1,4 @@
-"""While a step is planned, stand-ins have sizes and places, no memory, and the elements that are known anyway."""
+"""While a step is planned, buffers have sizes and placements, no memory, and the elements that are known anyway."""
 
 import gc
 from typing import Any

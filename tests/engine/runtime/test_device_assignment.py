@@ -1,4 +1,4 @@
-"""Targets are compared by `is`, and tell where a program runs."""
+"""Targets are compared by `is`, and describe the devices of a program."""
 
 import jax
 import pytest

@@ -1,4 +1,4 @@
-"""What a device tells about itself: its name, its place in a mesh of chips, the slice it belongs to."""
+"""The attributes of a device: its name, its position in a mesh of chips, its slice."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -49,10 +49,10 @@ print(min(faults), kept - resident())
 
 
 def run(rounds: int, **variables: str) -> tuple[int, int]:
-    """Page faults of five steps that make 100 MB each, and the bytes that `empty_cache()` returned afterwards.
+    """Return the page faults of five steps of 100 MB each, and the bytes that `empty_cache()` returned afterwards.
 
-    Of up to so many rounds the one with the fewest, and none after one with hardly any: what threads hold beside each
-    other, and with it how far the heap grows before it grows no more, depends on who else has the cores.
+    The result is that of the best of up to `rounds` rounds; a round with hardly any faults ends the search. The memory
+    that threads hold at the same time, and thus the final size of the heap, depends on other users of the cores.
     """
     command = [sys.executable, "-c", PROGRAM, str(rounds)]
     # How many pages a step touches depends on how XLA compiles it: here as for users.
@@ -158,8 +158,9 @@ def test_an_import_sets_nothing_and_what_ordinary_tensors_free_goes_back(tmp_pat
     heaps, whole, between = (line.split() for line in done.stdout.splitlines())
     assert int(heaps[0]) >= 1  # threads that hold memory got heaps of their own, as they do without the package
     for most, left in (whole, between):
-        # Of 2,000 MB, less what lay free before and was taken again. Of what is freed while the thread returns the rest
-        # so much may stay as is not worth another look: 48 MB, 64 MiB and 256 MiB, and what Python itself holds.
+        # Of 2,000 MB, minus the memory that was free before. While the thread returns the memory, these amounts may
+        # stay
+        # because they do not justify a search: 48 MB, 64 MiB and 256 MiB, and the memory of Python itself.
         assert int(most) > 1700 and int(left) <= 400
 
 
@@ -289,7 +290,7 @@ def test_what_lies_between_goes_back_beyond_the_bound(libc: Libc, monkeypatch: p
 
 
 def test_what_others_free_meanwhile_goes_back_too(libc: Libc, monkeypatch: pytest.MonkeyPatch) -> None:
-    stays, free = 100 << 20, [0, 0]  # bytes: free now, and freed by somebody while the next are returned
+    stays, free = 100 << 20, [0, 0]  # bytes: free now, and freed by another thread while the next are returned
     trim = libc.malloc_trim
 
     def malloc_trim(kept: int) -> int:
@@ -388,10 +389,10 @@ def test_holes_that_compilations_leave_are_taken_until_somebody_compiles(
     with host_malloc.compiling():
         host_malloc._look(heap)  # type: ignore[arg-type]
     host_malloc._look(heap)  # type: ignore[arg-type]
-    assert not heap.taken  # somebody still compiled, or has just done so
+    assert not heap.taken  # a compilation is running, or has just ended
     host_malloc._use.compiled -= 60
     host_malloc._look(heap)  # type: ignore[arg-type]
-    # Of each hole 16 KiB: what is left of it is small, and what lies side by side is the heap's top.
+    # 16 KiB of each hole: the rest of a hole is small, and adjacent blocks are at the heap's top.
     assert sorted(heap.taken) == sorted(host_malloc._use.holes) == [(start << 20) + 16 for start in range(1, 11)]
     assert host_malloc._use.filled == 10 * 16 << 10 and heap.returned == 10 * 12 << 10
     host_malloc._look(heap)  # type: ignore[arg-type]

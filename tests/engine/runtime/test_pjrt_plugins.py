@@ -23,7 +23,7 @@ class Library:
 
 @pytest.fixture(autouse=True)
 def told(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What JAX was told of; this process must not keep it."""
+    """Return the registrations with JAX, which this process must not keep."""
     found: list[Any] = []
     monkeypatch.setattr(pjrt_plugins, "_registered", {})
     monkeypatch.setattr(pjrt_plugins.private, "add_plugin", lambda *args: found.append(args))

@@ -1,4 +1,4 @@
-"""Which platform and which devices there are; what can be told without a client starts none."""
+"""The platform and its devices; questions that need no client start none."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""TPU chips are found on the PCI bus, and nobody is asked where there are none."""
+"""TPU chips are found on the PCI bus; without chips, no server is asked."""
 
 import importlib.util
 from pathlib import Path

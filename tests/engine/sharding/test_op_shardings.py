@@ -1,4 +1,4 @@
-"""How tensors lie on devices, in the words of XLA, is read and written."""
+"""Shardings of tensors are read and written in XLA's notation."""
 
 import numpy as np
 import pytest

@@ -92,7 +92,7 @@ def test_what_is_recorded_can_be_forgotten() -> None:
     _XLAC._clear_pending_irs("xla:0")
     torch_xla.sync()
     assert met.metric_data("ExecuteTime") is None
-    assert (x + 1).tolist() == [1.0, 1.0] and y.tolist() == [0.0, 0.0]  # as memory that nobody has written
+    assert (x + 1).tolist() == [1.0, 1.0] and y.tolist() == [0.0, 0.0]  # as uninitialised memory
     z = computed(5.0)
     assert (z * 2).tolist() == [10.0]
 

@@ -1,4 +1,4 @@
-"""What a process expects of the collectives to come follows from those that were, however programs divide them."""
+"""A process expects the next collectives from the earlier ones, however programs divide them."""
 
 from typing import Any
 
@@ -65,7 +65,7 @@ def test_what_is_kept_does_not_grow(monkeypatch) -> None:  # type: ignore[no-unt
 
 
 class Watch:
-    """Speaks to nobody."""
+    """A watch without connections."""
 
     step, line = 0, None
 

@@ -27,7 +27,7 @@ class Process:
         self.collected = 0
 
     def step(self, reached: int, garbage: int = 0, old: int = 0) -> bytes:
-        """What counts as held; of the `garbage` what is `old` is found only where all is collected."""
+        """Return the values that count as referenced; `old` garbage is found only by a full collection."""
         count = len(self.values)
         answer = None
         for held in (reached | garbage | old, reached | old):

@@ -1,4 +1,4 @@
-"""Long compilations are told of on a terminal, and nowhere else."""
+"""Long compilations are reported on a terminal, and nowhere else."""
 
 import io
 import re
@@ -18,7 +18,7 @@ WHAT = r"a program of 1,240 operations \(train\.py:31 in step\)"
 
 
 class Terminal(io.StringIO):
-    """What a test reads of a terminal."""
+    """A terminal whose output a test can read."""
 
     def isatty(self) -> bool:
         return True

@@ -14,7 +14,7 @@ from torch_xla._engine.step import device_waits
 
 
 class Late:
-    """An array that is there when somebody says so."""
+    """An array that is ready when the test says so."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.begun, self.there, self.error = threading.Event(), threading.Event(), error
@@ -33,7 +33,7 @@ class Late:
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> heartbeats.Watch:
-    """The part of a process that takes part with another; it speaks with nobody."""
+    """Return the watch of a process with one other process, without connections."""
     here = heartbeats.here()
     made = heartbeats.Watch(None, Place(0, 2), [here, here], False)
     monkeypatch.setattr(heartbeats, "_watch", made)

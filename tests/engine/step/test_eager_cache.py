@@ -33,7 +33,7 @@ def uses_a_tape(call: Callable[[], object]) -> bool:
 
 
 def on_both(function: Callable[[str], object]) -> None:
-    """What `function` makes of a device, three times over: here as on the CPU."""
+    """Check that `function` returns the same for `xla` as for the CPU, three times."""
     for _ in range(3):
         torch.testing.assert_close(function("xla"), function("cpu"), check_device=False, rtol=1e-5, atol=1e-6)
 

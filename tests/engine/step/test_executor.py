@@ -1,4 +1,4 @@
-"""What the executor lets go of."""
+"""The references that the executor drops."""
 
 import gc
 
@@ -19,7 +19,7 @@ def test_large_results_that_nobody_holds_are_let_go() -> None:
     gc.collect()  # what earlier tests left would go meanwhile
     before = living()
     for _ in range(12):
-        y = x * 2  # the only result, so it tells when its program has ended
+        y = x * 2  # the only result, so it shows when its program has ended
         torch_xla.sync()
         assert y.shape == x.shape
         del y

@@ -1,4 +1,4 @@
-"""What cannot be lowered leaves its tape, and everything else stays on it."""
+"""An operation that cannot be lowered leaves its tape, and everything else stays on it."""
 
 from typing import Any
 

@@ -18,7 +18,7 @@ from torch_xla._engine.dispatch import recording_kernel
 
 @pytest.fixture
 def collected(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.Tensor]]:
-    """What finalizers leave; garbage is collected while a program is compiled, and at no other time."""
+    """Yield the results of finalizers; garbage is collected only while a program is compiled."""
     left: list[torch.Tensor] = []
     compile_for = program.Program.compile_for
 
@@ -81,7 +81,8 @@ def with_garbage(turns: int, make: Callable[[], object]) -> Iterator[int]:
             gc.set_threshold(10**6)
             gc.collect(0)
             make()
-            gc.set_threshold(gc.get_count()[0] + 1 + turn * 3 % 100, 1000, 1000)  # so many allocations later
+            # the number of allocations until the next collection
+            gc.set_threshold(gc.get_count()[0] + 1 + turn * 3 % 100, 1000, 1000)
             yield turn
     finally:
         gc.set_threshold(*before)
@@ -206,7 +207,7 @@ def test_a_finalizer_that_writes_to_what_a_replay_writes_comes_before_or_after(m
 
 
 def test_no_lock_of_the_package_is_one_that_its_own_thread_waits_for() -> None:
-    """Whoever holds one may collect garbage, whose finalizers may need it."""
+    """A thread that holds a lock may collect garbage, whose finalizers may need the lock."""
     held = [
         f"{name}.{attribute}"
         for name, module in list(sys.modules.items())

@@ -20,7 +20,7 @@ from torch_xla._engine.tensor.storage import value_of, wrap
 
 
 def program_of(*tensors: torch.Tensor) -> tuple[Program, Pending, list[Value]]:
-    """What computes them, what they are computed of, and values for the results."""
+    """Return the program of tensors, its inputs, and values for the results."""
     found = graph_of(tensors)
     program = program_cache.program_of(found.graph, (), found.device.target_of(found.graph))
     return program, found, [Value(value_of(each).spec, found.device, None, -1) for each in tensors]

@@ -1,4 +1,4 @@
-"""Who holds a value: as many as hold it, whoever asks; and what a program may take follows from that."""
+"""References to a value are counted independently of the caller, and decide what a program may take."""
 
 from collections import Counter
 from typing import Any
@@ -98,7 +98,7 @@ def test_as_much_is_donated_as_results_of_that_form_can_take(
     assert set(found) <= set(free) and list(found) == sorted(found)
     room, wanting = Counter(outputs), Counter(inputs[index][0] for index in free)
     assert Counter(inputs[index][0] for index in found) == wanting & room
-    for index in set(free) - set(found):  # those that are followed by a result come first
+    for index in set(free) - set(found):  # values that are followed by a result come first
         same = [other for other in found if inputs[other][0] == inputs[index][0]]
         assert index not in follows or all(other in follows for other in same)
     spread = ownership.donated(part, live, shared, dict.fromkeys(follows, 0), is_spread=True)

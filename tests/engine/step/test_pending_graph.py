@@ -1,4 +1,4 @@
-"""What is recorded and not yet run, as a graph: its outputs in the order asked for, its inputs, numbers and lines."""
+"""Recorded operations as a graph: outputs in the requested order, inputs, numbers and lines."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What is recorded is counted before it runs, and once."""
+"""Recorded operations are counted before they run, and once."""
 
 import torch
 
@@ -12,7 +12,7 @@ def test_operations_are_counted_when_they_are_recorded() -> None:
     torch_xla.sync()
     met.clear_all()
     y = x + x
-    (x * 3).sin()  # nobody holds it: it will not run
+    (x * 3).sin()  # without a reference it will not run
     z = y + 1
     assert met.counter_value("xla::add") == 2 and met.counter_value("xla::sin") is None
     assert "xla::add" in met.counter_names()

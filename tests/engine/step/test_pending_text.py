@@ -1,4 +1,4 @@
-"""What is recorded is shown in the languages of others, and nothing runs for it."""
+"""Recorded operations are shown in other languages, and nothing runs for that."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What a read leaves undone is on another tape afterwards, with all that belongs to it."""
+"""Operations that a read does not need are on another tape afterwards, with everything that belongs to them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -112,7 +112,7 @@ def test_what_nobody_reads_does_not_pile_up_behind_reads() -> None:
     x, kept, compiled = torch.ones(2, device="xla"), [], counted("UncachedCompile")
     longest = 0
     for number in range(3 * MOST_LEFT):
-        kept.append(x * number)  # which nobody reads yet
+        kept.append(x * number)  # not read yet
         assert (x + number).tolist() == [number + 1.0] * 2
         longest = max(longest, len(device_at(0).tape.code))
     assert longest < 5 * MOST_LEFT and counted("UncachedCompile") - compiled <= 6

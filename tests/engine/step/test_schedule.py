@@ -41,7 +41,7 @@ def found() -> Schedule:
 
 
 def dropped() -> None:
-    """Lets go of what is recorded, without running it."""
+    """Drop the recorded operations without running them."""
     device = device_at(0)
     device.tape = device.new_tape()
 
@@ -214,7 +214,7 @@ def test_operations_are_counted_by_the_name_of_their_operator(op: object, name: 
 @pytest.mark.filterwarnings("ignore:Compiled code takes so many of the memory mappings")
 def test_programs_are_gone_where_mappings_are_scarce(monkeypatch: pytest.MonkeyPatch) -> None:
     clear_schedules()
-    program_cache.clear()  # half of all go, and those that other tests have left would go first
+    program_cache.clear()  # half of all entries leave, and those of other tests would leave first
     x = torch.ones(3, device="xla")
     torch_xla.sync()
     programs = []

@@ -38,7 +38,7 @@ class Worker:
             del work
 
     def do(self, work: Callable[[], Any]) -> Any:
-        """What `work()` returns there, or raises."""
+        """Return the result of `work()` in this thread, or raise its error."""
         self._asked.put(work)
         succeeded, answer = self._answers.get(timeout=100)
         if not succeeded:
@@ -159,7 +159,7 @@ class Step:
 
 
 class Small:
-    """What the other thread does, in parts; the last one reads."""
+    """The work of the other thread, in parts; the last part reads."""
 
     def __init__(self) -> None:
         self.parts: list[Callable[[], Any]] = [self.begin, self.middle, self.read]
@@ -223,7 +223,7 @@ def change(values: list[torch.Tensor], first: int, second: int, what: int) -> No
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(0, 5), st.integers(0, 4)), max_size=25))
 def test_threads_compute_what_one_would(calls: list[tuple[int, int, int, int]]) -> None:
-    """Each call: who makes it, of which values, into which, and what."""
+    """Each call has a worker, its operands, its result, and an operation."""
     workers = [Worker() for _ in range(3)]
     ours = [torch.full((2, 3), float(index)).to("xla") for index in range(6)]
     cpu = [torch.full((2, 3), float(index)) for index in range(6)]

@@ -121,7 +121,7 @@ def test_one_that_is_compiled_meanwhile_is_not_compiled_again() -> None:
 
 @pytest.fixture
 def last(monkeypatch: pytest.MonkeyPatch) -> "deque[Any]":
-    """The last runs, none of which is waited for at first."""
+    """Return the last runs; none of them is waited for at first."""
     made: deque[Any] = deque([launch_throttle.NEVER] * launch_throttle.MOST, maxlen=launch_throttle.MOST)
     monkeypatch.setattr(launch_throttle, "last", made)
     return made

@@ -1,4 +1,4 @@
-"""Memory that somebody gives away although he still holds its tensor."""
+"""Memory that a program donates although its tensor is still referenced."""
 
 import pytest
 import torch

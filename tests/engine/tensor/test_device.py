@@ -1,4 +1,4 @@
-"""What is kept per device: found by its ordinal, seeded together, refused in a fork, locked in one place."""
+"""The state of a device: found by its ordinal, seeded together, refused in a fork, locked in one place."""
 
 import threading
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The few numbers of a tensor that the host knows, and who is told that it is asked."""
+"""Tensors with a few elements that the host knows, and the reports of reading them."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A value that grows lies in a room: what is appended, cut and padded there is what NumPy makes of the elements."""
+"""A growing value has a larger buffer: appending, cutting and padding in it give NumPy's results."""
 
 from collections.abc import Iterator
 
@@ -30,7 +30,7 @@ def of(value: Value | None) -> np.ndarray:
 
 
 def grown(array: np.ndarray, by: int = 1) -> Grown:
-    """The array, of which the last elements were appended one by one."""
+    """Return the array, with its last elements appended one by one."""
     begin = array.shape[-1] - by
     padded_rows._lengths[torch.from_numpy(array).dtype, array.shape[:-1]] = padded_rows._GROWS
     found: Value = value(array[..., :begin])

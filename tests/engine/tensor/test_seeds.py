@@ -187,7 +187,7 @@ COUNT = 40_000
 
 
 def within(value: float, expected: float, deviation: float) -> bool:
-    """Whether a mean of COUNT draws lies within five of its standard errors: chance fails that once in a million."""
+    """Return whether a mean of COUNT draws is within five of its standard errors: it fails once in a million."""
     return abs(value - expected) < 5 * deviation / math.sqrt(COUNT)
 
 

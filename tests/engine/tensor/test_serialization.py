@@ -1,4 +1,4 @@
-"""Saved and loaded: which tensors share memory, where they lie and what they look like survives."""
+"""Saving and loading preserves shared memory, devices and views of tensors."""
 
 import copy
 import io

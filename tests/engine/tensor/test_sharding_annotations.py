@@ -65,7 +65,7 @@ def test_the_parts_of_what_was_written_are_those_of_the_mark_before_the_step_end
     x = on(device, torch.zeros(size), ROWS)
     sharding_annotations.remember(x, ROWS)
     host = torch.arange(float(size[0] * size[1])).view(size)
-    hold(x, value_of(on(device, host, COLUMNS)))  # computed, and lies otherwise
+    hold(x, value_of(on(device, host, COLUMNS)))  # computed, with another sharding
     for written in (host, host + 1):
         found = addressable_shards.local_shards(x)
         assert [tuple(each.padded.shape) for each in found] == [(-(-size[0] // 2), 3)] * 4 and lies(x) == ROWS
@@ -90,7 +90,7 @@ def test_the_parts_of_memory_that_nobody_wrote_are_those_of_the_mark(device: Dev
 def test_one_of_several_processes_moves_nothing_by_itself(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     x = on(device, X, ROWS)
     sharding_annotations.remember(x, ROWS)
-    hold(x, value_of(on(device, X, COLUMNS)))  # computed, and lies otherwise
+    hold(x, value_of(on(device, X, COLUMNS)))  # computed, with another sharding
     value = value_of(x)
     several = property(lambda self: frozenset((0, 1)))
     monkeypatch.setattr(type(device.spread), "processes", several)
@@ -173,7 +173,7 @@ def test_several_processes_divide_the_same_whatever_of_it_they_have_collected(
 def test_a_finalizer_that_reads_moves_no_value_into_another_storage(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it reads leaves the tape, and what is left stands at other places of the next one."""
+    """The read operations leave the tape, and the rest has other slots on the next one."""
     monkeypatch.setattr(sharding_annotations, "_divided", {})
 
     class Reading:
@@ -223,5 +223,5 @@ def test_several_processes_move_nothing_that_is_garbage(
     assert moved == [ROWS] * is_held and len(device.marks) == is_held
     if is_held:
         assert lies(x) == ROWS and x.cpu().equal(X)
-        sharding_annotations._keep_alike(device)  # it lies right now
+        sharding_annotations._keep_alike(device)  # its sharding is correct now
         assert moved == [ROWS]

@@ -136,7 +136,7 @@ def test_tensors_as_keys_are_not_read_for_a_name() -> None:
     )
     assert name_buffers([buffer_of(each) for each in values.values()])[0] == "values[<Parameter>]"
     for hook in hooks:
-        hook.remove()  # they know the parameters, in a cycle that nobody sees
+        hook.remove()  # they refer to the parameters, in a hidden cycle
 
 
 def test_what_no_variable_leads_to_has_no_name() -> None:

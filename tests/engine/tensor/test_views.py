@@ -1,4 +1,4 @@
-"""Views: sizes, strides, offsets and elements as on the CPU, however many views lie on each other."""
+"""Views: sizes, strides, offsets and elements as on the CPU, however many views are nested."""
 
 from collections.abc import Callable
 from pathlib import Path

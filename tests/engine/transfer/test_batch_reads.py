@@ -23,7 +23,7 @@ def test_they_are_computed_in_one_program_and_nothing_else_is() -> None:
     torch_xla.sync()
     x = torch.arange(3.0).to("xla")
     a, b, other = x + 1, x.exp(), x.sin()
-    before = counters.value_of("UncachedCompile") or 0  # of what other tests have left
+    before = counters.value_of("UncachedCompile") or 0  # from other tests
     batch_reads.compute([a, b])
     assert not is_pending(a) and not is_pending(b) and is_pending(other)
     assert counters.value_of("UncachedCompile") == before + 1

@@ -1,4 +1,4 @@
-"""Tensors of PyTorch's own beside values of the device. The CPU stands for a GPU that both sides reach."""
+"""PyTorch's own tensors and values of the device. The CPU represents a GPU that both can address."""
 
 from types import SimpleNamespace
 

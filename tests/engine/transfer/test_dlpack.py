@@ -68,7 +68,7 @@ def test_memory_of_others_is_taken_with_its_strides(order: tuple[int, int]) -> N
 
 
 class _Elsewhere:
-    """Memory of the host that is said to be of another kind."""
+    """Host memory that claims to be of another kind."""
 
     def __init__(self, kind: int, tensor: torch.Tensor) -> None:
         self.kind, self.tensor = kind, tensor

@@ -1,4 +1,4 @@
-"""What PyTorch's C++ asks about devices is answered without a line of Python, on every processor by the same means."""
+"""Calls of PyTorch's C++ about devices run no line of Python, and work the same way on every processor."""
 
 import platform
 import sys

@@ -1,4 +1,4 @@
-"""What is borrowed of JAX does what we take it for: executables through bytes, places in programs, settings, sizes."""
+"""JAX's private names behave as expected: executables through bytes, places in programs, settings, sizes."""
 
 import pickle
 import re
@@ -36,7 +36,7 @@ def again(executable: jax.stages.Compiled, donated: tuple[int, ...] = ()) -> jax
 
 
 def instructions(executable: jax.stages.Compiled) -> list[str]:
-    """Those of the HLO, without their places in the source, of which XLA keeps others."""
+    """Return the instructions of the HLO without their source metadata, which XLA keeps differently."""
     return [re.sub(r", metadata=\{.*", "", line) for line in str(executable.as_text()).splitlines() if " = " in line]
 
 

@@ -1,4 +1,4 @@
-"""The callbacks in a traced function of JAX are found, put in order, or taken out, however deep they stand."""
+"""Callbacks in a traced function of JAX are found, ordered, or removed, at any depth."""
 
 from collections.abc import Callable
 from typing import Any

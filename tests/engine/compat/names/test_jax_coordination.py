@@ -28,7 +28,7 @@ def test_a_client_connects_to_it_speaks_and_leaves(state: Any) -> None:
         assert (state.process_id, state.num_processes, state.coordinator_address) == (0, 1, service.address)
         client.key_value_set("name", "value")
         assert client.blocking_key_value_get("name", 1000) == "value"
-        with pytest.raises(jax.errors.JaxRuntimeError, match="DEADLINE"):  # by which time is told to be over
+        with pytest.raises(jax.errors.JaxRuntimeError, match="DEADLINE"):  # the time is over by then
             client.blocking_key_value_get("nothing", 10)
         jax_coordination.disconnect()
         assert not jax_coordination.is_connected()

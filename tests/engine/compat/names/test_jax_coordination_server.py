@@ -1,4 +1,4 @@
-"""The process of the service finds a port that nobody uses, and sees whether somebody is connected."""
+"""The process of the service finds a free port, and sees whether a process is connected."""
 
 import socket
 import subprocess

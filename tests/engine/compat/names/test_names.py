@@ -24,7 +24,7 @@ def dotted(node: ast.expr) -> list[str]:
 
 
 def bound(tree: ast.Module) -> dict[str, str]:
-    """The names that imports bind at the top of a module, each with the path of what it is."""
+    """Return the names that imports bind at the top of a module, with their paths."""
     found = {}
     for node in tree.body:
         if isinstance(node, ast.Import):
@@ -47,7 +47,7 @@ def borrowed(module: Path) -> Iterator[str]:
 
 
 def resolved(path: str) -> Any:
-    """What an import, or attributes of what an import gives, make of a path; a function may have its module's name."""
+    """Resolve a path by importing modules and reading attributes; a function may have the name of its module."""
     names = path.split(".")
     for length in range(len(names) - 1, 0, -1):
         try:

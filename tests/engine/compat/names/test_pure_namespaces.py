@@ -1,4 +1,4 @@
-"""What a replay understands lies where the tables say, in the releases that are installed."""
+"""The installed releases have the functions that a replay allows at the paths in the tables."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ TORCH, NUMPY, PYTHON = (Path(module.__file__).parent for module in (torch, np, o
 OF_ONE_RELEASE = {"_core/", "core/"}
 # PyTorch 2.11 has tensors with names of dimensions; since 2.14 Dynamo's guards ask a function in C for the stream.
 OF_SOME_RELEASES = {"has_names", "get_current_stream"}
-# What a class says of its attributes' types is looked up there from Python 3.14 on.
+# From Python 3.14 on, the types of a class's attributes are evaluated there.
 OF_LATER_PYTHON = {"annotationlib"} if sys.version_info < (3, 14) else set()
 
 

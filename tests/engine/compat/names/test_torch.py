@@ -1,4 +1,4 @@
-"""What is borrowed of PyTorch does what we take it for, and what is replaced is put back."""
+"""PyTorch's private names behave as expected, and replacements can be undone."""
 
 import threading
 from typing import Any

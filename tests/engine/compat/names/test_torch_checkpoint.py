@@ -1,4 +1,4 @@
-"""A plain tensor is written whole, and lies at the beginning of itself."""
+"""A plain tensor is written whole, at offset 0."""
 
 import torch
 from torch.distributed.checkpoint.planner import WriteItemType

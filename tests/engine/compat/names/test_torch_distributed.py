@@ -1,4 +1,4 @@
-"""What is borrowed of `torch.distributed` does what we take it for."""
+"""The private names of `torch.distributed` behave as expected."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What is borrowed of Dynamo and AOTAutograd does what we take it for."""
+"""The private names of Dynamo and AOTAutograd behave as expected."""
 
 from typing import Any
 

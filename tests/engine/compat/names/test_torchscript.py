@@ -1,4 +1,4 @@
-"""What a script holds is found, and exchanged, wherever it stands."""
+"""The tensors of a script are found, and replaced, wherever they are."""
 
 from typing import Any
 

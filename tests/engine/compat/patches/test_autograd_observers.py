@@ -1,4 +1,4 @@
-"""What PyTorch tells of tensors beside their values is told on, while somebody listens; and hooks of nodes count."""
+"""Reads of a tensor's other attributes are reported to a listener, and hooks of nodes are counted."""
 
 from types import FrameType
 from typing import Any
@@ -25,7 +25,7 @@ def test_who_reads_what_is_not_compared_is_told_of_with_the_frame() -> None:
         autograd_observers.unlisten(listener)
     here = "test_who_reads_what_is_not_compared_is_told_of_with_the_frame"
     assert seen == [(name, here) for name in ("_version", "_base", "_cdata")]
-    assert values == (x._version, True, x._cdata) and len(seen) == 3  # nobody listens any more
+    assert values == (x._version, True, x._cdata) and len(seen) == 3  # no listener any more
     assert [vars(torch.Tensor).get(name) for name in ("_version", "_base", "_cdata")] == before
 
 

@@ -1,4 +1,4 @@
-"""What happens around a collection of garbage loses no interrupt."""
+"""Garbage collection loses no interrupt."""
 
 import _thread
 import functools

@@ -1,4 +1,4 @@
-"""What the same command used the last time is loaded before it is asked for."""
+"""Executables that the same command used the last time are loaded in advance."""
 
 import json
 import subprocess

@@ -11,7 +11,7 @@ from torch_xla._engine.processes import coordination, heartbeats
 
 
 class Service:
-    """What processes speak through, in one process."""
+    """The service between processes, within one process."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
@@ -37,7 +37,7 @@ class Service:
 
 
 def answers(starts: list[str], monkeypatch: pytest.MonkeyPatch, late: int = 0) -> list[bool]:
-    """What each process is told, of which `late` do not ask."""
+    """Return the answer that each process gets; `late` processes do not ask."""
     service: Any = Service()
     key: Any = SimpleNamespace(digest="d", target=SimpleNamespace(processes=tuple(range(len(starts) + late))))
     monkeypatch.setattr(process_consensus, "_SECONDS", 0.2 if late else 60)

@@ -58,7 +58,7 @@ def test_as_many_layers_are_one_stage_as_leave_few_of_them() -> None:
 
 
 def test_layers_are_cut_where_least_goes_from_one_to_the_next() -> None:
-    # What `b` makes is large, and read by `c` alone.
+    # The result of `b` is large, and only `c` reads it.
     plans = [plan(letter, LARGE if letter != "d" else SMALL) for letter in "abcd" * 7]
     assert names(in_stages(chain(plans[1:]), 30))[1] == "abcd"
 

@@ -48,7 +48,7 @@ def staged_programs() -> list[Program]:
 
 
 def run(function: Callable[[], Any], operations: int) -> Any:
-    """What `function` returns, on a device that has seen nothing yet."""
+    """Return the result of `function` on a device without cached programs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XLA_STAGE_OPERATIONS", str(operations))
         clear_schedules()
@@ -59,14 +59,14 @@ def run(function: Callable[[], Any], operations: int) -> Any:
 
 
 def whole(function: Callable[[], Any]) -> Any:
-    """What it returns when programs are compiled in one piece."""
+    """Return the result when programs are compiled in one piece."""
     result = run(function, 0)
     assert not staged_programs()
     return result
 
 
 def in_stages(function: Callable[[], Any], fewest: int = 20) -> Any:
-    """What it returns when programs are compiled in stages, which they must be."""
+    """Return the result when programs are compiled in stages, and check that they are."""
     result = run(function, fewest)
     assert staged_programs()
     return result
@@ -120,7 +120,7 @@ def test_forward_backward_and_optimizer_are_compiled_once_for_all_layers(options
     torch.manual_seed(0)
     torch.testing.assert_close(found, train(blocks(), "cpu", **options), rtol=1e-4, atol=1e-5)
     program = staged_programs()[-1]
-    # Nobody asks for the gradient of what goes into the first layer.
+    # The gradient of the first layer's input is not needed.
     assert sorted(times for times, _ in stage_cuts.repeated(program.stages or ())) == [LAYERS - 1, LAYERS, LAYERS]
     assert counted("StagedProgram") == 1  # the first step's is that of all
 
@@ -224,7 +224,7 @@ def test_numbers_that_rules_look_at_are_baked_into_stages_of_their_own() -> None
     check(looked_at, fewest=8)
     (program,) = staged_programs()
     assert program._must_bake
-    assert counted("StageCompile") == 3  # the first layer, whose input is somebody's; the others with 2, and with 3
+    assert counted("StageCompile") == 3  # the first layer, whose input is the user's; the others with 2, and with 3
 
 
 @pytest.mark.slow
@@ -422,7 +422,7 @@ commands = st.tuples(st.sampled_from(sorted(UNARY)), st.integers(0, 3), st.integ
 def check_repeated(
     layer: list[tuple[str, int, int]], times: int, odd: int, learns: bool, kept: Collection[int]
 ) -> None:
-    """`layer` so many times, without its first operation in turn `odd`; what comes out of the turns `kept` is kept."""
+    """Check a `layer` repeated `times` times, without its first operation in turn `odd`."""
 
     def program() -> list[Tensor]:
         # In float64, for a norm of nearly equal numbers makes much of how the compiler rounds.

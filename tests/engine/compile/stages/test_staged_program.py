@@ -1,4 +1,4 @@
-"""A program in stages gives what its graph does, with its numbers, and tells its memory."""
+"""A program in stages returns the results of its graph, with its numbers, and reports its memory."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What every test of `torch.compile` begins with."""
+"""The setup of every test of `torch.compile`."""
 
 from collections.abc import Iterator
 

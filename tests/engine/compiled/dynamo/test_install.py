@@ -26,4 +26,4 @@ def test_compile_keeps_its_signature_and_is_prepared_once() -> None:
     wrapped = install._registering(lambda *args, **kwargs: calls.append((args, kwargs)))
     wrapped(1, backend="eager")
     assert calls == [((1,), {"backend": "eager"})] and install._prepare.cache_info().currsize == 1
-    assert interpreter.higher_order  # those that `install` gave kernels
+    assert interpreter.higher_order  # the operators that `install` gave kernels

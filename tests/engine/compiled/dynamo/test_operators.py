@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 QUICK = 96
 SLOW = 8
-# What they give is left open, by chance or by uninitialised memory, or cannot be on the device at all.
+# Their results are random or uninitialised, or cannot be on the device at all.
 OPEN = (
     "bernoulli", "cauchy", "empty", "exponential", "geometric", "log_normal", "multinomial", "normal", "rand",
     "rrelu", "uniform", "lowrank", "dropout", "sparse", "chalf", "eigh", "eig", "svd", "qr", "householder", "ormqr",

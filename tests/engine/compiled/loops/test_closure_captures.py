@@ -1,4 +1,4 @@
-"""What a function uses besides its arguments, found without computing anything."""
+"""The tensors that a function uses besides its arguments are found without computing anything."""
 
 import inspect
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Loops inside of what is traced."""
+"""Loops inside of traced functions."""
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx

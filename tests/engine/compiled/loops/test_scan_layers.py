@@ -25,7 +25,7 @@ class Layer(nn.Module):
 
 @pytest.mark.slow
 def test_results_gradients_and_buffers_are_those_of_the_layers_in_turn() -> None:
-    theirs = nn.ModuleList(Layer(number) for number in range(3))  # which are told their number, and do not use it
+    theirs = nn.ModuleList(Layer(number) for number in range(3))  # each layer knows its number, but does not use it
     ours = copy.deepcopy(theirs).to("xla")
     x = torch.randn(4, 2)
     expected = x
@@ -118,7 +118,7 @@ def test_kinds_of_operands_without_end_are_forgotten(monkeypatch: pytest.MonkeyP
 
 
 class Counting(nn.Module):
-    """Writes to a buffer, of which it reads all."""
+    """A layer that writes to a part of a buffer and reads all of it."""
 
     def __init__(self, memory: torch.Tensor) -> None:
         super().__init__()

@@ -69,6 +69,6 @@ def test_what_cannot_be_put_on_one_memory_is_refused(view: Callable[[torch.Tenso
 
     with pytest.raises(RuntimeError, match=rf"sees through several tensors it closes over, .*{words}\. Close over"):
         scan(body, torch.zeros((), device="xla"), torch.ones(2, 4, device="xla"))
-    # What is only read may be seen in any way.
+    # Tensors that are only read may share memory in any way.
     carry, _ = scan(lambda c, x: (c + seen.sum() + buffer.sum(), x), torch.zeros(()).to("xla"), torch.ones(2).to("xla"))
     assert carry.item() == 0

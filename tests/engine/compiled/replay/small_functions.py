@@ -1,6 +1,6 @@
 """Small functions that see, change and return all sorts of things.
 
-Each is run on a device, compiled in some way, and tells what it did. That must be the same on the CPU in plain PyTorch.
+Each is run on a device, compiled in some way, and returns a log, which must be the same on the CPU in plain PyTorch.
 """
 
 import argparse
@@ -294,7 +294,7 @@ def versions_of_what_shares_memory(dev: str, compiled: Compiled) -> list[Any]:
 
 
 def _told_apart(first: Callable[[torch.Tensor], torch.Tensor], use: Callable[[Any, Any], float]) -> Case:
-    """A function that can tell the tensor that it sees from others that look the same."""
+    """Return a function that distinguishes the tensor that it closes over from equal ones."""
 
     def run(dev: str, compiled: Compiled) -> list[Any]:
         seen = ones(dev)
@@ -504,7 +504,7 @@ def returned_given_list(dev: str, compiled: Compiled) -> list[Any]:
     return log
 
 
-# What a function may see: each entry makes it, reads a number from it, and changes it
+# Objects that a function may see: each entry creates one, reads a number from it, and changes it.
 
 
 class Slotted:
@@ -744,7 +744,7 @@ def sees_a_weak_reference(dev: str, compiled: Compiled) -> list[Any]:
     return log
 
 
-# What the code of models does besides computing
+# Side effects in the code of models.
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Which names code has looked at, told by the instructions that were executed."""
+"""The names that code has read, from its executed instructions."""
 
 import sys
 import types
@@ -24,7 +24,7 @@ def branches(x: Any) -> Any:
 
 
 def executed(function: Callable[..., Any], *args: Any) -> Executed:
-    """What a call of it executes."""
+    """Return the instructions that a call executes."""
     found = Executed()
 
     def trace(frame: types.FrameType, kind: str, _: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a replay could miss beside values: counters and addresses of tensors, hooks of nodes, lifetimes, threads."""
+"""State that a replay could miss: counters and addresses of tensors, hooks of nodes, lifetimes, threads."""
 
 import contextlib
 import threading
@@ -25,7 +25,7 @@ def case(function: Case) -> Case:
 
 
 def _of_arguments(read: Callable[[torch.Tensor], Any], change: Callable[[torch.Tensor], torch.Tensor]) -> Case:
-    """What is read of an argument is another number from the sixth call on."""
+    """Return a case in which a number read from an argument changes at the sixth call."""
 
     def run(dev: str, compiled: Compiled) -> list[Any]:
         step = compiled(lambda x: x * float(bool(read(x))))
@@ -243,7 +243,7 @@ def a_thread_reads_what_another_replays(dev: str, compiled: Compiled) -> list[An
     return [torn if dev == "xla" else [], told(state)]  # the CPU writes while others read
 
 
-# What is replayed at least once: the rest is recorded, for a reason.
+# Cases that are replayed at least once; the others are recorded, for a reason.
 REPLAYED = {
     "a_hook_behind_the_node_of_a_leaf", "a_hook_before_the_node_of_a_leaf", "hooks_of_what_is_saved",
     "arguments_die_when_their_caller_lets_go", "results_die_when_nobody_holds_them",

@@ -1,4 +1,4 @@
-"""What a watched call did, compared with what another did."""
+"""The record of a watched call is compared with the records of other calls."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Numbers of a trace that somebody keeps become the floats they stood for."""
+"""Symbols of a trace that the program keeps become the floats that they represent."""
 
 from collections import deque, namedtuple
 from typing import Any

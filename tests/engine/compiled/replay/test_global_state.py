@@ -1,4 +1,4 @@
-"""What of the state of PyTorch and of this thread a recorded program depends on."""
+"""The state of PyTorch and of this thread that a recorded program depends on."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The gradients a replay finds and leaves are those that recording would."""
+"""A replay reads and leaves the same gradients as a recorded call."""
 
 from collections.abc import Callable
 from typing import Any

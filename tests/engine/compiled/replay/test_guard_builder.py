@@ -1,4 +1,4 @@
-"""What a function can see is found: from arguments, closure and globals through objects and modules."""
+"""Everything that a function can see is found: arguments, closure and globals, through objects and modules."""
 
 import functools
 import sys
@@ -23,7 +23,7 @@ def ones(*size: int, **options: Any) -> torch.Tensor:
 
 
 def looked_at(*functions: Callable[..., Any]) -> Reads:
-    """What they would read if all their code ran."""
+    """Return everything that the functions would read if all their code ran."""
     found = Executed()
     for each in functions:
         found.whole.add(each.__code__)

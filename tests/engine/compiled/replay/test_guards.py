@@ -1,4 +1,4 @@
-"""What a function can see is compared with what it was: quickly, and in words where it differs."""
+"""Everything that a function can see is compared with its previous state, fast, and differences are described."""
 
 import collections
 import types
@@ -44,7 +44,7 @@ def copy_of(function: Any) -> Any:
     return types.FunctionType(function.__code__, {}, "f", function.__defaults__)
 
 
-# How each kind is made, changed, and told; `True` where the change is one.
+# How to create, change and describe each kind; `True` if the change is relevant.
 CASES: dict[str, tuple[Look, Callable[[], Any], Callable[[Any], Any], str]] = {
     "a value": (Look.MAP, lambda: {"a": 1}, lambda d: d.update(a=2), "it['a']: 1 before, 2 now"),
     "an entry": (Look.MAP, lambda: {"a": 1}, lambda d: d.update(b=2), "it: 1 entries before, 2 now"),

@@ -53,7 +53,7 @@ def test_packing_puts_one_behind_the_other() -> None:
 
 
 def plain() -> BoundProgram:
-    """`a += x; b += x; c = x * 1`: a, b and c have places 0, 1 and 2, of which c is replaced; x is place 3."""
+    """Build `a += x; b += x; c = x * 1`: a, b and c have places 0, 1 and 2, c is replaced, and x is place 3."""
     vector = spec(2)
     arguments = ((Operand(0), Operand(1)), {"alpha": 1})
     add = Plan(torch.ops.aten.add.Tensor, arguments, (vector, vector), (), (vector,))

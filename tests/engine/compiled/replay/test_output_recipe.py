@@ -1,4 +1,4 @@
-"""What a function returned is made again from other values."""
+"""The results of a function are rebuilt from other values."""
 
 from collections import OrderedDict, defaultdict, namedtuple
 from collections.abc import Sequence

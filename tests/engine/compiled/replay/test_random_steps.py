@@ -44,7 +44,7 @@ COMMANDS: list[Command] = [
     lambda s, x: torch.stack([s[0], x]).amax(0),
 ]
 
-# What happens to the state between calls.
+# Changes of the state between calls.
 BETWEEN: list[Command] = [
     lambda s, x: s[0].mul_(0.25),
     lambda s, x: assign(s[1], s[0]),

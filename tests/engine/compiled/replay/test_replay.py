@@ -85,7 +85,8 @@ def test_a_replayed_training_step_is_that_of_the_cpu(name: str) -> None:
     step = torch_xla.compile(ours.step, replay=True)
     for batch in batches(9):
         torch.testing.assert_close(step(*on_xla(batch)).cpu(), theirs.step(*batch).detach())
-    assert replayed() == (4 if name == "adamw" else 6) and step.is_replayed  # the first tells what changes on the host
+    # the first call shows which values change on the host
+    assert replayed() == (4 if name == "adamw" else 6) and step.is_replayed
     assert_same_state(ours, theirs)
 
 
@@ -362,7 +363,7 @@ FACTOR = 1.0
 
 
 class Loop:
-    """A trainer of the user's own: some of what it keeps its step never looks at."""
+    """A trainer of the user with attributes that its step never reads."""
 
     def __init__(self) -> None:
         self.model = Scaled().to("xla")

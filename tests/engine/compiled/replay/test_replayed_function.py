@@ -246,7 +246,7 @@ def step(x):
     weight = weakref.ref(namespace["model"].weight)
     del namespace["model"], namespace["optimizer"]
     gc.collect()
-    gc.collect()  # what the first has let go of may lie in cycles
+    gc.collect()  # objects that the first call has dropped may be in cycles
     assert weight() is None and not step.is_replayed
 
 
@@ -295,7 +295,8 @@ def test_nobody_has_to_wait_for_what_replays_by_itself(monkeypatch: pytest.Monke
 
 def test_nothing_is_compiled_for_what_replays_by_itself() -> None:
     def weighted(x: torch.Tensor) -> torch.Tensor:
-        return x * torch.tensor([1.0, 2.0, 3.0]).to("xla")  # recorded, the result may take the memory of what came
+        # when recorded, the result may take the memory of the argument
+        return x * torch.tensor([1.0, 2.0, 3.0]).to("xla")
 
     asked, step, x = of(weighted), by_itself(weighted), tensor(1.0, 2.0, 3.0)
     for _ in range(EARNED_AFTER + 6):
@@ -325,7 +326,7 @@ def test_a_result_that_was_differentiated_requires_a_gradient_and_has_none_left(
 
 
 class Plain:
-    """A class that somebody changes."""
+    """A class that the test changes."""
 
 
 class Base(abc.ABC):  # noqa: B024

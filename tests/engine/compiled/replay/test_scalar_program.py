@@ -1,4 +1,4 @@
-"""What a step computes on the host is computed again from lines of Python, and counts when the step has run."""
+"""Host computations of a step are repeated by lines of Python, and take effect when the step has run."""
 
 import torch
 

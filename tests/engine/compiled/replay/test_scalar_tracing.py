@@ -1,4 +1,4 @@
-"""What a step computes on the host is noted: step counts of optimizers, learning rates, numbers made of them."""
+"""Host computations of a step are recorded: step counts of optimizers, learning rates, numbers computed from them."""
 
 import copy
 import math

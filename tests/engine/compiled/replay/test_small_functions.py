@@ -12,7 +12,7 @@ from torch_xla._engine.compiled.replay import small_tensor_packing
 
 from .small_functions import CASES, Compiled, as_at_first
 
-# What is replayed at least once: the rest is recorded, for a reason.
+# Functions that are replayed at least once; the others are recorded, for a reason.
 REPLAYED = {
     "new_trainers", "new_named_tuples", "new_ranges", "new_floats", "returned_gradients",
     "kept_views_of_gradients", "gradients_saved_for_backward", "accumulated_gradients", "gradients_given_by_others",

@@ -1,4 +1,4 @@
-"""A replay has seen a tensor, and somebody swaps it: PyTorch allows it, and the replay notices."""
+"""The program swaps a tensor that a replay has seen: PyTorch allows this, and the replay notices."""
 
 import gc
 import weakref
@@ -30,7 +30,7 @@ def swapping() -> Iterator[None]:
 
 
 def trained(device: str, way: Callable[[Any], Any], between: Callable[[nn.Module], Any], calls: int) -> list[float]:
-    """The losses of a training, in the middle of which something is done with the model."""
+    """Return the losses of a training, with a change of the model in the middle."""
     torch.manual_seed(0)
     model = nn.Linear(3, 2)
     x, given = torch.randn(4, 3).to(device), torch.tensor(0.5)

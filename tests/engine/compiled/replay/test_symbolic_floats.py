@@ -25,7 +25,7 @@ numbers = st.floats() | st.integers(-(1 << 60), 1 << 60) | st.booleans()
 
 
 class Recorder:
-    """Keeps what it is told."""
+    """A recorder that keeps the operations."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -56,7 +56,7 @@ class Recorder:
 
 
 def outcome(function: Callable[..., Any], *operands: Any) -> Any:
-    """What a function gives, as text, or the error that it raises."""
+    """Return the result of a function as text, or the type of its error."""
     try:
         result = function(*operands)
     except (ArithmeticError, TypeError) as error:

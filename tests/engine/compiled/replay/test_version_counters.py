@@ -1,4 +1,4 @@
-"""How far a call steps the version counters of what it writes."""
+"""The steps of the version counters of tensors that a call writes to."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""What the doctor sees: settings, and a probe that ends, crashes or hangs."""
+"""The doctor's view: settings, and a probe that ends, crashes or hangs."""
 
 import subprocess
 import sys

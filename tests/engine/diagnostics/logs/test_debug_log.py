@@ -54,7 +54,7 @@ def here() -> str:
 
 
 def causes(lines: list[str]) -> list[str]:
-    """The causes told, "Compilation: user torch_xla.sync" and so on, in order."""
+    """Return the causes, "Compilation: user torch_xla.sync" and so on, in order."""
     found = []
     for title, cause in zip(lines, lines[1:], strict=False):
         kind = re.fullmatch(r"(\w+) Analysis: \1 Cause", title)
@@ -284,7 +284,7 @@ def test_the_warnings_of_the_documents_word_for_word() -> None:
     count("MarkStep", 11)
     count("aten::_ctc_loss", 3)
     count("aten::_ctc_loss_backward", 3)
-    count("aten::_local_scalar_dense", 9)  # reads are told by the transfers
+    count("aten::_local_scalar_dense", 9)  # transfers report reads
     assert debug_log.findings() == [
         "CompileTime too frequent: 21 counts during 11 steps",
         "TransferFromDeviceTime too frequent: 11 counts during 11 steps",

@@ -28,7 +28,7 @@ def test_reads_are_appended_as_they_happen(
             look(x)
         x.tolist()
     switches.apply_settings()
-    look(x)  # nobody listens any more
+    look(x)  # no listener any more
     read = frames.parse_frames(file.read_text().splitlines())
     assert [(each.operator, each.calls, each.early) for each in read] == [("equal", 1, 1)] * 3 + [("_to_copy", 1, 0)]
     line = look.__code__.co_firstlineno + 1

@@ -17,7 +17,7 @@ from torch_xla.debug import metrics_saver
 def test_the_metrics_are_saved_on_demand(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    metrics_saver.save_metrics()  # nobody said where
+    metrics_saver.save_metrics()  # no file is set
     metrics_saver.save_metrics("STDERR")
     written = capsys.readouterr()
     assert written.out == "" and re.match(r"\[MetricsData; step=\d+\]\n", written.err)
@@ -40,7 +40,7 @@ def test_each_of_several_replicas_has_a_file_of_its_own(monkeypatch: pytest.Monk
 
 
 def test_a_setting_that_names_another_file_is_followed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    torch.ones(1).to("xla")  # where nobody has used a device there is no step
+    torch.ones(1).to("xla")  # without a use of a device there is no step
     listening = events.watched
     with monkeypatch.context() as patch:
         for name in ("first", "second"):

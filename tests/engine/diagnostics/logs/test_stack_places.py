@@ -13,7 +13,7 @@ from torch_xla._engine.metrics.events import Cause
 
 
 def seen(run: Callable[[], object]) -> list[stack_places.CallSite]:
-    """The places at which a call tells of evaluations, transfers and fallbacks."""
+    """Return the places at which a call reports evaluations, transfers and fallbacks."""
     found: list[stack_places.CallSite] = []
 
     def hear(event: object) -> None:

@@ -1,4 +1,4 @@
-"""What an error for want of memory tells of the memory."""
+"""The description of memory in an out-of-memory error."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Each reason for a compilation is told after making the mistake that causes it."""
+"""Each reason for a compilation is reported after making the mistake that causes it."""
 
 import logging
 import re
@@ -46,7 +46,7 @@ def the_last() -> debug.Explanation:
 
 
 class Tagger(nn.Module):
-    """Embeds tokens, and does other things where it is told to."""
+    """A module that embeds tokens, and does other things on request."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Whatever two programs are, what makes one of them another is told: never nothing, and never an error."""
+"""For any two programs, the difference is described: never an empty text, and never an error."""
 
 import random
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from torch_xla._engine.metrics.events import Compilation
 
 
 class _Seen(Exception):
-    """Raised in the place of a compilation, which would take long and is of no use here."""
+    """Raised instead of a compilation, which would take long and is not needed here."""
 
 
 @contextmanager
@@ -107,7 +107,7 @@ def programs() -> list[Compilation]:
                 a_program(seed)
             except _Seen:
                 compiled += found[:1]
-        torch_xla.sync()  # what was refused is held by nobody now
+        torch_xla.sync()  # no reference to the refused operations remains
     return compiled
 
 

@@ -1,4 +1,4 @@
-"""Who keeps results of a step: variables, and graphs of gradients."""
+"""The owners of a step's results: variables, and graphs of gradients."""
 
 import torch
 from torch.utils.checkpoint import checkpoint

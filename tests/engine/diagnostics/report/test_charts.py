@@ -19,7 +19,7 @@ def share(number: int, *seconds: float) -> StepShare:
 
 
 def drawn(picture: str) -> list[ElementTree.Element]:
-    """The elements of a picture, which lie inside of it."""
+    """Return the elements of a picture, and check that they are inside of it."""
     elements = list(ElementTree.fromstring(picture).iter())
     for element in elements:
         for end, length, most in (("x", "width", 1000), ("y", "height", 220)):

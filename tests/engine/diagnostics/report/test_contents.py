@@ -1,4 +1,4 @@
-"""The report tells what happened, as text and as a page that a browser reads."""
+"""The report describes a program's past, as text and as a page for browsers."""
 
 import subprocess
 import warnings

@@ -75,4 +75,4 @@ def test_executions_are_kept_without_their_programs_while_somebody_watches_close
     started = [event for event in history.recent if isinstance(event, history.PastExecution)]
     assert [event.operations for event in started] == [2]
     [cost] = debug.sync_costs()
-    assert (cost.reads, cost.forced) == (1, 1)  # the evaluation told apart is counted once
+    assert (cost.reads, cost.forced) == (1, 1)  # an evaluation that is reported separately counts once

@@ -1,4 +1,4 @@
-"""What programs of several devices send."""
+"""The communication of programs on several devices."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Values that operators cannot take are looked for while somebody asks for it."""
+"""Invalid values for operators are reported while the checks are on."""
 
 import pytest
 import torch

@@ -13,7 +13,7 @@ from torch_xla._engine.step.pending_graph import graph_of
 
 
 def shape_of(graph: Graph) -> list[Any]:
-    """What two equal graphs have in common, with operators by their names."""
+    """Return the properties that equal graphs share, with operators by their names."""
     rows: list[Any] = [graph.inputs, graph.outputs]
     for operation in graph.operations:
         plan = operation.plan

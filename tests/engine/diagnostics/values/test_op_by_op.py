@@ -1,4 +1,4 @@
-"""A graph run one operator at a time gives what the whole gives, and lets go of what nobody reads any more."""
+"""A graph run one operator at a time returns the same results, and drops values after their last use."""
 
 from typing import Any
 

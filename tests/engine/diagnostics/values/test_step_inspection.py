@@ -1,4 +1,4 @@
-"""What goes into a program and what comes out of it."""
+"""The inputs and results of a program."""
 
 import jax
 import jax.numpy as jnp

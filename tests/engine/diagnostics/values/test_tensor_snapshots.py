@@ -45,7 +45,7 @@ def test_dtypes_complex_numbers_and_scalars() -> None:
 
 def test_what_is_saved_goes_to_the_folder_of_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensor_snapshots, "_chosen", tensor_snapshots._UNSET)
-    tensor_snapshots.save("x", torch.ones(1), None)  # nobody said where
+    tensor_snapshots.save("x", torch.ones(1), None)  # no folder is set
     tensor_snapshots.configure(tmp_path)
     x = torch.ones(2, requires_grad=True)
     tensor_snapshots.save("layers/0", x.to("xla"), 3)

@@ -62,7 +62,7 @@ def part(profile: debug.HostProfile, name: str) -> debug.Part:
 
 
 def test_the_parts_add_up_to_the_whole() -> None:
-    for _ in range(20):  # between two parts this thread may stand still where others want the processor
+    for _ in range(20):  # between two parts, the system may suspend this thread
         profile = trained(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1)))
         parts = profile.recording + profile.starting + profile.compiling + profile.waiting + profile.uploading
         if parts == pytest.approx(profile.seconds, rel=0.1):

@@ -1,4 +1,4 @@
-"""What makes the host wait is counted at its line, and can be refused."""
+"""Waits of the host are counted by line, and can be refused."""
 
 import io
 import sys

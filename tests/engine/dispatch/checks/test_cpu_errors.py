@@ -1,4 +1,4 @@
-"""What the CPU refuses is refused in its words: targets that are too small, parameters and sizes that do not exist."""
+"""Calls that the CPU refuses raise its errors: too small targets, unknown parameters, invalid sizes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ NEWER = torch.__version__ >= (2, 14)
 
 
 def message(call: Call, device: str) -> str:
-    """What a call is refused with, or what it gives."""
+    """Return the error message of a call, or its result."""
     try:
         result = call(lambda *size, **options: torch.ones(*size, device=device, **options))
     except (RuntimeError, TypeError) as refusal:

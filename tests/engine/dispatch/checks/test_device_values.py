@@ -38,7 +38,7 @@ def x(t: Make) -> torch.Tensor:
     return t([0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8], [0.9, 1.0, 0.0, 0.1])
 
 
-# What is called, and what is said of it: the argument, the value, its place.
+# The call, and its error: the argument, the value, its index.
 BAD: dict[str, tuple[Callable[[Make], Any], str]] = {
     "cross_entropy": (lambda t: F.cross_entropy(x(t), t(1, 9, 0)), "`target` .* It is 9 at [1]"),
     "nll_loss": (lambda t: F.nll_loss(x(t), t(1, -1, 0)), "from 0 to 3, or -100 to be ignored. It is -1 at [1]"),
@@ -106,7 +106,7 @@ def nothing_left() -> Iterator[None]:
 
 
 def waiting() -> int:
-    """How many reports nobody has looked at."""
+    """Return the number of reports that were not read yet."""
     return sum(len(flight.reports) for flight in in_flight.by_target.values())
 
 
@@ -133,7 +133,7 @@ def test_every_check_is_tried() -> None:
     finally:
         recording_kernel.look_at_calls(None)
     others = {str(op).removeprefix("aten.") for op in set(all_checks()) - tried}
-    assert others <= {  # other overloads of what is tried, and what only traced programs call
+    assert others <= {  # other overloads of the tested operators, and operators that only traced programs call
         "_embedding_bag.default", "_embedding_bag_forward_only.default", "embedding_renorm.default",
         "_unsafe_index.Tensor", "_unsafe_index_put.default", "_index_put_impl.default", "floor_divide.Scalar",
         "remainder.Scalar", "fmod.Scalar", "div.Scalar_mode", "normal.float_Tensor", "max_unpool3d.default",

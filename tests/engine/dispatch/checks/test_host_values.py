@@ -19,7 +19,7 @@ def from_host(device: str) -> Make:
     return lambda *numbers, dtype=None: torch.tensor(numbers, dtype=dtype).to(device)
 
 
-# What is computed on the device although it is made of what the host knows; so are the masks of these cases.
+# Values that the device computes although the host knows their inputs, and the masks of these cases.
 _UNKNOWN = {"masked_scatter", "one_hot", "assertion", "lu_unpack", "max_unpool2d"}
 
 CASES: dict[str, Callable[[Make], Any]] = {

@@ -1,4 +1,4 @@
-"""Assertions about values raise where somebody waits next, with their message, and wait for nothing themselves."""
+"""Assertions on values raise at the next wait, with their message, and do not wait themselves."""
 
 import pytest
 import torch

@@ -69,4 +69,4 @@ def test_the_gradients_are_those_of_the_cpu() -> None:
 
 def test_inference_without_statistics_is_refused() -> None:
     with pytest.raises(RuntimeError, match="running_mean and running_var must be given when training is False"):
-        torch.native_batch_norm(X.to("xla"), None, None, None, None, False, 0.1, 1e-5)  # of which the CPU dies
+        torch.native_batch_norm(X.to("xla"), None, None, None, None, False, 0.1, 1e-5)  # this call crashes the CPU

@@ -66,7 +66,7 @@ CONTINUOUS: dict[str, tuple[Callable[[], Tensor], Cdf]] = {
     ),
 }
 
-# What is drawn, its mean and its variance.
+# The draws, their mean and their variance.
 DISCRETE: dict[str, tuple[Callable[[], Tensor], float, float]] = {
     "bernoulli": (lambda: torch.bernoulli(0.3 * ones(COUNT)), 0.3, 0.21),
     "bernoulli_": (lambda: empty().bernoulli_(0.3), 0.3, 0.21),

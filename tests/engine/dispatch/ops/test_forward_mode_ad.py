@@ -1,4 +1,4 @@
-"""Tangents have the layout of their primals: size, strides and room are those that PyTorch makes on the CPU."""
+"""Tangents have the layout of their primals: size, strides and storage size as PyTorch makes them on the CPU."""
 
 from collections.abc import Callable
 

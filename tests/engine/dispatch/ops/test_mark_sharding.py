@@ -1,4 +1,4 @@
-"""Operators that mark how tensors lie: called outside of a graph they mark, or give a copy where nothing is divided."""
+"""Operators that mark shardings: outside of a graph they mark, or return a copy if nothing is divided."""
 
 import pytest
 import torch

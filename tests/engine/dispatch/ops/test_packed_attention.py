@@ -1,4 +1,4 @@
-"""What the kernels of packed attention leave out of a call, and what they refuse, in the words of a user."""
+"""The calls that packed attention simplifies, and the ones it refuses, in the words of a user."""
 
 import pytest
 import torch

@@ -115,7 +115,7 @@ def test_no_derivative_is_an_error_as_on_the_cpu() -> None:
             mean.sum().backward()
 
 
-# What an operator keeps between calls is called so in PyTorch's schemas.
+# PyTorch's schemas use these names for the state of an operator.
 STATE = ("running_", "exp_avg", "momentum_buffer", "state_sum", "noise")
 # They read it, or return what it becomes; or run on CUDA alone.
 READ_ONLY = ("_functional", "_no_training", "_no_update", "_backward", "cudnn_", "miopen_", "_fused_")

@@ -13,7 +13,7 @@ from torch_xla._engine.dispatch.ops import whole_composites
 
 @pytest.fixture(autouse=True)
 def nobody_else_had_unusual_layers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a process does from its first such layer on costs other layers something: other tests count it."""
+    """Reset the state that the first unusual layer of a process sets, which makes other layers slower."""
     monkeypatch.setattr(whole_composites, "_broad_bias", False)
     monkeypatch.setattr(whole_composites, "_twice", [])
     yield
@@ -50,7 +50,7 @@ def test_a_linear_layer_of_any_dimensions_has_its_gradients(sizes: tuple[Any, ..
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.float64], ids=str)
 @pytest.mark.parametrize("sizes", LINEARS, ids=str)
 def test_its_gradients_can_be_differentiated_again(sizes: tuple[Any, ...], dtype: torch.dtype) -> None:
-    """Those of complex numbers and of vectors as weights too, of which PyTorch's formula knows nothing."""
+    """Gradients of complex numbers, and of vectors as weights, have gradients too, unlike PyTorch's formula."""
 
     def program(d: str) -> Any:
         generator = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""What of PyTorch is replaced does its work for `xla`, and leaves every other device as it was."""
+"""PyTorch's patched functions work for `xla`, and do not change other devices."""
 
 import threading
 from typing import Any

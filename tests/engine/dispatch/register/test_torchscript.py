@@ -14,7 +14,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit", "ignore:Lite Interp
 
 
 class Many(nn.Module):
-    """Tensors in attributes of several kinds, some of which share memory."""
+    """A module with tensors in attributes of several kinds, some with shared memory."""
 
     listed: list[torch.Tensor]
     named: dict[str, torch.Tensor]

@@ -11,7 +11,7 @@ from torch_xla._engine.ir.view.axes import NOT_DENSE, Axis, cut, is_nested, movi
 
 
 def shown(array: np.ndarray, axes: list[Axis]) -> tuple[np.ndarray, list[int | None]]:
-    """What `axes` show of an array of one dimension, and which dimension of the view each of its dimensions is."""
+    """Return the elements that `axes` select in a flat array, and the view's dimension for each of the result."""
     dims: list[int | None] = []
     array = array.reshape([axis.size for axis in axes])
     for axis in axes:
@@ -36,7 +36,7 @@ def shown(array: np.ndarray, axes: list[Axis]) -> tuple[np.ndarray, list[int | N
 @given(view_cases(NESTED))
 @settings(max_examples=50)
 def test_slices_along_the_axes_are_the_view(case: ViewCase) -> None:
-    assume(0 not in case.view.size)  # which nobody cuts for
+    assume(0 not in case.view.size)  # such views are never cut
     dims, storage = moving_dims(case.view), case.storage.numpy()
     expected = case.tensor.squeeze().numpy()
     for dim, step in reversed(list(enumerate(case.tensor.squeeze().stride()))):

@@ -43,7 +43,7 @@ ROWS, BOARD, SWAPPED = Geometry.contiguous((10, 4)), Geometry.contiguous((6, 5, 
         (BOARD, Geometry((6, 4), (20, 1), 8), (0, 2, 0)),  # x[:, 2]
         (BOARD, Geometry((7,), (1,), 50), (2, 10)),  # seven elements across rows
         (BOARD, Geometry((25,), (1,), 50), (50,)),  # more than a row of rows
-        (SWAPPED, Geometry((4,), (1,), 12), (0, 3)),  # a column of what is transposed in memory
+        (SWAPPED, Geometry((4,), (1,), 12), (0, 3)),  # a column of a tensor that is transposed in memory
     ],
 )
 def test_an_index_or_a_range_is_a_place_that_can_move(base: Geometry, view: Geometry, starts: tuple[int, ...]) -> None:

@@ -1,4 +1,4 @@
-"""What processes exchange: here they are the rows of one array, against NumPy. Groups: `tests/engine/distributed/`."""
+"""Collectives, with one row of an array for each process, against NumPy. Groups: `tests/engine/distributed/`."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +18,7 @@ DTYPES = [np.bool_, np.uint8, np.int16, np.int64, np.float16, jnp.bfloat16, np.f
 
 
 def among_four(function: Callable[..., Any], *rows: Any) -> Any:
-    """What each of four processes gets, which have one row each."""
+    """Return the results of four processes with one row each."""
     alone = device_assignment.of_replicas(tuple(platform.local_devices()[:1]))
     four = replace(alone, devices=alone.devices * COUNT)
 

@@ -63,7 +63,7 @@ CASES = [(*case, False) for case in PLAIN] + [(*case, True) for case in TRANSPOS
 
 
 def arguments(case: tuple[Any, ...], dtype: torch.dtype) -> tuple[Any, ...]:
-    """What `convolution` takes. Whole numbers, so that every form must agree exactly in float32."""
+    """Return arguments of `convolution`: integers, so that every form must agree exactly in float32."""
     batch, inputs, outputs, extent, kernel, stride, padding, dilation, groups, *rest = case
     transposed = rest[-1]
     generator = torch.Generator().manual_seed(sum(extent))

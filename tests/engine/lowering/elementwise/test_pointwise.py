@@ -41,7 +41,7 @@ def test_functions_of_complex_numbers_agree_on_branch_cuts_too(dtype: torch.dtyp
     of_reals = {aten.deg2rad.default, aten.rad2deg.default}
     operators = [op for op in TO_FLOAT if op not in of_reals] + same_dtype_operators(dtype)
     values = edge_values(dtype)
-    # Complex numbers of which one part is infinite are never close to each other.
+    # Complex numbers with an infinite part are never close to each other.
     nonzero = {aten.log2.default, aten.log10.default}
     check_calls(call(op, values[values != 0] if op in nonzero else values) for op in operators)
 

@@ -14,7 +14,7 @@ INDICES, LENGTHS = np.array([[0, 1], [5, 2], [3, 3]]), np.array([1, 4, 3])
 def attended(
     query: np.ndarray, keys: np.ndarray, values: np.ndarray, cap: float | None, scale: float = 1.0
 ) -> np.ndarray:
-    """One token's query [heads, width] to keys and values [key heads, keys, width], all of which count."""
+    """Attend from one token's query [heads, width] to all keys and values [key heads, keys, width]."""
     groups = query.shape[0] // keys.shape[0]
     keys, values = (each.repeat(groups, 0) for each in (keys, values))
     scores = np.einsum("hd,hkd->hk", query, keys) * scale

@@ -1,4 +1,4 @@
-"""What the configuration of splash attention says, and that its operators follow it."""
+"""The operators of splash attention follow its configuration."""
 
 import json
 from typing import Any

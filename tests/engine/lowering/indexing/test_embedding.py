@@ -75,7 +75,7 @@ def test_bags_of_rows_are_reduced(mode: int, padding: int, last: bool) -> None:
         counted = [INDICES[a:b].ne(padding).sum() for a, b in zip(OFFSETS, [*OFFSETS[1:], 9], strict=True)][:count]
         if not last:
             assert torch.equal(got[2], torch.stack(counted))
-        # The shapes are those that PyTorch reports for other devices.
+        # PyTorch reports these shapes for other devices.
         shapes = [part.shape for part in aten._embedding_bag(*[x.to("meta") if hasattr(x, "to") else x for x in args])]
         assert [part.shape for part in got] == shapes
         if mode == MAX:

@@ -100,7 +100,7 @@ def test_the_mode_is_the_smallest_of_the_most_frequent_and_its_last_place(dtype:
 
 
 def test_nans_differ_from_each_other_and_are_a_mode_only_alone() -> None:
-    # PyTorch sorts here without regard to NaN, so what it finds depends on where they stand.
+    # PyTorch's sort ignores NaN here, so its result depends on the positions of NaN.
     rows = torch.tensor([[1.0, NAN, 1.0, NAN, NAN], [NAN, NAN, NAN, NAN, NAN], [INF, INF, 2.0, -INF, NAN]])
     values, places = apply_rule(aten.mode.default, rows, 1)
     torch.testing.assert_close(values, torch.tensor([1.0, NAN, INF]), equal_nan=True)

@@ -131,7 +131,7 @@ def expanded(tensor: torch.Tensor, batch: tuple[int, ...], core: int) -> torch.T
 def differences(
     cases: list[Case], given: Callable[[torch.Tensor, tuple[int, ...], int], torch.Tensor], way: str
 ) -> list[str]:
-    """What differs from the reference where the arguments are as `given`, all calls in one function."""
+    """Return the differences from the reference for arguments made by `given`, with all calls in one function."""
     arguments = []
     for _, _, operands, cores in cases:
         batch = torch.broadcast_shapes(*(x.shape[: x.dim() - core] for x, core in zip(operands, cores, strict=True)))
@@ -148,8 +148,7 @@ def differences(
         reference = call(*(expanded(x, batch, core) for x, core in zip(operands, cores, strict=True)))
         leaves = (torch.utils._pytree.tree_leaves(each) for each in (result, reference))
         for place, (ours, theirs) in enumerate(zip(*leaves, strict=True)):
-            # Of factors beside the solution there are as many as there were matrices; an empty batch tells nothing of
-            # them.
+            # There are as many factors as matrices; an empty batch does not determine them.
             if ours.shape != theirs.shape and not theirs.numel():
                 continue
             theirs = theirs if ours.dim() == theirs.dim() and ours.shape == theirs.shape else _first(theirs, ours.shape)

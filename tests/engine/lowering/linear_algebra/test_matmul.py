@@ -230,7 +230,7 @@ def test_one_row_of_bfloat16_is_as_near_to_the_truth_as_that_of_pytorch() -> Non
 def test_bfloat16_is_not_converted_in_memory_on_a_cpu() -> None:
     def program_of(function: Any, *shapes: tuple[int, ...]) -> str:
         operands = [jnp.ones(shape, jnp.bfloat16) for shape in shapes]
-        # What is multiplied was computed before, as in a model.
+        # The operands are computed by another operation, as in a model.
         computed = jax.jit(lambda *args: function(*(arg * 2 for arg in args)).astype(jnp.bfloat16))
         return str(computed.lower(*operands).compile().as_text())
 

@@ -1,4 +1,4 @@
-"""Values that an operator cannot take: found on the device, reported in a vector, told in words."""
+"""Invalid values of an operator: found on the device, reported in a vector, described in words."""
 
 from collections.abc import Iterator
 

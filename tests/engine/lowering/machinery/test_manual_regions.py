@@ -1,4 +1,4 @@
-"""Values of which each device has one of its own."""
+"""Values that differ on each device."""
 
 import jax
 import jax.numpy as jnp

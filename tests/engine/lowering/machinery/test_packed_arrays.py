@@ -1,4 +1,4 @@
-"""What is packed comes out as it went in."""
+"""Packed values are unpacked unchanged."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""What a rule may ask about the program that it lowers for."""
+"""The properties of a program that a rule can read while it lowers."""
 
 import threading
 

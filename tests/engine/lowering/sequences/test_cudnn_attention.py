@@ -1,6 +1,6 @@
-"""Attention by cuDNN, as far as a CPU can tell: what is asked of it, when, and what comes of what it gives.
+"""Attention by cuDNN, as far as a CPU can test it: the calls, their conditions, and the use of their results.
 
-JAX lowers for a GPU without one; its questions about the GPU and cuDNN are answered here.
+JAX lowers for a GPU without one; these tests answer its questions about the GPU and cuDNN.
 """
 
 import json
@@ -114,7 +114,7 @@ def test_without_cudnn_the_scores_are_computed(monkeypatch: pytest.MonkeyPatch) 
 
 
 def _stand_in(query: Any, key: Any, value: Any, *, scale: float, mask_type: Any, qkv_layout: str, **_: Any) -> Any:
-    """What cuDNN's kernel is documented to give, by products."""
+    """Compute the documented result of cuDNN's kernel, by products."""
     assert qkv_layout == "BNTH"
     key, value = (jnp.repeat(each, query.shape[1] // each.shape[1], 1) for each in (key, value))
     scores = jnp.einsum("bnth,bnsh->bnts", query, key, preferred_element_type=jnp.float32) * scale

@@ -1,4 +1,4 @@
-"""Views one size of which is another tensor's, and notes for readers."""
+"""Views with one size of another tensor, and notes for readers."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Marks in graphs of `torch.compile`: tensors pass through where there is nothing to divide, and mistakes are told."""
+"""Marks in graphs of `torch.compile`: tensors pass through if nothing is divided, and mistakes raise errors."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Layouts that are looked for: the mesh, what programs are worth it, and where inputs stand."""
+"""Automatic layouts: the mesh, the programs that justify a search, and the positions of inputs."""
 
 import math
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What the inputs of a program are to a layout."""
+"""The roles of a program's inputs in a layout."""
 
 import torch
 from torch import nn
