@@ -11,6 +11,7 @@ from ._engine.planning.sharding_search import automatic
 from ._engine.processes import identity, spmd_mode
 from ._engine.runtime import device_attributes, platform, platform_selection
 from ._engine.sharding import placement
+from ._engine.step.schedule import clear_schedules
 from ._engine.tensor import device as devices
 
 
@@ -218,6 +219,19 @@ def initialize_cache(path: str, readonly: bool = False) -> None:
     >>> xr.initialize_cache(tempfile.mkdtemp(), readonly=False)
     """
     disk_cache.choose(path, readonly)
+
+
+def clear_computation_cache() -> None:
+    """Forget all compiled programs in memory. What is recorded stays, and programs on disk stay.
+
+    >>> import torch, torch_xla.runtime as xr
+    >>> (torch.ones(2, device="xla") * 2).tolist()
+    [2.0, 2.0]
+    >>> xr.clear_computation_cache()
+    >>> xr.get_num_cached_compilation_graph()
+    0
+    """
+    clear_schedules()
 
 
 def get_num_cached_compilation_graph() -> int:

@@ -72,4 +72,4 @@ def test_the_migration_guide_has_what_is_not_here() -> None:
 def test_an_unknown_name_is_an_ordinary_error() -> None:
     with pytest.raises(AttributeError, match="module 'torch_xla._XLAC' has no attribute 'nothing'"):
         torch_xla._XLAC.nothing  # noqa: B018
-    assert not hasattr(torch_xla._XLAC, "_get_seed_info_id")
+    assert not hasattr(torch_xla._XLAC, "_get_xla_op_sharding_v2_params")

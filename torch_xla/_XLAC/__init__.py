@@ -30,6 +30,8 @@ from .._engine.tensor import device as devices
 from .._engine.tensor import device_names, seeds
 from .._engine.transfer import batch_reads
 from ..version import __version__
+from . import profiler as profiler
+from ._collectives import *  # noqa: F403
 from ._computations import _get_buffer_donation as _get_buffer_donation
 from ._computations import _is_placecholder as _is_placecholder
 from ._computations import _run_stablehlo as _run_stablehlo
@@ -45,11 +47,16 @@ from ._computations import (
 from ._computations import _xla_tpu_custom_call as _xla_tpu_custom_call
 from ._computations import _xla_user_computation as _xla_user_computation
 from ._computations import lowering as lowering
+from ._devices import *  # noqa: F403
+from ._operators import *  # noqa: F403
+from ._settings import *  # noqa: F403
 from ._shapes import _dynamic_shape_detector_end_session as _dynamic_shape_detector_end_session
 from ._shapes import _dynamic_shape_detector_remove_session as _dynamic_shape_detector_remove_session
 from ._shapes import _dynamic_shape_detector_start_session as _dynamic_shape_detector_start_session
 from ._shapes import _xla_mark_dynamic as _xla_mark_dynamic
+from ._shapes import most_graphs as _dynamic_shape_detector_get_max_different_graphs  # noqa: F401
 from ._shapes import most_graphs as _dynamic_shape_detector_get_max_num_different_graphs_allowed  # noqa: F401
+from ._shapes import set_most_graphs as _dynamic_shape_detector_set_max_different_graphs  # noqa: F401
 from ._shapes import set_most_graphs as _dynamic_shape_detector_set_max_num_different_graphs_allowed  # noqa: F401
 from ._shardings import _get_local_shard_replica_and_indices as _get_local_shard_replica_and_indices
 from ._shardings import _get_local_shards as _get_local_shards
@@ -482,13 +489,3 @@ def _xla_dot_general(
 def _dims_of(tensor: torch.Tensor, dims: Sequence[int]) -> tuple[int, ...]:
     """Return dimensions of `tensor` as XLA counts them: from 0."""
     return tuple(dim + tensor.dim() if dim < 0 else dim for dim in dims)
-
-
-def _xla_set_mat_mul_precision(precision: str) -> None:
-    """How exactly products of float32 are computed: "default", "high" or "highest"."""
-    _precision.choose(precision)
-
-
-def _xla_get_mat_mul_precision() -> str:
-    """How exactly products of float32 are computed now."""
-    return _precision.chosen()

@@ -22,6 +22,7 @@ from .._engine.lowering.fused_kernels import blockwise_attention
 from .._engine.metrics import counters
 from .._engine.runtime import platform
 from ..core.xla_builder import call_jax
+from ..core.xla_model import XLA_LIB as XLA_LIB
 from .flash_attention import FlashAttention as FlashAttention
 from .flash_attention import fa_custom_backward as fa_custom_backward
 from .flash_attention import fa_custom_backward_fake as fa_custom_backward_fake

@@ -7,11 +7,12 @@ functions: `PJRT_DEVICE=<its name>` chooses it.
 from .._engine import config
 from .._engine.runtime import pjrt_plugins as _plugins
 from .._engine.runtime import platform_selection
+from .._XLAC import PjRtPlugin
 
 _dynamic = False
 
 
-class DevicePlugin:
+class DevicePlugin(PjRtPlugin):
     """The description of a plugin. A subclass defines at least the path of the library.
 
     >>> from torch_xla.experimental.plugins import DevicePlugin, register_plugin

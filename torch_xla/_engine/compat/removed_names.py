@@ -26,13 +26,13 @@ REASONS: dict[str, dict[str, str]] = {
         "_activate_preemption_sync_manager": _PREEMPTION,
         "_deactivate_preemption_sync_manager": _PREEMPTION,
         "_sync_point_reached": _PREEMPTION,
-        "_set_xla_custom_op_name_prefix": (
-            "operations are named by blocks, not tensor by tensor. Write `with torch_xla.debug.profiler.Trace(name):`, "
-            "or trace_modules(model), around them"
+        "_get_xla_op_sharding_v2_params": (
+            "an OpSharding has one form, the list of devices. Use Mesh.get_op_sharding, or _get_xla_op_sharding"
         ),
-        "_get_seed_info_id": (
-            "a seed is no input of a recorded computation: each run draws new numbers. Set the state by "
-            "_xla_set_rng_seed, and leave the inputs as _get_tensors_xla_device_data_node gives them"
+    },
+    "torch_xla._XLAC.profiler": {
+        "TslProfilerSessionWrapper": (
+            "a profile is written when it ends. Use torch_xla.debug.profiler.start_trace(folder) and stop_trace()"
         ),
     },
     "torch_xla._dynamo.dynamo_bridge": dict.fromkeys(

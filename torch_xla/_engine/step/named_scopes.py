@@ -4,8 +4,12 @@ Opening and closing a scope leaves a mark on the tape of this thread's device; r
 """
 
 import threading
+from bisect import bisect_right
 
-from ..tensor.device import current_index, device_at
+from ..compile.source_metadata import scopes_at
+from ..ir.graph import decode
+from ..ir.tape import Value
+from ..tensor.device import LOCK, current_index, device_at
 
 _open = threading.local()
 
@@ -24,6 +28,30 @@ def open_scopes() -> tuple[str, ...]:
     """The scopes this thread has open, outermost first."""
     scopes: tuple[str, ...] = getattr(_open, "scopes", ())
     return scopes
+
+
+def name_operation(value: Value, name: str) -> bool:
+    """Put the pending operation that makes `value` into the scope `name`, inside those that were open for it.
+
+    Return False if no operation is pending for `value`.
+    """
+    with LOCK:
+        tape = value.tape
+        if value.state != "pending" or tape is None or tape.ended:
+            return False
+        _, operations, producer = decode(tape.code)
+        if producer[value.slot] < 0:
+            return False
+        position = operations[producer[value.slot]].position
+        starts = [start for start, _ in tape.scopes]
+        (before,) = scopes_at([position], tape.scopes) or [()]
+        if position + 1 not in starts:
+            tape.scopes.insert(bisect_right(starts, position), (position + 1, before))
+        if position in starts:
+            tape.scopes[starts.index(position)] = position, (*before, name)
+        else:
+            tape.scopes.insert(bisect_right(starts, position), (position, (*before, name)))
+        return True
 
 
 def _mark(scopes: tuple[str, ...]) -> None:

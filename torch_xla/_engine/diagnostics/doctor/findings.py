@@ -54,6 +54,7 @@ REMOVED = {
     "PJRT_ALLOCATOR_FRACTION": "use XLA_PYTHON_CLIENT_MEM_FRACTION",
     "XLA_DISABLE_FUNCTIONALIZATION": "views are exact in both modes of PyTorch/XLA 2",
     "XLA_STABLEHLO_COMPILE": "programs always go through StableHLO",
+    "CONVERT_SHLO_TO_SHARDY": "programs carry Shardy's shardings always, as JAX writes them",
     "XLA_NO_SPECIAL_SCALARS": "0 and 1 are numbers like others: one that changes becomes an argument",
     "XLA_ENABLE_PARAM_ALIASING": "an input that nobody holds any more gives its memory away",
     "XLA_TENSOR_UPDATE_SYNC": "copying into a tensor is recorded",

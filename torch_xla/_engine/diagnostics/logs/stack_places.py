@@ -55,6 +55,16 @@ def _kernels() -> dict[CodeType, str]:
 _FALLBACK = cpu_fallback.run.__code__
 
 
+# The name of the graphs that are recorded outside of regions with a name, as the user has set it.
+graph_name = ""
+
+
+def name_graphs(name: str) -> None:
+    """Call the graphs that are recorded from now on `name`, where no region gives them one."""
+    global graph_name
+    graph_name = name
+
+
 class CallSite(NamedTuple):
     """A place in the program, seen from inside the engine."""
 
@@ -95,7 +105,7 @@ def here() -> CallSite:
             is_asked = is_ours
         if not code.co_filename.startswith(_HIDDEN) and code not in CALLS_OF_MODULES:
             frames.append(line_of(frame))
-    return CallSite(tuple(frames), operator, reason or _REASONS[-1][2], graph, is_fallback)
+    return CallSite(tuple(frames), operator, reason or _REASONS[-1][2], graph or graph_name, is_fallback)
 
 
 def _stack(frame: FrameType | None) -> Iterator[FrameType]:
