@@ -9,6 +9,11 @@ from .._engine import config
 from .._engine.compat import removed_names
 from .._engine.compiled.dynamo import backend
 from .._engine.metrics import report
+from ..utils.buffer_donor_context import alias_with_buffer_donor_config as alias_with_buffer_donor_config
+from .graph_helpers import Deduper as Deduper
+from .graph_helpers import GraphInputMatcher as GraphInputMatcher
+from .graph_helpers import NoneRemover as NoneRemover
+from .graph_helpers import UnsupportedNodesCollector as UnsupportedNodesCollector
 
 __getattr__ = removed_names.asked_of(__name__)
 

@@ -1,6 +1,7 @@
 """Graphs found by their hash and run on other inputs; what is recorded can be forgotten."""
 
 import gc
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -63,6 +64,28 @@ def test_a_result_that_is_an_input_stays_one_buffer() -> None:
     same.add_(1)
     torch_xla.sync()
     assert (x.tolist(), same.tolist(), more.tolist()) == ([1.0, 2.0], [2.0, 3.0], [2.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: torch.arange(6.0).view(3, 2).to("xla").t(),
+        lambda: torch.arange(12.0).view(2, 6).to("xla")[:, ::2],
+        lambda: torch.arange(3.0).to("xla").expand(2, 3),
+        lambda: torch.arange(6.0).view(3, 2).t().to("xla") * 2,
+    ],
+    ids=["transposed", "every other", "expanded", "computed in another order"],
+)
+def test_an_input_may_have_other_strides(other: Callable[[], torch.Tensor]) -> None:
+    x = torch.ones(2, 3).to("xla")
+    torch_xla.sync()
+    y = x * 2 + x.sum(0)
+    name, (_, inputs) = _XLAC._get_graph_hash([y]), _XLAC._get_tensors_xla_device_data_node([y])
+    given = other()
+    before = given.cpu()
+    [result] = _XLAC._run_cached_graph(name, [given, *inputs[1:]])
+    torch.testing.assert_close(result.cpu(), before * 2 + before.sum(0))
+    assert given.cpu().equal(before)
 
 
 def test_wrong_inputs_are_refused() -> None:

@@ -37,9 +37,8 @@ REASONS: dict[str, dict[str, str]] = {
     },
     "torch_xla._dynamo.dynamo_bridge": dict.fromkeys(
         (
-            "GraphInputMatcher", "Deduper", "SpecialReturnHandler", "NoneRemover", "extract_graph_helper",
-            "extract_internal", "UnsupportedNodesCollector", "InputCollector", "XLAConstructorMoverPass",
-            "partition_fx_graph_for_cpu_fallback",
+            "SpecialReturnHandler", "extract_graph_helper", "extract_internal", "InputCollector",
+            "XLAConstructorMoverPass", "partition_fx_graph_for_cpu_fallback",
         ),
         _BRIDGE,
     ),

@@ -68,8 +68,9 @@ def run(name: bytes, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         )
     graph, device = _graphs[name]
     with metrics.timed("RunCachedGraphInputData"):
+        given = _laid_out(graph, inputs)
         with LOCK:
-            values, numbers = _taken(graph, inputs)
+            values, numbers = _taken(graph, given)
         compute(values)
     if values:
         device = values[0].device  # equal graphs of two devices share their name
@@ -85,6 +86,18 @@ def run(name: bytes, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             shown = zip(graph.outputs, made, strict=True)
             # A result that is an input stays that: no two values share a buffer.
             return [wrap(values[slot] if slot < len(values) else value) for slot, value in shown]
+
+
+def _laid_out(graph: Graph, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the inputs with the strides that the graph takes: another order in memory is no other input."""
+    found = list(inputs)
+    with torch.no_grad():
+        for index, (spec, tensor) in enumerate(zip(graph.inputs, inputs, strict=False)):
+            if tensor.shape == spec.size and tensor.dtype is spec.dtype and tensor.stride() != spec.stride:
+                found[index] = torch.empty_strided(
+                    spec.size, spec.stride, dtype=spec.dtype, device=tensor.device
+                ).copy_(tensor)
+    return found
 
 
 def _taken(graph: Graph, inputs: Sequence[torch.Tensor]) -> tuple[list[Value], list[float | int]]:
