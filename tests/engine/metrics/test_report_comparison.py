@@ -93,6 +93,11 @@ def test_a_time_may_leave_out_units(text: str, seconds: float) -> None:
         )
 
 
+def test_an_empty_report_has_no_numbers() -> None:
+    assert compare.parse_metrics_report("") == compare.parse_metrics_report("\n\nMetric: Waits") == {}
+    assert compare.parse_metrics_report("Counter: C") == {}
+
+
 def test_percentiles_that_were_broken_into_lines_are_read() -> None:
     report = "Metric: Waits\n  Percentiles: 1%=1s; 5%=2s;\n    50%=3s\nMetric: Sizes\n  Percentiles: 50%=2.00KB"
     assert compare.parse_metrics_report(report) == {

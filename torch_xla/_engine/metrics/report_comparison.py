@@ -30,7 +30,7 @@ def parse_report(report: str, dehumanize: bool) -> dict[str, Any]:
     found: dict[str, Any] = {}
     metric = ""
     lines = [line.strip() for line in report.splitlines()]
-    for line, next_line in zip(lines, [*lines[1:], ""], strict=True):
+    for line, next_line in zip(lines, [*lines[1:], ""], strict=False):
         label, _, text = (part.strip() for part in line.partition(": "))
         if label == "Metric":
             metric = text
