@@ -1,7 +1,8 @@
-"""Call JAX from PyTorch: convert tensors to arrays and back without a copy, and call JAX functions on tensors.
+"""JAX and PyTorch together: convert tensors to arrays and back without a copy, and call functions of one in the other.
 
 A tensor on `xla` is stored in a `jax.Array`. Code written for JAX (Pallas kernels, optimizers, models) can be one
-operation of a PyTorch program: it is compiled together with the operations around it and differentiated by JAX.
+operation of a PyTorch program: it is compiled together with the operations around it and differentiated by JAX. A
+`torch.nn.Module` can be a pure function of a JAX program.
 """
 
 import functools
@@ -11,7 +12,8 @@ from typing import Any
 import jax
 import torch
 
-from ._engine.interop import jax_arrays
+from ._engine.interop import jax_arrays, torch_modules
+from ._engine.interop.torch_modules import ModuleFunction as ModuleFunction
 from .core import xla_builder
 
 
@@ -74,3 +76,29 @@ def as_torch(function: Callable[..., Any]) -> Callable[..., Any]:
         return xla_builder.call_jax(function, args, kwargs)
 
     return of_tensors
+
+
+def as_jax(module: torch.nn.Module, *, derivatives: str = "torch") -> tuple[dict[str, jax.Array], ModuleFunction]:
+    """Return the parameters of `module` as arrays by name, and the module as a pure function of them for JAX.
+
+    `function(parameters, *args, **kwargs)` takes and returns arrays in the structures of the module, and works under
+    `jax.grad`, `jax.vmap` and `jax.jit`. It computes in the mode (training or evaluation) that the module and its
+    submodules have now. The module itself stays as it is.
+
+    - Buffers and parameters that need no gradient are in `function.buffers`. A call with `buffers=...` returns a pair:
+      the output, and the buffers after the call. Without it, a call that would change a buffer raises `ValueError`.
+    - A module that draws random numbers takes `rng=jax.random.key(...)`, and draws the same for the same key.
+    - Gradients are those of PyTorch's autograd. With `derivatives="jax"`, JAX differentiates the operations instead:
+      also forward (`jax.jvp`, `jax.hessian`), but without the module's own `autograd.Function`s and `no_grad`.
+    - Where JAX has no 64-bit numbers (`jax_enable_x64` is off), its int32 arguments are int64 to PyTorch.
+
+    The module is traced once for each size and dtype of its arguments; other arguments must be hashable.
+
+    >>> import jax, jax.numpy as jnp, torch, torch_xla.interop
+    >>> parameters, function = torch_xla.interop.as_jax(torch.nn.Linear(3, 1))
+    >>> def loss(parameters, x):
+    ...     return jnp.mean(function(parameters, x) * 2)
+    >>> jax.jit(jax.grad(loss))(parameters, jnp.ones((4, 3)))
+    {'bias': Array([2.], dtype=float32), 'weight': Array([[2., 2., 2.]], dtype=float32)}
+    """
+    return torch_modules.as_jax(module, derivatives)

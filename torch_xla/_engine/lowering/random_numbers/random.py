@@ -36,7 +36,12 @@ def random_bits(key: jax.Array, shape: tuple[int, ...], dtype: type[np.unsignedi
     if target is not None and target.is_spread:
         return _bits_of_places(key, shape, dtype)
     each = 8 // np.dtype(dtype).itemsize
-    words = lax.rng_bit_generator(jax.random.key_data(key), (-(-count // each),), np.dtype(np.uint64))[1]
+
+    def generated(data: jax.Array) -> jax.Array:
+        return lax.rng_bit_generator(data, (-(-count // each),), np.dtype(np.uint64))[1]
+
+    # With a batch of keys, which `jax.vmap` makes of one, XLA's generator would look at the first key alone.
+    words = jax.custom_batching.sequential_vmap(generated)(jax.random.key_data(key))
     if each > 1:
         words = lax.bitcast_convert_type(words, dtype).reshape(-1)
     return lax.slice_in_dim(words, 0, count).reshape(shape)

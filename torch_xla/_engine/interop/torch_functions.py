@@ -1,0 +1,311 @@
+"""Functions of PyTorch tensors as functions of JAX arrays: JAX transforms them, and PyTorch differentiates them.
+
+A function is traced for tensors of given sizes and dtypes, and its graph is interpreted in JAX by the rules that lower
+recorded operations. Gradients are those of PyTorch's autograd, of any order: `detach`, `no_grad`, custom
+`autograd.Function`s and the derivatives that PyTorch defines at kinks have the effect that they have in PyTorch.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from .. import dtypes, precision
+from ..atomic import uncollected
+from ..compat.names.torch import OpOverload, schema_of
+from ..compat.names.torch_dynamo import (
+    FakeTensorMode,
+    ShapeEnv,
+    aot_export_joint_simple,
+    default_partition,
+    outside_of_traces,
+)
+from ..lowering.fx_graphs import decompositions, interpreter
+from . import wide_calls
+
+Function = Callable[..., Sequence[Tensor]]
+
+_WIDE = {torch.int64: torch.int32, torch.uint64: torch.uint32, torch.float64: torch.float32}
+_WIDE |= {torch.complex128: torch.complex64}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The size and the dtype of a tensor."""
+
+    size: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether numbers of this dtype can be differentiated."""
+        return self.dtype.is_floating_point or self.dtype.is_complex
+
+
+def narrow(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which JAX holds numbers of `dtype`: 32 bits instead of 64 unless `jax_enable_x64` is set."""
+    return dtype if jax.config.values["jax_enable_x64"] else _WIDE.get(dtype, dtype)
+
+
+class MissingKey(TypeError):
+    """A function draws random numbers, and got no key."""
+
+
+class JaxFunction:
+    """`function`, which takes tensors of these kinds and returns several, for arrays and a key of random numbers.
+
+    `by_torch` has PyTorch differentiate. Otherwise JAX differentiates the operations themselves, also forward.
+    """
+
+    def __init__(self, function: Function, kinds: Sequence[Kind], by_torch: bool = True) -> None:
+        self._function, self._kinds = function, tuple(kinds)
+        self._graph = _Graph(_traced(function, kinds))
+        self._differentiated: dict[tuple[int, ...], _Differentiated] = {}
+        self._call: Any = _called_by_torch if by_torch else _called
+
+    @property
+    def module(self) -> GraphModule:
+        """The graph of the function."""
+        return self._graph.module
+
+    def __call__(self, arrays: Sequence[Any], key: Any = None) -> list[Any]:
+        """Return the results for `arrays`. Raise `MissingKey` if the function draws and `key` is `None`."""
+        return list(self._call(self, key, *arrays))
+
+    def run(self, key: Any, arrays: Sequence[Any]) -> list[Any]:
+        """Return the results, which JAX differentiates."""
+        return self._graph(key, arrays)
+
+    def differentiated(self, needed: tuple[int, ...]) -> "_Differentiated":
+        """Return the function with its gradients by the tensors at `needed`."""
+        found = self._differentiated.get(needed)
+        if found is None:
+            found = self._differentiated[needed] = _Differentiated(self._function, self._kinds, needed)
+        return found
+
+
+def _called(function: JaxFunction, key: Any, *arrays: Any) -> list[Any]:
+    return function.run(key, arrays)
+
+
+_called_by_torch: Any = jax.custom_vjp(_called, nondiff_argnums=(0,))
+
+
+def _forward(function: JaxFunction, key: Any, *arrays: Any) -> tuple[Any, Any]:
+    values = [each.value for each in arrays]
+    inexact = [jnp.issubdtype(value.dtype, np.inexact) for value in values]
+    needed = tuple(p for p, each in enumerate(arrays) if each.perturbed and inexact[p])
+    differentiated = function.differentiated(needed)
+    key = jax.tree.map(lambda each: each.value, key, is_leaf=lambda each: hasattr(each, "perturbed"))
+    outputs, saved = differentiated.forward(key, *values)
+    return outputs, jax.tree_util.Partial(differentiated.pull, key, values, saved)
+
+
+def _backward(function: JaxFunction, pull: Any, given: Sequence[Any]) -> tuple[Any, ...]:
+    return None, *pull(list(map(_with_elements, given)))
+
+
+_called_by_torch.defvjp(_forward, _backward, symbolic_zeros=True)
+
+
+def _with_elements(gradient: Any) -> Any:
+    is_zero = isinstance(gradient, jax.custom_derivatives.SymbolicZero)
+    return jnp.zeros(gradient.shape, gradient.dtype) if is_zero else gradient
+
+
+class _Differentiated:
+    """A function in two parts: one saves what the other computes the gradients of.
+
+    A gradient of a gradient is that of what PyTorch would compute with `create_graph=True`: what is saved is a function
+    of the inputs, so only these pass a gradient on.
+    """
+
+    def __init__(self, function: Function, kinds: Sequence[Kind], needed: tuple[int, ...]) -> None:
+        self._function, self._kinds, self._needed = function, tuple(kinds), needed
+        self._outputs: list[Kind] = []
+        given: list[bool] = []
+
+        def noted(*tensors: Tensor) -> Sequence[Tensor]:
+            results = function(*tensors)
+            given[:] = [each.requires_grad for each in results]
+            self._outputs[:] = [Kind(tuple(each.shape), each.dtype) for each in results]
+            return results
+
+        once, back = _partitioned(noted, kinds, needed, self._outputs)
+        self._differentiable = [place for place, gives in enumerate(given) if gives]
+        self._once = _Graph(once)
+        self._back = _Graph(back)
+        self._second: JaxFunction | None = None
+        self.forward: Any = jax.custom_vjp(self._computed)
+        self.forward.defvjp(self._saved, self._pull_of)
+        self._gradients: Any = jax.custom_vjp(self._pulled)
+        self._gradients.defvjp(lambda *held: (self._gradients(*held), (held[0], held[1], held[3])), self._pull_again)
+
+    def _computed(self, key: Any, *arrays: Any) -> tuple[list[Any], list[Any]]:
+        found, count = self._once(key, arrays), len(self._outputs)
+        return found[:count], found[count:]
+
+    def _saved(self, key: Any, *arrays: Any) -> tuple[Any, Any]:
+        outputs, saved = self.forward(key, *arrays)
+        return (outputs, saved), (key, list(arrays), saved)
+
+    def _pull_of(self, held: Any, given: Any) -> tuple[Any, ...]:
+        key, arrays, saved = held
+        return None, *self.pull(key, arrays, saved, given[0])
+
+    def pull(self, key: Any, arrays: Sequence[Any], saved: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+        """Return the gradient by each input, given those by the outputs; `None` where none was needed."""
+        found: list[Any] = [None] * len(arrays)
+        if self._needed and self._differentiable:
+            # JAX's gradients by complex numbers are the conjugates of PyTorch's.
+            by_outputs = [jnp.conj(given[place]) for place in self._differentiable]
+            for place, each in zip(self._needed, self._gradients(key, arrays, saved, by_outputs), strict=True):
+                found[place] = None if each is None else jnp.conj(each)
+        return found
+
+    def _pulled(self, key: Any, arrays: Sequence[Any], saved: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+        found = self._back(None, [*saved, *given])
+        return [found[place] for place in self._needed]
+
+    def _pull_again(self, held: Any, given: Sequence[Any]) -> tuple[Any, ...]:
+        key, arrays, by_outputs = held
+        kinds = [*self._kinds, *(self._outputs[place] for place in self._differentiable)]
+        if self._second is None:
+            self._second = JaxFunction(self._gradient_again, kinds)
+        second, operands = self._second, [*arrays, *by_outputs]
+        chosen = [place for place, kind in enumerate(kinds) if kind.has_gradient]
+
+        def of(*values: Any) -> list[Any]:
+            filled = list(operands)
+            for place, value in zip(chosen, values, strict=True):
+                filled[place] = value
+            return second(filled, key)
+
+        _, pull = jax.vjp(of, *(operands[place] for place in chosen))
+        found: list[Any] = [None] * len(operands)
+        for place, gradient in zip(chosen, pull(list(given)), strict=True):
+            found[place] = gradient
+        return None, found[: len(arrays)], None, found[len(arrays) :]
+
+    def _gradient_again(self, *tensors: Tensor) -> Sequence[Tensor]:
+        """Return the gradients of the function as PyTorch computes them, to be differentiated."""
+        inputs, given = list(tensors[: len(self._kinds)]), tensors[len(self._kinds) :]
+        with torch.enable_grad():
+            for place in self._needed:
+                if not inputs[place].requires_grad:
+                    inputs[place] = inputs[place].detach().requires_grad_()
+            outputs = self._function(*inputs)
+            return torch.autograd.grad(
+                [outputs[place] for place in self._differentiable],
+                [inputs[place] for place in self._needed],
+                given,
+                create_graph=True,
+                materialize_grads=True,
+            )
+
+
+class _Graph:
+    """A graph of functional operators, applied to arrays whose dtypes are those that JAX holds."""
+
+    def __init__(self, module: GraphModule) -> None:
+        self.module = module
+        self._kinds = [_kind(node.meta["val"]) for node in module.graph.nodes if node.op == "placeholder"]
+        drawing = [node for node in module.graph.nodes if interpreter.is_random(module, node)]
+        self._draws = len(drawing)
+        self._random = sorted({str(node.target) for node in drawing if not _drops_nothing(node)})
+        self._bodies: dict[bool, Any] = {}  # by whether JAX has 64-bit numbers
+        self._missing: list[bool] = []
+
+    def __call__(self, key: Any, arrays: Sequence[Any]) -> list[Any]:
+        if self._random and key is None:
+            raise MissingKey(", ".join(self._random))
+        drawn = [] if not self._draws else [_keys(jax.random.key(0) if key is None else key, self._draws)]
+        operands = [_cast(array, narrow(kind.dtype)) for array, kind in zip(arrays, self._kinds, strict=True)]
+        operands += drawn
+        is_wide = bool(jax.config.values["jax_enable_x64"])
+        if is_wide not in self._bodies:
+            function = functools.partial(self._interpreted, is_wide)
+            self._bodies[is_wide] = wide_calls.traced(function, operands)
+        found = iter(wide_calls.call(self._bodies[is_wide], operands))
+        return [None if is_missing else next(found) for is_missing in self._missing]
+
+    def _interpreted(self, is_wide: bool, *arrays: Any) -> list[Any]:
+        # The generator that the rules draw from has keys of four words.
+        keys = jax.random.wrap_key_data(arrays[-1], impl="rbg") if self._draws else ()
+        operands = [_cast(array, kind.dtype) for array, kind in zip(arrays, self._kinds, strict=False)]
+        with jax.default_matmul_precision(precision.chosen()):
+            results = interpreter.interpret(self.module, operands, keys)
+        self._missing = [each is None for each in results]
+        results = [jnp.asarray(each) for each in results if each is not None]
+        return results if is_wide else [_cast(each, _narrowed(each)) for each in results]
+
+
+def _drops_nothing(node: Node) -> bool:
+    """Whether an operator with dropout, such as attention, is called without."""
+    if not isinstance(node.target, OpOverload):
+        return False
+    names = [each.name for each in schema_of(node.target).arguments]
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    defaults = {each.name: each.default_value for each in schema_of(node.target).arguments if each.has_default_value()}
+    return {**defaults, **given}.get("dropout_p", 1) == 0
+
+
+def _narrowed(array: Any) -> torch.dtype:
+    dtype = dtypes.to_torch(array.dtype)
+    return _WIDE.get(dtype, dtype)
+
+
+def _cast(array: Any, dtype: torch.dtype) -> Any:
+    return jax.lax.convert_element_type(array, dtypes.to_jax(dtype))
+
+
+def _keys(key: Any, count: int) -> Any:
+    """Return the words of one key for each draw. Each depends on `key` and its place alone, not on how many follow."""
+    return jnp.stack([jax.random.bits(jax.random.fold_in(key, place), (4,), np.uint32) for place in range(count)])
+
+
+def _kind(value: Tensor) -> Kind:
+    return Kind(tuple(value.shape), value.dtype)
+
+
+@uncollected
+def _traced(function: Function, kinds: Sequence[Kind]) -> GraphModule:
+    """Return the graph of `function`, without gradients."""
+    with outside_of_traces():
+        graph: Any = aot_export_joint_simple(
+            function, _described(kinds), trace_joint=False, decompositions=decompositions.table()
+        )
+    return graph  # type: ignore[no-any-return]
+
+
+@uncollected
+def _partitioned(
+    function: Function, kinds: Sequence[Kind], needed: Sequence[int], outputs: Sequence[Kind]
+) -> tuple[GraphModule, GraphModule]:
+    """Return the graphs of the results of `function`, and of its gradients by the inputs at `needed`.
+
+    The function fills `outputs` when it is called. The second graph has a result for each input.
+    """
+    with outside_of_traces():
+        inputs = _described(kinds)
+        for place in needed:
+            inputs[place].requires_grad_()
+        joint: Any = aot_export_joint_simple(function, inputs, trace_joint=True, decompositions=decompositions.table())
+        tangents = [node.meta["val"] for node in joint.graph.nodes if node.name.startswith("tangents_")]
+        once, back = default_partition(joint, (inputs, tangents), num_fwd_outputs=len(outputs))
+    # Draws of the first part, which PyTorch keeps in the second although nothing reads them.
+    back.graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
+    back.recompile()
+    return once, back
+
+
+def _described(kinds: Sequence[Kind]) -> tuple[Tensor, ...]:
+    with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True):
+        return tuple(torch.empty(kind.size, dtype=kind.dtype, device="xla") for kind in kinds)

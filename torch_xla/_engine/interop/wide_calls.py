@@ -1,0 +1,112 @@
+"""Functions that compute with 64-bit numbers, called in programs of JAX that have none.
+
+Without `jax_enable_x64` JAX narrows what it traces, also when it lowers or transforms an operation that was traced with
+64 bits. So such a function is one operation of its caller's program: its body is traced, transformed and lowered with
+64 bits, and what goes in and comes out has dtypes that the caller's program can hold.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.extend as jex
+import jax.numpy as jnp
+from jax.interpreters import ad, batching, mlir
+
+_called = jex.core.Primitive("torch_graph")
+_called.multiple_results = True
+
+
+def traced(function: Callable[..., Sequence[Any]], arrays: Sequence[Any]) -> Any:
+    """Return the body that `call` takes: `function` of arrays of these sizes and dtypes."""
+    with jax.enable_x64(True):
+        return jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(each.shape, each.dtype) for each in arrays))
+
+
+def call(body: Any, arrays: Sequence[Any]) -> list[Any]:
+    """Return the results of a traced body."""
+    return list(_called.bind(*arrays, body=body))
+
+
+def _function(body: Any) -> Callable[..., list[Any]]:
+    return jex.core.jaxpr_as_fun(body)  # type: ignore[no-any-return]
+
+
+@_called.def_impl
+def _run(*arrays: Any, body: Any) -> list[Any]:
+    return _compiled(body)(*arrays)  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _compiled(body: Any) -> Any:
+    return jax.jit(lambda *arrays: call(body, arrays))
+
+
+@_called.def_abstract_eval
+def _described(*_: Any, body: Any) -> list[Any]:
+    return list(body.out_avals)
+
+
+def _lowered(context: Any, *operands: Any, body: Any) -> Any:
+    with jax.enable_x64(True):
+        return mlir.lower_fun(_function(body), multiple_results=True)(context, *operands)
+
+
+def _batched(arrays: Sequence[Any], axes: Sequence[Any], *, body: Any) -> tuple[list[Any], list[int]]:
+    found = call(traced(jax.vmap(_function(body), tuple(axes)), arrays), arrays)
+    return found, [0] * len(found)
+
+
+def _differentiated(primals: Sequence[Any], tangents: Sequence[Any], *, body: Any) -> tuple[list[Any], list[Any]]:
+    given = [place for place, each in enumerate(tangents) if type(each) is not ad.Zero]
+
+    def linear(*arrays: Any) -> list[Any]:
+        inputs = list(arrays[: len(primals)])
+
+        def of(*chosen: Any) -> list[Any]:
+            filled = list(inputs)
+            for place, value in zip(given, chosen, strict=True):
+                filled[place] = value
+            return [each for each in _function(body)(*filled) if jnp.issubdtype(each.dtype, jnp.inexact)]
+
+        return jax.jvp(of, [inputs[place] for place in given], list(arrays[len(primals) :]))[1]
+
+    results = call(body, primals)
+    operands = [*primals, *(tangents[place] for place in given)]
+    found = iter(call(traced(linear, operands), operands))
+    return results, [
+        next(found) if jnp.issubdtype(each.dtype, jnp.inexact) else ad.Zero(jax.typeof(each).to_tangent_aval())
+        for each in results
+    ]
+
+
+def _transposed(given: Sequence[Any], *operands: Any, body: Any) -> list[Any]:
+    unknown = [place for place, each in enumerate(operands) if ad.is_undefined_primal(each)]
+    known = [each for each in operands if not ad.is_undefined_primal(each)]
+    given = [ad.instantiate_zeros(each) for each in given]
+    described = [operands[place].aval for place in unknown]
+
+    def pulled(*arrays: Any) -> list[Any]:
+        rest = iter(arrays)
+        filled = [None if ad.is_undefined_primal(each) else next(rest) for each in operands]
+
+        def of(*chosen: Any) -> list[Any]:
+            for place, value in zip(unknown, chosen, strict=True):
+                filled[place] = value
+            return _function(body)(*filled)
+
+        zeros = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in described]
+        return list(jax.linear_transpose(of, *zeros)(list(arrays[len(known) :])))
+
+    arrays = [*known, *given]
+    found: list[Any] = [None] * len(operands)
+    for place, gradient in zip(unknown, call(traced(pulled, arrays), arrays), strict=True):
+        found[place] = gradient
+    return found
+
+
+mlir.register_lowering(_called, _lowered)
+batching.primitive_batchers[_called] = _batched
+ad.primitive_jvps[_called] = _differentiated
+ad.primitive_transposes[_called] = _transposed
