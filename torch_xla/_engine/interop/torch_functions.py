@@ -174,6 +174,7 @@ class _Differentiated:
         found = self._back(None, [*saved, *given])
         return [found[place] for place in self._needed]
 
+    @uncollected
     def _pull_again(self, held: Any, given: Sequence[Any]) -> tuple[Any, ...]:
         key, arrays, by_outputs = held
         kinds = [*self._kinds, *(self._outputs[place] for place in self._differentiable)]
@@ -236,6 +237,7 @@ class _Graph:
         found = iter(wide_calls.call(self._bodies[is_wide], operands))
         return [None if is_missing else next(found) for is_missing in self._missing]
 
+    @uncollected
     def _interpreted(self, is_wide: bool, *arrays: Any) -> list[Any]:
         # The generator that the rules draw from has keys of four words.
         keys = jax.random.wrap_key_data(arrays[-1], impl="rbg") if self._draws else ()

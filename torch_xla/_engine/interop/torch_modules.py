@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.fx import Node
 
 from .. import dtypes
+from ..atomic import uncollected
 from ..compat.names.torch import pytree
 from ..ir.call_plan import kinds_of
 from . import jax_arrays
@@ -69,7 +70,7 @@ class ModuleFunction:
         state = {**self._checked("parameters", parameters, self.parameters)}
         state |= self._checked("buffers", given, self.buffers)
         leaves, tree = jax.tree.flatten((args, kwargs))
-        leaves = [jnp.asarray(leaf) if isinstance(leaf, np.ndarray | np.generic) else leaf for leaf in leaves]
+        leaves = [_as_array(leaf) if isinstance(leaf, np.ndarray | np.generic) else leaf for leaf in leaves]
         for leaf in leaves:
             if isinstance(leaf, Tensor):
                 raise TypeError(
@@ -117,7 +118,7 @@ class ModuleFunction:
                     f"{self._name}: {name} has the size {list(self._wanted[name].size)}; got an array of "
                     f"{list(size)}. For a batch of {what} use jax.vmap."
                 )
-        return {name: jnp.asarray(given[name]) for name in wanted}
+        return {name: _as_array(given[name]) for name in wanted}
 
     def _call_for(self, state: dict[str, Any], leaves: Sequence[Any], tree: Any) -> "_Call":
         static = tuple(_ARRAY if isinstance(leaf, jax.Array) else leaf for leaf in leaves)
@@ -267,6 +268,12 @@ def _kind_of(name: str, tensor: Tensor) -> Kind:
     return Kind(tuple(tensor.shape), tensor.dtype)
 
 
+@uncollected
+def _as_array(given: Any) -> Any:
+    return jnp.asarray(given)
+
+
+@uncollected
 def _array(tensor: Tensor) -> Any:
     dtype = dtypes.to_jax(narrow(tensor.dtype))
     if tensor.device.type == "meta":

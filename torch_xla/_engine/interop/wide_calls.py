@@ -14,10 +14,13 @@ import jax.extend as jex
 import jax.numpy as jnp
 from jax.interpreters import ad, batching, mlir
 
+from ..atomic import uncollected
+
 _called = jex.core.Primitive("torch_graph")
 _called.multiple_results = True
 
 
+@uncollected
 def traced(function: Callable[..., Sequence[Any]], arrays: Sequence[Any]) -> Any:
     """Return the body that `call` takes: `function` of arrays of these sizes and dtypes."""
     with jax.enable_x64(True):
