@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from torch_xla._engine.interop.torch_functions import JaxFunction, Kind, MissingKey
+from torch_xla._engine.interop.torch_functions import JaxFunction, MissingKey, TensorKind
 
-WEIGHTS = Kind((3,), torch.complex64)
-REALS = Kind((3,), torch.float32)
+WEIGHTS = TensorKind((3,), torch.complex64)
+REALS = TensorKind((3,), torch.float32)
 
 
 def test_gradients_of_complex_numbers_are_those_of_jax() -> None:

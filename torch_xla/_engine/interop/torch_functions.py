@@ -37,7 +37,7 @@ _WIDE |= {torch.complex128: torch.complex64}
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class TensorKind:
     """The size and the dtype of a tensor."""
 
     size: tuple[int, ...]
@@ -64,7 +64,7 @@ class JaxFunction:
     `by_torch` has PyTorch differentiate. Otherwise JAX differentiates the operations themselves, also forward.
     """
 
-    def __init__(self, function: Function, kinds: Sequence[Kind], by_torch: bool = True) -> None:
+    def __init__(self, function: Function, kinds: Sequence[TensorKind], by_torch: bool = True) -> None:
         self._function, self._kinds = function, tuple(kinds)
         self._graph = _Graph(_traced(function, kinds))
         self._differentiated: dict[tuple[int, ...], _Differentiated] = {}
@@ -127,15 +127,15 @@ class _Differentiated:
     of the inputs, so only these pass a gradient on.
     """
 
-    def __init__(self, function: Function, kinds: Sequence[Kind], needed: tuple[int, ...]) -> None:
+    def __init__(self, function: Function, kinds: Sequence[TensorKind], needed: tuple[int, ...]) -> None:
         self._function, self._kinds, self._needed = function, tuple(kinds), needed
-        self._outputs: list[Kind] = []
+        self._outputs: list[TensorKind] = []
         given: list[bool] = []
 
         def noted(*tensors: Tensor) -> Sequence[Tensor]:
             results = function(*tensors)
             given[:] = [each.requires_grad for each in results]
-            self._outputs[:] = [Kind(tuple(each.shape), each.dtype) for each in results]
+            self._outputs[:] = [TensorKind(tuple(each.shape), each.dtype) for each in results]
             return results
 
         once, back = _partitioned(noted, kinds, needed, self._outputs)
@@ -273,12 +273,12 @@ def _keys(key: Any, count: int) -> Any:
     return jnp.stack([jax.random.bits(jax.random.fold_in(key, place), (4,), np.uint32) for place in range(count)])
 
 
-def _kind(value: Tensor) -> Kind:
-    return Kind(tuple(value.shape), value.dtype)
+def _kind(value: Tensor) -> TensorKind:
+    return TensorKind(tuple(value.shape), value.dtype)
 
 
 @uncollected
-def _traced(function: Function, kinds: Sequence[Kind]) -> GraphModule:
+def _traced(function: Function, kinds: Sequence[TensorKind]) -> GraphModule:
     """Return the graph of `function`, without gradients."""
     with outside_of_traces():
         graph: Any = aot_export_joint_simple(
@@ -289,7 +289,7 @@ def _traced(function: Function, kinds: Sequence[Kind]) -> GraphModule:
 
 @uncollected
 def _partitioned(
-    function: Function, kinds: Sequence[Kind], needed: Sequence[int], outputs: Sequence[Kind]
+    function: Function, kinds: Sequence[TensorKind], needed: Sequence[int], outputs: Sequence[TensorKind]
 ) -> tuple[GraphModule, GraphModule]:
     """Return the graphs of the results of `function`, and of its gradients by the inputs at `needed`.
 
@@ -308,6 +308,6 @@ def _partitioned(
     return once, back
 
 
-def _described(kinds: Sequence[Kind]) -> tuple[Tensor, ...]:
+def _described(kinds: Sequence[TensorKind]) -> tuple[Tensor, ...]:
     with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True):
         return tuple(torch.empty(kind.size, dtype=kind.dtype, device="xla") for kind in kinds)

@@ -17,7 +17,7 @@ from ..atomic import uncollected
 from ..compat.names.torch import pytree
 from ..ir.call_plan import kinds_of
 from . import jax_arrays
-from .torch_functions import JaxFunction, Kind, MissingKey, narrow
+from .torch_functions import JaxFunction, MissingKey, TensorKind, narrow
 
 _RESERVED = ("buffers", "rng")
 
@@ -133,14 +133,14 @@ class ModuleFunction:
             found = self._called[key] = _Call(self, list(state), kinds, static, tree)
         return found
 
-    def _kind_in_torch(self, own: torch.dtype | None, array: Any) -> Kind:
+    def _kind_in_torch(self, own: torch.dtype | None, array: Any) -> TensorKind:
         """Return the kind of tensor that `array` stands for. Without 64 bits, JAX's integers are PyTorch's int64."""
         dtype = dtypes.to_torch(array.dtype)
         if own is not None and narrow(own) is dtype:
             dtype = own
         elif own is None and dtype is torch.int32 and narrow(torch.int64) is torch.int32:
             dtype = torch.int64
-        return Kind(tuple(array.shape), dtype)
+        return TensorKind(tuple(array.shape), dtype)
 
     def run(self, names: Sequence[str], tensors: Sequence[Tensor], args: Any, kwargs: Any) -> tuple[Any, list[Tensor]]:
         """Call the module with these tensors in the place of its own: its output, and its buffers afterwards."""
@@ -180,7 +180,7 @@ class _Call:
     """A module for arguments of one kind."""
 
     def __init__(
-        self, owner: ModuleFunction, names: Sequence[str], kinds: Sequence[Kind], static: Sequence[Any], tree: Any
+        self, owner: ModuleFunction, names: Sequence[str], kinds: Sequence[TensorKind], static: Sequence[Any], tree: Any
     ) -> None:
         self._static: list[Any] = []
         self._spec: pytree.TreeSpec | None = None
@@ -255,7 +255,7 @@ def as_jax(module: nn.Module, derivatives: str) -> tuple[dict[str, Any], ModuleF
     return dict(function.parameters), function
 
 
-def _kind_of(name: str, tensor: Tensor) -> Kind:
+def _kind_of(name: str, tensor: Tensor) -> TensorKind:
     if nn.parameter.is_lazy(tensor):
         raise ValueError(
             f"as_jax(): {name} has no size yet, as its module is lazy; call the module once before you convert it"
@@ -265,7 +265,7 @@ def _kind_of(name: str, tensor: Tensor) -> Kind:
             f"as_jax(): {name} is {str(tensor.dtype).removeprefix('torch.')}, which JAX holds only with "
             f'jax.config.update("jax_enable_x64", True). Set that first, or convert the module, as with module.float().'
         )
-    return Kind(tuple(tensor.shape), tensor.dtype)
+    return TensorKind(tuple(tensor.shape), tensor.dtype)
 
 
 @uncollected
