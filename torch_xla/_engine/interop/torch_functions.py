@@ -121,7 +121,7 @@ def _with_elements(gradient: Any) -> Any:
 
 
 class _Differentiated:
-    """A function in two parts: one saves what the other computes the gradients of.
+    """A function in two parts: the first saves values, the second computes gradients from them.
 
     A gradient of a gradient is that of what PyTorch would compute with `create_graph=True`: what is saved is a function
     of the inputs, so only these pass a gradient on.
@@ -213,7 +213,7 @@ class _Differentiated:
 
 
 class _Graph:
-    """A graph of functional operators, applied to arrays whose dtypes are those that JAX holds."""
+    """A graph of functional operators, applied to arrays in the dtypes of JAX."""
 
     def __init__(self, module: GraphModule) -> None:
         self.module = module

@@ -31,7 +31,7 @@ _ARRAY = _Array()
 
 
 class ModuleFunction:
-    """What `as_jax` returns: `function(parameters, *args, **kwargs)` computes what the module computes."""
+    """The function that `as_jax` returns: `function(parameters, *args, **kwargs)` computes the module."""
 
     def __init__(self, module: nn.Module, by_torch: bool) -> None:
         self._module, self._by_torch = module, by_torch
@@ -134,7 +134,7 @@ class ModuleFunction:
         return found
 
     def _kind_in_torch(self, own: torch.dtype | None, array: Any) -> TensorKind:
-        """Return the kind of tensor that `array` stands for. Without 64 bits, JAX's integers are PyTorch's int64."""
+        """Return the kind of tensor that PyTorch sees for `array`. Without 64 bits, JAX's integers are int64 there."""
         dtype = dtypes.to_torch(array.dtype)
         if own is not None and narrow(own) is dtype:
             dtype = own
@@ -143,7 +143,7 @@ class ModuleFunction:
         return TensorKind(tuple(array.shape), dtype)
 
     def run(self, names: Sequence[str], tensors: Sequence[Tensor], args: Any, kwargs: Any) -> tuple[Any, list[Tensor]]:
-        """Call the module with these tensors in the place of its own: its output, and its buffers afterwards."""
+        """Call the module with these tensors instead of its own; return its output, and its buffers afterwards."""
         state = dict(zip(names, tensors, strict=True))
         state.update({name: state[name].clone() for name in self._written})
         whole = {name: state[first] for name, first in self._first.items()}
