@@ -45,7 +45,7 @@ class TensorKind:
 
     @property
     def has_gradient(self) -> bool:
-        """Whether numbers of this dtype can be differentiated."""
+        """Return whether numbers of this dtype can be differentiated."""
         return self.dtype.is_floating_point or self.dtype.is_complex
 
 
@@ -250,7 +250,7 @@ class _Graph:
 
 
 def _drops_nothing(node: Node) -> bool:
-    """Whether an operator with dropout, such as attention, is called without."""
+    """Return whether an operator with dropout, such as attention, is called without."""
     if not isinstance(node.target, OpOverload):
         return False
     names = [each.name for each in schema_of(node.target).arguments]

@@ -163,7 +163,7 @@ class ModuleFunction:
                 each.training = now
 
     def is_written(self, place: int, node: Node) -> bool:
-        """Whether a result is not the buffer number `place` as it was given."""
+        """Return whether a result is not the buffer number `place` as it was given."""
         name = self._written[place]
         while isinstance(node, Node) and node.target is torch.ops.aten.clone.default:
             node = node.args[0]  # type: ignore[assignment]
