@@ -45,6 +45,7 @@ NEEDS = {
 COMPARISONS = {
     "exported_models.py": (["transformers", "timm", "torchvision"], 12),
     "quantized_torchao.py": (["torchao"], 6),
+    "transformers_parallel.py": (["transformers", "accelerate"], 6),
     "tensorflow_saved_models.py": (["tensorflow"], 10),
 }
 # Those of several processes, each of which prints its losses.

@@ -60,6 +60,7 @@ try:
     from .debug import metrics as _metrics  # noqa: F401
     from .debug import profiler as _profiler  # noqa: F401
     from .distributed import parallel_loader as _parallel_loader  # noqa: F401
+    from .distributed import xla_backend as _xla_backend  # noqa: F401
     from .distributed import xla_multiprocessing as _xla_multiprocessing  # noqa: F401
     from .experimental.eager import compile as compile
     from .utils import utils as _utils  # noqa: F401
@@ -121,7 +122,7 @@ def devices() -> list[_torch.device]:
     >>> torch_xla.devices()[0]
     device(type='xla', index=0)
     """
-    return [_torch.device("xla", index) for index in range(_devices.device_count())]
+    return [_torch.device("xla", index) for index in _devices.ordinals()]
 
 
 def real_devices() -> list[str]:

@@ -315,7 +315,7 @@ def _xla_set_default_device(device: str) -> str:
 
 def _xla_get_devices() -> list[str]:
     """The devices of this process, `['xla:0']`."""
-    return [f"xla:{index}" for index in range(devices.device_count())]
+    return [f"xla:{index}" for index in devices.ordinals()]
 
 
 def _xla_get_all_devices() -> list[str]:

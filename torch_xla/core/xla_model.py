@@ -92,7 +92,7 @@ def get_xla_supported_devices(max_devices: int | None = None, devkind: str | Non
     """
     if devkind is not None and not platform_selection.is_device_type(devkind):
         return []
-    return [f"xla:{index}" for index in range(devices.device_count())][:max_devices]
+    return [f"xla:{index}" for index in devices.ordinals()][:max_devices]
 
 
 def xla_device_hw(device: DeviceLike = None) -> str:

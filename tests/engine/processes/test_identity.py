@@ -16,6 +16,7 @@ def unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(identity, "_place", None)
     monkeypatch.setattr(identity, "meet", None)
     monkeypatch.setattr(identity, "is_served", False)
+    monkeypatch.setattr(identity, "after_taking", [])
 
 
 def test_a_process_that_nobody_started_with_others_is_alone() -> None:
@@ -49,3 +50,15 @@ def test_where_all_devices_are_one_there_is_one_replica() -> None:
     with spmd_mode.turned_on():
         assert (identity.replica_count(), identity.replica_index(), identity.local_replica_index()) == (1, 0, 0)
         assert identity.process_count() == 2
+
+
+def test_who_listens_hears_that_a_place_was_taken() -> None:
+    heard: list[bool] = []
+    identity.after_taking.append(lambda: heard.append(identity.is_numbered()))
+    identity.take(Place(1, 2, 1, 2), lambda: None, False)
+    identity.take(Place(1, 2, 1, 2), lambda: None, True)  # a process of torch_xla.launch
+    identity.take(Place(0, 1, 0, 1), lambda: None, False)
+    assert heard == [True, False, False]
+    identity.take(Place(1, 2, 1, 2), lambda: None, False)
+    with spmd_mode.turned_on():
+        assert not identity.is_numbered()

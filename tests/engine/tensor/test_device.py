@@ -11,6 +11,8 @@ from tests.support import costs
 from tests.support.four_behind_one import ALL, ROWS, on, spread_device
 from torch_xla._engine.caching.interning import drop_unused
 from torch_xla._engine.ir.value_spec import spec_of
+from torch_xla._engine.processes import identity
+from torch_xla._engine.processes.identity import Place
 from torch_xla._engine.runtime import platform
 from torch_xla._engine.tensor import device as devices
 from torch_xla._engine.tensor.device import LOCK, Device, _TapeOfAFork, empty_plan, let_go, seed_all, uninitialised
@@ -116,3 +118,41 @@ def test_how_values_lie_is_forgotten_with_their_specs(first: Device) -> None:
     assert first.placed(value).sharding is None and first.places
     drop_unused()
     assert not first.places
+
+
+@pytest.fixture
+def second_of_three(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process is the second of three on its machine, and has used no device."""
+    monkeypatch.setattr(devices, "_devices", [])
+    monkeypatch.setattr(identity, "_place", Place(4, 6, 1, 3))
+    monkeypatch.setattr(identity, "is_served", False)
+    monkeypatch.setattr(devices, "device_count", lambda: 1)
+    vars(devices.current).clear()  # what this thread has chosen
+    devices.number()
+    yield
+    monkeypatch.undo()
+    devices._first = devices._Current.index = 0
+    devices._Current.word = devices.device_word(0)
+
+
+@pytest.mark.usefixtures("second_of_three")
+def test_a_process_of_several_calls_its_device_by_its_number_on_the_machine() -> None:
+    assert devices.current_index() == 1 and devices.numbered_count() == 3 and list(devices.ordinals()) == [1]
+    own = devices.device_at(1)
+    assert (own.index, own.place, own.torch_device) == (1, 0, torch.device("xla", 1))
+    assert devices.device_for(torch.device("xla")) is devices.device_for(None) is own
+    assert own.generator.state == Device(0).generator.state  # equal seeds give all processes equal numbers
+    for index in (0, 2):
+        with pytest.raises(RuntimeError, match=rf"xla:{index} is the device of another process.*its device is xla:1"):
+            devices.device_at(index)
+        assert devices.is_elsewhere(index)
+    with pytest.raises(RuntimeError, match=r"xla:3 does not exist: this process has one device, xla:1 \(LOCAL_RANK\)"):
+        devices.device_at(3)
+
+
+@pytest.mark.usefixtures("second_of_three")
+def test_a_device_in_use_keeps_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = devices.device_at(1)
+    monkeypatch.setattr(identity, "_place", Place(0, 6, 0, 3))
+    devices.number()
+    assert devices.device_at(1) is own and devices.current_index() == 1

@@ -1,5 +1,6 @@
 """`torch.distributed.init_process_group("xla")`: register the backend and the `xla://` rendezvous."""
 
+import functools
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -8,7 +9,7 @@ from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-define
 
 from ..compat.names import torch_distributed
 from ..processes import coordination, identity
-from . import cluster_processes, ddp_reducer, point_to_point
+from . import cluster_processes, ddp_reducer, framework_lists, point_to_point
 from .process_group import XlaGroup
 
 _registered = False
@@ -23,6 +24,12 @@ def register(group: Callable[..., XlaGroup] = XlaGroup) -> None:
     torch_distributed.register_group("xla", partial(_create, group))
     for scheme in ("xla", "pjrt"):
         torch_distributed.register_rendezvous_handler(scheme, meet)
+    framework_lists.complete()
+
+
+@functools.cache
+def _patch() -> None:
+    """Replace, with the first group, what PyTorch does for groups in C++ alone: programs without one keep PyTorch's."""
     ddp_reducer.install()
     torch_distributed.give_batches_end(XlaGroup, point_to_point.batch)
     torch_distributed.keep_objects_on_host(XlaGroup)
@@ -30,6 +37,7 @@ def register(group: Callable[..., XlaGroup] = XlaGroup) -> None:
 
 
 def _create(group: Callable[..., XlaGroup], options: Any, own: Any = None) -> XlaGroup:
+    _patch()
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
     if identity.process_count() == 1 and options.group_size > 1:
         cluster_processes.join(options.store, options.group_rank, options.group_size)

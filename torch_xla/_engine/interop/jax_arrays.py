@@ -10,9 +10,9 @@ from ..ir.tape import Value
 from ..ir.value_spec import contiguous_stride, spec_of
 from ..lowering.machinery.jax_sharding import logical, of_array
 from ..lowering.machinery.jax_sharding import to_jax as sharding_of_jax
-from ..runtime import buffers, platform
+from ..runtime import buffers
 from ..step.sync import materialise
-from ..tensor.device import LOCK, Device, current_index, device_at
+from ..tensor.device import LOCK, Device, current_index, device_at, device_behind
 from ..tensor.storage import shows_all, snapshot, value_of, wrap
 
 
@@ -49,8 +49,7 @@ def from_jax(array: Any) -> torch.Tensor:
         return _over_devices(array, shared)
     if len(homes) != 1:
         raise ValueError(f"from_jax() takes an array on one device; this one lies on {len(homes)}: {homes}")
-    local = platform.local_devices()
-    device = device_at(local.index(homes[0]) if homes[0] in local else current_index())
+    device = device_behind(homes[0])
     if homes[0] is not device.target.device:
         array = buffers.move(array, device.target)
     size = tuple(array.shape)

@@ -34,7 +34,7 @@ from ..step import launcher
 from ..step.in_flight import SourceLines
 from ..step.schedule import shortcuts
 from ..step.sync import sync_device
-from ..tensor.device import LOCK, Device, device_at, existing_devices
+from ..tensor.device import LOCK, Device, current_index, device_at, existing_devices
 from ..tensor.sharding_annotations import Mark
 from ..tensor.storage import wrap
 
@@ -50,7 +50,7 @@ def planned_step(planner: Planner, devices: int | None) -> Iterator[None]:
     """Pass the programs of a block to `planner` instead of running them; `devices` is the number of virtual devices."""
     if launcher.describe is not None:
         raise RuntimeError("plan() was called within a planned step: plans cannot be nested.")
-    device_at(0)
+    device_at(current_index())
     elsewhere = None if devices is None else abstract_devices.virtual_devices(devices)
     if devices == 1:
         elsewhere = None  # one that is here does as well

@@ -57,6 +57,21 @@ def take(given: Place, by: Callable[[], Any], served: bool) -> None:
     """
     global _place, meet, is_served, taken_by
     _place, meet, is_served, taken_by = given, by, served, os.getpid()
+    for listener in after_taking:
+        listener()
+
+
+# Called when this process was given its place.
+after_taking: list[Callable[[], None]] = []
+
+
+def is_numbered() -> bool:
+    """Return whether the device of this process has the number of the process on its machine: `xla:<LOCAL_RANK>`.
+
+    It has under torchrun, under a scheduler and after `init_process_group(rank=...)`, as on CUDA. A process that
+    `torch_xla.launch` started calls its device `xla:0`, as PyTorch/XLA does, and so does one under SPMD.
+    """
+    return place().count > 1 and not is_served and not spmd_mode.is_on()
 
 
 def process_count() -> int:

@@ -13,7 +13,7 @@ from ..runtime import platform
 from ..step.schedule import clear_schedules
 from ..step.sync import materialise, sync_device
 from ..tensor import sharding_annotations
-from ..tensor.device import LOCK, Device, existing_devices
+from ..tensor.device import LOCK, Device, existing_devices, number
 from ..tensor.storage import bring, hold, snapshot, value_of, wrap
 
 
@@ -52,6 +52,7 @@ def use_all_devices() -> None:
         for device in used:
             sync_device(device)
         spmd_mode.turn_on()
+        number()
         for device in used:
             spread(device)
     if used and used[0].spread is not None:

@@ -21,7 +21,7 @@ from ..ir.graph import Graph
 from ..ir.tape import Tape, Value
 from ..ir.value_spec import Spec, sharded, spec_of
 from ..lowering.machinery.jax_sharding import lies_on, of_array
-from ..processes import spmd_mode
+from ..processes import identity, spmd_mode
 from ..runtime import buffers, platform
 from ..runtime import device_assignment as targets
 from ..runtime.device_assignment import Target
@@ -50,14 +50,16 @@ class Device:
         "last_schedule",
         "marks",
         "new_tensor",
+        "place",
         "places",
         "spread",
         "tape",
         "torch_device",
     )
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, place: int | None = None) -> None:
         self.index = index
+        self.place = index if place is None else place  # among the devices of this process
         self.spread: Target | None = None  # the devices that stand behind this ordinal together, if there are several
         self.torch_device = torch.device("xla", index)
         # What `placed` has found: the spec of a value by what it would be alone, and JAX's sharding of its buffer.
@@ -65,7 +67,7 @@ class Device:
         self.marks: dict[int, Any] = {}  # how storages are to be divided, where somebody has said so (`marks`)
         self.tape = Tape()
         self.generator = Generator()
-        self.generator.seed(_seed_of(index))
+        self.generator.seed(_seed_of(self.place))
         self.last_schedule: Any = None
         self.new_tensor: Callable[[tuple[int, ...], torch.dtype], torch.Tensor] = (
             private.create_empty_tensor if index == 0 else functools.partial(tensor_on_ordinal, index)
@@ -74,7 +76,7 @@ class Device:
     @property
     def target(self) -> Target:
         """Where its programs run; starts the client."""
-        target = self.spread or targets.of_device(platform.local_devices()[self.index])
+        target = self.spread or targets.of_device(platform.local_devices()[self.place])
         disk_cache.foresee(target)
         return target
 
@@ -101,7 +103,7 @@ class Device:
 
     def target_of(self, graph: Graph) -> Target:
         """Where `graph` runs: here alone, or in all processes if it is collective."""
-        return targets.of_replicas(platform.counterparts(self.index)) if graph.is_collective else self.target
+        return targets.of_replicas(platform.counterparts(self.place)) if graph.is_collective else self.target
 
     def __repr__(self) -> str:
         return f"<xla:{self.index}>"
@@ -122,7 +124,11 @@ def seed_all(seed: int) -> None:
     with LOCK:
         _seed = seed
         for device in _devices:
-            device.generator.seed(_seed_of(device.index))
+            device.generator.seed(_seed_of(device.place))
+
+
+# The ordinal of the first device of this process.
+_first = 0
 
 
 class _Current(threading.local):
@@ -133,6 +139,18 @@ class _Current(threading.local):
 
 
 current = _Current()
+
+
+def number() -> None:
+    """Number the devices of this process by its place among others; those that are in use keep their numbers."""
+    global _first
+    if not _devices:
+        _first = identity.place().local_index if identity.is_numbered() else 0
+        _Current.index, _Current.word = _first, device_word(_first)
+
+
+number()
+identity.after_taking.append(number)
 
 
 class _TapeOfAFork:
@@ -167,31 +185,70 @@ def device_count() -> int:
     return 1 if spmd_mode.is_on() else len(platform.local_devices())
 
 
+def ordinals() -> range:
+    """Return the ordinals that this process addresses. Starts the client."""
+    return range(_first, _first + device_count())
+
+
+def numbered_count() -> int:
+    """Return how many ordinals programs count: on a machine of numbered processes, one for each of those."""
+    if not identity.is_numbered():
+        return device_count()
+    return max(identity.local_process_count(), _first + 1)
+
+
+def is_elsewhere(index: int) -> bool:
+    """Return whether an ordinal is the device of another process on this machine."""
+    return identity.is_numbered() and index != _first and 0 <= index < numbered_count()
+
+
 def device_at(index: int) -> Device:
     """The device with this ordinal."""
-    if index >= len(_devices):
+    place = index - _first
+    if not 0 <= place < len(_devices):
         if not _devices:
             platform.prepare_host()
-        # Ordinal 0 always exists: tensors can be described on it before the client starts.
-        if index > 0 and index >= device_count():
-            raise RuntimeError(
-                f"xla:{index} does not exist: under SPMD xla:0 stands for all devices."
-                if spmd_mode.is_on()
-                else f"xla:{index} does not exist: this process has {device_count()} device(s), "
-                f"xla:0 to xla:{device_count() - 1}. On the CPU, CPU_NUM_DEVICES sets how many there are."
-            )
+        # The first one always exists: tensors can be described on it before the client starts.
+        if place < 0 or (place > 0 and place >= device_count()):
+            raise RuntimeError(_absence_of(index))
         with LOCK:
-            _make_devices(index)
-    return _devices[index]
+            _make_devices(place)
+    return _devices[place]
 
 
-def _make_devices(index: int) -> None:
+def _absence_of(index: int) -> str:
+    """Return why there is no device with this ordinal."""
+    if spmd_mode.is_on():
+        return f"xla:{index} does not exist: under SPMD xla:0 stands for all devices."
+    place = identity.place()
+    if is_elsewhere(index):
+        return (
+            f"xla:{index} is the device of another process: this is process {place.local_index} of {place.local_count} "
+            f"on this machine, and its device is xla:{_first}. Write 'xla', which means that, or "
+            f"torch.device('xla', int(os.environ['LOCAL_RANK'])). Other processes' values come by torch.distributed."
+        )
+    if place.count > 1:
+        why = "LOCAL_RANK" if identity.is_numbered() else "the processes of torch_xla.launch each call their device so"
+        return f"xla:{index} does not exist: this process has one device, xla:{_first} ({why})."
+    return (
+        f"xla:{index} does not exist: this process has {device_count()} device(s), xla:0 to xla:{device_count() - 1}. "
+        f"On the CPU, CPU_NUM_DEVICES sets how many there are."
+    )
+
+
+def device_behind(home: Any) -> Device:
+    """Return the device of this process that is this one of JAX; the current device for one of another process."""
+    local = platform.local_devices()
+    return device_at(_first + local.index(home) if home in local else current_index())
+
+
+def _make_devices(place: int) -> None:
     while before_first_use:
         before_first_use.pop()()
-    while index > 0 and before_second_ordinal:
+    while _first + place > 0 and before_second_ordinal:
         before_second_ordinal.pop()()
-    while len(_devices) <= index:
-        device = Device(len(_devices))
+    while len(_devices) <= place:
+        device = Device(_first + len(_devices), len(_devices))
         if spmd_mode.is_on():
             device.spread_over(platform.all_devices())
         _devices.append(device)
@@ -200,7 +257,7 @@ def _make_devices(index: int) -> None:
 def take_name() -> None:
     """Has "xla" be PyTorch's name of our devices, where it becomes that with their first use."""
     if private.backend_name() != "xla":
-        device_at(0)
+        device_at(_first)
 
 
 def existing_devices() -> list[Device]:

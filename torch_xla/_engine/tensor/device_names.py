@@ -24,7 +24,7 @@ def index_of(device: Any = None) -> int:
             raise RuntimeError(f"xla:{device} does not exist: ordinals count from 0")
         return device
     if isinstance(device, str) and not device.startswith("xla"):
-        for index, real in enumerate(map(platform.real_name, platform.local_devices())):
+        for index, real in zip(devices.ordinals(), map(platform.real_name, platform.local_devices()), strict=False):
             if device == real:
                 return index
     try:
@@ -53,5 +53,5 @@ def index_or_current(device: Any = None) -> int:
 def real_names(names: Sequence[Any] | None = None) -> list[str]:
     """The names of the hardware behind these devices, or behind all of this process, "CPU:0"."""
     local = platform.local_devices()
-    chosen = range(len(local)) if names is None else [device_named(name).index for name in names]
+    chosen = range(len(local)) if names is None else [device_named(name).place for name in names]
     return [platform.real_name(local[index]) for index in chosen]

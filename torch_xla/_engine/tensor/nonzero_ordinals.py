@@ -56,10 +56,12 @@ def _dlpack_type(dtype: torch.dtype) -> tuple[int, int]:
     return _CODES["int" if dtype.is_signed else "uint"], bits
 
 
-# PyTorch looks at a description once more when the memory is freed, for what frees it. So none is ever freed itself:
-# whoever makes a tensor takes one that nobody uses just now.
+# PyTorch reads a description again when the memory is freed, to look for a deleter. So no description is freed: those
+# of the sizes that came first are kept as they are, and for other sizes one is used that no thread is using.
 _made: list[_Managed] = []
 _unused: list[_Managed] = []
+_kept: dict[tuple[int, tuple[int, ...], torch.dtype], tuple[int, bool]] = {}
+_MOST_KEPT = 1024
 
 
 def _description() -> _Managed:
@@ -72,11 +74,20 @@ def _description() -> _Managed:
 
 
 def tensor_on_ordinal(index: int, size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """An empty contiguous tensor on `xla:index`."""
+    """Return an empty contiguous tensor on `xla:index`."""
+    found = _kept.get((index, size, dtype))
+    if found is not None:
+        address, is_plain = found
+        tensor = private.from_dlpack(_new_capsule(address, b"dltensor", None))
+        return tensor if is_plain else _view_as(private.META_KEYS, tensor, dtype)
     # DLPack has float8 types since lately; as bytes they pass every version.
     carrier = torch.uint8 if dtype.itemsize == 1 and dtype.is_floating_point else dtype
     managed, shape = _description(), (ctypes.c_int64 * max(len(size), 1))(*size)
     managed.tensor = _Tensor(None, _EXTENSION_DEVICE, index, len(size), *_dlpack_type(carrier), 1, shape, None, 0)
-    tensor = private.from_dlpack(_new_capsule(ctypes.addressof(managed), b"dltensor", None))
-    _unused.append(managed)
+    address = ctypes.addressof(managed)
+    tensor = private.from_dlpack(_new_capsule(address, b"dltensor", None))
+    if len(_kept) < _MOST_KEPT:
+        _kept[index, tuple(size), dtype] = address, carrier is dtype
+    else:
+        _unused.append(managed)
     return tensor if carrier is dtype else _view_as(private.META_KEYS, tensor, dtype)

@@ -7,10 +7,21 @@ from .random_state import Generator
 
 _BYTES = 16
 
+# Of ordinals that are other processes' devices, which nothing draws from here. Programs save and restore the states of
+# all ordinals that they count.
+_elsewhere: dict[int, Generator] = {}
+
+
+def generator_of(index: int) -> Generator:
+    """Return the generator of an ordinal, also of one that is the device of another process on this machine."""
+    if devices.is_elsewhere(index):
+        return _elsewhere.setdefault(index, Generator())
+    return devices.device_at(index).generator
+
 
 def seed(seed: int, index: int) -> None:
     """Starts the sequence of `seed` on one ordinal."""
-    devices.device_at(index).generator.seed(seed)
+    generator_of(index).seed(seed)
 
 
 def seed_all(seed: int) -> None:
@@ -20,27 +31,27 @@ def seed_all(seed: int) -> None:
 
 def state_of(index: int) -> int:
     """The state as an int."""
-    return devices.device_at(index).generator.state
+    return generator_of(index).state
 
 
 def set_state(state: int, index: int) -> None:
     """Restores a state that `state_of` gave; any int is a state."""
-    devices.device_at(index).generator.seed(state)
+    generator_of(index).seed(state)
 
 
 def initial_seed(index: int) -> int:
     """The seed the ordinal was given last."""
-    return devices.device_at(index).generator.initial_seed
+    return generator_of(index).initial_seed
 
 
 def state_as_tensor(index: int) -> torch.Tensor:
     """State and seed of an ordinal as bytes on the CPU."""
-    return state_in_bytes(devices.device_at(index).generator)
+    return state_in_bytes(generator_of(index))
 
 
 def set_state_from_tensor(state: torch.Tensor, index: int) -> None:
     """Restores what `state_as_tensor` gave."""
-    state_from_bytes(devices.device_at(index).generator, state)
+    state_from_bytes(generator_of(index), state)
 
 
 def state_in_bytes(generator: Generator) -> torch.Tensor:

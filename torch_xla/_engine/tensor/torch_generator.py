@@ -6,9 +6,9 @@ from weakref import WeakValueDictionary
 import torch
 
 from ..compat.names.torch import address_of
-from .device import current_index, device_at
+from .device import current_index, device_at, is_elsewhere
 from .random_state import Generator
-from .seeds import state_from_bytes, state_in_bytes
+from .seeds import generator_of, state_from_bytes, state_in_bytes
 
 
 class TorchGenerator(torch.Generator):
@@ -23,7 +23,7 @@ class TorchGenerator(torch.Generator):
 
     def __new__(cls, index: int | None = None) -> "TorchGenerator":
         made = super().__new__(cls)
-        made._index = current_index() if index is None else device_at(index).index
+        made._index = current_index() if index is None else _existing(index)
         made.own = Generator()
         _living[_identity(made)] = made
         return made
@@ -78,6 +78,10 @@ class TorchGenerator(torch.Generator):
         return f"<torch.Generator of {self.device}>"
 
 
+def _existing(index: int) -> int:
+    return index if is_elsewhere(index) else device_at(index).index
+
+
 def _identity(generator: torch.Generator) -> int:
     address: int = address_of(generator)
     return address
@@ -104,7 +108,7 @@ def generator_of_ordinal(index: int) -> TorchGenerator:
     if found is None:
         # Not initialised, which would seed it.
         found = TorchGenerator.__new__(TorchGenerator, index)
-        found.own = device_at(index).generator
+        found.own = generator_of(index)
         _of_ordinals[index] = found
     return found
 

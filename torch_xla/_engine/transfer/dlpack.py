@@ -11,10 +11,10 @@ from .. import dtypes
 from ..ir.tape import Value
 from ..ir.value_spec import contiguous_stride, spec_of
 from ..ir.view.geometry import Geometry
-from ..runtime import buffers, platform
+from ..runtime import buffers
 from ..step.ownership import are_owned
 from ..step.sync import materialise, sync_device
-from ..tensor.device import LOCK, Device, current_index, device_at
+from ..tensor.device import LOCK, Device, current_index, device_at, device_behind
 from ..tensor.storage import META_KEYS, as_strided, replaced, shows_all, snapshot, value_of, wrap
 from . import host_copies
 
@@ -186,8 +186,7 @@ def _imported(tensor: torch.Tensor) -> Value:
 
 def _shared_value(buffer: jax.Array) -> Value:
     (home,) = buffer.devices()
-    local = platform.local_devices()
-    device = device_at(local.index(home) if home in local else current_index())
+    device = device_behind(home)
     if home is not device.target.device:
         buffer = buffers.move(buffer, device.target)
     size = tuple(buffer.shape)

@@ -132,7 +132,7 @@ def _note_fallback(event: Fallback) -> None:
 def look_at_memory() -> None:
     """Note how much memory the first device uses now."""
     start = time.perf_counter()
-    used = device_memory.usage(devices.device_at(0).target.device).used
+    used = device_memory.usage(devices.device_at(devices.current_index()).target.device).used
     now = time.perf_counter()
     memory_used.append((now, used))
     events.due = now + max(0.02, (now - start) / _SHARE_FOR_MEMORY)

@@ -14,6 +14,7 @@ from ...compat.abi.device_guard import (
     register,
 )
 from ...compat.names import torch as private
+from ...processes import identity
 from ...runtime import device_memory, platform
 from ...tensor import device as devices
 from ...tensor.device_names import index_or_current as _index
@@ -74,8 +75,8 @@ def claim_device_name() -> None:
     answer_for_current_device(devices.current)
     answer_for_device_count(_ordinals)
     devices.before_second_ordinal.append(_count_ordinals)
-    if platform.expected_device_count() > 1:
-        _count_ordinals()
+    _count_ordinals()
+    identity.after_taking.append(_count_ordinals)
     if not (is_wanted(native()) and wait_for_first_use()):
         private.rename_backend("xla")
     answer()
@@ -87,7 +88,8 @@ _ordinals = types.SimpleNamespace(count=1)
 
 def _count_ordinals() -> None:
     # PyTorch asks at the first backward pass of the process, be it of CPU tensors: that must not start a client.
-    _ordinals.count = device_count() if platform.is_started() else platform.expected_device_count()
+    known = platform.is_started() or identity.is_numbered()
+    _ordinals.count = device_count() if known else platform.expected_device_count()
 
 
 def is_available() -> bool:
@@ -96,13 +98,13 @@ def is_available() -> bool:
 
 
 def is_initialized() -> bool:
-    """Return whether a client runs."""
-    return platform.is_started()
+    """Return whether a client runs, or a device was asked for; fake tensors ask only then which device is current."""
+    return platform.is_started() or bool(devices.existing_devices()) or devices.current_index() > 0
 
 
 def device_count() -> int:
-    """Return the number of ordinals that this process addresses."""
-    return devices.device_count()
+    """Return how many ordinals programs count: under torchrun, one for each process of this machine."""
+    return devices.numbered_count()
 
 
 def current_device() -> int:
@@ -202,6 +204,12 @@ def ipc_collect() -> None:
     """Do nothing: no memory of a device is shared with other processes."""
 
 
+def _index_where_loaded(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:
+    """Return the ordinal for what is loaded: where it was saved on the device of another process, that of this one."""
+    index = _index(device)
+    return devices.current_index() if devices.is_elsewhere(index) else index
+
+
 def _is_in_bad_fork() -> bool:
     return platform.is_forked()
 
@@ -229,6 +237,8 @@ for _member in (
     setattr(module, _member.__name__, _member)
 module._maybe_exchange_device = _exchange_device  # type: ignore[attr-defined]
 module._initialized = _initialized  # type: ignore[attr-defined]
+# `torch.load` asks it where the tensors of a file go.
+module._utils = types.SimpleNamespace(_get_device_index=_index_where_loaded)  # type: ignore[attr-defined]
 module.has_half = True  # type: ignore[attr-defined]
 module.__getattr__ = refusing(module.__name__)  # type: ignore[method-assign]
 

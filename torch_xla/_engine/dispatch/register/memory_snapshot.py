@@ -25,6 +25,7 @@ from ...ir.tape import Value
 from ...metrics import events
 from ...metrics.user_lines import Line
 from ...runtime import device_memory, platform
+from ...tensor import device as devices
 
 _ALIGNMENT = 512
 _FORMS = ("all", "state", None)
@@ -103,7 +104,7 @@ def _living() -> dict[int, tuple[jax.Array, dict[int, int]]]:
     if not platform.is_started():
         return {}
     found: dict[int, tuple[jax.Array, dict[int, int]]] = {}
-    for ordinal, device in enumerate(platform.local_devices()):
+    for ordinal, device in zip(devices.ordinals(), platform.local_devices(), strict=False):
         for array, size in device_memory.living_on(device):
             found.setdefault(id(array), (array, {}))[1][ordinal] = size
     return found

@@ -15,7 +15,7 @@ class _DefaultGenerators(Sequence[TorchGenerator]):
     """The generator of each ordinal, whose state the draws without `generator=` take."""
 
     def __len__(self) -> int:
-        return devices.device_count()
+        return devices.numbered_count()
 
     @overload
     def __getitem__(self, index: int) -> TorchGenerator: ...
@@ -73,7 +73,7 @@ def get_rng_state(device: Any = None) -> torch.Tensor:
 
 def get_rng_state_all() -> list[torch.Tensor]:
     """Return the random state of every ordinal."""
-    return [seeds.state_as_tensor(index) for index in range(devices.device_count())]
+    return [seeds.state_as_tensor(index) for index in range(devices.numbered_count())]
 
 
 def set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:

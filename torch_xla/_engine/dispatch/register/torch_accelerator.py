@@ -88,7 +88,7 @@ def _whoever_is_asked(ours: Callable[..., Any], theirs: Callable[..., Any]) -> C
 def _count(original: Callable[[], int]) -> Callable[[], int]:
     @functools.wraps(original)
     def device_count() -> int:
-        return devices.device_count() if is_ours() else original()
+        return devices.numbered_count() if is_ours() else original()
 
     return device_count
 
