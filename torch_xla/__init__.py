@@ -63,6 +63,8 @@ try:
     from .distributed import xla_backend as _xla_backend  # noqa: F401
     from .distributed import xla_multiprocessing as _xla_multiprocessing  # noqa: F401
     from .experimental.eager import compile as compile
+    from .stablehlo import save_as_stablehlo as save_as_stablehlo
+    from .stablehlo import save_torch_model_as_stablehlo as save_torch_model_as_stablehlo
     from .utils import utils as _utils  # noqa: F401
 
     _config.refuse_nonsense()

@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 import torch
 
@@ -17,13 +18,15 @@ from torch_xla.amp import GradScaler
 from torch_xla.core import xla_builder as xb
 from torch_xla.core import xla_op_registry
 from torch_xla.debug import metrics
-from torch_xla.experimental import callback, deprecation, plugins, scan
+from torch_xla.experimental import assume_pure, callback, deprecation, plugins, scan, scan_layers
+from torch_xla.experimental import unbounded_dynamism_export as passes
 from torch_xla.experimental.assume_pure import assume_pure_torch
 from torch_xla.experimental.gradient_accumulation import XlaBuildHelper, gradient_accumulation
 from torch_xla.experimental.gru import GRU
 from torch_xla.experimental.pytreeify import pytreeify
 from torch_xla.experimental.stablehlo_custom_call import place_to_device, place_to_host
 from torch_xla.experimental.unbounded_dynamism_export import exported_program_has_symbolic_input_shape
+from torch_xla.stablehlo import StableHLOGraphModule, exported_program_to_stablehlo
 
 
 def model() -> torch.nn.Module:
@@ -248,6 +251,96 @@ def test_symbolic_sizes_are_seen() -> None:
     assert not exported_program_has_symbolic_input_shape(torch.export.export(net, (x,)))
     dynamic = ({0: torch.export.Dim("rows")},)
     assert exported_program_has_symbolic_input_shape(torch.export.export(net, (x,), dynamic_shapes=dynamic))
+
+
+def test_export_passes_leave_programs_as_they_compute() -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.groups = torch.nn.LayerNorm(6), torch.nn.GroupNorm(2, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.groups(self.norm(x)[:])
+            return torch.ops.aten.slice.Tensor(y, 1, 0, 2).split([1, 1], 1)[0].unsqueeze(1) + y.select(1, 0).sum()
+
+    model, x = Model(), torch.randn(3, 4, 6)
+    exported = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("rows")},))
+    graph = exported.graph_module
+    slices = [node for node in graph.graph.nodes if node.target is torch.ops.aten.slice.Tensor]
+    passes.remove_no_op_slice(graph)
+    left = [node for node in graph.graph.nodes if node.target is torch.ops.aten.slice.Tensor]
+    assert len(slices) == 2 and len(left) == 1 and left[0].args[1:] == (1, 0, 2)
+    for name in (
+        "decompose_dynamic_native_layer_norm", "decompose_dynamic_native_group_norm", "decompose_dynamic_shape_select",
+        "decompose_split_with_sizes", "flatten_embedding_indices_tensor", "replace_dynamic_expand_with_xla_op",
+        "replace_dynamic_view_with_xla_op", "dynamic_unsqueeze_to_view",
+    ):  # fmt: skip
+        assert getattr(passes, name)(graph) is graph
+    torch.testing.assert_close(exported.module()(x), model(x))
+    other = torch.randn(5, 4, 6)
+    found = exported_program_to_stablehlo(exported)(other.to("xla"))
+    torch.testing.assert_close((found[0] if isinstance(found, tuple) else found).cpu(), model(other))
+
+
+def test_norms_are_composed_of_simple_operators() -> None:
+    x, weight, bias = torch.randn(2, 4, 3), torch.randn(4), torch.randn(4)
+    ours = passes.native_group_norm_impl(x, weight, bias, 2, 4, 3, 2, 1e-5)
+    torch.testing.assert_close(ours, passes.native_group_norm_pattern(x, weight, bias, 2, 4, 3, 2, 1e-5))
+    y = x.transpose(1, 2).contiguous()
+    ours = passes.native_layer_norm_impl(y, [4], weight, bias, 1e-5)
+    torch.testing.assert_close(ours, passes.native_layer_norm_pattern(y, 4, weight, bias, 1e-5))
+    graph = torch.fx.Graph()
+    node = graph.placeholder("x")
+    node.meta["val"] = x
+    called = passes.call_function(graph, torch.ops.aten.sum.dim_IntList, (node, [1]))
+    assert called.meta["val"].equal(x.sum(1))
+
+
+def test_caches_can_be_cleared() -> None:
+    calls: list[int] = []
+
+    @assume_pure.assume_pure
+    def double(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return x * 2
+
+    x = torch.ones(3, device="xla")
+    kept = len(assume_pure._XLA_COMPUTATION_CACHE)
+    double(x)
+    assert len(assume_pure._XLA_COMPUTATION_CACHE) == kept + 1
+    traced = len(calls)
+    double(x)
+    assert len(calls) == traced
+    assume_pure._XLA_COMPUTATION_CACHE.clear()
+    assert len(assume_pure._XLA_COMPUTATION_CACHE) == 0 and double(x).tolist() == [2, 2, 2] and len(calls) > traced
+
+    def negate(array: jax.Array) -> jax.Array:
+        calls.append(2)
+        return -array
+
+    calls.clear()
+    xb.call_jax(negate, (x,))
+    xb.call_jax(negate, (x,))
+    assert xb._jax_to_xla_computation_cache_elements() == len(xb._JAX_TO_XLA_COMPUTATION_CACHE) > 0 and calls == [2]
+    xb._JAX_TO_XLA_COMPUTATION_CACHE.clear()
+    assert xb._jax_to_xla_computation_cache_elements() == 0
+    assert xb.call_jax(negate, (x,)).tolist() == [-1, -1, -1] and len(calls) > 1
+
+    layers = torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(2)).to("xla")
+    scan_layers.scan_layers(layers, torch.ones(1, 2, device="xla"), is_layer_pure=True)
+    assert layers[0] in scan_layers._ONE_LAYER_CACHE
+    scan_layers._ONE_LAYER_CACHE.clear()
+    again = scan_layers.scan_layers(layers, torch.ones(1, 2, device="xla"), is_layer_pure=True)
+    torch.testing.assert_close(again.cpu(), layers[1](layers[0](torch.ones(1, 2, device="xla"))).cpu())
+
+
+def test_models_are_saved_by_the_names_of_the_package(tmp_path: Path) -> None:
+    model, x = torch.nn.Linear(2, 3), torch.randn(4, 2)
+    torch_xla.save_torch_model_as_stablehlo(model, (x,), tmp_path / "model")
+    torch_xla.save_as_stablehlo(torch.export.export(model, (x,)), tmp_path / "program")
+    for name in ("model", "program"):
+        loaded = StableHLOGraphModule.load(tmp_path / name)
+        torch.testing.assert_close(loaded(x.to("xla")).cpu(), model(x))
 
 
 PLUGIN = """

@@ -22,7 +22,7 @@ import torch_xla
 import torch_xla.debug.metrics as met
 from torch_xla.experimental import eager_mode_context
 from torch_xla.experimental.fori_loop import fori_loop, while_loop
-from torch_xla.experimental.scan import associative_scan, scan
+from torch_xla.experimental.scan import associative_scan, scan, value_and_grad_partitioned
 from torch_xla.experimental.scan_layers import scan_layers
 
 PARTITIONS = [default_partition, min_cut_rematerialization_partition]
@@ -858,3 +858,32 @@ def test_a_weight_that_no_layer_uses_keeps_no_gradient() -> None:
     scan_layers(layers, torch.ones(2, 2, device="xla")).sum().backward()
     given = {name for name, each in layers.named_parameters() if each.grad is not None}
     assert given == {f"{number}.used.{name}" for number in range(3) for name in ("weight", "bias")}
+
+
+def test_the_directions_of_a_round_are_those_of_the_scan() -> None:
+    def body(carry: dict[str, torch.Tensor], x: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        total = carry["total"] * x.sin()
+        return {"total": total, "count": carry["count"] + 1}, total.square() + x
+
+    host_xs = torch.randn(3, 4)
+    init = {"total": torch.ones(4, device="xla"), "count": torch.zeros((), dtype=torch.int64, device="xla")}
+    xs = host_xs.to("xla").requires_grad_()
+    first = init["total"].clone().requires_grad_()
+    carry, ys = scan(body, {**init, "total": first}, xs)
+    (carry["total"].sum() + ys.sum()).backward()
+
+    forward, alias_input, backward = value_and_grad_partitioned(body, init, xs)
+    state, kept = init, []
+    for x in xs.detach():
+        state, (y, activations) = forward(state, x)
+        kept.append((y, alias_input(activations, x)))
+    torch.testing.assert_close(state["total"].cpu(), carry["total"].detach().cpu())
+    assert state["count"].item() == 3
+    grads = {"total": torch.ones(4, device="xla"), "count": torch.zeros((), device="xla")}
+    by_slice = []
+    for y, activations in reversed(kept):
+        grads, by_x = backward(grads, (torch.ones_like(y), activations))
+        by_slice.insert(0, by_x)
+    torch.testing.assert_close(grads["total"].cpu(), first.grad.cpu())
+    torch.testing.assert_close(torch.stack(by_slice).cpu(), xs.grad.cpu())
+    assert grads["count"].tolist() == 0

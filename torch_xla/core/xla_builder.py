@@ -168,6 +168,10 @@ def _described(*arguments: Any) -> Any:
     return jax_functions.described(*arguments)
 
 
+# The traced functions of JAX, each for one kind of arguments. `clear()` forgets them.
+_JAX_TO_XLA_COMPUTATION_CACHE = jax_functions.known
+
+
 def _jax_to_xla_computation_cache_elements() -> int:
     """Return the number of traced functions of JAX, each for one kind of arguments."""
     return jax_functions.traced()

@@ -16,6 +16,10 @@ from ..core.xla_builder import call_jax
 __getattr__ = removed_names.asked_of(__name__)
 
 
+# What was traced of pure functions: `len` tells how much, `clear()` forgets it.
+_XLA_COMPUTATION_CACHE = pure_functions.Kept()
+
+
 def assume_pure(fn: Callable[..., Any] | None = None, *, add_rng_seed_argument: bool = False) -> Callable[..., Any]:
     """Declare that `fn` is pure, so that Python runs it once and not at every call. This is a decorator.
 

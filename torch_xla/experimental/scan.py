@@ -84,6 +84,69 @@ def scan(
     return scan_loop.run(recipe, init, xs, partition_fn)
 
 
+def value_and_grad_partitioned(
+    fn: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any,
+    partition_fn: Callable[..., Any] = default_partition,
+    is_fn_pure: bool = True,
+) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    """Return the two directions of one round of `scan`, for programs that run the rounds themselves.
+
+    `forward(carry, x)` returns `(new_carry, (y, activations))`. `backward(grad_carry, (grad_y, activations))` returns
+    `(grad_carry, grad_x)`: the gradients by what `forward` was given; those by tensors that `fn` closes over are not
+    computed. `alias_input(activations, xs)`, between the two, returns the activations. The activations are the carry
+    and the slice, from which the backward direction computes the rest again, so that `init`, `xs`, `partition_fn` and
+    `is_fn_pure` decide nothing.
+
+    >>> import torch
+    >>> from torch_xla.experimental.scan import value_and_grad_partitioned
+    >>> carry, x = torch.ones(2, device="xla"), torch.full((2,), 3.0, device="xla")
+    >>> forward, _, backward = value_and_grad_partitioned(lambda c, x: (c * x, c + x), carry, x[None])
+    >>> new_carry, (y, activations) = forward(carry, x)
+    >>> [each.tolist() for each in backward(torch.ones_like(carry), (torch.zeros_like(y), activations))]
+    [[3.0, 3.0], [1.0, 1.0]]
+    """
+
+    def forward(carry: Any, x: Any) -> Any:
+        with torch.no_grad():
+            new_carry, y = fn(carry, x)
+        return new_carry, (y, (carry, x))
+
+    def alias_input(activations: Any, xs: Any) -> Any:
+        return activations
+
+    def backward(grad_carry: Any, grads: Any) -> Any:
+        grad_y, activations = grads
+        leaves, tree = pytree.tree_flatten(activations)
+        fresh = [_differentiable(leaf) for leaf in leaves]
+        with torch.enable_grad():
+            results = scan_loop.tensors_in(fn(*pytree.tree_unflatten(fresh, tree)))
+        given = scan_loop.tensors_in((grad_carry, grad_y))
+        reached = [(each, grad) for each, grad in zip(results, given, strict=True) if each.requires_grad]
+        wanted = [leaf for leaf in fresh if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        found: Any = [None] * len(wanted)
+        if reached and wanted:
+            outputs, weights = zip(*reached, strict=True)
+            found = torch.autograd.grad(outputs, wanted, weights, allow_unused=True)
+        by_leaf = {id(leaf): grad for leaf, grad in zip(wanted, found, strict=True)}
+        filled = [_gradient_of(leaf, by_leaf.get(id(leaf))) for leaf in fresh]
+        return pytree.tree_unflatten(filled, tree)
+
+    return forward, alias_input, backward
+
+
+def _differentiable(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    fresh = leaf.detach()
+    return fresh.requires_grad_() if fresh.is_floating_point() or fresh.is_complex() else fresh
+
+
+def _gradient_of(leaf: Any, grad: torch.Tensor | None) -> Any:
+    return grad if grad is not None or not isinstance(leaf, torch.Tensor) else torch.zeros_like(leaf)
+
+
 def associative_scan(fn: Callable[[Any, Any], Any], xs: Any, reverse: bool = False, dim: int = 0) -> Any:
     """Return all prefix results of `fn`, an associative function of two elements, along dimension `dim` of `xs`.
 

@@ -8,6 +8,9 @@ from torch import nn
 from .._engine.compiled.loops import scan_layers as _layers
 from .scan import default_partition
 
+# What was traced of pure layers, by the first of them. `clear()` forgets it.
+_ONE_LAYER_CACHE = _layers.known_layers
+
 
 def scan_layers(
     layers: Iterable[nn.Module],

@@ -35,7 +35,7 @@ def sizes() -> tuple[int, ...]:
         len(value_spec._specs),
         len(storage._views),
         len(registry._made),
-        len(jax_functions._traced),
+        len(jax_functions.known),
         len(call_plan._plans),
     )
 

@@ -109,7 +109,7 @@ from torch_xla._engine.interop import jax_functions
 x = torch.ones(3, device="xla")
 table = jnp.arange(3.0)
 jax_functions.call(lambda x: jnp.tanh(x) + table, (x,), {})
-print([traced.plan.op for traced in jax_functions._traced.values()])
+print([traced.plan.op for traced in jax_functions.known.values()])
 """
     names = [
         subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

@@ -90,22 +90,12 @@ REASONS: dict[str, dict[str, str]] = {
             "it matched tensors with the parameters of a computation of its own. assume_pure does so itself"
         ),
     },
-    "torch_xla.experimental.scan": dict.fromkeys(
-        ("value_and_grad_partitioned", "Scan"),
-        "they are the halves of which PyTorch/XLA 2 composed a scan. Use scan(..., partition_fn=...), which is "
-        "differentiated as a whole",
-    ),
-    "torch_xla.experimental.unbounded_dynamism_export": dict.fromkeys(
-        (
-            "call_function", "native_layer_norm_impl", "native_group_norm_impl", "native_layer_norm_pattern",
-            "native_group_norm_pattern", "decompose_dynamic_native_layer_norm", "decompose_dynamic_native_group_norm",
-            "decompose_dynamic_shape_select", "decompose_split_with_sizes", "flatten_embedding_indices_tensor",
-            "remove_no_op_slice", "replace_dynamic_expand_with_xla_op", "replace_dynamic_view_with_xla_op",
-            "dynamic_unsqueeze_to_view",
+    "torch_xla.experimental.scan": {
+        "Scan": (
+            "it is the half of which PyTorch/XLA 2 composed a scan. Use scan(..., partition_fn=...), which is "
+            "differentiated as a whole"
         ),
-        "it rewrote a graph for operations that had no symbolic sizes. Here all have: export the model with "
-        "torch.export.Dim, and call exported_program_to_stablehlo on what comes",
-    ),
+    },
     "torch_xla.stablehlo": {
         "XLAExportInterpreter": (
             "it ran a graph on the device to record it. exported_program_to_stablehlo lowers the graph as it stands"

@@ -42,8 +42,8 @@ from .pallas import Interpreted
 _MOST_CONSTANTS = 1 << 24
 
 _serial = itertools.count()
-_traced: dict[Any, "Traced"] = {}
-table_of_plans(_traced, operator.attrgetter("plan"))
+known: dict[Any, "Traced"] = {}
+table_of_plans(known, operator.attrgetter("plan"))
 
 # Functions that PyTorch's graphs call, which know them by name and cannot hold them. The last used ones are kept.
 _in_graphs: "OrderedDict[str, Traced]" = OrderedDict()
@@ -162,7 +162,7 @@ def _nesting(results: Any) -> Any:
 
 def traced() -> int:
     """Return how many functions are traced and kept, each for one kind of operands."""
-    return len(_traced)
+    return len(known)
 
 
 @uncollected
@@ -253,9 +253,9 @@ def _trace(flat: Flat | Gradient, values: Sequence[Value]) -> Traced:
 def _trace_for(flat: Flat | Gradient, specs: tuple[Spec, ...]) -> Traced:
     wide = bool(jax.config.values["jax_enable_x64"]) or any(_is_wide(spec.dtype) for spec in specs)
     key = (flat, specs, wide, settings_in_force.now())
-    traced = _traced.get(key)
+    traced = known.get(key)
     if traced is None:
-        traced = _traced[key] = _trace_anew(flat, specs, wide)
+        traced = known[key] = _trace_anew(flat, specs, wide)
         note_new()
     return traced
 

@@ -1,6 +1,7 @@
 """Pure functions of tensors: traced once for each kind of arguments, then recorded as one operation."""
 
 import functools
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,9 +19,32 @@ _record_graph = functools.partial(compile_graph, kind="forward")
 _record_backward = functools.partial(compile_graph, kind="backward")
 
 
+class _Known(dict[Any, Callable[..., Any]]):
+    """What was traced of one function, by the kind of its arguments. Weak references tell it by its identity."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+    __eq__ = object.__eq__
+
+
+_all: "weakref.WeakSet[_Known]" = weakref.WeakSet()
+
+
+class Kept:
+    """What was traced of all pure functions: how much there is, and a way to forget it."""
+
+    def __len__(self) -> int:
+        return sum(map(len, list(_all)))
+
+    def clear(self) -> None:
+        """Forget everything: each function is traced again when it is called next."""
+        for known in list(_all):
+            known.clear()
+
+
 def assume_pure(function: Callable[..., Any], takes_seed: bool) -> Callable[..., Any]:
-    """`function`, traced once for each structure, size and dtype of its arguments."""
-    known: dict[Any, Callable[..., Any]] = {}
+    """Return `function`, traced once for each structure, size and dtype of its arguments."""
+    known = _Known()
+    _all.add(known)
 
     @functools.wraps(function)
     def pure(*args: Any, **kwargs: Any) -> Any:

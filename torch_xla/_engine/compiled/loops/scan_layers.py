@@ -28,7 +28,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 _MOST = 256  # of a layer
-_recipes: "weakref.WeakKeyDictionary[nn.Module, dict[Any, tuple[Recipe, list[str]]]]" = weakref.WeakKeyDictionary()
+known_layers: "weakref.WeakKeyDictionary[nn.Module, dict[Any, tuple[Recipe, list[str]]]]" = weakref.WeakKeyDictionary()
 
 
 @private.ends_graphs(
@@ -43,7 +43,7 @@ def scan_layers(layers: Iterable[nn.Module], value: Any, partition: Callable[...
     own = [dict(_own(layer, layers)) for layer in layers]
     tensors = tensors_in((value, own[0]))
     key = (len(layers), partition, torch.is_grad_enabled(), *(_kind(each) for each in tensors), *modes_of(layers[0]))
-    known = _recipes.setdefault(layers[0], {}) if is_pure and not is_traced() else {}
+    known = known_layers.setdefault(layers[0], {}) if is_pure and not is_traced() else {}
     if key not in known:
         require_equal(layers, value)
     stacked = {name: torch.stack([each[name] for each in own]) for name in own[0]}
