@@ -1,8 +1,12 @@
 """SPMD over four virtual CPU devices: each function is a part of tests/api/distributed/test_meshes.py."""
 
 import copy
+import os
 import pickle
+import re
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +20,7 @@ import torch_xla.distributed.parallel_loader as pl
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from tests.support import parts
+from torch_xla._engine.diagnostics.logs import switches
 
 SQUARE = xs.Mesh(np.arange(4), (2, 2), ("data", "model"))
 LINE = xs.Mesh(np.arange(4), (4,), ("data",))
@@ -262,6 +267,23 @@ def memory_is_given_away() -> None:
     w.add_(1)
     torch_xla.sync(wait=True)
     assert before.is_deleted() and w.cpu().equal(torch.full((8, 4), 2.0))
+
+
+def dumps_say_how_results_are_divided() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ.update(XLA_SAVE_TENSORS_FILE=f"{folder}/graphs", XLA_SAVE_TENSORS_FMT="hlo")
+        switches.apply_settings()
+        x = torch.ones(8, 4).to("xla")
+        xs.mark_sharding(x, SQUARE, ("data", "model"))
+        y, z = x * 2, x.sum()
+        torch_xla.sync()
+        del os.environ["XLA_SAVE_TENSORS_FILE"], os.environ["XLA_SAVE_TENSORS_FMT"]
+        switches.apply_settings()
+        (section,) = re.findall(
+            r"#OUTPUT_SHARDING_BEGIN\n(.*?)#OUTPUT_SHARDING_END", Path(folder, "graphs.0").read_text(), re.DOTALL
+        )
+    assert sorted(section.splitlines()) == ["{devices=[2,2]0,1,2,3}", "{replicated}"], section
+    assert y.cpu().equal(torch.full((8, 4), 2.0)) and z.item() == 32
 
 
 def work_over_a_mesh_is_counted() -> None:

@@ -1,5 +1,7 @@
 """A computation as a module of HLO, whose parameters are tensors that can be asked for."""
 
+import json
+
 import pytest
 import torch
 
@@ -40,9 +42,34 @@ def test_its_name_can_be_chosen() -> None:
     assert context.get_name_string() == "step" and LoweringContext("loss").get_name_string() == "loss"
 
 
+def test_its_name_is_the_modules() -> None:
+    x = torch.ones(2).to("xla")
+    context = LoweringContext("MyModule")
+    context.build([x + 1])
+    assert (
+        context.hlo_text().startswith("HloModule MyModule, ") and json.loads(context.hlo_json())["name"] == "MyModule"
+    )
+    context.set_name_string(r"other\1")
+    assert context.hlo_text().startswith(r"HloModule other\1, ") and b"other" in context.hlo()
+
+
+def test_every_input_on_the_device_is_a_parameter() -> None:
+    scalars = [torch.tensor(float(number), device="xla") for number in range(5)]
+    model, x = torch.nn.Linear(3, 2).to("xla"), torch.randn(4, 3).to("xla")
+    context = LoweringContext("inputs")
+    context.build([sum(scalars) + model(x)])
+    numbers = [context.tensor_parameter_id(each) for each in (*scalars, *model.parameters(), x)]
+    assert sorted(numbers) == list(range(8))
+    tensors = context.parameter_id_tensor_mapping()
+    for number, tensor in zip(numbers, (*scalars, *model.parameters(), x), strict=True):
+        assert tensors[number].equal(tensor.detach().cpu())
+    parameters = [line for line in context.hlo_text().splitlines() if " parameter(" in line]
+    assert len(parameters) == 8
+
+
 def test_what_is_asked_too_early_or_of_another_device_is_refused() -> None:
     context = LoweringContext()
-    for ask in (context.hlo, context.hlo_text):
+    for ask in (context.hlo, context.hlo_text, context.hlo_json):
         with pytest.raises(
             RuntimeError, match=r"^this LoweringContext holds no computation yet: call build\(tensors\)"
         ):

@@ -1,5 +1,6 @@
 """A recorded computation as an HLO module, and the tensors behind its parameters."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,8 @@ import torch
 from ..step import cached_graphs, pending_graph
 from ..tensor.storage import snapshot
 from ..transfer.batch_reads import to_host
+from . import hlo_proto
+from .hlo_proto import renamed
 
 
 class LoweringContext:
@@ -35,14 +38,18 @@ class LoweringContext:
         self._inputs = cached_graphs.inputs_of(tensors)[1][: len(self._pending.inputs)]
 
     def hlo(self) -> bytes:
-        """The module, serialised."""
+        """Return the module as a serialised `HloModuleProto`, under the name of this context."""
         module: Any = self._built().lowered().compiler_ir("hlo")
-        found: bytes = module.as_serialized_hlo_module_proto()
-        return found
+        return renamed(module.as_serialized_hlo_module_proto(), self._name)
 
     def hlo_text(self) -> str:
-        """The module as text."""
-        return str(self._built().lowered().as_text("hlo"))
+        """Return the module as text."""
+        text = str(self._built().lowered().as_text("hlo"))
+        return re.sub(r"^HloModule [^\s,]+", lambda _: f"HloModule {self._name}", text, count=1)
+
+    def hlo_json(self) -> str:
+        """Return the module as JSON: computations and instructions, with their metadata and frontend attributes."""
+        return hlo_proto.json_of(self.hlo())
 
     def parameter_id_tensor_mapping(self) -> dict[int, torch.Tensor]:
         """The tensors behind the parameters by their numbers, on the CPU."""

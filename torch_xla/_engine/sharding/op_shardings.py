@@ -6,6 +6,7 @@ from ..ir.op_sharding import OpSharding, ShardingType, XlaShardingSpec, of_tiles
 from ..ir.sharding import Sharding
 from ..lowering.machinery.jax_sharding import tiles_of
 from ..runtime import platform
+from ..runtime.device_assignment import Target
 from ..tensor.device import Device
 from ..tensor.storage import value_of, wrap
 from ..tensor.upload import upload
@@ -14,11 +15,14 @@ from . import placement
 
 def op_sharding_of(tensor: torch.Tensor) -> OpSharding:
     """Return the sharding that a tensor was marked with, or that of its computed value."""
-    target = value_of(tensor).device.target
-    planned = placement.planned(tensor)
-    if planned is not None and planned.is_manual:
+    return described(placement.planned(tensor), tensor.dim(), value_of(tensor).device.target)
+
+
+def described(sharding: Sharding | None, rank: int, target: Target) -> OpSharding:
+    """Return the sharding of a value with `rank` dimensions in the form of XLA."""
+    if sharding is not None and sharding.is_manual:
         return OpSharding([], [], [], int(ShardingType.MANUAL))
-    tiles = tiles_of(planned, tensor.dim(), target)
+    tiles = tiles_of(sharding, rank, target)
     place = {device: index for index, device in enumerate(platform.all_devices())}
     for index in range(tiles.size):
         tiles.flat[index] = place[target.devices[tiles.flat[index]]]

@@ -180,8 +180,9 @@ def by_condition() -> None:
         pass
 
 
-def test_a_region_has_its_name_and_what_was_recorded_before_it_has_none(tell: Tell) -> None:
-    doubled = torch_xla.compile(lambda x: x * 2, name="doubled")
+@pytest.mark.parametrize("replay", [None, True])
+def test_a_region_has_its_name_and_so_has_what_was_recorded_before_it(tell: Tell, replay: bool | None) -> None:
+    doubled = torch_xla.compile(lambda x: x * 2, name="doubled", replay=replay)
 
     def program() -> None:
         x = torch.ones(24).to("xla") + 1
@@ -194,8 +195,51 @@ def test_a_region_has_its_name_and_what_was_recorded_before_it_has_none(tell: Te
         "Compilation: torch_xla.compile",
         "Execution: torch_xla.compile",
     ]
-    named = [line.partition(": ")[0] for line in lines if line.endswith("  Graph Name: doubled")]
-    assert named == ["Compilation Analysis", "Execution Analysis"]
+    named = [line.partition(": ")[::2] for line in lines if "  Graph Name: " in line]
+    assert named == [
+        ("Compilation Analysis", "  Graph Name: doubled_clear_pending"),
+        ("Execution Analysis", "  Graph Name: doubled_clear_pending"),
+        ("Compilation Analysis", "  Graph Name: doubled"),
+        ("Execution Analysis", "  Graph Name: doubled"),
+    ]
+
+
+def test_a_replayed_region_has_its_name_too(tell: Tell) -> None:
+    tripled = torch_xla.compile(lambda x: x * 3, name="tripled", replay=True)
+    x = torch.ones(31).to("xla")
+
+    def program() -> None:
+        for _ in range(5):
+            x + 1  # noqa: B018  (it is gone before anything runs)
+            tripled(x)
+
+    lines = tell(program)
+    named = [line for line in lines if line.endswith("Execution Analysis:   Graph Name: tripled")]
+    assert len(named) == 5
+
+
+def test_the_seed_is_an_input_of_a_graph_that_draws(tell: Tell) -> None:
+    def program() -> None:
+        x = torch.ones(33).to("xla") + torch.randn(33, device="xla")
+        torch_xla.sync()
+        del x
+
+    lines = tell(program)
+    assert [line for line in lines if "Number of Graph Inputs" in line] == [
+        "Compilation Analysis:   Number of Graph Inputs: 2",
+        "Execution Analysis:   Number of Graph Inputs: 2",
+    ]
+
+
+def test_graphs_can_be_named_from_outside(tell: Tell) -> None:
+    def program() -> None:
+        torch_xla._XLAC._set_current_graph_name("encoder")
+        x = torch.ones(35).to("xla") + 1
+        torch_xla.sync()
+        torch_xla._XLAC._set_current_graph_name("")
+        del x
+
+    assert "Execution Analysis:   Graph Name: encoder" in tell(program)
 
 
 def test_a_sync_inside_a_region_is_the_users(tell: Tell) -> None:

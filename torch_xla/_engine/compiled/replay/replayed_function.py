@@ -114,7 +114,7 @@ class Replayed:
         self.__qualname__ = region.name  # where `function` has none, such as a module
         functools.update_wrapper(self, function, updated=())
         self._function = function
-        self._region = region
+        self.region = region
         self._kinds: dict[Any, _Arguments] = {}
         self._told: set[str] = set()
         self._why = "it was not called yet"
@@ -171,7 +171,7 @@ class Replayed:
         return self._watched(arguments, kind, call, args, kwargs, reason)
 
     def _recorded(self, args: Any, kwargs: Any) -> Any:
-        with self._region.call(sys._getframe()):
+        with self.region.call(sys._getframe()):
             return self._function(*args, **kwargs)
 
     def _hesitation(self, call: Call) -> str:
@@ -225,10 +225,10 @@ class Replayed:
         kind.watched += 1
         try:
             self._is_watched = True
-            with self._region.call(sys._getframe()):
+            with self.region.call(sys._getframe()):
                 result, facts = record(
                     self._function, args, kwargs, call, device, kind.reads, kind.suspects, kind.changing,
-                    self._region.end,
+                    self.region.end,
                 )  # fmt: skip
         except BaseException as error:
             if kind.watched >= PATIENCE:
@@ -286,7 +286,7 @@ class Replayed:
         # Once each: a step function is called a million times.
         if what not in self._told and len(self._told) < MOST_WARNINGS:
             self._told.add(what)
-            warnings.warn(f"{self._region.name} {what}", stacklevel=4)
+            warnings.warn(f"{self.region.name} {what}", stacklevel=4)
 
 
 class ReplayedByItself(Replayed):

@@ -136,7 +136,7 @@ class Analysis:
         return [
             *lines,
             f"  Graph Hash: {self._hash_of(program)}",
-            f"  Number of Graph Inputs: {len(graph.inputs)}",
+            f"  Number of Graph Inputs: {len(graph.inputs) + bool(graph.draws)}",  # the seed is one
             f"  Number of Graph Outputs: {len(graph.outputs)}",
             *self._frames(place),
         ]

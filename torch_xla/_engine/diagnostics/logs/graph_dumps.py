@@ -9,10 +9,12 @@ from ... import config
 from ...compile import program_text
 from ...compile.program import Program
 from ...ir.graph_text import digest, root_digests, to_dot, to_text
+from ...lowering.machinery.jax_sharding import from_jax
 from ...metrics import events
 from ...metrics.events import Execution
 from ...metrics.user_lines import Line
 from ...processes import identity
+from ...sharding import op_shardings
 from . import stack_places
 
 FORMATS = ("text", "dot", "hlo", "stablehlo")
@@ -44,7 +46,8 @@ class Dumps:
         roots = ", ".join(each.hex() for each in root_digests(graph))
         parts += [f"\nRoot Hashes: ({roots})\n", "\n## BEGIN_GRAPH\n", self._graph(program, numbers)]
         if self._language == "hlo":
-            parts += ["#OUTPUT_SHARDING_BEGIN\n", *["{replicated}\n"] * len(graph.outputs), "#OUTPUT_SHARDING_END\n"]
+            shardings = [f"{each}\n" for each in _output_shardings(program, numbers)]
+            parts += ["#OUTPUT_SHARDING_BEGIN\n", *shardings, "#OUTPUT_SHARDING_END\n"]
         parts += [f"\nGraph Hash: {digest(graph).hex()}\n", "\n## END_GRAPH\n\n"]
         return "".join(parts)
 
@@ -63,6 +66,17 @@ class Dumps:
         if self._language == "stablehlo":
             return program_text.stablehlo(program.lowered(numbers))
         return program.optimized(numbers) if self._optimized else program_text.hlo(program.lowered(numbers))
+
+
+def _output_shardings(program: Program, numbers: Sequence[float | int]) -> list[str]:
+    """Return how each output of a program lies on the devices, as XLA writes it."""
+    outputs = [program.graph.specs[slot] for slot in program.graph.outputs]
+    if not program.target.is_spread:
+        return ["{replicated}"] * len(outputs)
+    return [
+        str(op_shardings.described(from_jax(placed, spec.size, program.target), len(spec.size), program.target))
+        for placed, spec in zip(program.placed(numbers), outputs, strict=True)
+    ]
 
 
 _running: Dumps | None = None

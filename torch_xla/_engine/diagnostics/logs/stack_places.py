@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -26,6 +26,8 @@ _FULL = "the recorded graph had become too long, and was run before the step's e
 
 _REGION = "torch_xla.compile"
 _BEFORE_REGION = "torch_xla.compile clear the pending graph prior calling the target function"
+# What is added to the name of a region, for the graph that was recorded before it.
+_CLEARED = "_clear_pending"
 _DYNAMO = "dynamo is executing a compiled program"
 _DYNAMO_COMPILES = "dynamo is compiling a FX graph to HLO"
 
@@ -97,15 +99,24 @@ def here() -> CallSite:
             frames.clear()  # what a kernel calls of PyTorch is not the program
         if code.co_filename.startswith(_PACKAGE):
             is_ours = True
-            if not reason and not is_asked:
-                reason = _reason_of(code)
-                if reason == _REGION:
-                    graph = str(getattr(frame.f_locals.get("self"), "name", ""))
+            if not is_asked:
+                reason = reason or _reason_of(code)
+                graph = graph or _graph_of(frame.f_locals.get("self"), reason)
         elif not code.co_filename.startswith(_HIDDEN):
             is_asked = is_ours
         if not code.co_filename.startswith(_HIDDEN) and code not in CALLS_OF_MODULES:
             frames.append(line_of(frame))
     return CallSite(tuple(frames), operator, reason or _REASONS[-1][2], graph or graph_name, is_fallback)
+
+
+def _graph_of(owner: Any, reason: str) -> str:
+    """Return the name of the graph that is ended for `reason`, if `owner` knows it: a region, or a call of one."""
+    if reason not in (_REGION, _BEFORE_REGION):
+        return ""
+    name = getattr(getattr(owner, "region", owner), "name", "")
+    if not isinstance(name, str) or not name:
+        return ""
+    return name + _CLEARED if reason == _BEFORE_REGION else name
 
 
 def _stack(frame: FrameType | None) -> Iterator[FrameType]:
