@@ -20,7 +20,7 @@ _record_backward = functools.partial(compile_graph, kind="backward")
 
 
 class _Known(dict[Any, Callable[..., Any]]):
-    """What was traced of one function, by the kind of its arguments. Weak references tell it by its identity."""
+    """The graphs of one pure function by the kind of its arguments. It is compared by identity, for weak references."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
     __eq__ = object.__eq__
@@ -30,7 +30,7 @@ _all: "weakref.WeakSet[_Known]" = weakref.WeakSet()
 
 
 class Kept:
-    """What was traced of all pure functions: how much there is, and a way to forget it."""
+    """The graphs of all pure functions: their number, and a way to forget them."""
 
     def __len__(self) -> int:
         return sum(map(len, list(_all)))
