@@ -138,6 +138,8 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, cache_key: str) -> None:
 def spmd_is_off_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs cannot turn it off; with the one device that tests have it changes nothing else."""
     monkeypatch.setattr(spmd_mode, "_asked", False)
+    monkeypatch.setenv("XLA_USE_SPMD", "")  # so that what a test sets is taken back
+    monkeypatch.delenv("XLA_USE_SPMD")
 
 
 @pytest.fixture(autouse=True)

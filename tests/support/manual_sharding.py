@@ -48,6 +48,46 @@ def each_device_computes_on_its_part() -> None:
     assert xs.disable_manual_sharding(uneven + 1, ("x",), torch.Size([5]), mesh=LINE).tolist() == [2] * 5
 
 
+def a_region_is_one_program_of_calls_of_vendors() -> None:
+    host = torch.arange(24.0).view(8, 3)
+    for way in ("recorded", "computed"):
+        x = host.to("xla")
+        try:
+            XLAC._spmd_full_to_shard_shape(x)
+        except RuntimeError as error:
+            assert "this tensor of shape [8, 3] has no sharding" in str(error)
+        else:
+            raise AssertionError("not refused")
+        xs.mark_sharding(x, LINE, ("x", None))
+        shifted = x + 1  # which is divided as it is
+        own = XLAC._spmd_full_to_shard_shape(shifted)
+        if way == "computed":
+            torch_xla.sync()
+        assert own.shape == (2, 3) and XLAC._get_xla_sharding_spec(own) == "{manual}"
+        doubled = own * 2
+        assert XLAC._get_xla_sharding_spec(doubled) == "{manual}" and XLAC._get_xla_sharding_type(doubled) == 4
+        marked = xs._mark_manual_sharding(doubled)
+        assert marked.sharding_spec == "{manual}"
+        back = XLAC._spmd_shard_to_full_shape(doubled, LINE.get_op_sharding(("x", None)), host.shape, host.dtype)
+        assert XLAC._get_xla_sharding_spec(back) in ("", "{devices=[4,1]0,1,2,3}")
+        assert back.cpu().equal((host + 1) * 2)
+        try:
+            XLAC._spmd_full_to_shard_shape(doubled)
+        except RuntimeError as error:
+            assert "each device has its own value of this tensor of shape [2, 3]" in str(error)
+        else:
+            raise AssertionError("not refused")
+
+
+def copies_are_manual_once_they_are_marked() -> None:
+    x = torch.arange(4.0).to("xla")
+    for _ in range(2):
+        made = xs._mark_manual_sharding(x)
+        assert made.sharding_spec == XLAC._get_xla_sharding_spec(x) == "{manual}" and x.shape == (4,)
+    assert [shard.data.tolist() for shard in made.local_shards] == [[0, 1, 2, 3]] * 4
+    assert made.sharding_spec == "{manual}"
+
+
 def gradients_pass_through_the_region() -> None:
     torch.manual_seed(0)
     host_x, host_w = torch.randn(8, 4, requires_grad=True), torch.randn(4, 6, requires_grad=True)

@@ -49,7 +49,9 @@ def tensors_from_before_are_copied_to_every_device() -> None:
     assert xr.is_spmd()
     assert torch_xla._XLAC._get_xla_sharding_spec(before) == "{replicated}"
     assert (before * kept).tolist() == [1, 2, 3, 4]
-    assert xs.wrap_as_sharded_tensor(before * 2).sharding_spec == "{replicated}"
+    doubled = before * 2
+    torch_xla.sync()
+    assert xs.wrap_as_sharded_tensor(doubled).sharding_spec == "{replicated}"
     xs.mark_sharding(before, LINE, ("data",))
     assert _shapes(before) == [[1]] * 4 and before.tolist() == [1, 2, 3, 4]
 
@@ -137,7 +139,11 @@ def a_marked_tensor_is_the_same_tensor() -> None:
     assert marked.sharding_type is xs.ShardingType.TILED
     (marked * marked).sum().backward()
     assert x.grad is not None and x.grad.tolist() == [2 * n for n in range(8)]
-    assert marked.grad is not None and type(marked * 2) is torch.Tensor
+    assert marked.grad is not None
+    first, (second, third) = marked * 2, (marked.detach() + 1).split(4)
+    for made in (first, second, third):
+        assert isinstance(made, xs.XLAShardedTensor) and type(made.global_tensor) is torch.Tensor
+    assert marked.cpu().tolist() == x.tolist() and type(marked.cpu()) is torch.Tensor
     square = [
         xs.mark_sharding(torch.ones(4, 4, device="xla"), SQUARE, spec)
         for spec in (("data", None), (None, ("model", "data")), ("model", 0))
@@ -162,9 +168,41 @@ def shards_are_loaded() -> None:
     t.load_local_shards_(found)
     expected = torch.tensor([[0.0, 1.0]] * 4 + [[2.0, 3.0]] * 4)
     assert t.global_tensor.cpu().equal(expected) and _shapes(t) == [[4, 1]] * 4
-    _refused(lambda: t.load_local_shards_(found[:2]), ValueError, "got 2 shards for the 4 devices")
-    found[1].data = torch.ones(3, 1)
-    _refused(lambda: t.load_local_shards_(found), ValueError, "of shape [3, 1]; expected torch.float32 of [4, 1]")
+    assert [shard.indices for shard in found[:2]] == [[slice(0, 4, 1), slice(j, j + 1, 1)] for j in range(2)]
+    _refused(lambda: t.load_local_shards_(found[:2]), RuntimeError, "got 2 shards for the 4 devices")
+    for wrong, text in (
+        (torch.ones(3, 1), "of shape [3, 1]; expected torch.float32 of [4, 1]"),
+        (torch.ones(4), "[4]"),
+    ):
+        found[1].data = wrong
+        _refused(lambda: t.load_local_shards_(found), RuntimeError, text)  # noqa: B023
+    assert all(shard.indices is ... for shard in xs.mark_sharding(torch.ones(4).to("xla"), LINE, (None,)).local_shards)
+
+
+def shards_of_the_host_become_one_tensor() -> None:
+    join = torch_xla._XLAC._global_tensor_from_cpu_shards
+    shards, whole = list(torch.arange(16).split(4)), torch.arange(16)
+    rows = LINE.get_op_sharding(("data",))
+    assert join(shards, rows).cpu().equal(whole)
+    for size in range(13, 17):  # what is behind the end is padding
+        made = join(shards, rows, torch.Size((size,)))
+        assert made.shape == (size,) and made.cpu().equal(whole[:size])
+        assert (made + 1).sum().item() == size * (size + 1) / 2
+    square = SQUARE.get_op_sharding(("data", "model"))
+    assert join([each.view(2, 2) for each in shards], square).cpu().tolist() == [
+        [0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]
+    ]  # fmt: skip
+    assert join([whole] * 4, LINE.get_op_sharding((None,)), whole.shape).cpu().equal(whole)
+    for parts_, sharding, size, words in (
+        (shards, rows, (12,), "expected torch.int64 of [3]"),
+        (shards, rows, (17,), "expected torch.int64 of [5]"),
+        (shards, rows, (4, 4), "does not describe a tensor of 2 dimensions"),
+        (shards[:3], rows, (16,), "got 3 shards for the 4 devices"),
+        ([each.view(2, 2) for each in shards], rows, None, "is one of 1 dimensions"),
+        ([whole] * 4, LINE.get_op_sharding((None,)), (15,), "expected torch.int64 of [15]"),
+        ([], rows, None, "there are no shards"),
+    ):
+        _refused(lambda: join(parts_, sharding, size), RuntimeError, words)  # type: ignore[arg-type] # noqa: B023
 
 
 def gradients_are_divided_too() -> None:

@@ -10,7 +10,7 @@ from .._engine.planning.sharding_search import automatic
 from .._engine.processes import spmd_mode
 from .._engine.sharding import addressable_shards, manual_regions, op_shardings, placement
 from .._engine.step import pending_graph
-from .._engine.tensor import device_names, sharding_annotations
+from .._engine.tensor import device_names
 
 Tensors = Sequence[torch.Tensor]
 
@@ -41,14 +41,13 @@ def _xla_mark_sharding(input: torch.Tensor, sharding: OpSharding) -> None:
 def _xla_annotate_custom_sharding(input: torch.Tensor, sharding: OpSharding) -> None:
     """Divides what a tensor shows now as `sharding` says."""
     if _is_spread(input):
-        placement.place(input, op_shardings.sharding_as(input, sharding))
+        placement.annotate(input, op_shardings.sharding_as(input, sharding))
 
 
 def _xla_clear_sharding(input: torch.Tensor) -> None:
     """Gives each device all of a tensor."""
     if _is_spread(input):
-        sharding_annotations.forget(input)
-        placement.place(input, None)
+        placement.clear(input)
 
 
 def _is_spread(tensor: torch.Tensor) -> bool:
@@ -56,19 +55,20 @@ def _is_spread(tensor: torch.Tensor) -> bool:
 
 
 def _get_xla_op_sharding(input: torch.Tensor) -> OpSharding | None:
-    """How a tensor is divided; `None` if each device has all of it."""
-    found = op_shardings.op_sharding_of(pending_graph.on_xla(input))
-    return found if found.tile_assignment else None
+    """How a tensor lies; `None` if nobody has said it."""
+    is_said = _is_spread(input) and placement.is_said(input)
+    return op_shardings.op_sharding_of(input) if is_said else None
 
 
 def _get_xla_sharding_spec(input: torch.Tensor) -> str:
     """How a tensor lies, as text: `"{devices=[2,1]0,1}"`, `"{replicated}"`; empty if nobody has said it.
 
-    Under SPMD each device has a copy of a tensor that was marked so, and of one from before `use_spmd()`.
+    It is said by a mark, by the program that has computed the tensor, and of what is to be computed by
+    `mark_sharding_with_gradients`, or element by element from what is divided. Of a tensor from the host, and of one
+    from before `use_spmd()`, each device has a copy: said is that of the latter.
     """
-    found = op_shardings.op_sharding_of(pending_graph.on_xla(input))
-    is_said = found.sharding_type != ShardingType.REPLICATED or (_is_spread(input) and placement.is_said(input))
-    return str(found) if is_said else ""
+    found = _get_xla_op_sharding(input)
+    return "" if found is None else str(found)
 
 
 def _get_xla_sharding_specs(tensors: Tensors) -> list[str]:
@@ -77,7 +77,7 @@ def _get_xla_sharding_specs(tensors: Tensors) -> list[str]:
 
 
 def _get_xla_sharding_type(input: torch.Tensor) -> int | None:
-    """The number of the kind of sharding, as in `spmd.ShardingType`; `None` if each device has all of the tensor."""
+    """The number of the kind of sharding, as in `spmd.ShardingType`; `None` if nobody has said it."""
     found = _get_xla_op_sharding(input)
     return None if found is None else found.sharding_type
 
@@ -91,10 +91,9 @@ def _get_local_shard_replica_and_indices(tensors: Tensors) -> list[list[tuple[in
     """For each tensor and device of this process which copy of its part it has, and the slices of the whole."""
     found = []
     for tensor in tensors:
-        whole = _get_xla_op_sharding(tensor) is None
-        found.append(
-            [(each.replica, ... if whole else list(each.indices)) for each in addressable_shards.local_shards(tensor)]
-        )
+        shards = addressable_shards.local_shards(tensor)
+        whole = op_shardings.op_sharding_of(tensor).sharding_type == ShardingType.REPLICATED
+        found.append([(each.replica, ... if whole else list(each.indices)) for each in shards])
     return found
 
 
@@ -112,7 +111,7 @@ def _mark_manual_sharding(input: torch.Tensor, sharding: OpSharding) -> None:
 
 def _spmd_full_to_shard_shape(input: torch.Tensor) -> torch.Tensor:
     """For each device its part of a tensor, as it was marked: the beginning of a manual region."""
-    return manual_regions.enter(input, placement.planned(input)) if _is_spread(input) else input.clone()
+    return manual_regions.enter_as_marked(input) if _is_spread(input) else input.clone()
 
 
 def _spmd_shard_to_full_shape(
@@ -164,17 +163,21 @@ def _global_tensor_from_cpu_shards(
 ) -> torch.Tensor:
     """A tensor whose parts are these CPU tensors, one for each device of this process, in their order.
 
-    `global_shape` is its shape, by default what equal parts make together. Raises `ValueError` for parts of another
-    number or size.
+    Parts are of one size, padded where the whole is not divided evenly. `global_shape` is its shape, by default what
+    the parts make together. Raises `RuntimeError` for parts of another number or size.
     """
     if not shards_:
-        raise ValueError("_global_tensor_from_cpu_shards(): there are no shards")
+        raise RuntimeError("_global_tensor_from_cpu_shards(): there are no shards")
     first = shards_[0]
     counts = sharding.tiles.shape[:-1] if sharding.tile_assignment else (1,) * first.dim()
+    if first.dim() != len(counts):
+        raise RuntimeError(
+            f"_global_tensor_from_cpu_shards(): the sharding {sharding} is one of {len(counts)} dimensions; the first "
+            f"shard has the shape {list(first.shape)}"
+        )
     size = [length * count for length, count in zip(first.shape, counts, strict=True)]
     whole = torch.empty(size if global_shape is None else tuple(global_shape), dtype=first.dtype, device="xla")
-    if not _is_spread(whole):
-        return whole.copy_(first)
-    _xla_mark_sharding(whole, sharding)
+    if _is_spread(whole):
+        _xla_mark_sharding(whole, sharding)
     addressable_shards.load_local_shards(whole, list(shards_))
     return whole

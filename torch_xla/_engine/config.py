@@ -69,6 +69,11 @@ def use_spmd() -> bool:
     return _flag("XLA_USE_SPMD")
 
 
+def set_use_spmd() -> None:
+    """Sets XLA_USE_SPMD, which scripts read and the processes that this one starts inherit."""
+    os.environ["XLA_USE_SPMD"] = "1"
+
+
 def auto_spmd() -> bool:
     """XLA_AUTO_SPMD: layouts are looked for, as after `torch_xla.runtime.use_spmd(auto=True)`."""
     return _flag("XLA_AUTO_SPMD")

@@ -11,6 +11,8 @@
       PeerError           another process of the program is lost, late, or does something else
     NotImplementedError
       NoLowering          an operator has neither a rule nor a CPU kernel
+    ValueError
+      MeshError           a mesh, or a partition spec over it, does not fit together
 
 Where PyTorch on the CPU raises, the same type is raised here, by PyTorch's own checks where they can run.
 """
@@ -50,3 +52,7 @@ class TransferRefused(RuntimeError):
 
 class NoLowering(NotImplementedError):
     """An operator can run neither on the device nor on the CPU."""
+
+
+class MeshError(ValueError, AssertionError):
+    """A mesh, or a partition spec over one, does not fit together. PyTorch/XLA asserts it: its users catch that."""

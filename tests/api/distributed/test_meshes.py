@@ -19,3 +19,8 @@ def test_sizes_that_a_mesh_does_not_divide(name: str) -> None:
 @pytest.mark.parametrize("name", parts.names("manual_sharding"))
 def test_devices_compute_on_what_they_have(name: str) -> None:
     parts.check("manual_sharding", name)
+
+
+@pytest.mark.parametrize("name", parts.names("sharding_specs"))
+def test_what_a_sharding_is(name: str) -> None:
+    parts.check("sharding_specs", name)

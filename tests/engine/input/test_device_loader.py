@@ -153,7 +153,7 @@ def test_a_loader_that_tells_its_place_is_read_when_it_is_asked() -> None:
 def test_a_sharding_of_each_part_by_its_name(kind: Any) -> None:
     marks = Marks()
     batch = kind({"x": torch.ones(2, 3), "n": 5, "y": torch.ones(2)})
-    made = place_batch(batch, device_at(0), {"x": marks})
+    made = place_batch(batch, device_at(0), {"x": marks, "n": None, "y": None, "z": marks})
     assert list(made) == ["x", "n", "y"] and made["n"] == 5 and marks.seen == [made["x"]]
     assert made["x"].device.type == made["y"].device.type == "xla" and batch["x"].device.type == "cpu"
     if kind is not MappingProxyType:
@@ -170,8 +170,8 @@ def test_a_sharding_of_each_part_by_its_place(kind: Any) -> None:
 @pytest.mark.parametrize(
     ("batch", "sharding", "error", "text"),
     [
-        ([1], {"x": Marks()}, TypeError, "input_sharding names parts of the batch, but the batch is a list"),
-        ({"y": 1}, {"x": Marks()}, KeyError, r"input_sharding names 'x'; the batch has \['y'\]"),
+        ([1], {"x": Marks()}, ValueError, "input_sharding names parts of the batch, but the batch is a list"),
+        ({"x": 1, "y": 1}, {"x": Marks()}, KeyError, r"input_sharding has no entry for \['y'\] of the batch, but for"),
         ([1, 2], [Marks()], TypeError, "input_sharding has 1 entries, but the batch is 2 parts"),
         ({"y": 1}, [Marks()], TypeError, "input_sharding has 1 entries, but the batch is a dict"),
     ],

@@ -94,16 +94,18 @@ def place_batch(batch: Any, device: Device, sharding: Any) -> Any:
 
 def _by_name(batch: Any, device: Device, sharding: Mapping[Any, Any]) -> Any:
     if not isinstance(batch, Mapping):
-        raise TypeError(f"input_sharding names parts of the batch, but the batch is a {type(batch).__name__}")
-    for name in sharding:
-        if name not in batch:
-            raise KeyError(f"input_sharding names {name!r}; the batch has {list(batch)}")
-    made: Any = upload_batch({name: part for name, part in batch.items() if name not in sharding}, device)
-    parts = {name: place_batch(batch[name], device, each) for name, each in sharding.items()}
+        raise ValueError(f"input_sharding names parts of the batch, but the batch is a {type(batch).__name__}")
+    missing = [name for name in batch if name not in sharding]
+    if missing:
+        raise KeyError(
+            f"input_sharding has no entry for {missing} of the batch, but for {list(sharding)}: give each part a "
+            "ShardingSpec, or None for a copy on each device"
+        )
+    parts = {name: place_batch(part, device, sharding[name]) for name, part in batch.items()}
     if not isinstance(batch, MutableMapping):
-        return {name: made.get(name, parts.get(name)) for name in batch}
+        return parts
     whole = copy.copy(batch)
-    for name, part in {**made, **parts}.items():  # the outputs of models can be set item by item, and not updated
+    for name, part in parts.items():  # the outputs of models can be set item by item, and not updated
         whole[name] = part
     return whole
 

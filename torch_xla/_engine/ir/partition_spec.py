@@ -4,6 +4,8 @@ import ast
 from collections.abc import Sequence
 from typing import Any
 
+from ..errors import MeshError
+
 Dims = tuple[tuple[int, ...], ...]
 
 
@@ -16,7 +18,7 @@ def dims_of(who: str, shape: Sequence[int], names: Sequence[str] | None, partiti
     found = tuple(tuple(_index_of(who, shape, names, axis) for axis in entry) for entry in entries)
     indices = [axis for axes in found for axis in axes]
     if len(set(indices)) != len(indices):
-        raise ValueError(f"{who}(): an axis of the mesh stands twice in the partition spec {tuple(partition_spec)}")
+        raise MeshError(f"{who}(): an axis of the mesh stands twice in the partition spec {tuple(partition_spec)}")
     return found
 
 
@@ -26,7 +28,7 @@ def _index_of(who: str, shape: Sequence[int], names: Sequence[str] | None, axis:
             return list(names).index(axis)
     elif type(axis) is not bool and isinstance(axis, int) and 0 <= axis < len(shape):
         return axis
-    raise ValueError(f"{who}(): the mesh has no axis {axis!r}; it has {list(names or range(len(shape)))}")
+    raise MeshError(f"{who}(): the mesh has no axis {axis!r}; it has {list(names or range(len(shape)))}")
 
 
 def literal(who: str, text: str) -> Any:

@@ -30,7 +30,8 @@ class Value:
 
     __slots__ = ("buffer", "contents", "device", "line", "shared", "slot", "spec", "tape")
 
-    # A few elements that came from the host, so that indices and masks can be checked; not set for any other value.
+    # Of a value from the host: its elements if they are few, so that indices and masks can be checked, or `None`. Not
+    # set for what a program computed.
     contents: Any
     # The user's line that made it: file, line, function, or `None`. Not set before it is computed.
     line: Any

@@ -29,6 +29,7 @@ def turn_on() -> None:
     """Make `xla:0` mean all devices from now on."""
     global _asked
     _asked = True
+    config.set_use_spmd()
 
 
 @contextmanager

@@ -87,7 +87,8 @@ def local_places(tensor: torch.Tensor) -> list[tuple[tuple[int, ...], tuple[int,
 def load_local_shards(tensor: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
     """Write to `tensor` the shard of each device of this process, in the order of `local_places`.
 
-    Every process of the program brings its own. Raises `ValueError` for parts of another number or size.
+    Every process of the program brings its own. Where the devices do not divide the whole evenly, parts may have the
+    padding of `Shard.padded`. Raises `RuntimeError` for parts of another number or size.
     """
     value = value_of(tensor)
     target = value.device.target
@@ -95,15 +96,17 @@ def load_local_shards(tensor: torch.Tensor, parts: Sequence[torch.Tensor]) -> No
     local = sorted(target.local, key=platform.ordinal_of)
     whole = carried(tuple(tensor.shape), sharding)
     if len(parts) != len(local):
-        raise ValueError(f"load_local_shards_(): got {len(parts)} shards for the {len(local)} devices of this process")
+        raise RuntimeError(
+            f"load_local_shards_(): got {len(parts)} shards for the {len(local)} devices of this process"
+        )
+    length = sharding.shard_shape(whole)
     for part, device, (_, size) in zip(parts, local, local_places(tensor), strict=True):
-        if tuple(part.shape) != size or part.dtype != tensor.dtype:
-            raise ValueError(
+        if tuple(part.shape) not in (size, length) or part.dtype != tensor.dtype:
+            raise RuntimeError(
                 f"load_local_shards_(): the shard for {platform.real_name(device)} is {part.dtype} of shape "
                 f"{list(part.shape)}; expected {tensor.dtype} of {list(size)}"
             )
     made = Value(snapshot(tensor).spec, value.device, None, -1)
-    length = sharding.shard_shape(whole)
     hosts = [_padded(to_numpy(part.cpu()), length) for part in parts]
     made.buffer = buffers.of_parts(whole, sharding, dict(zip(local, hosts, strict=True)))
     hold(tensor, made)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from ..ir.call_plan import Operand, Plan, interned
-from ..ir.sharding import Sharding
+from ..ir.sharding import MANUAL, Free, Sharding
 from ..ir.tape import Value
 from ..ir.value_spec import Spec, contiguous_stride, spec_of
 from ..lowering.machinery.jax_sharding import carried, parts_of, to_jax
@@ -13,6 +13,7 @@ from ..lowering.machinery.manual_regions import ALL_REDUCE, FULL_TO_SHARD, REDUC
 from ..runtime.device_assignment import Target
 from ..tensor.device import LOCK
 from ..tensor.storage import hold, record_plan, snapshot, value_of, wrap
+from . import placement
 
 
 def _recorded(tensor: torch.Tensor, op: str, arguments: tuple[Any, ...], size: tuple[int, ...]) -> Value:
@@ -32,8 +33,27 @@ def size_of_part(size: tuple[int, ...], sharding: Sharding | None, target: Targe
 
 
 def enter(tensor: torch.Tensor, sharding: Sharding | None) -> torch.Tensor:
-    """Return one tensor with the size of a part of `tensor`; each device has its own value of it."""
+    """Return one tensor with the size of a part of `tensor`; each device has its own value of it.
+
+    Raises `RuntimeError` if each device has its own value of `tensor` already.
+    """
+    if placement.foreseen(tensor) == MANUAL:
+        raise RuntimeError(
+            f"each device has its own value of this tensor of shape {list(tensor.shape)}: it has no parts. End "
+            "its manual region first, by disable_manual_sharding(t, partition_spec, full_shape)."
+        )
     return wrap(_entered(tensor, sharding))
+
+
+def enter_as_marked(tensor: torch.Tensor) -> torch.Tensor:
+    """Enter the region with the sharding that a tensor has. Raises `RuntimeError` if that is not determined."""
+    lies = placement.foreseen(tensor)
+    if isinstance(lies, Free):
+        raise RuntimeError(
+            f"_spmd_full_to_shard_shape(): this tensor of shape {list(tensor.shape)} has no sharding. Mark it first, by "
+            "mark_sharding(t, mesh, partition_spec)."
+        )
+    return enter(tensor, lies)
 
 
 def _entered(tensor: torch.Tensor, sharding: Sharding | None) -> Value:
@@ -42,8 +62,9 @@ def _entered(tensor: torch.Tensor, sharding: Sharding | None) -> Value:
 
 
 def make_manual(tensor: torch.Tensor) -> None:
-    """Has each device go on with its own copy of `tensor`."""
-    hold(tensor, _entered(tensor, None))
+    """Has each device go on with its own copy of `tensor`; one of which each has its own already stays as it is."""
+    if placement.foreseen(tensor) != MANUAL:
+        hold(tensor, _entered(tensor, None))
 
 
 def leave(

@@ -3,7 +3,7 @@
 import torch
 
 from ..ir.op_sharding import OpSharding, ShardingType, XlaShardingSpec, of_tiles
-from ..ir.sharding import Sharding
+from ..ir.sharding import Free, Sharding
 from ..lowering.machinery.jax_sharding import tiles_of
 from ..runtime import platform
 from ..runtime.device_assignment import Target
@@ -14,8 +14,10 @@ from . import placement
 
 
 def op_sharding_of(tensor: torch.Tensor) -> OpSharding:
-    """Return the sharding that a tensor was marked with, or that of its computed value."""
-    return described(placement.planned(tensor), tensor.dim(), value_of(tensor).device.target)
+    """Return the sharding of a tensor's mark or value; that of copies if it is not determined yet."""
+    foreseen = placement.foreseen(tensor)
+    known = None if isinstance(foreseen, Free) else foreseen
+    return described(known, tensor.dim(), value_of(tensor).device.target)
 
 
 def described(sharding: Sharding | None, rank: int, target: Target) -> OpSharding:
@@ -29,10 +31,16 @@ def described(sharding: Sharding | None, rank: int, target: Target) -> OpShardin
     return of_tiles(tiles)
 
 
+def text_of(tensor: torch.Tensor) -> str:
+    """Return it in XLA's notation, `"{devices=[2,1]0,1}"`; empty under SPMD if it is not determined yet."""
+    is_open = value_of(tensor).device.spread is not None and not placement.is_said(tensor)
+    return "" if is_open else str(op_sharding_of(tensor))
+
+
 def sharding_as(tensor: torch.Tensor, op_sharding: OpSharding) -> Sharding | None:
     """The engine's sharding that `op_sharding` describes, for a tensor of as many dimensions.
 
-    Raises `ValueError` for one of other dimensions or other devices.
+    Raises `RuntimeError` for one of other dimensions or other devices.
     """
     return _sharding_on(value_of(tensor).device, tensor.dim(), op_sharding)
 
@@ -50,7 +58,7 @@ def _sharding_on(device: Device, rank: int, op_sharding: OpSharding) -> Sharding
     tiles = op_sharding.tiles
     count = len(platform.all_devices())
     if tiles.ndim - 1 != rank or sorted(tiles.ravel().tolist()) != list(range(count)):
-        raise ValueError(
+        raise RuntimeError(
             f"{op_sharding} does not describe a tensor of {rank} dimensions on the {count} devices of this program"
         )
     ids = tuple(int(index) for index in tiles.ravel())

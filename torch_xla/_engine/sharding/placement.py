@@ -5,16 +5,18 @@ import warnings
 import torch
 
 from .. import metrics
-from ..ir.sharding import Sharding, fitting
+from ..compile import output_shardings
+from ..ir.sharding import ANY, Free, Placed, Sharding, fitting
 from ..ir.tape import Value
-from ..lowering.machinery.jax_sharding import lies_on, of_array, over_mesh
+from ..lowering.machinery.jax_sharding import CONSTRAINT, lies_on, of_array, over_mesh
 from ..processes import spmd_mode
 from ..runtime import platform
+from ..step import pending_graph
 from ..step.schedule import clear_schedules
 from ..step.sync import materialise, sync_device
 from ..tensor import sharding_annotations
 from ..tensor.device import LOCK, Device, existing_devices, number
-from ..tensor.storage import bring, hold, snapshot, value_of, wrap
+from ..tensor.storage import bring, hold, shows_all, snapshot, value_of, wrap
 
 
 def spread(device: Device, devices: tuple[int, ...] | None = None) -> None:
@@ -102,12 +104,40 @@ def place(tensor: torch.Tensor, sharding: Sharding | None) -> None:
 
 
 def mark(tensor: torch.Tensor, sharding: Sharding | None) -> None:
-    """`place`; and what is written to the memory of `tensor` later, by whatever operation, is divided so too."""
+    """Divide a tensor as by `place`, and divide in the same way whatever any operation writes to its memory later.
+
+    Raises `RuntimeError` if the memory is divided by another mark.
+    """
     metrics.count("XlaMarkSharding")
     metrics.count("VirtualDeviceUsage")
     with LOCK:
+        wanted, before = fitting(sharding, tensor.shape), sharding_annotations.mark_of(tensor)
+        if before is not None and before.sharding not in (None, wanted) and value_of(tensor).buffer is not None:
+            raise RuntimeError(
+                f"mark_sharding(): Existing annotation must be cleared first. This tensor of shape "
+                f"{list(tensor.shape)} is marked in another way: call clear_sharding(t), or divide it anew by "
+                "annotate_custom_sharding(t, mesh, partition_spec)."
+            )
         place(tensor, sharding)
-        sharding_annotations.remember(tensor, fitting(sharding, tensor.shape))
+        sharding_annotations.remember(tensor, wanted)
+
+
+def annotate(tensor: torch.Tensor, sharding: Sharding | None) -> None:
+    """Divide a tensor as by `place`, and replace the mark on its memory, if there is one."""
+    with LOCK:
+        place(tensor, sharding)
+        if sharding_annotations.mark_of(tensor) is not None:
+            sharding_annotations.remember(tensor, fitting(sharding, tensor.shape))
+
+
+def clear(tensor: torch.Tensor) -> None:
+    """Remove the mark of a tensor, and replicate it on each device."""
+    with LOCK:
+        sharding_annotations.forget(tensor)
+        place(tensor, None)
+        value = value_of(tensor)
+        if value.buffer is not None and not sharding_annotations.is_from_host(value):
+            value.contents = None
 
 
 def constrained(tensor: torch.Tensor, sharding: Sharding | None) -> torch.Tensor:
@@ -131,12 +161,34 @@ def planned(tensor: torch.Tensor) -> Sharding | None:
     return None if value.buffer is None else of_array(value.buffer, value.device.target)
 
 
-def is_said(tensor: torch.Tensor) -> bool:
-    """Return whether the sharding of a tensor was set, or the tensor was computed before `spread` set the devices."""
-    if sharding_annotations.mark_of(tensor) is not None:
-        return True
+def foreseen(tensor: torch.Tensor) -> Placed:
+    """Return the sharding that a tensor has, or will have as far as its program determines it. Computes nothing.
+
+    Returns `ANY` for one that is not determined. `None`, copies, is returned only for a mark or the result of a program.
+    """
+    found = sharding_annotations.mark_of(tensor)
+    if found is not None:
+        return found.sharding
     value = value_of(tensor)
-    return value.buffer is not None and not lies_on(value.buffer.sharding, value.device.target)
+    if value.buffer is not None and shows_all(tensor, value.spec):
+        lies = of_array(value.buffer, value.device.target)
+        is_by_default = sharding_annotations.is_from_host(value) and lies_on(value.buffer.sharding, value.device.target)
+        return ANY if lies is None and is_by_default else lies
+    return ANY if value.state == "empty" else _foreseen_on_tape(tensor)
+
+
+def _foreseen_on_tape(tensor: torch.Tensor) -> Placed:
+    graph = pending_graph.graph_of([tensor]).graph
+    (slot,), (placed,) = graph.outputs, output_shardings.of_outputs(graph, ())
+    if placed is not None:
+        return placed
+    is_asked_for = any(each.first_output == slot and each.plan.op == CONSTRAINT for each in graph.operations)
+    return None if is_asked_for else ANY
+
+
+def is_said(tensor: torch.Tensor) -> bool:
+    """Return whether the sharding of a tensor is determined."""
+    return not isinstance(foreseen(tensor), Free)
 
 
 def is_known(tensor: torch.Tensor) -> bool:

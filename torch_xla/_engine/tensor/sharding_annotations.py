@@ -61,7 +61,14 @@ def moved(value: Value, sharding: Sharding | None) -> Value:
         return value
     made = Value(value.spec, value.device, None, -1)
     made.buffer = buffer
+    if is_from_host(value):
+        made.contents = value.contents
     return made
+
+
+def is_from_host(value: Value) -> bool:
+    """Whether a computed value came from the host, and no program has made it."""
+    return hasattr(value, "contents")
 
 
 def remember(tensor: torch.Tensor, sharding: Sharding | None) -> None:

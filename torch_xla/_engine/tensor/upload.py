@@ -81,8 +81,7 @@ def upload(tensor: torch.Tensor, device: Device, sharding: Sharding | None = Non
         _to_all.value += 1
     live_counters.values.value += 1
     live_counters.buffers.value += 1
-    if 0 < host.size <= _FEW and host.dtype.kind in "fiub":
-        value.contents = host.copy()
+    value.contents = host.copy() if 0 < host.size <= _FEW and host.dtype.kind in "fiub" else None
     if events.closely:
         transfer = _transfer(tensor, device, start * 1e-9, (ended - start) * 1e-9)
         value.line = transfer.frames[0]

@@ -15,11 +15,12 @@ from ..._engine.compat.names import torch_distributed
 from ..._engine.compat.names.torch import pytree, without_torch_function
 from ..._engine.distributed import torch_device_mesh
 from ..._engine.processes import identity
+from ..._engine.runtime import platform
 from ..._engine.sharding import addressable_shards, placement
 from ..._engine.tensor import sharding_annotations
 from .mesh import Mesh, PartitionSpec
 from .tensor_sharding import dims_over, parts_along, sharding_over
-from .xla_sharded_tensor import XLAShardedTensor, found_placements, local_part, redistribution
+from .xla_sharded_tensor import XLAShardedTensor, device_mesh_of, found_placements, local_part, redistribution, sharded
 from .xla_sharding import mark_sharding, mark_sharding_with_gradients
 
 Axes = tuple[int, ...]
@@ -29,18 +30,9 @@ class DistributedTensor(XLAShardedTensor):
     """An `XLAShardedTensor` over a `DeviceMesh`. Results of its operations are of this class too."""
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with without_torch_function():
-            result = func(*args, **(kwargs or {}))
-        if torch.compiler.is_compiling() or func in _PLAIN:
-            return result
-        if not isinstance(result, torch.Tensor | tuple | list):
-            return result
-        mesh = next(
-            (each.device_mesh for each in pytree.tree_leaves(args) if isinstance(each, DistributedTensor)),
-            None,
-        )
-        return known_on(result, mesh)
+    def _computed(cls, result: Any, args: Any) -> Any:
+        given = (each.device_mesh for each in pytree.tree_leaves(args) if isinstance(each, DistributedTensor))
+        return known_on(result, next(given, None))
 
     def to_local(self, **options: Any) -> torch.Tensor:
         """Return this process's part of the tensor, as a plain tensor, through which gradients flow."""
@@ -61,18 +53,9 @@ class DistributedTensor(XLAShardedTensor):
         return memo[id(self)]  # type: ignore[no-any-return]
 
 
-# They give a tensor that is asked for as a plain one.
-_PLAIN = frozenset((torch.Tensor.as_subclass, torch.Tensor.detach))
-
-
 def known_on(outputs: Any, device_mesh: DeviceMesh | None) -> Any:
     """Replace each plain tensor on `xla` in a structure by a `DistributedTensor` over a mesh."""
-
-    def known(value: Any) -> Any:
-        is_plain = isinstance(value, torch.Tensor) and not isinstance(value, XLAShardedTensor)
-        return DistributedTensor(value).on(device_mesh, None) if is_plain and value.device.type == "xla" else value
-
-    return pytree.tree_map(known, outputs)
+    return sharded(outputs, lambda plain: DistributedTensor(plain).on(device_mesh, None))
 
 
 @functools.lru_cache(maxsize=64)
@@ -81,6 +64,15 @@ def whole(device_mesh: DeviceMesh) -> Mesh:
     root = torch_distributed.root_of(device_mesh)
     ids = np.array(root.mesh.tolist())
     return Mesh(ids.ravel(), ids.shape, root.mesh_dim_names)
+
+
+@functools.lru_cache(maxsize=64)
+def _device_mesh_of(shape: tuple[int, ...] | None, mesh: Mesh | None) -> DeviceMesh:
+    """Return the `DeviceMesh` with the devices of `mesh`, by default with all devices in this shape or in a row."""
+    if mesh is None:
+        ids = torch.arange(len(platform.all_devices()))
+        return DeviceMesh("xla", ids if shape is None else ids.reshape(shape))
+    return DeviceMesh("xla", torch.from_numpy(mesh.get_logical_mesh()), mesh_dim_names=mesh.axis_names)
 
 
 @functools.lru_cache(maxsize=64)
@@ -133,12 +125,16 @@ def distributed(name: str, t: torch.Tensor, mesh: DeviceMesh, given: Sequence[Pl
     """Mark `t`, a tensor on `xla`, with these placements; for `Partial`, XLA decides when to compute the sum."""
     placements = _placements(name, t, mesh, given)
     if not any(isinstance(each, Partial) for each in placements):
-        mark_sharding(t, whole(mesh), spec_of(name, t, placements, axes_of(mesh)))
+        spec = spec_of(name, t, placements, axes_of(mesh))
+        mark_sharding(t, whole(mesh), spec)
+        return DistributedTensor(t, whole(mesh).mesh_shape, spec).over(whole(mesh)).on(mesh, placements)
     return DistributedTensor(t).on(mesh, placements)
 
 
-def redistributed(t: XLAShardedTensor, mesh: DeviceMesh, given: Sequence[Placement]) -> XLAShardedTensor:
+def redistributed(t: XLAShardedTensor, mesh: DeviceMesh | Mesh, given: Sequence[Placement]) -> XLAShardedTensor:
     """Divide the same value anew; gradients flow through. Raises `RuntimeError` for `Partial`, as PyTorch does."""
+    if isinstance(mesh, Mesh):
+        mesh = _device_mesh_of(mesh.mesh_shape, mesh)
     placements = _placements("redistribute", t, mesh, given)
     if any(isinstance(each, Partial) for each in placements):
         raise RuntimeError(f"redistribute(): a value becomes {placements} by what is computed, not by being sent")
@@ -147,7 +143,7 @@ def redistributed(t: XLAShardedTensor, mesh: DeviceMesh, given: Sequence[Placeme
     dims = dims_over("redistribute", made, grid, spec)
     if dims is not None:
         sharding_annotations.remember(made, sharding_over(made, grid, dims))
-    return DistributedTensor(made).on(mesh, placements)
+    return DistributedTensor(made, grid.mesh_shape, spec).over(grid).on(mesh, placements)
 
 
 def _found(t: XLAShardedTensor) -> tuple[Placement, ...]:
@@ -170,6 +166,7 @@ def _found(t: XLAShardedTensor) -> tuple[Placement, ...]:
 
 
 redistribution.append(redistributed)
+device_mesh_of.append(_device_mesh_of)
 found_placements.append(_found)
 
 _from_local: Any = DTensor.from_local

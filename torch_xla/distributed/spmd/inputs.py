@@ -18,6 +18,7 @@ def upload(t: torch.Tensor, device: Device, mesh: Mesh, partition_spec: Partitio
     if device.target.mesh is None and mesh.size() == 1:
         return wrap(upload_value(t, device))
     devices_of_program("ShardingSpec", mesh)
+    minibatch = minibatch and process_count() > 1  # the part of one process alone is the batch
     size = list(t.shape)
     if minibatch:
         size[0] *= process_count()

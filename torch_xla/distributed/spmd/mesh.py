@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..._engine.errors import MeshError
 from ..._engine.ir.op_sharding import OpSharding, tiling
 from ..._engine.ir.partition_spec import Dims, dims_of, literal
 from ..._engine.runtime import device_attributes, platform
@@ -21,7 +22,8 @@ class Mesh:
     """Devices in a grid whose axes may have names.
 
     `device_ids` are the numbers from 0 to `n - 1` in any order, as an array or a list; `mesh_shape` is the shape of the
-    grid, with `n` elements; `axis_names` has one distinct name for each axis. Raises `ValueError` if they do not fit.
+    grid, with `n` elements; `axis_names` has one distinct name for each axis. If they do not fit, raises an error that is
+    a `ValueError` and, as in PyTorch/XLA, an `AssertionError`.
 
     >>> import numpy as np
     >>> from torch_xla.distributed.spmd import Mesh
@@ -38,13 +40,13 @@ class Mesh:
     ) -> None:
         ids = np.array(device_ids)
         if ids.size != prod(mesh_shape):
-            raise ValueError(f"Mesh(): {ids.size} device ids do not fill a mesh of shape {tuple(mesh_shape)}")
+            raise MeshError(f"Mesh(): {ids.size} device ids do not fill a mesh of shape {tuple(mesh_shape)}")
         if sorted(ids.ravel().tolist()) != list(range(ids.size)):
-            raise ValueError(f"Mesh(): device ids are {ids.ravel().tolist()}; expected 0 to {ids.size - 1}, each once")
+            raise MeshError(f"Mesh(): device ids are {ids.ravel().tolist()}; expected 0 to {ids.size - 1}, each once")
         if axis_names is not None and len(axis_names) != len(mesh_shape):
-            raise ValueError(f"Mesh(): {len(axis_names)} axis names for {len(mesh_shape)} axes: {axis_names}")
+            raise MeshError(f"Mesh(): {len(axis_names)} axis names for {len(mesh_shape)} axes: {axis_names}")
         if axis_names is not None and len(set(axis_names)) != len(axis_names):
-            raise ValueError(f"Mesh(): an axis name stands twice in {axis_names}")
+            raise MeshError(f"Mesh(): an axis name stands twice in {axis_names}")
         self.device_ids = ids.ravel()
         self.mesh_shape = tuple(int(side) for side in mesh_shape)
         self.axis_names = None if axis_names is None else tuple(axis_names)
@@ -159,7 +161,7 @@ class HybridMesh(Mesh):
         self.ici_mesh_shape = tuple(ici_mesh_shape)
         self.dcn_mesh_shape = tuple(dcn_mesh_shape or (1,) * len(self.ici_mesh_shape))
         if len(self.ici_mesh_shape) != len(self.dcn_mesh_shape):
-            raise ValueError(
+            raise MeshError(
                 f"HybridMesh(): ici_mesh_shape {self.ici_mesh_shape} and dcn_mesh_shape {self.dcn_mesh_shape} must "
                 "have an entry for each axis"
             )
@@ -176,7 +178,7 @@ class HybridMesh(Mesh):
         found = device_attributes.slices_of(platform.all_devices())
         size = prod(self.ici_mesh_shape)
         if len(found) != count or any(len(each) != size for each in found):
-            raise ValueError(
+            raise MeshError(
                 f"HybridMesh(): dcn_mesh_shape {self.dcn_mesh_shape} asks for {count} slices of {size} devices; there "
                 f"are {len(found)} of {', '.join(str(len(each)) for each in found)}"
             )
@@ -186,8 +188,8 @@ class HybridMesh(Mesh):
 _global_mesh: Mesh | None = None
 
 
-def set_global_mesh(mesh: Mesh) -> None:
-    """Make `mesh` the default mesh.
+def set_global_mesh(mesh: Mesh | None) -> None:
+    """Make `mesh` the default mesh; `None` removes the default.
 
     >>> import torch_xla.distributed.spmd as xs
     >>> xs.set_global_mesh(xs.Mesh([0], (1,), ("data",)))
@@ -195,8 +197,8 @@ def set_global_mesh(mesh: Mesh) -> None:
     Mesh([0], (1,), ('data',))
     """
     global _global_mesh
-    if not isinstance(mesh, Mesh):
-        raise TypeError(f"set_global_mesh(): expected a Mesh, not {type(mesh).__name__}")
+    if mesh is not None and not isinstance(mesh, Mesh):
+        raise TypeError(f"set_global_mesh(): expected a Mesh, or None, not {type(mesh).__name__}")
     _global_mesh = mesh
 
 
@@ -220,7 +222,7 @@ def devices_of_program(name: str, mesh: Mesh) -> tuple[jax.Device, ...]:
     """Return the devices of the program. Raise `ValueError` for the caller, `name`, if the mesh has another number."""
     there = platform.all_devices()
     if mesh.size() != len(there):
-        raise ValueError(
+        raise MeshError(
             f"{name}(): the mesh {mesh.mesh_shape} has {mesh.size()} devices, and this program has {len(there)}. "
             f"A mesh has all of them (xr.global_runtime_device_count()); along an axis that divides nothing lie "
             f"copies. On the CPU, CPU_NUM_DEVICES sets how many there are."

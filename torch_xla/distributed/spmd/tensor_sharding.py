@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from ..._engine.errors import MeshError
 from ..._engine.ir.partition_spec import Dims
 from ..._engine.ir.sharding import Sharding
 from ..._engine.runtime import platform
@@ -24,13 +25,8 @@ def dims_over(name: str, t: torch.Tensor, mesh: Mesh, partition_spec: PartitionS
         raise TypeError(f"{name}(): expected a partition spec, such as {whole} for a tensor that stays whole; got None")
     if t.device.type != "xla":
         raise ValueError(f"{name}(): expected a tensor on xla, not on {t.device}; move it there first")
-    spec = hashable(partition_spec)
-    if t.dim() != len(spec):
-        raise ValueError(
-            f"{name}(): the partition spec {partition_spec} has {len(spec)} entries, but the tensor of shape "
-            f"{list(t.shape)} has {t.dim()} dimensions; write None for those that stay whole"
-        )
-    dims = axes_of(name, mesh, spec)
+    refuse_other_rank(name, t, partition_spec)
+    dims = axes_of(name, mesh, hashable(partition_spec))
     if mesh.size() == 1 and value_of(t).device.spread is None:
         return None
     if value_of(t).device.spread is None and len(platform.all_devices()) == mesh.size():
@@ -40,6 +36,15 @@ def dims_over(name: str, t: torch.Tensor, mesh: Mesh, partition_spec: PartitionS
         )
     devices_of_program(name, mesh)
     return dims
+
+
+def refuse_other_rank(name: str, t: torch.Tensor, partition_spec: PartitionSpec) -> None:
+    """Raises the error of `name` for a partition spec that has not an entry for each dimension of `t`."""
+    if t.dim() != len(partition_spec):
+        raise MeshError(
+            f"{name}(): the partition spec {partition_spec} has {len(partition_spec)} entries, but the tensor of shape "
+            f"{list(t.shape)} has {t.dim()} dimensions; write None for those that stay whole"
+        )
 
 
 def parts_along(mesh: Mesh, axes: Sequence[int]) -> int:

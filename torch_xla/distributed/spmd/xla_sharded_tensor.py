@@ -1,6 +1,6 @@
 """Tensors on the devices of a mesh, and their shards."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import EllipsisType
@@ -11,26 +11,25 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from ..._engine.compat.names import torch as private
 from ..._engine.compat.names import torch_checkpoint as checkpointing
+from ..._engine.compat.names import torch_distributed as distributed
 from ..._engine.ir.op_sharding import ShardingType
 from ..._engine.ir.partition_spec import dims_of
 from ..._engine.processes.identity import process_count
 from ..._engine.sharding import addressable_shards, placement
-from ..._engine.sharding.op_shardings import op_sharding_of
+from ..._engine.sharding.op_shardings import op_sharding_of, text_of
 
 
 @dataclass
 class XLAShard:
     """One device's shard of a tensor, as a copy on the CPU.
 
-    `indices` are the slices of the whole tensor, or `...` if the device has all of it. `replica_id` counts the devices
-    with
-    the same shard. All shards have one size: if the mesh does not divide a dimension evenly, `data` contains padding
-    beyond
-    the end of the tensor, and `unpadded_data` does not.
+    `indices` is a list of the slices of the whole tensor, or `...` if the device has all of it. `replica_id` counts the
+    devices with the same shard. All shards have one size: if the mesh does not divide a dimension evenly, `data`
+    contains padding beyond the end of the tensor, and `unpadded_data` does not.
     """
 
     data: torch.Tensor
-    indices: EllipsisType | Sequence[slice]
+    indices: EllipsisType | list[slice]
     shard_device: str
     replica_id: int
 
@@ -46,7 +45,11 @@ class XLAShard:
 
     @property
     def _own(self) -> Any:
-        return ... if self.indices is ... else tuple(slice(each.stop - each.start) for each in self.indices)
+        return (
+            ...
+            if isinstance(self.indices, EllipsisType)
+            else tuple(slice(each.stop - each.start) for each in self.indices)
+        )
 
 
 @contextmanager
@@ -61,8 +64,10 @@ def no_dispatch() -> Iterator[None]:
         yield
 
 
-# Functions of `device_meshes`: divide a tensor anew, find the placements that XLA chose, return a process's part.
+# Functions of `device_meshes`: divide a tensor anew, make a `DeviceMesh` of a shape and a `Mesh`, find the placements
+# that XLA chose, return a process's part.
 redistribution: list[Any] = []
+device_mesh_of: list[Any] = []
 found_placements: list[Any] = []
 local_part: list[Any] = []
 
@@ -77,17 +82,31 @@ class _Absent:
 class XLAShardedTensor(DTensor):
     """A tensor on `xla` with its sharding over the devices of a mesh: the result of `mark_sharding`.
 
-    It shares the memory of the marked tensor, and gradients flow through it. Results of operations on it are plain
-    tensors on `xla`, and XLA chooses their sharding. `mesh_shape` and `partition_spec` are those of the mark, if there
-    is one.
+    It shares the memory of the marked tensor, its `global_tensor`, and gradients flow through it. Results of operations
+    on it are of this class, too, and XLA chooses their sharding. `mesh_shape` and `partition_spec` are those of the
+    mark, if there is one.
 
     >>> import torch, torch_xla.distributed.spmd as xs
     >>> t = xs.mark_sharding(torch.arange(4.0, device="xla"), xs.get_1d_mesh("data"), ("data",))
-    >>> t.local_shards[0].data, type(t * 2)
-    (tensor([0., 1., 2., 3.]), <class 'torch.Tensor'>)
+    >>> t.local_shards[0].data, (t * 2).global_tensor
+    (tensor([0., 1., 2., 3.]), tensor([0., 2., 4., 6.], device='xla:0'))
     """
 
-    __torch_function__ = private.plain_torch_function
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with private.without_torch_function():
+            result = func(*args, **(kwargs or {}))
+        if torch.compiler.is_compiling() or func in _PLAIN or isinstance(result, torch.Size):
+            return result
+        return cls._computed(result, args) if isinstance(result, torch.Tensor | tuple | list) else result
+
+    @classmethod
+    def _computed(cls, result: Any, args: Any) -> Any:
+        """Return what was computed from `args`, with a sharded tensor for each plain tensor on `xla`."""
+        given = (each._mesh for each in private.pytree.tree_leaves(args) if isinstance(each, XLAShardedTensor))
+        mesh = next(given, None)
+        return sharded(result, lambda plain: XLAShardedTensor(plain).over(mesh))
+
     __torch_dispatch__ = private.plain_torch_dispatch
 
     # It shows memory of its own, so `torch.compile` takes it as it is: it wraps no tensor as other `DTensor`s do.
@@ -97,7 +116,8 @@ class XLAShardedTensor(DTensor):
     global_tensor: torch.Tensor
     mesh_shape: tuple[int, ...] | None
     partition_spec: Any
-    _axis_names: tuple[str, ...] | None
+    _mesh: Any  # the `Mesh` that it was marked over, as far as it was told
+    _cached_spec: Any
     _on: tuple[Any, tuple[Placement, ...] | None]
 
     @staticmethod
@@ -111,7 +131,7 @@ class XLAShardedTensor(DTensor):
         made.global_tensor = whole
         made.mesh_shape = mesh_shape
         made.partition_spec = partition_spec
-        made._axis_names = None
+        made._mesh = made._cached_spec = None
         made._on = None, ()
         return made
 
@@ -123,19 +143,24 @@ class XLAShardedTensor(DTensor):
         """Return the shard of each device of this process, copied to the CPU. Waits for the devices."""
         found = addressable_shards.local_shards(self.global_tensor)
         whole = self.sharding_type is ShardingType.REPLICATED
-        return [XLAShard(part.padded, ... if whole else part.indices, part.device, part.replica) for part in found]
+        return [
+            XLAShard(part.padded, ... if whole else list(part.indices), part.device, part.replica) for part in found
+        ]
 
     def load_local_shards_(self, shards_: list[XLAShard]) -> None:
         """Write the shards of this process's devices, in the order of `local_shards`. Every process writes its own.
 
-        The `unpadded_data` of each shard is written. Raises `ValueError` for another number, dtype or shape of shards.
+        The `unpadded_data` of each shard is written. Raises `RuntimeError` for another number, dtype or shape of shards.
         """
-        addressable_shards.load_local_shards(self.global_tensor, [shard.unpadded_data for shard in shards_])
+        addressable_shards.load_local_shards(self.global_tensor, [_unpadded(shard) for shard in shards_])
 
     @property
     def sharding_spec(self) -> str:
-        """Return the sharding in XLA's notation: `"{devices=[2,1]0,1}"`, or `"{replicated}"`."""
-        return str(op_sharding_of(self.global_tensor))
+        """Return the sharding in XLA's notation: `"{devices=[2,1]0,1}"`, or `"{replicated}"`.
+
+        Empty if XLA is still to choose it.
+        """
+        return text_of(self.global_tensor)
 
     @property
     def sharding_type(self) -> ShardingType:
@@ -145,17 +170,34 @@ class XLAShardedTensor(DTensor):
     def on(self, device_mesh: Any, placements: Sequence[Placement] | None) -> "XLAShardedTensor":
         """Set the `DeviceMesh` and placements of this tensor (by default its current placements), and return it."""
         self._on = device_mesh, None if placements is None else tuple(placements)
+        self._cached_spec = None
         return self
 
     @property
     def shown(self) -> torch.Tensor:
         """Return a plain tensor of the same value, through which gradients flow to this one."""
-        return self.view_as(self) if self.requires_grad else self.global_tensor
+        with private.without_torch_function():
+            return self.view_as(self) if self.requires_grad else self.global_tensor
 
     @property
     def device_mesh(self) -> Any:
-        """Return the `DeviceMesh` of this tensor; `None` for a tensor that was marked over a `Mesh`."""
+        """Return the `DeviceMesh` of this tensor, or one like the `Mesh` that it was marked over; `None` if neither."""
+        if self._on[0] is None and self.mesh_shape is not None:
+            return device_mesh_of[0](self.mesh_shape, self._mesh)
         return self._on[0]
+
+    @property
+    def _spec(self) -> Any:  # type: ignore[override]
+        """Return PyTorch's description of a distributed tensor: its mesh, placements, size and dtype. Cached.
+
+        Without a mark, the mesh is that of the operands, or all devices in a row.
+        """
+        if self._cached_spec is None:
+            told, mesh = self, self.device_mesh
+            if mesh is None:
+                told = type(self)(self.global_tensor).on(device_mesh_of[0](None, self._mesh), None)
+            self._cached_spec = distributed.spec_of_tensor(told.device_mesh, told.placements, self.global_tensor)
+        return self._cached_spec
 
     @property
     def placements(self) -> tuple[Placement, ...]:
@@ -169,20 +211,21 @@ class XLAShardedTensor(DTensor):
         if self.mesh_shape is None or self.partition_spec is None:
             return ()
         entries = [entry if isinstance(entry, tuple | list) else (entry,) for entry in self.partition_spec]
-        if self._axis_names is None and any(isinstance(axis, str) for entry in entries for axis in entry):
+        names = None if self._mesh is None else self._mesh.axis_names
+        if names is None and any(isinstance(axis, str) for entry in entries for axis in entry):
             raise RuntimeError(
                 f"placements: which axes of a mesh of shape {self.mesh_shape} have the names in {self.partition_spec}, "
                 "this tensor was not told; take what mark_sharding() returns, or give the axes by number"
             )
         found: list[Placement] = [Replicate()] * len(self.mesh_shape)
-        for dim, axes in enumerate(dims_of("placements", self.mesh_shape, self._axis_names, self.partition_spec)):
+        for dim, axes in enumerate(dims_of("placements", self.mesh_shape, names, self.partition_spec)):
             for axis in axes:
                 found[axis] = Shard(dim)
         return tuple(found)
 
-    def over(self, axis_names: Sequence[str] | None) -> "XLAShardedTensor":
-        """Set the names of the mesh's axes in the partition spec, and return this tensor."""
-        self._axis_names = None if axis_names is None else tuple(axis_names)
+    def over(self, mesh: Any) -> "XLAShardedTensor":
+        """Set the `Mesh` of the partition spec (`None`: one without names), and return this tensor."""
+        self._mesh, self._cached_spec = mesh, None
         return self
 
     def redistribute(
@@ -195,11 +238,12 @@ class XLAShardedTensor(DTensor):
     ) -> "XLAShardedTensor":
         """Return a new tensor with the same value and other placements, through which gradients flow.
 
-        `device_mesh` is by default the tensor's own. XLA schedules the communication, so `async_op` has no effect.
+        `device_mesh`, a `DeviceMesh` or a `Mesh`, is by default the tensor's own. XLA schedules the communication, so
+        `async_op` has no effect.
         """
         mesh = device_mesh if device_mesh is not None else self.device_mesh
         if mesh is None or placements is None:
-            raise RuntimeError("redistribute(): give device_mesh, a DeviceMesh('xla', …), and placements")
+            raise RuntimeError("redistribute(): give device_mesh, a DeviceMesh('xla', …) or a Mesh, and placements")
         return redistribution[0](self, mesh, placements)  # type: ignore[no-any-return]
 
     def to_local(self, **_: Any) -> torch.Tensor:
@@ -214,18 +258,19 @@ class XLAShardedTensor(DTensor):
 
     def full_tensor(self, **_: Any) -> torch.Tensor:
         """Return the value with a copy on every device, as a plain tensor. Gradients flow through."""
-        if self.device_mesh is None:
+        if self._on[0] is None:
             return self.shown
         whole = self.redistribute(self.device_mesh, [Replicate()] * self.device_mesh.ndim)
         return whole.shown
 
     def invalidate_spec_cache(self) -> None:
-        """Do nothing: the sharding is not cached."""
+        """Clear the cached `_spec`."""
+        self._cached_spec = None
 
     def detach(self) -> "XLAShardedTensor":
         """Return the same tensor without gradients."""
         made = type(self)(self.global_tensor.detach(), self.mesh_shape, self.partition_spec)
-        return made.over(self._axis_names).on(*self._on)
+        return made.over(self._mesh).on(*self._on)
 
     def __create_write_items__(self, fqn: str, object: Any) -> Any:
         """Return the items that `torch.distributed.checkpoint` writes by its default planner: the whole tensor."""
@@ -247,6 +292,25 @@ class XLAShardedTensor(DTensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.global_tensor.__reduce_ex__(protocol)
+
+
+# They give a tensor that is asked for as a plain one.
+_PLAIN = frozenset((torch.Tensor.as_subclass, torch.Tensor.detach))
+
+
+def sharded(outputs: Any, make: Callable[[torch.Tensor], XLAShardedTensor]) -> Any:
+    """Replace each plain tensor on `xla` in a structure by what `make` returns for it."""
+
+    def made(value: Any) -> Any:
+        is_plain = isinstance(value, torch.Tensor) and not isinstance(value, XLAShardedTensor)
+        return make(value) if is_plain and value.device.type == "xla" else value
+
+    return private.pytree.tree_map(made, outputs)
+
+
+def _unpadded(shard: XLAShard) -> torch.Tensor:
+    fits = shard.indices is ... or shard.data.dim() == len(shard.indices)
+    return shard.unpadded_data if fits else shard.data  # which is refused by its shape
 
 
 def is_divided(t: torch.Tensor) -> bool:

@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 
+from ..._engine.compat.names import torch as private
 from ..._engine.compat.names.torch import pytree
 from ..._engine.ir.op_sharding import ShardingType as ShardingType
 from ..._engine.ir.op_sharding import XlaShardingSpec
 from ..._engine.ir.sharding import Sharding
 from ..._engine.lowering.xla_ops.mark_sharding import aot_mark_sharding_fake as aot_mark_sharding_fake
 from ..._engine.sharding import placement
-from ..._engine.tensor import sharding_annotations
 from ..._engine.tensor.device import Device, device_for
 from ..._engine.tensor.storage import value_of
 from .inputs import upload
@@ -30,7 +30,7 @@ from .mesh import axes_of
 from .mesh import get_1d_mesh as get_1d_mesh
 from .mesh import get_global_mesh as get_global_mesh
 from .mesh import set_global_mesh as set_global_mesh
-from .tensor_sharding import dims_over, hashable, sharding_over
+from .tensor_sharding import dims_over, hashable, refuse_other_rank, sharding_over
 from .xla_sharded_tensor import XLAShardedTensor, is_divided
 
 
@@ -46,6 +46,9 @@ def mark_sharding(
     gradients and optimizer states, usually that of their parameters. `dynamo_custom_op` is accepted for programs of
     PyTorch/XLA 2 and not used: graphs of `torch.compile` may contain the call in either case.
 
+    Within a trace of `torch.compile`, `aot_function` or `assume_pure` a tensor has no memory to mark: there the result
+    is a plain tensor, a divided copy of `t`, and `t` itself is not divided.
+
     A dimension that the mesh does not divide evenly is padded: each device allocates the size of the largest shard. The
     padding has no meaning, and only `local_shards` shows it.
 
@@ -57,17 +60,27 @@ def mark_sharding(
     >>> xs.mark_sharding(torch.ones(2, 2, device="xla"), mesh, ("data", None)).tolist()
     [[1.0, 1.0], [1.0, 1.0]]
     """
-    if torch.compiler.is_compiling():
-        marked: Any = torch.ops.xla.aot_mark_sharding(t, mesh._text, str(partition_spec))
-        return marked  # type: ignore[no-any-return]
     whole = unwrap_sharded_tensor(t)
+    if _is_traced():
+        return _traced("mark_sharding", whole, mesh, partition_spec)  # type: ignore[return-value]
     sharded = _sharding("mark_sharding", whole, mesh, partition_spec)
     if sharded is not _ALONE:
         placement.mark(whole, sharded)
-    return XLAShardedTensor(whole, mesh.mesh_shape, partition_spec).over(mesh.axis_names)
+    return XLAShardedTensor(whole, mesh.mesh_shape, partition_spec).over(mesh)
 
 
 _ALONE: Any = object()
+
+
+def _is_traced() -> bool:
+    return torch.compiler.is_compiling() or private.is_traced()
+
+
+def _traced(name: str, t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
+    """Divide a copy of `t` by an operator, which a trace records."""
+    refuse_other_rank(name, t, partition_spec)
+    marked: torch.Tensor = torch.ops.xla.aot_mark_sharding(t, mesh._text, str(partition_spec))
+    return marked
 
 
 def _sharding(name: str, t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> Sharding | None:
@@ -78,6 +91,8 @@ def _sharding(name: str, t: torch.Tensor, mesh: Mesh, partition_spec: PartitionS
 def annotate_custom_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> XLAShardedTensor:
     """Divide the current value of `t` as `mark_sharding` does, but do not keep it divided when it is written to.
 
+    If `t` is marked, the mark is replaced: `mark_sharding` refuses to divide a marked tensor in another way.
+
     >>> import torch, torch_xla.distributed.spmd as xs
     >>> xs.annotate_custom_sharding(torch.ones(2, device="xla"), xs.get_1d_mesh("data"), ("data",)).tolist()
     [1.0, 1.0]
@@ -85,8 +100,8 @@ def annotate_custom_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: Partit
     whole = unwrap_sharded_tensor(t)
     sharded = _sharding("annotate_custom_sharding", whole, mesh, partition_spec)
     if sharded is not _ALONE:
-        placement.place(whole, sharded)
-    return XLAShardedTensor(whole, mesh.mesh_shape, partition_spec).over(mesh.axis_names)
+        placement.annotate(whole, sharded)
+    return XLAShardedTensor(whole, mesh.mesh_shape, partition_spec).over(mesh)
 
 
 class MarkShardingFunction(torch.autograd.Function):
@@ -111,6 +126,8 @@ class MarkShardingFunction(torch.autograd.Function):
 
 
 def _constrained(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
+    if _is_traced():
+        return _traced("mark_sharding_with_gradients", t, mesh, partition_spec)
     sharded = _sharding("mark_sharding_with_gradients", t, mesh, partition_spec)
     return t.view_as(t) if sharded is _ALONE else placement.constrained(t, sharded)
 
@@ -124,9 +141,8 @@ def mark_sharding_with_gradients(t: torch.Tensor, mesh: Mesh, partition_spec: Pa
     >>> x.grad.tolist()
     [2.0, 2.0]
     """
-    if torch.compiler.is_compiling():
-        made: torch.Tensor = torch.ops.xla.aot_mark_sharding(t, mesh._text, str(partition_spec))
-        return made
+    if _is_traced():
+        return _traced("mark_sharding_with_gradients", unwrap_sharded_tensor(t), mesh, partition_spec)
     applied: torch.Tensor = MarkShardingFunction.apply(unwrap_sharded_tensor(t), mesh, partition_spec)
     return applied
 
@@ -141,8 +157,7 @@ def clear_sharding(t: torch.Tensor) -> torch.Tensor:
     """
     whole = unwrap_sharded_tensor(t)
     if whole.device.type == "xla" and value_of(whole).device.spread is not None:
-        sharding_annotations.forget(whole)
-        placement.place(whole, None)
+        placement.clear(whole)
     return whole
 
 
@@ -258,7 +273,7 @@ class ShardingSpec:
 
         With `minibatch`, `t` is this process's part of the batch. A batch that the mesh does not divide evenly, such as
         the last one of a loader without `drop_last`, is padded in memory, as by `mark_sharding`, and the counter
-        `UnevenInput` counts it. With `minibatch`, such a batch raises `ValueError`.
+        `UnevenInput` counts it. With `minibatch` in several processes, such a batch raises `ValueError`.
 
         >>> import torch, torch_xla.distributed.spmd as xs
         >>> xs.ShardingSpec(xs.get_1d_mesh("data"), ("data",)).upload(torch.ones(2)).device

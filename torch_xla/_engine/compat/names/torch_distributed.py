@@ -29,6 +29,13 @@ __all__ = [
 ]  # fmt: skip
 
 
+def spec_of_tensor(mesh: Any, placements: Sequence[Any], tensor: torch.Tensor) -> Any:
+    """What PyTorch's own distributed tensors keep of how they lie: a `DTensorSpec`, which has no public name."""
+    specs = importlib.import_module("torch.distributed.tensor._dtensor_spec")
+    meta = specs.TensorMeta(tensor.shape, tensor.stride(), tensor.dtype)
+    return specs.DTensorSpec(mesh, tuple(placements), tensor_meta=meta)
+
+
 def done(result: Any) -> Any:
     """A work that has ended. PyTorch offers none to groups written in Python."""
     future: Any = torch.futures.Future()
