@@ -16,6 +16,7 @@ import torch_xla.distributed.parallel_loader as pl
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from tests.support import parts
+from torch_xla.experimental import distributed_checkpoint as checkpoints
 from torch_xla.experimental import eager_mode_context
 from torch_xla.experimental.assume_pure import assume_pure
 
@@ -164,6 +165,26 @@ def marked_tensors_are_distributed_tensors_of_pytorch() -> None:
             assert made.sharding_spec == str(mesh.get_op_sharding(axes))
     assert x.redistribute(placements=[Shard(1), Shard(0)]).sharding_spec == SWAPPED
     assert xs.auto_policy is xs.api.auto_policy
+
+
+def planners_of_checkpoints_tell_tensors_in_parts_from_the_rest() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 4)).to("xla")
+    xs.mark_sharding(model[0].weight, LINE, ("x", None))  # type: ignore[arg-type]
+    state = model.state_dict()
+    save, load = checkpoints.SPMDSavePlanner(), checkpoints.SPMDLoadPlanner()
+    save.set_up_planner(state, is_coordinator=True)
+    plans, metadata = save.create_global_plan([save.create_local_plan()])
+    load.set_up_planner(state, metadata, True)
+    for planner, plan in ((save, plans[0]), (load, load.create_local_plan())):
+        assert list(planner.sharded_state_dict) == ["0.weight"] and len(planner.unsharded_state_dict) == 3
+        assert xs.wrap_if_sharded(planner.sharded_state_dict["0.weight"]).sharding_spec == "{devices=[4,1]0,1,2,3}"
+        fqns = [(item.index if planner is save else item.dest_index).fqn for item in plan.items]  # type: ignore[union-attr]
+        assert fqns.count("0.weight") == 4 and len(fqns) == 7
+    shards = xs.wrap_as_sharded_tensor(model[0].weight).local_shards
+    for item in plans[0].items:
+        if item.index.fqn == "0.weight":
+            assert item.index.index is not None
+            assert save.resolve_data(item).equal(shards[item.index.index].unpadded_data)
 
 
 def batches_are_divided_by_the_names_of_their_parts() -> None:

@@ -55,17 +55,17 @@ def _is_spread(tensor: torch.Tensor) -> bool:
 
 
 def _get_xla_op_sharding(input: torch.Tensor) -> OpSharding | None:
-    """How a tensor lies; `None` if nobody has said it."""
+    """Return the sharding of a tensor; `None` if it is not determined."""
     is_said = _is_spread(input) and placement.is_said(input)
     return op_shardings.op_sharding_of(input) if is_said else None
 
 
 def _get_xla_sharding_spec(input: torch.Tensor) -> str:
-    """How a tensor lies, as text: `"{devices=[2,1]0,1}"`, `"{replicated}"`; empty if nobody has said it.
+    """Return the sharding of a tensor as text: `"{devices=[2,1]0,1}"`, `"{replicated}"`; empty if it is not determined.
 
-    It is said by a mark, by the program that has computed the tensor, and of what is to be computed by
-    `mark_sharding_with_gradients`, or element by element from what is divided. Of a tensor from the host, and of one
-    from before `use_spmd()`, each device has a copy: said is that of the latter.
+    A mark determines it, and so does the program that has computed the tensor. Before the program runs, the sharding is
+    determined for results of `mark_sharding_with_gradients`, and for those computed element by element from divided
+    tensors. Each device has a copy of an unmarked tensor from the host, and the text is empty for it.
     """
     found = _get_xla_op_sharding(input)
     return "" if found is None else str(found)
@@ -77,7 +77,7 @@ def _get_xla_sharding_specs(tensors: Tensors) -> list[str]:
 
 
 def _get_xla_sharding_type(input: torch.Tensor) -> int | None:
-    """The number of the kind of sharding, as in `spmd.ShardingType`; `None` if nobody has said it."""
+    """Return the kind of a sharding, as in `spmd.ShardingType`; `None` if the sharding is not determined."""
     found = _get_xla_op_sharding(input)
     return None if found is None else found.sharding_type
 

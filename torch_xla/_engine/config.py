@@ -71,7 +71,7 @@ def use_spmd() -> bool:
 
 def set_use_spmd() -> None:
     """Sets XLA_USE_SPMD, which scripts read and the processes that this one starts inherit."""
-    os.environ["XLA_USE_SPMD"] = "1"
+    os.environ.update(XLA_USE_SPMD="1")
 
 
 def auto_spmd() -> bool:

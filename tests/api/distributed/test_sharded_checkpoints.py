@@ -3,13 +3,15 @@
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from tests.support import compiler
-from torch_xla.experimental.distributed_checkpoint import CheckpointManager
+from torch_xla.experimental.distributed_checkpoint import CheckpointManager, SPMDLoadPlanner, SPMDSavePlanner
 
 ROOT = Path(__file__).parents[3]
 
@@ -56,3 +58,39 @@ def test_a_manager_saves_at_intervals_and_keeps_some(tmp_path: Path) -> None:
         manager.restore(3, {"w": w})
     with pytest.raises(ValueError, match="save_interval must be at least 1"):
         CheckpointManager(str(tmp_path), 0)
+
+
+def test_the_checkpoints_written_first_are_removed_first(tmp_path: Path) -> None:
+    def manager() -> CheckpointManager:
+        return CheckpointManager(str(tmp_path), 10, max_to_keep=2, chkpt_on_preemption=False)
+
+    state, first = {"w": torch.zeros(2, device="xla")}, manager()
+    for step, kept in ((10, [10]), (20, [10, 20]), (30, [20, 30]), (10, [10, 30])):
+        assert first.save(step, state, force=True) and first.all_steps() == kept
+    again = manager()  # which finds them in that order
+    assert again.save(20, state) and again.all_steps() == [10, 20]
+
+
+def test_what_saves_can_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager, may_save = CheckpointManager(str(tmp_path), 1, chkpt_on_preemption=False), threading.Event()
+    save = manager._save
+
+    def waiting(*args: Any) -> None:
+        may_save.wait()
+        save(*args)
+
+    monkeypatch.setattr(manager, "_save", waiting)
+    assert manager.save_async(3, {"w": torch.ones(2, device="xla")}) and manager.all_steps() == []
+    may_save.set()
+    manager.join()
+    assert manager.all_steps() == [3]
+
+
+def test_a_planner_tells_tensors_in_parts_from_the_rest() -> None:
+    state = {"model": {"weight": torch.ones(2, 2, device="xla"), "count": 3}}
+    for planner in (SPMDSavePlanner(), SPMDLoadPlanner()):
+        planner.set_up_planner(state, is_coordinator=True)
+        assert planner.sharded_state_dict == {} and list(planner.unsharded_state_dict) == [
+            "model.weight",
+            "model.count",
+        ]

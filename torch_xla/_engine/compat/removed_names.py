@@ -7,10 +7,6 @@ _BRIDGE = (
     "it belongs to the steps in which PyTorch/XLA 2 turned an FX graph into one with a hash; here the graph becomes "
     "one operation. Use extract_compiled_graph, or torch.compile(backend='openxla')"
 )
-_PREEMPTION = (
-    "PJRT tells of no preemption through JAX. Handle the signal that your machine sends (signal.signal(SIGTERM, …)) "
-    "and save a checkpoint there"
-)
 _TOPOLOGY = (
     "libtpu finds how chips are connected, by the TPU_* variables that are set when Python starts or that a process "
     "of torch_xla.launch sets for its chip. torch_xla.runtime has what a program asks: global_device_count(), "
@@ -23,9 +19,6 @@ _STARTED = (
 
 REASONS: dict[str, dict[str, str]] = {
     "torch_xla._XLAC": {
-        "_activate_preemption_sync_manager": _PREEMPTION,
-        "_deactivate_preemption_sync_manager": _PREEMPTION,
-        "_sync_point_reached": _PREEMPTION,
         "_get_xla_op_sharding_v2_params": (
             "an OpSharding has one form, the list of devices. Use Mesh.get_op_sharding, or _get_xla_op_sharding"
         ),

@@ -2,5 +2,5 @@
 
 Collectives are in `distributed/`; nothing here touches a tensor.
 
-Doors: coordination, heartbeats, identity, spmd_mode, store_rendezvous.
+Doors: coordination, heartbeats, identity, preemption, spmd_mode, store_rendezvous.
 """

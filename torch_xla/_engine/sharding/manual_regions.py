@@ -50,8 +50,8 @@ def enter_as_marked(tensor: torch.Tensor) -> torch.Tensor:
     lies = placement.foreseen(tensor)
     if isinstance(lies, Free):
         raise RuntimeError(
-            f"_spmd_full_to_shard_shape(): this tensor of shape {list(tensor.shape)} has no sharding. Mark it first, by "
-            "mark_sharding(t, mesh, partition_spec)."
+            f"_spmd_full_to_shard_shape(): this tensor of shape {list(tensor.shape)} has no sharding. Mark it "
+            "first, by mark_sharding(t, mesh, partition_spec)."
         )
     return enter(tensor, lies)
 

@@ -164,7 +164,7 @@ def planned(tensor: torch.Tensor) -> Sharding | None:
 def foreseen(tensor: torch.Tensor) -> Placed:
     """Return the sharding that a tensor has, or will have as far as its program determines it. Computes nothing.
 
-    Returns `ANY` for one that is not determined. `None`, copies, is returned only for a mark or the result of a program.
+    Returns `ANY` if it is not determined. Returns `None`, copies, only for a mark or the result of a program.
     """
     found = sharding_annotations.mark_of(tensor)
     if found is not None:

@@ -22,8 +22,8 @@ class Mesh:
     """Devices in a grid whose axes may have names.
 
     `device_ids` are the numbers from 0 to `n - 1` in any order, as an array or a list; `mesh_shape` is the shape of the
-    grid, with `n` elements; `axis_names` has one distinct name for each axis. If they do not fit, raises an error that is
-    a `ValueError` and, as in PyTorch/XLA, an `AssertionError`.
+    grid, with `n` elements; `axis_names` has one distinct name for each axis. If they do not fit, raises an error
+    that is a `ValueError` and, as in PyTorch/XLA, an `AssertionError`.
 
     >>> import numpy as np
     >>> from torch_xla.distributed.spmd import Mesh

@@ -39,7 +39,7 @@ def dims_over(name: str, t: torch.Tensor, mesh: Mesh, partition_spec: PartitionS
 
 
 def refuse_other_rank(name: str, t: torch.Tensor, partition_spec: PartitionSpec) -> None:
-    """Raises the error of `name` for a partition spec that has not an entry for each dimension of `t`."""
+    """Raise an error for the caller, `name`, unless a partition spec has one entry for each dimension of `t`."""
     if t.dim() != len(partition_spec):
         raise MeshError(
             f"{name}(): the partition spec {partition_spec} has {len(partition_spec)} entries, but the tensor of shape "

@@ -150,7 +150,7 @@ class XLAShardedTensor(DTensor):
     def load_local_shards_(self, shards_: list[XLAShard]) -> None:
         """Write the shards of this process's devices, in the order of `local_shards`. Every process writes its own.
 
-        The `unpadded_data` of each shard is written. Raises `RuntimeError` for another number, dtype or shape of shards.
+        The `unpadded_data` of each shard is written. Raises `RuntimeError` for another number, dtype or shape.
         """
         addressable_shards.load_local_shards(self.global_tensor, [_unpadded(shard) for shard in shards_])
 

@@ -34,6 +34,13 @@ def _is_sharded_tensor(x: Any) -> bool:
     return is_divided(xs.unwrap_sharded_tensor(x))
 
 
+def _separated(state_dict: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the tensors of a state dict that are divided among the devices, and all other values, by flat names."""
+    flat, _ = flatten_state_dict(state_dict)
+    sharded = {name: value for name, value in flat.items() if _is_sharded_tensor(value)}
+    return sharded, {name: value for name, value in flat.items() if name not in sharded}
+
+
 @dataclass
 class _CpuShards:
     """The shards of a tensor that this process has, on the CPU, by their offsets in the whole tensor."""
@@ -48,11 +55,11 @@ class _CpuShards:
         properties = TensorProperties(dtype=self.dtype)
         return [
             WriteItem(
-                index=MetadataIndex(fqn, torch.Size(offsets)),
+                index=MetadataIndex(fqn, torch.Size(offsets), place),
                 type=WriteItemType.SHARD,
                 tensor_data=TensorWriteData(chunk=chunk, properties=properties, size=self.global_shape),
             )
-            for offsets, chunk in zip(self.shards, self.__create_chunk_list__(), strict=True)
+            for place, (offsets, chunk) in enumerate(zip(self.shards, self.__create_chunk_list__(), strict=True))
         ]
 
     def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:

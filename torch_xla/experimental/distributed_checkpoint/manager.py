@@ -1,8 +1,6 @@
 """Save checkpoints at some steps, keep the latest ones, and write them while training continues."""
 
 import shutil
-import signal
-import threading
 import warnings
 from collections import deque
 from collections.abc import Iterator
@@ -16,7 +14,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 
 from ..._engine.atomic import lock
-from ..._engine.processes import coordination
+from ..._engine.processes import preemption
 from ..._engine.processes.identity import process_count, process_index
 from ._helpers import _sharded_cpu_state_dict
 from .planners import SPMDLoadPlanner, SPMDSavePlanner
@@ -29,9 +27,9 @@ class CheckpointManager:
     """Save state dicts in folders of `path`, one for each step, and load them on any mesh.
 
     A step is saved if `save_interval` divides its number, or if the machine announces its end by SIGTERM and
-    `chkpt_on_preemption` is set. The latest `max_to_keep` checkpoints are kept, or all of them if it is 0. Up to
-    `max_pending_async` checkpoints may be written at the same time, each by `num_of_threads` threads. In a program of
-    several processes every process calls the same methods with the same steps, after
+    `chkpt_on_preemption` is set. The `max_to_keep` checkpoints that were written last are kept, or all of them if it is
+    0. Up to `max_pending_async` checkpoints may be written at the same time, each by `num_of_threads` threads. In a
+    program of several processes every process calls the same methods with the same steps, after
     `torch.distributed.init_process_group`; `process_group` must have a backend for the CPU, such as gloo.
 
     A checkpoint is written to a temporary folder, which is renamed when it is complete. A process that is killed while
@@ -74,9 +72,8 @@ class CheckpointManager:
         self._group = process_group
         self._pending: deque[Future[None]] = deque()
         self._worker: ThreadPoolExecutor | None = None  # one thread: the processes save in one order
-        self._is_ending = threading.Event()
         if chkpt_on_preemption:
-            self._listen()
+            preemption.activate()
         self.base_path.mkdir(parents=True, exist_ok=True)
 
     def should_save(self, step: int) -> bool:
@@ -90,7 +87,7 @@ class CheckpointManager:
         if not (force or self.should_save(step)):
             return False
         self.join()
-        self._write(step, _sharded_cpu_state_dict(state_dict))
+        self._save(step, _sharded_cpu_state_dict(state_dict))
         return True
 
     def save_async(self, step: int, state_dict: dict[str, Any], force: bool | None = False) -> bool:
@@ -105,7 +102,7 @@ class CheckpointManager:
         copied = _sharded_cpu_state_dict(state_dict)
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, "checkpoints")
-        self._pending.append(self._worker.submit(self._write, step, copied))
+        self._pending.append(self._worker.submit(self._save, step, copied))
         return True
 
     def restore(self, step: int, state_dict: dict[str, Any]) -> None:
@@ -127,6 +124,10 @@ class CheckpointManager:
         found = [each for each in self.base_path.iterdir() if each.name.isdigit() and (each / _COMPLETE).exists()]
         return sorted(int(each.name) for each in found)
 
+    def _by_age(self) -> list[int]:
+        """Return the same steps in the order in which they were written."""
+        return sorted(self.all_steps(), key=lambda step: (self._folder(step) / _COMPLETE).stat().st_mtime_ns)
+
     def join(self) -> None:
         """Wait until every checkpoint of `save_async` is complete, and raise the error of a failed one."""
         while self._pending:
@@ -135,32 +136,16 @@ class CheckpointManager:
     def reached_preemption(self, step: int) -> bool:
         """Return whether the machine of this or another process of the program has announced its end.
 
-        Every process must call this with the same steps.
+        All processes agree on the first step for which it returns true, so every process must call this with the same
+        steps. SIGTERM does not end a process then. Raises `RuntimeError` if `chkpt_on_preemption` is not set.
         """
-        told = self._is_ending.is_set()
-        if process_count() == 1:
-            return told
-        return b"1" in coordination.exchange(f"preemption at step {step}", b"1" if told else b"0")
-
-    def _listen(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError(
-                "CheckpointManager(chkpt_on_preemption=True) handles SIGTERM, which only the main thread can arrange: "
-                "make it there, or give chkpt_on_preemption=False."
-            )
-        before = signal.getsignal(signal.SIGTERM)
-
-        def handler(number: int, frame: Any) -> None:
-            self._is_ending.set()
-            if callable(before):
-                before(number, frame)
-
-        signal.signal(signal.SIGTERM, handler)
+        return preemption.is_reached(step)
 
     def _folder(self, step: int) -> Path:
         return self.base_path / str(step)
 
-    def _write(self, step: int, state_dict: dict[str, Any]) -> None:
+    def _save(self, step: int, state_dict: dict[str, Any]) -> None:
+        """Writes a state dict whose tensors are on the CPU, and removes what is too much."""
         aside, place = self.base_path / f"{step}.partial", self._folder(step)
         if process_index() == 0:
             shutil.rmtree(aside, ignore_errors=True)
@@ -175,7 +160,7 @@ class CheckpointManager:
                 place.rename(replaced)
             aside.rename(place)
             shutil.rmtree(replaced, ignore_errors=True)
-            for old in self.all_steps()[: -self.max_to_keep] if self.max_to_keep else []:
+            for old in self._by_age()[: -self.max_to_keep] if self.max_to_keep else []:
                 shutil.rmtree(self._folder(old), ignore_errors=True)
         self._meet()
 

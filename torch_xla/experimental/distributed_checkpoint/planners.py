@@ -8,14 +8,15 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, WriteItem
 
 from ...distributed import spmd as xs
-from ._helpers import _CpuShards, _load, _parts_to_load, _sharded_cpu_state_dict
+from ._helpers import _CpuShards, _load, _parts_to_load, _separated, _sharded_cpu_state_dict
 
 
 class SPMDSavePlanner(DefaultSavePlanner):
     """Save the tensors on `xla` of a state dict by their shards, and other values as PyTorch's default planner does.
 
     A shard that several devices have is saved once. `torch.distributed.checkpoint.load` can read the files without this
-    package.
+    package. `sharded_state_dict` has the tensors that are divided among the devices, by name, and
+    `unsharded_state_dict` has all other values.
 
     >>> import tempfile, torch, torch.distributed.checkpoint as dcp, warnings
     >>> from torch_xla.experimental.distributed_checkpoint import SPMDSavePlanner
@@ -28,6 +29,7 @@ class SPMDSavePlanner(DefaultSavePlanner):
         self, state_dict: dict[str, Any], storage_meta: Any = None, is_coordinator: bool = False
     ) -> None:
         """Copy this process's shards to the CPU."""
+        self.sharded_state_dict, self.unsharded_state_dict = _separated(state_dict)
         super().set_up_planner(_sharded_cpu_state_dict(state_dict), storage_meta, is_coordinator)
 
     def create_local_plan(self) -> SavePlan:
@@ -60,6 +62,7 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
     """Load the tensors on `xla` of a state dict by the shards that this process has of them now.
 
     The saved tensors may have had another sharding, or none. Other values are loaded as by PyTorch's default planner.
+    `sharded_state_dict` and `unsharded_state_dict` are as in `SPMDSavePlanner`.
 
     >>> import tempfile, torch, torch.distributed.checkpoint as dcp, warnings
     >>> from torch_xla.experimental.distributed_checkpoint import SPMDLoadPlanner, SPMDSavePlanner
@@ -77,6 +80,7 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
         self, state_dict: dict[str, Any], metadata: Metadata | None = None, is_coordinator: bool = False
     ) -> None:
         """Allocate memory on the CPU for the values to read."""
+        self.sharded_state_dict, self.unsharded_state_dict = _separated(state_dict)
         super().set_up_planner(state_dict, metadata, is_coordinator)
         self._tensors = {
             name: xs.unwrap_sharded_tensor(value)

@@ -5,6 +5,7 @@ that listens on every address of the machine and ends with the process that star
 """
 
 import json
+import socket
 import subprocess
 import sys
 from functools import partial
@@ -74,8 +75,49 @@ def connect(address: str, index: int, count: int, start: int) -> Any:
     return client
 
 
+class Alone:
+    """A service and its client for a program of one process, for functions of JAX that need a client."""
+
+    def __init__(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        self._service = _jax.get_distributed_runtime_service(address, 1)
+        self.client = _jax.get_distributed_runtime_client(
+            address, 0, init_timeout=60, heartbeat_timeout=SILENCE, shutdown_on_destruction=False
+        )
+        self.client.connect()
+
+    def end(self) -> None:
+        """End both."""
+        self.client.shutdown()
+        self._service.shutdown()
+
+
+def start_preemption_service(client: Any) -> None:
+    """Let JAX's own service catch SIGTERM, and agree with the other processes on a step to end at."""
+    state, manager = distributed.global_state, _jax.create_preemption_sync_manager()
+    manager.initialize(client)
+    state.preemption_sync_manager = manager
+
+
+def stop_preemption_service() -> None:
+    """End that service, if it was started. Its client must end after it."""
+    state = distributed.global_state
+    manager, state.preemption_sync_manager = state.preemption_sync_manager, None
+    if manager is not None:
+        manager.shutdown()
+
+
+def is_preemption_step(number: int) -> bool:
+    """Return whether the processes agreed to end at the step with this number. Steps are counted one by one."""
+    manager: Any = distributed.global_state.preemption_sync_manager
+    return bool(manager.reached_sync_point(number))
+
+
 def disconnect() -> None:
     """End the client."""
+    stop_preemption_service()
     client, distributed.global_state.client = distributed.global_state.client, None
     if client is not None:
         client.shutdown()
