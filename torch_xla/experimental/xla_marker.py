@@ -35,7 +35,7 @@ class BoundaryMetadataSerializer(json.JSONEncoder):
 
 
 def serialize_composite_attr(attr: dict[str, Any] | None) -> str | None:
-    """Return attributes of a composite (strings to numbers and strings) as the text that a mark carries.
+    """Return the attributes of a composite (numbers, strings, booleans, lists of one of them) as the text of a mark.
 
     >>> from torch_xla.experimental.xla_marker import serialize_composite_attr
     >>> serialize_composite_attr({"scale": 0.5})
@@ -44,8 +44,12 @@ def serialize_composite_attr(attr: dict[str, Any] | None) -> str | None:
     if not attr:
         return None
     for name, value in attr.items():
-        if not isinstance(name, str) or not isinstance(value, str | int | float | bool):
-            raise TypeError(f"attributes of a composite are numbers and strings by name; got {name!r}: {value!r}")
+        kinds = {type(each) for each in value} if isinstance(value, list | tuple) else {type(value)}
+        if not isinstance(name, str) or not kinds <= {str, int, float, bool} or len(kinds) > 1:
+            raise TypeError(
+                "attributes of a composite are numbers, strings and booleans by name, or lists of one of these; got "
+                f"{name!r}: {value!r}"
+            )
     return json.dumps(attr)
 
 

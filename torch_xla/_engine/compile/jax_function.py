@@ -23,8 +23,9 @@ from ..lowering.machinery.lower_call import NeedsStaticNumber
 from ..lowering.machinery.manual_regions import Manual, lower_on_devices
 from ..runtime.buffers import resized
 from ..runtime.device_assignment import Target
-from . import shard_mapped
+from . import composites, shard_mapped
 from .executable_key import Key
+from .inlining import inlined
 from .source_metadata import UNKNOWN, Origins
 
 # XLA may leave out roundings to a narrow float between fused operations; then the values depend on which results are
@@ -134,6 +135,9 @@ def lowered(
     and does not keep it.
     """
     target = key.target
+    if composites.are_in(graph):
+        opened = inlined(graph)
+        graph, origins = opened.graph, opened.origins(origins)
     floats, ints = by_type(graph, key.arguments)
     with jax.enable_x64(True), private.located(None, ()), replica_axis.lowering_for(target):
         found = signature(graph, key)
@@ -167,11 +171,22 @@ def as_function(
     `carriers` are the arrays that hold its results; an array may be longer than its result.
     """
 
+    def compute(index: int, operands: Sequence[Any], own: Sequence[Any], key: Any) -> Sequence[Any]:
+        plan, first = graph.operations[index].plan, graph.operations[index].first_number
+        try:
+            with origins.of(graph, index):
+                return lower_on_devices(plan, list(operands), list(own), key)
+        except NeedsStaticNumber as error:
+            if any(isinstance(number, jax.Array) for number in own):
+                raise MustBake(range(first, first + len(plan.numbers))) from error
+            raise
+        except Exception as error:  # a rule may raise anything; the note says whose
+            blame(error, [plan], f"Raised by the rule of {origins.told(graph, index)}", str(error))
+            raise
+
     def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:
         rest = list(arguments[len(graph.inputs) :])
-        values: list[Any] = [
-            _without_padding(array, spec) for array, spec in zip(arguments, graph.inputs, strict=False)
-        ]
+        given = [_without_padding(array, spec) for array, spec in zip(arguments, graph.inputs, strict=False)]
         filled: list[Any] = list(numbers)
         for indices, dtype in ((floats, np.dtype(np.float64)), (ints, np.dtype(np.int64))):
             if indices:
@@ -179,21 +194,7 @@ def as_function(
                 for place, index in enumerate(indices):
                     filled[index] = private.weakly_typed(vector[place], dtype)
         keys = jax.random.wrap_key_data(rest.pop(0), impl="rbg") if graph.draws else None
-        for index, operation in enumerate(graph.operations):
-            plan, first = operation.plan, operation.first_number
-            own = range(first, first + len(plan.numbers))
-            key = operation.key(keys)
-            try:
-                with origins.of(graph, index):
-                    operands = [values[slot] for slot in operation.operands]
-                    values.extend(lower_on_devices(plan, operands, [filled[i] for i in own], key))
-            except NeedsStaticNumber as error:
-                if any(isinstance(filled[i], jax.Array) for i in own):
-                    raise MustBake(own) from error
-                raise
-            except Exception as error:  # a rule may raise anything; the note says whose
-                blame(error, [plan], f"Raised by the rule of {origins.told(graph, index)}", str(error))
-                raise
+        values = composites.Evaluation(graph, given, compute).run(filled, keys)
         results = [_carrier(values[slot]) for slot in graph.outputs]
         if not carriers:
             return tuple(results)

@@ -1,7 +1,6 @@
 """Export marked parts of a graph as StableHLO composites."""
 
 import json
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.passes.tools_common import legalize_graph
 
 from ..lowering.fx_graphs import interpreter
+from ..lowering.machinery.composite_names import qualified
 from ..lowering.machinery.xla_op_schemas import LIBRARY
 
 MARK = torch.ops.xla.mark_tensor.default
@@ -54,14 +54,12 @@ def _marked(module: GraphModule) -> list[_Composite]:
         if node.target is not MARK:
             continue
         name, position, identity, is_input, *rest = node.args[1:]
-        composite = found.setdefault((name, identity), _Composite(name))
+        composite = found.setdefault((name, identity), _Composite(qualified(name)))
         (composite.inputs if is_input else composite.outputs)[position] = node
         attributes = rest[0] if rest else node.kwargs.get("attr")
         if attributes:
             composite.attributes.update(json.loads(attributes))
     for (name, _), composite in found.items():
-        if not re.fullmatch(r"[a-zA-Z]\w*(\.[\w$]+)+", name):
-            raise ValueError(f"the name of a composite has a namespace, such as 'my.net'; got {name!r}")
         for kind, marks in (("inputs", composite.inputs), ("outputs", composite.outputs)):
             if sorted(marks) != list(range(len(marks))) or not marks:
                 raise ValueError(

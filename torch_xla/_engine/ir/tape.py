@@ -76,6 +76,7 @@ class Tape:
 
     __slots__ = (
         "code",
+        "composites",
         "draws",
         "ended",
         "expected",
@@ -107,6 +108,7 @@ class Tape:
         self.code: list[Any] = []
         self.placed = placed  # tells the spec of a value with its sharding, where values can have one
         self.values: list[Value] = []
+        self.composites: dict[tuple[str, str], int] = {}  # the number of each that was marked, by name and identity
         self.numbers: list[Any] = []
         self.draws: list[int] = []
         # Reading a storage through a view is recorded once: (slot of the base, view) → slot.

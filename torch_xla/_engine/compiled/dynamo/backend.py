@@ -26,6 +26,7 @@ from ...compat.names.torch_dynamo import (
 from ...dispatch.checks import device_values
 from ...ir.tape import Value
 from ...lowering.fx_graphs import decompositions
+from ...lowering.fx_graphs.composite_marks import number_composites
 from ...step.sync import sync_device
 from ...tensor import seeds
 from ...tensor.device import Device, current_index
@@ -79,6 +80,7 @@ def compile_module(
 
 def compile_graph(module: GraphModule, examples: Sequence[Any], kind: str) -> Callable[..., Any]:
     """A graph of aten operators, compiled: takes its arguments in one list, which it empties."""
+    number_composites(module)
     try:
         compiled: Callable[..., Any] = CompiledGraph(module, kind)
         reason = ""

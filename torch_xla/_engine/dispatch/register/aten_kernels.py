@@ -18,6 +18,7 @@ from ..ops import (
     distributions,
     flop_formulas,
     forward_mode_ad,
+    mark_tensor,
     memory_assumptions,
     packed_attention,
     synchronized_batch_norm,
@@ -128,7 +129,8 @@ def _register_elsewhere(ruled: set[str]) -> None:
         library = private.raw_library(space)
         _libraries.append(library)
         for short in names:
-            private.register_kernel(library, short, recorder(f"{space}::{short}"))
+            name = f"{space}::{short}"
+            private.register_kernel(library, short, mark_tensor.KERNELS.get(name) or recorder(name))
 
 
 def _is_ours(name: str, ruled: set[str]) -> bool:

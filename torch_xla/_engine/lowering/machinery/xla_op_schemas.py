@@ -81,11 +81,12 @@ LIBRARY.define("mark_tensor(Tensor x, str name, int pos, str id, bool is_input, 
 @torch.library.impl(LIBRARY, "mark_tensor", "CompositeExplicitAutograd")
 def mark_tensor(x: Tensor, name: str, pos: int, id: str, is_input: bool, attr: Any = None) -> Tensor:
     """A copy of `x`; in an exported program it marks an input or output of the composite `name`, number `pos`."""
-    _check_attributes(name, attr)
+    check_attributes(name, attr)
     return x.clone()
 
 
-def _check_attributes(name: str, attr: Any) -> None:
+def check_attributes(name: str, attr: Any) -> None:
+    """Raise `ValueError` for attributes of the composite `name` that are no JSON object."""
     if attr is not None and not isinstance(json.loads(attr), dict):
         raise ValueError(f"mark_tensor() takes the attributes of {name!r} as a JSON object; got {attr!r}")
 
@@ -105,6 +106,6 @@ torch.library.register_autograd("xla::mark_tensor", _identity_gradient, lib=LIBR
 
 @lowers(torch.ops.xla.mark_tensor.default)
 def mark_tensor_rule(x: jax.Array, name: str, pos: int, id: str, is_input: bool, attr: Any = None) -> jax.Array:
-    """`x` itself: what is marked is looked for in the graph."""
-    _check_attributes(name, attr)
+    """Return `x` itself: what is marked is looked for in the graph."""
+    check_attributes(name, attr)
     return x
