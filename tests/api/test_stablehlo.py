@@ -267,8 +267,12 @@ def test_marked_parts_become_composites(tmp_path: Path) -> None:
 def test_marks_that_do_not_fit_are_refused() -> None:
     builder = StableHLOCompositeBuilder("test.twice")
     builder.mark_inputs(torch.ones(1))
-    with pytest.raises(ValueError, match="inputs of composite 'test.twice' are marked already"):
-        builder.mark_inputs(torch.ones(1))
+    builder.mark_outputs(torch.ones(1))
+    for closed in (builder, StableHLOCompositeBuilder("test.twice")):
+        with pytest.raises(
+            ValueError, match="outputs of composite 'test.twice' are marked by one call of mark_outputs"
+        ):
+            closed.mark_outputs(torch.ones(1))
 
     class Open(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

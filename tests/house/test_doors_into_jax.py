@@ -63,6 +63,7 @@ def is_uncollected(function: ast.FunctionDef) -> bool:
 INSIDE = {
     "runtime/buffers.py:_spread": "buffers.put",
     "compat/names/jax.py:put": "buffers.put",
+    "compile/composites.py:_call": "what function.lowered traces",
     "compile/jax_function.py:_carrier": "what function.lowered traces",
     "interop/jax_functions.py:__call__": "what _trace_anew traces",
     "export/standalone_loader.py:exported": "modules.exported; and processes without this package",

@@ -49,10 +49,10 @@ from ._computations import _xla_user_computation as _xla_user_computation
 from ._computations import lowering as lowering
 from ._devices import *  # noqa: F403
 from ._operators import *  # noqa: F403
-from ._settings import *  # noqa: F403
 from ._preemption import _activate_preemption_sync_manager as _activate_preemption_sync_manager
 from ._preemption import _deactivate_preemption_sync_manager as _deactivate_preemption_sync_manager
 from ._preemption import _sync_point_reached as _sync_point_reached
+from ._settings import *  # noqa: F403
 from ._shapes import _dynamic_shape_detector_end_session as _dynamic_shape_detector_end_session
 from ._shapes import _dynamic_shape_detector_remove_session as _dynamic_shape_detector_remove_session
 from ._shapes import _dynamic_shape_detector_start_session as _dynamic_shape_detector_start_session

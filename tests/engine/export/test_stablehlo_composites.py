@@ -64,7 +64,7 @@ def test_one_inside_another_and_two_of_one_name() -> None:
             r"the outputs of composite 'test.net' are marked with positions \[\]",
         ),
         (lambda x: mark(x, "test.net", 0, "a", False) + 1, "the inputs of composite 'test.net'"),
-        (lambda x: mark(mark(x, "net", 0, "a", True), "net", 0, "a", False), "has a namespace, such as 'my.net'"),
+        (lambda x: mark(mark(x, "a b", 0, "a", True), "a b", 0, "a", False), "the name of a composite has letters"),
         (
             lambda x: mark(mark(x, "test.net", 1, "a", True), "test.net", 0, "a", False),
             r"positions \[1\]; expected 0, 1",

@@ -1,7 +1,7 @@
 """Lower marked parts of a graph as composites of StableHLO, which a compiler may replace as a whole, by name.
 
-A part lies between marks, `torch.ops.xla.mark_tensor`: of each input and of each output of the composite. What else it
-reads becomes an input too. A composite that is not marked completely, because the program was cut within it, is none.
+Marks, `torch.ops.xla.mark_tensor`, name each input and each output of a composite. Other values that the operations
+between them read become inputs, too. An incomplete set of marks, as in a program that was cut between them, is ignored.
 """
 
 import json
@@ -19,6 +19,9 @@ from ..lowering.machinery.composite_names import IN_A_GRAPH, qualified
 from ..lowering.machinery.manual_regions import Manual
 
 MARK = torch.ops.xla.mark_tensor.default
+
+# The numbers of an operation, and its random key.
+_Extra = tuple[Sequence[Any], Any]
 
 # Computes an operation of these operands, numbers and random key.
 Compute = Callable[[int, Sequence[Any], Sequence[Any], Any], Sequence[Any]]
@@ -47,15 +50,15 @@ def _of(graph: Graph) -> list[_Composite]:
         if operation.plan.op is MARK:
             name, place, identity, is_input, attributes = _arguments(operation)
             where = operation.position if identity.startswith(IN_A_GRAPH) else None
-            found = marks.setdefault((name, identity, where), ({}, {}, {}))
-            found[0 if is_input else 1][place] = index
-            found[2].update(json.loads(attributes) if attributes else {})
+            inputs, outputs, given = marks.setdefault((name, identity, where), ({}, {}, {}))
+            (inputs if is_input else outputs)[place] = index
+            given.update(json.loads(attributes) if attributes else {})
     made_by = _producers(graph)
     return [
         found
-        for (name, *_), (inputs, outputs, attributes) in marks.items()
+        for (name, *_), (inputs, outputs, given) in marks.items()
         if _is_complete(inputs) and _is_complete(outputs)
-        if (found := _composite(graph, made_by, qualified(name), inputs, outputs, attributes)) is not None
+        if (found := _composite(graph, made_by, qualified(name), inputs, outputs, given)) is not None
     ]
 
 
@@ -105,7 +108,7 @@ def _composite(
     return _Composite(name, attributes, slots[0], slots[1], frozenset(inside))
 
 
-class Evaluation:
+class GraphRun:
     """The values of a graph, computed operation by operation, and composite by composite."""
 
     def __init__(self, graph: Graph, inputs: Sequence[Any], compute: Compute) -> None:
@@ -120,15 +123,17 @@ class Evaluation:
 
     def run(self, numbers: Sequence[Any], keys: Any) -> list[Any]:
         """Return the values of all slots that are needed."""
-        extras = [
-            (numbers[each.first_number : each.first_number + len(each.plan.numbers)], each.key(keys))
-            for each in self.graph.operations
-        ]
+
+        def extra(index: int) -> _Extra:
+            operation = self.graph.operations[index]
+            first = operation.first_number
+            return numbers[first : first + len(operation.plan.numbers)], operation.key(keys)
+
         if not self._composites:
             for index, operation in enumerate(self.graph.operations):
-                self._fill(self.values, index, [self.values[slot] for slot in operation.operands], extras[index])
+                self._fill(self.values, index, [self.values[slot] for slot in operation.operands], extra(index))
             return self.values
-        level = _Level(self, self.values, extras, self._composites)
+        level = _Level(self, self.values, extra, self._composites)
         inside = frozenset().union(*(each.inside for each in self._composites))
         ends = {self._made_by[slot] for each in self._composites for slot in each.outputs}
         for index in range(len(self.graph.operations)):
@@ -137,19 +142,19 @@ class Evaluation:
         level.compute([self._made_by[slot] for slot in self.graph.outputs if self._made_by[slot] >= 0])
         return self.values
 
-    def _fill(self, values: list[Any], index: int, operands: Sequence[Any], extra: tuple[Sequence[Any], Any]) -> None:
+    def _fill(self, values: list[Any], index: int, operands: Sequence[Any], extra: _Extra) -> None:
         first = self.graph.operations[index].first_output
         for offset, value in enumerate(self._compute(index, operands, *extra)):
             values[first + offset] = value
 
 
 class _Level:
-    """What is computed at one place: in the program, or in a composite, with the composites that are there."""
+    """The values of the program, or of one composite, and the composites directly inside."""
 
     def __init__(
-        self, whole: Evaluation, values: list[Any], extras: Sequence[Any], composites: Sequence[_Composite]
+        self, whole: GraphRun, values: list[Any], extra: Callable[[int], _Extra], composites: Sequence[_Composite]
     ) -> None:
-        self._whole, self._values, self._extras = whole, values, extras
+        self._whole, self._values, self._extra = whole, values, extra
         self._composites = composites
         self._outermost = [each for each in composites if not any(each.inside < other.inside for other in composites)]
         made_by = whole._made_by
@@ -174,7 +179,7 @@ class _Level:
                 self._call(self._ends[index])
             else:
                 operands = [values[slot] for slot in operations[index].operands]
-                self._whole._fill(values, index, operands, self._extras[index])
+                self._whole._fill(values, index, operands, self._extra(index))
 
     def _call(self, composite: _Composite) -> None:
         operations, values, made_by = self._whole.graph.operations, self._values, self._whole._made_by
@@ -189,7 +194,7 @@ class _Level:
             self._ends = {index: each for index, each in self._ends.items() if each is not composite}
             self.compute(made_by[slot] for slot in composite.outputs)
             return
-        arrays, rebuild = _taken([self._extras[index] for index in inside])
+        arrays, rebuild = _taken([self._extra(index) for index in inside])
 
         def part(*operands: Any, **_: Any) -> tuple[Any, ...]:
             own: list[Any] = [None] * len(values)
@@ -197,7 +202,7 @@ class _Level:
                 own[slot] = operand
             extras = dict(zip(inside, rebuild(operands[len(given) :]), strict=True))
             inner = [each for each in self._composites if each.inside < composite.inside]
-            level = _Level(self._whole, own, extras, inner)  # type: ignore[arg-type]
+            level = _Level(self._whole, own, extras.__getitem__, inner)
             level.compute(made_by[slot] for slot in composite.outputs)
             return tuple(jnp.asarray(own[slot]) for slot in composite.outputs)
 
@@ -211,7 +216,7 @@ def _taken(extras: Sequence[tuple[Sequence[Any], Any]]) -> tuple[list[Any], Call
     """Return the arrays among the numbers and keys of operations, and what puts others in their places."""
     leaves, tree = jax.tree.flatten([(list(numbers), key) for numbers, key in extras])
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
-    is_key = [jax.dtypes.issubdtype(leaves[place].dtype, jax.dtypes.prng_key) for place in places]
+    is_key = [jnp.issubdtype(leaves[place].dtype, jax.dtypes.prng_key) for place in places]
 
     def rebuild(arrays: Sequence[Any]) -> list[Any]:
         filled = list(leaves)

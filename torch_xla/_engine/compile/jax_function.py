@@ -194,7 +194,7 @@ def as_function(
                 for place, index in enumerate(indices):
                     filled[index] = private.weakly_typed(vector[place], dtype)
         keys = jax.random.wrap_key_data(rest.pop(0), impl="rbg") if graph.draws else None
-        values = composites.Evaluation(graph, given, compute).run(filled, keys)
+        values = composites.GraphRun(graph, given, compute).run(filled, keys)
         results = [_carrier(values[slot]) for slot in graph.outputs]
         if not carriers:
             return tuple(results)

@@ -2,7 +2,7 @@
 
 import re
 
-# What the identity of a mark begins with that is in a graph of `torch.compile`: others are in the same program.
+# The beginning of the identity of a mark in a graph of `torch.compile`: a program may contain several such graphs.
 IN_A_GRAPH = "graph "
 
 _QUALIFIED = re.compile(r"[a-zA-Z]\w*(\.[\w$]+)+")
