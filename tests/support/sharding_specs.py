@@ -73,7 +73,7 @@ def copies_lie_as_what_they_were_copied_from() -> None:
     for _ in range(2):
         assert {name: spec_of(each) for name, each in made.items()} == dict.fromkeys(made, BOTH)
         torch_xla.sync()
-    assert spec_of(x.t()) == "" and spec_of(x[1:]) == ""  # what a view of it shows, nobody has said
+    assert spec_of(x.t()) == "" and spec_of(x[1:]) == ""  # the sharding of a view is not determined
 
 
 def a_mark_is_taken_back_before_another_is_made() -> None:
