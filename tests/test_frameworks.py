@@ -47,6 +47,7 @@ COMPARISONS = {
     "quantized_torchao.py": (["torchao"], 6),
     "transformers_parallel.py": (["transformers", "accelerate"], 6),
     "tensorflow_saved_models.py": (["tensorflow"], 10),
+    "transformers_growing.py": (["transformers"], 5),
 }
 # Those of several processes, each of which prints its losses.
 PROCESSES = {

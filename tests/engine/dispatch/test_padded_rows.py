@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 import torch_xla
+from torch_xla._engine.tensor import padded_rows
 from torch_xla._engine.tensor.padded_rows import Grown
 from torch_xla.debug import metrics
 
@@ -108,3 +109,80 @@ def test_a_single_concatenation_is_recorded_as_it_is() -> None:
         longer = torch.cat([x, last], -1)
         assert not isinstance(longer.untyped_storage().value, Grown)  # type: ignore[attr-defined]
     torch_xla.sync()
+
+
+_OF_ROWS = {
+    "append": lambda x, i: torch.cat([x, x[..., -1:, :] + i], -2),
+    "append by another name": lambda x, i: torch.cat([x, x[:, :, :1] * 2], dim=x.dim() - 2),
+    "scores": lambda x, i: torch.cat([x, (x @ x.transpose(-1, -2))[..., :1, :1].expand(x[..., :1, :].shape)], -2),
+    "without the last": lambda x, i: x[..., :-1, :],
+    "other batch": lambda x, i: x.index_select(0, torch.tensor([1, 0], device=x.device)),
+    "repeated": lambda x, i: x[:, :, None].expand(2, 2, 2, -1, 3).reshape(2, 4, -1, 3)[:, ::2],
+    "write": lambda x, i: x.clone().index_fill_(-2, torch.tensor([0], device=x.device), i),
+    "half": lambda x, i: x.to(torch.float16).to(torch.float32),
+    "attend": lambda x, i: torch.cat([x, F.scaled_dot_product_attention(x[..., -1:, :], x, x)], -2),
+    "attend with scores": lambda x, i: torch.cat(
+        [x, F.scaled_dot_product_attention(x[..., -1:, :], x, x, torch.zeros(1, x.shape[-2], device=x.device))], -2
+    ),
+    "attend causally": lambda x, i: F.scaled_dot_product_attention(x, x, x, is_causal=True),
+    "attend to fewer": lambda x, i: torch.cat(
+        [x, F.scaled_dot_product_attention(x[..., -1:, :], x[..., :2, :], x[..., :2, :])], -2
+    ),
+}
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.lists(st.sampled_from(sorted(_OF_ROWS)), min_size=2, max_size=6), st.booleans())
+def test_rows_of_numbers_are_what_the_cpu_computes(names: list[str], without_gradients: bool) -> None:
+    ours, theirs = (torch.linspace(-1, 1, 36, device=device).view(2, 2, 3, 3) for device in ("xla", "cpu"))
+    with torch.set_grad_enabled(not without_gradients):
+        for i, name in enumerate(["append", "append", *names]):
+            ours, theirs = _OF_ROWS[name](ours, i), _OF_ROWS[name](theirs, i)
+            assert ours.shape == theirs.shape and ours.stride() == theirs.stride()
+    torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-3, atol=1e-4)
+
+
+def _written_with_a_cache(device: str, count: int, dtype: torch.dtype) -> tuple[torch.Tensor, list[int]]:
+    """Tokens, each chosen by attention to keys and values of all before; how many programs each compiled."""
+    made = torch.Generator().manual_seed(0)
+    table, wq, wk, wv = (torch.randn(n, 16, generator=made).to(dtype).to(device) for n in (11, 16, 16, 16))
+    ids = torch.tensor([[3, 1, 7], [2, 5, 5]], device=device)
+    keys, values = torch.tensor([], dtype=dtype, device=device), torch.tensor([], dtype=dtype, device=device)
+    compiled = []
+    for _ in range(count):
+        before = _compilations()
+        x = table[ids if not keys.numel() else ids[:, -1:]]
+        heads = [(x @ w).unflatten(-1, (-1, 4)).transpose(1, 2) for w in (wq, wk[:, :8], wv[:, :8])]
+        keys, values = torch.cat([keys, heads[1]], dim=-2), torch.cat([values, heads[2]], dim=-2)
+        is_first = x.shape[1] > 1
+        found = F.scaled_dot_product_attention(heads[0], keys, values, is_causal=is_first, enable_gqa=True)
+        scores = found.transpose(1, 2).flatten(2)[:, -1] @ table.T
+        ids = torch.cat([ids, scores.argmax(-1, keepdim=True)], -1)
+        bool((ids[:, -1] < 11).all())
+        compiled.append(_compilations() - before)
+    return ids.cpu(), compiled
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_cache_of_keys_and_values_that_grows_needs_a_program_for_each_doubling(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr(padded_rows, "_LEAST_ROWS", 8)
+    with torch.no_grad():
+        found, compiled = _written_with_a_cache("xla", 24, dtype)
+        expected, _ = _written_with_a_cache("cpu", 24, dtype)
+        assert found.equal(expected)
+        # The prompt, the first token, and twice where the room grows: to 16 rows and to 32.
+        assert sum(compiled) <= 8, compiled
+        assert sum(compiled[-8:]) == 0, compiled
+        again, compiled = _written_with_a_cache("xla", 24, dtype)
+        assert again.equal(expected)
+        assert sum(compiled) == 0, compiled
+
+
+def test_with_gradients_rows_are_concatenated_as_they_are() -> None:
+    x = torch.ones(2, 2, 3, 4, device="xla", requires_grad=True)
+    longer = torch.cat([torch.cat([x, x[:, :, :1]], -2), x[:, :, :1]], -2)
+    assert not isinstance(longer.untyped_storage().value, Grown)  # type: ignore[attr-defined]
+    F.scaled_dot_product_attention(x, longer, longer).sum().backward()
+    assert x.grad is not None

@@ -161,7 +161,7 @@ def to_copy(
         return clone(self, memory_format=memory_format)
     grown = value_of(self)
     if isinstance(grown, Grown) and shows_all(self, grown.spec):
-        return wrap(Grown(value_of(_cast(wrap(grown.room), dtype=dtype)), grown.length))
+        return wrap(Grown(value_of(_cast(wrap(grown.room), dtype=dtype)), grown.length, grown.dim))
     return _cast(self, dtype=dtype, memory_format=memory_format)  # type: ignore[no-any-return]
 
 

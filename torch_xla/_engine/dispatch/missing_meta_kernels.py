@@ -1,7 +1,7 @@
 """Meta kernels that PyTorch lacks, or whose results have other strides than on the CPU."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -186,6 +186,26 @@ def grouped_mm(
     return self.new_empty(aten._grouped_mm.default(*operands, offs, bias, out_dtype).shape)
 
 
+def scaled_grouped_mm_v2(
+    self: Tensor,
+    mat2: Tensor,
+    scale_a: Sequence[Tensor],
+    recipe_a: Sequence[int],
+    swizzle_a: Sequence[int],
+    scale_b: Sequence[Tensor],
+    recipe_b: Sequence[int],
+    swizzle_b: Sequence[int],
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    contraction_dim: Sequence[int] = (),
+    use_fast_accum: bool = False,
+) -> Tensor:
+    """With a scale for each row, as the operator of the name without a version, which PyTorch describes."""
+    result: Tensor = aten._scaled_grouped_mm(self, mat2, scale_a[0], scale_b[0], offs, bias, None, out_dtype)
+    return result
+
+
 def histc(self: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
     """Of integers too, as on CUDA."""
     is_whole = self.dtype is not torch.bool and not self.dtype.is_floating_point and not self.dtype.is_complex
@@ -278,6 +298,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     **{op.name(): _normalization(op) for op in _NORMALIZATIONS},
     "aten::_scaled_dot_product_fused_attention_overrideable_backward": attention_backward,
     "aten::_grouped_mm": grouped_mm,
+    "aten::_scaled_grouped_mm_v2": scaled_grouped_mm_v2,
     **{op.name(): _of_operands(op, slope) for op, slope in _SLOPES.items()},
     "aten::geqrf": geqrf,
     "aten::histc": histc,

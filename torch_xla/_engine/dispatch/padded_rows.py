@@ -24,9 +24,13 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 def _appended(first: Tensor, last: Tensor, dim: int) -> Tensor | None:
     size = first.shape
-    if first.is_floating_point() or not size or dim not in (-1, len(size) - 1) or first.dtype is not last.dtype:
+    if not size or first.dtype is not last.dtype:
         return None
-    if last.shape != (*size[:-1], 1) or 0 in size or last.device != first.device or first.device.type != "xla":
+    dim = dim - len(size) if dim >= 0 else dim
+    if dim != (-2 if first.is_floating_point() else -1) or len(size) < -dim:
+        return None
+    wanted = (*size[:-1], 1) if dim == -1 else (*size[:-2], 1, size[-1])
+    if last.shape != wanted or 0 in size or last.device != first.device or first.device.type != "xla":
         return None
     value = value_of(first)
     whole = shows_all(first, value.spec) and value.spec.is_contiguous
@@ -35,15 +39,39 @@ def _appended(first: Tensor, last: Tensor, dim: int) -> Tensor | None:
     element = value_of(last.contiguous())
     if not shows_all(last, element.spec):
         element = value_of(last.clone())
-    made = padded_rows.appended(value, element)
+    made = padded_rows.appended(value, element, dim)
     return None if made is None else wrap(made)
+
+
+def attended(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Rooms to attend to instead of growing keys and values, and the mask of the places that count.
+
+    Nothing for others, and where a gradient may be asked for.
+    """
+    if torch.is_grad_enabled() or any(each.device.type != "xla" for each in (query, key, value)):
+        return None
+    keys, values = value_of(key), value_of(value)
+    if not (isinstance(keys, padded_rows.Grown) and isinstance(values, padded_rows.Grown)):
+        return None
+    if keys.dim != -2 or values.dim != -2 or keys.length != values.length or key.dim() != 4 or value.dim() != 4:
+        return None
+    if keys.room.spec.size[-2] != values.room.spec.size[-2]:
+        return None
+    if not (shows_all(key, keys.spec) and shows_all(value, values.spec)):
+        return None
+    return wrap(keys.room), wrap(values.room), wrap(padded_rows.is_valid(keys))
 
 
 def constant_pad_nd(self: Tensor, pad: Sequence[int], value: Any = 0) -> Tensor:
     """`torch.constant_pad_nd`, which `nn.functional.pad` calls."""
     if self.device.type == "xla" and len(pad) == 2 and pad[0] == 0 and pad[1] > 0 and self.shape:
         grown = value_of(self)
-        if isinstance(grown, padded_rows.Grown) and shows_all(self, grown.spec) and _can_be(value, self.dtype):
+        if (
+            isinstance(grown, padded_rows.Grown)
+            and grown.dim == -1
+            and shows_all(self, grown.spec)
+            and _can_be(value, self.dtype)
+        ):
             return wrap(padded_rows.padded(grown, grown.length + pad[1], value))
     return _pad(self, pad, value)  # type: ignore[no-any-return]
 

@@ -1,10 +1,10 @@
-"""Growing sequences: rows of integers padded to a capacity, such as the tokens of a text.
+"""Growing sequences padded to a capacity: the tokens of a text, and the keys and values that attention has seen.
 
 `torch.cat([ids, token], -1)` gives a value of another size each time, so each step that contains it would be a program
 of its own. Where such a chain is seen, the elements lie in a *room* with places to spare, and how many of them count
 is a number of the program. The tensor has the size that PyTorch gives it; its value is cut from the room when an
 operation needs it as it is. What decoding does with it needs the room alone: append again, look at the last element,
-cast, and pad to a fixed size.
+cast, pad to a fixed size, and attend to it (with a mask of the places that count).
 """
 
 from collections.abc import Sequence
@@ -22,6 +22,8 @@ from .device import LOCK, empty_plan
 # The least room: 4 KiB of int64, so that a text of a few hundred tokens never moves.
 _LEAST = 512  # a power of two
 _DTYPES = frozenset((torch.int64, torch.int32, torch.bool))
+# The least room of keys and values, which are larger: one row is a vector for each head.
+_LEAST_ROWS = 256
 _MOST_KINDS = 1024
 
 # By dtype and sizes in front of the last: how long the last value was to which one element was appended, and, once one
@@ -31,15 +33,16 @@ _GROWS = -1
 
 
 class Grown(Value):
-    """A value whose elements are the first `length` of a room along the last dimension. Computed only if needed."""
+    """A value whose elements are the first `length` of a room along `dim`, -1 or -2. Computed only if needed."""
 
-    __slots__ = ("length", "room")
+    __slots__ = ("dim", "length", "room")
 
-    def __init__(self, room: Value, length: int) -> None:
-        size = (*room.spec.size[:-1], length)
+    def __init__(self, room: Value, length: int, dim: int = -1) -> None:
+        size = _with_size(room.spec.size, dim, length)
         super().__init__(spec_of(size, contiguous_stride(size), room.spec.dtype), room.device, None, -1)
         self.room = room
         self.length = length
+        self.dim = dim
 
     @property
     def state(self) -> str:
@@ -71,24 +74,52 @@ def entered(tape: Tape, value: Value) -> int:
     return slot
 
 
-def appended(value: Value, last: Value) -> Grown | None:
-    """`value` with `last` behind it along the last dimension; nothing if it is not known to grow."""
-    size, length = value.spec.size, value.spec.size[-1]
-    if last.spec.dtype not in _DTYPES or not (isinstance(value, Grown) or _grows(value.spec)):
+def appended(value: Value, last: Value, dim: int = -1) -> Grown | None:
+    """`value` with `last` behind it along `dim`; nothing if it is not known to grow.
+
+    Integers grow along the last dimension, rows of numbers (a vector for each) along the one in front of it. Without
+    gradients, the first element that is appended tells: a text is being written, and programs do not depend on whether
+    another one was written before.
+    """
+    length = value.spec.size[dim]
+    if (last.spec.dtype in _DTYPES) != (dim == -1) or (dim == -2 and not last.spec.dtype.is_floating_point):
         return None
+    if isinstance(value, Grown):
+        if value.dim != dim:
+            return None
+    elif torch.is_grad_enabled() and (dim == -2 or not _grows(value.spec)):
+        return None
+    # Integers have a dimension alone to name, which is left out.
+    along: Any = () if dim == -1 else (dim,)
     with LOCK:
         room = value.room if isinstance(value, Grown) else value
-        if room.spec.size[-1] <= length:
+        if room.spec.size[dim] <= length:
             capacity = max(_LEAST, 1 << (2 * length - 1).bit_length())
-            wider = (*size[:-1], capacity)
+            if dim == -2:
+                capacity = max(_LEAST_ROWS, 1 << length.bit_length())
+            wider = _with_size(value.spec.size, dim, capacity)
             output = spec_of(wider, contiguous_stride(wider), value.spec.dtype)
-            plan = Plan(padded_rows.ENLARGE, ((Operand(0), capacity), {}), (room.spec,), (), (output,))
+            plan = Plan(padded_rows.ENLARGE, ((Operand(0), capacity, *along), {}), (room.spec,), (), (output,))
             (room,) = _record(plan, (room,))
-        plan = Plan(
-            padded_rows.APPEND, ((Operand(0), Operand(1), Number(0)), {}), (room.spec, last.spec), (int,), (room.spec,)
-        )
+        arguments = (Operand(0), Operand(1), Number(0), *along)
+        plan = Plan(padded_rows.APPEND, (arguments, {}), (room.spec, last.spec), (int,), (room.spec,))
         (room,) = _record(plan, (room, last), (length,))
-    return Grown(room, length + 1)
+    return Grown(room, length + 1, dim)
+
+
+def is_valid(value: Grown) -> Value:
+    """A row of truth values: for each place of the room whether it counts. All dimensions but the last have size 1."""
+    size = (*(1 for _ in value.spec.size[:-1]), value.room.spec.size[value.dim])
+    output = spec_of(size, contiguous_stride(size), torch.bool)
+    plan = Plan(padded_rows.IS_VALID, ((Operand(0), Number(0), value.dim), {}), (value.room.spec,), (int,), (output,))
+    with LOCK:
+        (found,) = _record(plan, (value.room,), (value.length,))
+    return found
+
+
+def _with_size(size: Sequence[int], dim: int, length: int) -> tuple[int, ...]:
+    place = len(size) + dim
+    return (*size[:place], length, *size[place + 1 :])
 
 
 def _grows(spec: Spec) -> bool:
@@ -106,6 +137,8 @@ def _grows(spec: Spec) -> bool:
 
 def read_of_rows(value: Grown, view: Geometry) -> Value | None:
     """What a view of `value` shows, if that is the same few elements of each row; nothing for other views."""
+    if value.dim != -1:
+        return None
     lead, steps = value.spec.size[:-1], value.spec.stride[:-1]
     shown, stride, offset = view.size, view.stride, view.offset
     if shown == lead:
@@ -125,16 +158,17 @@ def read_of_rows(value: Grown, view: Geometry) -> Value | None:
 
 
 def padded(value: Grown, width: int, fill: Any) -> Value:
-    """`value` with `fill` behind it up to `width` elements along the last dimension."""
+    """`value` with `fill` behind it up to `width` elements along the dimension in which it grows."""
     with LOCK:
         (found,) = _record(_pad_plan(value, width, fill), (value.room,), (value.length,))
     return found
 
 
 def _pad_plan(value: Grown, width: int, fill: Any) -> Plan:
-    size = (*value.spec.size[:-1], width)
+    size = _with_size(value.spec.size, value.dim, width)
     output = spec_of(size, contiguous_stride(size), value.spec.dtype)
-    return Plan(padded_rows.PAD, ((Operand(0), Number(0), width, fill), {}), (value.room.spec,), (int,), (output,))
+    arguments: Any = (Operand(0), Number(0), width, fill, *(() if value.dim == -1 else (value.dim,)))
+    return Plan(padded_rows.PAD, (arguments, {}), (value.room.spec,), (int,), (output,))
 
 
 def _record(plan: Plan, operands: Sequence[Value], numbers: Sequence[int] = ()) -> list[Value]:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ...compat.names import torch as private
 from .. import missing_meta_kernels
+from ..padded_rows import attended
 
 aten = torch.ops.aten
 
@@ -29,6 +30,8 @@ def scaled_dot_product_attention(
     _refuse_mistakes(query, key, value, attn_mask)
     if attn_mask is not None and is_causal and _NEVER_BOTH:
         raise RuntimeError("_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True")
+    if attn_mask is None and not is_causal and (rooms := attended(query, key, value)) is not None:
+        key, value, attn_mask = rooms
     is_fused = _fits(query, key, value, enable_gqa) and _takes_mask(query, value, attn_mask, dropout_p, is_causal)
     # Of the fused operator PyTorch knows no form for a batch that `torch.func.vmap` hides.
     if is_fused and private.fused_attention_enabled() and not private.transforms_are_active():

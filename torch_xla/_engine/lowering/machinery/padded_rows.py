@@ -14,21 +14,24 @@ APPEND = "xla::append"
 TAKE = "xla::take_of_grown"
 PAD = "xla::pad_grown"
 ENLARGE = "xla::enlarge"
+IS_VALID = "xla::is_valid_of_grown"
 
 # Their number differs from step to step by what they are for.
-COUNTING = frozenset((APPEND, TAKE, PAD))
+COUNTING = frozenset((APPEND, TAKE, PAD, IS_VALID))
 
 
 @lowers(ENLARGE)
-def enlarge(value: jax.Array, capacity: int) -> jax.Array:
-    """The value with room behind it, along the last dimension."""
-    return jnp.pad(value, [(0, 0)] * (value.ndim - 1) + [(0, capacity - value.shape[-1])])
+def enlarge(value: jax.Array, capacity: int, dim: int = -1) -> jax.Array:
+    """The value with room behind it, along a dimension that is counted from the last."""
+    widths = [(0, 0)] * value.ndim
+    widths[dim] = (0, capacity - value.shape[dim])
+    return jnp.pad(value, widths)
 
 
 @lowers(APPEND)
-def append(room: jax.Array, last: jax.Array, length: Any) -> jax.Array:
-    """The room with `last` behind its first `length` elements of the last dimension."""
-    return lax.dynamic_update_slice_in_dim(room, last, jnp.asarray(length, np.int32), -1)
+def append(room: jax.Array, last: jax.Array, length: Any, dim: int = -1) -> jax.Array:
+    """The room with `last` behind its first `length` elements along `dim`."""
+    return lax.dynamic_update_slice_in_dim(room, last, jnp.asarray(length, np.int32), dim)
 
 
 @lowers(TAKE)
@@ -38,8 +41,15 @@ def take(room: jax.Array, start: Any, width: int, size: Sequence[int]) -> jax.Ar
 
 
 @lowers(PAD)
-def pad(room: jax.Array, length: Any, width: int, fill: Any) -> jax.Array:
-    """The first `length` elements of the last dimension, then `fill` up to `width`."""
-    room = enlarge(room, width) if room.shape[-1] < width else lax.slice_in_dim(room, 0, width, axis=-1)
-    place = lax.broadcasted_iota(np.int32, room.shape, room.ndim - 1)
+def pad(room: jax.Array, length: Any, width: int, fill: Any, dim: int = -1) -> jax.Array:
+    """The first `length` elements along `dim`, then `fill` up to `width`."""
+    room = enlarge(room, width, dim) if room.shape[dim] < width else lax.slice_in_dim(room, 0, width, axis=dim)
+    place = lax.broadcasted_iota(np.int32, room.shape, room.ndim + dim)
     return jnp.where(place < jnp.asarray(length, np.int32), room, jnp.asarray(fill, room.dtype))
+
+
+@lowers(IS_VALID)
+def is_valid(room: jax.Array, length: Any, dim: int) -> jax.Array:
+    """For each place of the room along `dim` whether it is one of the first `length`: a row for a mask of scores."""
+    place = lax.broadcasted_iota(np.int32, (1,) * (room.ndim - 1) + (room.shape[dim],), room.ndim - 1)
+    return place < jnp.asarray(length, np.int32)

@@ -1,0 +1,81 @@
+"""Transformers with sizes that grow or are packed: `generate` with its default cache, and training without padding.
+
+python examples/frameworks/transformers_growing.py
+"""
+
+import copy
+
+import torch
+from transformers import DataCollatorWithFlattening, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+import torch_xla
+import torch_xla.debug.metrics as met
+
+TOKENS = 128
+MOST_PROGRAMS = 10
+
+
+def llama(attention: str, spread: float) -> LlamaForCausalLM:
+    return LlamaForCausalLM(LlamaConfig(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=128, max_position_embeddings=512, initializer_range=spread,
+        attn_implementation=attention))  # fmt: skip
+
+
+def gpt2() -> GPT2LMHeadModel:
+    return GPT2LMHeadModel(GPT2Config(vocab_size=128, n_positions=512, n_embd=64, n_layer=2, n_head=4,
+                                      initializer_range=0.3))  # fmt: skip
+
+
+def programs() -> int:
+    return met.counter_value("UncachedCompile") or 0
+
+
+def generate(name: str, model: LlamaForCausalLM | GPT2LMHeadModel) -> None:
+    """Writes two texts with the cache that `generate` chooses by itself."""
+    model.eval()
+    prompts = torch.randint(1, 128, (2, 7))
+    options = {"max_new_tokens": TOKENS, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    expected = model.generate(prompts, attention_mask=torch.ones_like(prompts), **options)
+    model.to("xla")
+    compiled = []
+    for _ in range(2):
+        before = programs()
+        given = prompts.to("xla")
+        found = model.generate(given, attention_mask=torch.ones_like(given), **options).cpu()
+        compiled.append(programs() - before)
+    assert compiled[0] <= MOST_PROGRAMS and compiled[1] == 0, compiled
+    different = (found != expected).sum().item()
+    print(f"{name}, default cache: {different:.1f} from the CPU ({compiled[0]} programs for {TOKENS} tokens)")
+    assert different == 0
+
+
+def train_packed(attention: str) -> None:
+    """Compares the gradients of one row of packed sequences with those of padded sequences on the CPU."""
+    reference = llama("eager", 0.02).train()
+    model = copy.deepcopy(reference).to("xla")
+    model.set_attn_implementation(attention)
+    sequences = [torch.randint(1, 128, (length,)) for length in (5, 9, 3)]
+    ids = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)
+    mask = (ids > 0).long()
+    expected = reference(input_ids=ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100)).loss
+    expected.backward()
+    collate = DataCollatorWithFlattening(return_tensors="pt")
+    packed = collate([{"input_ids": sequence.tolist()} for sequence in sequences])
+    # With a cache, the model does not look at the positions for the ends of sequences.
+    loss = model(**{name: tensor.to("xla") for name, tensor in packed.items()}, use_cache=False).loss
+    loss.backward()
+    torch_xla.sync()
+    pairs = zip(model.parameters(), reference.parameters(), strict=True)
+    apart = max((ours.grad.cpu() - theirs.grad).abs().max().item() for ours, theirs in pairs)
+    apart = max(apart, abs(loss.item() - expected.item()))
+    print(f"{attention}, packed sequences: {apart:.1e} from the CPU")
+    assert apart < 1e-5
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    generate("Llama", llama("sdpa", 0.3))
+    generate("GPT-2", gpt2())
+    for attention in ("sdpa", "eager", "flex_attention"):
+        train_packed(attention)
