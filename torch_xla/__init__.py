@@ -45,6 +45,7 @@ try:
     from ._engine.compat.names import torch as _private
     from ._engine.compiled import dynamo as _graphs
     from ._engine.compiled import eager as _eager
+    from ._engine.diagnostics.profiles import torch_profiler as _torch_profiler
     from ._engine.diagnostics.report import history as _history
     from ._engine.dispatch import register as _backend
     from ._engine.distributed import process_launch as _launch
@@ -76,6 +77,7 @@ try:
         _meshes.install(f"{__name__}.distributed.spmd")
         _eager.switch(_config.eager_debug_mode())
         _history.keep(_config.history())
+        _torch_profiler.install()
 # Libraries that use us only if we are there catch nothing else than `ImportError`.
 except ImportError:
     raise

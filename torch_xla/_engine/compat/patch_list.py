@@ -208,5 +208,9 @@ builtin_hook_of_reducer = Patch("torch.distributed._register_builtin_comm_hook")
 device_of_objects = Patch("torch.distributed.distributed_c10d._get_object_coll_device")
 # Sends and receives of a batch belong together, which PyTorch says to groups in C++ alone.
 batch_isend_irecv = Patch("torch.distributed.distributed_c10d.batch_isend_irecv", "torch.distributed.batch_isend_irecv")
+# PyTorch's profiler takes the events of a device from libraries in C++ alone.
+profiler = _each(
+    "torch.autograd.profiler.profile", "_start_trace", "__exit__", "_parse_kineto_results", "export_chrome_trace"
+)
 # JAX makes a context for each module that it lowers; to make one costs as much as a small program.
 module_context = Patch("jax._src.interpreters.mlir.make_ir_context")

@@ -13,8 +13,8 @@ from ...metrics.user_lines import Line, text
 from .profile_programs import Origin, origins
 
 # Events that last as long as the operations inside them.
-_AROUND_OTHERS = frozenset(("while", "conditional", "call", "async-start", "async-done"))
-_UNKNOWN = Origin("", None, "")
+AROUND_OTHERS = frozenset(("while", "conditional", "call", "async-start", "async-done"))
+UNKNOWN = Origin("", None, "")
 NO_PROFILE = (
     "There is no profile in {folder}. One is written there by torch_xla.debug.profiler.start_trace({folder!r}) and "
     "stop_trace()."
@@ -68,10 +68,10 @@ def operator_times(folder: str | os.PathLike[str]) -> OperatorTimes:
     counts: defaultdict[tuple[str, Line | None], int] = defaultdict(int)
     programs = origins(content)
     for (module, number), operations in _operations(content).items():
-        known = _program_of(module, number, operations.keys(), programs)
+        known = program_of(module, number, operations.keys(), programs)
         for name, durations in operations.items():
-            origin = known.get(name, _UNKNOWN)
-            if origin.opcode not in _AROUND_OTHERS:
+            origin = known.get(name, UNKNOWN)
+            if origin.opcode not in AROUND_OTHERS:
                 times[origin.name, origin.line] += sum(durations) / 1e6
                 counts[origin.name, origin.line] += len(durations)
     rows = [OperatorTime(*key, times[key], counts[key]) for key in sorted(times, key=lambda key: -times[key])]
@@ -95,7 +95,7 @@ def _operations(content: bytes) -> dict[tuple[str, str], dict[str, list[float]]]
     return found
 
 
-def _program_of(
+def program_of(
     module: str, number: str, names: Collection[str], programs: dict[str, dict[str, Origin]]
 ) -> dict[str, Origin]:
     """Return the program with operations of these names. On a CPU, XLA may number a copy of a program anew."""

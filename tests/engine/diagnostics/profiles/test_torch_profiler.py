@@ -1,0 +1,182 @@
+"""`torch.profiler` on `xla`: a lane of the device with operators, modules, lines and times, as on CUDA."""
+
+import gzip
+import json
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+import torch
+from torch.autograd.profiler_util import DeviceType
+from torch.profiler import ProfilerActivity, profile, schedule
+
+import torch_xla
+
+BOTH = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(96, 96)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.inner(x))
+
+
+def trained(rows: int = 64) -> Callable[[], None]:
+    model = torch.nn.Sequential(Block(), Block()).to("xla")
+    x = torch.randn(rows, 96, device="xla")
+
+    def step() -> None:
+        model(x).square().mean().backward()
+        torch_xla.sync()
+
+    return step
+
+
+def of_device(taken: Any) -> list[Any]:
+    return [event for event in taken.events() if event.device_type == DeviceType.PrivateUse1]
+
+
+def test_the_device_has_events_with_times() -> None:
+    step = trained()
+    step()
+    with profile(activities=BOTH) as taken:
+        for _ in range(3):
+            step()
+    events = of_device(taken)
+    names = {event.name for event in events}
+    assert {"aten::linear", "aten::linear_backward"} <= names
+    assert sum(event.device_time_total for event in events) > 0
+    rows = {row.key: row for row in taken.key_averages() if row.device_type == DeviceType.PrivateUse1}
+    assert rows["aten::linear_backward"].self_device_time_total > 0 and rows["aten::linear_backward"].count >= 3
+    table = taken.key_averages().table(sort_by="self_device_time_total", row_limit=5)
+    assert "Self XLA" in table and "Self XLA time total: 0.000us" not in table
+    # The device works while the host is profiled, on one clock.
+    host = [event for event in taken.events() if event.device_type == DeviceType.CPU]
+    assert min(event.time_range.start for event in events) > min(event.time_range.start for event in host)
+    assert max(event.time_range.end for event in events) < max(event.time_range.end for event in host) + 60e6
+
+
+def test_the_default_activities_have_the_lane_too() -> None:
+    step = trained()
+    step()
+    with profile() as taken:
+        step()
+    assert of_device(taken)
+
+
+def test_modules_and_lines_are_in_the_trace(tmp_path: Path) -> None:
+    step = trained(rows=33)  # compiled while the modules are named
+    with profile(activities=BOTH, with_modules=True) as taken:
+        step()
+    file = tmp_path / "trace.json"
+    taken.export_chrome_trace(str(file))
+    trace = json.loads(file.read_text())["traceEvents"]
+    kernels = [each for each in trace if each.get("cat") == "kernel"]
+    assert any(each["args"]["modules"] == "Sequential/Block/Linear" for each in kernels)
+    assert any(f"{Path(__file__).name}:" in each["args"]["line"] for each in kernels)
+    assert {"aten::linear"} <= {each["name"] for each in kernels} and all(each["dur"] >= 0 for each in kernels)
+    lanes = {each["pid"] for each in trace if each.get("name") == "process_name" and each["pid"] == "xla:0"}
+    assert lanes == {"xla:0"} == {each["pid"] for each in kernels}
+    host = [each["ts"] for each in trace if each.get("cat") == "cpu_op"]
+    assert min(host) < min(each["ts"] for each in kernels) < max(host) + 60e6
+    assert "aten::linear" in {each["name"] for each in trace if each.get("cat") == "cpu_op"}
+
+
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")
+def test_a_schedule_profiles_some_steps_and_writes_what_is_packed(tmp_path: Path) -> None:
+    step = trained()
+    step()
+    counts = []
+
+    def ready(taken: Any) -> None:
+        counts.append(sum(event.name == "aten::linear_backward" for event in of_device(taken)))
+        taken.export_chrome_trace(str(tmp_path / f"{len(counts)}.json.gz"))
+
+    with profile(activities=BOTH, schedule=schedule(wait=1, warmup=1, active=2, repeat=2), on_trace_ready=ready) as p:
+        for _ in range(8):
+            step()
+            p.step()
+    assert len(counts) == 2 and all(counts)
+    for number in (1, 2):
+        trace = json.loads(gzip.decompress((tmp_path / f"{number}.json.gz").read_bytes()))
+        assert any(each.get("cat") == "kernel" for each in trace["traceEvents"])
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda f: torch_xla.compile(f),
+        lambda f: torch_xla.compile(f, replay=True),
+        lambda f: torch.compile(f, backend="openxla"),
+    ],
+    ids=["region", "replay", "openxla"],
+)
+def test_compiled_functions_are_in_the_lane(run: Callable[[Any], Any]) -> None:
+    x = torch.randn(40, 40, device="xla")
+    function = run(lambda: (x @ x).relu().sum())
+    for _ in range(5):
+        function()
+    torch_xla.sync(wait=True)
+    with profile(activities=BOTH) as taken:
+        function()
+    assert any("mm" in event.name or "matmul" in event.name for event in of_device(taken))
+
+
+def test_eager_operations_are_in_the_lane() -> None:
+    x = torch.randn(40, 40, device="xla")
+    with torch_xla.experimental.eager_mode_context(True):
+        (x @ x).tolist()
+        with profile(activities=BOTH) as taken:
+            (x @ x).relu()
+    assert {"aten::mm", "aten::relu"} <= {event.name for event in of_device(taken)}
+
+
+def test_the_cpu_alone_and_another_profile_go_on(tmp_path: Path) -> None:
+    step = trained()
+    with profile(activities=[ProfilerActivity.CPU]) as taken:
+        step()
+    assert not of_device(taken)
+    jax.profiler.start_trace(tmp_path)
+    try:
+        with (
+            pytest.warns(UserWarning, match="torch.profiler shows no lane of xla: JAX's profiler does not start"),
+            profile(activities=BOTH) as taken,
+        ):
+            step()
+    finally:
+        jax.profiler.stop_trace()
+    assert not of_device(taken) and list(tmp_path.rglob("*.xplane.pb"))
+
+
+def test_an_error_ends_the_profile() -> None:
+    step = trained()
+    with pytest.raises(ZeroDivisionError), profile(activities=BOTH, with_modules=True):
+        step()
+        1 / 0  # noqa: B018
+    with warnings.catch_warnings(), profile(activities=BOTH) as taken:
+        warnings.simplefilter("error")
+        step()
+    assert of_device(taken)
+
+
+UNUSED = """
+import torch, torch_xla
+from torch.profiler import profile
+with profile() as taken:
+    torch.ones(3) + 1
+assert not torch.xla.is_initialized()
+assert all(event.device_type == torch.autograd.DeviceType.CPU for event in taken.events())
+"""
+
+
+def test_a_program_of_the_cpu_starts_no_client() -> None:
+    done = subprocess.run([sys.executable, "-c", UNUSED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

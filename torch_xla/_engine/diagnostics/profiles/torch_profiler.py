@@ -1,0 +1,243 @@
+"""Give `torch.profiler` a lane of the device: operators, modules and lines, with the time that the device took.
+
+PyTorch's profiler takes device events from libraries in C++ alone. So while it profiles `xla`, JAX's profiler runs too,
+and its operations of the device are added to PyTorch's events and to the trace that it exports.
+"""
+
+import functools
+import json
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import torch
+from jax.profiler import ProfileData
+from torch.autograd.profiler_util import FunctionEvent
+
+from ...compat import patch_list
+from ...compat.names import torch as private
+from ...metrics.user_lines import text
+from ...step.named_scopes import close_scope, open_scope
+from ...tensor import device as devices
+from .operator_times import AROUND_OTHERS, UNKNOWN, program_of
+from .profile_programs import Origin, origins
+
+# The plane of a profile with the time at which it began.
+_ENVIRONMENT = "Task Environment"
+_NANOSECONDS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEvent:
+    """One operation that the device ran."""
+
+    origin: Origin
+    operation: str  # XLA's name of it
+    program: str
+    lane: str  # of the device: a stream, or a thread of the host
+    start: float  # nanoseconds since the epoch
+    duration: float
+
+    @property
+    def name(self) -> str:
+        """The operator, without the blocks around it; XLA's name for what XLA put in by itself."""
+        return self.origin.name.rpartition("/")[2] or self.operation
+
+
+@dataclass(slots=True)
+class _Recording:
+    """What belongs to one run of PyTorch's profiler."""
+
+    folder: Any
+    handles: list[Any]
+    events: tuple[DeviceEvent, ...] = ()
+
+
+def install() -> None:
+    """Let PyTorch's profiler ask for the events of the device."""
+    patch_list.profiler["start_trace"].wrap(_starting)
+    patch_list.profiler["exit"].wrap(_ending)
+    patch_list.profiler["parse_kineto_results"].wrap(_with_device_events)
+    patch_list.profiler["export_chrome_trace"].wrap(_with_device_lanes)
+
+
+def _starting(original: Callable[[Any], None]) -> Callable[[Any], None]:
+    @functools.wraps(original)
+    def start(profile: Any) -> None:
+        if profile.use_device == "xla" and devices.existing_devices():
+            _begin(profile)
+        original(profile)
+
+    return start
+
+
+def _begin(profile: Any) -> None:
+    folder = tempfile.TemporaryDirectory(prefix="torch_xla_profile_")
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    try:
+        jax.profiler.start_trace(folder.name, profiler_options=options)
+    except RuntimeError as error:  # another profile is running
+        folder.cleanup()
+        warnings.warn(f"torch.profiler shows no lane of xla: JAX's profiler does not start ({error}).", stacklevel=4)
+        return
+    profile._torch_xla = _Recording(folder, _name_modules() if profile.with_modules else [])
+
+
+def _name_modules() -> list[Any]:
+    """Have each module that is called be a block around its operations, by its class."""
+
+    def before(module: torch.nn.Module, inputs: Any) -> None:
+        open_scope(type(module).__name__)
+
+    def after(module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
+        close_scope()
+
+    hooks = torch.nn.modules.module
+    return [
+        hooks.register_module_forward_pre_hook(before),
+        hooks.register_module_forward_hook(after, always_call=True),
+    ]
+
+
+def _ending(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def leave(profile: Any, *error: Any) -> Any:
+        recording: _Recording | None = getattr(profile, "_torch_xla", None)
+        try:
+            return original(profile, *error)  # which waits for the device first
+        finally:
+            if recording is not None and recording.folder is not None:
+                _end(recording)
+
+    return leave
+
+
+def _end(recording: _Recording) -> None:
+    for handle in recording.handles:
+        handle.remove()
+    folder, recording.folder = recording.folder, None
+    jax.profiler.stop_trace()
+    with folder:
+        for file in Path(folder.name).rglob("*.xplane.pb"):
+            recording.events += tuple(device_events(file.read_bytes()))
+
+
+def device_events(content: bytes) -> Iterator[DeviceEvent]:
+    """Return the operations of the device in a profile of JAX's."""
+    programs = origins(content)
+    found: dict[tuple[str, str], list[tuple[str, str, float, float]]] = {}
+    begin = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # as in operator_times.py
+        for plane in ProfileData.from_serialized_xspace(content).planes:
+            if plane.name == _ENVIRONMENT:
+                begin = int(dict(plane.stats).get("profile_start_time", 0))
+            for line in plane.lines:
+                for event in line.events:
+                    stats = dict(event.stats)
+                    if "hlo_op" in stats:
+                        key = str(stats.get("hlo_module")), str(stats.get("program_id"))
+                        lane = line.name or plane.name
+                        found.setdefault(key, []).append(
+                            (str(stats["hlo_op"]), lane, event.start_ns, event.duration_ns)
+                        )
+    for (module, number), operations in found.items():
+        known = program_of(module, number, {name for name, *_ in operations}, programs)
+        for name, lane, start, duration in operations:
+            origin = known.get(name, UNKNOWN)
+            if origin.opcode not in AROUND_OTHERS:
+                # Times count from the beginning of the profile.
+                yield DeviceEvent(origin, name, module, lane, start + (begin if start < begin else 0), duration)
+
+
+def _events_of(profile: Any) -> tuple[DeviceEvent, ...]:
+    recording: _Recording | None = getattr(profile, "_torch_xla", None)
+    return () if recording is None else recording.events
+
+
+def _with_device_events(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def parse(profile: Any, result: Any, *args: Any, **kwargs: Any) -> Any:
+        events = original(profile, result, *args, **kwargs)
+        begin, index = result.trace_start_ns(), devices.current_index()
+        for number, each in enumerate(_events_of(profile)):
+            start = (each.start - begin) / _NANOSECONDS
+            events.append(
+                FunctionEvent(
+                    id=-1 - number,
+                    node_id=-1,
+                    name=each.name,
+                    overload_name="",
+                    trace_name=each.name,
+                    thread=0,
+                    start_us=start,
+                    end_us=start + each.duration / _NANOSECONDS,
+                    fwd_thread=0,
+                    input_shapes=[],
+                    stack=[text(each.origin.line)] if each.origin.line else [],
+                    scope=0,
+                    use_device=profile.use_device,
+                    is_async=False,
+                    sequence_nr=-1,
+                    device_type=private.privateuse1_device_type,
+                    device_index=index,
+                    device_resource_id=0,
+                )
+            )
+        events.sort(key=lambda event: [event.time_range.start, -event.time_range.end])
+        return events
+
+    return parse
+
+
+def _with_device_lanes(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def export(profile: Any, path: str, *args: Any, **kwargs: Any) -> Any:
+        done = original(profile, path, *args, **kwargs)
+        events = _events_of(profile)
+        if events:
+            file = Path(path)
+            trace = json.loads(file.read_text())
+            trace["traceEvents"].extend(_lanes(events, int(trace.get("baseTimeNanoseconds", 0))))
+            file.write_text(json.dumps(trace))
+        return done
+
+    return export
+
+
+def _lanes(events: tuple[DeviceEvent, ...], base: int) -> Iterator[dict[str, Any]]:
+    """Return operations as events of a trace in Chrome's format."""
+    process = f"xla:{devices.current_index()}"
+    lanes = {lane: number for number, lane in enumerate(sorted({each.lane for each in events}))}
+    yield {"ph": "M", "name": "process_name", "pid": process, "tid": 0, "args": {"name": process}}
+    yield {
+        "ph": "M",
+        "name": "process_labels",
+        "pid": process,
+        "tid": 0,
+        "args": {"labels": "operations of the device"},
+    }
+    for lane, number in lanes.items():
+        yield {"ph": "M", "name": "thread_name", "pid": process, "tid": number, "args": {"name": lane}}
+    for each in events:
+        modules, _, _ = each.origin.name.rpartition("/")
+        yield {
+            "ph": "X",
+            "cat": "kernel",
+            "name": each.name,
+            "pid": process,
+            "tid": lanes[each.lane],
+            "ts": (each.start - base) / _NANOSECONDS,
+            "dur": each.duration / _NANOSECONDS,
+            "args": {
+                "modules": modules,
+                "line": text(each.origin.line) if each.origin.line else "",
+                "operation": each.operation,
+                "program": each.program,
+            },
+        }
