@@ -1,7 +1,7 @@
-"""Trains the benchmarks' models with PyTorch/XLA 2.x, whose environment runs this: one answer for each line it is sent.
+"""Train the benchmarks' models with PyTorch/XLA 2.x, in its environment, with one answer for each line of input.
 
-`benchmarks.former` starts it, with a folder on the path that has the benchmarks and not this repository's package. What
-is called here is in PyTorch/XLA 2.9 and in this package alike.
+`benchmarks.former` starts this program, with a folder on the path that contains the benchmarks but not this
+repository's package. It calls only functions that PyTorch/XLA 2.9 and this package both have.
 """
 
 import json
@@ -27,7 +27,7 @@ def step(steps: Steps) -> None:
 
 @cache
 def training(name: str) -> Steps:
-    """A model after so many steps that each is like the next."""
+    """Return a model after the steps that differ from later ones."""
     torch_xla.manual_seed(0)
     steps = Steps(WORKLOADS[name], WORKLOADS[name].dropout, USUAL, torch.device("xla"))
     for _ in range(SETTLES):

@@ -90,7 +90,7 @@ def lay_out(model: Decoder, layout: str) -> tuple[nn.Module, xs.ShardingSpec]:
 
 
 def bytes_on_one_device(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """What the first device has of parameters and of the optimizer's state."""
+    """Return the bytes of parameters and optimizer state on the first device."""
     tensors = [*model.parameters(), *(t for state in optimizer.state.values() for t in state.values())]
     shards = [xs.wrap_as_sharded_tensor(t.detach()).local_shards[0].data for t in tensors if t.device.type == "xla"]
     return sum(shard.nbytes for shard in shards)

@@ -28,7 +28,7 @@ def register() -> None:
 
 
 class XlaBackend(TorchConfig().backend_cls):
-    """What Ray does for PyTorch, with our backend known before it makes the process group."""
+    """Ray's backend for PyTorch, which imports our backend before it makes the process group."""
 
     def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
         """Called when the workers have started."""
@@ -44,7 +44,7 @@ class XlaConfig(TorchConfig):
 
     @property
     def backend_cls(self) -> type:
-        """What sets the workers up."""
+        """Return the class that sets up the workers."""
         return XlaBackend
 
 

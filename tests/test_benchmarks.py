@@ -129,7 +129,7 @@ def test_the_readme_has_the_other_package_s_figures_once_they_were_measured() ->
 
 @pytest.mark.slow
 def test_another_package_is_given_the_same_training() -> None:
-    # This one in the place of the other: what its process calls is in both.
+    # This package in place of the other one: both have the functions that the process calls.
     with former.side(sys.executable, former.HERE.parent) as side:
         assert side.package == torch_xla.__version__
         assert side.ask("losses mlp 4") == pytest.approx(losses(Eager(WORKLOADS["mlp"], 0.0), 4), abs=1e-4)
@@ -180,7 +180,7 @@ def test_nothing_grows_in_a_long_run() -> None:
 def test_no_hook_is_left_in_the_engine_without_any(module: str) -> None:
     path = Path(hookless.__file__).parents[1] / "torch_xla" / "_engine" / f"{module.replace('.', '/')}.py"
     tree = hookless.without_hooks(path.read_text())
-    # What these keep is for a new program, or for who watches closely.
+    # Their hooks are for a new program, or for close watching.
     cold = ("_compile", "_refusal_of", "_schedule", "_transfer")
     functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name not in cold]
     text = "\n".join(ast.unparse(statement) for each in functions for statement in each.body)

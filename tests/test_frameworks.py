@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples" / "frameworks"
 
-# What each example needs besides PyTorch, by the name that is imported.
+# The requirements of each example besides PyTorch, by the name of the import.
 NEEDS = {
     "transformers_trainer.py": ["transformers", "accelerate"],
     "transformers_masked.py": ["transformers", "accelerate"],
@@ -41,7 +41,7 @@ NEEDS = {
     "torchmetrics_collection.py": ["torchmetrics"],
     "geometric_layers.py": ["torch_geometric", "networkx"],
 }
-# Examples that train nothing: what each needs, and how many of its lines tell of a model that is as on the CPU.
+# Examples without training: their requirements, and the number of output lines for models that agree with the CPU.
 COMPARISONS = {
     "exported_models.py": (["transformers", "timm", "torchvision"], 12),
     "quantized_torchao.py": (["torchao"], 6),
@@ -49,7 +49,7 @@ COMPARISONS = {
     "tensorflow_saved_models.py": (["tensorflow"], 10),
     "transformers_growing.py": (["transformers"], 5),
 }
-# Those of several processes, each of which prints its losses.
+# Examples of several processes; each process prints its losses.
 PROCESSES = {
     "transformers_processes.py": 4,
     "transformers_fsdp.py": 2,
@@ -60,7 +60,7 @@ PROCESSES = {
     "lightning_processes.py": 2,
     "lightning_fsdp.py": 2,
 }
-# What several examples share.
+# Modules that several examples share.
 SHARED = {"beside_cpu.py", "digits.py", "in_notebook.py", "texts.py", "trainers.py", "watcher.py", "xla_host.py"}
 
 # Programs whose framework takes the xla device wherever it is installed, also where the CPU was asked for.

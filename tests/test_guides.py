@@ -1,7 +1,7 @@
-"""The programs in the guides run as they stand, and print what the guides show.
+"""The programs in the guides run unchanged, and print the output in the guides.
 
-The `python` blocks of a page are one program, called `train.py`. The `text` block that follows one is what it prints:
-numbers with a point may differ, and spaces in a row; `…` stands for anything.
+The `python` blocks of a page are one program, called `train.py`. The `text` block after it is its output: numbers with
+a point and repeated spaces may differ; `…` matches anything.
 """
 
 import os
@@ -44,7 +44,7 @@ def marks_of(page: Path) -> list[pytest.MarkDecorator]:
 
 
 def pattern_of(shown: str) -> str:
-    """What may be printed where a guide shows this."""
+    """Return a pattern for the output that a guide shows."""
     words = re.escape(shown.rstrip())
     words = words.replace("…", ".*")
     words = re.sub(r"(\\ )+", r"[ ]+", words)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.frameworks
 
 ROOT = Path(__file__).parents[1]
 
-# The weights of 32 steps; `steps` counts those that came to their end.
+# The weights of 32 steps; `steps` counts the finished ones.
 TRAINING = """
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 1)).to("xla")
@@ -79,7 +79,7 @@ class Cells:
 def cells(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cells]:
     pytest.importorskip("ipykernel", reason="ipykernel is not installed here; `make test-frameworks` has it")
     started = pytest.importorskip("jupyter_client.manager")
-    # Colours would stand between the words of a traceback.
+    # Colours would separate the words of a traceback.
     home = tmp_path_factory.mktemp("home")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(home), "CPU_NUM_DEVICES": "2"}
     manager, client = started.start_new_kernel(

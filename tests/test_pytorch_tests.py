@@ -1,4 +1,4 @@
-"""The command that runs PyTorch's own tests: what hangs or crashes is a result, and the page tells it."""
+"""The command that runs PyTorch's own tests: a hang or a crash is a result, and the page shows it."""
 
 import json
 import os

@@ -1,8 +1,7 @@
-"""The guide to trouble is true: its files are written, its commands run, and they print what it shows.
+"""The troubleshooting guide is correct: its files are written, its commands run, and they print the shown output.
 
-A `python` block with `file=` is that file. In a `console` block the lines after `$` are commands, the others what they
-print: `…` stands for anything, alone in a line for any lines; hashes, line numbers of ours and numbers with a point
-may differ.
+A `python` block with `file=` is that file. In a `console` block the lines after `$` are commands, the others their
+output: `…` matches anything, alone in a line any lines; hashes, our line numbers and numbers with a point may differ.
 """
 
 import os

@@ -127,14 +127,14 @@ def _complaints(ours: Outcome, expected: tuple[list[float], dict[str, float]], a
 
 def compare(train: Training, tolerance: float, coarse: dict[str, float] | None = None, processes: int = 1,
             start: Start = _forked) -> None:  # fmt: skip
-    """Runs `train(device, steps)` for "xla" and "cpu", prints both, and exits with status 1 if they disagree.
+    """Run `train(device, steps)` for "xla" and "cpu", print both, and exit with status 1 if they disagree.
 
     `train` calls `steps.ended(loss)` after each step and may return other numbers by name (an accuracy, the loss of an
-    evaluation). Each number may differ by `tolerance` times the larger of 1 and the CPU's, or by what `coarse` has for
-    its name: numbers of fewer bits. Besides, no operator may run on the CPU, and no step after the third may compile.
-    With `processes` it runs for "xla" in several, a device in each, all of which have to agree with the one on the CPU;
-    `start` starts them: `torch_xla.launch`, or what a framework has for that. A framework that starts them for its own
-    function calls `hand_over` in each instead.
+    evaluation). Each number may differ by `tolerance` times the larger of 1 and the CPU's, or by the tolerance of its
+    name in `coarse`, for numbers of fewer bits. No operator may run on the CPU, and no step after the third may
+    compile. With `processes`, several processes run "xla" with one device each, and all must agree with the CPU.
+    `start` starts them: `torch_xla.launch`, or a framework's function. A framework that starts processes for its own
+    function calls `hand_over` in each process instead.
     """
     if "--cpu" in sys.argv:
         steps, others = _run(train, "cpu")

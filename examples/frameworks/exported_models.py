@@ -50,7 +50,7 @@ MODELS: dict[str, Callable[[], torch.nn.Module]] = {
     "ViT of timm": lambda: timm.create_model("vit_tiny_patch16_224", img_size=64, depth=2, num_classes=10),
 }
 
-# Reads what was saved: `load.py` lies beside each model.
+# Reads the saved models by the `load.py` in their folders.
 READER = """
 import importlib.util, sys
 from pathlib import Path

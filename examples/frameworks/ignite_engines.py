@@ -33,7 +33,7 @@ def start(function: Callable[..., None], args: tuple[Any, ...]) -> None:
 
 
 def loader(data: Dataset) -> DataLoader:
-    """Batches of which each process has its part: together they are those of one process."""
+    """Return batches that are divided among the processes: together they are those of one process."""
     return idist.auto_dataloader(data, batch_size=BATCH, shuffle=False)
 
 
@@ -57,7 +57,7 @@ def train(device: str, steps: Steps) -> dict[str, float]:
     }  # on the CPU: ignite refuses an xla device for them
     evaluator = create_supervised_evaluator(model, metrics, idist.device())
     shared = idist.broadcast(folder.name, src=0)
-    # Atomic, each process would put a file of its own in the place of the first one's, and only that one has a content.
+    # With `atomic`, each process would replace the first one's file by its own, but only the first one has contents.
     saver = DiskSaver(shared, require_empty=False, atomic=False)
     best = Checkpoint({"model": model}, saver, n_saved=1, score_name="accuracy",
                       score_function=lambda engine: engine.state.metrics["accuracy"])  # fmt: skip

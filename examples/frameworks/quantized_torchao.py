@@ -60,7 +60,7 @@ class Model(torch.nn.Module):
 
 
 def by_pt2e(model: torch.nn.Module, x: torch.Tensor) -> Any:
-    """The model quantised as an exported graph, of which the observers have seen one batch."""
+    """Quantize the model as an exported graph, after its observers have seen one batch."""
     graph = torch.export.export(model, (x,)).module()
     quantizer = X86InductorQuantizer().set_global(get_default_x86_inductor_quantization_config())
     prepared = prepare_pt2e(graph, quantizer)

@@ -47,7 +47,7 @@ class Model(torch.nn.Module):
 
 
 def apart(model: Model, folder: Path) -> float:
-    """The largest difference of what TensorFlow and PyTorch compute."""
+    """Return the largest difference between TensorFlow's and PyTorch's results."""
     dynamic = ({0: torch.export.Dim("batch")},)
     save_torch_module_as_tf_saved_model(model, (torch.rand(2, WIDTH),), folder, dynamic_shapes=dynamic)
     serve = tf.saved_model.load(str(folder)).signatures["serving_default"]

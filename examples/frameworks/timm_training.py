@@ -3,9 +3,9 @@
     python examples/frameworks/timm_training.py
 
 Data set and loader with augmentation and random erasing, Mixup, a small vision transformer in a task, clipping, timm's
-optimizer and schedule, a moving average, its evaluation after each epoch, a summary, and checkpoints of which the best
-is loaded at the end. The loader does not prefetch: what timm's prefetches is recorded with the step before it,
-so that the first and the last step of an epoch are other programs.
+optimizer and schedule, a moving average, its evaluation after each epoch, a summary, and checkpoints, the best of them
+loaded at the end. The loader does not prefetch: timm's prefetching records a batch with the step before it, so that the
+first and the last step of an epoch would be other programs.
 """
 
 import tempfile

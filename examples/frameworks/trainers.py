@@ -23,7 +23,7 @@ class Dividing(Trainer):
 
 
 def arguments(device: str, folder: str, processes: int, **more: Any) -> TrainingArguments:
-    """Of 20 steps, in each of which all processes together take one batch."""
+    """Return the arguments of 20 steps; in each step, all processes together take one batch."""
     return TrainingArguments(
         output_dir=folder,
         use_cpu=device == "cpu",

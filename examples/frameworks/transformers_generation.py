@@ -1,4 +1,4 @@
-"""Texts by Transformers: `generate` with a cache of fixed size, and pipelines, on small models that nobody trained.
+"""Texts by Transformers: `generate` with a cache of fixed size, and pipelines, on small untrained models.
 
     python examples/frameworks/transformers_generation.py
 

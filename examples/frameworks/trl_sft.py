@@ -2,7 +2,8 @@
 
     python examples/frameworks/trl_sft.py
 
-Prompts with completions, of which the completions alone count; padded to one length, so that one program does for all.
+The loss of prompts with completions is that of the completions. All are padded to one length, so that one program runs
+them all.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What the Trainer of Transformers, and those that are made of it, tell a comparison."""
+"""A callback of the Trainer of Transformers, and of derived trainers, that records steps for a comparison."""
 
 from beside_cpu import Steps
 from transformers import TrainerCallback

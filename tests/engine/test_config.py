@@ -14,7 +14,7 @@ from torch_xla._engine import config
         ("XLA_PERSISTENT_CACHE_SIZE", "lots", "XLA_PERSISTENT_CACHE_SIZE is 'lots'; it must be a number of MiB"),
         ("XLA_PERSISTENT_CACHE_SIZE", "-1", "XLA_PERSISTENT_CACHE_SIZE is '-1'; it must be a number of MiB"),
         ("XLA_PERSISTENT_CACHE_SIZE", "nan", "XLA_PERSISTENT_CACHE_SIZE is 'nan'; it must be a number of MiB"),
-        ("RATE_TRACKER_SMOOTHING", "2", "RATE_TRACKER_SMOOTHING is 2; it must lie between 0 and 1."),
+        ("RATE_TRACKER_SMOOTHING", "2", "RATE_TRACKER_SMOOTHING is 2; it must be between 0 and 1."),
         (
             "XLA_PERSISTENT_CACHE_PATH",
             "~no such user/x",

@@ -12,7 +12,7 @@ This is the one place of exclusions. A line is left out of a program if on the C
 - it is refused for the numbers in its tensors, which only the device knows: integers divided by zero, a mask that is
   too large for its source;
 - it makes complex numbers that are not finite: every library multiplies them in its own way; or of dtype complex32;
-- it computes with complex numbers or truth values of which there are none: kernels then do not look at dtypes;
+- it computes with empty tensors of complex numbers or booleans: kernels then do not check dtypes;
 - it applies a function of `nn.functional`, or one that takes a mean on the way, to infinities: the CPU's vectors and
   its single numbers differ (`gelu`), and so do its ways to a mean;
 - its gradient goes to one of several equal elements, and which is open (`kthvalue`, `median`, `mode`, `topk`);

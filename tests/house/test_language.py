@@ -41,9 +41,7 @@ LIMITS = {
     "_engine/ir": (4, 10),
     "_engine/step": (36, 31),
     "_engine/tensor": (25, 14),
-    "benchmarks": (2, 3),
-    "examples": (10, 2),
-    "tests": (2, 1),
+    "benchmarks": (2, 1),
 }
 
 # A function's docstring begins with a command, "Return the size.", not with a description, "Returns the size.".

@@ -1,9 +1,8 @@
-"""Runs JAX functions of small arrays without compiling them: elements are moved by NumPy and computed by XLA.
+"""Run JAX functions of small arrays without compiling them: NumPy moves elements, and XLA computes.
 
-XLA needs some forty milliseconds for the smallest program. Here a function becomes its jaxpr, and what a jaxpr only
-moves — slices, transposes, gathers — NumPy moves. What it computes, XLA computes, on operands brought to one of a few
-shapes: element by element on vectors of fixed length, reductions and sorts on rows. So a handful of programs serves
-all sizes.
+XLA needs some forty milliseconds for the smallest program. Here a function becomes its jaxpr, and NumPy runs equations
+that only move elements: slices, transposes, gathers. XLA runs the others on operands of one of a few shapes:
+elementwise operations on vectors of fixed length, reductions and sorts on rows. So a few programs serve all sizes.
 """
 
 from collections.abc import Callable, Sequence

@@ -76,7 +76,7 @@ def apply_rule(
 
 
 def of_the_cpu(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What PyTorch gives on the CPU, whatever it warns of: releases differ in that."""
+    """Return PyTorch's result on the CPU, without its warnings, which differ between releases."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return op(*args, **kwargs)
@@ -90,5 +90,5 @@ def check_rule(op: Any, *args: Any, rtol: float | None = None, atol: float | Non
     assert len(expected) == len(got), f"{op}: {len(got)} results, expected {len(expected)}"
     for ours, theirs in zip(got, expected, strict=True):
         if ours is None:
-            continue  # a result that the call masks out; PyTorch may return memory nobody has written
+            continue  # a result that the call masks out; PyTorch may return uninitialised memory
         torch.testing.assert_close(ours.to(theirs.dtype), theirs.contiguous(), rtol=rtol, atol=atol, equal_nan=True)

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(example: str, *options: str) -> str:
-    """What the example prints; fails with what it complains of if it misses one of its own bounds."""
+    """Return the output of an example; fail with its errors if it misses one of its own bounds."""
     command = [sys.executable, str(ROOT / "examples" / example), "--fast", *options]
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

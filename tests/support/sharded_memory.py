@@ -1,4 +1,4 @@
-"""What four virtual devices hold at most: each function is a part of tests/api/distributed/test_sharded_training.py."""
+"""The peak memory of four virtual devices: the parts of tests/api/distributed/test_sharded_training.py."""
 
 import os
 

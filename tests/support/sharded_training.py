@@ -159,7 +159,7 @@ def fsdp_trains_as_one_device_does() -> None:
     policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={_Layer})
     model = FSDPv2(copy.deepcopy(start), LINE, auto_wrap_policy=policy)  # moved to the devices by the wrapper
     assert all(isinstance(layer, FSDPv2) for layer in model.module.layers)
-    assert _shapes(model.module.layers[0].up.weight) == [[8, 16]] * 4  # attributes are those of what is wrapped
+    assert _shapes(model.module.layers[0].up.weight) == [[8, 16]] * 4  # attributes of the wrapped module
     assert "_orig_module.layers.0._orig_module.up.weight" in model.state_dict()
     torch.testing.assert_close(_train(model, "xla", LINE), expected, rtol=1e-4, atol=1e-5)
     assert _shapes(model.module.layers[0].up.weight) == [[8, 16]] * 4

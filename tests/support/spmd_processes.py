@@ -88,7 +88,7 @@ def _leave_garbage(activation: torch.Tensor, mesh: xs.Mesh, has_collector: bool)
 
 
 def _distributed(count: int, process: int) -> None:
-    """Distributed tensors of what each process has."""
+    """Check distributed tensors that are made from each process's part."""
     grid = init_device_mesh("xla", (2, 2), mesh_dim_names=("data", "model"))
     host = torch.arange(32.0).view(8, 4)
     for mesh, placements, own in (

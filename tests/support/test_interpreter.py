@@ -1,4 +1,4 @@
-"""What the interpreter makes of a function is what XLA makes of it."""
+"""The interpreter and XLA compute the same results."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What programs of four virtual CPU devices send: each function is a part of tests/engine/diagnostics/sharding."""
+"""The communication of programs on four virtual CPU devices: parts of tests/engine/diagnostics/sharding."""
 
 import contextlib
 import io

@@ -20,7 +20,7 @@ def numbers(*size: int, device: str, dtype: torch.dtype = torch.float32) -> torc
 
 
 def shown(tensor: torch.Tensor, versions: bool, strides: bool) -> dict[str, Any]:
-    """What PyTorch tells of a tensor besides its elements and its device."""
+    """Return PyTorch's properties of a tensor besides its elements and its device."""
     return {
         "type": type(tensor).__name__,
         "size": tuple(tensor.shape),
@@ -67,7 +67,7 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def outcome(program: Program, device: str) -> Exception | None:
-    """What the program raises."""
+    """Return the error of the program, or None."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

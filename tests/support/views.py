@@ -34,7 +34,7 @@ def geometry_of(tensor: torch.Tensor) -> Geometry:
 
 
 def permuted_geometry(size: tuple[int, ...], order: tuple[int, ...]) -> Geometry:
-    """The dense geometry of `size` whose dimensions lie in memory in this order, outermost first."""
+    """Return the dense geometry of `size` with its dimensions in this memory order, outermost first."""
     stride = [0] * len(size)
     below = 1
     for dim in reversed(order):

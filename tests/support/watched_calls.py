@@ -1,4 +1,4 @@
-"""What one watched call of a function did."""
+"""The record of one watched call of a function."""
 
 from collections.abc import Callable
 from typing import Any

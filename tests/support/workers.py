@@ -10,7 +10,7 @@ from xdist.workermanage import WorkerController
 class Shared(LoadFileScheduling):
     """A file's tests go to one worker, and so do all files of a folder whose tests share fleets of processes.
 
-    Each worker would start these again, which takes longer than most of what is asked of them.
+    Each worker would start these processes again, which takes longer than most tests of them.
     """
 
     def _split_scope(self, nodeid: str) -> str:

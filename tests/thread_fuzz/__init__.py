@@ -1,1 +1,1 @@
-"""Threads that work on the same tensors in random ways, of which no update may be lost."""
+"""Threads that work on the same tensors in random ways, without losing an update."""

@@ -1,4 +1,4 @@
-"""Has threads write to the same tensors in random ways, and tells where an update is lost or a read is torn."""
+"""Let threads write to the same tensors in random ways, and report lost updates and torn reads."""
 
 import argparse
 import sys

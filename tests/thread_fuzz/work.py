@@ -1,7 +1,7 @@
-"""What the threads do: each action adds one to every element of some of the shared tensors, or looks at them.
+"""The actions of the threads: each adds one to every element of some of the shared tensors, or reads them.
 
-Whatever the order in which threads come, each element has been raised as often as the actions say, a tensor that is
-written as a whole shows one number in all of its elements, and no reader sees a number become smaller.
+Whatever the order of the threads, each element is incremented once for each of its actions, a tensor that is always
+written as a whole has one number in all elements, and no reader sees a number decrease.
 """
 
 import faulthandler

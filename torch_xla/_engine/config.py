@@ -34,7 +34,7 @@ def _number(name: str, default: str, least: float, most: float) -> float:
     except ValueError:
         raise ValueError(f"{name} is {text!r}; it must be a number.") from None
     if not least <= number <= most:
-        raise ValueError(f"{name} is {text}; it must lie between {least:g} and {most:g}.")
+        raise ValueError(f"{name} is {text}; it must be between {least:g} and {most:g}.")
     return number
 
 

@@ -34,7 +34,7 @@ def test_a_mesh_tells_its_shape() -> None:
         (([0, 2], (2,)), "expected 0 to 1, each once"),
         (([1, 1], (2,)), "expected 0 to 1, each once"),
         (([0], (1,), ("a", "b")), "2 axis names for 1 axes"),
-        (([0], (1, 1), ("a", "a")), "an axis name stands twice"),
+        (([0], (1, 1), ("a", "a")), "an axis name occurs twice"),
     ],
 )
 def test_a_mesh_that_does_not_fit_together_is_refused(arguments: Any, what: str) -> None:
@@ -105,7 +105,7 @@ def test_gradients_flow_through_a_marked_intermediate() -> None:
         ("xla", ONE, ("data",), ValueError, r"has 1 entries, but the tensor of shape \[2, 3\] has 2 dimensions"),
         ("xla", ONE, ("fsdp", None), ValueError, "the mesh has no axis 'fsdp'; it has"),
         ("xla", ONE, (2, None), ValueError, "the mesh has no axis 2"),
-        ("xla", ONE, ("data", 0), ValueError, "an axis of the mesh stands twice"),
+        ("xla", ONE, ("data", 0), ValueError, "an axis of the mesh occurs twice"),
         ("cpu", ONE, ("data", None), ValueError, "expected a tensor on xla, not on cpu"),
     ],
 )

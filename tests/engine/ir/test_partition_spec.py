@@ -31,8 +31,8 @@ def test_axes_by_name_or_number(names: Any, spec: Any, expected: Any) -> None:
         (None, (True,), "f(): the mesh has no axis True; it has [0, 1, 2]"),
         (None, ("data",), "f(): the mesh has no axis 'data'; it has [0, 1, 2]"),
         (("a", "b", "c"), (1.0,), "f(): the mesh has no axis 1.0; it has ['a', 'b', 'c']"),
-        (None, (0, 0), "f(): an axis of the mesh stands twice in the partition spec (0, 0)"),
-        (("a", "b", "c"), ("a", (1, 0)), "f(): an axis of the mesh stands twice in the partition spec ('a', (1, 0))"),
+        (None, (0, 0), "f(): an axis of the mesh occurs twice in the partition spec (0, 0)"),
+        (("a", "b", "c"), ("a", (1, 0)), "f(): an axis of the mesh occurs twice in the partition spec ('a', (1, 0))"),
     ],
 )
 def test_what_is_no_axis_or_stands_twice_is_refused(names: Any, spec: Any, message: str) -> None:

@@ -46,7 +46,7 @@ def test_no_time_has_no_rate(wait: Callable[[float], None]) -> None:
 
 
 def test_a_factor_that_is_no_part_is_refused() -> None:
-    with pytest.raises(ValueError, match="^smooth_factor is 1.5; it must lie between 0 and 1$"):
+    with pytest.raises(ValueError, match="^smooth_factor is 1.5; it must be between 0 and 1$"):
         RateTracker(1.5)
 
 
@@ -58,5 +58,5 @@ def test_the_factor_may_be_a_setting(wait: Callable[[float], None], monkeypatch:
         wait(1)
         assert tracker.rate() == count
     monkeypatch.setenv("RATE_TRACKER_SMOOTHING", "2")
-    with pytest.raises(ValueError, match="^RATE_TRACKER_SMOOTHING is 2; it must lie between 0 and 1[.]$"):
+    with pytest.raises(ValueError, match="^RATE_TRACKER_SMOOTHING is 2; it must be between 0 and 1[.]$"):
         RateTracker()

@@ -67,7 +67,7 @@ def test_the_sizes_of_a_program_that_is_not_compiled() -> None:
         def compile_for(self, numbers: object) -> None:
             return None
 
-    with pytest.raises(NotImplementedError, match=r"plan\(\): abacus does not tell the memory that a program needs"):
+    with pytest.raises(NotImplementedError, match=r"plan\(\): abacus does not report the memory that a program needs"):
         planner.sizes_of(Silent(), ())  # type: ignore[arg-type]
 
 

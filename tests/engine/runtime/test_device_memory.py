@@ -39,7 +39,7 @@ def test_a_peak_that_cannot_be_reset_counts_when_it_is_new() -> None:
     device_memory.forget_peak(device)
     assert device_memory.usage(device).peak == 10 and device_memory.usage(device).peak_reserved == 60
     stats["bytes_in_use"] = 30
-    assert device_memory.usage(device).peak == 30  # somebody asked
+    assert device_memory.usage(device).peak == 30  # the usage was read meanwhile
     stats["bytes_in_use"] = 20
     device_memory.note_need(device, 40)
     assert device_memory.usage(device).peak == 40  # a program needed it

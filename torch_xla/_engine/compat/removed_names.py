@@ -85,13 +85,13 @@ REASONS: dict[str, dict[str, str]] = {
     },
     "torch_xla.experimental.scan": {
         "Scan": (
-            "it is the half of which PyTorch/XLA 2 composed a scan. Use scan(..., partition_fn=...), which is "
+            "it is one half of a scan in PyTorch/XLA 2. Use scan(..., partition_fn=...), which is "
             "differentiated as a whole"
         ),
     },
     "torch_xla.stablehlo": {
         "XLAExportInterpreter": (
-            "it ran a graph on the device to record it. exported_program_to_stablehlo lowers the graph as it stands"
+            "it ran a graph on the device to record it. exported_program_to_stablehlo lowers the graph without that"
         ),
     },
     "torch_xla.utils.checkpoint": dict.fromkeys(

@@ -170,7 +170,7 @@ def _run(index: int, count: int, meeting: str, fn: Callable[..., Any], args: tup
 
 def _store(meeting: str) -> FileStore:
     if not os.path.exists(meeting):  # PyTorch would wait for it
-        raise RuntimeError("Whoever started the processes of this program has ended, or given them up.")
+        raise RuntimeError("The launcher of this program's processes has ended, or has given up.")
     return FileStore(meeting)
 
 

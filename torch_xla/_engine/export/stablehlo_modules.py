@@ -107,8 +107,8 @@ def _described(kind: Any) -> jax.ShapeDtypeStruct:
     shape = tensor.shape
     if any(n < 0 for n in shape):
         raise ValueError(
-            f"a module that is called as it stands has static shapes; got {kind}. Programs with symbolic dimensions "
-            f"are loaded from what `StableHLOGraphModule.save` wrote."
+            f"a module that is called without changes has static shapes; got {kind}. Programs with symbolic dimensions "
+            f"are loaded from files of `StableHLOGraphModule.save`."
         )
     name = str(tensor.element_type)
     if name not in DTYPES:

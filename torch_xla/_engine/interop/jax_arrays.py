@@ -48,7 +48,7 @@ def from_jax(array: Any) -> torch.Tensor:
     if shared.spread is not None and (len(homes) == 1 or set(homes) == set(shared.spread.devices)):
         return _over_devices(array, shared)
     if len(homes) != 1:
-        raise ValueError(f"from_jax() takes an array on one device; this one lies on {len(homes)}: {homes}")
+        raise ValueError(f"from_jax() takes an array on one device; this one is on {len(homes)}: {homes}")
     device = device_behind(homes[0])
     if homes[0] is not device.target.device:
         array = buffers.move(array, device.target)

@@ -18,7 +18,7 @@ def dims_of(who: str, shape: Sequence[int], names: Sequence[str] | None, partiti
     found = tuple(tuple(_index_of(who, shape, names, axis) for axis in entry) for entry in entries)
     indices = [axis for axes in found for axis in axes]
     if len(set(indices)) != len(indices):
-        raise MeshError(f"{who}(): an axis of the mesh stands twice in the partition spec {tuple(partition_spec)}")
+        raise MeshError(f"{who}(): an axis of the mesh occurs twice in the partition spec {tuple(partition_spec)}")
     return found
 
 

@@ -53,7 +53,7 @@ def refuse_impossible(spec: Spec) -> None:
     if size > MOST_BYTES:
         raise RuntimeError(
             f"can't allocate memory: a tensor of {list(spec.size)} {str(spec.dtype).removeprefix('torch.')} takes "
-            f"{size} bytes ({size >> 40} TiB), and no device has so many."
+            f"{size} bytes ({size >> 40} TiB), and no device has that much memory."
         )
 
 

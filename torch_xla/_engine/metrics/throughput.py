@@ -21,7 +21,7 @@ class RateTracker:
         self._kept = config.rate_tracker_smoothing() if smooth_factor is None else smooth_factor
         if not 0 <= self._kept <= 1:
             name = "RATE_TRACKER_SMOOTHING" if smooth_factor is None else "smooth_factor"
-            raise ValueError(f"{name} is {self._kept}; it must lie between 0 and 1")
+            raise ValueError(f"{name} is {self._kept}; it must be between 0 and 1")
         self._start = self._last_read = time.perf_counter()
         self._total = self._since_read = 0.0
         self._smoothed: float | None = None

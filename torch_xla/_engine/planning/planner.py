@@ -149,7 +149,7 @@ def sizes_of(program: Program, numbers: Sequence[float | int]) -> Sizes:
     """Return the memory that a program needs, which is compiled if it was not."""
     sizes = program.sizes_for(numbers) if program.compiled_for(numbers) else program.compile_for(numbers)
     if sizes is None:
-        raise NotImplementedError(f"plan(): {program.target.platform} does not tell the memory that a program needs.")
+        raise NotImplementedError(f"plan(): {program.target.platform} does not report the memory that a program needs.")
     return sizes
 
 

@@ -92,7 +92,7 @@ def _devices_of_client() -> tuple[jax.Device, ...]:
         except RuntimeError as error:
             if not wanted:
                 raise RuntimeError(
-                    f"JAX could not start a device ({error}). `python -m torch_xla.doctor` tells more; with "
+                    f"JAX could not start a device ({error}). `python -m torch_xla.doctor` explains more; with "
                     f"PJRT_DEVICE=CPU the device is the CPU."
                 ) from error
             raise RuntimeError(

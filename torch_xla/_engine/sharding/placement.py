@@ -45,7 +45,7 @@ def use_all_devices() -> None:
             return
         if len(used) > 1:
             raise RuntimeError(
-                f"use_spmd(): {used[-1].torch_device} is in use, and under SPMD xla:0 stands for all devices. Call "
+                f"use_spmd(): {used[-1].torch_device} is in use, and under SPMD xla:0 means all devices. Call "
                 "use_spmd() before anything is put on another ordinal than xla:0."
             )
     for device in used:

@@ -46,7 +46,7 @@ class Mesh:
         if axis_names is not None and len(axis_names) != len(mesh_shape):
             raise MeshError(f"Mesh(): {len(axis_names)} axis names for {len(mesh_shape)} axes: {axis_names}")
         if axis_names is not None and len(set(axis_names)) != len(axis_names):
-            raise MeshError(f"Mesh(): an axis name stands twice in {axis_names}")
+            raise MeshError(f"Mesh(): an axis name occurs twice in {axis_names}")
         self.device_ids = ids.ravel()
         self.mesh_shape = tuple(int(side) for side in mesh_shape)
         self.axis_names = None if axis_names is None else tuple(axis_names)

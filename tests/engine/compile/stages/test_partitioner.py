@@ -65,7 +65,7 @@ def test_layers_are_cut_where_least_goes_from_one_to_the_next() -> None:
 
 def test_what_repeats_too_little_is_one_stage() -> None:
     short = chain([plan(letter) for letter in "abcd" * 4])
-    assert len(in_stages(short, 30)) == 1  # it stands for 12 operations
+    assert len(in_stages(short, 30)) == 1  # it saves 12 operations
     long = chain([plan(letter) for letter in "abcd" * 9])
     assert len(in_stages(long, 30)) > 1
     assert len(in_stages(long, 2)) == 1
@@ -94,7 +94,7 @@ def test_lists_whose_elements_need_each_other_are_not_cut() -> None:
     torch_xla.sync()
     first = torch._foreach_add(some, 1.0)
     alone = torch._foreach_mul(first, first)
-    # What the first gives for an element, the second reads for the one before it.
+    # The second operation reads the first one's result for the next element.
     turned = torch._foreach_mul(first, [*first[1:], first[0]])
     assert len(in_stages(pending_graph.graph_of(alone).graph, 30)) > 1
     (stage,) = in_stages(pending_graph.graph_of(turned).graph, 30)

@@ -519,7 +519,7 @@ def test_a_call_that_two_threads_planned_at_once_is_told_as_such() -> None:
     [operation] = causes._known[-1].graph.operations
     again = replace(operation, plan=replace(operation.plan))
     assert y.shape == (6,) and again.plan is not operation.plan
-    told = "sin was planned twice: for operands that lie otherwise in memory, or by two threads at once"
+    told = "sin was planned twice: for operands with other strides, or by two threads at once"
     assert differences._argument(operation, again) == told
 
 

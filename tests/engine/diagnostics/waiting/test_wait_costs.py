@@ -142,8 +142,8 @@ def test_the_refusal_teaches() -> None:
     assert str(caught.value) == (
         f"no_transfer() refuses to bring a value of 1.00B to the host for {__file__}:{line} in "
         "test_the_refusal_teaches: if loss > 2:\n"
-        "What was recorded so far would have to run first, and the host would wait for it. Look at values after the "
-        "step (`xm.add_step_closure`), or keep the decision on the device (`torch.where`)."
+        "The operations recorded so far would have to run first, and the host would wait for them. "
+        "Look at values after the step (`xm.add_step_closure`), or keep the decision on the device (`torch.where`)."
     )
 
 

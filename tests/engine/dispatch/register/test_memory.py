@@ -1,4 +1,4 @@
-"""Memory as `torch.xla` and `torch.accelerator` tell it, in the words of programs for CUDA."""
+"""Memory statistics of `torch.xla` and `torch.accelerator`, by the names of CUDA programs."""
 
 import gc
 import subprocess
@@ -38,7 +38,7 @@ def test_the_peak_falls_after_a_reset() -> None:
     gc.collect()
     xla.reset_peak_memory_stats(torch.device("xla"))
     assert xla.max_memory_allocated() == xla.memory_allocated()
-    tensor_of(4)  # nobody asks while it is there
+    tensor_of(4)  # no statistics are read while it is alive
     assert xla.max_memory_allocated() >= 4 * MEGABYTE
     torch.accelerator.reset_peak_memory_stats()
     assert torch.accelerator.max_memory_allocated() == torch.accelerator.memory_allocated()

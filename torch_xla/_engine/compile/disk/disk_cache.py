@@ -47,8 +47,8 @@ _LONGEST_NOTE = 1 << 20
 # The end of warnings about executables that are not kept.
 _NOT_KEPT = "They are compiled in every process. XLA_PERSISTENT_CACHE_PATH= (empty) ends this."
 _FOREIGN = (
-    "Such programs are compiled again. `python -m torch_xla.cache import` signs those of somebody you trust; users and "
-    "machines that share a folder share a key (XLA_PERSISTENT_CACHE_KEY)."
+    "Such programs are compiled again. `python -m torch_xla.cache import` signs programs from a source you trust; "
+    "users and machines that share a folder share a key (XLA_PERSISTENT_CACHE_KEY)."
 )
 
 _lock = lock()

@@ -56,7 +56,7 @@ REMOVED = {
     "XLA_STABLEHLO_COMPILE": "programs always go through StableHLO",
     "CONVERT_SHLO_TO_SHARDY": "programs carry Shardy's shardings always, as JAX writes them",
     "XLA_NO_SPECIAL_SCALARS": "0 and 1 are numbers like others: one that changes becomes an argument",
-    "XLA_ENABLE_PARAM_ALIASING": "an input that nobody holds any more gives its memory away",
+    "XLA_ENABLE_PARAM_ALIASING": "an input without a reference donates its memory",
     "XLA_TENSOR_UPDATE_SYNC": "copying into a tensor is recorded",
     "XLA_USE_32BIT_LONG": "make the tensors torch.int32",
     "XLA_PARAMETER_WRAPPING_THREADSHOLD": "JAX passes the arguments",

@@ -28,5 +28,5 @@ def _refuse(event: Any) -> None:
         raise RuntimeError(
             f"{user_lines.text(event.frames[0])} makes recorded operations run, which _set_allow_execution(False) "
             f"forbids. "
-            f"Look at values after the part that must be one graph, or use `torch.where` in the place of `if`."
+            f"Look at values after the part that must be one graph, or use `torch.where` instead of `if`."
         )

@@ -336,7 +336,7 @@ def _argument(old: Operation, new: Operation) -> str:
     for made, makes in zip(old.plan.outputs, new.plan.outputs, strict=False):
         if made is not makes:
             return _change(made, makes, f"the result of {name}")
-    return f"{name} was planned twice: for operands that lie otherwise in memory, or by two threads at once"
+    return f"{name} was planned twice: for operands with other strides, or by two threads at once"
 
 
 def _arguments(plan: Plan) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Copied:
         where = f" at {text(self.line)}" if self.line is not None else ""
         if self.is_result:
             return (
-                f"{self.shape} ({size(self.bytes)}){where} lies whole on each device when the program ends, though a "
+                f"{self.shape} ({size(self.bytes)}){where} is whole on each device when the program ends, though a "
                 "value like it is divided: xs.mark_sharding() it like that one."
             )
         return (

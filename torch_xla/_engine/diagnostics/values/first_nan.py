@@ -91,7 +91,7 @@ def _origin(run: Run, what: str, test: Test) -> FirstNonFinite:
         return _of_input(run, what, had_it.index(True))
     report = (
         f"The results of a step have a {what} that none of its {len(run.graph.operations)} operators makes when they "
-        f"run one by one: it comes from how XLA compiles them together, such as a lower precision of what is fused. "
+        f"run one by one: it comes from how XLA compiles them together, such as a lower precision of fused operations. "
         f"torch_xla.debug.capture_step() keeps the step for a bug report."
     )
     return FirstNonFinite(what, None, None, report)

@@ -166,6 +166,10 @@ def _refusal(line: Line, what: str, forced: bool) -> str:
     return (
         f"no_transfer() refuses to bring {what} to the host for "
         f"{user_lines.text(line)}{f': {source}' if source else ''}\n"
-        + ("What was recorded so far would have to run first, and the host would wait for it. " if forced else "")
+        + (
+            "The operations recorded so far would have to run first, and the host would wait for them. "
+            if forced
+            else ""
+        )
         + "Look at values after the step (`xm.add_step_closure`), or keep the decision on the device (`torch.where`)."
     )

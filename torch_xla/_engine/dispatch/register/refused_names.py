@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 _ALLOCATOR = (
-    "memory is taken by PJRT, which lets nobody else do it. XLA_PYTHON_CLIENT_PREALLOCATE and "
+    "PJRT allocates the memory, and no other code can. XLA_PYTHON_CLIENT_PREALLOCATE and "
     "XLA_PYTHON_CLIENT_ALLOCATOR choose how, on a GPU, before Python starts"
 )
-_FRACTION = "PJRT is told once, before the client starts: set XLA_PYTHON_CLIENT_MEM_FRACTION before Python starts"
+_FRACTION = "PJRT reads this once, before the client starts: set XLA_PYTHON_CLIENT_MEM_FRACTION before Python starts"
 _STREAMS = "a device has one stream, PJRT's. torch.xla.current_stream() is that"
 _GRAPHS = (
     "each step is one program already, and torch_xla.compile(function, replay=True) starts it without recording: what "
@@ -60,7 +60,7 @@ REASONS: dict[str, str] = {
         ("get_sync_debug_mode", "set_sync_debug_mode"),
         "torch_xla.debug.no_transfer() refuses what makes the host wait; torch_xla.debug.sync_tax() names the lines",
     ),
-    "can_device_access_peer": "PJRT copies between the devices of a process by itself, and tells no way. Copy by .to()",
+    "can_device_access_peer": "PJRT chooses how to copy between the devices of a process. Copy by .to()",
     "jiterator": "functions of elements are compiled by XLA: write them in PyTorch, or in Pallas (docs/kernels.md)",
     "nccl": "XLA calls it by itself. torch.distributed with the backend 'xla' has the collectives",
     "nvtx": "spans are named by torch_xla.debug.profiler.Trace(name)",

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from .geometry import Geometry
 
-NOT_DENSE = "the base of a view must be dense, with offset 0: it stands for a whole storage"
+NOT_DENSE = "the base of a view must be dense, with offset 0: it describes a whole storage"
 
 # A dimension of a view or base that moves through memory: stride, size, and which dimension it is. A plain tuple,
 # for views are solved while the user's program runs.

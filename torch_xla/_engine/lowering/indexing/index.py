@@ -31,7 +31,7 @@ def _is_mask(index: jax.Array | None) -> bool:
 def _places(indices: Indices) -> tuple[Any, ...]:
     """Indices as JAX takes them; it places the dimensions of the result as PyTorch does."""
     if any(_is_mask(index) for index in indices):
-        raise NotImplementedError("the values of a mask decide the shape of what it selects")
+        raise NotImplementedError("the values of a mask decide the shape of the selection")
     return tuple(slice(None) if index is None else index for index in indices)
 
 
