@@ -34,7 +34,6 @@ ADVICE = "name the thing and who acts, and say one fact at a time"
 GOAL = 1
 HONEST_USES = 2
 LIMITS = {
-    "_XLAC": (9, 1),
     "_engine/compat": (1, 7),
     "_engine/compiled": (5, 5),
     "_engine/dispatch": (3, 2),
@@ -47,7 +46,7 @@ LIMITS = {
 # A function's docstring begins with a command, "Return the size.", not with a description, "Returns the size.".
 DESCRIPTION = re.compile(r"(?:Returns|Gives|Makes|Raises|Calls|Takes|Whether|How many)\b")
 DESCRIBING = {
-    "_XLAC", "_engine/compile", "_engine/compiled", "_engine/dispatch", "_engine/ir", "_engine/step", "_engine/tensor",
+    "_engine/compile", "_engine/compiled", "_engine/dispatch", "_engine/ir", "_engine/step", "_engine/tensor",
 }  # fmt: skip
 
 

@@ -88,8 +88,9 @@ Tensors = Sequence[torch.Tensor]
 
 
 def _get_xla_tensors_text(tensors: Tensors) -> str:
-    """The recorded computation of `tensors`, one operation a line; after `_set_ir_debug(True)` with your lines.
+    """Return the recorded computation of `tensors`, one operation per line.
 
+    After `_set_ir_debug(True)` it contains the lines of your program.
     >>> import torch, torch_xla
     >>> t = torch.tensor(1, device="xla")
     >>> print(torch_xla._XLAC._get_xla_tensors_text([t * t]), end="")
@@ -102,47 +103,47 @@ def _get_xla_tensors_text(tensors: Tensors) -> str:
 
 
 def _get_xla_tensors_dot(tensors: Tensors) -> str:
-    """The recorded computation of `tensors` for Graphviz."""
+    """Return the recorded computation of `tensors` for Graphviz."""
     return pending_text.ir_dot(tensors)
 
 
 def _get_xla_tensors_hlo(tensors: Tensors) -> str:
-    """The recorded computation of `tensors` as HLO text, before XLA optimises it."""
+    """Return the recorded computation of `tensors` as HLO text, before XLA optimises it."""
     return pending_text.hlo_text(tensors)
 
 
 def _get_xla_tensors_hlo_proto(tensors: Tensors) -> bytes:
-    """The recorded computation of `tensors` as a serialised HLO module."""
+    """Return the recorded computation of `tensors` as a serialised HLO module."""
     return pending_text.hlo_bytes(tensors)
 
 
 def _get_stablehlo(
     tensors: Tensors, device: str = "", devices: Sequence[str] = (), emit_bytecode: bool = False
 ) -> bytes:
-    """The recorded computation of `tensors` as StableHLO: UTF-8 text, or MLIR bytecode."""
+    """Return the recorded computation of `tensors` as StableHLO: UTF-8 text, or MLIR bytecode."""
     return pending_text.stablehlo_bytecode(tensors) if emit_bytecode else pending_text.stablehlo_text(tensors).encode()
 
 
 def _get_graph_hash(tensors: Tensors) -> bytes:
-    """16 bytes that equal recorded computations have in common; `_run_cached_graph` finds this one by them."""
+    """Return 16 bytes that equal recorded computations share; `_run_cached_graph` finds this computation by them."""
     return cached_graphs.remember(tensors)
 
 
 def _get_tensors_xla_device_data_node(
     output_tensors: Tensors, uncloned_tensors: Tensors = ()
 ) -> tuple[list[int], list[torch.Tensor]]:
-    """What the recorded computation of tensors reads: for each input its `_xla_get_tensor_id`, and a tensor of it.
+    """Return, for each input of the recorded computation of tensors, its `_xla_get_tensor_id` and a tensor of it.
 
-    The Python numbers follow, as CPU tensors without dimensions; they, and what no tensor holds any more, have an
-    identity of their own. No input is written to, so `uncloned_tensors` need no care.
+    The Python numbers follow, as CPU tensors without dimensions. Numbers, and values without a tensor, have new ids. No
+    input is written to, so `uncloned_tensors` is not used.
     """
     return cached_graphs.inputs_of(output_tensors)
 
 
 def _run_cached_graph(graph_hash: bytes, inputs: Tensors) -> list[torch.Tensor]:
-    """The computation that `_get_graph_hash` named, on other inputs, in `_get_tensors_xla_device_data_node`'s order.
+    """Run the computation of `_get_graph_hash` on other inputs, in `_get_tensors_xla_device_data_node`'s order.
 
-    Draws are new ones.
+    Random numbers are drawn anew.
 
     >>> import torch, torch_xla
     >>> from torch_xla import _XLAC
@@ -157,122 +158,122 @@ def _run_cached_graph(graph_hash: bytes, inputs: Tensors) -> list[torch.Tensor]:
 
 
 def _clear_pending_irs(device: str = "") -> None:
-    """Forgets what is recorded on a device. The tensors it would have written are as memory that nobody has written."""
+    """Drop the recorded operations of a device. Tensors that they would have written become uninitialised."""
     cached_graphs.drop_recorded(device_names.device_named(device or None))
 
 
 def _get_xla_tensor_debug_info(tensor: torch.Tensor) -> str:
-    """All that is known of one tensor, as text."""
+    """Return a description of one tensor as text."""
     return pending_text.describe(tensor)
 
 
 def _get_xla_tensor_shape_type(tensor: torch.Tensor) -> str:
-    """The element type as XLA names it: "f32", "s64", "pred"."""
+    """Return XLA's name of the element type: "f32", "s64", "pred"."""
     return pending_text.element_type(tensor)
 
 
 def _set_ir_debug(enabled: bool) -> None:
-    """Makes `_get_xla_tensors_text` tell the line of your program that each operation comes from."""
+    """Show or hide the line of your program for each operation in `_get_xla_tensors_text`."""
     pending_text.show_lines(enabled)
 
 
 def _get_ir_debug() -> bool:
-    """Whether `_get_xla_tensors_text` tells lines."""
+    """Return whether `_get_xla_tensors_text` shows lines."""
     return pending_text.shows_lines()
 
 
 def _xla_get_tensor_id(tensor: torch.Tensor) -> int:
-    """The identity of a tensor's memory: the same for its views and after writes in place."""
+    """Return the identity of a tensor's memory: the same for its views and after writes in place."""
     return batch_reads.storage_id(pending_graph.on_xla(tensor))
 
 
 def _xla_get_tensor_view_alias_id(tensor: torch.Tensor) -> int:
-    """`_xla_get_tensor_id`: views share it."""
+    """Return `_xla_get_tensor_id`, which views share."""
     return batch_reads.storage_id(pending_graph.on_xla(tensor))
 
 
 def _check_tensor_need_materialization(tensors: Tensors) -> list[bool]:
-    """For each tensor, whether its value is yet to be computed."""
+    """Return for each tensor whether its value is yet to be computed."""
     return [pending_graph.is_pending(tensor) for tensor in tensors]
 
 
 def _check_device_tensor_need_materialization(device: str = "") -> list[bool]:
-    """The same for the memory of every living tensor of a device, in no particular order."""
+    """Return the same for the memory of every living tensor of a device, in no particular order."""
     return cached_graphs.need_materialisation(device_names.device_named(device or None))
 
 
 def _get_tensors_handle(tensors: Tensors) -> list[int]:
-    """For each tensor a number of its memory on the device, computing it first; those on the same memory share it."""
+    """Compute tensors, and return for each a number of its memory on the device; tensors on one memory share it."""
     return batch_reads.handles([pending_graph.on_xla(tensor) for tensor in tensors])
 
 
 def _on_ready_callback(tensor: torch.Tensor, callback: Callable[[], object]) -> None:
-    """Starts the computation of a tensor; `callback()` is called in a thread of its own when the value is there."""
+    """Start the computation of a tensor; call `callback()` in a separate thread when the value is ready."""
     batch_reads.call_when_ready(pending_graph.on_xla(tensor), callback)
 
 
 def _xla_warm_up_cache(tensors: Tensors, devices: Sequence[str] = ()) -> None:
-    """Compiles what reading `tensors` would run, and runs nothing."""
+    """Compile the program that reading `tensors` would run, and run nothing."""
     batch_reads.compile_only(tensors)
 
 
 def _set_allow_execution(allowed: bool) -> None:
-    """`False`: whatever makes recorded operations run raises `RuntimeError` before it does, until `True`."""
+    """Allow or forbid execution. While it is forbidden, running recorded operations raises `RuntimeError`."""
     evaluation_ban.allow(allowed)
 
 
 def _get_allow_execution() -> bool:
-    """Whether recorded operations may run."""
+    """Return whether recorded operations may run."""
     return evaluation_ban.is_allowed()
 
 
 def _xla_tensors_report(nodes_threshold: int = 100, device: str = "") -> str:
-    """The tensors of a device that need many recorded operations, the longest first, with the lines that made them."""
+    """Describe the tensors of a device that need many recorded operations, the longest first, with their lines."""
     return pending_graphs.tensors_report(device_names.device_named(device or None), nodes_threshold)
 
 
 def _unsafe_buffer_pointer(tensor: torch.Tensor) -> int:
-    """The address of a tensor's memory on the device, computing it first. It is valid until the next step ends."""
+    """Compute a tensor and return the address of its memory on the device, valid until the next step ends."""
     return batch_reads.address(pending_graph.on_xla(tensor))
 
 
 def _xla_sync_multi(
     tensors: Tensors, devices: Sequence[str] = (), wait: bool = True, sync_xla_data: bool = True
 ) -> None:
-    """Computes `tensors`."""
+    """Compute `tensors`."""
     batch_reads.compute(tensors)
     if wait:
         end_of_step.wait_for_devices([device_names.device_named(device) for device in devices])
 
 
 def _xla_sync_live_tensors(device: str = "", devices: Sequence[str] = (), wait: bool = True) -> None:
-    """Computes everything recorded on a device; no closures run."""
+    """Compute everything recorded on a device; no closures run."""
     end_of_step.start_recorded(device_names.device_named(device or None), wait)
 
 
 def _xla_step_marker(
     device: str = "", devices: Sequence[str] = (), wait: bool = True, reset_scope: bool = True
 ) -> None:
-    """Ends the step of a device; closures stay queued."""
+    """End the step of a device; closures stay queued."""
     end_of_step.mark(device_names.device_named(device or None), wait)
 
 
 def _xla_wait_device_ops(devices: Sequence[str] = ()) -> None:
-    """Waits until everything started so far on these devices has ended; on all, if none are given."""
+    """Wait until everything started so far on these devices has ended; with an empty list, on all devices."""
     end_of_step.wait_for_devices([device_names.device_named(device) for device in devices])
 
 
 def _xla_get_cpu_tensors(tensors: Tensors) -> list[torch.Tensor]:
-    """CPU copies of `tensors`, brought in one batch."""
+    """Copy `tensors` to the CPU in one batch."""
     return batch_reads.to_host(tensors)
 
 
 def _xla_tensors_from_aten(
     tensors: Tensors, devices: Sequence[str], shardings: Sequence[XlaShardingSpec | None] | None = None
 ) -> list[torch.Tensor]:
-    """Copies of CPU tensors: of all on `devices[0]`, or of each on the device at its place.
+    """Copy CPU tensors to devices: all to `devices[0]`, or each to the device at its index.
 
-    Under SPMD those that have an entry in `shardings` go straight to their parts.
+    Under SPMD, only its shard of a tensor with an entry in `shardings` is copied to each device.
     """
     names = [devices[0]] * len(tensors) if len(devices) == 1 else devices
     wanted = shardings or [None] * len(tensors)
@@ -283,19 +284,19 @@ def _xla_tensors_from_aten(
 
 
 def _xla_get_default_device() -> str:
-    """The device of this thread, "xla:0"."""
+    """Return the device of this thread, "xla:0"."""
     return str(device_names.device_named().torch_device)
 
 
 def _xla_get_default_device_ordinal() -> int:
-    """The ordinal of the device of this thread."""
+    """Return the ordinal of the device of this thread."""
     return devices.current_index()
 
 
 def _ensure_xla_coordinator_initialized(
     global_rank: int, world_size: int, master_addr: str = "", master_port: str = ""
 ) -> None:
-    """Meets the other processes, if that has not happened. Raises `ValueError` for a place that is not this one's.
+    """Meet the other processes, if that has not happened. Raises `ValueError` for the place of another process.
 
     Where they meet was decided when they were started; the address decides nothing.
     """
@@ -310,137 +311,137 @@ def _ensure_xla_coordinator_initialized(
 
 
 def _xla_set_default_device(device: str) -> str:
-    """Makes `device` the device of this thread; returns the one before."""
+    """Make `device` the device of this thread; return the previous one."""
     before = _xla_get_default_device()
     devices.set_current_index(device_names.index_of(device))
     return before
 
 
 def _xla_get_devices() -> list[str]:
-    """The devices of this process, `['xla:0']`."""
+    """Return the devices of this process, `['xla:0']`."""
     return [f"xla:{index}" for index in devices.ordinals()]
 
 
 def _xla_get_all_devices() -> list[str]:
-    """The hardware of all processes, `['CPU:0']`."""
+    """Return the names of the hardware of all processes, `['CPU:0']`."""
     return device_names.real_names()
 
 
 def _xla_real_devices(devices: Sequence[str] | None = None) -> list[str]:
-    """The hardware behind `devices`, `['CPU:0']`."""
+    """Return the names of the hardware behind `devices`, `['CPU:0']`."""
     return device_names.real_names(devices)
 
 
 def _xla_num_devices() -> int:
-    """How many devices this process has."""
+    """Return the number of devices of this process."""
     return devices.device_count()
 
 
 def _xla_device_kind(device: str) -> str:
-    """The vendor's name for the model of the hardware."""
+    """Return the vendor's name for the model of the hardware."""
     return device_names.device_named(device).target.kind
 
 
 def _xla_memory_info(device: str = "") -> dict[str, int]:
-    """Bytes that are taken, that there are, and that were taken at most."""
+    """Return the used bytes, the total bytes, and the peak of used bytes."""
     used = device_memory.usage(device_names.device_named(device or None).target.device)
     return {"bytes_used": used.used, "bytes_limit": used.limit, "peak_bytes_used": used.peak}
 
 
 def _xla_set_rng_seed(seed: int, device: str = "") -> None:
-    """Sets the random state of a device."""
+    """Set the random state of a device."""
     seeds.set_state(seed, device_names.index_of(device or None))
 
 
 def _xla_get_rng_seed(device: str = "") -> int:
-    """The random state of a device."""
+    """Return the random state of a device."""
     return seeds.state_of(device_names.index_of(device or None))
 
 
 def _init_computation_client() -> None:
-    """Starts the client, if it does not run."""
+    """Start the client, if it does not run."""
     platform.local_devices()
 
 
 def _xla_runtime_is_initialized() -> bool:
-    """Whether a client runs."""
+    """Return whether a client runs."""
     return platform.is_started()
 
 
 def _xla_get_num_cached_compilation_graph() -> int:
-    """How many compiled programs are in memory."""
+    """Return the number of compiled programs in memory."""
     return program_cache.size()
 
 
 def _xla_counter_names() -> list[str]:
-    """The names of the counters that counted something."""
+    """Return the names of the counters that counted something."""
     return counters.names()
 
 
 def _xla_counter_value(name: str) -> int | None:
-    """The value of a counter."""
+    """Return the value of a counter."""
     return counters.value_of(name)
 
 
 def _xla_increment_counter(name: str, value: int) -> None:
-    """Adds to a counter."""
+    """Increment a counter."""
     counters.count(name, value)
 
 
 def _xla_metric_names() -> list[str]:
-    """The names of the metrics that have samples."""
+    """Return the names of the metrics that have samples."""
     return list(samples.sampled())
 
 
 def _xla_metric_data(name: str) -> tuple[int, float, tuple[tuple[float, float], ...]] | None:
-    """The data of a metric: how many samples, their sum, and the latest with their times."""
+    """Return the data of a metric: the number of samples, their sum, and the latest with their times."""
     data = samples.data_of(name)
     return None if data is None else (data.total_samples, data.accumulator, data.samples)
 
 
 def _xla_metrics_report() -> str:
-    """All metrics and counters as text."""
+    """Return all metrics and counters as text."""
     return report.full_report()
 
 
 def _short_xla_metrics_report(counter_names: Sequence[str], metric_names: Sequence[str]) -> str:
-    """Some metrics and counters as text."""
+    """Return some metrics and counters as text."""
     return report.short_report(counter_names, metric_names)
 
 
 def _clear_xla_counters() -> None:
-    """Sets all counters to zero."""
+    """Set all counters to zero."""
     counters.clear()
 
 
 def _clear_xla_metrics() -> None:
-    """Forgets the samples of all metrics."""
+    """Forget the samples of all metrics."""
     samples.clear()
 
 
 def _get_executed_fallback_ops() -> list[str]:
-    """The operators that ran on the CPU."""
+    """Return the operators that ran on the CPU."""
     return report.fallback_names()
 
 
 def _get_git_revs() -> dict[str, str]:
-    """The versions of this package and of PyTorch."""
+    """Return the versions of this package and of PyTorch."""
     found: dict[str, Any] = {"xla": __version__, "torch": torch.version.git_version}
     return found
 
 
 def _init_xla_lazy_backend() -> None:
-    """Nothing to do: operators are registered when the package is imported."""
+    """Do nothing: operators are registered when the package is imported."""
 
 
 def _get_base_seed_as_tensor(device: str = "") -> torch.Tensor:
-    """The random state of a device, as an integer tensor without dimensions on it."""
+    """Return the random state of a device, as an integer tensor without dimensions on it."""
     found = device_names.device_named(device or None)
     return torch.tensor(seeds.state_of(found.index), device=found.torch_device)
 
 
 def _replace_xla_tensor(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """Lets `target` show the memory of `source` from now on, shape and all, and returns it.
+    """Let `target` share the memory, shape and dtype of `source` from now on, and return it.
 
     >>> import torch, torch_xla
     >>> x, y = torch.zeros(2, device="xla"), torch.ones(3, device="xla")
@@ -452,7 +453,7 @@ def _replace_xla_tensor(target: torch.Tensor, source: torch.Tensor) -> torch.Ten
 
 
 def _get_xla_tensor_dimension_size(tensor: torch.Tensor, dim: int) -> torch.Tensor:
-    """The size of a dimension, as an int32 tensor without dimensions on the device of `tensor`."""
+    """Return the size of a dimension, as an int32 tensor without dimensions on the device of `tensor`."""
     return torch.tensor(pending_graph.on_xla(tensor).size(dim), dtype=torch.int32, device=tensor.device)
 
 
@@ -463,7 +464,7 @@ def _xla_dot_general(
     precision_config: str | None = None,
     preferred_element_type: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """XLA's general product: `dimension_numbers` is `((contracted, contracted), (batch, batch))`, of lhs and rhs each.
+    """Compute XLA's general product, with `dimension_numbers` `((contracted, contracted), (batch, batch))` of lhs, rhs.
 
     Negative dimensions count from the end. `precision_config` is "default", "high" or "highest";
     `preferred_element_type` is the dtype of the result.

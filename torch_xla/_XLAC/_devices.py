@@ -95,7 +95,7 @@ def _xla_get_spmd_config_is_locked() -> bool:
 
 
 def _xla_force_spmd_device() -> None:
-    """Make `xla:0` stand for all devices, as `torch_xla.runtime.use_spmd()` does before a device is used."""
+    """Make `xla:0` represent all devices, as `torch_xla.runtime.use_spmd()` does before a device is used."""
     spmd_mode.turn_on()
 
 

@@ -91,7 +91,7 @@ def _xla_mark_tensor(
 def _xla_dynamic_expand(
     input: torch.Tensor, size: Sequence[int], src_tensor: torch.Tensor, src_dim: int, target_dim: int
 ) -> torch.Tensor:
-    """Expand a tensor to sizes of which one is another tensor's; see `torch.ops.xla.dynamic_expand`."""
+    """Expand a tensor to sizes, one of them that of another tensor; see `torch.ops.xla.dynamic_expand`."""
     result: torch.Tensor = torch.ops.xla.dynamic_expand(input, size, src_tensor, src_dim, target_dim)
     return result
 
@@ -104,7 +104,7 @@ def _xla_dynamic_view(
     target_dim: int,
     mul_scaler: float,
 ) -> torch.Tensor:
-    """View a tensor with sizes of which one is another tensor's; see `torch.ops.xla.dynamic_view`."""
+    """View a tensor with sizes, one of them that of another tensor; see `torch.ops.xla.dynamic_view`."""
     result: torch.Tensor = torch.ops.xla.dynamic_view(input, size, src_tensor, src_dim, target_dim, mul_scaler)
     return result
 

@@ -85,7 +85,7 @@ def _get_xla_enable_device_data_cache() -> bool:
 
 
 def _set_xla_custom_op_name_prefix(tensor: torch.Tensor, op_name_prefix: str, max_call_stack_depth: int = 0) -> bool:
-    """Name the recorded operation that makes `tensor`: the name stands before the operator's in the program's metadata.
+    """Name the recorded operation that makes `tensor`: the name precedes the operator's in the program's metadata.
 
     Return False if the tensor is computed already. Metadata is no part of a program's key: a program that is in memory
     keeps the names of the time when it was compiled. `max_call_stack_depth` is not used: with `XLA_HLO_DEBUG=1` the

@@ -11,7 +11,7 @@ _open: list[Region] = []
 
 
 def _xla_mark_dynamic(tensor: torch.Tensor, dim: int) -> None:
-    """Says that a dimension of a tensor changes from call to call: the mark of `torch._dynamo.mark_dynamic`.
+    """Mark a dimension of a tensor as one that changes from call to call, as `torch._dynamo.mark_dynamic` does.
 
     `torch_xla.experimental.buckets.bucketed` pads what is marked, and `torch.compile` traces it once for all sizes.
     Recorded operations have the size that the tensor has. Raises `IndexError` for a dimension that is not there.
@@ -32,7 +32,7 @@ def _xla_mark_dynamic(tensor: torch.Tensor, dim: int) -> None:
 
 
 def set_most_graphs(most: int) -> None:
-    """How many different graphs each session that is started from now on may record."""
+    """Set the number of different graphs that each session started from now on may record."""
     global _most
     _most = most
 
@@ -43,7 +43,7 @@ def most_graphs() -> int:
 
 
 def _dynamic_shape_detector_start_session(name: str) -> None:
-    """Begins a region whose graphs are counted, with those of earlier sessions of this name.
+    """Begin a region whose graphs are counted, with those of earlier sessions of this name.
 
     `torch_xla.compile(name=name, num_different_graphs_allowed=most)` does so around a function or a block.
     """
@@ -53,7 +53,7 @@ def _dynamic_shape_detector_start_session(name: str) -> None:
 
 
 def _dynamic_shape_detector_end_session() -> None:
-    """Ends the region, and the step. Raises `RuntimeError` if its graph is one too many.
+    """End the region, and the step. Raises `RuntimeError` if its graph is one too many.
 
     >>> import torch, torch_xla
     >>> from torch_xla import _XLAC
@@ -70,5 +70,5 @@ def _dynamic_shape_detector_end_session() -> None:
 
 
 def _dynamic_shape_detector_remove_session(name: str) -> None:
-    """Forgets the graphs of a session. Raises `KeyError` if there was none of this name."""
+    """Forget the graphs of a session. Raises `KeyError` if there was none of this name."""
     del _sessions[name]

@@ -17,7 +17,7 @@ _asked = 0  # how many want values to be checked
 
 
 def are_on() -> bool:
-    """Whether the values of every operation are checked."""
+    """Return whether the values of every operation are checked."""
     return _asked > 0
 
 
@@ -29,7 +29,7 @@ def ask() -> None:
 
 
 def ask_no_more() -> None:
-    """Takes one `ask` back."""
+    """Undo one `ask`."""
     global _asked
     _asked -= 1
     if not _asked:

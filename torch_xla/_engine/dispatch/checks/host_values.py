@@ -21,7 +21,7 @@ MEAN = 1
 
 
 def beyond(tensor: Any, least: float, most: float) -> bool:
-    """Whether a number that the host knows is not between two others. NaN is between none."""
+    """Return whether a number that the host knows is not between two others. NaN is between none."""
     known = known_numbers(tensor, Asked.EACH)
     return known is not None and known.size > 0 and not (least <= known.min() and known.max() <= most)
 

@@ -98,7 +98,7 @@ def by_tensors(name: str) -> Callable[..., Any]:
 
 
 def _misses(dims: int, mask: Tensor, values: Sequence[Any]) -> bool:
-    """Whether a mask that the host knows may choose another number of places than there are values for them.
+    """Return whether a mask that the host knows may choose another number of places than there are values for them.
 
     It is of the first of the last `dims` dimensions; what it chooses is one dimension in their place.
     """

@@ -44,7 +44,7 @@ class Limits:
     )  # numbers beyond the limits, each in its place, that the CPU took
 
     def holds(self, number: Any) -> bool:
-        """Whether no dtype of the call has to be asked about a number."""
+        """Return whether `number` is valid for certain, so that the CPU need not check it."""
         if number.__class__ is complex:
             return True  # that was settled with the plan
         fits: bool = self.least <= number <= self.most
@@ -106,7 +106,7 @@ def _numbers(places: tuple[tuple[int, str], ...], args: tuple[Any, ...], kwargs:
 
 
 def check(limits: Limits, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raises what the CPU raises for the numbers of a call."""
+    """Raise the CPU's error for the numbers of a call."""
     least, most, given = limits.least, limits.most, len(args)
     for position, name in limits.places:
         number = args[position] if position < given else kwargs[name]

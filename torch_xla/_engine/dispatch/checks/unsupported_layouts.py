@@ -83,7 +83,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
 
 
 def register_refusals() -> list[torch.library.Library]:
-    """Gives each backend key of such tensors one kernel for everything, which refuses."""
+    """Give each backend key of such tensors one kernel for everything, which refuses."""
     compressed = torch.library.Library("aten", "IMPL", "SparseCsrPrivateUse1")
     for name in _COMPRESSED:
         compressed.impl(name, _refusing(f"aten::{name.partition('.')[0]}", _SPARSE), "SparseCsrPrivateUse1")
