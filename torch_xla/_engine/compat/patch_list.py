@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import reduce
 from typing import Any
 
-# Of which parts are replaced on import, and which nobody has imported by then.
+# Modules with patched attributes that `import torch` does not import.
 import torch.nn.attention.flex_attention
 import torch.utils.checkpoint  # noqa: F401
 
@@ -66,7 +66,7 @@ class Patch:
 
 
 def _found(path: str) -> tuple[Any, str]:
-    """What has an attribute, and the attribute's name. A function may have the name of its module."""
+    """Return the owner of an attribute, and the attribute's name. A function may have the name of its module."""
     *owners, name = path.split(".")
     depth = max(count for count in range(1, len(owners) + 1) if ".".join(owners[:count]) in sys.modules)
     return reduce(getattr, owners[depth:], sys.modules[".".join(owners[:depth])]), name
@@ -93,8 +93,8 @@ storage_methods = _each(
 )  # fmt: skip
 storage_new = Patch("torch.UntypedStorage.__new__")
 data_ptr = Patch("torch.Tensor.data_ptr")
-# PyTorch copies and pickles tensors of a device called "xla" one by one, as if they had no storage: those that share
-# memory would no longer, and a part of a tensor would lose its strides.
+# PyTorch copies and pickles tensors of a device called "xla" one by one, as if they had no storage: tensors would no
+# longer share memory, and a view would lose its strides.
 deepcopy = Patch("torch.Tensor.__deepcopy__")
 reduce_ex = Patch("torch.Tensor._reduce_ex_internal")
 # PyTorch's C++ saves and loads scripts, and looks at the memory of their tensors.
@@ -108,7 +108,7 @@ saving_scripts = {
 }  # fmt: skip
 serialize_script = Patch("torch._C.ScriptModuleSerializer.serialize")
 load_script = Patch("torch.jit.load", "torch.jit._serialization.load")
-# PyTorch lets nobody but CUDA devices offer their memory to NumPy, JAX and others as it is,
+# PyTorch lets only CUDA devices offer their memory to NumPy, JAX and others without a copy,
 dlpack = Patch("torch.Tensor.__dlpack__")
 dlpack_device = Patch("torch.Tensor.__dlpack_device__")
 # writes down an address that an `xla` tensor does not have,
@@ -140,10 +140,10 @@ devices_of_flex_attention = Patch("torch.nn.attention.flex_attention._validate_d
 first_momentum = Patch("torch.optim.SGD._init_group")
 # Libraries give operators an implementation for "XLA", which is PyTorch's key of another backend by our name.
 library_impl = Patch("torch.library.Library.impl")
-# What a recorded call means may depend on the default dtype; asking for it at every call would cost more. All public
-# ways to set it end in these two.
+# The meaning of a recorded call may depend on the default dtype; reading it at every call would cost more. All public
+# functions that set it call these two.
 default_dtype = _each("torch._C", "_set_default_dtype", "_set_default_tensor_type")
-# PyTorch takes a Python backend for the accelerator from the import on. What asks for it in Python is answered here.
+# PyTorch treats a Python backend as the accelerator from the import on. These functions answer for it in Python.
 accelerator = {
     name: Patch(f"torch._C._accelerator_{name}")
     for name in (
@@ -157,7 +157,7 @@ accelerator = {
 }  # fmt: skip
 # PyTorch calls the allocator of pinned memory without looking whether the backend has one: the process would crash.
 empty_host_cache = Patch("torch._C._accelerator_emptyHostCache", since="2.12")
-# Whoever asks for the accelerator, or for the CPU if there is none;
+# The accelerator, or the CPU if there is none;
 accelerator_or_host = Patch("torch._C._get_accelerator")
 # what `DataParallel` spreads a module over, for that class alone;
 data_parallel_type = Patch("torch.nn.parallel.data_parallel._get_available_device_type")
@@ -165,11 +165,11 @@ data_parallel_type = Patch("torch.nn.parallel.data_parallel._get_available_devic
 is_to_be_initialised = Patch("torch._subclasses.fake_tensor._is_privateuse1_backend_available", since="2.12")
 # Meta kernels describe CUDA's results where they differ from the CPU's.
 device_hint = Patch("torch._meta_registrations.device_hint")
-# The nodes of autograd tell nobody which hooks they have; but all registrations go through this function.
+# The hooks of autograd nodes cannot be read; but all registrations go through this function.
 hooks_of_nodes = Patch("torch.autograd.function._HookMixin._register_hook")
-# What tells more of a tensor than is compared from call to call. While somebody listens, it says who reads one.
+# Attributes of a tensor that are not compared from call to call. While a listener is registered, reads are reported.
 told_attributes = _each("torch.Tensor", "_version", "_base", "_cdata")
-# Composite operators that are taken whole have no forward-mode derivative: they are composed while somebody wants one.
+# Composite operators with a rule have no forward-mode derivative: they are decomposed while one is computed.
 enter_dual_level = Patch("torch.autograd.forward_ad.enter_dual_level")
 exit_dual_level = Patch("torch.autograd.forward_ad.exit_dual_level")
 # To prepare Dynamo for us takes seconds: its first call does.
@@ -182,8 +182,8 @@ wrap_tensor = Patch("torch._dynamo.variables.builder.VariableBuilder.wrap_tensor
 # Of functions that are arguments of one whose result is constant, Dynamo guards too little. JAX's jitted functions are
 # objects, which it gives to none before 2.12.
 result_as_constant = Patch("torch._dynamo.variables.functions.invoke_and_store_as_constant")
-# Transforms of `torch.func` wrap what they are given before a function of PyTorch's sees it: in the body of a loop they
-# are to wrap what stands there for a tensor that the body closes over.
+# Transforms of `torch.func` wrap their arguments before a function of PyTorch sees them: in the body of a loop, they
+# must wrap the replacement of a tensor that the body closes over.
 wrap_for_grad = Patch("torch._functorch.eager_transforms._wrap_tensor_for_grad")
 wrap_for_vmap = Patch("torch._functorch.vmap._add_batch_dim")
 # For a mesh of "xla" devices PyTorch makes no process groups, and knows a process by one rank.
@@ -198,7 +198,7 @@ from_local = Patch("torch.distributed.tensor.DTensor.from_local")
 move_states = Patch("torch.distributed.fsdp._fully_shard._fsdp_init._move_states_to_device")
 # Parts of distributed tensors draw from where CUDA counts in its random state.
 region_of_draws = Patch("torch.distributed.tensor._random.OffsetBasedRNGTracker._distribute_region")
-# The norm of gradients of which each process has a part is that of all parts.
+# The norm of gradients that are divided among processes is the norm of all shards.
 total_norm = Patch("torch.nn.utils.clip_grad._get_total_norm", "torch.nn.utils.get_total_norm")
 # `DistributedDataParallel` reduces gradients in C++, in memory of the host or of CUDA.
 reducer = Patch("torch.distributed.Reducer")

@@ -77,7 +77,7 @@ def constant_pad_nd(self: Tensor, pad: Sequence[int], value: Any = 0) -> Tensor:
 
 
 def _can_be(value: Any, dtype: torch.dtype) -> bool:
-    """Whether a number can be one of an integer dtype. What cannot is refused, which is not done here."""
+    """Return whether an integer dtype can hold a number. The caller refuses other numbers."""
     if not isinstance(value, int | float) or not math.isfinite(value):
         return False
     return dtype is torch.bool or torch.iinfo(dtype).min <= value <= torch.iinfo(dtype).max

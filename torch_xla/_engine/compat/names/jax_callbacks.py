@@ -13,7 +13,7 @@ _UNORDERED: dict[Any, Any] = {
 }
 _CALLBACKS = frozenset((*_UNORDERED, *_UNORDERED.values()))
 
-# The text that stands for any callback in the text of a traced function.
+# JAX's text of a traced function contains this for each callback, whatever the callback is.
 HIDDEN = "0xXXXXXXXXXXXX"
 
 

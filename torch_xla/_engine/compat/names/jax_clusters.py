@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from jax._src.clusters import ClusterEnv
 
-# Of JAX's cluster types, those that start processes and number them in variables. On Kubernetes `torchrun` does.
+# JAX's cluster types that start processes and number them in variables. On Kubernetes `torchrun` does this.
 _NAMES = ("slurm", "ompi")
 
 

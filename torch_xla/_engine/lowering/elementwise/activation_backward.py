@@ -123,5 +123,5 @@ def glu_backward(grad_output: jax.Array, self: jax.Array, dim: int) -> jax.Array
 @lowers(aten.log_sigmoid_backward.default, promotion=Promotion.COMMON)
 @in_opmath
 def log_sigmoid_backward(grad_output: jax.Array, self: jax.Array, buffer: jax.Array) -> jax.Array:
-    # What the forward pass kept in `buffer` is not needed: the slope is sigmoid(-x).
+    # The `buffer` of the forward pass is not needed: the slope is sigmoid(-x).
     return grad_output * lax.logistic(-self)

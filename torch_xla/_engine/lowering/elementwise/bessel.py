@@ -18,7 +18,7 @@ from ..machinery.registry import Promotion, lowers
 
 aten = torch.ops.aten
 
-# Where Hankel's expansion has reached float64: the mean over the circle is for what lies below.
+# From here on, Hankel's expansion has the precision of float64; the mean over the circle is for smaller arguments.
 FAR = 25.0
 HANKEL_TERMS = 18
 # By symmetry a quarter of the circle, from a whole one of 128 points, is enough up to FAR.

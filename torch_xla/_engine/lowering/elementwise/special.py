@@ -219,7 +219,7 @@ def polygamma(n: int, self: jax.Array) -> jax.Array:
     factorial = float(np.exp(np.sum(np.log(np.arange(1, n + 1)))))
     mirrored = self <= 0
     positive = sign * factorial * lax.zeta(jnp.full_like(self, n + 1), jnp.where(mirrored, 1 - self, self))
-    if n == 1:  # XLA's sum has no limit; of higher derivatives PyTorch tells none either
+    if n == 1:  # XLA's sum has no limit; PyTorch returns none for higher derivatives either
         positive = jnp.where(self == np.inf, 0.0, positive)
     reflected = -sign * positive - _derivative_of_cotangent(n, self)
     whole = self == lax.floor(self)
