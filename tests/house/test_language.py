@@ -35,7 +35,7 @@ GOAL = 1
 HONEST_USES = 2
 LIMITS = {
     "_engine/compiled": (5, 5),
-    "_engine/dispatch": (2, 2),
+    "_engine/dispatch": (3, 2),
     "_engine/ir": (4, 10),
     "_engine/step": (36, 31),
     "_engine/tensor": (25, 14),

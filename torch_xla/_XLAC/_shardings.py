@@ -16,17 +16,17 @@ Tensors = Sequence[torch.Tensor]
 
 
 def _xla_set_auto_sharding() -> None:
-    """Has layouts be looked for from now on, as `torch_xla.runtime.use_spmd(auto=True)` does under SPMD."""
+    """Turn on the search for layouts, as `torch_xla.runtime.use_spmd(auto=True)` does under SPMD."""
     automatic.turn_on()
 
 
 def _xla_get_auto_sharding() -> bool:
-    """Whether layouts are looked for."""
+    """Return whether layouts are searched for."""
     return spmd_mode.is_automatic()
 
 
 def _xla_mark_sharding(input: torch.Tensor, sharding: OpSharding) -> None:
-    """Divides a tensor as `sharding` says, and keeps it so when it is written; under SPMD.
+    """Divide a tensor as `sharding` describes, and keep it divided when it is written; under SPMD.
 
     >>> import torch, torch_xla
     >>> x = torch.ones(2, device="xla")
@@ -39,13 +39,13 @@ def _xla_mark_sharding(input: torch.Tensor, sharding: OpSharding) -> None:
 
 
 def _xla_annotate_custom_sharding(input: torch.Tensor, sharding: OpSharding) -> None:
-    """Divides what a tensor shows now as `sharding` says."""
+    """Divide the current value of a tensor as `sharding` describes."""
     if _is_spread(input):
         placement.annotate(input, op_shardings.sharding_as(input, sharding))
 
 
 def _xla_clear_sharding(input: torch.Tensor) -> None:
-    """Gives each device all of a tensor."""
+    """Give each device all of a tensor."""
     if _is_spread(input):
         placement.clear(input)
 
@@ -72,7 +72,7 @@ def _get_xla_sharding_spec(input: torch.Tensor) -> str:
 
 
 def _get_xla_sharding_specs(tensors: Tensors) -> list[str]:
-    """`_get_xla_sharding_spec` of each."""
+    """Return `_get_xla_sharding_spec` of each tensor."""
     return [_get_xla_sharding_spec(tensor) for tensor in tensors]
 
 
@@ -83,12 +83,12 @@ def _get_xla_sharding_type(input: torch.Tensor) -> int | None:
 
 
 def _get_local_shards(tensors: Tensors) -> list[list[tuple[torch.Tensor, str]]]:
-    """For each tensor what the devices of this process have of it, on the CPU, with the devices' names."""
+    """Return for each tensor the shards on the devices of this process, copied to the CPU, with the devices' names."""
     return [[(each.padded, each.device) for each in addressable_shards.local_shards(tensor)] for tensor in tensors]
 
 
 def _get_local_shard_replica_and_indices(tensors: Tensors) -> list[list[tuple[int, Any]]]:
-    """For each tensor and device of this process which copy of its part it has, and the slices of the whole."""
+    """Return for each tensor and device of this process the replica id of its shard, and the slices of the whole."""
     found = []
     for tensor in tensors:
         shards = addressable_shards.local_shards(tensor)
@@ -98,26 +98,26 @@ def _get_local_shard_replica_and_indices(tensors: Tensors) -> list[list[tuple[in
 
 
 def _load_local_shards(tensor: torch.Tensor, parts: Tensors, devices: Sequence[str]) -> None:
-    """Writes to a tensor what each of these devices of this process is to have of it."""
+    """Write the shard of each of these devices of this process to a tensor."""
     order = sorted(range(len(parts)), key=lambda index: int(devices[index].partition(":")[2]))
     addressable_shards.load_local_shards(tensor, [parts[index] for index in order])
 
 
 def _mark_manual_sharding(input: torch.Tensor, sharding: OpSharding) -> None:
-    """Has each device go on with its own copy of a tensor, in a manual region."""
+    """Give each device its own copy of a tensor, in a manual region."""
     if _is_spread(input):
         manual_regions.make_manual(input)
 
 
 def _spmd_full_to_shard_shape(input: torch.Tensor) -> torch.Tensor:
-    """For each device its part of a tensor, as it was marked: the beginning of a manual region."""
+    """Begin a manual region: give each device its part of a tensor, by the tensor's mark."""
     return manual_regions.enter_as_marked(input) if _is_spread(input) else input.clone()
 
 
 def _spmd_shard_to_full_shape(
     input: torch.Tensor, sharding: OpSharding, output_shape: Sequence[int], output_type: Any = None
 ) -> torch.Tensor:
-    """The tensor of `output_shape` whose parts the devices have: the end of a manual region."""
+    """End a manual region: combine the devices' values to a tensor of `output_shape`."""
     if not _is_spread(input):
         return input.clone()
     return manual_regions.leave(input, op_shardings.sharding_as(input, sharding), tuple(output_shape))
@@ -126,7 +126,7 @@ def _spmd_shard_to_full_shape(
 def _xla_spmd_all_reduce(
     reduce_type: str, input: torch.Tensor, scale: float, groups: Sequence[Sequence[int]]
 ) -> torch.Tensor:
-    """In a manual region, the sum over the devices of each group (without groups, over all), times `scale`."""
+    """Sum over the devices of each group (without groups, over all), times `scale`, in a manual region."""
     _refuse_other_than_sum("_xla_spmd_all_reduce", reduce_type)
     return manual_regions.all_reduce(input, scale, _groups(groups))
 
@@ -139,7 +139,7 @@ def _xla_spmd_reduce_scatter(
     shard_count: int,
     groups: Sequence[Sequence[int]],
 ) -> torch.Tensor:
-    """That sum, of which each of the `shard_count` devices of a group keeps its part along `scatter_dim`."""
+    """Sum as `_xla_spmd_all_reduce` does, and keep on each device of a group its part along `scatter_dim`."""
     _refuse_other_than_sum("_xla_spmd_reduce_scatter", reduce_type)
     if input.shape[scatter_dim] % shard_count:
         raise ValueError(
@@ -161,7 +161,7 @@ def _groups(groups: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
 def _global_tensor_from_cpu_shards(
     shards_: Tensors, sharding: OpSharding, global_shape: Sequence[int] | None = None
 ) -> torch.Tensor:
-    """A tensor whose parts are these CPU tensors, one for each device of this process, in their order.
+    """Assemble a tensor from these CPU tensors, one for each device of this process, in their order.
 
     Parts are of one size, padded where the whole is not divided evenly. `global_shape` is its shape, by default what
     the parts make together. Raises `RuntimeError` for parts of another number or size.
