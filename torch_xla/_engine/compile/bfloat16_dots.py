@@ -13,6 +13,7 @@ from ..atomic import uncollected
 from ..compat.names import jax as private
 from ..runtime.device_assignment import Target
 from .jax_function import options_for
+from .exact_comparisons import compare_exactly
 from .rewrite_barriers import keep_arithmetic
 
 # Without those kernels XLA widens the operands of all products.
@@ -28,7 +29,9 @@ _IN_A_KERNEL = re.compile(r" kind=kCustom, calls=%?([^\s,]+)")
 def compiled(lowered: Any, target: Target) -> Any:
     """The executable that XLA makes for `target` of `lowered`, which was lowered for it."""
     if target.is_host:
-        keep_arithmetic(lowered.compiler_ir("stablehlo"))
+        module = lowered.compiler_ir("stablehlo")
+        keep_arithmetic(module)
+        compare_exactly(module)
     is_narrow = target.is_host and private.multiplies_bfloat16(lowered)
     executable = lowered.compile()
     if is_narrow and not_run(executable.as_text()):

@@ -10,9 +10,9 @@ fewer of the rewrites.
 GPUs and TPUs keep XLA's rewrites: what barriers cost there has not been measured.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -27,18 +27,42 @@ _REASSOCIATES = jax.__version_info__ < (0, 12)
 _IS_FREE = jax.__version_info__ < (0, 11)
 
 # Operations that move values and do not change them.
-_MOVES = frozenset(f"stablehlo.{name}" for name in ("broadcast_in_dim", "reshape", "transpose", "slice"))
+MOVES = frozenset(f"stablehlo.{name}" for name in ("broadcast_in_dim", "reshape", "transpose", "slice"))
 # Operations whose results XLA assumes to be 0 or greater, though they may be NaN.
 _NOT_NEGATIVE = ("abs", "exponential", "sqrt", "power", "maximum", "multiply", "select")
 
 
+_Found = TypeVar("_Found")
+
+
 @dataclass(slots=True)
-class _Module:
+class Module:
     """A module that is being changed: its functions by name, the calls of each, and how many barriers went in."""
 
     functions: dict[str, Any]
     calls: dict[str, list[Any]]
     barriers: int = 0
+
+    @classmethod
+    def reading(cls, module: Any, rules: Mapping[str, _Found]) -> tuple["Module", list[tuple[_Found, Any]]]:
+        """A module of StableHLO, and those of its operations that `rules` has a rule for, each with its rule."""
+        functions: dict[str, Any] = {}
+        calls: dict[str, list[Any]] = {}
+        found: list[tuple[_Found, Any]] = []
+
+        def look(operation: Any) -> Any:
+            name = operation.name
+            rule = rules.get(name)
+            if rule is not None:
+                found.append((rule, operation))
+            elif name == "func.func":
+                functions[text(operation.attributes["sym_name"])] = operation
+            elif name == "func.call":
+                calls.setdefault(text(operation.attributes["callee"]), []).append(operation)
+            return ir.WalkResult.ADVANCE
+
+        module.operation.walk(look)
+        return cls(functions, calls), found
 
     def sources(self, value: Any, depth: int = 0) -> Iterator[Any]:
         """The operations that compute `value`, seen through moves and through calls of functions."""
@@ -47,12 +71,12 @@ class _Module:
             function = owner.owner
             if depth < 4 and function.operation.name == "func.func":
                 place = ir.BlockArgument(value).arg_number
-                for call in self.calls.get(_text(function.attributes["sym_name"]), ()):
+                for call in self.calls.get(text(function.attributes["sym_name"]), ()):
                     yield from self.sources(call.operands[place], depth + 1)
-        elif owner.name in _MOVES:
+        elif owner.name in MOVES:
             yield from self.sources(owner.operands[0], depth)
         elif owner.name == "func.call":
-            body = self.functions[_text(owner.attributes["callee"])].regions[0].blocks[0]
+            body = self.functions[text(owner.attributes["callee"])].regions[0].blocks[0]
             last = [*body.operations][-1].operation
             if depth < 4:
                 yield from self.sources(last.operands[ir.OpResult(value).result_number], depth + 1)
@@ -80,7 +104,7 @@ class _Module:
 
     def is_uniform(self, value: Any) -> bool:
         """Whether all elements of `value` are one number, known or not."""
-        while not isinstance(value.owner, ir.Block) and value.owner.name in _MOVES and not _is_single(value):
+        while not isinstance(value.owner, ir.Block) and value.owner.name in MOVES and not _is_single(value):
             value = value.owner.operands[0]
         return _is_single(value) or self.constant(value) is not None
 
@@ -93,23 +117,7 @@ class _Module:
 
 def keep_arithmetic(module: Any) -> int:
     """Put barriers into a module of StableHLO where XLA's CPU compiler would change values; return how many."""
-    functions: dict[str, Any] = {}
-    calls: dict[str, list[Any]] = {}
-    found: list[tuple[Callable[[_Module, Any], None], Any]] = []
-
-    def look(operation: Any) -> Any:
-        name = operation.name
-        rule = _RULES.get(name)
-        if rule is not None:
-            found.append((rule, operation))
-        elif name == "func.func":
-            functions[_text(operation.attributes["sym_name"])] = operation
-        elif name == "func.call":
-            calls.setdefault(_text(operation.attributes["callee"]), []).append(operation)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(look)
-    held = _Module(functions, calls)
+    held, found = Module.reading(module, _RULES)
     with module.context:
         for rule, operation in found:
             if _is_inexact(operation.operands[0].type):
@@ -117,26 +125,26 @@ def keep_arithmetic(module: Any) -> int:
     return held.barriers
 
 
-def _log(module: _Module, operation: Any) -> None:
+def _log(module: Module, operation: Any) -> None:
     """log(exp(x)) becomes x, log(pow(a, b)) b * log(a), log(rsqrt(x)) -log(x) / 2."""
     names = ("power", "rsqrt", "exponential") if _CANCELS else ("power", "rsqrt")
     if module.comes_of(operation.operands[0], *names):
         module.keep(operation, 0)
 
 
-def _sqrt(module: _Module, operation: Any) -> None:
+def _sqrt(module: Module, operation: Any) -> None:
     """sqrt(a * a) becomes |a|."""
     if _CANCELS and (_is_square(module, operation.operands[0]) or module.comes_of(operation.operands[0], "power")):
         module.keep(operation, 0)
 
 
-def _power(module: _Module, operation: Any) -> None:
+def _power(module: Module, operation: Any) -> None:
     """pow(exp(a), b) becomes exp(a * b)."""
     if _CANCELS and module.comes_of(operation.operands[0], "exponential"):
         module.keep(operation, 0)
 
 
-def _divide(module: _Module, operation: Any) -> None:
+def _divide(module: Module, operation: Any) -> None:
     """a / b / c becomes a / (b * c), a / (b / c) becomes a * c / b, a / exp(b) becomes a * exp(-b), and a divided by
     one number is multiplied by its reciprocal, which may be 0 or inf."""
     left, right = operation.operands[0], operation.operands[1]
@@ -155,7 +163,7 @@ def _divide(module: _Module, operation: Any) -> None:
         module.keep(operation, 1)
 
 
-def _multiply(module: _Module, operation: Any) -> None:
+def _multiply(module: Module, operation: Any) -> None:
     """exp(a) * exp(b) becomes exp(a + b), a * c * d becomes a * (c * d), and a product with a mask a choice: 0 for
     infinity times 0."""
     for operand in operation.operands:
@@ -174,11 +182,11 @@ def _choose(convert: Any) -> None:
     if str(ir.RankedTensorType(mask.type).element_type) != "i1" or not _is_float(result.type):
         return
     with convert.location, ir.InsertionPoint(convert):
-        one, zero = (_filled(result.type, number) for number in (1.0, 0.0))
+        one, zero = (filled(result.type, number) for number in (1.0, 0.0))
         result.replace_all_uses_with(stablehlo.SelectOp(mask, one, zero).result)
 
 
-def _associate(module: _Module, operation: Any, names: tuple[str, ...]) -> None:
+def _associate(module: Module, operation: Any, names: tuple[str, ...]) -> None:
     """Keeps apart two operations with a number each."""
     for place, other in ((0, 1), (1, 0)):
         if not module.is_uniform(operation.operands[other]):
@@ -189,7 +197,7 @@ def _associate(module: _Module, operation: Any, names: tuple[str, ...]) -> None:
                 return
 
 
-def _add(module: _Module, operation: Any) -> None:
+def _add(module: Module, operation: Any) -> None:
     """x + 0 becomes x, a + c + d becomes a + (c + d), a * c + b * c becomes (a + b) * c."""
     is_sum = operation.name == "stablehlo.add"
     for place in (0, 1) if is_sum else (1,):
@@ -212,19 +220,19 @@ def _add(module: _Module, operation: Any) -> None:
 
 def _unsigned_zeros(value: Any) -> Any:
     """`value` with 0 for -0, as a choice: where XLA leaves a sum with 0, LLVM takes it out of some kernels."""
-    zero = _filled(value.type, 0.0)
+    zero = filled(value.type, 0.0)
     is_zero = stablehlo.CompareOp(value, zero, stablehlo.ComparisonDirectionAttr.get("EQ"))
     return stablehlo.SelectOp(is_zero.result, zero, value)
 
 
-def _filled(kind: Any, number: float) -> Any:
+def filled(kind: Any, number: float) -> Any:
     """A tensor of one number."""
     kind = ir.RankedTensorType(kind)
     attribute = ir.FloatAttr.get(kind.element_type, number)
     return stablehlo.ConstantOp(ir.DenseElementsAttr.get_splat(kind, attribute)).result
 
 
-def _compare(module: _Module, operation: Any) -> None:
+def _compare(module: Module, operation: Any) -> None:
     """|x| >= 0 becomes true, also of NaN."""
     direction = str(operation.attributes["comparison_direction"])
     for place, name in ((0, "GE"), (1, "LE")):
@@ -234,7 +242,7 @@ def _compare(module: _Module, operation: Any) -> None:
                 module.keep(operation, place)
 
 
-def _reduce(module: _Module, operation: Any) -> None:
+def _reduce(module: Module, operation: Any) -> None:
     """The sum of -x becomes the negative of the sum, that of equal values a product, that of sums one sum in another
     order, and that of one element the element."""
     bodies = [each.name for each in operation.regions[0].blocks[0].operations]
@@ -250,7 +258,7 @@ def _reduce(module: _Module, operation: Any) -> None:
         _without_sign(operation)
 
 
-def _dot(module: _Module, operation: Any) -> None:
+def _dot(module: Module, operation: Any) -> None:
     """A product of matrices with one term for each element becomes that term: no sum that starts with 0."""
     numbers = stablehlo.DotDimensionNumbers(operation.attributes["dot_dimension_numbers"])
     size = ir.RankedTensorType(operation.operands[0].type).shape
@@ -270,14 +278,14 @@ def _without_sign(operation: Any) -> None:
 
 def _is_repeated(value: Any) -> bool:
     """Whether `value` is a smaller one several times."""
-    while not isinstance(value.owner, ir.Block) and value.owner.name in _MOVES:
+    while not isinstance(value.owner, ir.Block) and value.owner.name in MOVES:
         if value.owner.name == "stablehlo.broadcast_in_dim":
             return True
         value = value.owner.operands[0]
     return False
 
 
-def _is_square(module: _Module, value: Any) -> bool:
+def _is_square(module: Module, value: Any) -> bool:
     return any(
         source.name == "stablehlo.multiply" and source.operands[0] == source.operands[1]
         for source in module.sources(value)
@@ -307,11 +315,12 @@ def _is_inexact(kind: Any) -> bool:
     return element in _FLOATS or element.startswith("complex")
 
 
-def _text(attribute: Any) -> str:
+def text(attribute: Any) -> str:
+    """The name that an attribute of MLIR holds."""
     return str(attribute).strip('"@')
 
 
-_RULES: dict[str, Callable[[_Module, Any], None]] = {
+_RULES: dict[str, Callable[[Module, Any], None]] = {
     "stablehlo.log": _log,
     "stablehlo.sqrt": _sqrt,
     "stablehlo.power": _power,

@@ -28,8 +28,9 @@ COMMON: dict[Any, Callable[..., jax.Array]] = {
     (aten.ge.Tensor, aten.ge.Scalar): jnp.greater_equal,
     (aten.maximum.default,): jnp.maximum,
     (aten.minimum.default,): jnp.minimum,
-    (aten.fmax.default,): jnp.fmax,
-    (aten.fmin.default,): jnp.fmin,
+    # Of two that are equal the first, which may be a zero of another sign.
+    (aten.fmax.default,): lambda self, other: jnp.where((other > self) | (self != self), other, self),
+    (aten.fmin.default,): lambda self, other: jnp.where((other < self) | (self != self), other, self),
 }
 for ops, function in COMMON.items():
     lowers(*ops, promotion=Promotion.COMMON)(_of_one_dtype(function))

@@ -284,11 +284,30 @@ def _lcm(self: jax.Array, other: jax.Array) -> jax.Array:
     return jnp.abs(jnp.where(divisor == 0, 0, self // jnp.where(divisor == 0, 1, divisor) * other))
 
 
+def _nextafter(self: jax.Array, other: jax.Array) -> jax.Array:
+    """The float beside `self` in the direction of `other`, from their places in the order of floats.
+
+    XLA's own takes subnormal numbers for zero on the CPU.
+    """
+    whole = np.dtype(f"int{self.dtype.itemsize * 8}")
+    least = np.iinfo(whole).min
+
+    def mirrored(bits: jax.Array) -> jax.Array:
+        return jnp.where(bits < 0, least - bits, bits)
+
+    here, there = (mirrored(lax.bitcast_convert_type(each, whole)) for each in (self, other))
+    beside = mirrored(here + (there > here).astype(whole) - (there < here).astype(whole))
+    # The numbers below zero end with -0.
+    bits = jnp.where((beside == 0) & (here < 0), least, beside)
+    result = jnp.where(here == there, other, lax.bitcast_convert_type(bits, self.dtype))
+    return jnp.where((self != self) | (other != other), np.nan, result)
+
+
 COMMON: dict[Any, Callable[..., jax.Array]] = {
     aten.gcd.default: _gcd,
     aten.heaviside.default: _heaviside,
     aten.lcm.default: _lcm,
-    aten.nextafter.default: jnp.nextafter,
+    aten.nextafter.default: _nextafter,
 }
 for op, function in COMMON.items():
     lowers(op, promotion=Promotion.COMMON)(function)
