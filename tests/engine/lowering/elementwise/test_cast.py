@@ -6,9 +6,13 @@ import warnings
 import pytest
 import torch
 
+import torch_xla
+
+from tests.support import boundaries
 from tests.support.rule_table import Call, call, check_calls
 from tests.support.rules import apply_rule
 from tests.support.values import INF, NAN, edge_values
+from tests.support.ways_to_run import WAYS, made_to_run
 
 aten = torch.ops.aten
 
@@ -134,3 +138,47 @@ def test_powers_of_two_are_rounded_to_as_on_the_cpu(dtype: torch.dtype) -> None:
     operand = torch.tensor(values, dtype=torch.float64).to(dtype)
     made = operand.to("xla").to(torch.float8_e8m0fnu).cpu().view(torch.uint8)
     assert made.tolist() == operand.to(torch.float8_e8m0fnu).view(torch.uint8).tolist()
+
+
+def _wrong(made: torch.Tensor, source: torch.Tensor) -> list[str]:
+    """The first few numbers whose conversion differs from the CPU's."""
+    expected = source.to(made.dtype)
+    differ = boundaries.differences(made, expected) & boundaries.is_defined(source, made.dtype)
+    return [f"{source[i].item()!r}: {made[i].item()!r}, not {expected[i].item()!r}" for i in differ.nonzero()[:4, 0]]
+
+
+@pytest.mark.parametrize("source", boundaries.ALL, ids=str)
+def test_every_dtype_becomes_every_other_as_on_the_cpu(source: torch.dtype) -> None:
+    numbers = boundaries.boundaries(source)
+    moved = numbers.to("xla")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the imaginary part is dropped
+        made = {target: moved.to(target) for target in boundaries.ALL}
+        torch_xla.sync()
+        wrong = {target: _wrong(result.cpu(), numbers) for target, result in made.items()}
+    assert not {target: found for target, found in wrong.items() if found}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_of_running_converts_alike(way: str) -> None:
+    targets = [torch.float32, torch.bfloat16, torch.float16, torch.float64, *boundaries.FLOAT8, torch.int32, torch.bool]
+
+    def converted(numbers: torch.Tensor) -> list[torch.Tensor]:
+        return [numbers.to(target) for target in targets]
+
+    for source in (torch.float64, torch.float32):
+        numbers = boundaries.boundaries(source)
+        with made_to_run(way, converted) as run:
+            for _ in range(2):
+                made = run(numbers.to("xla"))
+        wrong = {each.dtype: _wrong(each.cpu(), numbers) for each in made}
+        assert not {target: found for target, found in wrong.items() if found}
+
+
+@pytest.mark.parametrize("number", [5e-324, 1e-40, 2.0**-127, 2.0**-149 * 1.5, -0.0, 65520.0, 1e39])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2])
+def test_a_number_is_filled_in_as_it_is_converted(number: float, dtype: torch.dtype) -> None:
+    expected = torch.tensor([number], dtype=torch.float64).to(dtype)
+    scalar = torch.tensor(number, dtype=torch.float64, device="xla")
+    for made in (scalar.to(dtype)[None], torch.empty(1, dtype=dtype, device="xla").copy_(scalar)):
+        assert not boundaries.differences(made.cpu(), expected).any()

@@ -14,6 +14,7 @@ aten = torch.ops.aten
 
 _E4M3FN = dtypes.to_jax(torch.float8_e4m3fn)
 _E8M0FNU = dtypes.to_jax(torch.float8_e8m0fnu)
+_UNSIGNED_ZERO = frozenset(map(dtypes.to_jax, (torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)))
 # A C compiler makes these from a wider signed integer, so that -1.0 becomes the greatest unsigned number.
 _BY_WAY_OF: dict[np.dtype, np.dtype] = {
     np.dtype(np.int8): np.dtype(np.int32),
@@ -34,6 +35,10 @@ def cast(array: jax.Array, dtype: np.dtype) -> jax.Array:
     if is_complex(array) and not jnp.issubdtype(dtype, jnp.complexfloating):
         # Only bool looks at the imaginary part.
         return array != 0 if dtype == np.bool_ else cast(lax.real(array), dtype)
+    if array.dtype == _E8M0FNU:
+        array = _float_of_power(array)
+        if dtype == array.dtype:
+            return array
     if dtype == _E4M3FN:
         # There is no infinity: it saturates, where XLA gives NaN.
         return lax.convert_element_type(jnp.clip(lax.convert_element_type(array, np.float32), -448, 448), dtype)
@@ -47,6 +52,8 @@ def cast(array: jax.Array, dtype: np.dtype) -> jax.Array:
             return jnp.where(array < 0, negative, lax.convert_element_type(array, dtype))
     if dtype == _E8M0FNU:
         return _power_of_two(array)
+    if dtype.itemsize == 1 and jnp.issubdtype(dtype, jnp.floating):
+        return _in_a_byte(array, dtype)
     return lax.convert_element_type(array, dtype)
 
 
@@ -55,6 +62,26 @@ def _truncated(array: jax.Array, dtype: np.dtype) -> jax.Array:
     least = np.iinfo(dtype).min
     fits = array < -float(least) if float(jnp.finfo(array.dtype).max) > -least else jnp.isfinite(array)
     return jnp.where(fits, lax.convert_element_type(array, dtype), np.array(least, dtype))
+
+
+def _in_a_byte(array: jax.Array, dtype: np.dtype) -> jax.Array:
+    """A float of 8 bits, rounded from float32 as in PyTorch. XLA:CPU has several ways, some of which round twice.
+
+    Without a negative zero, its bits mean NaN, and one of these ways makes them of small negative numbers.
+    """
+    array = lax.convert_element_type(array, np.float32)
+    rounded = lax.convert_element_type(array, dtype)
+    if dtype not in _UNSIGNED_ZERO:
+        return rounded
+    bits = lax.bitcast_convert_type(rounded, np.uint8)
+    return lax.bitcast_convert_type(jnp.where((bits == 0x80) & (lax.abs(array) < 1), 0, bits).astype(np.uint8), dtype)
+
+
+def _float_of_power(array: jax.Array) -> jax.Array:
+    """Powers of two in float32, where the least is a subnormal number."""
+    exponent = lax.bitcast_convert_type(array, np.uint8).astype(np.uint32)
+    bits = jnp.where(exponent == 0, 0x400000, jnp.where(exponent == 0xFF, 0x7FC00000, exponent << 23))
+    return lax.bitcast_convert_type(bits.astype(np.uint32), np.float32)
 
 
 def _power_of_two(array: jax.Array) -> jax.Array:
