@@ -42,7 +42,9 @@ def _around_floats() -> Tensor:
         least, step, largest = (getattr(torch.finfo(dtype), name) for name in ("smallest_normal", "eps", "max"))
         found.extend(least * part for part in (1, 0.5, step, step / 2, step * 1.5, step * 2.5, 1 - step, 1 - step / 2))
         found.extend(1 + step * part for part in (1, 0.5, 1.5, -0.5))
-        found.extend(largest * (1 + step * part) for part in (0, 0.25, 0.5, 1) if dtype is not torch.float64 or not part)
+        found.extend(
+            largest * (1 + step * part) for part in (0, 0.25, 0.5, 1) if dtype is not torch.float64 or not part
+        )
     for dtype in INTEGERS:
         limits = torch.iinfo(dtype)
         found.extend(float(each) for each in (limits.min, limits.min - 0.5, limits.max // 2 + 1, limits.max))
@@ -54,7 +56,11 @@ def _around_floats() -> Tensor:
         numbers.extend((each, (each[1:] + each[:-1]) / 2))
     whole = torch.cat(numbers)
     whole = torch.cat([whole, -whole])
-    beside = [torch.nextafter(each, torch.full_like(each, way)) for each in (whole, whole.float()) for way in (-math.inf, math.inf)]
+    beside = [
+        torch.nextafter(each, torch.full_like(each, way))
+        for each in (whole, whole.float())
+        for way in (-math.inf, math.inf)
+    ]
     return torch.cat([whole, *(each.double() for each in beside)])
 
 

@@ -12,8 +12,8 @@ from .. import metrics
 from ..atomic import uncollected
 from ..compat.names import jax as private
 from ..runtime.device_assignment import Target
-from .jax_function import options_for
 from .exact_comparisons import compare_exactly
+from .jax_function import options_for
 from .rewrite_barriers import keep_arithmetic
 
 # Without those kernels XLA widens the operands of all products.

@@ -25,7 +25,10 @@ from jax.extend.mlir.dialects import stablehlo
 from .rewrite_barriers import MOVES, Module, filled, text
 
 # XLA:CPU computes their results with instructions that flush. Of others, such as `tanh`, small numbers are the results.
-_FLUSHED = frozenset(f"stablehlo.{name}" for name in ("add", "subtract", "multiply", "divide", "log", "logistic"))
+_FLUSHED = frozenset(
+    f"stablehlo.{name}"
+    for name in ("add", "subtract", "multiply", "divide", "log", "logistic", "dot_general", "convolution")
+)
 # Their results are one of their operands.
 _CHOICES = frozenset(f"stablehlo.{name}" for name in ("select", "maximum", "minimum"))
 # Operations that keep all bits of a number but its sign.
@@ -80,6 +83,8 @@ def compare_exactly(module: Any) -> None:
 def _is_rewritten(operation: Any) -> bool:
     """Whether an operation is one whose uses the pass may replace."""
     parent = operation.parent
+    if parent is not None and parent.name in _REDUCTIONS and len([*parent.regions[0].blocks[0].operations]) == 2:
+        return False  # the first round has left this reduction as it is
     return (
         len(operation.results) == 1
         and ir.RankedTensorType(operation.operands[0].type).has_static_shape
@@ -308,6 +313,8 @@ def _is_flushed(module: Module, value: Any, depth: int = 0) -> bool:
         if source in ("f32", "bf16"):
             return _is_flushed(module, owner.operands[0], depth)
         return source == "f16" or isinstance(ir.RankedTensorType(owner.operands[0].type).element_type, ir.IntegerType)
+    if owner.name == "stablehlo.reduce" and len(owner.operands) == 2:
+        return _is_flushed(module, owner.operands[0], depth)
     if owner.name in _CHOICES:
         chosen = [each for each in owner.operands if each.type == value.type]
         return depth < _DEEPEST and all(_is_flushed(module, each, depth + 1) for each in chosen)

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import torch_xla
-
 from tests.support import boundaries
 from tests.support.rule_table import Call, call, check_calls
 from tests.support.rules import apply_rule

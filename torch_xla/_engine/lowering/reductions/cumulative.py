@@ -37,7 +37,9 @@ def _running(scan: Callable[..., jax.Array]) -> Callable[..., tuple[jax.Array, j
         position = lax.broadcasted_iota(np.int64, operand.shape, axis)
         met = (comparable == values) | (comparable != comparable)
         indices = lax.cummax(jnp.where(met, position, 0), axis=axis)
-        return values.astype(self.dtype).reshape(self.shape), indices.reshape(self.shape)
+        # The elements themselves: of equal ones, which may be zeros of either sign, the last.
+        values = jnp.take_along_axis(operand, indices, axis, mode="promise_in_bounds")
+        return values.reshape(self.shape), indices.reshape(self.shape)
 
     return rule
 

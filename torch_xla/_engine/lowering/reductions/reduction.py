@@ -116,14 +116,21 @@ for _op, _rule in {
     lowers(_op)(_rule)
 
 
-@lowers(aten.max.dim)
-def max_along(self: jax.Array, dim: int, keepdim: bool = False) -> tuple[jax.Array, jax.Array]:
-    return _max(self, dim, keepdim), _argmax(self, dim, keepdim)
+def _extremum_along(search: Callable[..., jax.Array]) -> Callable[..., tuple[jax.Array, jax.Array]]:
+    """The first extremum and its index: of zeros of both signs the first one, too."""
+
+    def rule(self: jax.Array, dim: int, keepdim: bool = False) -> tuple[jax.Array, jax.Array]:
+        places = search(self, dim, keepdim=True)
+        if self.ndim == 0:
+            return self, places
+        values = jnp.take_along_axis(self, places, one_dim(dim, self.ndim), mode="promise_in_bounds")
+        return (values, places) if keepdim else (jnp.squeeze(values, dim), jnp.squeeze(places, dim))
+
+    return rule
 
 
-@lowers(aten.min.dim)
-def min_along(self: jax.Array, dim: int, keepdim: bool = False) -> tuple[jax.Array, jax.Array]:
-    return _min(self, dim, keepdim), _argmin(self, dim, keepdim)
+lowers(aten.max.dim)(_extremum_along(_argmax))
+lowers(aten.min.dim)(_extremum_along(_argmin))
 
 
 @lowers(aten.aminmax.default, aten._aminmax.default, aten._aminmax.dim)
