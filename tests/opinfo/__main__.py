@@ -3,6 +3,7 @@
 python -m tests.opinfo                              # every operator, every dtype: an hour or more
 python -m tests.opinfo --dtypes float32 --only conv # some of it, every failure printed
 python -m tests.opinfo --write out/opinfo.json      # the verdicts as JSON
+python -m tests.opinfo --zeros                      # the signs of zeros in results
 python -m tests.opinfo --table out/*.json           # and what came of them as a table; a later file has the repairs
 
 Fails if an entry does that is not in the ledger, or runs on the CPU without a decision.
@@ -17,6 +18,7 @@ from torch_xla._engine.dispatch.cpu_fallback_list import ON_THE_CPU
 from . import ledger
 from .entries import DTYPES, entries
 from .report import sweep_and_report, table, write
+from .zeros import check_zeros
 
 
 def arguments() -> argparse.Namespace:
@@ -28,6 +30,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--patience", type=float, default=300, help="seconds for one entry")
     parser.add_argument("--write", type=Path, help="a JSON file for the verdicts")
     parser.add_argument("--table", type=Path, nargs="+", help="print a table of files written before; check nothing")
+    parser.add_argument("--zeros", action="store_true", help="compare the signs of zeros alone")
     parser.add_argument("--update-ledger", action="store_true", help="write to the ledger what fails and what passes")
     parser.add_argument("--quiet", action="store_true", help="do not print each failure")
     return parser.parse_args()
@@ -39,6 +42,9 @@ def main() -> int:
         print(table(args.table))
         return 0
     chosen = list(entries(args.dtypes.split(","), args.only))
+    if args.zeros:
+        verdicts = sweep_and_report(chosen, args.samples, args.jobs, args.patience, check_zeros, args.quiet)
+        return int(any(verdict.failures for verdict in verdicts))
     verdicts = sweep_and_report(chosen, args.samples, args.jobs, args.patience, quiet=args.quiet)
     if args.update_ledger:
         added, struck = ledger.update(verdicts)

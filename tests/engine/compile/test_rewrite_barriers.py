@@ -123,6 +123,27 @@ def test_the_sign_of_zero_is_that_of_the_cpu(way: Callable[[Function, torch.Tens
         assert made.signbit().tolist() == expected.signbit().tolist(), f"{name} of {dtype}"
 
 
+COMPLEX: dict[str, Function] = {
+    "sum of one": lambda x: x[:, None].sum(1),
+    "mean of one": lambda x: x[:, None].mean(1),
+    "sum of one to a scalar": lambda x: x[:1].sum(),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", COMPLEX)
+def test_zeros_of_complex_numbers_have_the_signs_of_the_cpu(
+    way: Callable[[Function, torch.Tensor], torch.Tensor], name: str
+) -> None:
+    zeros = torch.tensor([-0.0, 0.0])
+    operand = torch.complex(zeros.repeat(2), zeros.repeat_interleave(2))
+    made, expected = (
+        torch.view_as_real(each) for each in (way(COMPLEX[name], operand.to("xla")).cpu(), COMPLEX[name](operand))
+    )
+    assert torch.equal(made, expected)
+    assert made.signbit().tolist() == expected.signbit().tolist()
+
+
 def test_programs_without_such_pairs_get_no_barrier() -> None:
     def function(x: jax.Array, y: jax.Array) -> jax.Array:
         return jnp.tanh(x @ y + 1.0) * 0.5 + jnp.log(jnp.sqrt(x)) / 8.0

@@ -267,13 +267,19 @@ def _dot(module: Module, operation: Any) -> None:
 
 
 def _without_sign(operation: Any) -> None:
-    """Makes 0 of a -0 in the result of `operation`."""
+    """Makes 0 of a -0 in the result of `operation`, and in both parts of complex numbers."""
     value = operation.results[0]
-    if _is_float(value.type):
-        with operation.location, ir.InsertionPoint.after(operation):
+    if not _is_inexact(value.type):
+        return
+    with operation.location, ir.InsertionPoint.after(operation):
+        if _is_float(value.type):
             kept = _unsigned_zeros(value)
-        compared = kept.operands[0].owner
-        value.replace_all_uses_except(kept.result, [compared.operation, kept.operation])
+            readers = [kept.operands[0].owner.operation, kept.operation]
+        else:
+            parts = [stablehlo.real(value), stablehlo.imag(value)]
+            readers = [part.owner.operation for part in parts]
+            kept = stablehlo.ComplexOp(*(_unsigned_zeros(part).result for part in parts))
+    value.replace_all_uses_except(kept.result, readers)
 
 
 def _is_repeated(value: Any) -> bool:

@@ -118,8 +118,13 @@ def _i0(self: jax.Array) -> jax.Array:
     return lax.exp(lax.abs(self)) * lax.bessel_i0e(self)
 
 
+def _i1e(self: jax.Array) -> jax.Array:
+    # PyTorch gives 0 for both zeros.
+    return jnp.where(self == 0, 0, lax.bessel_i1e(self))
+
+
 def _i1(self: jax.Array) -> jax.Array:
-    return lax.exp(lax.abs(self)) * lax.bessel_i1e(self)
+    return lax.exp(lax.abs(self)) * _i1e(self)
 
 
 def _entr(self: jax.Array) -> jax.Array:
@@ -145,7 +150,7 @@ ONE = {
     aten.special_erfcx.default: in_double(_erfcx),
     aten.special_i0e.default: in_opmath(lax.bessel_i0e),
     aten.special_i1.default: in_opmath(_i1),
-    aten.special_i1e.default: in_opmath(lax.bessel_i1e),
+    aten.special_i1e.default: in_opmath(_i1e),
     aten.special_log_ndtr.default: in_double(_log_ndtr),
     aten.special_modified_bessel_i0.default: in_opmath(_i0),
     aten.special_modified_bessel_i1.default: in_opmath(_i1),
