@@ -22,7 +22,7 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from .rewrite_barriers import MOVES, Module, filled, text
+from .rewrite_barriers import MOVES, EditedModule, filled, text
 
 # XLA:CPU computes their results with instructions that flush. Of others, such as `tanh`, small numbers are the results.
 _FLUSHED = frozenset(
@@ -68,7 +68,7 @@ def compare_exactly(module: Any) -> None:
     """Rewrite comparisons, extremes, signs and conversions of a module of StableHLO so that they read bits."""
     # Reductions first: an extreme in the body of one is no operation of its own.
     for rules in (_REDUCTIONS, _RULES):
-        held, found = Module.reading(module, rules)
+        held, found = EditedModule.reading(module, rules)
         with module.context:
             for rule, operation in found:
                 if not _is_rewritten(operation):
@@ -92,7 +92,7 @@ def _is_rewritten(operation: Any) -> bool:
     )
 
 
-def _compare(module: Module, operation: Any) -> Any:
+def _compare(module: EditedModule, operation: Any) -> Any:
     left, right = operation.operands
     direction = str(operation.attributes["comparison_direction"]).split()[-1].rstrip(">")
     kind = operation.attributes["compare_type"] if "compare_type" in operation.attributes else ""
@@ -107,7 +107,7 @@ def _compare(module: Module, operation: Any) -> Any:
     return _compared(module, left, right, direction)
 
 
-def _compared(module: Module, left: Any, right: Any, direction: str) -> Any:
+def _compared(module: EditedModule, left: Any, right: Any, direction: str) -> Any:
     """An exact comparison of two operands; `None` if the plain one is."""
     held = _float_of(left)
     if held is None or (_is_flushed(module, left) and _is_flushed(module, right)):
@@ -161,12 +161,12 @@ def _compared_with(held: _Float, value: Any, number: float, direction: str) -> A
     )
 
 
-def _extreme(module: Module, operation: Any) -> Any:
+def _extreme(module: EditedModule, operation: Any) -> Any:
     left, right = operation.operands
     return _extreme_of(module, left, right, "GE" if operation.name == "stablehlo.maximum" else "LE")
 
 
-def _extreme_of(module: Module, left: Any, right: Any, direction: str) -> Any:
+def _extreme_of(module: EditedModule, left: Any, right: Any, direction: str) -> Any:
     """The left operand where its key is as far, or it is NaN; the right one elsewhere, or where it is NaN."""
     held = _float_of(left)
     if held is None or (_is_flushed(module, left) and _is_flushed(module, right)):
@@ -179,7 +179,7 @@ def _extreme_of(module: Module, left: Any, right: Any, direction: str) -> Any:
     return stablehlo.select(is_left, left, right)
 
 
-def _clamp(module: Module, operation: Any) -> Any:
+def _clamp(module: EditedModule, operation: Any) -> Any:
     low, value, high = operation.operands
     if _float_of(value) is None or _is_flushed(module, value):
         return None
@@ -190,7 +190,7 @@ def _clamp(module: Module, operation: Any) -> Any:
     return _extreme_of(module, least, high, "LE")
 
 
-def _sign(module: Module, operation: Any) -> Any:
+def _sign(module: EditedModule, operation: Any) -> Any:
     value = operation.operands[0]
     held = _float_of(value)
     if held is None or _is_flushed(module, value):
@@ -200,7 +200,7 @@ def _sign(module: Module, operation: Any) -> Any:
     return stablehlo.select(above, one, stablehlo.select(below, minus_one, value))
 
 
-def _reduce(module: Module, operation: Any) -> Any:
+def _reduce(module: EditedModule, operation: Any) -> Any:
     """The extreme of floats as that of integers with their order, in which NaN comes last."""
     bodies = [*operation.regions[0].blocks[0].operations]
     if len(bodies) != 2 or bodies[0].operation.name not in ("stablehlo.maximum", "stablehlo.minimum"):
@@ -228,7 +228,7 @@ def _reduce(module: Module, operation: Any) -> Any:
     return stablehlo.bitcast_convert(result, _turned(held, reduced.results[0]))
 
 
-def _convert(module: Module, operation: Any) -> Any:
+def _convert(module: EditedModule, operation: Any) -> Any:
     value, kind = operation.operands[0], operation.results[0].type
     if _is_complex(value.type):
         if not _is_complex(kind):
@@ -243,7 +243,7 @@ def _convert(module: Module, operation: Any) -> Any:
     return _converted(module, value, kind)
 
 
-def _converted(module: Module, value: Any, kind: Any) -> Any:
+def _converted(module: EditedModule, value: Any, kind: Any) -> Any:
     """An exact conversion to a type of real numbers; `None` if the plain one is."""
     held = _float_of(value)
     if held is None:
@@ -289,7 +289,7 @@ def _narrowed(value: Any, kind: Any) -> Any:
     return stablehlo.select(is_small, small, stablehlo.convert(kind, value))
 
 
-def _is_flushed(module: Module, value: Any, depth: int = 0) -> bool:
+def _is_flushed(module: EditedModule, value: Any, depth: int = 0) -> bool:
     """Whether arithmetic of XLA:CPU computes `value`, or it is a number that is not subnormal."""
     owner = value.owner
     if isinstance(owner, ir.Block):
@@ -375,7 +375,7 @@ def _imag(value: Any) -> Any:
 
 _TURNED = {"EQ": "EQ", "NE": "NE", "LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE"}
 
-_Rule = Callable[[Module, Any], Any]
+_Rule = Callable[[EditedModule, Any], Any]
 _REDUCTIONS: dict[str, _Rule] = {"stablehlo.reduce": _reduce, "stablehlo.reduce_window": _reduce}
 _RULES: dict[str, _Rule] = {
     "stablehlo.compare": _compare,

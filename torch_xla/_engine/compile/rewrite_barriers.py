@@ -36,7 +36,7 @@ _Found = TypeVar("_Found")
 
 
 @dataclass(slots=True)
-class Module:
+class EditedModule:
     """A module that is being changed: its functions by name, the calls of each, and how many barriers went in."""
 
     functions: dict[str, Any]
@@ -44,7 +44,7 @@ class Module:
     barriers: int = 0
 
     @classmethod
-    def reading(cls, module: Any, rules: Mapping[str, _Found]) -> tuple["Module", list[tuple[_Found, Any]]]:
+    def reading(cls, module: Any, rules: Mapping[str, _Found]) -> tuple["EditedModule", list[tuple[_Found, Any]]]:
         """A module of StableHLO, and those of its operations that `rules` has a rule for, each with its rule."""
         functions: dict[str, Any] = {}
         calls: dict[str, list[Any]] = {}
@@ -117,7 +117,7 @@ class Module:
 
 def keep_arithmetic(module: Any) -> int:
     """Put barriers into a module of StableHLO where XLA's CPU compiler would change values; return how many."""
-    held, found = Module.reading(module, _RULES)
+    held, found = EditedModule.reading(module, _RULES)
     with module.context:
         for rule, operation in found:
             if _is_inexact(operation.operands[0].type):
@@ -125,26 +125,26 @@ def keep_arithmetic(module: Any) -> int:
     return held.barriers
 
 
-def _log(module: Module, operation: Any) -> None:
+def _log(module: EditedModule, operation: Any) -> None:
     """log(exp(x)) becomes x, log(pow(a, b)) b * log(a), log(rsqrt(x)) -log(x) / 2."""
     names = ("power", "rsqrt", "exponential") if _CANCELS else ("power", "rsqrt")
     if module.comes_of(operation.operands[0], *names):
         module.keep(operation, 0)
 
 
-def _sqrt(module: Module, operation: Any) -> None:
+def _sqrt(module: EditedModule, operation: Any) -> None:
     """sqrt(a * a) becomes |a|."""
     if _CANCELS and (_is_square(module, operation.operands[0]) or module.comes_of(operation.operands[0], "power")):
         module.keep(operation, 0)
 
 
-def _power(module: Module, operation: Any) -> None:
+def _power(module: EditedModule, operation: Any) -> None:
     """pow(exp(a), b) becomes exp(a * b)."""
     if _CANCELS and module.comes_of(operation.operands[0], "exponential"):
         module.keep(operation, 0)
 
 
-def _divide(module: Module, operation: Any) -> None:
+def _divide(module: EditedModule, operation: Any) -> None:
     """a / b / c becomes a / (b * c), a / (b / c) becomes a * c / b, a / exp(b) becomes a * exp(-b), and a divided by
     one number is multiplied by its reciprocal, which may be 0 or inf."""
     left, right = operation.operands[0], operation.operands[1]
@@ -163,7 +163,7 @@ def _divide(module: Module, operation: Any) -> None:
         module.keep(operation, 1)
 
 
-def _multiply(module: Module, operation: Any) -> None:
+def _multiply(module: EditedModule, operation: Any) -> None:
     """exp(a) * exp(b) becomes exp(a + b), a * c * d becomes a * (c * d), and a product with a mask a choice: 0 for
     infinity times 0."""
     for operand in operation.operands:
@@ -186,7 +186,7 @@ def _choose(convert: Any) -> None:
         result.replace_all_uses_with(stablehlo.SelectOp(mask, one, zero).result)
 
 
-def _associate(module: Module, operation: Any, names: tuple[str, ...]) -> None:
+def _associate(module: EditedModule, operation: Any, names: tuple[str, ...]) -> None:
     """Keeps apart two operations with a number each."""
     for place, other in ((0, 1), (1, 0)):
         if not module.is_uniform(operation.operands[other]):
@@ -197,7 +197,7 @@ def _associate(module: Module, operation: Any, names: tuple[str, ...]) -> None:
                 return
 
 
-def _add(module: Module, operation: Any) -> None:
+def _add(module: EditedModule, operation: Any) -> None:
     """x + 0 becomes x, a + c + d becomes a + (c + d), a * c + b * c becomes (a + b) * c."""
     is_sum = operation.name == "stablehlo.add"
     for place in (0, 1) if is_sum else (1,):
@@ -232,7 +232,7 @@ def filled(kind: Any, number: float) -> Any:
     return stablehlo.ConstantOp(ir.DenseElementsAttr.get_splat(kind, attribute)).result
 
 
-def _compare(module: Module, operation: Any) -> None:
+def _compare(module: EditedModule, operation: Any) -> None:
     """|x| >= 0 becomes true, also of NaN."""
     direction = str(operation.attributes["comparison_direction"])
     for place, name in ((0, "GE"), (1, "LE")):
@@ -242,7 +242,7 @@ def _compare(module: Module, operation: Any) -> None:
                 module.keep(operation, place)
 
 
-def _reduce(module: Module, operation: Any) -> None:
+def _reduce(module: EditedModule, operation: Any) -> None:
     """The sum of -x becomes the negative of the sum, that of equal values a product, that of sums one sum in another
     order, and that of one element the element."""
     bodies = [each.name for each in operation.regions[0].blocks[0].operations]
@@ -258,7 +258,7 @@ def _reduce(module: Module, operation: Any) -> None:
         _without_sign(operation)
 
 
-def _dot(module: Module, operation: Any) -> None:
+def _dot(module: EditedModule, operation: Any) -> None:
     """A product of matrices with one term for each element becomes that term: no sum that starts with 0."""
     numbers = stablehlo.DotDimensionNumbers(operation.attributes["dot_dimension_numbers"])
     size = ir.RankedTensorType(operation.operands[0].type).shape
@@ -291,7 +291,7 @@ def _is_repeated(value: Any) -> bool:
     return False
 
 
-def _is_square(module: Module, value: Any) -> bool:
+def _is_square(module: EditedModule, value: Any) -> bool:
     return any(
         source.name == "stablehlo.multiply" and source.operands[0] == source.operands[1]
         for source in module.sources(value)
@@ -326,7 +326,7 @@ def text(attribute: Any) -> str:
     return str(attribute).strip('"@')
 
 
-_RULES: dict[str, Callable[[Module, Any], None]] = {
+_RULES: dict[str, Callable[[EditedModule, Any], None]] = {
     "stablehlo.log": _log,
     "stablehlo.sqrt": _sqrt,
     "stablehlo.power": _power,
