@@ -4,7 +4,7 @@
 modules are compiled from their source without
 
 - calls of functions of `metrics/` and of its objects, as `events.emit(...)`, and `….value += 1`;
-- tests for listeners, which become False, and the code for listeners;
+- tests for listeners and observers, which become False, and the code for them;
 - `with metrics.timed(...)`: its block stays;
 - code that only those statements needed: readings of the clock, local variables, functions that became empty.
 
@@ -27,9 +27,8 @@ MODULES = (
 
 # The imports of these modules from `metrics/`; the types (`Cause`, `Line`) are no hooks, they describe arguments.
 ROOMS = ("metrics", "metrics.counters", "metrics.samples", "metrics.events", "metrics.user_lines")
-# Counters and lines that live in other rooms, and who is called when a program is inspected.
+# Counters and lines that live in other rooms.
 OTHERS = {"live_counters": "tensor", "note_line": "tensor.op_user_lines"}
-HOOKS = {"inspect"}
 FLAGS = ("watched", "guarded", "closely")
 # Kept for the metrics alone: when recording began, and the user's line that made a value.
 ATTRIBUTES = ("started", "line")
@@ -81,7 +80,7 @@ class _Loader(SourceFileLoader):
 def without_hooks(source: str) -> ast.Module:
     """The module without its hooks."""
     tree = ast.parse(source)
-    hooks = set(HOOKS).union(*map(_made_by_metrics, tree.body))
+    hooks = set[str]().union(*map(_made_by_metrics, tree.body))
     text = ""
     while text != (text := ast.unparse(tree)):
         hooks.update(
@@ -166,8 +165,10 @@ class _Remover(ast.NodeTransformer):
         return self._simple(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        flag = isinstance(node.value, ast.Name) and node.value.id == "events" and node.attr in FLAGS
-        return self._copied(node, ast.Constant(False)) if flag else node
+        module = node.value.id if isinstance(node.value, ast.Name) else ""
+        if module == "observers":
+            return self._copied(node, ast.Constant(None))
+        return self._copied(node, ast.Constant(False)) if module == "events" and node.attr in FLAGS else node
 
     def visit_If(self, node: ast.If) -> Any:
         test = _folded(self.visit(node.test), self.hooks)
@@ -225,7 +226,8 @@ def _folded(test: ast.expr, hooks: set[str]) -> ast.expr:
         if isinstance(inner, ast.Constant):
             return ast.Constant(not inner.value)
         return ast.copy_location(ast.UnaryOp(test.op, inner), test)
-    if isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id in hooks:
+    is_observer = isinstance(test, ast.Compare) and isinstance(test.left, ast.Constant) and test.left.value is None
+    if is_observer:
         return ast.Constant(ast.unparse(test).endswith(" is None"))
     return test
 

@@ -184,7 +184,7 @@ def test_no_hook_is_left_in_the_engine_without_any(module: str) -> None:
     cold = ("_compile", "_refusal_of", "_schedule", "_transfer")
     functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name not in cold]
     text = "\n".join(ast.unparse(statement) for each in functions for statement in each.body)
-    for hook in ("events.", "metrics.", "live_counters.", "note_line(", "frame_above(", ".value +="):
+    for hook in ("events.", "metrics.", "live_counters.", "note_line(", ".value +="):
         assert hook not in text, f"{module} still has {hook}"
     assert len(functions) > 2
 

@@ -38,4 +38,4 @@ def get_mat_mul_precision() -> _PrecisionType:
     >>> torch_xla.backends.get_mat_mul_precision()
     'highest'
     """
-    return _precision.chosen()  # type: ignore[return-value]
+    return _precision.in_force  # type: ignore[return-value]

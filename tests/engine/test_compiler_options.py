@@ -22,7 +22,7 @@ def test_options_take_the_place_of_those_before_until_they_are_undone() -> None:
     undo()
     assert compiler_options.chosen() == {"xla_a": 1}
     compiler_options.choose(None)
-    assert not compiler_options.chosen() and compiler_options.text() == ""
+    assert not compiler_options.chosen() and compiler_options.text == ""
 
 
 @pytest.mark.parametrize("options", [{1: True}, {"xla_a": None}, {"xla_a": 1, "xla_b": [1]}], ids=range(3))
@@ -45,6 +45,6 @@ def test_what_is_no_option_is_refused_and_changes_nothing(options: Any) -> None:
 )
 def test_programs_are_found_by_what_was_set_and_not_by_how(some: Any, others: Any, same: bool) -> None:
     compiler_options.choose(some)
-    text = compiler_options.text()
+    text = compiler_options.text
     compiler_options.choose(others)
-    assert (compiler_options.text() == text) is same
+    assert (compiler_options.text == text) is same

@@ -12,13 +12,13 @@ from torch_xla._engine.step.pending_text import stablehlo_text
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
-    before = precision.chosen()
+    before = precision.in_force
     yield
     precision.choose(before)
 
 
 def test_nothing_is_rounded_unless_it_is_asked_for() -> None:
-    assert precision.chosen() == "highest"
+    assert precision.in_force == "highest"
 
 
 @pytest.mark.parametrize("name", precision.NAMES)
@@ -34,4 +34,4 @@ def test_another_word_is_refused_with_those_that_there_are() -> None:
     precision.choose("high")
     with pytest.raises(ValueError, match="^the precision .* is 'medium'; it must be one of 'default', 'high', 'highe"):
         precision.choose("medium")
-    assert precision.chosen() == "high"
+    assert precision.in_force == "high"

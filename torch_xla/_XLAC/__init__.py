@@ -482,7 +482,7 @@ def _xla_dot_general(
     )
 
     def product(left: jax.Array, right: jax.Array) -> jax.Array:
-        return jax.lax.dot_general(left, right, numbers, precision_config or _precision.chosen(), wanted)
+        return jax.lax.dot_general(left, right, numbers, precision_config or _precision.in_force, wanted)
 
     result: torch.Tensor = jax_functions.call(
         product, (pending_graph.on_xla(lhs), pending_graph.on_xla(rhs)), {}, "dot_general"

@@ -10,7 +10,7 @@ from .._engine import dtypes
 from .._engine.export import exported_calls
 from .._engine.export.lowering_context import LoweringContext as _LoweringContext
 from .._engine.interop import custom_calls, jax_functions
-from .._engine.step import pending_graph, user_donation
+from .._engine.step import donation, pending_graph
 from .._engine.tensor import placeholder_tensors
 from .._engine.tensor.storage import value_of
 
@@ -85,22 +85,22 @@ def _set_buffer_donation(tensor: torch.Tensor, should_donate: bool) -> bool:
     >>> torch_xla._XLAC._set_buffer_donation(x, True), torch_xla._XLAC._get_buffer_donation(x)
     (True, True)
     """
-    return user_donation.mark(value_of(pending_graph.on_xla(tensor)), should_donate)
+    return donation.mark(value_of(pending_graph.on_xla(tensor)), should_donate)
 
 
 def _get_buffer_donation(tensor: torch.Tensor) -> bool:
     """Return whether the memory of `tensor` is marked."""
-    return isinstance(value_of(pending_graph.on_xla(tensor)), user_donation.Donor)
+    return isinstance(value_of(pending_graph.on_xla(tensor)), donation.Donor)
 
 
 def _xla_set_enable_alias_with_buffer_donor_config(enable_user_config_alias: bool = False, device: str = "") -> None:
     """Set whether the program uses marks. They have an effect in any case."""
-    user_donation.asked_for = bool(enable_user_config_alias)
+    donation.asked_for = bool(enable_user_config_alias)
 
 
 def _xla_get_enable_alias_with_buffer_donor_config(device: str = "") -> bool:
     """Return whether the program has declared that it uses marks."""
-    return user_donation.asked_for
+    return donation.asked_for
 
 
 class lowering:  # noqa: N801

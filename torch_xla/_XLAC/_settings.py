@@ -114,7 +114,7 @@ def _xla_set_mat_mul_precision(precision: str) -> None:
 
 def _xla_get_mat_mul_precision() -> str:
     """How exactly products of float32 are computed now."""
-    return _precision.chosen()
+    return _precision.in_force
 
 
 # Names with an underscore, too: `from ... import *` takes what is listed here.

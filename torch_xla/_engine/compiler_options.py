@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 Option = bool | int | float | str
 
 _chosen: dict[str, Option] = {}
-_text = ""
+# The options in force, as part of what programs are found by; empty if there are none.
+text = ""
 
 
 def choose(options: Mapping[str, Option] | None) -> Callable[[], None]:
@@ -22,16 +23,11 @@ def choose(options: Mapping[str, Option] | None) -> Callable[[], None]:
 
 
 def _set(options: dict[str, Option]) -> None:
-    global _chosen, _text
+    global _chosen, text
     _chosen = {name.removeprefix("--"): value for name, value in options.items()}
-    _text = ", ".join(f"{name}={value!r}" for name, value in sorted(_chosen.items()))
+    text = ", ".join(f"{name}={value!r}" for name, value in sorted(_chosen.items()))
 
 
 def chosen() -> Mapping[str, Option]:
     """The options in force."""
     return _chosen
-
-
-def text() -> str:
-    """Return the options in force as text, which is a part of program keys; empty if there are none."""
-    return _text

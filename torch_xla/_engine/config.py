@@ -2,12 +2,17 @@
 
 import os
 import re
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import NamedTuple
 
 # The variables that are set, where possible as the dictionary that `os` keeps: `os.environ` raises and catches for each
 # that is not, which takes a microsecond, and every step asks for three.
 _set: Container[bytes] | None = getattr(os.environb, "_data", os.environb) if os.supports_bytes_environ else None
+
+# Whether a variable may be set, by its name in bytes: the question that each step asks without a call of Python.
+is_set: Callable[[bytes], bool] = (lambda name: True) if _set is None else _set.__contains__
+SYNC_WAIT = b"XLA_SYNC_WAIT"
+USE_BF16, DOWNCAST_BF16 = b"XLA_USE_BF16", b"XLA_DOWNCAST_BF16"
 
 
 def _flag(name: str, default: str = "") -> bool:

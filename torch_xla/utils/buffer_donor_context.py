@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .._engine.step import user_donation
+from .._engine.step import donation
 
 
 @contextmanager
@@ -23,9 +23,9 @@ def alias_with_buffer_donor_config(should_alias: bool = True) -> Iterator[None]:
     >>> y
     tensor([2., 2., 2., 2.], device='xla:0')
     """
-    before = user_donation.asked_for
-    user_donation.asked_for = should_alias
+    before = donation.asked_for
+    donation.asked_for = should_alias
     try:
         yield
     finally:
-        user_donation.asked_for = before
+        donation.asked_for = before

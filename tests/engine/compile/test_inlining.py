@@ -17,6 +17,8 @@ from torch_xla._engine.ir.graph import Graph
 from torch_xla._engine.ir.verify_graph import verify
 from torch_xla._engine.step import executor
 from torch_xla._engine.step.schedule import clear_schedules
+from torch_xla._engine.step.step import Step
+from torch_xla._engine.tensor.random_state import keys_of
 
 
 @pytest.fixture(autouse=True)
@@ -33,9 +35,11 @@ def runs(call: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> list[tuple
     found: list[Any] = []
     run = executor.run
 
-    def noted(program: Any, arrays: list[Any], numbers: Any, keys: Any, *rest: Any, **named: Any) -> Any:
-        found.append((program.graph, [np.array(array) for array in arrays], list(numbers), keys))
-        return run(program, arrays, numbers, keys, *rest, **named)
+    def noted(step: Step, ready: Any = None) -> None:
+        keys = keys_of(step.draws) if step.draws else None
+        arrays = [np.array(value.buffer) for value in step.inputs]
+        found.append((step.program.graph, arrays, list(step.numbers), keys))
+        run(step, ready)
 
     monkeypatch.setattr(executor, "run", noted)
     call()

@@ -13,7 +13,7 @@ from torch_xla._engine.compile.program_cache import program_of
 from torch_xla._engine.ir.call_plan import Operand, Plan
 from torch_xla._engine.ir.graph import Graph, Operation
 from torch_xla._engine.ir.value_spec import spec_of
-from torch_xla._engine.metrics import events
+from torch_xla._engine.metrics.observers import observers
 from torch_xla._engine.runtime import device_assignment as targets
 from torch_xla._engine.runtime import memory_mappings
 
@@ -72,7 +72,7 @@ def test_a_new_program_may_be_refused_and_leaves_nothing(monkeypatch: pytest.Mon
     def refuse() -> None:
         raise RuntimeError("no new programs")
 
-    monkeypatch.setattr(events, "before_new_program", refuse)
+    monkeypatch.setattr(observers, "before_new_program", refuse)
     with pytest.raises(RuntimeError, match="no new programs"):
         program_of(graph(replace(NEG)), (), CPU)
     assert program_cache.size() == 1 and program_of(graph(), (), CPU) is known

@@ -22,7 +22,7 @@ def chosen(choose: Callable[[], Callable[[], object]]) -> Iterator[None]:
 
 
 def of_products() -> Callable[[], object]:
-    before = precision.chosen()
+    before = precision.in_force
     precision.choose("default")
     return lambda: precision.choose(before)
 

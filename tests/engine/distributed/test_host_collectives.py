@@ -91,7 +91,7 @@ def test_who_ended_or_does_not_come_to_connect_is_named(monkeypatch: pytest.Monk
     late = Group(HostGroup(dist.HashStore(), 0, [2, 3], datetime.timedelta(seconds=0.2)))
     with pytest.raises(PeerError, match=r"^Process 2 waited 0 s in a collective of objects .* for process 3, which"):
         late.broadcast([torch.ones(1)])
-    monkeypatch.setattr(heartbeats, "_watch", Watch())
+    monkeypatch.setattr(heartbeats, "current", Watch())
     group = Group(HostGroup(dist.HashStore(), 0, [2, 3], datetime.timedelta(minutes=30)))
     with pytest.raises(PeerError, match="^Process 3 of 4 ended without a collective of objects or tensors"):
         group.broadcast([torch.ones(1)])

@@ -24,6 +24,7 @@ from torch_xla._engine.lowering.machinery.registry import lowers, rule_of
 from torch_xla._engine.metrics import counters
 from torch_xla._engine.step import executor
 from torch_xla._engine.step.schedule import clear_schedules
+from torch_xla._engine.step.step import Step
 from torch_xla._engine.tensor.storage import snapshot, wrap
 
 SUM = "test::sum_of_replicas"
@@ -183,10 +184,10 @@ def keys_of_a_script() -> tuple[list[str], list[list[float]]]:
     differs = xr.global_ordinal() == 1
     run, keys = executor.run, []
 
-    def noting(program: Any, buffers: Any, numbers: Any, *rest: Any) -> None:
-        run(program, buffers, numbers, *rest)
-        if program.graph.is_collective:
-            keys.append(program.key_for(numbers).digest)
+    def noting(step: Step, ready: Any = None) -> None:
+        run(step, ready)
+        if step.program.graph.is_collective:
+            keys.append(step.program.key_for(step.numbers).digest)
 
     found = []
     weight = torch.linspace(0, 1, 4, device="xla")
@@ -226,10 +227,10 @@ def keys_of_steps_that_hold_more_or_less(sizes: list[int], steps: list[int]) -> 
     is_tidy = xr.global_ordinal() == 0
     run, keys = executor.run, []
 
-    def noting(program: Any, buffers: Any, numbers: Any, *rest: Any) -> None:
-        run(program, buffers, numbers, *rest)
-        if program.graph.is_collective:
-            keys.append(program.key_for(numbers).digest)
+    def noting(step: Step, ready: Any = None) -> None:
+        run(step, ready)
+        if step.program.graph.is_collective:
+            keys.append(step.program.key_for(step.numbers).digest)
 
     x = torch.arange(4.0, device="xla")
     torch_xla.sync()

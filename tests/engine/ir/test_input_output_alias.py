@@ -5,7 +5,7 @@ import torch
 
 import torch_xla
 from torch_xla._engine.ir.input_output_alias import in_order, successors
-from torch_xla._engine.step.schedule import Schedule
+from torch_xla._engine.step.step import Schedule
 from torch_xla._engine.tensor.device import device_for
 
 

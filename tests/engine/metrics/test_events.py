@@ -42,7 +42,7 @@ def test_a_step_is_compiled_executed_and_told_once_each(heard: list[Any]) -> Non
     [compilation] = of_kind(heard, events.Compilation)
     [execution] = of_kind(heard, events.Execution)
     [evaluation] = of_kind(heard, events.Evaluation)
-    step = of_kind(heard, events.Step)[-1]  # the block begins with a sync, too
+    step = of_kind(heard, events.StepEnd)[-1]  # the block begins with a sync, too
     for event in (compilation, execution, evaluation, step):
         assert event.frames[0][0] == __file__ and event.frames[0][1] == line
         assert event.start > 0 and event.seconds > 0
@@ -68,7 +68,7 @@ def test_a_read_is_an_evaluation_and_a_transfer(heard: list[Any]) -> None:
     assert evaluation.cause is Cause.READ
     assert (transfer.direction, transfer.bytes, transfer.forced) == (Direction.FROM_DEVICE, 4, True)
     assert evaluation.frames[0][1] == transfer.frames[0][1] == line
-    assert not of_kind(heard, events.Step)
+    assert not of_kind(heard, events.StepEnd)
     torch_xla.sync(wait=True)
     heard.clear()
     y.cpu()
@@ -141,7 +141,7 @@ def test_the_line_is_the_users_through_pythons_own_files(heard: list[Any]) -> No
     with torch_xla.step():
         torch.ones(3, device="xla").mul(2)
         kept = torch.ones(3, device="xla") * 3
-    step = of_kind(heard, events.Step)[-1]  # the block begins with a sync, too
+    step = of_kind(heard, events.StepEnd)[-1]  # the block begins with a sync, too
     assert kept.tolist() == [3, 3, 3]
     assert step.frames[0][0] == __file__ and line <= step.frames[0][1] <= line + 2
 

@@ -21,7 +21,7 @@ def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.setattr(identity, "_place", Place(0, 2))
         monkeypatch.setattr(coordination, "_client", own)
         monkeypatch.setattr(coordination, "_round", 0)
-        monkeypatch.setattr(heartbeats, "_watch", None)
+        monkeypatch.setattr(heartbeats, "current", None)
         yield other
 
 
@@ -66,7 +66,7 @@ def test_a_key_is_waited_for_until_it_comes_or_time_is_over(other: Any) -> None:
 def test_a_fault_that_one_declares_ends_the_wait(other: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     here = heartbeats.here()
     watch = heartbeats.Watch(None, Place(0, 2), [here, here], False)
-    monkeypatch.setattr(heartbeats, "_watch", watch)
+    monkeypatch.setattr(heartbeats, "current", watch)
     threading.Timer(0.05, watch.cut, ("Process 1 of 2 is gone.",)).start()
     with pytest.raises(PeerError, match="^Process 1 of 2 is gone."):
         coordination.awaited("never", 20)
@@ -78,7 +78,7 @@ def both(other: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[heartbea
     everyone = [heartbeats.Here(f"machine {index}", 1) for index in range(2)]
     own = heartbeats.Watch(coordination._client, Place(0, 2), everyone, False)
     its = heartbeats.Watch(other, Place(1, 2), everyone, False)
-    monkeypatch.setattr(heartbeats, "_watch", own)
+    monkeypatch.setattr(heartbeats, "current", own)
     monkeypatch.setattr(coordination, "_come", [])
     for watch in (own, its):
         watch.start()
@@ -164,7 +164,7 @@ def test_a_process_that_leaves_before_it_has_met_the_others_says_so(
     store = HashStore()
     monkeypatch.setattr(coordination, "_failed", None)
     monkeypatch.setattr(coordination, "_is_away", False)
-    monkeypatch.setattr(heartbeats, "_watch", None)
+    monkeypatch.setattr(heartbeats, "current", None)
     for name, value in (("_place", Place(1, 2)), ("meet", lambda: store), ("taken_by", os.getpid() + is_fork)):
         monkeypatch.setattr(identity, name, value)
     coordination.disconnect()

@@ -98,7 +98,7 @@ def test_who_is_cut_off_speaks_no_more_and_raises(watches: list[Watch]) -> None:
 def test_the_fault_is_raised_where_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     heartbeats.check()
     watch = Watch(None, Place(0, 2), [ELSEWHERE] * 2, False)
-    monkeypatch.setattr(heartbeats, "_watch", watch)
+    monkeypatch.setattr(heartbeats, "current", watch)
     assert heartbeats.watch() is watch
     heartbeats.check()
     heartbeats.cut("The service is gone.")

@@ -111,7 +111,7 @@ def test_files_tell_of_gpus_unless_programs_are_shown_others(monkeypatch: pytest
 
 def test_a_fork_of_a_process_that_used_a_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     platform.refuse_fork()
-    monkeypatch.setattr(platform, "_forked", True)
+    monkeypatch.setattr(platform, "forked", True)
     with pytest.raises(RuntimeError, match="a fork cannot use it"):
         platform.refuse_fork()
     with pytest.raises(RuntimeError, match="a fork cannot use it"):

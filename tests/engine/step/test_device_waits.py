@@ -36,7 +36,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> heartbeats.Watch:
     """Return the watch of a process with one other process, without connections."""
     here = heartbeats.here()
     made = heartbeats.Watch(None, Place(0, 2), [here, here], False)
-    monkeypatch.setattr(heartbeats, "_watch", made)
+    monkeypatch.setattr(heartbeats, "current", made)
     monkeypatch.setattr(device_waits, "_stuck", [])
     return made
 

@@ -10,7 +10,7 @@ import torch_xla
 import torch_xla.debug.metrics as met
 from torch_xla._engine.ir.graph import decode
 from torch_xla._engine.step.named_scopes import close_scope, open_scope
-from torch_xla._engine.step.partial_evaluation import MOST_LEFT
+from torch_xla._engine.step.partition import MOST_LEFT
 from torch_xla._engine.tensor.device import device_at
 from torch_xla._engine.tensor.storage import value_of
 

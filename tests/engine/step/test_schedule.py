@@ -14,7 +14,9 @@ from torch_xla._engine.lowering.views.storage_access import READ
 from torch_xla._engine.metrics import counters
 from torch_xla._engine.runtime import memory_mappings
 from torch_xla._engine.step import schedule
-from torch_xla._engine.step.schedule import Schedule, clear_schedules, counter_name, find, look
+from torch_xla._engine.step.liveness import look
+from torch_xla._engine.step.schedule import clear_schedules, counter_name, find
+from torch_xla._engine.step.step import Schedule
 from torch_xla._engine.tensor.device import device_at
 
 

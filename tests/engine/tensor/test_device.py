@@ -89,7 +89,7 @@ def test_the_lock_is_let_go_once_by_who_has_it_and_not_by_others() -> None:
 
 
 def test_the_tape_of_a_fork_refuses_whatever_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "_forked", True)
+    monkeypatch.setattr(platform, "forked", True)
     tape = _TapeOfAFork()
     assert tape.started == 0
     for name in ("code", "append", "values"):
@@ -123,7 +123,7 @@ def test_how_values_lie_is_forgotten_with_their_specs(first: Device) -> None:
 @pytest.fixture
 def second_of_three(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This process is the second of three on its machine, and has used no device."""
-    monkeypatch.setattr(devices, "_devices", [])
+    monkeypatch.setattr(devices, "existing", [])
     monkeypatch.setattr(identity, "_place", Place(4, 6, 1, 3))
     monkeypatch.setattr(identity, "is_served", False)
     monkeypatch.setattr(devices, "device_count", lambda: 1)

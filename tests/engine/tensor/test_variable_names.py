@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import torch_xla
 import torch_xla.debug as debug
-from torch_xla._engine.metrics import events
+from torch_xla._engine.metrics.observers import observers
 from torch_xla._engine.tensor.storage import value_of
 from torch_xla._engine.tensor.variable_names import name_buffers
 
@@ -212,6 +212,6 @@ def test_a_search_that_fails_is_no_reason_not_to_compile(
     def fail(buffers: Any) -> tuple[str, ...]:
         raise ValueError("no")
 
-    monkeypatch.setattr(events, "name_buffers", fail)
+    monkeypatch.setattr(observers, "name_buffers", fail)
     assert (torch.ones(3, 29, device="xla") * 2).sum().item() == 174
     assert "the names of the inputs could not be found" in caplog.text

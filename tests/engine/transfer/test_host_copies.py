@@ -234,21 +234,21 @@ def test_a_read_waits_for_a_replay_that_is_taking_the_memory(monkeypatch: pytest
     assert step.is_replayed
     read: list[Any] = []
     reader = threading.Thread(target=lambda: read.append(state.tolist()), daemon=True)
-    wait, launch, launched = host_copies.device_waits.until_ready, replay.launch, threading.Event()
+    fetch, run, launched = host_copies.buffers.fetch, replay.executor.run, threading.Event()
 
-    def wait_for_what_is_launched(arrays: Any) -> None:
+    def fetch_what_is_launched(buffer: Any) -> Any:
         assert launched.wait(60)
-        wait(arrays)
+        return fetch(buffer)
 
-    def launch_beside_the_read(*arguments: Any) -> None:
+    def run_beside_the_read(*arguments: Any) -> None:
         reader.start()
         reader.join(0.2)  # by then it has what it reads, or waits for this
-        launch(*arguments)
+        run(*arguments)
         launched.set()
 
     with monkeypatch.context() as patched:
-        patched.setattr(host_copies.device_waits, "until_ready", wait_for_what_is_launched)
-        patched.setattr(replay, "launch", launch_beside_the_read)
+        patched.setattr(host_copies.buffers, "fetch", fetch_what_is_launched)
+        patched.setattr(replay.executor, "run", run_beside_the_read)
         step(x)
         reader.join(60)
     assert read == [[6, 6]] and state.tolist() == [6, 6]

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from ..compat.names.jax import Starter
 from ..runtime.buffers import KeptVector, put
 from ..runtime.device_assignment import Target
-from . import shard_mapped
 
 # Starts an executable on the buffers of the inputs, the vectors of its float and int numbers and the keys it has.
 Start = Callable[
@@ -23,11 +23,11 @@ class Ready(NamedTuple):
     start: Start
     floats: list[int]  # the numbers in each vector
     ints: list[int]
+    on_buffers: Starter | None = None  # starts an executable of a whole graph on all of its arrays
 
 
-def whole(executable: Any, target: Target) -> Start:
-    """Return the function that starts an executable of a whole graph."""
-    start = shard_mapped.starter(target, executable)
+def whole(start: Starter, target: Target) -> Start:
+    """Return the function that starts an executable of a whole graph with numbers and random keys."""
     kept_floats, kept_ints = KeptVector(target), KeptVector(target)
 
     def begin(
@@ -43,3 +43,13 @@ def whole(executable: Any, target: Target) -> Start:
         return start(([*buffers, *own] if own else buffers,))
 
     return begin
+
+
+def without(packed: bytes, arguments: Sequence[int]) -> bytes:
+    """Return packed numbers with zeros for the arguments."""
+    if not arguments:
+        return packed
+    kept = bytearray(packed)
+    for index in arguments:
+        kept[8 * index : 8 * index + 8] = b"\0" * 8
+    return bytes(kept)

@@ -37,7 +37,7 @@ from ..lowering.views.storage_access import PLACES
 from ..metrics.events import Sizes
 from ..metrics.user_lines import OptimizersLine
 from ..runtime import launch_throttle
-from . import baked_numbers, failing_op_search, graph_fingerprint, jax_function, output_shardings
+from . import baked_numbers, failing_op_search, graph_fingerprint, jax_function, output_shardings, shard_mapped
 from .bfloat16_dots import compiled
 from .disk import disk_cache
 from .executable_key import Key
@@ -45,7 +45,8 @@ from .inlining import Inlined, inlined
 from .jax_function import MustBake
 from .jax_function import blame as blame
 from .jax_function import culprits_of as culprits_of
-from .launch_adapter import Ready, whole
+from .launch_adapter import Ready as Ready
+from .launch_adapter import whole, without
 from .source_metadata import UNKNOWN
 from .stages import stage_cuts, stage_executables, staged_program
 
@@ -67,10 +68,6 @@ class _Compiled(NamedTuple):
 
     arguments: tuple[int, ...]
     executables: dict[bytes, Ready]
-
-    def of(self, packed: bytes) -> Ready | None:
-        """The executable for all numbers of a run."""
-        return self.executables.get(_without(packed, self.arguments))
 
 
 # The attributes of a program that a compilation changes.
@@ -104,6 +101,7 @@ class Program:
         self.allocates = self.bytes  # bytes of a run besides its inputs; an upper bound until XLA reports them
         self.needs = 0  # bytes of a run with its inputs; 0 until XLA reports them
         self.fits = True  # the device's free memory need not be checked
+        self.is_spread = key.target.is_spread  # it runs on several devices as one
         self.is_limited = launch_throttle.are_limited(key.target)  # whether it has to wait for its turn
         self.stages: tuple[stage_cuts.Stage, ...] | None = None  # none: not looked for, or not worth it
         self.is_in_layers = False  # whether it is cut all through, not just where an optimizer begins
@@ -165,13 +163,16 @@ class Program:
 
     def compiled_for(self, numbers: Sequence[float | int]) -> bool:
         """Return whether a run with these numbers needs no compilation."""
-        return self._ready(numbers) is not None
+        return self.ready(numbers) is not None
 
-    def _ready(self, numbers: Sequence[float | int]) -> Ready | None:
+    def ready(self, numbers: Sequence[float | int]) -> Ready | None:
+        """The executable of a run with these numbers; `None` if it must be compiled first."""
         asked, compiled, ready = self._latest
         if asked is not numbers or compiled is not self._compiled:
             compiled = self._compiled
-            ready = compiled.of(self._packer.pack(*numbers))
+            packed = self._packer.pack(*numbers)
+            arguments = compiled.arguments
+            ready = compiled.executables.get(without(packed, arguments) if arguments else packed)
             if numbers.__class__ is tuple:  # what is changed later would be taken for what it was
                 self._latest = numbers, compiled, ready
         return ready
@@ -229,15 +230,26 @@ class Program:
         ]
 
     def start(
-        self, buffers: Sequence[jax.Array], numbers: Sequence[float | int], keys: np.ndarray | None
+        self,
+        buffers: Sequence[jax.Array],
+        numbers: Sequence[float | int],
+        keys: np.ndarray | None,
+        ready: Ready | None = None,
     ) -> Iterator[Sequence[jax.Array]]:
         """An iterator that starts the program when it is asked for its one element: the outputs.
 
-        The device may still be computing them. `starter` says why it comes in this form.
+        `ready` is the executable for these numbers, if it is known. The device may still be computing the outputs.
+        `starter` says why they come in this form.
         """
-        ready = self._ready(numbers) or self._compile(self._packer.pack(*numbers), numbers)
+        if ready is None:
+            ready = self.ready(numbers) or self._compile(self._packer.pack(*numbers), numbers)
         if self._is_narrowed and any(map(operator.ne, [buffer.dtype for buffer in buffers], self._dtypes)):
             raise TypeError("an input has another dtype than the program was compiled for")
+        if keys is None and ready.on_buffers is not None and not ready.floats and not ready.ints:
+            start = ready.on_buffers
+            if start.__class__ is private.Chain:
+                return map(start.consume, map(start.execute, (buffers,)))
+            return start((buffers,))
         floats = np.array([numbers[i] for i in ready.floats], dtype=np.float64) if ready.floats else None
         ints = np.array([numbers[i] for i in ready.ints], dtype=np.int64) if ready.ints else None
         return ready.start(buffers, floats, ints, keys)
@@ -252,14 +264,14 @@ class Program:
 
     def executable(self, numbers: Sequence[float | int]) -> Any:
         """Return the executable for these numbers, XLA's own or a staged one; compile it if needed."""
-        return (self._ready(numbers) or self._compile(self._packer.pack(*numbers), numbers)).executable
+        return (self.ready(numbers) or self._compile(self._packer.pack(*numbers), numbers)).executable
 
     def key_for(self, numbers: Sequence[float | int]) -> Key:
         """The key of the executable of a run with these numbers, which was compiled."""
         return self._executable_key(self._packer.pack(*numbers))
 
     def _executable_key(self, packed: bytes) -> Key:
-        return self.key.of_numbers(self._promoted, _without(packed, self._promoted))
+        return self.key.of_numbers(self._promoted, without(packed, self._promoted))
 
     @uncollected
     def _compile(self, packed: bytes, numbers: Sequence[float | int]) -> Ready:
@@ -290,14 +302,14 @@ class Program:
             self._look_for_stages()
         if self.stages:
             executable = self._in_stages(packed, numbers)
-            start = executable.start
+            ready = Ready(executable, executable.start, self._floats, self._ints)
         else:
             executable = self._from_disk(packed) or self._from_xla(packed, numbers)
-            start = whole(executable, self.target)
-        ready = Ready(executable, start, self._floats, self._ints)
+            start = shard_mapped.starter(self.target, executable)
+            ready = Ready(executable, whole(start, self.target), self._floats, self._ints, start)
         if self._promoted == arguments:  # as before: what was to be an argument must be baked in
             self._executables = before
-        self._executables[_without(packed, self._promoted)] = ready
+        self._executables[without(packed, self._promoted)] = ready
         return ready
 
     def _from_disk(self, packed: bytes) -> Any:
@@ -446,16 +458,6 @@ class Program:
 
     def _lower(self, numbers: Sequence[float | int], key: Key, compiled_at_once: bool = False) -> Any:
         return jax_function.lowered(self.graph, key, numbers, self.origins, compiled_at_once)
-
-
-def _without(packed: bytes, arguments: Sequence[int]) -> bytes:
-    """Return packed numbers with zeros for the arguments."""
-    if not arguments:
-        return packed
-    kept = bytearray(packed)
-    for index in arguments:
-        kept[8 * index : 8 * index + 8] = b"\0" * 8
-    return bytes(kept)
 
 
 def _known_to_change(graph: Graph, numbers: Sequence[float | int], lines: Sequence[Line | None]) -> list[int]:

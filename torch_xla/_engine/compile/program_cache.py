@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from .. import config
 from ..ir.graph import Graph
-from ..metrics import events
+from ..metrics.observers import observers
 from ..runtime import memory_mappings
 from ..runtime.device_assignment import Target
 from .executable_key import Key, key_of
@@ -23,7 +23,8 @@ def program_of(graph: Graph, donated: tuple[int, ...], target: Target) -> Progra
     key = key_of(graph, donated, target)
     program = _programs.get(key)
     if program is None:
-        events.before_new_program()
+        if observers.before_new_program is not None:
+            observers.before_new_program()
         if memory_mappings.are_scarce():
             _forget_half()
         program = _programs[key] = Program(graph, key)

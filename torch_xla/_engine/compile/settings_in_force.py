@@ -3,22 +3,18 @@
 from dataclasses import dataclass
 from typing import Any
 
-from .. import compiler_options, dtypes, precision
+from .. import compiler_options, config, dtypes, precision
 from ..compat.names import jax as private
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Settings:
-    """The settings in force at one time."""
+    """The settings in force at one time. Equal ones are one object: programs are looked up by it in every step."""
 
     dtypes: str  # the mode of dtypes: what `dtypes.on_device` does
     precision: str  # of products of 32-bit floats
     options: str  # of the compiler, the user's
     jax: tuple[tuple[str, Any], ...]  # JAX's settings by name: all that change what JAX traces, and have a value
-
-    def __hash__(self) -> int:
-        # JAX's are many, and seldom differ.
-        return hash((self.dtypes, self.precision, self.options))
 
     def texts(self) -> dict[str, str]:
         """Each setting by its name, in words that another process would use too."""
@@ -26,25 +22,20 @@ class Settings:
         return ours | {name: str(value) for name, value in self.jax}
 
 
-def _read() -> tuple[Any, ...]:
-    return dtypes.mode(), precision.chosen(), compiler_options.text(), private.trace_context()
-
-
-def _settings(read: tuple[Any, ...]) -> Settings:
-    mode, products, options, context = read
-    return Settings(mode, products, options, private.trace_settings(context))
-
-
-_before = _read()
-_latest = _before, _settings(_before)
+# Every combination that was in force. They are few: what changes is a user's choice.
+_known: dict[tuple[Any, ...], Settings] = {}
+# What was read last, and the settings that it means.
+_latest: tuple[tuple[Any, ...], Settings | None] = ((), None)
 
 
 def now() -> Settings:
     """The settings in force in this thread."""
     global _latest
-    read = _read()
+    narrows = config.is_set(config.USE_BF16) or config.is_set(config.DOWNCAST_BF16)
+    read = dtypes.mode() if narrows else "", precision.in_force, compiler_options.text, private.trace_context()
     before, settings = _latest
-    if read != before:
-        settings = _settings(read)
+    if settings is None or read != before:
+        fields = (*read[:3], private.trace_settings(read[3]))
+        settings = _known.setdefault(fields, Settings(*fields))
         _latest = read, settings
     return settings

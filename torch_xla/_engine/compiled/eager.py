@@ -19,8 +19,7 @@ from ..dispatch.op_schema import Operator, read_by, written_by
 from ..ir.call_plan import Plan
 from ..ir.tape import Tape, Value
 from ..step import eager_cache
-from ..step.executor import Around
-from ..step.ownership import StillHeld
+from ..step.liveness import StillHeld
 from ..step.sync import sync_device
 from ..tensor.device import LOCK, Device, existing_devices
 from ..tensor.storage import refuse_if_overtaken, value_of
@@ -133,9 +132,10 @@ def _write(
         if taken is not None and taken.are_free(besides=1):  # their storage
             # In their places before they are computed: from there on no other thread finds what the program takes.
             placed = stores(storages, "value", values)
-            around = Around(chain(placed, taken.refusal()), undo=stores(storages, "value", before))
+            undo = stores(storages, "value", before)
+            draws = _draws(plan, args, kwargs, device)
             try:
-                eager_cache.run(way, outputs, call[2], _draws(plan, args, kwargs, device), around)
+                eager_cache.run(way, outputs, call[2], draws, chain(placed, taken.refusal()), undo)
                 return recording_kernel.returned_by(operator, args, kwargs), None
             except StillHeld:
                 pass  # another thread was faster

@@ -17,6 +17,7 @@ from ..compat.names.torch import schema_of
 from ..ir.call_plan import Plan
 from ..ir.tape import Value
 from ..ir.value_spec import Spec
+from ..metrics.observers import observers
 from ..step.sync import TAPE_LIMIT, relieve
 from ..tensor.device import LOCK, Device, device_for, let_go
 from ..tensor.op_user_lines import note_line
@@ -50,45 +51,42 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 # So long a tape may be for the short way through a kernel: never, while each operation runs when it is called.
 _longest = TAPE_LIMIT
-_run_now: Callable[..., Any] | None = None
-_look: Callable[[Plan, Call], None] | None = None
 
 
 def run_at_once(run: Callable[[Entry, Operator, Any, Any, Call], Any] | None) -> None:
-    """Calls `run` in the place of `record_call` with every call that has operands from now on; `None` ends that."""
-    global _longest, _run_now
-    _longest, _run_now = -1, run
+    """Call `run` in the place of `record_call` with every call that has operands from now on; `None` ends that."""
+    global _longest
+    _longest, observers.run_call = -1, run
     _choose_way()
 
 
 @contextmanager
 def as_now() -> Iterator[None]:
     """A block after which operations run when they are called, or do not, as before it: however it is left."""
-    global _longest, _run_now
-    run = _run_now
+    global _longest
+    run = observers.run_call
     try:
         yield
     finally:
         # By stores: where a function begins there may be an interrupt. One behind them leaves the longer way on.
-        _longest, _run_now = -1, run
+        _longest, observers.run_call = -1, run
         _choose_way()
 
 
 def runs_at_once() -> bool:
     """Whether operations run when they are called."""
-    return _run_now is not None
+    return observers.run_call is not None
 
 
 def look_at_calls(look: Callable[[Plan, Call], None] | None) -> None:
-    """Shows `look` every call that has operands, before it is recorded, from now on; `None` ends that."""
-    global _look
-    _look = look
+    """Show `look` every call that has operands, before it is recorded, from now on; `None` ends that."""
+    observers.register("look_at_call", look)
     _choose_way()
 
 
 def _choose_way() -> None:
     global _longest
-    _longest = TAPE_LIMIT if _run_now is None and _look is None else -1
+    _longest = TAPE_LIMIT if observers.run_call is None and observers.look_at_call is None else -1
 
 
 # PyTorch's default dtype if it is not float32: what a call means may depend on it.
@@ -339,9 +337,9 @@ def _record(
         return cpu_fallback.run(operator, args, kwargs)
     if operator.bumps and foreach_aliasing.are_entangled(args, call[1]):
         return foreach_aliasing.one_by_one(operator, args, kwargs)
-    if (look := _look) is not None and call[1]:
+    if (look := observers.look_at_call) is not None and call[1]:
         look(entry.plan, call)
-    if (run := _run_now) is not None and call[1]:
+    if (run := observers.run_call) is not None and call[1]:
         return run(entry, operator, args, kwargs, call)
     return record_call(entry, operator, args, kwargs, call)
 

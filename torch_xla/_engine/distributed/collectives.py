@@ -17,7 +17,7 @@ from ..ir.value_spec import Spec, contiguous_stride, spec_of
 from ..lowering.collectives import exchange
 from ..processes import coordination, identity
 from ..runtime import platform
-from ..step import executor
+from ..step import in_flight
 from ..step.schedule import is_common
 from ..step.sync import sync_device
 from ..tensor.device import existing_devices
@@ -118,7 +118,7 @@ def finish() -> None:
     for device in existing_devices():
         if is_common(device, device.tape.code):
             sync_device(device)
-    executor.wait()
+    in_flight.wait()
 
 
 coordination.before_leaving.append(finish)

@@ -282,7 +282,7 @@ def _function(module: GraphModule, inputs: _Inputs, places: Sequence[int], draws
     def function(*arrays: Any) -> list[Any]:
         values = {**inputs.baked, **dict(zip(inputs.nodes, arrays, strict=False))}
         keys = jax.random.split(jax.random.wrap_key_data(arrays[-1], impl="rbg"), draws) if draws else ()
-        with jax.default_matmul_precision(precision.chosen()):
+        with jax.default_matmul_precision(precision.in_force):
             results = interpreter.interpret(module, [values[node] for node in order], keys)
         return [results[place] for place in places]
 

@@ -124,7 +124,7 @@ class TracedForSizes:
 @uncollected
 def _jaxpr(function: Callable[..., Any], inputs: Sequence[Any]) -> Any:
     try:
-        with jax.enable_x64(True), jax.default_matmul_precision(precision.chosen()):
+        with jax.enable_x64(True), jax.default_matmul_precision(precision.in_force):
             return jax.jit(function, keep_unused=True).trace(*inputs).jaxpr
     except (
         private.InconclusiveDimension,

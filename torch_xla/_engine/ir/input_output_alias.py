@@ -1,6 +1,6 @@
 """Pair inputs with the outputs that take their memory, so that XLA updates parameters in place.
 
-This follows from a graph alone. Whether an input may be given away is another question (`step/ownership.py`).
+This follows from a graph alone. Whether an input may be given away is another question (`step/liveness.py`).
 """
 
 from collections import Counter, defaultdict

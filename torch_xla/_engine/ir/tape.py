@@ -4,10 +4,10 @@ The list holds, entry by entry, either a `Spec` (a value that exists already ent
 by the slots of its operands and, for a random operation, the number of the draw. Slots count the values of the tape in
 order. Two steps that do the same give equal lists, and comparing them costs no more than comparing tuples of pointers.
 
-The list, the values, the numbers and the draws grow together: by stores alone, between which nobody is interrupted
-(`atomic`). All of this is in `Tape.append` and `Tape.enter`; `dispatch/recording_kernel.py` holds copies of the first.
-Allocating may collect garbage, whose finalizers may record too, or have the tape evaluated: it has ended then, takes
-nothing more, and who was about to record looks for the next one (`record.storage.record_plan`).
+The list, the values, the numbers and the draws grow together: by stores alone, between which no interrupt comes
+(`atomic`). All of this is in `Tape.append` and `Tape.enter`; `dispatch/recording_kernel.py` has copies of the first.
+An allocation may collect garbage, whose finalizers may record too, or have the tape evaluated: then it has ended and
+takes no more operations, and the interrupted call records on the next tape (`tensor/storage.py`, `record_plan`).
 """
 
 from bisect import bisect_right
@@ -22,10 +22,10 @@ from .value_spec import Spec
 
 
 class Value:
-    """What a storage holds: immutable, computed (`buffer`) or described by a tape (`tape`, `slot`).
+    """The value of a storage: immutable, computed (`buffer`) or described by a tape (`tape`, `slot`).
 
-    A value without either is uninitialised memory: it becomes zeros if somebody reads it. One value has at most one
-    buffer and one buffer belongs to one value, so whoever holds the last reference may give the buffer away.
+    A value without either is uninitialised memory, which is zeros if it is read. One value has at most one buffer and
+    one buffer belongs to one value, so the holder of the last reference may donate the buffer.
     """
 
     __slots__ = ("buffer", "contents", "device", "line", "shared", "slot", "spec", "tape")
@@ -42,7 +42,7 @@ class Value:
         self.tape = tape
         self.slot = slot
         self.buffer: Any = None
-        self.shared = False  # somebody outside holds the buffer too (DLPack, jax.Array): it must not be donated
+        self.shared = False  # the buffer has a holder outside the engine (DLPack, jax.Array): it must not be donated
 
     @property
     def state(self) -> str:
@@ -52,8 +52,10 @@ class Value:
         return "empty" if self.tape is None else "pending"
 
 
-# Sets the buffer of a value, whatever its class. Written in C.
+# Set an attribute of a value, whatever its class. Written in C.
 set_buffer: Callable[[Value, Any], None] = vars(Value)["buffer"].__set__
+set_tape: Callable[[Value, "Tape | None"], None] = vars(Value)["tape"].__set__
+set_line: Callable[[Value, Any], None] = vars(Value)["line"].__set__
 
 
 class Ended(Exception):
@@ -106,7 +108,7 @@ class Tape:
         self.ended = False  # it was evaluated: another one is in its place
         self.rest = 0  # so much of its code is what an evaluation of a part of another left undone
         self.code: list[Any] = []
-        self.placed = placed  # tells the spec of a value with its sharding, where values can have one
+        self.placed = placed  # gives the spec of a value with its sharding, where values can have one
         self.values: list[Value] = []
         self.composites: dict[tuple[str, str], int] = {}  # the number of each that was marked, by name and identity
         self.numbers: list[Any] = []
@@ -115,21 +117,21 @@ class Tape:
         self.reads: dict[Any, int] = {}
         # Named scopes: (position in the code, the scopes open from there on, outermost first).
         self.scopes: list[tuple[int, tuple[str, ...]]] = []
-        self.shared: list[int] = []  # slots whose buffers somebody outside holds too
+        self.shared: list[int] = []  # slots whose buffers have a holder outside the engine
         # The code of the tape that followed the previous one last time. As long as this one walks the same path its
         # source lines are known; the first step off the path begins to collect new ones.
         self.expected = self.expected_code = expected
         self.expected_lines = expected_lines
         self.lines: dict[int, Any] = {}
-        # Who records: (position in the code, the thread from there on). As long as the tape walks the path it took last
-        # time, that is who began it.
+        # The recording threads: (position in the code, the thread from there on). While the tape follows its expected
+        # path, that is the thread that began it.
         self.turns: list[tuple[int, int]] = [(0, get_ident())]
-        # The programs of those that were read beside it, and the operations of each by their places (`record.truths`).
+        # Programs of truth values that were computed beside the tape, with their operations (`constant_predicates`).
         self.truths: dict[Any, frozenset[int]] = {}
-        self.front: Front | None = None  # where it was put in order for one thread (`record.turns`)
+        self.front: Front | None = None  # where it was put in order for one thread (`partition`)
 
     def enter(self, value: Value, empty: Plan | None = None) -> int:
-        """Gives a value that lies outside this tape a slot in it; `empty` is what uninitialised memory becomes.
+        """Give a value of another place a slot on this tape; `empty` is the plan for uninitialised memory.
 
         A tape that has ended gives none: -1.
         """
@@ -216,21 +218,21 @@ class Tape:
         return follows and self.expected_lines is not None and position in self.expected_lines
 
     def all_lines(self, code: Sequence[Any]) -> dict[int, Any]:
-        """Source lines by position in the code as it is, or was, those of the known path included.
+        """Return the source lines of `code` by position, including those of the known path.
 
-        An interrupt leaves the line of a call that was not recorded, a finalizer lines of what came after `code`.
+        An interrupt leaves the line of a call that was not recorded, a finalizer lines of later operations.
         """
         own = {at: line for at, line in self.lines.items() if at < len(code)}
         if not self.expected_lines or self.expected_code is None:
             return own
         left = min(min(own, default=len(code)), len(self.expected_code))
-        # What enters between two calls (uninitialised memory, a view) may leave the path before the next call notices.
+        # An entry between two calls (uninitialised memory, a view) may leave the path before the next call notices.
         same = [at for at in self.expected_lines if at < left and code[at] is self.expected_code[at]]
         return {**{at: self.expected_lines[at] for at in same}, **own}
 
 
 class Failed(Tape):
-    """The empty tape of values that nobody can compute: their operation could not be lowered."""
+    """The empty tape of values that cannot be computed: their operation could not be lowered, or a run lost them."""
 
     __slots__ = ("why",)
 

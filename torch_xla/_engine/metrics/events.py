@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from .counters import counter
+from .observers import observers
 from .user_lines import Line
 
 
@@ -119,7 +120,7 @@ class Fallback(NamedTuple):
     seconds: float  # bringing the operands, computing and returning the result
 
 
-class Step(NamedTuple):
+class StepEnd(NamedTuple):
     """A step ended. Sent to close listeners; the last ones are in `steps`.
 
     A sync with nothing recorded, as in eager mode and after a read of everything, ends a step for close listeners only.
@@ -132,7 +133,7 @@ class Step(NamedTuple):
     seconds: float
 
 
-Event = Compilation | Execution | Evaluation | Wait | Transfer | Fallback | Step
+Event = Compilation | Execution | Evaluation | Wait | Transfer | Fallback | StepEnd
 Listener = Callable[[Any], None]
 
 # Whether there are listeners or guards: the only test in the engine. Whether there are guards.
@@ -149,14 +150,10 @@ ALL_FRAMES = 64
 steps: "deque[tuple[Any, ...]] | None" = None
 due = math.inf
 
-# Called before a program is made, the moment at which settings that came late are looked at; set by `diagnostics/`.
-before_new_program: Callable[[], None] = lambda: None  # noqa: E731
-
-# Compute what the user calls the buffers of a program's inputs; set by a room that knows modules.
-name_buffers: Callable[[Sequence[Any]], tuple[str, ...]] | None = None
-
-_listeners: list[tuple[Listener, int, bool]] = []
-_calls: tuple[Listener, ...] = ()  # the listeners alone
+_listeners: list[tuple[Listener, int, bool, tuple[type, ...]]] = []
+# The listeners alone: those of each kind of event, and those of the kinds that no listener named.
+_calls: dict[type, tuple[Listener, ...]] = {}
+_of_others: tuple[Listener, ...] = ()
 _guards: list[Listener] = []
 _log = logging.getLogger("torch_xla.events")
 _failed = counter("ListenerFailed")
@@ -169,9 +166,12 @@ record = tuple.__new__
 EPOCH = time.time() - time.perf_counter()
 
 
-def listen(listener: Listener, frames: int = 1, closely: bool = True) -> None:
-    """Call `listener(event)` for every event from now on; records carry `frames` of the user's frames if they can."""
-    _listeners.append((listener, frames, closely))
+def listen(listener: Listener, frames: int = 1, closely: bool = True, kinds: tuple[type, ...] = ()) -> None:
+    """Call `listener(event)` for every event of these `kinds` from now on, of all if none is given.
+
+    Records carry `frames` of the user's frames if they can.
+    """
+    _listeners.append((listener, frames, closely, kinds))
     _settle()
 
 
@@ -195,12 +195,28 @@ def unguard(guard: Listener) -> None:
 
 
 def _settle() -> None:
-    global watched, guarded, closely, depth, _calls
-    _calls = tuple(listener for listener, _, _ in _listeners)
+    global watched, guarded, closely, depth, _calls, _of_others
+    named = {kind for _, _, _, kinds in _listeners for kind in kinds}
+    _calls = {
+        kind: tuple(listener for listener, _, _, kinds in _listeners if not kinds or kind in kinds) for kind in named
+    }
+    _of_others = tuple(listener for listener, _, _, kinds in _listeners if not kinds)
     guarded = bool(_guards)
     watched = guarded or bool(_listeners)
-    closely = any(close for _, _, close in _listeners)
-    depth = max((frames for _, frames, _ in _listeners), default=1)
+    closely = any(close for _, _, close, _ in _listeners)
+    depth = max((frames for _, frames, _, _ in _listeners), default=1)
+
+
+def keep_steps(queue: "deque[tuple[Any, ...]] | None") -> None:
+    """Keep the fields of the last steps in `queue`, and call listeners for the next step; with `None`, do neither."""
+    global steps, due
+    steps, due = queue, math.inf if queue is None else 0.0
+
+
+def wait_until(time: float) -> None:
+    """Call listeners of steps for those that end later than `time`."""
+    global due
+    due = time
 
 
 def ask(event: Event) -> None:
@@ -211,7 +227,7 @@ def ask(event: Event) -> None:
 
 def emit(event: Event) -> None:
     """Call the listeners. A failure of one is logged once and not raised, because it would leave a step half done."""
-    for listener in _calls:
+    for listener in _calls.get(event.__class__, _of_others):
         try:
             listener(event)
         except Exception:  # listeners are the user's too
@@ -224,10 +240,10 @@ def emit(event: Event) -> None:
 
 def names_of(buffers: Sequence[Any]) -> tuple[str, ...]:
     """Return the user's names of these buffers, if a listener wants them and a search is registered."""
-    if not watched or name_buffers is None:
+    if not watched or observers.name_buffers is None:
         return ()
     try:
-        return name_buffers(buffers)
+        return observers.name_buffers(buffers)
     except Exception:
         # The search looks at objects of the user's, and what these do then is no reason not to compile.
         _log.exception("the names of the inputs could not be found")

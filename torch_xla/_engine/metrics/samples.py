@@ -2,7 +2,7 @@
 
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from types import TracebackType
@@ -69,6 +69,19 @@ class Metric:
         self._total_samples = 0
         self._accumulator = 0.0
         self._latest = array("d", bytes(16 * metrics_samples()))  # time and value of each, in a ring
+
+
+def add_each(samples: Iterable[tuple[Metric, float]]) -> None:
+    """Add one sample to each metric, all taken now."""
+    now = time.time()
+    for metric, value in samples:
+        total = metric._total_samples
+        metric._total_samples = total + 1  # as in `Metric.add`
+        metric._accumulator += value
+        latest = metric._latest
+        place = 2 * total % len(latest)
+        latest[place] = now
+        latest[place + 1] = value
 
 
 class Timed:

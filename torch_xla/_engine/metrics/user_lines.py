@@ -86,22 +86,21 @@ def line_above(calls: int) -> Line:
     return user_lines(1, frame)[0] if line is None else line[0]
 
 
-def frame_above(calls: int) -> FrameType:
-    """Return the frame `calls` above the caller's; the caller's if the stack is too short (start of a thread)."""
-    try:
-        return sys._getframe(calls + 1)
-    except ValueError:
-        return sys._getframe(1)
-
-
 def user_line() -> Line:
     """File, line and function of the user's innermost frame."""
     return user_lines(1, sys._getframe(1))[0]
 
 
-def user_lines(most: int, start: FrameType | None = None) -> tuple[Line, ...]:
-    """Return the user's frames from `start` outwards, innermost first, at least one and `most` at most."""
-    innermost = start or sys._getframe(1)
+def user_lines(most: int, start: FrameType | None = None, above: int = 0) -> tuple[Line, ...]:
+    """Return the user's frames from `start` outwards, innermost first, at least one and `most` at most.
+
+    Without `start` the search begins `above` the caller's frame, or there if the stack is too short for that (where a
+    thread starts).
+    """
+    try:
+        innermost = start or sys._getframe(above + 1)
+    except ValueError:
+        innermost = sys._getframe(1)
     if most == 1:
         known = _found.get(id(innermost.f_code))
         if known is not None:

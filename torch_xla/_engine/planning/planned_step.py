@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from ..ir.sharding import Sharding
 from ..ir.tape import Value
 from ..lowering.machinery.jax_sharding import CONSTRAINT, carried, to_jax
 from ..metrics.events import Cause
+from ..metrics.observers import observers
 from ..metrics.user_lines import Line
 from ..processes import spmd_mode
 from ..runtime import abstract_devices
@@ -30,11 +32,11 @@ from ..runtime import device_assignment as targets
 from ..runtime.abstract_devices import PlannedBuffer
 from ..runtime.buffers import put
 from ..runtime.device_assignment import Target
-from ..step import launcher
-from ..step.in_flight import SourceLines
 from ..step.schedule import shortcuts
+from ..step.step import Step
 from ..step.sync import sync_device
 from ..tensor.device import LOCK, Device, current_index, device_at, existing_devices
+from ..tensor.random_state import keys_of
 from ..tensor.sharding_annotations import Mark
 from ..tensor.storage import wrap
 
@@ -48,7 +50,7 @@ Planner = Callable[
 @contextmanager
 def planned_step(planner: Planner, devices: int | None) -> Iterator[None]:
     """Pass the programs of a block to `planner` instead of running them; `devices` is the number of virtual devices."""
-    if launcher.describe is not None:
+    if observers.describe_run is not None:
         raise RuntimeError("plan() was called within a planned step: plans cannot be nested.")
     device_at(current_index())
     elsewhere = None if devices is None else abstract_devices.virtual_devices(devices)
@@ -63,12 +65,12 @@ def planned_step(planner: Planner, devices: int | None) -> Iterator[None]:
             for device in existing_devices():
                 _begin(device, elsewhere)
             before.stand_in()
-            launcher.describe = _described(planner)
+            observers.register("describe_run", partial(_described, planner))
             yield
             for device in existing_devices():
                 sync_device(device)
     finally:
-        launcher.describe = None
+        observers.register("describe_run", None)
         shortcuts.clear()
         before.restore()
 
@@ -83,27 +85,17 @@ def _begin(device: Device, elsewhere: tuple[Any, ...] | None) -> None:
         device.spread_over(elsewhere)
 
 
-def _described(planner: Planner) -> Callable[..., Sequence[Any]]:
-    def describe(
-        program: Program,
-        inputs: Sequence[Value],
-        outputs: Sequence[Value],
-        numbers: Sequence[float | int],
-        keys: np.ndarray | None,
-        cause: Cause,
-        source_lines: SourceLines,
-    ) -> Sequence[Any]:
-        buffers = [value.buffer for value in inputs]
-        if cause is Cause.READ and _is_known(program, buffers):
-            return _computed(program, buffers, numbers, keys)
-        placed = planner(program, inputs, outputs, numbers, source_lines())
-        specs = [program.graph.specs[slot] for slot in program.graph.outputs]
-        return [
-            PlannedBuffer(carried(spec.size, sharding), dtypes.to_jax(dtypes.on_device(spec.dtype)), sharding)
-            for spec, sharding in zip(specs, placed, strict=True)
-        ]
-
-    return describe
+def _described(planner: Planner, step: Step) -> Sequence[Any]:
+    """Buffers without elements for the results of a step, which does not run."""
+    program, buffers = step.program, [value.buffer for value in step.inputs]
+    if step.cause is Cause.READ and _is_known(program, buffers):
+        return _computed(program, buffers, step.numbers, keys_of(step.draws) if step.draws else None)
+    placed = planner(program, step.inputs, step.outputs, step.numbers, step.source_lines())
+    specs = [program.graph.specs[slot] for slot in program.graph.outputs]
+    return [
+        PlannedBuffer(carried(spec.size, sharding), dtypes.to_jax(dtypes.on_device(spec.dtype)), sharding)
+        for spec, sharding in zip(specs, placed, strict=True)
+    ]
 
 
 # Known values are computed if all intermediate values together have at most this number of bytes.

@@ -405,28 +405,28 @@ def here() -> Here:
     return Here("/".join(parts), os.getpid())
 
 
-_watch: Watch | None = None
+current: Watch | None = None
 
 
 def begin(connection: Any, place: Place, everyone: Sequence[Here], started_by_us: bool) -> None:
     """Start to watch the other processes. `everyone` has the location of each."""
-    global _watch
-    _watch = Watch(connection, place, everyone, started_by_us)
-    _watch.start()
+    global current
+    current = Watch(connection, place, everyone, started_by_us)
+    current.start()
 
 
 def watch() -> Watch | None:
     """Return the watch over the other processes; `None` if this process is alone, or has not met them."""
-    return _watch
+    return current
 
 
 def cut(fault: str) -> None:
     """Declare that the other processes can no longer be reached, and why."""
-    if _watch is not None:
-        _watch.cut(fault)
+    if current is not None:
+        current.cut(fault)
 
 
 def check() -> None:
     """Raise the fault that one of the processes has declared, if any."""
-    if _watch is not None and _watch.fault:
-        raise _watch.error()
+    if current is not None and current.fault:
+        raise current.error()

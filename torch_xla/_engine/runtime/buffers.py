@@ -144,6 +144,13 @@ def get(buffer: jax.Array) -> np.ndarray:
     return np.asarray(buffer if buffer.is_fully_addressable else _whole(buffer))
 
 
+@uncollected
+def fetch(buffer: jax.Array) -> np.ndarray:
+    """`get`, which raises what computing the buffer raised."""
+    jax.block_until_ready(buffer)
+    return np.asarray(buffer if buffer.is_fully_addressable else _whole(buffer))
+
+
 def _whole(buffer: jax.Array) -> jax.Array:
     if not buffer.is_fully_replicated:
         sharding: Any = buffer.sharding

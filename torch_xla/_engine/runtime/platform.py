@@ -19,13 +19,13 @@ _OUR_NAMES = {"cpu": "CPU", "gpu": "CUDA", "cuda": "CUDA", "rocm": "ROCM", "tpu"
 
 _lock = lock()
 _started = False
-_forked = False  # from a process whose client ran: its threads, without which nothing works, are not here
+forked = False  # from a process whose client ran: its threads, without which nothing works, are not here
 
 
 def _after_fork() -> None:
-    global _forked
+    global forked
     if _started:
-        _forked = True
+        forked = True
         _devices_of_client.cache_clear()
         counterparts.cache_clear()
         _devices_of_program.cache_clear()
@@ -33,12 +33,12 @@ def _after_fork() -> None:
 
 def is_forked() -> bool:
     """Return whether this process is a fork of one that used a device."""
-    return _forked
+    return forked
 
 
 def refuse_fork() -> None:
     """Raise in a forked process, which would wait for ever for threads of its parent."""
-    if _forked:
+    if forked:
         raise RuntimeError(
             "The xla device was in use in the process that this one was forked from, and a fork cannot use it. Start "
             "processes with `torch.multiprocessing.set_start_method('spawn')`, or fork before the first use."

@@ -19,7 +19,7 @@ from ..tensor import live_counters
 from ..tensor.device import LOCK, Device
 from ..tensor.storage import snapshot, wrap
 from . import executor, pending_graph
-from .launcher import launch
+from .step import Step
 from .sync import compute
 from .unlocked_compile import wait_for_turn
 
@@ -41,10 +41,10 @@ def remember(tensors: Sequence[torch.Tensor]) -> bytes:
 
 
 def inputs_of(tensors: Sequence[torch.Tensor]) -> tuple[list[int], list[torch.Tensor]]:
-    """What the graph of `tensors` reads, as `run` takes it, with the identity of the memory it came from.
+    """Return the inputs of the graph of `tensors`, as `run` takes them, with the address of the memory of each.
 
-    First the tensors on the device, then the Python numbers, as CPU tensors without dimensions. What no tensor holds
-    any more, and numbers, have an identity of their own.
+    First the tensors on the device, then the Python numbers, as CPU tensors without dimensions. A number, and a value
+    that no tensor holds any more, has an address of its own.
     """
     with LOCK:
         found = pending_graph.graph_of(tensors)
@@ -60,7 +60,7 @@ def inputs_of(tensors: Sequence[torch.Tensor]) -> tuple[list[int], list[torch.Te
 
 
 def run(name: bytes, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The results of the graph called `name` for these inputs, which stand in the order of `inputs_of`."""
+    """Return the results of the graph called `name` for these inputs, which are in the order of `inputs_of`."""
     if name not in _graphs:
         raise RuntimeError(
             f"No graph with the hash {name.hex()} is known; `_get_graph_hash(tensors)` makes that of `tensors` known, "
@@ -80,7 +80,7 @@ def run(name: bytes, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     with LOCK:
         draws = [device.generator.draw() for _ in range(graph.draws)]
         made = [Value(graph.specs[slot], device, None, -1) for slot in graph.outputs]
-        launch(program, values, made, numbers, draws, Cause.READ, is_first=is_first)
+        executor.run(Step(program, values, made, numbers, draws, Cause.READ, is_first=is_first))
         live_counters.values.value += len(made)
         with metrics.timed("RunCachedGraphOutputData"):
             shown = zip(graph.outputs, made, strict=True)
@@ -131,7 +131,7 @@ def need_materialisation(device: Device) -> list[bool]:
 
 
 def drop_recorded(device: Device) -> None:
-    """Forgets what is recorded on `device`: the memory that it would have written is as if nobody had written it."""
+    """Drop the operations recorded on `device`: the memory that they would have written becomes uninitialised."""
     with LOCK:
         tape: Tape = device.tape
         live_counters.values.value += sum(made_by >= 0 for made_by in decode(tape.code)[2])

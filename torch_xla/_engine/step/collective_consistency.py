@@ -1,17 +1,18 @@
 """Check that all processes are about to run the same collectives.
 
-Two processes that meet in different collectives would wait for ever, or be ended by the library that exchanges their
-data. So a process asks the others where it does something new.
+Processes that run different collectives would wait forever, or the library that exchanges their data would end them.
+So a process asks the others before it does something new.
 
-Each group of processes has a sequence: the collectives that went through it. What comes next is expected to be what
-followed before, at the place where the sequence was last the same (`_Sequence`). A process that does what is expected
-asks nobody. One that does not tells the group what it is about to start, and starts when each of the others has either
-brought the same, or has noted it. Threads answer for them (`heartbeats`), so nobody waits for what another is doing.
-Who comes later with something else does not start. As expectations follow from the sequence alone, processes whose next
-collectives differ do not all expect theirs: one asks.
+Each group of processes has a sequence: the collectives that it has run. The next collective is expected to be the one
+that followed the last time the sequence ended in the same way (`_Sequence`). A process whose next collective is the
+expected one does not ask. Another process announces its collective to the group, and starts when each of the others has
+announced the same, or has noted it. Threads answer for the processes (`heartbeats`), so that an answer does not wait
+for what the process is doing. A process that arrives later with another collective does not start. The expectation
+follows from the sequence alone, so where the next collectives of two processes differ, at least one of them asks.
 
-What else a program does may differ from process to process, and where it ends too: only collectives are compared, their
-order, sizes and dtypes. Of programs that XLA divides over the mesh of several processes all is.
+Only collectives are compared: their order, sizes and dtypes. The other operations of a program may differ between
+processes, and so may the place where it ends. A program that XLA divides over the mesh of several processes is compared
+as a whole.
 """
 
 import functools
@@ -37,17 +38,17 @@ from ..processes.heartbeats import Watch
 
 logger = logging.getLogger(__name__)
 
-# What came before decides what is expected: so many collectives, if they are known, or fewer.
+# Lengths of the contexts that decide which collective is expected: the longest known one counts.
 _CONTEXTS = (8, 4, 2, 1)
-# Digests are of the last so many collectives, and at most of twice as many.
+# Number of the latest collectives that a digest covers, at least; at most twice as many.
 _WINDOW = 1 << 14
-# A process may be so many programs ahead of the device and still say what they were.
+# Number of the latest programs that are kept, so that a process can say what they were.
 _REMEMBERED = 256
-# After so many seconds the threads of those that have not come are asked.
+# Seconds after which the threads of missing processes are asked.
 _REMIND = 0.3
 # So often, in seconds, who waits looks whether one of them has ended.
 _LOOK = 3.0
-# So many collectives, to both sides of a difference, are told.
+# Number of collectives on both sides of a difference that an error shows.
 _TOLD = 256
 
 _compared = metrics.counter("ComparedCollectives")
@@ -56,7 +57,7 @@ SourceLines = Callable[[], Sequence[Line | None]]
 
 
 class GroupPart(NamedTuple):
-    """What a program does with one group of processes."""
+    """The collectives of a program in one group of processes."""
 
     group: tuple[int, ...]
     name: str  # of the group, in the service
@@ -89,7 +90,7 @@ class _Sequence:
     def expects(self, collectives: list[str]) -> bool:
         if self.expected < self.begin:
             return False
-        # What follows may reach into itself: after a, a comes a, a, a.
+        # The expected collectives may overlap the new ones: after a, a follows a, a, a.
         return (self.kept[self.expected - self.begin :][: len(collectives)] + collectives)[
             : len(collectives)
         ] == collectives
@@ -120,12 +121,12 @@ class _Sequence:
         self.places = {context: number for context, number in self.places.items() if number >= before}
 
     def differs(self, begin: int, told: Sequence[str], coming: Sequence[str]) -> bool:
-        """Whether what another process has from the number `begin` on is not what was here, and what is `coming`."""
+        """Return whether the collectives `told` by another process, from number `begin`, differ from the own ones."""
         own = [_short(each) for each in [*self.kept, *coming][begin - self.begin :][: len(told)]]
         return own != list(told[: len(own)])
 
     def digest(self, end: int, coming: Sequence[str] = ()) -> str:
-        """Of the collectives up to the number `end`, of which those that are `coming` were not started."""
+        """Return a hash of the collectives up to the number `end`, including the `coming` ones, which did not start."""
         begin = max(0, end // _WINDOW - 1) * _WINDOW
         known = [*self.kept, *coming][begin - self.begin : end - self.begin]
         return blake2b("\n".join(known).encode(), digest_size=12).hexdigest()
@@ -139,18 +140,18 @@ def _short(collective: str) -> str:
 _lock = lock()
 _sequences: dict[str, _Sequence] = {}
 _parts: WeakKeyDictionary[Program, tuple[GroupPart, ...]] = WeakKeyDictionary()
-# What this process is about to start, of each group.
+# The collectives that this process is about to start, by group.
 _next: dict[str, Started] = {}
-# What others told of places to which this process had not come: by group and the number where they begin.
+# Announcements about collectives that this process had not reached: by group and number of the first one.
 _noted: dict[str, dict[int, list[str]]] = {}
 # The groups and numbers for which this process was counted, and to which it has not come.
 _counted: set[tuple[str, int]] = set()
 
 
 def before(program: Program, step: int, source_lines: SourceLines) -> None:
-    """Returns when nobody who takes part in the collectives of `program` is known to run others.
+    """Wait until no process of the groups of `program` is known to run other collectives than this one.
 
-    Raises `PeerError` on all of them if somebody does.
+    Raises `PeerError` in all of them if one does.
     """
     watch = heartbeats.watch()
     if watch is None:
@@ -177,7 +178,7 @@ def before(program: Program, step: int, source_lines: SourceLines) -> None:
 
 
 def after(program: Program, source_lines: SourceLines) -> None:
-    """Notes that `program` was started."""
+    """Note that `program` was started."""
     if heartbeats.watch() is None:
         return
     with _lock:
@@ -197,7 +198,7 @@ def after(program: Program, source_lines: SourceLines) -> None:
 
 
 def parts_of(program: Program) -> tuple[GroupPart, ...]:
-    """What a program does with each group of processes that this one exchanges with."""
+    """Return the collectives of a program in each group of processes."""
     found = _parts.get(program)
     if found is None:
         found = _parts[program] = tuple(_parts_of(program))
@@ -240,7 +241,7 @@ def _in_words(plan: Plan) -> str:
 
 
 def _compare(watch: Watch, asked: Sequence[tuple[GroupPart, int, str]]) -> None:
-    # All is told before anything is waited for: one group may wait for what was told to another.
+    # Announce to all groups before waiting for one: a group may wait for an announcement to another.
     for part, begin, digest in asked:
         end = begin + len(part.collectives)
         if not _bring(watch, part.group, part.name, end, digest):
@@ -251,7 +252,7 @@ def _compare(watch: Watch, asked: Sequence[tuple[GroupPart, int, str]]) -> None:
 
 
 def _bring(watch: Watch, group: Sequence[int], name: str, end: int, digest: str) -> bool:
-    """Counts this process as one of those that have come to `end` with this digest; whether nobody has another."""
+    """Count this process as one that came to `end` with this digest; return whether all digests are equal."""
     if watch.propose(f"digest/{name}/{end}", digest) != digest:
         return False
     with _lock:
@@ -292,7 +293,7 @@ def _have_come(key: str, seconds: float) -> bool:
 
 
 def _answer(watch: Watch, letter: dict[str, Any]) -> None:
-    """Somebody told what comes next: this process has the same, as far as it has come, and notes the rest."""
+    """Answer an announcement: compare it with the own sequence as far as that goes, and note the rest."""
     group, name, begin, told = (letter[each] for each in ("group", "name", "begin", "collectives"))
     end = begin + len(told)
     with _lock:
@@ -308,7 +309,7 @@ def _answer(watch: Watch, letter: dict[str, Any]) -> None:
 
 
 def _describe(watch: Watch, letter: dict[str, Any]) -> None:
-    """Tells the collectives of this process around a number."""
+    """Report the collectives of this process around a number."""
     name, end = letter["name"], letter["end"]
     with _lock:
         sequence = _sequences.setdefault(name, _Sequence())
@@ -341,7 +342,7 @@ def _declare_difference(watch: Watch, group: Sequence[int], name: str, end: int)
 
 
 def difference(told: dict[int, tuple[int, dict[int, Sequence[str]]]]) -> str:
-    """What is said of processes whose collectives differ: `told` has the step of each, and its collectives by number.
+    """Describe processes whose collectives differ: `told` has the step of each, and its collectives by number.
 
     >>> from torch_xla._engine.step import collective_consistency
     >>> print(collective_consistency.difference({0: (3, {5: ["all_reduce('sum')", "a.py:1 in f"]}), 1: (3, {})}))
@@ -369,7 +370,7 @@ heartbeats.about.append(_about)
 
 
 def look_for_the_missing(watch: Watch, seconds: float) -> None:
-    """Declares a fault if a process that this one waits for does not answer, or has not started what this one has.
+    """Declare a fault if a process that this one waits for does not answer, or has not started what this one has.
 
     It raises that fault. Where all have come to the same place the device is slow, which is no fault.
     """

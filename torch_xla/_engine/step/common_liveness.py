@@ -1,9 +1,10 @@
 """Decide which values count as held so that all processes choose the same program.
 
-What the program can reach is the same in all processes. What is held is that, and what garbage holds besides, which one
-process may have collected and another may not. So a set of values is taken without a look at garbage only where each
-part of it would be answered by the same set: it lies in the *usual* one. Otherwise garbage is collected first. What is
-answered then, and which set is the usual one, follows from what could be reached now and in earlier equal steps alone.
+The values that a program can reach are equal in all processes. The held values also include values that only garbage
+holds, which one process may have collected and another may not. So a set of held values is used without a
+collection only if it is part of the *usual* set: then every part of it gives the same answer. Otherwise garbage is
+collected first. That answer, and the choice of the usual set, follow from the reachable values of this step and of
+earlier equal steps alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,23 +14,23 @@ from ..atomic import stores
 from ..caching import least_recently_used
 from ..ir.tape import Value
 
-# So many bytes are computed, or not given away, in each step if some steps need them.
+# Values of up to this many bytes in all are computed, or kept, in each step if only some steps need them.
 _SMALL = 1 << 20
-# In so many runs garbage is collected before it is known which values are usually held.
+# Number of runs that collect garbage before the usual set is known.
 _SETTLING = 2
-# So many sets are known of one tape besides the usual one.
+# Maximum number of sets of one tape besides the usual one.
 _MOST = 8
 
 
 class _State(NamedTuple):
-    """What earlier runs have left."""
+    """The sets of values that were held in earlier runs."""
 
     sets: tuple[int, ...] = ()  # the usual one first; each is a number with a byte for each value
     runs: int = 0  # no more are counted than `_SETTLING`
 
 
 class Liveness:
-    """What counts as held of equal tapes."""
+    """The sets of values that count as held at the end of equal tapes."""
 
     __slots__ = ("state", "used")
 
@@ -38,14 +39,14 @@ class Liveness:
         self.used = least_recently_used.now()  # when it was asked last
 
     def whatever_is_garbage(self, live: bytes) -> bytes | None:
-        """What counts as held where `live` is, a byte for each value; `None` if what of it is garbage could decide."""
+        """Return the values that count as held if `live` is, a byte for each; `None` if garbage could decide."""
         sets, runs = self.state
         if runs < _SETTLING or _number(live) & ~sets[0]:
             return None
         return sets[0].to_bytes(len(live), "little")
 
     def of_reachable(self, live: bytes, values: Sequence[Value]) -> bytes:
-        """What counts as held where `live` is and nothing of it is garbage."""
+        """Return the values that count as held if `live` is, and no value is held by garbage alone."""
         (sets, runs), held = self.state, _number(live)
         is_settled = runs == _SETTLING
         for each in sets:
@@ -55,7 +56,7 @@ class Liveness:
         return (held | sets[0] if joins else held).to_bytes(len(live), "little")
 
     def learned(self, live: bytes, values: Sequence[Value]) -> Iterator[None]:
-        """Notes, when it is run through, that a program ran for which `live` counted as held."""
+        """Note, when it is run through, that a program ran for which `live` counted as held."""
         (sets, runs), held = self.state, _number(live)
         if runs < _SETTLING:
             others = [each for each in sets if each & ~held or _bytes_of(held & ~each, values) > _SMALL]
@@ -68,7 +69,7 @@ class Liveness:
 
 
 def covers(counted: bytes, live: bytes) -> bool:
-    """Whether all that is `live` is `counted` as held."""
+    """Return whether all that is `live` is `counted` as held."""
     return not _number(live) & ~_number(counted)
 
 
@@ -77,6 +78,6 @@ def _number(live: bytes) -> int:
 
 
 def _bytes_of(held: int, values: Sequence[Value]) -> int:
-    """What these values take on the device, which need not exist."""
+    """Return the size of these values on the device, computed or not."""
     each = enumerate(held.to_bytes(len(values), "little"))
     return sum(values[slot].spec.numel * values[slot].spec.dtype.itemsize for slot, is_held in each if is_held)

@@ -1,6 +1,6 @@
 """Print a line on the terminal while a compilation takes long.
 
-Elsewhere (files, pipes, notebooks) nothing is written: there the events and the metrics tell.
+Nothing is written elsewhere (files, pipes, notebooks): the events and the metrics have the same facts.
 """
 
 import sys
@@ -19,14 +19,14 @@ PATIENCE, EVERY = 4.0, 1.0
 
 _ANEW = "\r\x1b[2K"
 
-# So long, in seconds, the end waits for a line that is just written, or that one would stand behind the end's. Not for
-# ever: the thread may collect garbage, and a finalizer wait for the compilation to end.
+# Seconds that the end of a compilation waits for a line that is being written, so that its own line comes last. It does
+# not wait forever: that thread may collect garbage, and a finalizer may wait for the compilation to end.
 _LAST_WORD = 1.0
 
 
 @contextmanager
 def told(operations: int, frames: tuple[Line, ...]) -> Iterator[None]:
-    """Tells what is compiled, how large it is and how long it takes, while the block runs and takes long."""
+    """Report what is compiled, how large it is and how long it takes, while the block runs and takes long."""
     if identity.place().index or not _is_terminal():
         yield
         return

@@ -1,12 +1,12 @@
 """Evaluate truth values that follow from the program alone without cutting the step.
 
-Whoever branches by one would cut his step in two, wait for all that runs before, and never be replayed. But what reads
-no memory, draws nothing and has no effect is the same whenever the program comes by with the same numbers. It is
-computed once, in a program of its own; the tape stays as it is, whether it was computed before or not.
+Branching on such a value would split the step, wait for all earlier operations, and prevent replays. But a truth value
+that reads no memory, draws no random numbers and has no effect is the same each time the program has the same numbers.
+It is computed once, in a program of its own; the tape does not change.
 
-A loop that counts on the device and asks in each round would ask of a longer graph each time. So what needs operations
-of which an earlier question was, and more than that one, is evaluated, and the loop goes on from there. And one tape
-has a few such programs.
+A loop that counts on the device and branches in each round would need a longer graph each time. So a truth value that
+needs operations of an earlier one, and more than that one, is evaluated as usual, and the loop continues from there. A
+tape has only a few such programs.
 """
 
 from collections.abc import Sequence
@@ -24,15 +24,15 @@ from ..compile.program import Program
 from ..ir.graph import Cut, cut, decode, needed_in_order
 from ..ir.tape import Tape, Value
 from ..metrics.events import Cause
+from ..metrics.observers import observers
 from ..runtime import buffers
 from ..tensor.device import Device
-from . import device_waits, launcher
-from .failed_ops import or_dropped
-from .launcher import launch
-from .schedule import lines_of
+from . import device_waits, executor
+from .failed_ops import prune
+from .step import Step, lines_of
 from .unlocked_compile import Attempt, NotCompiled, under_lock
 
-# So many programs that give truth values one tape has.
+# Maximum number of programs for truth values of one tape.
 _MOST = 4
 
 _read = metrics.counter("TruthsKnown")
@@ -53,14 +53,18 @@ _truths: dict[Any, _Truth] = {}
 
 
 def is_candidate(tensor: torch.Tensor, value: Value) -> bool:
-    """Whether `tensor` may show a truth value that is yet to be computed."""
+    """Return whether `tensor` may show a truth value that is yet to be computed."""
     return tensor.dtype is torch.bool and value.buffer is None and value.tape is not None and value.spec.numel == 1
 
 
 def known(value: Value) -> bool | None:
-    """The truth value, if it follows from the program alone."""
+    """Return the truth value, if it follows from the program alone."""
     found: list[Value] = []
-    or_dropped(partial(under_lock, partial(_find, value, found)))
+    try:
+        under_lock(partial(_find, value, found))
+    except Exception as error:
+        prune(error)
+        raise
     if not found:
         return None
     device_waits.until_ready((found[0].buffer,))
@@ -70,7 +74,7 @@ def known(value: Value) -> bool | None:
 def _find(value: Value, found: list[Value], attempt: Attempt) -> None:
     device: Device = value.device
     tape = value.tape
-    if tape is not device.tape or launcher.describe is not None:
+    if tape is not device.tape or observers.describe_run is not None:
         return
     truth = _truth_at(device, tape, value.slot)
     if truth.part is None or truth.program is None or len(tape.numbers) <= max(truth.part.numbers, default=-1):
@@ -84,7 +88,7 @@ def _find(value: Value, found: list[Value], attempt: Attempt) -> None:
             raise NotCompiled(truth.program, numbers, (), Cause.READ, lambda: truth.lines)
         made = Value(value.spec, device, None, -1)
         first = truth.program is attempt.compiled
-        launch(truth.program, (), (made,), numbers, None, Cause.READ, lambda: truth.lines, is_first=first)
+        executor.run(Step(truth.program, (), (made,), numbers, None, Cause.READ, lambda: truth.lines, is_first=first))
         truth.known = said, made
     tape.truths[truth.program] = frozenset(truth.part.positions)
     _read.value += 1
@@ -92,7 +96,7 @@ def _find(value: Value, found: list[Value], attempt: Attempt) -> None:
 
 
 def _grows(tape: Tape, positions: Sequence[int]) -> bool:
-    """Whether a question goes on from where an earlier one was: that needed some of the same, and less in all."""
+    """Return whether a truth value continues from an earlier one, which needed some of the same operations."""
     return any(len(asked) < len(positions) and not asked.isdisjoint(positions) for asked in tape.truths.values())
 
 

@@ -1,8 +1,9 @@
 """Wait for the device, and notice when other processes would keep it waiting forever.
 
-A collective waits, in C++, for processes that may be gone or never come, and nothing interrupts that. So in a program
-of several processes a thread of its own waits for the device, and the one that asked waits for that thread: it hears
-when a process declares a fault, and Ctrl-C reaches it. Who has waited for long asks the others where they are.
+A collective waits in C++ for processes that may be gone or never come, and nothing interrupts that wait. So in a
+program of several processes a separate thread waits for the device, and the caller waits for that thread: there Ctrl-C
+reaches it, and so does the fault that another process declares. After a long wait it asks the other processes where
+they are.
 """
 
 import atexit
@@ -31,7 +32,7 @@ _SECOND = 1.0
 
 
 class _Request:
-    """Arrays that somebody waits for."""
+    """Arrays that a thread waits for."""
 
     def __init__(self, arrays: list[Any]) -> None:
         self.arrays = arrays
@@ -63,12 +64,12 @@ class _Waiter:
 
 
 _idle: list[_Waiter] = []
-# Those that somebody has given up waiting for.
+# Requests whose wait was given up.
 _stuck: list[_Request] = []
 
 
 def until_ready(arrays: Sequence[Any]) -> None:
-    """Waits until the arrays are there. Raises what computing them raised.
+    """Wait until the arrays are there. Raises what computing them raised.
 
     In a program of several processes it raises `PeerError` if one of them declares a fault, as soon as it does.
     """
@@ -104,12 +105,12 @@ class _Run(NamedTuple):
     token: Any
 
     def is_ready(self) -> bool:
-        """Nobody can tell without waiting."""
+        """Return False: only a wait would show it."""
         return False
 
 
 def is_turn(count: int) -> bool:
-    """Whether `for_turn` would not wait: the runs before are known to have ended."""
+    """Return whether `for_turn` would not wait: the runs before are known to have ended."""
     return all(
         [launch_throttle.last[place] is launch_throttle.NEVER for place in range(min(count, launch_throttle.MOST))]
     )
@@ -119,10 +120,9 @@ _NO_LOCK = contextlib.nullcontext()
 
 
 def for_turn(count: int, lock: contextlib.AbstractContextManager[Any] = _NO_LOCK) -> None:
-    """Waits until so many runs on several devices of this host may begin, one after the other
-    (`runtime/launch_throttle`).
+    """Wait until `count` runs on several devices of this host may begin, in turn (`runtime/launch_throttle`).
 
-    Who does not hold the `lock` under which programs are started gives it, to note what has ended.
+    Pass the `lock` under which programs are started unless the caller holds it: what has ended is noted under it.
     """
     for place in range(min(count, launch_throttle.MOST)):
         run = launch_throttle.last[place]
@@ -149,16 +149,16 @@ def _wait_for(request: _Request, watch: heartbeats.Watch) -> None:
 
 
 def failure_of(error: Exception) -> PeerError | None:
-    """What stands behind an error of the device, if it was another process."""
+    """Return the failure of another process that caused an error of the device, if there was one."""
     watch = heartbeats.watch()
     return watch.failure_of(str(error)) if watch is not None else None
 
 
 def _leave() -> None:
-    """Ends this process at once, after all else, as one that failed: if something runs that nobody waits for any more.
+    """End this process at once, as one that failed, if a collective still runs whose wait was given up.
 
-    The client of the device would wait for it when Python closes it, and what it waits for may never come. And so if it
-    could not do its part of what others wait for.
+    The client of the device would wait for that collective when Python closes the client, perhaps forever. Do the same
+    if this process could not do its part in a collective of the others.
     """
     if coordination.has_failed_at_end or any(not request.has_ended for request in _stuck):
         for stream in (sys.stdout, sys.stderr):

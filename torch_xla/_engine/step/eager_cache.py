@@ -3,25 +3,23 @@
 From the second time on there is no tape: the operands' buffers go into the program, and what comes out into values.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, NamedTuple
 
 from .. import config, metrics
-from ..atomic import stores
 from ..caching import least_recently_used
 from ..compile import settings_in_force
 from ..compile.program import Program
-from ..ir.tape import Value
+from ..ir.tape import Value, set_line
 from ..metrics import events
 from ..metrics.events import Cause
+from ..metrics.observers import observers
 from ..tensor import live_counters
 from ..tensor.device import Device
-from . import executor, ownership, sync
-from .executor import ALONE, Around
-from .launcher import launch
-from .schedule import Schedule, lines_of, shortcuts
+from . import executor, in_flight, liveness
+from .schedule import shortcuts
+from .step import Schedule, Step
 
 _graph_size = metrics.metric("TensorsGraphSize", metrics.Unit.SCALAR)
 
@@ -56,12 +54,13 @@ class EagerCall(NamedTuple):
 
 
 def look_up(operation: Any, operands: Sequence[Any], device: Device) -> EagerCall | None:
-    """A call of `operation`, which knows the operands' geometry, on `operands`: each a value or (value, view).
+    """Return a call of `operation`, which knows the operands' geometry, on `operands`: each a value or (value, view).
 
-    `None` if it needs a tape: something is recorded or not computed yet, or somebody wants to see each step. The caller
-    holds the lock until the call has run.
+    `None` if it needs a tape: an operation is recorded, an operand is not computed, or a listener or an observer wants
+    to see each step. The caller holds the lock until the call has run.
     """
-    if device.tape.code or device.spread is not None or events.closely or events.guarded or sync.inspect is not None:
+    watched = events.closely or events.guarded or observers.inspect_step is not None
+    if device.tape.code or device.spread is not None or watched:
         return None
     key = [operation, settings_in_force.now()]
     places: dict[Value, int] = {}
@@ -79,45 +78,55 @@ def look_up(operation: Any, operands: Sequence[Any], device: Device) -> EagerCal
 
 
 def if_held(call: EagerCall) -> EagerCall:
-    """The same call where somebody holds memory that its program would otherwise take."""
+    """Return the same call for operands whose memory its program may not take, because it is held elsewhere."""
     key = call.key, "held"
     return EagerCall(key, call.values, shortcuts.get(key))
 
 
-def taken(call: EagerCall, *known: Sequence[Any]) -> ownership.Taken | None:
-    """What the program of `call` takes if nobody else holds it; `known` are lists of values or of (value, view) that
-    hold them. `None` if it may not take them."""
+def taken(call: EagerCall, *known: Sequence[Any]) -> liveness.Taken | None:
+    """Return the values that the program of `call` takes unless they are held elsewhere; `None` if it may not.
+
+    `known` are lists of values, or of (value, view), that hold them.
+    """
     shortcut, values = call.shortcut, call.values
     assert shortcut is not None
     if not shortcut.gives:
-        return ownership.NOTHING
+        return liveness.NOTHING
     inputs = [values[place] for place in shortcut.inputs]  # as `run` lists them
-    return ownership.taken([values[place] for place in shortcut.gives], *known, values, inputs)
+    return liveness.taken([values[place] for place in shortcut.gives], *known, values, inputs)
 
 
 def run(
-    call: EagerCall, made: list[Value], numbers: Sequence[float | int], draws: list[int], around: Around = ALONE
+    call: EagerCall,
+    made: list[Value],
+    numbers: Sequence[float | int],
+    draws: list[int],
+    before: Iterable[Any] = (),
+    undo: Iterable[Any] = (),
 ) -> None:
-    """Starts the program; `made` are the values that get its outputs."""
+    """Start the program; `made` are the values that get its outputs. `before` and `undo` are those of the `Step`."""
     shortcut, values = call.shortcut, call.values
     assert shortcut is not None
     shortcut.used = least_recently_used.now()
     schedule, program = shortcut.schedule, shortcut.program
-    launch(
+    step = Step(
         program,
         [values[place] for place in shortcut.inputs],
         made,
         (*shortcut.before, *numbers, *shortcut.after),
         draws,
         Cause.SYNC,
-        lambda: lines_of(schedule.cut, schedule.lines),
-        Around(around.before, chain(stores(made, "line", schedule.output_lines), around.after), around.undo),
+        schedule.source_lines,
+        before,
+        map(set_line, made, schedule.output_lines),
+        undo,
         schedule.counts,
     )
+    executor.run(step)
     _graph_size.add(len(program.graph.operations))
     live_counters.values.value += len(made)
-    if config.sync_wait():
-        executor.wait(shortcut.program.target.devices)
+    if config.is_set(config.SYNC_WAIT) and config.sync_wait():
+        in_flight.wait(shortcut.program.target.devices)
 
 
 def learn(
@@ -127,7 +136,7 @@ def learn(
     numbers: tuple[tuple[float | int, ...], tuple[float | int, ...]],
     schedule: Schedule,
 ) -> None:
-    """Keeps the `schedule` of a tape that held one call alone, whose values had these `slots` and whose results those.
+    """Keep the `schedule` of a tape that held one call alone, whose values had these `slots` and whose results those.
 
     `numbers` are those of the tape before and after the call's own. Not if it needs more than the call's operands, or
     leaves a tensor what it had.

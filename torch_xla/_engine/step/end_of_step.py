@@ -13,32 +13,34 @@ from ..metrics.user_lines import user_lines
 from ..tensor import device as devices
 from ..tensor.device import Device
 from ..tensor.storage import value_of
-from . import executor
+from . import in_flight
 from .step_closures import Background, StepClosures
 from .sync import sync_device, sync_step
 
 _marks = metrics.counter("MarkStep")
 
-# By ordinal: closures that run in the thread that ends the step, and those that run in the background.
+# By ordinal: closures that run in the thread that ends the step, and closures that run in the background.
 _closures: dict[int, StepClosures] = {}
 _background: dict[int, list[tuple[Callable[..., Any], tuple[Any, ...]]]] = {}
 _worker = Background()
 
-# When the last step ended, by ordinal; kept while somebody listens.
+# When the last step ended, by ordinal; kept while there are listeners.
 _ended: dict[int, float] = {}
 
 
 def end_step(wait: bool = False) -> None:
-    """Ends the step of this thread's device. Libraries call it hundreds of times with nothing to do: 1 µs then."""
+    """End the step of this thread's device. Libraries call it hundreds of times with nothing to do: 1 µs then."""
     _marks.value += 1
-    if not devices.existing_devices() and not _closures and not _background:
+    if not devices.existing and not _closures and not _background:
         return  # the program does not use `xla`, and ending a step does not begin to
-    device = devices.device_at(devices.current_index())
-    if wait or device.tape.code or device.marks or events.closely or _closures or _background or _worker.busy:
-        _end_step(device, wait)
+    device = devices.device_at(devices.current.index)
+    if _closures or _background or _worker.started:
+        _sync_and_close(device, wait)
+    elif wait or device.tape.code or device.marks or events.closely:
+        _sync(device, wait)
 
 
-def _end_step(device: Device, wait: bool) -> None:
+def _sync_and_close(device: Device, wait: bool) -> None:
     calls = [partial(closure, *_frozen(args)) for closure, args in _background.get(device.index, ())]
     _sync(device, wait)
     _background.pop(device.index, None)
@@ -55,7 +57,7 @@ def _end_step(device: Device, wait: bool) -> None:
 
 
 def mark(device: Device, wait: bool) -> None:
-    """Counts a step of `device` and starts what was recorded on it; no closures run."""
+    """Count a step of `device` and starts what was recorded on it; no closures run."""
     _marks.value += 1
     _sync(device, wait)
 
@@ -72,16 +74,16 @@ def _sync(device: Device, wait: bool) -> None:
     if events.steps is not None:
         events.steps.append(step)
     if events.closely or now > events.due:
-        events.emit(events.Step(*step))
+        events.emit(events.StepEnd(*step))
 
 
 def start_recorded(device: Device, wait: bool) -> None:
-    """Starts what was recorded on `device`; the step goes on."""
+    """Start what was recorded on `device`; the step goes on."""
     sync_device(device, wait)
 
 
 def add_closure(closure: Callable[..., Any], args: tuple[Any, ...], in_background: bool) -> None:
-    """Queues `closure(*args)` for the end of the step of this thread's device."""
+    """Queue `closure(*args)` for the end of the step of this thread's device."""
     index = devices.current_index()
     if in_background:
         _background.setdefault(index, []).append((closure, tuple(args)))
@@ -90,12 +92,12 @@ def add_closure(closure: Callable[..., Any], args: tuple[Any, ...], in_backgroun
 
 
 def wait_for_devices(devices: Sequence[Device] = ()) -> None:
-    """Waits until everything started on these devices has ended: on all of this process, if none are given."""
-    executor.wait([device.target.device for device in devices] if devices else None)
+    """Wait until everything started on these devices has ended: on all of this process, if none are given."""
+    in_flight.wait([device.target.device for device in devices] if devices else None)
 
 
 def wait_for_closures() -> None:
-    """Waits until the closures started in the background have returned; raises what one of them raised."""
+    """Wait until the closures started in the background have returned; raises what one of them raised."""
     _worker.join()
 
 

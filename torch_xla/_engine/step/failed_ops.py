@@ -4,7 +4,7 @@ That is an operation that cannot be compiled, one whose Python on the host has r
 had taken when it failed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain, repeat
 
 from ..atomic import run_through, stores
@@ -15,22 +15,18 @@ from ..ir.graph import cut, decode
 from ..ir.tape import Failed
 from ..tensor import live_counters
 from ..tensor.device import LOCK, Device, existing_devices
-from .residual_ops import Changed, succeeded, unchanged_by
-from .schedule import Schedule, look
+from .liveness import look
+from .residual_ops import carry_over
+from .step import Changed, Schedule, end_of, tape_after, unchanged
 
 
-def or_dropped(work: Callable[[], None]) -> None:
-    """Does what compiles and runs programs, and has nothing stay on its tape of which it becomes known that nobody can
-    compute it."""
-    try:
-        work()
-    except Exception as error:
-        plans, why = culprits_of(error)
-        if plans or isinstance(error, ExecutionError):
-            with LOCK:
-                for device in existing_devices():
-                    _drop(plans, Failed(why), device)
-        raise
+def prune(error: Exception) -> None:
+    """Take off every tape what cannot be computed any more after this `error` of a program that was run or compiled."""
+    plans, why = culprits_of(error)
+    if plans or isinstance(error, ExecutionError):
+        with LOCK:
+            for device in existing_devices():
+                _drop(plans, Failed(why), device)
 
 
 def _drop(plans: Sequence[Plan], failed: Failed, device: Device) -> None:
@@ -39,8 +35,10 @@ def _drop(plans: Sequence[Plan], failed: Failed, device: Device) -> None:
 
 
 def _dropped(plans: Sequence[Plan], failed: Failed, device: Device) -> bool:
-    """Takes the operations of `plans` off the tape of `device`, and what needs their results or what is lost already;
-    whoever uses one of those is told. False if the tape has changed meanwhile."""
+    """Take the operations of `plans` off the tape of `device`, and all that need their results or a lost value.
+
+    Each later use of such a result raises. Returns False if the tape has changed meanwhile.
+    """
     tape = device.tape
     seen = look(tape)
     if seen is None:
@@ -56,10 +54,12 @@ def _dropped(plans: Sequence[Plan], failed: Failed, device: Device) -> bool:
     if not lost:
         return True
     left = Schedule(seen.live, None, cut(inputs, operations, (), ()), seen.code, tape.all_lines(seen.code), kept)
-    ends, unheld = succeeded(left, tape, seen, device)
+    fresh = tape_after(left, device)
+    settled, unheld = carry_over(left, tape, fresh, seen, device)
+    ends = chain(settled, end_of(tape, fresh, device))
     told = stores([seen.values[slot] for slot in lost], "tape", repeat(failed))
     try:
-        run_through(chain(unchanged_by(tape, seen.length), ends, told))
+        run_through(chain(unchanged(tape, seen.length), ends, told))
     except Changed:
         return False
     live_counters.values.value += len(lost) + unheld
@@ -67,6 +67,6 @@ def _dropped(plans: Sequence[Plan], failed: Failed, device: Device) -> bool:
 
 
 def _contains(plan: Plan, culprit: Plan) -> bool:
-    """Whether this is the culprit, or a compiled function in which it is."""
+    """Return whether this is the culprit, or a compiled function in which it is."""
     inner = plan.inside() if plan is not culprit and plan.inside is not None else None
     return plan is culprit or (inner is not None and any(each.plan is culprit for each in inner.operations))

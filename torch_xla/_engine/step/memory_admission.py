@@ -4,12 +4,13 @@ A program takes the buffers it is given away when it starts, and on the host the
 process that takes too much is killed. One that is refused here has not begun, and every tensor is as it was.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .. import config
 from ..errors import OutOfMemory
 from ..metrics.human_units import size
+from ..metrics.observers import observers
 from ..runtime import device_memory
 from ..runtime.device_assignment import Target
 
@@ -18,17 +19,19 @@ ADVICE = (
     "need; torch_xla.debug.plan(step) tells what would help."
 )
 
-# Tells the largest tensors that live, and of a program the largest values that it would compute; set by `diagnostics/`.
-explain: Callable[[Any, Sequence[float | int]], str] = lambda program, numbers: ""  # noqa: E731
+
+def explain(program: Any, numbers: Sequence[float | int]) -> str:
+    """Describe the largest living tensors, and the largest values that a program computes; needs an observer."""
+    return observers.explain_memory(program, numbers) if observers.explain_memory is not None else ""
 
 
 def is_left(needed: int, target: Target) -> bool:
-    """Whether each device of this process has so many bytes left, as far as it tells."""
+    """Return whether each device of this process has `needed` bytes left, as far as the platform reports it."""
     return not config.checks_memory() or needed * _sharing(target) <= left(target)
 
 
 def left(target: Target) -> int:
-    """The bytes that the fullest device of this process has left; on the host, that all of them have together."""
+    """Return the bytes left on the fullest device of this process; on the host, those of all devices together."""
     if target.is_host:
         return device_memory.available() + device_memory.swappable()
     found = [device_memory.usage(device) for device in target.local]
@@ -36,12 +39,12 @@ def left(target: Target) -> int:
 
 
 def _sharing(target: Target) -> int:
-    """How many devices share the memory of the host."""
+    """Return how many devices share the memory of the host."""
     return len(target.local) if target.is_host and target.is_spread else 1
 
 
 def refusal(program: Any, numbers: Sequence[float | int], step: int, origin: str) -> OutOfMemory:
-    """The error of a program for which there is no room; `origin` says where it comes from."""
+    """Return the error of a program for which there is no room; `origin` says where it comes from."""
     sizes, target = program.sizes_for(numbers), program.target
     each = f" on each of {len(target.devices)} devices" if len(target.devices) > 1 else ""
     results = size(sizes.outputs - sizes.aliased)

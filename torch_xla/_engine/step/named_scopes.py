@@ -15,17 +15,17 @@ _open = threading.local()
 
 
 def open_scope(name: str) -> None:
-    """Begins the scope `name` inside those this thread has open."""
+    """Begin the scope `name` inside those this thread has open."""
     _mark((*open_scopes(), name))
 
 
 def close_scope() -> None:
-    """Ends the innermost scope of this thread."""
+    """End the innermost scope of this thread."""
     _mark(open_scopes()[:-1])
 
 
 def open_scopes() -> tuple[str, ...]:
-    """The scopes this thread has open, outermost first."""
+    """Return the scopes this thread has open, outermost first."""
     scopes: tuple[str, ...] = getattr(_open, "scopes", ())
     return scopes
 

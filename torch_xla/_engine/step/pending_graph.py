@@ -14,8 +14,8 @@ from ..ir.graph_text import Line
 from ..ir.tape import Tape, Value
 from ..tensor.device import LOCK, Device, current_index, device_at
 from ..tensor.storage import operand_slot, snapshot
-from .ownership import held
-from .schedule import lines_of
+from .liveness import held
+from .step import lines_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class Pending:
     inputs: tuple[Value, ...]  # what it reads
 
     def lowered(self) -> Any:
-        """The graph after the rules were applied to it: JAX's `Lowered`, from which StableHLO and HLO can be had."""
+        """Return the lowered graph: JAX's `Lowered`, which gives StableHLO and HLO."""
         program = Program(self.graph, key_of(self.graph, (), self.device.target_of(self.graph)))
         program.origins = Origins(self.lines, self.scopes)
         return program.lowered(self.numbers)
 
 
 def graph_of(tensors: Sequence[torch.Tensor]) -> Pending:
-    """The graph whose outputs are `tensors`, in their order. One that is computed already is an input."""
+    """Return the graph whose outputs are `tensors`, in their order. One that is computed already is an input."""
     if not tensors:
         return live_graph(device_at(current_index()))
     with LOCK:
@@ -58,7 +58,7 @@ def graph_of(tensors: Sequence[torch.Tensor]) -> Pending:
 
 
 def live_graph(device: Device) -> Pending:
-    """The graph that the next sync of `device` would run."""
+    """Return the graph that the next sync of `device` would run."""
     with LOCK:
         tape: Tape = device.tape
         code, entered = tape.code, tape.values
@@ -82,7 +82,7 @@ def _described(part: Cut, tape: Tape, entered: Sequence[Value], device: Device) 
 
 
 def is_pending(tensor: torch.Tensor) -> bool:
-    """Whether what `tensor` shows is yet to be computed."""
+    """Return whether what `tensor` shows is yet to be computed."""
     value = getattr(tensor.untyped_storage(), "value", None)
     return value is None or value.buffer is None
 

@@ -12,41 +12,41 @@ from ..ir.graph_text import to_dot, to_text
 from ..tensor.storage import value_of
 from .pending_graph import graph_of, is_pending
 
-# Whether the listing tells the user's line of each operation.
+# Whether the listing shows the user's line of each operation.
 _show_lines = False
 
 
 def show_lines(yes: bool) -> None:
-    """Makes `ir_text` tell the user's line of each operation, or stop it."""
+    """Make `ir_text` show the user's line of each operation, or not."""
     global _show_lines
     _show_lines = yes
 
 
 def shows_lines() -> bool:
-    """Whether `ir_text` tells the user's line of each operation."""
+    """Return whether `ir_text` shows the user's line of each operation."""
     return _show_lines or config.ir_debug() or config.hlo_debug()
 
 
 def ir_text(tensors: Sequence[torch.Tensor]) -> str:
-    """The graph of `tensors` as a listing; without tensors, of everything recorded on this thread's device."""
+    """Return the graph of `tensors` as a listing; without tensors, of everything recorded on this thread's device."""
     pending = graph_of(tensors)
     shown = (pending.lines, pending.scopes) if shows_lines() else ()
     return to_text(pending.graph, pending.numbers, *shown)
 
 
 def ir_dot(tensors: Sequence[torch.Tensor]) -> str:
-    """The same for Graphviz."""
+    """Return the same for Graphviz."""
     pending = graph_of(tensors)
     return to_dot(pending.graph, pending.numbers)
 
 
 def stablehlo_text(tensors: Sequence[torch.Tensor]) -> str:
-    """The graph as StableHLO."""
+    """Return the graph as StableHLO."""
     return program_text.stablehlo(graph_of(tensors).lowered())
 
 
 def stablehlo_bytecode(tensors: Sequence[torch.Tensor]) -> bytes:
-    """The graph as MLIR bytecode of StableHLO."""
+    """Return the graph as MLIR bytecode of StableHLO."""
     module = graph_of(tensors).lowered().compiler_ir("stablehlo")
     with io.BytesIO() as file:
         module.operation.write_bytecode(file)
@@ -54,18 +54,18 @@ def stablehlo_bytecode(tensors: Sequence[torch.Tensor]) -> bytes:
 
 
 def hlo_text(tensors: Sequence[torch.Tensor]) -> str:
-    """The graph as HLO text, before XLA optimises it."""
+    """Return the graph as HLO text, before XLA optimises it."""
     return program_text.hlo(graph_of(tensors).lowered())
 
 
 def hlo_bytes(tensors: Sequence[torch.Tensor]) -> bytes:
-    """The graph as a serialised HLO module."""
+    """Return the graph as a serialised HLO module."""
     serialised: bytes = graph_of(tensors).lowered().compiler_ir("hlo").as_serialized_hlo_module_proto()
     return serialised
 
 
 def describe(tensor: torch.Tensor) -> str:
-    """All that is known of one tensor: its place, its value's state, and what is recorded to compute it."""
+    """Return all that is known of one tensor: its place, its value's state, and what is recorded to compute it."""
     value = value_of(tensor)
     rows = [
         f"Tensor ID: {address_of(tensor.untyped_storage())}",
@@ -82,5 +82,5 @@ def describe(tensor: torch.Tensor) -> str:
 
 
 def element_type(tensor: torch.Tensor) -> str:
-    """The dtype as XLA names it."""
+    """Return the dtype as XLA names it."""
     return dtypes.SHORT_NAMES[tensor.dtype]

@@ -11,49 +11,27 @@ from ..ir.tape import Tape, Value
 from ..ir.value_spec import Spec, sharded
 from ..lowering.machinery.jax_sharding import carried, from_jax
 from ..tensor.device import Device
-from .schedule import Schedule, Seen
+from .step import Schedule, Seen
 
 
-class Changed(Exception):
-    """Something was recorded on a tape, or it was evaluated, while its program was found and compiled."""
+def carry_over(schedule: Schedule, tape: Tape, fresh: Tape, seen: Seen, device: Device) -> tuple[Iterator[Any], int]:
+    """Record the operations that an evaluation leaves undone on a `fresh` tape, with the open named scopes.
 
-
-class _Refusing(dict[int, None]):
-    def __missing__(self, length: int) -> None:
-        raise Changed
-
-
-def unchanged_by(tape: Tape, length: int) -> Iterator[None]:
-    """Raises `Changed`, when it is run through, if the code of `tape` has not this length any more."""
-    return map(_Refusing({length: None}).__getitem__, map(len, map(getattr, (tape,), ("code",))))
-
-
-def succeeded(schedule: Schedule, tape: Tape, seen: Seen, device: Device) -> tuple[Iterator[Any], int]:
-    """What puts another tape in the place of one that is about to be evaluated, when it is run through.
-
-    Besides: how many values were recorded anew that nobody holds.
+    Returns the stores that give the values their new slots, to be run through, and the number of values recorded again
+    that are not held.
     """
-    following = schedule.followed_by
-    fresh = device.new_tape(following.code if following else None, following.lines if following else None)
-    if not schedule.kept and not seen.behind:
-        ends, unheld = end_of(tape, fresh, device), 0
-    else:
+    settled: Iterator[Any] = iter(())
+    unheld = 0
+    if schedule.kept or seen.behind:
         again = Again(fresh, tape, seen.values, device, schedule.cut.outputs)
         specs = _specs_afterwards(schedule, tape, seen.values, device)
         for left in (schedule.kept, seen.behind):
             again.record(left, specs, [tape.recorder(operation.position) for operation in left])
             fresh.rest = fresh.rest or len(fresh.code) * bool(schedule.kept)
-        ends, unheld = chain(again.settled(), end_of(tape, fresh, device)), again.unheld
+        settled, unheld = again.settled(), again.unheld
     if tape.scopes and (tape.scopes[-1][1] or fresh.scopes):
         fresh.scopes.append((len(fresh.code), tape.scopes[-1][1]))  # those still open
-    return ends, unheld
-
-
-def end_of(tape: Tape, following: Tape, device: Device) -> Iterator[Any]:
-    """What puts another tape in the place of one that was evaluated."""
-    # Values may outlive their tape; they must not keep all the others alive through it.
-    names = "tape", "ended", "values", "code", "reads"
-    return map(setattr, (device, tape, tape, tape, tape), names, (following, True, [], [], {}))
+    return settled, unheld
 
 
 class Again:
@@ -73,7 +51,7 @@ class Again:
         self._moved: list[Value] = []
 
     def record(self, operations: Sequence[Operation], specs: Callable[[int], Spec], recorders: Iterable[int]) -> None:
-        """Records these as what the `recorders` did; `specs` tells what enters at a slot of the old tape."""
+        """Record operations for the threads `recorders`; `specs` gives the spec of an input by its old slot."""
         tape = self.tape
         scopes = scopes_at([operation.position for operation in operations], self._old.scopes)
         for index, (operation, thread) in enumerate(zip(operations, recorders, strict=False)):
@@ -107,7 +85,7 @@ class Again:
             self._moved.append(value)
 
     def settled(self) -> Iterator[Any]:
-        """Has the values lie where they were recorded again, when it is run through."""
+        """Give the values their slots on the new tape, when it is run through."""
         places = self._slots
         for (base, view), shown in self._old.reads.items():
             if base in places and shown in places:
@@ -117,7 +95,7 @@ class Again:
 
 
 def _specs_afterwards(schedule: Schedule, old: Tape, values: list[Value], device: Device) -> Callable[[int], Spec]:
-    """What the spec of a value of the tape is once a schedule was run: on several devices, with its sharding."""
+    """Return a function that gives the spec of a slot after a run: on several devices, with its sharding."""
     program, target = schedule.program, device.target if device.spread is not None else None
     results: dict[int, Spec] = {}
     if target is not None and program is not None and schedule.kept and program.target is target:

@@ -26,11 +26,11 @@ class StepClosures:
         return len(self._calls)
 
     def add(self, call: Call) -> None:
-        """Queues `call` for the end of this step."""
+        """Queue `call` for the end of this step."""
         self._calls.append(call)
 
     def run(self) -> None:
-        """Makes the calls queued so far; what they queue themselves belongs to the next step.
+        """Make the calls queued so far; what they queue themselves belongs to the next step.
 
         If one raises, those behind it stay queued.
         """
@@ -43,9 +43,9 @@ class StepClosures:
 
 
 class Background:
-    """One thread that makes calls in order. At most `XLA_MAX_ASYNC_QUEUE` wait; who adds more waits too.
+    """One thread that makes calls in order. At most `XLA_MAX_ASYNC_QUEUE` wait; a thread that adds more waits too.
 
-    The interpreter does not exit before the last call has returned, and prints what nobody has been told of.
+    The interpreter does not exit before the last call has returned, and prints the exceptions that nothing raised.
     """
 
     def __init__(self) -> None:
@@ -55,16 +55,16 @@ class Background:
     def _begin(self) -> None:
         self._worker: ThreadPoolExecutor | None = None
         self._room: threading.BoundedSemaphore | None = None
-        self._started: deque[Future[object]] = deque()
+        self.started: deque[Future[object]] = deque()
         self._lock = lock()
 
     @property
     def busy(self) -> bool:
-        """Whether calls were started whose end nobody has looked at."""
-        return bool(self._started)
+        """Return whether calls were started whose results were not looked at."""
+        return bool(self.started)
 
     def start(self, call: Call) -> None:
-        """Makes `call` in the background, after those started before it; where no thread begins, at once."""
+        """Make `call` in the background, after those started before it; where no thread begins, at once."""
         with self._lock:
             if self._worker is None or self._room is None:
                 self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="step-closures")
@@ -82,24 +82,24 @@ class Background:
             call()
             return
         future.add_done_callback(lambda _: room.release())
-        self._started.append(future)
+        self.started.append(future)
 
     def raise_failure(self) -> None:
-        """Raises what the first failed call raised, once; returns at once if none has failed so far."""
-        while self._started and self._started[0].done():
-            self._started.popleft().result()
+        """Raise what the first failed call raised, once; returns at once if none has failed so far."""
+        while self.started and self.started[0].done():
+            self.started.popleft().result()
 
     def join(self) -> None:
-        """Waits for every call started so far; raises what the first failed one raised."""
-        while self._started:
-            self._started.popleft().result()
+        """Wait for every call started so far; raises what the first failed one raised."""
+        while self.started:
+            self.started.popleft().result()
 
 
 _all: "WeakSet[Background]" = WeakSet()
 
 
 def _after_fork() -> None:
-    # A fork has none of the threads, and so nobody who gives back a lock that one of them held.
+    # A fork has none of the threads, so a lock that one of them held would never be released.
     for background in _all:
         background._begin()
 

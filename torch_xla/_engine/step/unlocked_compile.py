@@ -1,7 +1,7 @@
 """Compile and wait without holding the lock that recording needs.
 
-A program is found under the lock. It is compiled, and waits for its turn, without; then it runs under the lock. What
-was recorded meanwhile by another thread makes another program, which is compiled in its turn.
+A program is found under the lock, compiled and kept waiting without it, and started under it again. If another thread
+has recorded operations meanwhile, the program is another one, which is compiled in its turn.
 """
 
 import threading
@@ -14,7 +14,7 @@ from ..compile.program import Program
 from ..metrics.events import Cause
 from ..tensor.device import LOCK
 from . import device_waits, executor, in_flight
-from .in_flight import SourceLines
+from .step import SourceLines
 
 # So often a program may have become another one while it was compiled, or have lost its turn: then others wait for the
 # one that is to run.
@@ -30,7 +30,9 @@ class Attempt:
     compiled: Program | None = None  # before it, and for it
 
 
-_FIRST = Attempt(False)
+FIRST = Attempt(False)
+# An operation is being recorded: no other thread may record.
+HOLDING = Attempt(True)
 
 
 class NotReady(Exception):
@@ -42,7 +44,7 @@ class NotReady(Exception):
 
 
 class NotCompiled(NotReady):
-    """What is to run must be compiled first."""
+    """The program must be compiled first."""
 
     def __init__(
         self,
@@ -56,7 +58,7 @@ class NotCompiled(NotReady):
 
 
 class NotItsTurn(NotReady):
-    """What is to run must wait first for those before it, or for the memory that they take."""
+    """The program must wait first for earlier programs, or for the memory that they take."""
 
     def __init__(self, program: Program, compiled: Program | None) -> None:
         def wait() -> Program | None:
@@ -80,9 +82,9 @@ def prepare(
     cause: Cause,
     source_lines: SourceLines,
 ) -> bool:
-    """Compiles the program for these numbers, as one thread at a time does; whether it had to be."""
+    """Compile the program for these numbers, as one thread at a time does; whether it had to be."""
     if _thread.is_compiling:
-        # A finalizer that runs in the middle of another compilation waits for nobody: they might wait for this thread.
+        # A finalizer in the middle of a compilation must not wait for other threads: they might wait for this one.
         return executor.prepare(program, numbers, cause, source_lines, buffers)
     try:
         _thread.is_compiling = True
@@ -93,12 +95,12 @@ def prepare(
 
 
 def is_turn(program: Program) -> bool:
-    """Whether `wait_for_turn` would not wait."""
+    """Return whether `wait_for_turn` would not wait."""
     return not (program.is_limited and not device_waits.is_turn(program.starts)) and in_flight.has_memory(program)
 
 
 def wait_for_turn(program: Program | None) -> None:
-    """Waits for the turn of a program that is about to run, or one like it: so it does not wait under the lock."""
+    """Wait for the turn of a program that is about to run, or one like it: so it does not wait under the lock."""
     if program is None or LOCK._is_owned():  # type: ignore[attr-defined]
         return
     if program.is_limited:
@@ -107,22 +109,33 @@ def wait_for_turn(program: Program | None) -> None:
 
 
 def under_lock(work: Callable[[Attempt], None]) -> None:
-    """Does `work` under the lock. Where it raises `NotReady`, that is seen to without, and it is done again.
+    """Do `work` under the lock. Where it raises `NotReady`, see to that without the lock, and do it again."""
+    # Where the thread holds the lock already, it is in the middle of something: it compiles and waits under the lock.
+    attempt = HOLDING if LOCK._is_owned() else FIRST  # type: ignore[attr-defined]
+    try:
+        with LOCK:
+            work(attempt)
+        return
+    except NotReady as found:
+        needed = [found.do_it]
+    when_ready(work, needed)
 
-    Not where the thread holds the lock already: somebody is in the middle of something then.
+
+def when_ready(work: Callable[[Attempt], None], needed: list[Callable[[], Program | None]]) -> None:
+    """Do what is `needed` for `work` without the lock, and then `work` under it.
+
+    If `work` needs something else by then, too often, it does that under the lock. A thing that is done leaves the
+    list, and with it the buffers that it refers to.
     """
-    seconds, compiled, attempt = 0.0, None, _FIRST
-    for _ in range(0 if LOCK._is_owned() else _ATTEMPTS):  # type: ignore[attr-defined]
+    seconds = 0.0
+    for nth in range(1, _ATTEMPTS + 1):
+        started = time.perf_counter()
+        compiled = needed[0]()
+        needed.clear()
+        seconds += time.perf_counter() - started
         try:
             with LOCK:
-                work(attempt)
+                work(Attempt(nth == _ATTEMPTS, seconds, compiled))
             return
         except NotReady as found:
-            do_it = found.do_it
-        started = time.perf_counter()
-        compiled = do_it()
-        del do_it  # with the buffers that it knows
-        seconds += time.perf_counter() - started
-        attempt = Attempt(False, seconds, compiled)
-    with LOCK:
-        work(Attempt(True, seconds, compiled))
+            needed.append(found.do_it)

@@ -109,7 +109,9 @@ class Device:
         return f"<xla:{self.index}>"
 
 
-_devices: list[Device] = []
+# The devices something was done on so far, by place.
+# The devices that were used so far, by their place in this process.
+existing: list[Device] = []
 _seed = 0  # of the process: ordinals that come into use later begin with it too
 
 
@@ -123,7 +125,7 @@ def seed_all(seed: int) -> None:
     global _seed
     with LOCK:
         _seed = seed
-        for device in _devices:
+        for device in existing:
             device.generator.seed(_seed_of(device.place))
 
 
@@ -144,7 +146,7 @@ current = _Current()
 def number() -> None:
     """Number the devices of this process by its place among others; those that are in use keep their numbers."""
     global _first
-    if not _devices:
+    if not existing:
         _first = identity.place().local_index if identity.is_numbered() else 0
         _Current.index, _Current.word = _first, device_word(_first)
 
@@ -167,7 +169,7 @@ class _TapeOfAFork:
 def _after_fork() -> None:
     LOCK._at_fork_reinit()  # type: ignore[attr-defined]  # whoever held it is not here
     if platform.is_forked():
-        for device in _devices:
+        for device in existing:
             device.tape = _TapeOfAFork()  # type: ignore[assignment]
 
 
@@ -205,15 +207,15 @@ def is_elsewhere(index: int) -> bool:
 def device_at(index: int) -> Device:
     """The device with this ordinal."""
     place = index - _first
-    if not 0 <= place < len(_devices):
-        if not _devices:
+    if not 0 <= place < len(existing):
+        if not existing:
             platform.prepare_host()
         # The first one always exists: tensors can be described on it before the client starts.
         if place < 0 or (place > 0 and place >= device_count()):
             raise RuntimeError(_absence_of(index))
         with LOCK:
             _make_devices(place)
-    return _devices[place]
+    return existing[place]
 
 
 def _absence_of(index: int) -> str:
@@ -247,11 +249,11 @@ def _make_devices(place: int) -> None:
         before_first_use.pop()()
     while _first + place > 0 and before_second_ordinal:
         before_second_ordinal.pop()()
-    while len(_devices) <= place:
-        device = Device(_first + len(_devices), len(_devices))
+    while len(existing) <= place:
+        device = Device(_first + len(existing), len(existing))
         if spmd_mode.is_on():
             device.spread_over(platform.all_devices())
-        _devices.append(device)
+        existing.append(device)
 
 
 def take_name() -> None:
@@ -262,7 +264,7 @@ def take_name() -> None:
 
 def existing_devices() -> list[Device]:
     """The devices something was done on so far."""
-    return _devices
+    return existing
 
 
 def current_index() -> int:
@@ -293,7 +295,7 @@ def uninitialised(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.d
 
 
 def _forget_places() -> int:
-    for device in _devices:
+    for device in existing:
         device.places = {}
     return 0
 

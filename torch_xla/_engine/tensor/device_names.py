@@ -11,12 +11,12 @@ from .device import Device
 
 
 def device_named(device: Any = None) -> Device:
-    """The device called `device`; without a name, the current one of this thread."""
+    """Return the device called `device`; without a name, the current one of this thread."""
     return devices.device_at(index_of(device))
 
 
 def index_of(device: Any = None) -> int:
-    """The ordinal of the device called `device`; without a name or a number, the current one of this thread."""
+    """Return the ordinal of the device called `device`; without a name or a number, the current one of this thread."""
     if device is None:
         return devices.current_index()
     if isinstance(device, int):
@@ -51,7 +51,7 @@ def index_or_current(device: Any = None) -> int:
 
 
 def real_names(names: Sequence[Any] | None = None) -> list[str]:
-    """The names of the hardware behind these devices, or behind all of this process, "CPU:0"."""
+    """Return the names of the hardware behind these devices, or behind all of this process, "CPU:0"."""
     local = platform.local_devices()
     chosen = range(len(local)) if names is None else [device_named(name).place for name in names]
     return [platform.real_name(local[index]) for index in chosen]

@@ -1,6 +1,7 @@
-"""The few numbers of a tensor that the host knows because it uploaded them, and who is notified of a look.
+"""The few numbers of a tensor that the host knows because it uploaded them, and a listener for each look at them.
 
-What they are decides what is refused, and here and there what is recorded. A replay looks at them in the same way.
+Checks of values look at them, and a few operators record different operations for different numbers. A replay looks at
+them in the same way.
 """
 
 from collections.abc import Callable
@@ -15,9 +16,9 @@ from .storage import value_of
 
 
 class Asked(Enum):
-    """What one wants to know of numbers."""
+    """The property of numbers that a check asks for."""
 
-    EACH = auto()  # whether each lies between two others, and whether one is zero
+    EACH = auto()  # whether each is between two others, and whether one is zero
     TOGETHER = auto()  # whether an operator can take them
     DECIDES = auto()  # what to record
 
@@ -27,7 +28,7 @@ onlookers: list[Callable[[Value, Asked], None]] = []
 
 
 def known_numbers(tensor: Any, asked: Asked = Asked.TOGETHER) -> np.ndarray | None:
-    """The few numbers in the memory of a tensor, if they came from the host; `None` if the device alone knows them."""
+    """Return the few numbers in the memory of a tensor if they came from the host, else `None`."""
     if not isinstance(tensor, torch.Tensor) or tensor.device.type != "xla":
         return None
     value = value_of(tensor)
@@ -37,6 +38,6 @@ def known_numbers(tensor: Any, asked: Asked = Asked.TOGETHER) -> np.ndarray | No
 
 
 def contents_of(value: Value) -> np.ndarray | None:
-    """The same of a value, for who tells nobody."""
+    """Return the known numbers of a value without notifying the listener."""
     contents: np.ndarray | None = getattr(value, "contents", None)
     return contents

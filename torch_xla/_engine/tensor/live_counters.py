@@ -37,7 +37,7 @@ def _buffers_gone() -> int:
 
 
 def begin() -> None:
-    """Makes the counters. Called when all modules that know `Value` are there."""
+    """Make the counters. Called when all modules that know `Value` are there."""
     counters.register(Total("CreateXlaTensor", _values_made))
     counters.register(Total("CreateDataHandles", lambda: buffers.value))
     for name in ("DestroyXlaTensor", "DestroyLtcTensor"):

@@ -16,7 +16,7 @@ _OPTIMIZERS = os.path.dirname(os.path.abspath(optim.__file__)) + os.sep
 
 
 def note_line(tape: Tape, position: int, numbers: Sequence[Any] = ()) -> None:
-    """Keeps the line and the thread of what is about to be recorded: the tape has left the path it took last time."""
+    """Keep the line and the thread of the next operation, where the tape leaves the path it took last time."""
     tape.expected = None
     if tape.turns[-1][1] != (thread := get_ident()):
         tape.turns.append((position, thread))
@@ -32,7 +32,7 @@ def _is_called_by_an_optimizer() -> bool:
 
 
 def is_of_an_optimizer(frame: FrameType) -> bool:
-    """Whether a method of an optimizer runs in it. Its locals are not asked for: a frame keeps what it has told."""
+    """Return whether a method of an optimizer runs in a frame. Its locals are not read: a frame keeps a copy."""
     name = frame.f_code.co_qualname
     owner = frame.f_globals.get(name.partition(".")[0])
     if isinstance(owner, type):

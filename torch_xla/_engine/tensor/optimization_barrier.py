@@ -18,15 +18,15 @@ table_of_plans(_plans)
 
 
 def put_barrier(tensors: Sequence[torch.Tensor]) -> None:
-    """What is read from `tensors` from now on is computed after all of what they show now."""
+    """Make later reads of `tensors` wait until all of their present values are computed."""
     if tensors:
         _replace(tensors, BARRIER, [])
 
 
 def delayed(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies of `tensors` that are there only after what was recorded last, and that the compiler takes for new values.
+    """Return copies of `tensors` that depend on the operation recorded last and are new values to the compiler.
 
-    The same operations on them are not merged with those on the originals, and do not move in front of what was
+    It does not merge operations on them with equal operations on the originals, nor move them before the operation
     recorded last.
     """
     copies = [tensor.detach().clone() for tensor in tensors]

@@ -1,10 +1,10 @@
 """Growing sequences padded to a capacity: the tokens of a text, and the keys and values that attention has seen.
 
 `torch.cat([ids, token], -1)` gives a value of another size each time, so each step that contains it would be a program
-of its own. Where such a chain is seen, the elements lie in a *room* with places to spare, and how many of them count
-is a number of the program. The tensor has the size that PyTorch gives it; its value is cut from the room when an
-operation needs it as it is. What decoding does with it needs the room alone: append again, look at the last element,
-cast, pad to a fixed size, and attend to it (with a mask of the places that count).
+of its own. The values of such a chain get a *room*: a buffer with spare capacity, and the number of valid elements is a
+number of the program. The tensor has the size that PyTorch gives it; its value is cut from the room when an operation
+needs it as it is. Decoding needs the room alone: it appends again, looks at the last element, casts, pads to a fixed
+size, and attends to the room, with a mask of the valid places.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ class Grown(Value):
 
 
 def entered(tape: Tape, value: Value) -> int:
-    """The slot on `tape` of a value that lies outside of it: of a buffer, cut from its room, or uninitialised.
+    """Enter a value that is not on `tape`, and return its slot; a growing value is cut from its room first.
 
     -1 if the tape has ended.
     """
@@ -123,7 +123,7 @@ def _with_size(size: Sequence[int], dim: int, length: int) -> tuple[int, ...]:
 
 
 def _grows(spec: Spec) -> bool:
-    """Whether values like this are known to grow by one; notes that one more was appended to this."""
+    """Return whether values like this are known to grow by one; notes that one more was appended to this."""
     kind = spec.dtype, spec.size[:-1]
     before = _lengths.get(kind)
     if before == _GROWS or before == spec.size[-1]:
@@ -136,7 +136,7 @@ def _grows(spec: Spec) -> bool:
 
 
 def read_of_rows(value: Grown, view: Geometry) -> Value | None:
-    """What a view of `value` shows, if that is the same few elements of each row; nothing for other views."""
+    """Return the read of a view of `value` that shows the same few elements of each row; `None` for other views."""
     if value.dim != -1:
         return None
     lead, steps = value.spec.size[:-1], value.spec.stride[:-1]

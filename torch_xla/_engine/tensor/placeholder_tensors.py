@@ -13,7 +13,7 @@ from .storage import value_of, wrap
 
 
 def placeholder(size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor on this thread's device without memory."""
+    """Return a tensor on this thread's device without memory."""
     size = tuple(size)
     device = device_at(current_index())
     value = Value(spec_of(size, contiguous_stride(size), dtype), device, None, -1)
@@ -24,5 +24,5 @@ def placeholder(size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 
 
 def is_placeholder(tensor: torch.Tensor) -> bool:
-    """Whether a tensor holds no memory."""
+    """Return whether a tensor holds no memory."""
     return isinstance(value_of(tensor).buffer, Placeholder)

@@ -24,23 +24,23 @@ class Generator:
         self.state = 0
 
     def seed(self, seed: int) -> None:
-        """Starts the sequence that belongs to `seed`."""
+        """Start the sequence that belongs to `seed`."""
         self.initial_seed = seed
         self.state = seed & _MASK
 
     def draw(self) -> int:
-        """The state for one draw; the next draw gets another."""
+        """Return the state for one draw; the next draw gets another."""
         state = self.state
         self.state = (state * _MULTIPLIER + _INCREMENT) & _MASK
         return state
 
 
 def state_of_part(state: int, first: int) -> int:
-    """The state for one draw of a part of a tensor, which begins with number `first` of the tensor's."""
+    """Return the state for one draw of a part of a tensor, which begins with number `first` of the tensor's."""
     return (state + first * _BETWEEN_PARTS) & _MASK
 
 
-# Two words of a key lie so far from the state.
+# The two words of a key are the state plus these.
 _OFFSETS = 0x9E3779B97F4A7C15, 0x3C6EF372FE94F82A
 _FACTORS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _WORD = (1 << 64) - 1
@@ -50,7 +50,7 @@ _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 def keys_of(states: list[int]) -> np.ndarray:
-    """The data of one 128-bit JAX key per state: uint32[n, 4]."""
+    """Return the data of one 128-bit JAX key per state: uint32[n, 4]."""
     if len(states) == 1:
         return _key_of(states[0])
     words = np.array(states, dtype=np.uint64)[:, None] + _APART

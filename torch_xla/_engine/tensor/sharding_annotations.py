@@ -1,7 +1,7 @@
-"""Sharding annotations on memory: they hold however the memory is written.
+"""Sharding annotations on storages: they hold however the storage is written.
 
-What an operation in place gives lies as what it replaces. But a parameter can also be filled anew, or become the copy
-of another tensor: what is then in its storage knows nothing of the mark, and is divided so at the end of the step.
+The result of an in-place operation is divided as the value that it replaces. But a parameter can also be filled anew,
+or become the copy of another tensor: such a value has no mark, and is divided as marked at the end of the step.
 """
 
 import gc
@@ -24,7 +24,7 @@ from .storage import record_plan, shows_all, value_of
 
 
 class Mark:
-    """What was said of one storage."""
+    """The annotation of one storage."""
 
     __slots__ = ("seen", "settled", "sharding", "storage")
 
@@ -37,7 +37,7 @@ class Mark:
 
 
 def constrained(value: Value, sharding: Sharding | None) -> Value:
-    """The same as `value`, divided so wherever it stands in a program."""
+    """Return `value` with a sharding constraint."""
     with LOCK:
         spec = value.spec
         plan = _plans.get((spec, sharding))
@@ -54,7 +54,7 @@ table_of_plans(_plans)
 
 
 def moved(value: Value, sharding: Sharding | None) -> Value:
-    """The same as a computed `value`, divided so; the value itself if it is: one buffer belongs to one value."""
+    """Return the same as a computed `value`, divided so; the value itself if it is: one buffer belongs to one value."""
     wanted = to_jax(sharding, value.device.target)
     buffer = buffers.place(value.buffer, wanted, carried(value.spec.size, wanted))
     if buffer is value.buffer:
@@ -72,7 +72,7 @@ def is_from_host(value: Value) -> bool:
 
 
 def remember(tensor: torch.Tensor, sharding: Sharding | None) -> None:
-    """Keeps the storage that `tensor` shows all of divided so, as its value is now."""
+    """Keep the storage that `tensor` shows all of divided so, as its value is now."""
     value, storage = value_of(tensor), tensor.untyped_storage()
     if not shows_all(tensor, value.spec):
         return
@@ -82,21 +82,21 @@ def remember(tensor: torch.Tensor, sharding: Sharding | None) -> None:
 
 
 def forget(tensor: torch.Tensor) -> None:
-    """Lets the storage of `tensor` be divided as XLA sees fit from now on."""
+    """Let the storage of `tensor` be divided as XLA sees fit from now on."""
     value_of(tensor).device.marks.pop(address_of(tensor.untyped_storage()), None)
 
 
 def mark_of(tensor: torch.Tensor) -> Mark | None:
-    """What was said of the storage of `tensor`, if it shows all of it."""
+    """Return the annotation of the storage of `tensor`, if the tensor shows all of it."""
     value = value_of(tensor)
     found: Mark | None = value.device.marks.get(address_of(tensor.untyped_storage()))
     return found if found is not None and shows_all(tensor, value.spec) else None
 
 
 def keep_now(tensor: torch.Tensor) -> None:
-    """Divides what the storage of `tensor` holds as it was marked, before the end of the step does.
+    """Divide the value of the storage of `tensor` as marked, before the end of the step does.
 
-    But what is computed stays where it lies in a program of several processes: they move it together, at that end.
+    In a program of several processes a computed value stays as it is: they move it together, at the end of the step.
     """
     with LOCK:
         mark, storage = mark_of(tensor), tensor.untyped_storage()
@@ -114,7 +114,7 @@ def keep_now(tensor: torch.Tensor) -> None:
 
 
 def _is_of_several(device: Device) -> bool:
-    """Whether what lies on `device` is divided among several processes."""
+    """Return whether the values of `device` are divided among several processes."""
     return device.spread is not None and len(device.spread.processes) > 1
 
 
@@ -127,14 +127,14 @@ class _Written(NamedTuple):
 
 
 class _Astray(NamedTuple):
-    """A marked storage whose value is computed, and lies otherwise."""
+    """A marked storage whose value is computed and divided in another way."""
 
     mark: Mark
     storage: Any
 
 
 def keep(device: Device) -> None:
-    """Divides as marked what was written to marked storages on the tape of `device`, or lies otherwise."""
+    """Divide as marked the values of marked storages: values on the tape of `device`, and computed ones."""
     if _is_of_several(device):
         _keep_alike(device)
         return
@@ -145,7 +145,7 @@ def keep(device: Device) -> None:
         _settle(mark, value)
 
 
-# What was divided at the end of tapes of several processes, by their code, those used last behind: slots, and how.
+# Slots divided at the end of a tape of several processes, with their shardings, by code; the latest used last.
 _divided: dict[tuple[Any, ...], tuple[tuple[int, Sharding | None], ...]] = {}
 _MOST = 256
 
@@ -181,7 +181,7 @@ def _found_now(device: Device) -> tuple[list[Value], tuple[Any, ...], list[_Writ
 
 
 def _found(device: Device) -> tuple[list[_Written], list[_Astray]]:
-    """What lies otherwise than marked, on the tape and computed."""
+    """Return the values that are not divided as marked, on the tape and computed."""
     written: list[_Written] = []
     astray: list[_Astray] = []
     for mark in list(device.marks.values()):

@@ -33,7 +33,7 @@ META_KEYS = private.META_KEYS
 
 
 class ViewKind:
-    """What views have in common that differ in where they begin alone. Interned: a call on any of them has one plan."""
+    """The part that views have in common which differ only in their offset. Interned: a call on them has one plan."""
 
     __slots__ = ("first", "shown")
 
@@ -57,7 +57,7 @@ class View:
         self.numbers = (geometry.offset,)  # of a plan that serves all of its kind
 
     def taken(self, value: Grown) -> Value | None:
-        """What it shows of `value`, if the room tells."""
+        """Return its read of a growing `value`, if the room alone gives it."""
         return read_of_rows(value, self.geometry) if self.dtype is value.spec.dtype else None
 
 
@@ -75,7 +75,7 @@ look_through(lambda: drop_unheld(_kinds), 1)
 
 
 def value_of(tensor: torch.Tensor) -> Value:
-    """What the storage of `tensor` holds; memory nobody described yet is uninitialised."""
+    """Return the value of the storage of `tensor`; one without a value is uninitialised memory."""
     storage = tensor.untyped_storage()
     value: Value | None = getattr(storage, "value", None)
     if value is None:
@@ -85,7 +85,7 @@ def value_of(tensor: torch.Tensor) -> Value:
 
 def _adopt(tensor: torch.Tensor, storage: torch.UntypedStorage, sharding: Sharding | None = None) -> Value:
     # The storage holds bytes from the host, for instance those of a file, or PyTorch made it without us. The first
-    # tensor that looks at it tells the dtype and the order of memory. Of two threads here at once, the first counts.
+    # tensor that looks at it gives the dtype and the order of memory; of two threads at once, the first one's.
     if tensor.device.type == "cpu":  # whose own memory would be forgotten
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two devices, xla:0 and cpu! (move the "
@@ -111,7 +111,7 @@ def _made(tensor: torch.Tensor, storage: torch.UntypedStorage, sharding: Shardin
 
 
 def bring(tensor: torch.Tensor, sharding: Sharding | None) -> None:
-    """Divides so what the storage of `tensor` holds on the host, on its way to the devices; does nothing else."""
+    """Divide so what the storage of `tensor` holds on the host, on its way to the devices; does nothing else."""
     storage = tensor.untyped_storage()
     host: torch.UntypedStorage | None = getattr(storage, "host", None)
     is_here = host is not None and getattr(storage, "value", None) is None
@@ -120,9 +120,9 @@ def bring(tensor: torch.Tensor, sharding: Sharding | None) -> None:
 
 
 def kept_on_host(tensor: torch.Tensor, device: Device) -> torch.Tensor:
-    """A tensor on `device` with the contents of a CPU tensor, that go there when it is used first.
+    """Return a tensor on `device` with the contents of a CPU tensor, which are uploaded at its first use.
 
-    Where there are several devices, somebody may say by then how they are divided.
+    On several devices the user may say until then how they are divided.
     """
     spec = dense_spec(tensor)
     made = wrap(Value(spec, device, None, -1))
@@ -144,7 +144,7 @@ def _as_first_seen(host: torch.UntypedStorage, geometry: Geometry, dtype: torch.
 
 
 def shows_all(tensor: torch.Tensor, spec: Spec) -> bool:
-    """Whether `tensor` shows the storage's value as it is."""
+    """Return whether `tensor` shows the storage's value as it is."""
     return (
         tensor.shape == spec.size
         and tensor.stride() == spec.stride
@@ -154,7 +154,7 @@ def shows_all(tensor: torch.Tensor, spec: Spec) -> bool:
 
 
 def view_of(tensor: torch.Tensor) -> View:
-    """How `tensor` looks at its storage."""
+    """Return how `tensor` looks at its storage."""
     dtype = tensor.dtype
     conj = dtype.is_complex and tensor.is_conj()
     key = (tensor.shape, tensor.stride(), tensor.storage_offset(), dtype, conj, tensor.is_neg())
@@ -176,7 +176,7 @@ def record_plan(
     draws: Sequence[int] = (),
     keeps_line: bool = False,
 ) -> list[Value]:
-    """Records one call, and returns the values of its results.
+    """Record one call, and returns the values of its results.
 
     An operand is a value, or what a view shows of one. Where garbage is collected meanwhile and a finalizer has the
     tape evaluated, the call goes to the next one.
@@ -199,7 +199,7 @@ def record_plan(
 
 
 def slot_of(tape: Tape, operand: Value | tuple[Value, View], device: Device) -> int:
-    """The slot on the tape of `device` of a value, or of what a view shows of one."""
+    """Return the slot on the tape of `device` of a value, or of a view of one."""
     value, view = operand if isinstance(operand, tuple) else (operand, None)
     if value.device is not device:
         raise RuntimeError(
@@ -210,14 +210,14 @@ def slot_of(tape: Tape, operand: Value | tuple[Value, View], device: Device) -> 
 
 
 def operand_slot(tape: Tape, value: Value) -> int:
-    """The slot of a storage's value on `tape`; -1 if the tape has ended."""
+    """Return the slot of a storage's value on `tape`; -1 if the tape has ended."""
     if value.tape is tape:
         return value.slot
     return entered(tape, value)
 
 
 def read_slot(tape: Tape, value: Value, view: View) -> int:
-    """The slot of what a view shows of `value`; recorded once per tape. -1 if the tape has ended."""
+    """Return the slot of a view of `value`; the read is recorded once per tape. -1 if the tape has ended."""
     if value.__class__ is Grown and (taken := view.taken(value)) is not None:
         return taken.slot
     base = operand_slot(tape, value)
@@ -237,7 +237,7 @@ def read_slot(tape: Tape, value: Value, view: View) -> int:
 def _plan_of(
     plans: dict[tuple[Spec, View | ViewKind], Plan], spec: Spec, view: View, make: Callable[[Spec, View, bool], Plan]
 ) -> Plan:
-    """The plan of a view seen for the first time: that of its kind, with the offset as a number, if one serves all."""
+    """Return the plan of a new view: that of its kind, with the offset as a number, if one plan serves all."""
     base, writes = Geometry(spec.size, spec.stride), plans is _write_plans
     repeats = any(not step for step in view.geometry.stride) and writes
     if view.dtype is not spec.dtype or repeats or not is_moved(base, view.geometry, unit_steps=writes):
@@ -272,19 +272,19 @@ class Overtaken(Exception):
 
 
 def refuse_if_overtaken(tensors: Sequence[torch.Tensor], read: Sequence[Any]) -> None:
-    """Raises `Overtaken` unless each of the `tensors` still shows the operand that was `read` of it.
+    """Raise `Overtaken` unless each of the `tensors` still shows the operand that was `read` of it.
 
     An operand is a value, or (value, view). The caller holds the lock.
     """
     for tensor, operand in zip(tensors, read, strict=True):
         base = value_of(tensor)
-        # What is shown of a value that grows is a value of its own each time.
+        # Each read of a value that grows is another value.
         if base is not (operand[0] if operand.__class__ is tuple else operand) and base.__class__ is not Grown:
             raise Overtaken
 
 
 def hold(tensor: torch.Tensor, value: Value, read: Sequence[Any] = ()) -> None:
-    """Makes `value`, of the shape and dtype of `tensor`, what `tensor` shows from now on.
+    """Make `value`, of the shape and dtype of `tensor`, what `tensor` shows from now on.
 
     Raises `Overtaken` if `tensor` does not show any more what was `read` of it: one operand, where there is one.
     """
@@ -324,7 +324,7 @@ def hold_together(tensors: Sequence[torch.Tensor], values: Sequence[Value], read
 
 
 def replaced(storages: Collection[Any], before: Collection[Value], values: Collection[Value]) -> bool:
-    """Gives all of the `storages` their new `values`, if all hold what they held `before`. The caller holds the lock.
+    """Give all of the `storages` their new `values`, if all hold what they held `before`. The caller holds the lock.
 
     A finalizer comes before the look at the first, or behind the last store.
     """
@@ -346,7 +346,7 @@ _value = attrgetter("value")
 
 
 def _written(tensor: torch.Tensor, base: Value, value: Value) -> Value:
-    """What the storage of `tensor` holds in the place of `base` when `tensor` shows `value`."""
+    """Return the value that replaces `base` in the storage of `tensor` when `value` is written to `tensor`."""
     if shows_all(tensor, base.spec):
         return value
     view = view_of(tensor)
@@ -359,7 +359,7 @@ def _written(tensor: torch.Tensor, base: Value, value: Value) -> Value:
 
 
 def wrap(value: Value) -> torch.Tensor:
-    """A new tensor whose storage holds `value`."""
+    """Return a new tensor whose storage holds `value`."""
     spec = value.spec
     device: Device = value.device
     tensor = device.new_tensor(spec.size, spec.dtype)
@@ -372,7 +372,7 @@ def wrap(value: Value) -> torch.Tensor:
 def point_at(
     tensor: torch.Tensor, storage: Any, offset: int, size: Sequence[int], stride: Sequence[int]
 ) -> torch.Tensor:
-    """Makes `tensor` itself a view of `storage`."""
+    """Make `tensor` itself a view of `storage`."""
     if storage.resizable():
         return _set(META_KEYS, tensor, storage, offset, size, stride)  # type: ignore[no-any-return]
     # On ordinals above 0 storages are not resizable. The Meta kernel insists on that, unless nothing is shown.
@@ -382,7 +382,7 @@ def point_at(
 
 
 def snapshot(tensor: torch.Tensor) -> Value:
-    """What `tensor` shows now, as a value of its own: the storage's, or a recorded read of it."""
+    """Return the present contents of `tensor` as a value: that of its storage, or a recorded read of it."""
     value = value_of(tensor)
     if shows_all(tensor, value.spec):
         return value

@@ -37,27 +37,27 @@ class TorchGenerator(torch.Generator):
         return torch.device("xla", self._index)
 
     def manual_seed(self, seed: int) -> "TorchGenerator":
-        """Starts the sequence of `seed`: that which `torch.manual_seed(seed)` starts on the device."""
+        """Start the sequence of `seed`: that which `torch.manual_seed(seed)` starts on the device."""
         super().manual_seed(seed)  # refuses what is no seed; and a draw on the host follows the seed too
         self.own.seed(super().initial_seed())
         return self
 
     def seed(self) -> int:
-        """Starts the sequence of a seed that nobody chose, and returns it."""
+        """Start the sequence of a random seed, and return the seed."""
         seed = super().seed()
         self.own.seed(seed)
         return seed
 
     def initial_seed(self) -> int:
-        """The seed that it was given last."""
+        """Return the seed that it was given last."""
         return self.own.initial_seed
 
     def get_state(self) -> torch.Tensor:
-        """The state as 16 bytes on the CPU, as `torch.xla.get_rng_state()` gives that of a device."""
+        """Return the state as 16 bytes on the CPU, as `torch.xla.get_rng_state()` gives that of a device."""
         return state_in_bytes(self.own)
 
     def set_state(self, new_state: torch.Tensor) -> "TorchGenerator":  # type: ignore[override]
-        """Restores what `get_state` gave."""
+        """Restore what `get_state` gave."""
         state_from_bytes(self.own, new_state)
         return self
 
@@ -68,7 +68,7 @@ class TorchGenerator(torch.Generator):
     graphsafe_get_state = clone_state
 
     def graphsafe_set_state(self, state: torch.Generator) -> "TorchGenerator":
-        """Takes the state of another generator."""
+        """Take the state of another generator."""
         return self.set_state(state.get_state())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -114,7 +114,7 @@ def generator_of_ordinal(index: int) -> TorchGenerator:
 
 
 def state_of(generator: torch.Generator) -> Generator | None:
-    """The state that draws with this generator take on the device; `None` if it is one of the CPU."""
+    """Return the state that draws with this generator take on the device; `None` if it is one of the CPU."""
     known = _living.get(_identity(generator))
     return known.own if known is not None else None
 

@@ -25,15 +25,15 @@ _transforming = metrics.metric("TransferToDeviceTransformTime")
 _sent = metrics.metric("OutboundData", Unit.BYTES)
 _to_all = metrics.counter("VirtualDeviceUsage")
 
-# Up to so many numbers are remembered on the host: what a program writes as a list, of indices or of weights.
+# Tensors with up to this many numbers are remembered on the host: lists of indices or weights in programs.
 _FEW = 64
 
-# NumPy, by way of which the elements travel, has no more.
+# The limit of NumPy, through which the elements are copied.
 _MOST_DIMS = 64
 
 
 def from_numpy(array: np.ndarray) -> torch.Tensor:
-    """A CPU tensor on the memory of `array`."""
+    """Return a CPU tensor on the memory of `array`."""
     dtype = dtypes.to_torch(array.dtype)
     if array.dtype.isbuiltin != 1:
         width = dtypes.BITS[array.dtype.itemsize]
@@ -43,7 +43,7 @@ def from_numpy(array: np.ndarray) -> torch.Tensor:
 
 
 def upload(tensor: torch.Tensor, device: Device, sharding: Sharding | None = None, minibatch: bool = False) -> Value:
-    """A value on `device` with the contents of a CPU tensor, which may change afterwards.
+    """Return a value on `device` with the contents of a CPU tensor, which may change afterwards.
 
     On several devices it is divided as `sharding` says: from the host straight to its parts. With `minibatch` each
     process brings its own part of the first dimension.
@@ -103,7 +103,7 @@ def _transfer(tensor: torch.Tensor, device: Device, start: float, seconds: float
 
 
 def dense_spec(tensor: torch.Tensor) -> Spec:
-    """The spec of a value with the order of memory of `tensor`, or with the plain one if that has gaps."""
+    """Return the spec of a value with the order of memory of `tensor`, or with the plain one if that has gaps."""
     size = tuple(tensor.shape)
     if Geometry(size, tuple(tensor.stride())).is_dense():
         return spec_of(size, tuple(tensor.stride()), tensor.dtype)

@@ -12,7 +12,7 @@ from ..ir.tape import Value
 from ..ir.value_spec import contiguous_stride, spec_of
 from ..ir.view.geometry import Geometry
 from ..runtime import buffers
-from ..step.ownership import are_owned
+from ..step.liveness import are_owned
 from ..step.sync import materialise, sync_device
 from ..tensor.device import LOCK, Device, current_index, device_at, device_behind
 from ..tensor.storage import META_KEYS, as_strided, replaced, shows_all, snapshot, value_of, wrap

@@ -11,11 +11,12 @@ from .. import dtypes, metrics
 from ..ir.tape import Value
 from ..ir.view.geometry import Geometry
 from ..lowering.machinery.jax_sharding import refuse_manual
-from ..metrics import Unit, events
+from ..metrics import Unit, events, samples
 from ..metrics.events import Direction, Transfer
-from ..metrics.user_lines import frame_above, user_lines
+from ..metrics.user_lines import user_lines
+from ..processes import heartbeats
 from ..runtime import buffers
-from ..step import constant_predicates, device_waits, executor
+from ..step import constant_predicates, device_waits, in_flight, run_failures
 from ..step.sync import compute
 from ..tensor.device import LOCK
 from ..tensor.storage import hold, shows_all, snapshot, value_of, view_of
@@ -24,6 +25,7 @@ from ..tensor.upload import upload as upload
 
 _transferring = metrics.metric("TransferFromDeviceTime")
 _received = metrics.metric("InboundData", Unit.BYTES)
+_scalars_read = metrics.counter("aten::_local_scalar_dense")
 
 # An enumeration looks its members up each time.
 _FROM_DEVICE = Direction.FROM_DEVICE
@@ -48,7 +50,7 @@ def to_cpu(tensor: torch.Tensor, callers: int = 1) -> torch.Tensor:
 
     `callers` is the number of frames on the stack that belong to this package, at least.
     """
-    result = from_numpy(np.array(_elements(tensor, callers + 1), order="C"))
+    result = from_numpy(np.array(_elements(tensor, value_of(tensor), callers + 1), order="C"))
     if tensor.dtype is torch.complex32:
         result = result.to(torch.complex32)
     stride = dense_spec(tensor).stride
@@ -57,13 +59,13 @@ def to_cpu(tensor: torch.Tensor, callers: int = 1) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(result)
 
 
-def _elements(tensor: torch.Tensor, callers: int) -> np.ndarray:
-    """Return the elements of a device tensor, read-only."""
-    value = value_of(tensor)
+def _elements(tensor: torch.Tensor, value: Value, callers: int) -> np.ndarray:
+    """Return the elements of a device tensor, whose storage holds `value`, read-only."""
+    if shows_all(tensor, value.spec):
+        return fetch(value, callers)
     if value.buffer is None or not _cheap_on_host(tensor, value):
         return fetch(snapshot(tensor), callers)
-    array = fetch(value, callers)
-    return array if shows_all(tensor, value.spec) else _shown_on_host(tensor, value, array)
+    return _shown_on_host(tensor, value, fetch(value, callers))
 
 
 def fetch(value: Value, callers: int = 0) -> np.ndarray:
@@ -80,30 +82,30 @@ def fetch(value: Value, callers: int = 0) -> np.ndarray:
         buffer = value.buffer
     start = time.perf_counter()
     try:
-        device_waits.until_ready((buffer,))
+        if heartbeats.current is not None:
+            device_waits.until_ready((buffer,))
         # JAX keeps what it has copied to the host, which would not show what others write to memory that they share.
         is_seen = not value.shared or value.device.target.is_host
-        array = buffers.get(buffer if is_seen else buffers.copied(buffer))
+        array = buffers.fetch(buffer) if is_seen else buffers.fetch(buffers.copied(buffer))
     except jax.errors.JaxRuntimeError as error:
         if buffer.is_deleted():
             buffers.refuse_given_away()
-        raise executor.failure(error, "an earlier step", "") from error
-    if executor.has_reports():
-        executor.raise_failed_assertions(value.device.target.device)
+        raise run_failures.failure(error, "an earlier step", "") from error
+    if in_flight.reporting:
+        in_flight.raise_failed_assertions(value.device.target.device)
     if array.ndim != len(value.spec.size):
         refuse_manual(value.spec.size)
     if array.shape != value.spec.size:  # made longer, so that its parts are equal
         array = array[tuple(map(slice, value.spec.size))]
     ended = time.perf_counter()
     waited = int(1e9 * (ended - start))
-    _transferring.add(waited)
-    _received.add(array.nbytes)
+    samples.add_each(((_transferring, waited), (_received, array.nbytes)))
     value.device.tape.started += waited  # waiting is not recording
     if events.watched:
-        frames = user_lines(events.depth, frame_above(2 + callers))
+        frames = user_lines(events.depth, above=2 + callers)
         what = _FROM_DEVICE, value.device.index, array.nbytes, frames, start, ended - start, forced, start - begins
         events.emit(events.record(Transfer, what))
-    wanted = dtypes.to_jax(value.spec.dtype)
+    wanted = dtypes.TO_JAX[value.spec.dtype]
     return array if array.dtype == wanted else array.astype(wanted)
 
 
@@ -111,8 +113,6 @@ def _cheap_on_host(tensor: torch.Tensor, value: Value) -> bool:
     if torch.complex32 in (tensor.dtype, value.spec.dtype) and tensor.dtype is not value.spec.dtype:
         return False  # the stored bytes are not those of the view
     # Cutting a view out on the host saves a compile, if the bytes copied for nothing are few or cost nothing.
-    if shows_all(tensor, value.spec):
-        return True
     if value.device.target.is_host:
         return True
     return tensor.numel() * 4 >= value.spec.numel
@@ -131,15 +131,17 @@ def _shown_on_host(tensor: torch.Tensor, value: Value, array: np.ndarray) -> np.
     return -shown if view.neg else shown
 
 
-def item(tensor: torch.Tensor, reads: metrics.Counter) -> Any:
-    """The Python number in a one-element tensor. Waits for the device, but for a truth value that is known without.
+def item(tensor: torch.Tensor, reads: metrics.Counter = _scalars_read, callers: int = 0) -> Any:
+    """The Python number in a one-element tensor, counted among the `reads`: the kernel of `aten::_local_scalar_dense`.
 
-    Others are counted among the `reads`.
+    Waits for the device, except for a boolean that follows from the program alone. `callers` are functions of ours.
     """
     value = value_of(tensor)
-    if constant_predicates.is_candidate(tensor, value) and (known := constant_predicates.known(value)) is not None:
-        return known
+    if value.buffer is None and constant_predicates.is_candidate(tensor, value):
+        known = constant_predicates.known(value)
+        if known is not None:
+            return known
     reads.value += 1
-    array = _elements(tensor, callers=2)
+    array = fetch(value, callers) if shows_all(tensor, value.spec) else _elements(tensor, value, callers + 1)
     # NumPy knows nothing of the others as Python numbers.
     return array.item() if array.dtype.isbuiltin == 1 else from_numpy(np.array(array)).item()

@@ -22,7 +22,7 @@ from torch_xla._engine.compile.program import Program
 from torch_xla._engine.compile.stages import stage_cuts, staged_program
 from torch_xla._engine.diagnostics.logs import switches
 from torch_xla._engine.metrics import counters
-from torch_xla._engine.step import executor
+from torch_xla._engine.step import in_flight
 from torch_xla._engine.step.pending_graph import graph_of
 from torch_xla._engine.step.schedule import clear_schedules
 from torch_xla.experimental.scan_layers import scan_layers
@@ -310,7 +310,7 @@ def test_waiting_waits_for_every_stage() -> None:
             loss.backward()
             optimizer.step()
             torch_xla.sync()
-        executor.wait()
+        in_flight.wait()
         return all(p.untyped_storage().value.buffer.is_ready() for p in model.parameters())  # type: ignore[attr-defined]
 
     assert in_stages(waited)

@@ -23,6 +23,7 @@ import torch_xla.debug.metrics as met
 from torch_xla._engine.compiled.replay import small_tensor_packing
 from torch_xla._engine.lowering.machinery.packed_arrays import UNPACK
 from torch_xla._engine.step import executor
+from torch_xla._engine.step.step import Step
 
 
 @pytest.fixture(autouse=True)
@@ -242,11 +243,12 @@ def test_a_program_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> 
         theirs.step()
     run, failed = executor.run, []
 
-    def fails_once(program: Any, *rest: Any) -> Any:
+    def fails_once(step: Step, ready: Any = None) -> None:
+        program = step.program
         if program.graph.operations[0].plan.op == UNPACK and len(program.graph.operations) > 1 and not failed:
             failed.append(program)
             raise torch.OutOfMemoryError("no memory")
-        return run(program, *rest)
+        run(step, ready)
 
     monkeypatch.setattr(executor, "run", fails_once)
     with pytest.raises(torch.OutOfMemoryError, match="no memory"):
@@ -262,16 +264,17 @@ def test_a_program_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 def test_who_reads_a_value_while_the_program_starts_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = Training("xla"), Training("cpu")
     step = torch_xla.compile(ours.step, replay=True)
-    run, read = executor.run, []
+    start, read = executor._start, []
 
-    def reads_first(program: Any, *rest: Any) -> Any:
+    def reads_first(step: Step, *rest: Any) -> None:
+        program = step.program
         if program.graph.operations[0].plan.op == UNPACK and len(program.graph.operations) > 1 and not read:
             read.append(ours.weight.detach().cpu())
-        return run(program, *rest)
+        start(step, *rest)
 
     for index in range(10):
         if index == 7:
-            monkeypatch.setattr(executor, "run", reads_first)
+            monkeypatch.setattr(executor, "_start", reads_first)
         step()
         theirs.step()
     assert read

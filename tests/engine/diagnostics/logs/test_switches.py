@@ -8,11 +8,11 @@ import torch
 import torch_xla
 from torch_xla._engine.diagnostics.logs import switches
 from torch_xla._engine.dispatch.checks import device_values
-from torch_xla._engine.metrics import events
+from torch_xla._engine.metrics.observers import observers
 
 
 def test_a_new_program_looks_at_the_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert events.before_new_program == switches.apply_settings
+    assert observers.before_new_program == switches.apply_settings
     file = tmp_path / "steps"
     torch_xla.sync()  # what earlier tests have left may be a new program
     with monkeypatch.context() as patch:

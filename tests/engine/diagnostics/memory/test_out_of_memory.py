@@ -7,12 +7,12 @@ import torch_xla
 from torch_xla._engine.compile.executable_key import key_of
 from torch_xla._engine.compile.program import Program
 from torch_xla._engine.diagnostics.memory import out_of_memory
-from torch_xla._engine.step import memory_admission
+from torch_xla._engine.metrics.observers import observers
 from torch_xla._engine.step.pending_graph import graph_of
 
 
 def test_errors_tell_of_it() -> None:
-    assert memory_admission.explain is out_of_memory.explained
+    assert observers.explain_memory is out_of_memory.explained
 
 
 def test_the_largest_tensors_come_with_their_lines_and_names() -> None:

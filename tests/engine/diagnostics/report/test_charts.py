@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from torch_xla._engine.diagnostics.report import charts
 from torch_xla._engine.diagnostics.report.contents import COMPILING, FALLBACK, RECORDING, WAITING, StepShare
-from torch_xla._engine.metrics.events import Step
+from torch_xla._engine.metrics.events import StepEnd
 
 KINDS = (RECORDING, WAITING, FALLBACK, COMPILING)
 SECONDS = st.one_of(st.just(0.0), st.floats(1e-6, 1e4))
 
 
 def share(number: int, *seconds: float) -> StepShare:
-    return StepShare(Step(number, 0, (), 0.0, sum(seconds)), dict(zip(KINDS, seconds, strict=True)))
+    return StepShare(StepEnd(number, 0, (), 0.0, sum(seconds)), dict(zip(KINDS, seconds, strict=True)))
 
 
 def drawn(picture: str) -> list[ElementTree.Element]:

@@ -18,7 +18,7 @@ from torch_xla._engine.diagnostics.recompiles import causes
 from torch_xla._engine.diagnostics.report import charts, contents, history, html_page
 from torch_xla._engine.diagnostics.report.contents import COMPILING, FALLBACK, RECORDING, WAITING, shares
 from torch_xla._engine.metrics import events
-from torch_xla._engine.metrics.events import Step
+from torch_xla._engine.metrics.events import StepEnd
 from torch_xla._engine.step import schedule
 
 HERE = Path(__file__).name
@@ -127,7 +127,7 @@ def test_a_history_that_is_not_kept_is_said() -> None:
 
 
 def test_the_seconds_of_a_step_go_to_the_first_of_what_overlaps() -> None:
-    steps = [Step(1, 0, (), 0.0, 10.0), Step(2, 0, (), 10.0, 10.0)]
+    steps = [StepEnd(1, 0, (), 0.0, 10.0), StepEnd(2, 0, (), 10.0, 10.0)]
     spans = [(1.0, 5.0, WAITING), (2.0, 4.0, COMPILING), (8.0, 12.0, FALLBACK), (9.0, 11.0, WAITING)]
     first, second = shares(steps, sorted(spans))
     assert first.seconds == {COMPILING: 2, FALLBACK: 2, WAITING: 2, RECORDING: 4}

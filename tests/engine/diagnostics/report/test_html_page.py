@@ -11,7 +11,7 @@ from torch_xla._engine.diagnostics.report import html_page
 from torch_xla._engine.diagnostics.report.contents import COMPILING, FALLBACK, RECORDING, WAITING, Report, StepShare
 from torch_xla._engine.diagnostics.report.history import FallbackCost
 from torch_xla._engine.diagnostics.waiting.wait_costs import Cost
-from torch_xla._engine.metrics.events import Cause, Step
+from torch_xla._engine.metrics.events import Cause, StepEnd
 
 EVIL = "<script src='x'>&\"</script>"
 LINE = (f"/home/{EVIL}.py", 7, f"{EVIL}")
@@ -53,7 +53,7 @@ def full() -> Report:
     return Report(
         setting=[("settings", EVIL)],
         since=12.34,
-        steps=[StepShare(Step(3, 0, (), 0.0, 1.0), seconds)],
+        steps=[StepShare(StepEnd(3, 0, (), 0.0, 1.0), seconds)],
         compilations=[explanation(EVIL, 1.0), explanation(EVIL, 0.5), explanation("other", 0.25)],
         costs=[Cost(LINE, 4, 3, 0, 0.5, 0.25, 0.5, 16)],
         fallbacks=[FallbackCost(EVIL, 2, 0.125, {LINE: 2})],

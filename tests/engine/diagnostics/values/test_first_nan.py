@@ -2,12 +2,15 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
 
 import torch_xla
-from torch_xla._engine.step import sync
+from torch_xla._engine.metrics.observers import observers
+from torch_xla._engine.step import executor
+from torch_xla._engine.step.step import Step
 from torch_xla.debug import NotFinite, find_nan
 
 
@@ -116,15 +119,14 @@ def test_masked_nans_are_no_findings() -> None:
 
 def test_what_the_compiler_does_to_the_whole_is_said_to_be_its_doing(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.tensor([1.0, 4.0]).to("xla")
-    real = sync._run
+    real = executor.run
 
-    def run(program: object, schedule: object, tape: object, *rest: object) -> None:
-        values = [tape.values[slot] for slot in schedule.cut.outputs]  # type: ignore[attr-defined]
-        real(program, schedule, tape, *rest)  # type: ignore[arg-type]
-        for value in values:
+    def run(step: Step, ready: Any = None) -> None:
+        real(step, ready)
+        for value in step.outputs:
             value.buffer = value.buffer * float("nan")
 
-    monkeypatch.setattr(sync, "_run", run)
+    monkeypatch.setattr(executor, "run", run)
     with pytest.raises(NotFinite, match="NaN that none of its 1 operators makes when they run one by one"):
         with find_nan():
             x.sqrt().tolist()
@@ -143,8 +145,8 @@ def test_donated_inputs_can_still_be_read() -> None:
 
 def test_nothing_is_on_outside_of_the_block() -> None:
     with find_nan():
-        assert sync.inspect is not None
-    assert sync.inspect is None
+        assert observers.inspect_step is not None
+    assert observers.inspect_step is None
     assert torch.tensor([-1.0]).to("xla").log().isnan().item()
 
 

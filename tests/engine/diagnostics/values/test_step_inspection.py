@@ -9,7 +9,7 @@ import torch
 import torch_xla
 from torch_xla._engine.diagnostics.values import step_inspection
 from torch_xla._engine.diagnostics.values.step_inspection import Run, any_of, inspecting, is_inexact
-from torch_xla._engine.step import sync
+from torch_xla._engine.metrics.observers import observers
 
 
 def test_each_run_is_shown_with_its_values() -> None:
@@ -21,7 +21,7 @@ def test_each_run_is_shown_with_its_values() -> None:
         y = x * 2.5 + 1
         torch_xla.sync()
         z = y.sum()
-    assert len(runs) == 2 and sync.inspect is None and before.ravel().tolist() == [0, 7, 14]
+    assert len(runs) == 2 and observers.inspect_step is None and before.ravel().tolist() == [0, 7, 14]
     first, second = runs
     np.testing.assert_array_equal(np.ravel(first.inputs[0]), [0, 1, 2])
     np.testing.assert_array_equal(np.ravel(first.outputs[0]), [1, 3.5, 6])
@@ -59,7 +59,7 @@ def test_several_inspectors_share_the_place_and_leave_it_when_a_block_raises() -
             raise KeyError
         z = x + 2
         torch_xla.sync()
-    assert (len(one), len(other)) == (2, 1) and sync.inspect is None and not step_inspection._inspectors
+    assert (len(one), len(other)) == (2, 1) and observers.inspect_step is None and not step_inspection._inspectors
     assert y.tolist() == [2, 2] and z.tolist() == [3, 3]
 
 

@@ -5,7 +5,7 @@ import torch
 
 from tests.support.four_behind_one import ROWS, on, spread_device
 from torch_xla._engine.sharding import placement
-from torch_xla._engine.step import user_donation
+from torch_xla._engine.step import donation
 from torch_xla._engine.step.sync import sync_device
 from torch_xla._engine.tensor import sharding_annotations
 from torch_xla._engine.tensor.storage import value_of
@@ -39,9 +39,9 @@ def test_words_that_say_no_partition_are_refused() -> None:
 
 def test_memory_is_marked_as_one_that_may_be_taken() -> None:
     x = torch.ones(3).to("xla")
-    assert XLA.dynamo_set_buffer_donor_(x, True) is x and user_donation.slots_of([value_of(x)]) == (0,)
+    assert XLA.dynamo_set_buffer_donor_(x, True) is x and donation.slots_of([value_of(x)]) == (0,)
     XLA.dynamo_set_buffer_donor_(x, False)
-    assert user_donation.slots_of([value_of(x)]) == ()
+    assert donation.slots_of([value_of(x)]) == ()
     host = torch.ones(3)
     assert XLA.dynamo_set_buffer_donor_(host, True) is not host
 

@@ -21,7 +21,7 @@ class Native:
 
 @pytest.fixture(autouse=True)
 def unused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_accelerator.devices, "_devices", [])
+    monkeypatch.setattr(torch_accelerator.devices, "existing", [])
     monkeypatch.setattr(torch_accelerator.platform, "is_started", lambda: False)
     monkeypatch.setattr(torch_accelerator.platform_selection, "is_accelerated", lambda: False)
     monkeypatch.delenv("PJRT_DEVICE", raising=False)

@@ -6,6 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import repeat, tee
 from operator import itemgetter, methodcaller
@@ -154,6 +155,17 @@ _on_one = functools.lru_cache(maxsize=64)(jax.sharding.SingleDeviceSharding)
 Starter = Callable[[Iterable[Sequence[jax.Array]]], Iterator[Sequence[jax.Array]]]
 
 
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A `Starter` of two calls of C's, which may be made in its place."""
+
+    execute: Callable[[Sequence[jax.Array]], Any]
+    consume: Callable[[Any], Sequence[jax.Array]]
+
+    def __call__(self, calls: Iterable[Sequence[jax.Array]], /) -> Iterator[Sequence[jax.Array]]:
+        return map(self.consume, map(self.execute, calls))
+
+
 def starter(executable: Any) -> Starter | None:
     """Return a function that runs a compiled program on buffers; `None` if JAX itself would have to do more.
 
@@ -168,7 +180,7 @@ def starter(executable: Any) -> Starter | None:
         return None
     execute = call.xla_executable.execute_sharded
     consume = methodcaller("consume_with_handlers", call.out_handler.handlers)
-    return lambda calls: map(consume, map(execute, calls))
+    return Chain(execute, consume)
 
 
 def starter_in_turn(executable: Any, last: deque[Any]) -> Starter | None:

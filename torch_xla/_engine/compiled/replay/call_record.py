@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...step.schedule import Schedule
+from ...step.step import Schedule
 from ...tensor.host_known_values import Asked
 from .accessed_names import Reads
 from .guards import Change, Reached

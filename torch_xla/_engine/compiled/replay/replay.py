@@ -24,12 +24,12 @@ from ...ir.graph import Cut
 from ...ir.tape import Value
 from ...ir.value_spec import Spec
 from ...metrics.events import Cause
+from ...metrics.observers import observers
 from ...runtime import buffers as client
-from ...step import executor, sync
-from ...step.executor import Around
-from ...step.launcher import launch
-from ...step.ownership import may_be_taken
-from ...step.schedule import lines_of
+from ...step import executor
+from ...step.liveness import may_be_taken
+from ...step.step import Step, lines_of
+from ...step.sync import compute
 from ...step.unlocked_compile import wait_for_turn
 from ...tensor.device import LOCK, Device
 from ...tensor.host_known_values import contents_of
@@ -221,7 +221,7 @@ class Replay:
 
     def hindrance(self) -> str:
         """Why the function must be recorded this time, or nothing."""
-        if sync.inspect is not None:
+        if observers.inspect_step is not None:
             return "a debugging tool looks at the operations of every step"
         if self._is_another:
             return "it exchanges values with other processes by a program that is compiled for recorded calls alone"
@@ -270,7 +270,7 @@ class Replay:
         values: list[Value] = [place.value for place in places if getattr(place, "value", None) is not None]
         pending = [value for value in values if value.buffer is None and value.tape is not None]
         if pending:
-            sync.compute(pending)
+            compute(pending)
         return bool(pending)
 
     def _run(self, call: Call) -> tuple[str, Any]:
@@ -300,9 +300,9 @@ class Replay:
                 states = [draw() for _ in range(self._facts.draws)]
                 draws = [states[index] for index in self._draws]
             made = {output: Value(spec, self._device, None, -1) for output, spec in layout.made}
-            outputs, around = self._outcome(layout, storages, values, moved, made, call.tensors)
-            lines = self._lines(layout)
-            launch(layout.program, values, outputs, numbers, draws, Cause.SYNC, lines, around)
+            step = self._step(layout, storages, values, moved, made, call.tensors)
+            step.numbers, step.draws = numbers, draws
+            executor.run(step)
             self._packing.note_run(layout)
             return "", self._result(layout, call, made)
 
@@ -343,7 +343,7 @@ class Replay:
     def _may_donate(layout: BoundProgram, values: list[Value]) -> bool:
         return may_be_taken([values[index] for index in layout.donated], besides=1)  # `values`
 
-    def _outcome(
+    def _step(
         self,
         layout: BoundProgram,
         storages: list[Any],
@@ -351,8 +351,8 @@ class Replay:
         moved: list[Value],
         made: dict[int, Value],
         arguments: list[torch.Tensor],
-    ) -> tuple[list[Value], Around]:
-        """The value of each output of the program, and what else a call changes: all together, or nothing."""
+    ) -> Step:
+        """The run of a call: the value of each output, and what else the call changes. All together, or nothing."""
         found, packed = self._packing.results(layout)
         found.update(made)
         for output, into in layout.in_place:
@@ -361,7 +361,15 @@ class Replay:
         leaves, gradients = self._gradients.left()
         read = [storages[place] for place in layout.rewritten]
         written, together = self._steps.of(arguments)
-        around = Around(
+        graph = layout.program.graph
+        for output, slot in enumerate(graph.outputs):
+            if output not in found:  # what nobody but the executor looks at, or what a program computes for others, too
+                found[output] = Value(graph.specs[slot], self._device, None, -1)
+        return Step(
+            layout.program,
+            values,
+            [found[output] for output in range(len(graph.outputs))],
+            source_lines=self._lines(layout),
             # What they replace is given up before the program runs. Gradients of the last call, mostly: their memory is
             # needed for those of this one.
             before=stores(replaced, "value", [made[output] for output, _, _ in layout.elsewhere]),
@@ -375,11 +383,6 @@ class Replay:
             ),
             undo=stores(read, "value", [storage.value for storage in read]),
         )
-        graph = layout.program.graph
-        for output, slot in enumerate(graph.outputs):
-            if output not in found:  # what nobody but the executor looks at, or what a program computes for others, too
-                found[output] = Value(graph.specs[slot], self._device, None, -1)
-        return [found[output] for output in range(len(graph.outputs))], around
 
     def _result(self, layout: BoundProgram, call: Call, made: dict[int, Value]) -> Any:
         returned = self._facts.returned

@@ -21,9 +21,8 @@ from ...ir.value_spec import Spec
 from ...metrics import events
 from ...metrics.events import Cause
 from ...step import executor
-from ...step.executor import Around
-from ...step.launcher import launch
-from ...step.ownership import are_owned, may_be_taken
+from ...step.liveness import are_owned, may_be_taken
+from ...step.step import Step
 from ...tensor.device import LOCK, Device
 from .io_binding import BoundProgram, Packs, flat_spec, pack_graph, packed, unpack_graph
 
@@ -63,7 +62,7 @@ class Pack:
         if self._parts is None:
             graph = self._taken_apart.graph
             parts = [Value(graph.specs[slot], self.value.device, None, -1) for slot in graph.outputs]
-            launch(self._taken_apart, [self.value], parts, cause=Cause.READ)
+            executor.run(Step(self._taken_apart, [self.value], parts, cause=Cause.READ))
             self._parts = [part.buffer for part in parts]
             self.value.buffer = None
             _unpacked.value += 1
@@ -148,7 +147,7 @@ class _Group:
         if any(value.buffer is None for value in values) or not self.fits() or not may_be_taken(values):
             return False
         pack = self._new_pack()
-        launch(self._put_together, values, [pack.value], around=Around(after=self._held(pack, values)))
+        executor.run(Step(self._put_together, values, [pack.value], after=self._held(pack, values)))
         return True
 
     def updated(self) -> Value:

@@ -14,8 +14,8 @@ from ...compat.names.torch import pytree, version_of
 from ...ir.tape import Tape, Value
 from ...ir.value_spec import Spec
 from ...metrics import user_lines
-from ...step.ownership import held
-from ...step.schedule import Schedule
+from ...step.liveness import held
+from ...step.step import Schedule
 from ...step.sync import sync_device
 from ...tensor import sharding_annotations
 from ...tensor.device import LOCK, Device

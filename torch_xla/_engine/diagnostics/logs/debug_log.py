@@ -14,7 +14,7 @@ from ... import config
 from ...compiled import eager
 from ...ir.graph_text import digest
 from ...metrics import counters, events, report, samples
-from ...metrics.events import Cause, Compilation, Direction, Execution, Fallback, Sizes, Step, Transfer
+from ...metrics.events import Cause, Compilation, Direction, Execution, Fallback, Sizes, StepEnd, Transfer
 from ...metrics.user_lines import Line
 from ...processes import identity
 from ..recompiles import causes
@@ -106,7 +106,7 @@ class Analysis:
         if isinstance(event, Compilation | Execution):
             if not eager.is_on():
                 self._tell_of_program(event)
-        elif isinstance(event, Step):
+        elif isinstance(event, StepEnd):
             self._write(PROFILER, findings(), framed=False)
         else:
             read = read_told_by(event, self._most_frames)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ... import config
 from ...metrics import events, report
-from ...metrics.events import Step
+from ...metrics.events import StepEnd
 from ...processes import identity
 
 _saved = itertools.count(1)
@@ -24,7 +24,7 @@ def save_report(file: str) -> None:
 
 
 def _hear(event: Any) -> None:
-    if isinstance(event, Step):
+    if isinstance(event, StepEnd):
         save_report(_file)
 
 

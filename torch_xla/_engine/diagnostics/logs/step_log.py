@@ -6,14 +6,14 @@ from typing import Any
 
 from ... import config
 from ...metrics import events, user_lines
-from ...metrics.events import Step
+from ...metrics.events import StepEnd
 
 _is_on = False
 _dumps_stack = False
 
 
 def _hear(event: Any) -> None:
-    if isinstance(event, Step):
+    if isinstance(event, StepEnd):
         where = f", ended by {user_lines.text(event.frames[0])}"
         text = f"torch_xla.sync: step {event.number} on xla:{event.device}, {event.seconds * 1e3:.3f} ms{where}\n"
         sys.stderr.write(text)

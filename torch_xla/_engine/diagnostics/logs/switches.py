@@ -1,6 +1,6 @@
 """Switch on the tools that settings ask for, at import and at each new program."""
 
-from ...metrics import events
+from ...metrics.observers import observers
 from ...planning.sharding_search import automatic
 from ...step import pending_op_counts
 from ...tensor import live_counters
@@ -23,4 +23,4 @@ def start() -> None:
     pending_op_counts.begin()
     out_of_memory.begin()
     apply_settings()
-    events.before_new_program = apply_settings
+    observers.register("before_new_program", apply_settings)

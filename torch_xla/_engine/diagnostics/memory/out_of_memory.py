@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from ...compile.program import Program
 from ...metrics.human_units import size
+from ...metrics.observers import observers
 from ...metrics.user_lines import text
 from ...planning.planner import intermediates_of
-from ...step import memory_admission
 from . import largest_values
 
 _MOST = 5
@@ -14,7 +14,7 @@ _MOST = 5
 
 def begin() -> None:
     """Add the explanation to errors."""
-    memory_admission.explain = explained
+    observers.register("explain_memory", explained)
 
 
 def explained(program: Program | None, numbers: Sequence[float | int]) -> str:

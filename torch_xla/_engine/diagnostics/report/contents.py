@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from ... import config
 from ...metrics import user_lines
-from ...metrics.events import Direction, Evaluation, Fallback, Step, Transfer, Wait
+from ...metrics.events import Direction, Evaluation, Fallback, StepEnd, Transfer, Wait
 from ...metrics.report import SHORT_COUNTERS, SHORT_METRICS, format_size, short_report
 from ...metrics.user_lines import Line
 from ...runtime import device_memory
@@ -31,7 +31,7 @@ COMPILING, FALLBACK, WAITING, RECORDING = "compiling", "operators on the CPU", "
 class StepShare:
     """One step, and the seconds in it by what they went to."""
 
-    step: Step
+    step: StepEnd
     seconds: dict[str, float]
 
 
@@ -103,7 +103,7 @@ def _busy(explanations: Sequence[Explanation]) -> list[Span]:
     return sorted(spans)
 
 
-def shares(steps: Sequence[Step], spans: Sequence[Span]) -> list[StepShare]:
+def shares(steps: Sequence[StepEnd], spans: Sequence[Span]) -> list[StepShare]:
     """Return each step with the use of its seconds; `spans` are ordered by their start."""
     order = (COMPILING, FALLBACK, WAITING)
     result: list[StepShare] = []

@@ -4,14 +4,14 @@ It listens from the import on, which costs a microsecond or two for a step or a 
 it.
 """
 
-import math
 import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...metrics import events
-from ...metrics.events import Compilation, Evaluation, Execution, Fallback, Step, Transfer, Wait
+from ...metrics.events import Compilation, Evaluation, Execution, Fallback, StepEnd, Transfer, Wait
+from ...metrics.observers import observers
 from ...metrics.user_lines import Line
 from ...runtime import device_memory
 from ...tensor import device as devices
@@ -59,14 +59,14 @@ _is_kept = False
 def keep(yes: bool) -> None:
     """Turn the history on or off; past events stay."""
     global _is_kept
-    events.unlisten(_listen)  # also where it was removed because it failed: asked for again, it begins again
-    if yes:
-        events.listen(_listen, closely=False)
+    for listener, kinds in _LISTENERS:
+        events.unlisten(listener)
+        if yes:
+            events.listen(listener, closely=False, kinds=kinds)
     communication.keep(yes)
     _is_kept = yes
-    events.steps = _steps if yes else None
-    events.due = 0.0 if yes else math.inf
-    events.name_buffers = variable_names.name_buffers if yes else None
+    events.keep_steps(_steps if yes else None)
+    observers.register("name_buffers", variable_names.name_buffers if yes else None)
 
 
 def is_kept() -> bool:
@@ -74,9 +74,9 @@ def is_kept() -> bool:
     return _is_kept
 
 
-def steps() -> list[Step]:
+def steps() -> list[StepEnd]:
     """Return the last steps."""
-    return [Step(*each) for each in list(_steps)]
+    return [StepEnd(*each) for each in list(_steps)]
 
 
 def since() -> float:
@@ -94,20 +94,17 @@ def clear() -> None:
     communication.clear()
     _since = time.perf_counter()
     if _is_kept:
-        events.due = 0.0
+        events.wait_until(0.0)
 
 
 def _listen(event: Any) -> None:
     kind = event.__class__
-    if kind is Transfer:
-        recent.append(event)
-        wait_costs.note_transfer(event)
-    elif kind is Compilation:
+    if kind is Compilation:
         causes.note(event)
         wait_costs.note_compilation(event)
     elif kind is Execution:
         recent.append(PastExecution(event.start, event.seconds, len(event.program.graph.operations)))
-    elif kind is Step:
+    elif kind is StepEnd:
         if event.start + event.seconds > events.due:
             look_at_memory()
     else:
@@ -129,10 +126,18 @@ def _note_fallback(event: Fallback) -> None:
         cost.lines[line] = cost.lines.get(line, 0) + 1
 
 
+# Transfers are the most frequent: nothing is called for them that does not keep them.
+_LISTENERS = (
+    (recent.append, (Transfer,)),
+    (wait_costs.note_transfer, (Transfer,)),
+    (_listen, (Compilation, Execution, StepEnd, Evaluation, Wait, Fallback)),
+)
+
+
 def look_at_memory() -> None:
     """Note how much memory the first device uses now."""
     start = time.perf_counter()
     used = device_memory.usage(devices.device_at(devices.current_index()).target.device).used
     now = time.perf_counter()
     memory_used.append((now, used))
-    events.due = now + max(0.02, (now - start) / _SHARE_FOR_MEMORY)
+    events.wait_until(now + max(0.02, (now - start) / _SHARE_FOR_MEMORY))

@@ -3,7 +3,7 @@
 from ...ir.graph import decode, needed
 from ...ir.graph_text import shape
 from ...metrics import user_lines
-from ...step.ownership import held
+from ...step.liveness import held
 from ...tensor.device import LOCK, Device
 
 

@@ -72,7 +72,7 @@ def keep(yes: bool) -> None:
     """Turn on or off the analysis of programs of several devices."""
     events.unlisten(_listen)
     if yes:
-        events.listen(_listen, closely=False)
+        events.listen(_listen, closely=False, kinds=(Compilation,))
 
 
 def found() -> list[Traffic]:
@@ -86,7 +86,7 @@ def clear() -> None:
 
 
 def _listen(event: Any) -> None:
-    if isinstance(event, Compilation) and len(event.program.target.devices) > 1:
+    if len(event.program.target.devices) > 1:
         traffic = _of_program(event)
         _found.append(traffic)
         for copied in traffic.copied:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from ... import config
 from ...dispatch.checks import device_values
-from ...step import executor
+from ...step import in_flight
 from ...step.sync import sync_device
 from ...tensor.device import existing_devices
 
@@ -22,7 +22,7 @@ def checking() -> Iterator[None]:
         device_values.ask_no_more()
     for device in existing_devices():
         sync_device(device)
-    executor.wait()
+    in_flight.wait()
 
 
 def apply_settings() -> None:

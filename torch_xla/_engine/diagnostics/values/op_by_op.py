@@ -9,8 +9,8 @@ import numpy as np
 from ...atomic import uncollected
 from ...ir.call_plan import Plan
 from ...ir.graph import Graph, Operation
-from ...lowering.fx_graphs import interpreter
 from ...lowering.machinery.lower_call import lower
+from ...metrics.observers import observers
 from ...runtime import buffers
 from ...runtime.device_assignment import Target
 
@@ -76,10 +76,5 @@ def _last_reads(graph: Graph) -> list[list[int]]:
 
 def look_inside(stop: Stop, watch: Callable[[Any, Any, Any], None]) -> None:
     """Run an operator once more; if it is a graph of others, show `watch` the operators that it consists of."""
-    before = interpreter.watch
-    interpreter.watch = watch
-    try:
-        with jax.enable_x64(True):
-            lower(stop.operation.plan, stop.operands, list(stop.numbers), stop.key)
-    finally:
-        interpreter.watch = before
+    with observers.registered("watch_node", watch), jax.enable_x64(True):
+        lower(stop.operation.plan, stop.operands, list(stop.numbers), stop.key)

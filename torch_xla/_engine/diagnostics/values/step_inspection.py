@@ -18,9 +18,10 @@ from ...ir.graph import Graph
 from ...ir.graph_text import Line
 from ...ir.tape import Tape, Value
 from ...lowering.machinery.jax_sharding import logical
+from ...metrics.observers import observers
 from ...runtime.device_assignment import Target
-from ...step import sync
-from ...step.schedule import Schedule, lines_of
+from ...step.step import Schedule, lines_of
+from ...step.sync import sync_device
 from ...tensor.device import current_index, device_at, existing_devices
 from ...tensor.random_state import keys_of
 
@@ -71,20 +72,20 @@ def inspecting(inspector: Inspector) -> Iterator[None]:
 def start(inspector: Inspector) -> None:
     """Show `inspector` each run of a program from now on."""
     _inspectors.append(inspector)
-    sync.inspect = _inspect
+    observers.register("inspect_step", _inspect)
 
 
 def stop(inspector: Inspector) -> None:
     """End `start`."""
     _inspectors.remove(inspector)
     if not _inspectors:
-        sync.inspect = None
+        observers.register("inspect_step", None)
 
 
 def sync_all() -> None:
     """Start what is recorded on any device."""
     for device in existing_devices():
-        sync.sync_device(device)
+        sync_device(device)
 
 
 def _inspect(schedule: Schedule, tape: Tape) -> Callable[[], None]:

@@ -21,8 +21,8 @@ from ...dispatch.register import torch_patches
 from ...ir.call_plan import Plan
 from ...ir.tape import Tape
 from ...metrics import events
-from ...metrics.events import Compilation, Direction, Evaluation, Execution, Step, Transfer, Wait
-from ...step import executor
+from ...metrics.events import Compilation, Direction, Evaluation, Execution, StepEnd, Transfer, Wait
+from ...step import in_flight
 from ...tensor import device as devices
 
 
@@ -192,7 +192,7 @@ class _Profiler:
             self._take(event.seconds - inner, "starting")
         elif isinstance(event, Transfer):
             self._take(event.seconds, "waiting" if event.direction is Direction.FROM_DEVICE else "uploading")
-        elif isinstance(event, Step):
+        elif isinstance(event, StepEnd):
             profile.steps += 1
 
     def _take(self, seconds: float, what: str) -> None:
@@ -213,7 +213,7 @@ class _DeviceWatcher:
 
     def watch(self, start: float) -> None:
         """Note that the program started last began to run at `start`."""
-        self._queue.put((start, executor.last_ends()))
+        self._queue.put((start, in_flight.last_ends()))
 
     def end(self) -> float:
         """Return the seconds in which the device had something to do; returns when it has done it."""

@@ -9,7 +9,7 @@ from ...ir.sharding import Sharding
 from ...lowering.machinery.xla_op_schemas import LIBRARY
 from ...lowering.xla_ops.mark_sharding import described
 from ...sharding import placement
-from ...step import user_donation
+from ...step import donation
 from ...tensor.storage import value_of
 
 # Outside of a graph they mark, which to record what they do in one would not.
@@ -43,7 +43,7 @@ def dynamo_set_buffer_donor_(t: Tensor, should_donoate: bool) -> Tensor:
     """
     if t.device.type != "xla":
         return t.clone()
-    user_donation.mark(value_of(t), should_donoate)
+    donation.mark(value_of(t), should_donoate)
     return t
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...compat.names import torch as private
-from ...step import executor
+from ...step import in_flight
 from ...step.sync import sync_device
 from ...tensor import device as devices
 from ...tensor.device_names import index_or_current as _index
@@ -96,7 +96,7 @@ class Event(torch.Event):
 
     def synchronize(self) -> None:
         """Wait for everything started so far on its device."""
-        executor.wait([devices.device_at(self._index).target.device])
+        in_flight.wait([devices.device_at(self._index).target.device])
 
     def query(self) -> bool:
         """True: the next operation waits by itself."""

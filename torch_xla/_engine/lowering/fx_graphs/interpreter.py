@@ -17,6 +17,7 @@ from ... import dtypes
 from ...compat.names import jax as private
 from ...compat.names.torch import HigherOrderOperator, OpOverload, overload_name_of, pytree, schema_of
 from ...ir.view.geometry import Geometry
+from ...metrics.observers import observers
 from ..linear_algebra.matmul import linear
 from ..machinery import promotion
 from ..machinery.lower_call import cast
@@ -27,9 +28,6 @@ from ..views.apply_view_ops import read_view, write_view
 # Operators whose arguments are graphs, such as loops: each a function of its arguments, in which graphs stay what they
 # are, and of one random key where its graphs draw. Filled by whoever lowers them.
 higher_order: dict[Any, Callable[..., Any]] = {}
-
-# Shown each operator of a graph that runs, its operands and its results, by whoever looks for one (`diagnostics/`).
-watch: Callable[[Node, Any, Any], None] | None = None
 
 # A frame as PyTorch writes it into its graphs.
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)')
@@ -213,8 +211,8 @@ def interpret(module: GraphModule, arrays: Sequence[Any], keys: Iterable[jax.Arr
                     values[node] = _as_promised(result, node.meta.get("val"))
                 else:
                     values[node] = _call(node, args, kwargs)
-            if watch is not None:
-                watch(node, (args, kwargs), values[node])
+            if observers.watch_node is not None:
+                observers.watch_node(node, (args, kwargs), values[node])
         else:
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
             function = higher_order.get(node.target) or _NUMBERS.get(node.target, node.target)

@@ -39,7 +39,7 @@ def apply_rule(plan: Plan, operands: Sequence[Any], numbers: Sequence[Any], key:
     if rule.random:
         named["key"] = key
     try:
-        with jax.default_matmul_precision(precision.chosen()):
+        with jax.default_matmul_precision(precision.in_force):
             return rule.lower(*filled, **named)
     except _NEEDS_A_NUMBER as error:
         raise NeedsStaticNumber(str(plan.op)) from error

@@ -21,11 +21,11 @@ from ...ir.tape import Tape, Value
 from ...ir.value_spec import Spec, sharded
 from ...lowering.machinery.jax_sharding import carried, over_mesh, to_jax
 from ...metrics.human_units import duration, size
+from ...metrics.observers import observers
 from ...processes import spmd_mode
 from ...runtime import buffers
 from ...runtime.device_assignment import Target
-from ...step import launcher
-from ...step.schedule import Schedule
+from ...step.step import Schedule
 from ...tensor import sharding_annotations
 from ..device_specs import DeviceSpec, device_specs
 from ..step_plan import known_of
@@ -61,7 +61,7 @@ def turn_on(mesh_shape: tuple[int, ...] = ()) -> None:
 def apply_settings() -> None:
     """Begin to look for layouts, if that was asked for."""
     if spmd_mode.is_automatic():
-        launcher.arrange = _arrange
+        observers.register("divide_inputs", _arrange)
 
 
 def mesh_shape_for(devices: int, asked: tuple[int, ...] = ()) -> tuple[int, ...]:
@@ -106,7 +106,7 @@ def multiplies(program: Program) -> bool:
 
 def _arrange(schedule: Schedule, tape: Tape) -> bool:
     program = schedule.program
-    if program is None or not program.target.is_spread or launcher.describe is not None:
+    if program is None or not program.target.is_spread or observers.describe_run is not None:
         return False
     wanted = _decided.get(program)
     if wanted is None:

@@ -13,7 +13,7 @@ from torch_xla._engine.ir.graph import Operation, decode, effective, needed_in_o
 from torch_xla._engine.ir.side_effects import CALLBACK, CHECK, collective
 from torch_xla._engine.ir.tape import Tape, Value
 from torch_xla._engine.ir.value_spec import spec_of
-from torch_xla._engine.step.partial_evaluation import MOST_LEFT, grows, parted, reporting, with_end, with_reported
+from torch_xla._engine.step.partition import MOST_LEFT, grows, parted, reporting, with_end, with_reported
 
 FLOAT, COUNTER = spec_of((4,), (1,), torch.float32), spec_of((), (), torch.int64)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import torch_xla
 from torch_xla._engine.ir.graph import decode
 from torch_xla._engine.metrics import counter
-from torch_xla._engine.step import thread_partition
+from torch_xla._engine.step import partition
 from torch_xla._engine.tensor.device import device_at
 from torch_xla.debug import metrics
 
@@ -236,14 +236,14 @@ def test_threads_compute_what_one_would(calls: list[tuple[int, int, int, int]]) 
 
 
 def test_threads_that_have_ended_are_forgotten() -> None:
-    before = len(thread_partition._evaluators)
+    before = len(partition._evaluators)
     for _ in range(10):
         one = Worker()
         one.do(lambda: torch.ones(2, device="xla").sum().item())
         one.end()
         del one
     gc.collect()
-    assert len(thread_partition._evaluators) <= before + 1
+    assert len(partition._evaluators) <= before + 1
 
 
 def test_no_values_are_counted_twice(worker: Worker) -> None:

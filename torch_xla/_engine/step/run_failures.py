@@ -1,0 +1,114 @@
+"""Make the errors of programs that fail: the message with the operation, the user's lines and the HLO."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+
+from .. import config
+from ..compat.names import jax as private
+from ..compile import program_text
+from ..compile.program import Program, blame
+from ..errors import ExecutionError, OutOfMemory
+from ..lowering.machinery import registry
+from ..metrics import events, user_lines
+from ..metrics.user_lines import Line
+from ..runtime import host_malloc
+from . import compile_progress, device_waits, memory_admission
+
+
+def tell_hlo(program: Program, numbers: Sequence[float | int]) -> str:
+    """Save the HLO where `XLA_SAVE_HLO_FILE` says, and return a note for the error.
+
+    With `XLA_DUMP_HLO_GRAPH` the note is the whole HLO.
+    """
+    file = config.save_hlo_file()
+    if not file and not config.dump_hlo_graph():
+        return ""
+    hlo = program_text.hlo(program.lowered(numbers))
+    told = ""
+    if file:
+        Path(file).write_text(hlo)
+        told += f"\nIts HLO is in {file}."
+    if config.dump_hlo_graph():
+        told += f"\nIts HLO:\n{hlo}"
+    return told
+
+
+def of(
+    program: Program,
+    numbers: Sequence[float | int],
+    error: Exception,
+    where: str,
+    source_lines: Sequence[Line | None],
+) -> RuntimeError | KeyboardInterrupt:
+    """Return the user's error for one that JAX raised for a program."""
+    if private.is_interrupt(error):
+        return KeyboardInterrupt()
+    return device_waits.failure_of(error) or failure(
+        error, where, user_lines.summary(source_lines) + tell_hlo(program, numbers), program, numbers
+    )
+
+
+def of_run(
+    program: Program,
+    numbers: Sequence[float | int],
+    error: Exception,
+    step: int,
+    source_lines: Sequence[Line | None],
+    buffers: Sequence[jax.Array],
+) -> BaseException:
+    """Return the user's error for one of a run, which may have taken some of the `buffers`."""
+    found = of(program, numbers, error, f"step {step}", source_lines)
+    if isinstance(found, ExecutionError) and any(buffers[index].is_deleted() for index in program.donated):
+        found = type(found)(str(found).replace(_ALL_IS_LEFT, _GIVEN_IS_LOST))
+    return _with_callers(found, program, error)
+
+
+def of_compilation(
+    program: Program, numbers: Sequence[float | int], error: Exception, step: int, source_lines: Sequence[Line | None]
+) -> RuntimeError | KeyboardInterrupt:
+    """Return the user's error for one of XLA's compiler, with the operation that it cannot compile, if it is one."""
+    found = of(program, numbers, error, f"the compilation of step {step}", source_lines)
+    if type(found) is not ExecutionError:
+        return found
+    with (
+        compile_progress.told(len(program.graph.operations), user_lines.user_lines(events.ALL_FRAMES)),
+        host_malloc.compiling(),
+    ):
+        culprit = program.culprit(numbers)
+    if culprit is not None:
+        found = ExecutionError(str(found).replace(_ALL_IS_LEFT, _REST_IS_LEFT))
+        plan, said = culprit
+        blame(found, [plan], said, str(error).strip())
+    return found
+
+
+def _with_callers(found: BaseException, program: Program, error: Exception) -> BaseException:
+    """Return the error of a run, with what has called Python on the host if that has raised: it is not run again."""
+    callers = [n for n, each in enumerate(program.graph.operations) if registry.calls_python(each.plan)]
+    if type(found) is not ExecutionError or not callers or "callback" not in str(error).lower():
+        return found
+    told = ExecutionError(str(found).replace(_ALL_IS_LEFT, _REST_IS_LEFT))
+    # XLA keeps only the text of the exception, so it is not known which of several callbacks raised it.
+    text = "called by " + "\nor by ".join([program.origins.told(program.graph, index) for index in callers])
+    blame(told, [program.graph.operations[index].plan for index in callers], text, str(error).strip())
+    return told
+
+
+# A stage failed behind another.
+_GIVEN_IS_LOST = "What the program was to write over is lost; the other tensors of this step are still described."
+_ALL_IS_LEFT = "The tensors of this step are still described, so it can be tried again."
+_REST_IS_LEFT = "What needs this operation is lost; the other tensors of this step are still described."
+
+
+def failure(
+    error: Exception, where: str, origin: str, program: Program | None = None, numbers: Sequence[float | int] = ()
+) -> ExecutionError:
+    """Return the user's error for one of the device, in a `program` if that is known."""
+    text = str(error)
+    kind = OutOfMemory if "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower() else ExecutionError
+    compiled = program if program is not None and program.compiled_for(numbers) else None
+    largest = memory_admission.explain(compiled, numbers) if kind is OutOfMemory else ""
+    advice = f"{memory_admission.ADVICE}\n" if kind is OutOfMemory else ""
+    return kind(f"The device failed in {where}: {text.strip()}\n{advice}{_ALL_IS_LEFT}\n{largest}{origin}")
