@@ -45,8 +45,8 @@ class Patch:
         """Inside, has what `wrapper` makes of it in its place; afterwards, what was there before."""
         owner, name = _found(self.names[0])
         original = getattr(owner, name)
-        self.put(wrapper(original))
         try:
+            self.put(wrapper(original))
             yield
         finally:
             self.put(original)

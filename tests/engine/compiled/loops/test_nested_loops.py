@@ -1,8 +1,15 @@
 """Loops inside of traced functions."""
 
+import sys
+from types import FrameType
+from typing import Any
+
 import torch
+from torch._functorch import eager_transforms
+from torch._functorch.eager_transforms import _wrap_tensor_for_grad
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from torch_xla._engine.compat import patch_list
 from torch_xla._engine.compiled.loops import nested_loops
 from torch_xla._engine.compiled.loops.loop_bodies import pure_graph
 from torch_xla._engine.compiled.loops.nested_loops import Substitution, Whole
@@ -57,3 +64,53 @@ def test_transforms_are_pytorchs_own_outside_of_bodies() -> None:
         assert torch.vmap(torch.square)(x).tolist() == [1, 4]
     compiled = torch.compile(lambda x: torch.vmap(torch.square)(x), backend="openxla", fullgraph=True)
     assert compiled(x).tolist() == [1, 4]
+
+
+class Interrupting:
+    """Raises `KeyboardInterrupt` at the instruction with a certain number of the code of the package, from 0."""
+
+    def __init__(self, at: int, files: frozenset[str]) -> None:
+        self.left = at
+        self.files = files
+
+    def __call__(self, frame: FrameType, kind: str, _: object) -> Any:
+        if frame.f_code.co_filename not in self.files:
+            return None
+        frame.f_trace_opcodes = True
+        if kind in ("call", "opcode"):
+            self.left -= 1
+            if self.left == -1:
+                raise KeyboardInterrupt
+        return self
+
+
+def test_an_interrupt_at_any_instruction_leaves_no_substitute_behind() -> None:
+    one, other = on_xla(1), on_xla(100)
+    files = frozenset((nested_loops.__file__, patch_list.__file__))
+    before = _wrap_tensor_for_grad, len(torch.overrides._get_current_function_mode_stack())
+
+    def trace() -> None:
+        substitution = Substitution(lambda each: other if each is one else each)
+        try:
+            with substitution:
+                pass
+        finally:
+            substitution.end()
+
+    at, is_interrupted = 0, True
+    while is_interrupted:
+        tracer = sys.gettrace()
+        sys.settrace(Interrupting(at, files))
+        try:
+            trace()
+            is_interrupted = False
+        except KeyboardInterrupt:
+            is_interrupted = True
+        finally:
+            sys.settrace(tracer)
+        stack = torch.overrides._get_current_function_mode_stack()
+        assert (eager_transforms._wrap_tensor_for_grad, len(stack)) == before, at
+        assert not nested_loops._here.substitutions and not patch_list.wrap_for_grad.in_force, at
+        at += 1
+    assert at > 100
+    assert nested_loops.substituted(one) is one and (one + 1).tolist() == [2]

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch import overrides
 from torch._C._dynamo import eval_frame
 from torch._dynamo import trace_rules
 from torch._dynamo.backends import registry
@@ -221,6 +222,17 @@ def given_to_transforms(instead: Callable[[torch.Tensor], torch.Tensor]) -> Iter
 
     with patch_list.wrap_for_grad.wrapped(wrapper), patch_list.wrap_for_vmap.wrapped(wrapper):
         yield
+
+
+def are_given_to_transforms() -> bool:
+    """Return whether the transforms of `torch.func` take other tensors now."""
+    return patch_list.wrap_for_grad.in_force or patch_list.wrap_for_vmap.in_force
+
+
+def leave_function_mode(mode: Any) -> None:
+    """Take `mode` off the stack of modes of functions, if it is the innermost."""
+    if overrides._get_current_function_mode() is mode:
+        overrides._pop_mode()
 
 
 @contextmanager

@@ -75,19 +75,22 @@ class Tracing:
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """The result of `function` for such arguments."""
         selections = Selections(self._writes.to)
-        with by_itself(), torch.no_grad(), self.mode, self._writes, Substitution(self._stand_in, selections):
-            try:
+        substitution = Substitution(self._stand_in, selections)
+        try:
+            with by_itself(), torch.no_grad(), self.mode, self._writes, substitution:
                 results = _seen(function(*args), self._stand_in)
                 with by_itself():
                     selections.finish()
                 return results
-            except (*READS_ON_THE_HOST, _ReadsANumber) as error:
-                raise RuntimeError(
-                    f"a body that the device runs by itself reads a value of a tensor on the host at "
-                    f"{_line_of(error)}, as a number, as a size or to decide what to run. Compute with the tensor "
-                    f"instead of `.item()`, give sizes as Python numbers (such as `num_classes` of one_hot), and "
-                    f"decide with torch.where or torch.cond"
-                ) from error
+        except (*READS_ON_THE_HOST, _ReadsANumber) as error:
+            raise RuntimeError(
+                f"a body that the device runs by itself reads a value of a tensor on the host at "
+                f"{_line_of(error)}, as a number, as a size or to decide what to run. Compute with the tensor "
+                f"instead of `.item()`, give sizes as Python numbers (such as `num_classes` of one_hot), and "
+                f"decide with torch.where or torch.cond"
+            ) from error
+        finally:
+            substitution.end()
 
     def is_written(self, described: torch.Tensor) -> bool:
         """Return whether a function wrote to the memory of this tensor."""
@@ -292,7 +295,11 @@ def with_captured(
         return tensor if place is None else given[place]
 
     def run(*args: Any) -> Any:
-        with Substitution(substitute):
-            return _seen(function(*args), substitute)
+        substitution = Substitution(substitute)
+        try:
+            with substitution:
+                return _seen(function(*args), substitute)
+        finally:
+            substitution.end()
 
     return run

@@ -32,23 +32,27 @@ _here = _Here()
 
 
 class _Transforms:
-    """Has the transforms of `torch.func` ask for substitutes while any thread traces a body."""
+    """Has the transforms of `torch.func` ask for substitutes while any thread traces a body.
+
+    An interrupt may come between any two calls. So a body is noted before anything is done for it, and `end` undoes
+    what was done, however much that was and however often it is called.
+    """
 
     def __init__(self) -> None:
         self._lock = lock()
-        self._bodies = 0
+        self._bodies: dict[int, None] = {}
         self._in_force = ExitStack()
 
-    def begin(self) -> None:
+    def begin(self, body: int) -> None:
         with self._lock:
-            if self._bodies == 0:
+            self._bodies[body] = None
+            if not private.are_given_to_transforms():
                 self._in_force.enter_context(private.given_to_transforms(substituted))
-            self._bodies += 1
 
-    def end(self) -> None:
+    def end(self, body: int) -> None:
         with self._lock:
-            self._bodies -= 1
-            if self._bodies == 0:
+            self._bodies.pop(body, None)
+            if not self._bodies:
                 self._in_force.close()
 
 
@@ -70,14 +74,23 @@ class Substitution(TorchFunctionMode):
         self._depth = _here.depth
 
     def __enter__(self) -> Any:
-        _transforms.begin()
-        _here.substitutions.append(self)
-        return super().__enter__()
+        try:
+            _transforms.begin(id(self))
+            _here.substitutions.append(self)
+            return super().__enter__()
+        except BaseException:
+            self.end()
+            raise
 
     def __exit__(self, *raised: Any) -> None:
-        _here.substitutions.pop()
-        super().__exit__(*raised)
-        _transforms.end()
+        self.end()
+
+    def end(self) -> None:
+        """Undo all that `__enter__` did. The caller does so after an interrupt in `__exit__`."""
+        private.leave_function_mode(self)
+        if self in _here.substitutions:
+            _here.substitutions.remove(self)
+        _transforms.end(id(self))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
