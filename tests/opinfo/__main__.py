@@ -2,6 +2,7 @@
 
 python -m tests.opinfo                              # every operator, every dtype: an hour or more
 python -m tests.opinfo --dtypes float32 --only conv # some of it, every failure printed
+python -m tests.opinfo --refusals                   # what is refused, with every dtype, as on the CPU
 python -m tests.opinfo --write out/opinfo.json      # the verdicts as JSON
 python -m tests.opinfo --zeros                      # the signs of zeros in results
 python -m tests.opinfo --table out/*.json           # and what came of them as a table; a later file has the repairs
@@ -17,13 +18,15 @@ from torch_xla._engine.dispatch.cpu_fallback_list import ON_THE_CPU
 
 from . import ledger
 from .entries import DTYPES, entries
+from .refusals import ALL_DTYPES, check_refusals, entries_of_all
 from .report import sweep_and_report, table, write
 from .zeros import check_zeros
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.opinfo", description=__doc__.splitlines()[0])
-    parser.add_argument("--dtypes", default=",".join(DTYPES), help="some of %(default)s")
+    parser.add_argument("--dtypes", help="some of the dtypes, such as float32,int64; by default all")
+    parser.add_argument("--refusals", action="store_true", help="compare what is refused, and no values")
     parser.add_argument("--only", default="", help="a regular expression for the operators' names")
     parser.add_argument("--samples", type=int, default=12, help="how many samples of an entry at most")
     parser.add_argument("--jobs", type=int, default=2, help="processes at once")
@@ -41,11 +44,13 @@ def main() -> int:
     if args.table:
         print(table(args.table))
         return 0
-    chosen = list(entries(args.dtypes.split(","), args.only))
+    dtypes = args.dtypes.split(",") if args.dtypes else list(ALL_DTYPES if args.refusals else DTYPES)
+    chosen = list((entries_of_all if args.refusals else entries)(dtypes, args.only))
     if args.zeros:
         verdicts = sweep_and_report(chosen, args.samples, args.jobs, args.patience, check_zeros, args.quiet)
         return int(any(verdict.failures for verdict in verdicts))
-    verdicts = sweep_and_report(chosen, args.samples, args.jobs, args.patience, quiet=args.quiet)
+    check = check_refusals if args.refusals else None
+    verdicts = sweep_and_report(chosen, args.samples, args.jobs, args.patience, check, args.quiet)
     if args.update_ledger:
         added, struck = ledger.update(verdicts)
         print(f"Ledger: {len(added)} added, {len(struck)} struck, {len(ledger.known())} in all.", *added, sep="\n  + ")

@@ -95,17 +95,18 @@ def check_entry(entry: Entry, most_samples: int) -> Verdict:
     return verdict
 
 
-def _spread(samples: list[Any], most: int) -> list[tuple[int, Any]]:
+def spread(samples: list[Any], most: int) -> list[tuple[int, Any]]:
+    """At most so many samples, with their places, from the first to the last."""
     count = len(samples)
     if count <= most:
         return list(enumerate(samples))
-    return [(i, samples[i]) for i in sorted({round(k * (count - 1) / (most - 1)) for k in range(most)})]
+    return [(i, samples[i]) for i in sorted({round(k * (count - 1) / max(most - 1, 1)) for k in range(most)})]
 
 
 def _cases(op: Any, dtype: torch.dtype, most: int) -> list[Case]:
     differentiable = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
     torch.manual_seed(0)
-    samples = _spread(list(op.sample_inputs("cpu", dtype, requires_grad=differentiable)), most)
+    samples = spread(list(op.sample_inputs("cpu", dtype, requires_grad=differentiable)), most)
     cases: list[Case] = []
     for number, (index, sample) in enumerate(samples):
         few = number < FEW

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import torch_xla
-from torch_xla._engine.dispatch import call_planning
 from torch_xla._engine.lowering.machinery import registry
 
 
@@ -74,11 +73,3 @@ def test_what_says_where_elements_are_has_a_dtype_that_the_cpu_takes(name: str, 
         except Exception as error:
             outcomes.append(type(error))  # type: ignore[arg-type]
     assert outcomes[0] == outcomes[1]
-
-
-def test_lists_of_any_length_are_asked_for_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_planning, "_taken", {})
-    monkeypatch.setattr(call_planning, "_MOST_TAKEN", 4)
-    for length in range(2, 12):
-        torch.cat([torch.ones(2, dtype=torch.int32, device="xla")] * length)
-    assert 0 < len(call_planning._taken) <= 4

@@ -8,7 +8,6 @@ import torch
 
 from .. import dtypes
 from ..atomic import uncollected
-from ..caching.bounded import put_last
 from ..caching.interning import note_new, table_of_plans
 from ..compat.names import jax as private
 from ..compat.names.torch import pytree, schema_of
@@ -22,6 +21,7 @@ from ..runtime import platform
 from . import abstract_eval
 from .checks import cpu_errors
 from .checks import scalar_ranges as number_limits
+from .checks.cpu_dtypes import refuse_dtypes
 from .op_schema import Form, Operator
 from .skip_abstract_eval import is_foretold
 
@@ -33,21 +33,6 @@ _SIZED_BY_NUMBERS = ("aten::arange", "aten::range", "aten::_scaled_dot_product_f
 
 # Numbers that take the dtype of the tensors they multiply.
 _FACTORS = ("alpha", "beta", "value")
-
-# Operators and operand dtypes that the CPU has accepted: its answer is the same for every size. A list may have any
-# number of tensors.
-_taken: dict[tuple[Any, ...], None] = {}
-_MOST_TAKEN = 4096
-
-# Their operands must have one dtype. Others take indices or masks beside numbers.
-_PRODUCTS = frozenset(("mm", "bmm", "mv", "dot", "vdot", "addmm", "addmv", "addbmm", "baddbmm", "addr", "linear"))
-
-# By the names of arguments that say where elements are: dtypes that every operator takes.
-_PLACES = {
-    "index": (torch.int64,),
-    "mask": (torch.bool,),
-    "target": (torch.int64, torch.float64, torch.float32, torch.bfloat16, torch.float16),  # or what they should be
-}
 
 RESIZE_WARNING = (
     "An output with one or more elements was resized since it had shape {}, which does not match the required "
@@ -149,9 +134,8 @@ def _plan_call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
         _check_results(plan, shapes)
     except NotImplementedError:
         return Entry(None)
-    if _is_doubtful(rule, operator, plan, shapes):
-        cpu_errors.refuse_if_the_cpu_does(operator, args, kwargs)
-    _refuse_dtypes(rule, operator, plan, args, kwargs)
+    is_one = shapes is not None and not isinstance(shapes, (list, tuple))
+    refuse_dtypes(rule, operator, args, kwargs, dtypes.to_torch(shapes.dtype) if is_one else None)
     is_list = inferred.nested and len(inferred.structure) == 1 and inferred.structure[0] >= 0
     return Entry(
         plan,
@@ -189,71 +173,6 @@ def _written_operands(operator: Operator, args: tuple[Any, ...], kwargs: dict[st
     operands = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     written = cpu_errors.written_tensors(operator, args, kwargs)
     return [next(i for i, operand in enumerate(operands) if operand is tensor) for tensor in written]
-
-
-def _is_doubtful(rule: Rule, operator: Operator, plan: Plan, shapes: Any) -> bool:
-    """Return whether PyTorch may refuse dtypes that its meta kernels accept. `shapes` is the result of a trial."""
-    if schema_of(operator.overload).name.startswith("aten::_foreach_"):
-        truths = any(isinstance(leaf, bool) for leaf in pytree.tree_leaves(plan.arguments))
-        return truths or any(not (s.dtype.is_floating_point or s.dtype.is_complex) for s in plan.operands)
-    if rule.promotion is Promotion.NONE:
-        name = schema_of(operator.overload).name.partition("::")[2].rstrip("_")
-        if "backward" in name:
-            return False  # autograd calls it, and what the forward kernel kept has the dtypes of this device
-        if name in ("complex", "polar"):
-            return True
-        products = name in _PRODUCTS
-        return len({s.dtype for s in plan.operands if products or s.dtype.is_floating_point}) > 1
-    if operator.form is not Form.INPLACE or shapes is None or isinstance(shapes, (list, tuple)):
-        return False
-    return not torch.can_cast(dtypes.to_torch(shapes.dtype), plan.outputs[0].dtype)
-
-
-def _is_in(where: int | str, args: tuple[Any, ...]) -> bool:
-    return isinstance(where, int) and where < len(args)
-
-
-def _refuse_dtypes(rule: Rule, operator: Operator, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise the CPU's error for complex numbers, integers and booleans that meta kernels accept.
-
-    Beside indices or masks of the usual dtypes nothing is asked: the zeros that the CPU is asked with may mean
-    something else as such.
-    """
-    name = schema_of(operator.overload).name
-    found = tuple(spec.dtype for spec in plan.operands)
-    given = [
-        kwargs.get(w) if isinstance(w, str) else args[w] for w in operator.scalars if w in kwargs or _is_in(w, args)
-    ]
-    kinds = tuple(type(argument) for argument in given)
-    words = tuple(leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, str))
-    asked = operator.name, found, kinds, words
-    is_usual = len(set(found)) == 1 and found[0].is_floating_point and bool not in kinds
-    has_usual_places = _has_usual_places(operator, plan)
-    if (is_usual and has_usual_places) or asked in _taken or "backward" in name or not found:
-        return
-    if rule.promotion is Promotion.NONE and len(set(found)) > 1 and not name.startswith("aten::_foreach_"):
-        is_real = not any(dtype.is_complex for dtype in found)
-        if has_usual_places and (is_real or not {torch.bool, torch.uint8, torch.int32}.isdisjoint(found)):
-            return
-    refusal = cpu_errors.refusal_of_the_cpu(operator, args, kwargs)
-    if refusal is not None and not cpu_errors.is_of_zeros(refusal):
-        # A dtype that the CPU lacks a kernel for may have one here, but no device has an order of complex numbers, and
-        # none a product of matrices of truth values, or resizes images of whole numbers other than bytes.
-        of_truths = torch.bool in found and name.removeprefix("aten::").rstrip("_") in _PRODUCTS
-        is_none_s = of_truths or "upsample_" in name or any(dtype.is_complex for dtype in found)
-        if is_none_s or not cpu_errors.is_of_a_missing_kernel(refusal):
-            raise refusal
-    # For nothing, kernels do not look at dtypes, and some not for a single number, such as `cummin`.
-    if all(spec.numel > spec.dtype.is_complex for spec in plan.operands):
-        put_last(_taken, asked, None, _MOST_TAKEN)
-
-
-def _has_usual_places(operator: Operator, plan: Plan) -> bool:
-    """Return whether an index has one of the dtypes that every operator accepts for it."""
-    args, kwargs = plan.arguments
-    named = {**dict(zip([a.name for a in schema_of(operator.overload).arguments], args, strict=False)), **kwargs}
-    places = [(named.get(name), usual) for name, usual in _PLACES.items()]
-    return all(plan.operands[place.index].dtype in usual for place, usual in places if isinstance(place, Operand))
 
 
 def _may_overlap(operator: Operator, call: Call) -> bool:

@@ -315,6 +315,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     **{op.name(): _power(op) for op in _POWERS},
     **{op.name(): _of_bytes(op) for op in _LOSSES_OF_CLASSES},
     **{op.name(): _of_any_number_of_images(op) for op in _NEAREST},
+    "aten::normal.Tensor_float": lambda mean, std=1.0, generator=None: torch.empty_like(mean),
     "aten::nan_to_num_": lambda self, *args, **kwargs: self,
     "aten::max_unpool2d": max_unpool2d,
     "aten::where.self": where,

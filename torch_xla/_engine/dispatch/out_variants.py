@@ -4,7 +4,7 @@ An interrupt finds all of them with their results, or all as they were: what the
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, starmap
 from typing import Any
 
@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from ..atomic import run_through, stores
-from ..compat.names.torch import address_of
+from ..compat.names.torch import address_of, pytree
 from ..tensor.device import LOCK
 from ..tensor.storage import META_KEYS, as_strided, value_of, wrap
 from . import call_planning
+from .checks.cpu_dtypes import refuse_outs
+from .op_schema import Operator, operator_of
 
 # Written in C.
 _set_data = Tensor.data.__set__  # type: ignore[attr-defined]
@@ -23,11 +25,14 @@ _set_data = Tensor.data.__set__  # type: ignore[attr-defined]
 
 def fill_out(out: Tensor, result: Tensor, warns: bool = True) -> None:
     """Write `result` to `out`, and resize it as PyTorch does."""
-    fill_all((out,), (result,), warns)
+    fill_all((out,), (result,), warns, callers=5)
 
 
-def fill_all(outs: Sequence[Tensor], results: Sequence[Tensor], warns: bool = True) -> None:
-    """Call `fill_out` for each of the `outs` and its result. Several of them may be views of one storage."""
+def fill_all(outs: Sequence[Tensor], results: Sequence[Tensor], warns: bool = True, callers: int = 4) -> None:
+    """Call `fill_out` for each of the `outs` and its result. Several of them may be views of one storage.
+
+    `callers` is how many frames up the user's line is, which a warning names.
+    """
     for out, result in zip(outs, results, strict=True):
         if out.device != result.device:
             raise RuntimeError(
@@ -35,12 +40,30 @@ def fill_all(outs: Sequence[Tensor], results: Sequence[Tensor], warns: bool = Tr
                 f"Move it with `.to({str(result.device)!r})`."
             )
         if out.shape != result.shape and out.numel() and warns:
-            warnings.warn(call_planning.RESIZE_WARNING.format(list(out.shape), list(result.shape)), stacklevel=4)
+            warnings.warn(call_planning.RESIZE_WARNING.format(list(out.shape), list(result.shape)), stacklevel=callers)
     if len(outs) == 1 and outs[0].shape == results[0].shape:
         outs[0].copy_(results[0])
         return
     while not _fill(outs, results):  # another thread has written to one of them meanwhile
         pass
+
+
+def refusing_dtypes(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `kernel`, a hand-written `out=` form, with a check that the CPU accepts the dtypes of `out=`."""
+    operator: Operator | None = None
+    taken: set[tuple[torch.dtype, ...]] = set()
+
+    def kernel_of_some(*args: Any, **kwargs: Any) -> Any:
+        nonlocal operator
+        found = tuple(leaf.dtype for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
+        if found not in taken:
+            operator = operator or operator_of(name)
+            if len(set(found)) > 1:
+                refuse_outs(operator, args, kwargs)
+            taken.add(found)
+        return kernel(*args, **kwargs)
+
+    return kernel_of_some
 
 
 def _fill(outs: Sequence[Tensor], results: Sequence[Tensor]) -> bool:

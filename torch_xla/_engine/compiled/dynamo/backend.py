@@ -32,6 +32,7 @@ from ...tensor import seeds
 from ...tensor.device import Device, current_index
 from ...tensor.storage import Overtaken, hold_together, value_of, wrap
 from .. import eager, region
+from .graph_dtypes import refusal_in
 from .graph_operation import GraphOperation
 from .host_device_split import Unsplittable, constants, evaluate, results, split
 
@@ -81,6 +82,10 @@ def compile_module(
 def compile_graph(module: GraphModule, examples: Sequence[Any], kind: str) -> Callable[..., Any]:
     """A graph of aten operators, compiled: takes its arguments in one list, which it empties."""
     number_composites(module)
+    # Autograd calls what is in a backward graph, and what the forward graph kept has the dtypes of this device.
+    refusal = None if kind == "backward" else refusal_in(list(module.graph.nodes))
+    if refusal is not None:
+        return _boxed(_raising(refusal))
     try:
         compiled: Callable[..., Any] = CompiledGraph(module, kind)
         reason = ""
@@ -106,6 +111,15 @@ def _boxed(compiled: Callable[..., Any]) -> Callable[..., Any]:
         return compiled(taken)
 
     return takes_a_list(boxed)
+
+
+def _raising(refusal: Exception) -> Callable[[list[Any]], Any]:
+    """Return a graph that raises when it is called. Dynamo would wrap an error that is raised while it compiles."""
+
+    def raising(_: list[Any]) -> Any:
+        raise refusal.with_traceback(None)
+
+    return raising
 
 
 def _by_operator(module: GraphModule) -> Callable[[list[Any]], Any]:

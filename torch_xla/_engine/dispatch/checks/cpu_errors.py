@@ -46,6 +46,25 @@ _READ_ELSEWHERE = frozenset(
      "scatter_add", "scatter_reduce", "take")
 )  # fmt: skip
 
+# Their operands must have one dtype. Others take indices or masks beside numbers.
+PRODUCTS = frozenset(("mm", "bmm", "mv", "dot", "vdot", "addmm", "addmv", "addbmm", "baddbmm", "addr", "linear"))
+
+_HALVES = frozenset((torch.float16, torch.bfloat16))
+_INTEGERS = frozenset((torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
+# Dtypes for which PyTorch's CUDA backend has a kernel and its CPU has none, as PyTorch's operator database says.
+_OF_ACCELERATORS = {
+    "avg_pool3d": _HALVES,
+    "histc": _INTEGERS,
+    "multi_margin_loss": _HALVES,
+    "multilabel_margin_loss_forward": _HALVES,
+    "polygamma": _HALVES,
+    "round": _HALVES,
+    "rrelu_with_noise": _HALVES,
+    "rrelu_with_noise_functional": _HALVES,
+    "trace": frozenset((torch.bool,)),
+    "_upsample_bilinear2d_aa": _HALVES,
+}
+
 # Beyond this many bytes the CPU is not asked: its answer would cost more than it tells.
 _TOO_LARGE = 1 << 30
 
@@ -156,12 +175,23 @@ def _in_bytes(tensor: Tensor) -> Geometry:
     return Geometry((*geometry.size, width), (*[s * width for s in geometry.stride], 1), geometry.offset * width)
 
 
-def refusal_of_the_cpu(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | None:
-    """What the CPU raises for a call with zeros in tensors of the same geometry and aliasing; `None` if it does not."""
+def refusal_of_the_cpu(
+    operator: Operator,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    instead: dict[int, torch.dtype] | None = None,
+    small: bool = False,
+) -> Exception | None:
+    """Return the CPU's error for a call with zeros in tensors of the same geometry; `None` if the CPU accepts it.
+
+    `instead` has other dtypes for some of the tensors, by `id`. With `small` their sizes are small
+    numbers instead: equal ones stay equal, and the smaller one stays smaller.
+    """
     if operator.name in _WRITE_BY_VALUES:
         return None
     try:
-        twins = _Twins()
+        twins = _Twins(instead or {}, _few(args, kwargs) if small else {})
         cpu_args, cpu_kwargs = pytree.tree_map(twins.of, (args, kwargs))
         if twins.bytes > _TOO_LARGE:
             return None
@@ -169,20 +199,34 @@ def refusal_of_the_cpu(operator: Operator, args: tuple[Any, ...], kwargs: dict[s
             warnings.simplefilter("ignore")
             operator.overload(*cpu_args, **cpu_kwargs)
     except Exception as refusal:  # whatever the CPU raises is the answer
-        return None if str(refusal).startswith("Could not run ") else refusal.with_traceback(None)
+        # Not of the CPU: a number where the operator's own overload, which has no form that writes, takes a tensor.
+        is_of_the_cpu = not str(refusal).startswith("Could not run ") and "Expected a value of type" not in str(refusal)
+        return refusal.with_traceback(None) if is_of_the_cpu else None
     return None
 
 
 def refuse_if_the_cpu_does(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raises what the CPU raises for such a call; lacking a kernel for these dtypes is not a refusal."""
+    """Raise the CPU's error for a call, except where it lacks a kernel that accelerators have."""
     refusal = refusal_of_the_cpu(operator, args, kwargs)
-    if refusal is not None and not isinstance(refusal, NotImplementedError):
+    if refusal is None or (isinstance(refusal, NotImplementedError) and not is_of_a_missing_kernel(refusal)):
+        return
+    if not is_of_a_missing_kernel(refusal) or is_refused_everywhere(operator, args, kwargs):
         raise refusal
+
+
+def is_refused_everywhere(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether accelerators, too, lack a kernel for the dtypes of a call that the CPU has none for."""
+    name = schema_of(operator.overload).name.removeprefix("aten::").rstrip("_")
+    has = _OF_ACCELERATORS.get(name, ())
+    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    return not any(tensor.dtype in has for tensor in tensors)
 
 
 def is_of_a_missing_kernel(refusal: Exception) -> bool:
     """Whether the CPU has no kernel for these dtypes. From PyTorch 2.15 on, the class alone does not tell."""
     said = str(refusal)
+    if "doesn't handle types other than" in said:  # a RuntimeError of `lstsq`
+        return True
     return isinstance(refusal, NotImplementedError) and ("not implemented for" in said or "Could not run" in said)
 
 
@@ -194,11 +238,20 @@ def is_of_zeros(refusal: Exception) -> bool:
     return "ZeroDivision" in str(refusal) or str(refusal).startswith("shape mismatch: value tensor")
 
 
+def _few(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, int]:
+    """Return a small number for each size of an operand, in the same order."""
+    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    sizes = sorted({size for tensor in tensors for size in tensor.shape} | {0, 1, 2, 3, 4})
+    return dict(zip(sizes, range(len(sizes)), strict=True))
+
+
 class _Twins:
     """CPU tensors like those on the device, on storages of zeros; two that share memory there share it here."""
 
-    def __init__(self) -> None:
+    def __init__(self, instead: dict[int, torch.dtype], few: dict[int, int]) -> None:
         self.bytes = 0
+        self._instead = instead
+        self._few = few
         self._storages: dict[int, torch.UntypedStorage] = {}
         self._tensors: dict[int, Tensor] = {}
 
@@ -209,8 +262,17 @@ class _Twins:
         if not isinstance(leaf, Tensor):
             return leaf
         if id(leaf) not in self._tensors:
-            self._tensors[id(leaf)] = self._like(leaf) if leaf.device.type == "xla" else leaf.detach().clone()
+            self._tensors[id(leaf)] = self._twin(leaf)
         return self._tensors[id(leaf)]
+
+    def _twin(self, tensor: Tensor) -> Tensor:
+        dtype = self._instead.get(id(tensor), tensor.dtype)
+        if self._few:
+            return torch.zeros([self._few[size] for size in tensor.shape], dtype=dtype)
+        if tensor.device.type == "xla":
+            return self._like(tensor).to(dtype)
+        self.bytes += tensor.nbytes
+        return tensor.detach().clone().to(dtype) if self.bytes <= _TOO_LARGE else tensor.new_empty(0)
 
     def _like(self, tensor: Tensor) -> Tensor:
         value = value_of(tensor)

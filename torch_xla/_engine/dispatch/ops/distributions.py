@@ -81,12 +81,14 @@ def checked(name: str) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         given = args[:-1] if args and args[-1].__class__ is torch.Generator else args
         if not exists(*given):
-            operator = operator_of(f"aten::{name}")
-            cpu_errors.refuse_if_the_cpu_does(operator, args, kwargs)
-            # That the CPU lacks a kernel for a dtype is no refusal; but no device has one that fills integers.
-            refusal = cpu_errors.refusal_of_the_cpu(operator, args, kwargs) if name == "uniform_" else None
+            refusal = cpu_errors.refusal_of_the_cpu(operator_of(f"aten::{name}"), args, kwargs)
             if refusal is not None:
-                if not args[0].is_floating_point():
+                # Floats that the CPU has no kernel for are drawn here, within bounds that they have.
+                if (
+                    name != "uniform_"
+                    or not cpu_errors.is_of_a_missing_kernel(refusal)
+                    or not args[0].is_floating_point()
+                ):
                     raise refusal
                 raise RuntimeError(f"uniform_(): no interval of {args[0].dtype} has the bounds {_bounds(*given)}")
         return record(*args, **kwargs)

@@ -98,7 +98,7 @@ def _in_order(name: str) -> Kernel:
         if numbers.numel() == out.numel():
             numbers = numbers.view(out.shape)
         elif out.numel() and name.startswith("arange"):
-            warnings.warn(_OTHER_COUNT.format(list(out.shape), out.numel(), numbers.numel()), stacklevel=2)
+            warnings.warn(_OTHER_COUNT.format(list(out.shape), out.numel(), numbers.numel()), stacklevel=3)
         fill_out(out, numbers, warns=False)
         return out
 

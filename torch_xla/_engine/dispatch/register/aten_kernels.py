@@ -28,6 +28,7 @@ from ..ops.attention import register_attention
 from ..ops.mark_sharding import KERNELS_OF_THEIR_OWN, register_marking
 from ..ops.quantiles import register_quantiles
 from ..ops.recurrent import register_recurrent
+from ..out_variants import refusing_dtypes
 from ..recording_kernel import out_variant, recorder, recorder_of_two
 from .autocast import register_autocast
 
@@ -81,6 +82,7 @@ def register_kernels() -> None:
     _libraries.append(library)
     special = special_kernels()
     for name, kernel in special.items():
+        kernel = refusing_dtypes(f"aten::{name}", kernel) if _is_out(f"aten::{name}") else kernel
         private.register_kernel(library, name, uncollected(kernel) if _writes(name) else kernel)
     ruled = {op.name().removesuffix(".default") for op in all_rules() if not isinstance(op, str)}
     for name in private.all_operator_names():
@@ -147,12 +149,17 @@ def _is_ours(name: str, ruled: set[str]) -> bool:
 
 def _kernel_for(name: str) -> Any:
     overload = name.partition(".")[2]
-    is_out = "out" in overload.lower() or overload in _NAMED_AFTER_RESULTS
-    if is_out and any(a.is_out for a in _schema(name).arguments):
+    if _is_out(name):
         return out_variant(name)
     if _writes(name):
         return uncollected(recorder(name))
     return recorder_of_two(name) if _takes_two(name, overload) else recorder(name)
+
+
+def _is_out(name: str) -> bool:
+    overload = name.partition(".")[2]
+    is_out = "out" in overload.lower() or overload in _NAMED_AFTER_RESULTS
+    return is_out and any(a.is_out for a in _schema(name).arguments)
 
 
 def _writes(name: str) -> bool:

@@ -40,7 +40,10 @@ def _triangular(
 def solve_triangular(
     self: jax.Array, B: jax.Array, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> jax.Array:
-    return _triangular(self, B, left=left, lower=not upper, unit=unitriangular)
+    # PyTorch converts the right-hand sides, also complex ones to real.
+    if jnp.iscomplexobj(B) and not jnp.iscomplexobj(self):
+        B = B.real
+    return _triangular(self, B.astype(self.dtype), left=left, lower=not upper, unit=unitriangular)
 
 
 @lowers(aten.triangular_solve.default)

@@ -1,0 +1,116 @@
+"""Dtypes that the CPU refuses are refused in its words, in every way of running; what accelerators take is taken."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import torch_xla
+from tests.support.ways_to_run import WAYS, made_to_run
+from torch_xla._engine.dispatch.checks import cpu_dtypes, cpu_errors
+
+Call = Callable[[torch.Tensor, torch.Tensor], Any]
+
+# Of two tensors of three int64 numbers.
+REFUSED: dict[str, Call] = {
+    "logaddexp": torch.logaddexp,
+    "hypot": torch.hypot,
+    "hypot in place": lambda a, b: a.clone().hypot_(b),
+    "hypot into out": lambda a, b: torch.hypot(a, b, out=torch.empty_like(a)),
+    "lerp": lambda a, b: torch.lerp(a, b, 1),
+    "lerp of lists": lambda a, b: torch._foreach_lerp([a], [b], 1),
+    "nextafter": torch.nextafter,
+    "lcm of unlike dtypes": lambda a, b: torch.lcm(a, b.bfloat16()),
+    "gcd of floats": lambda a, b: torch.gcd(a.float(), b.float()),
+    "gcd of halves": lambda a, b: torch.gcd(a.half(), b.half()),
+    "normal": lambda a, b: torch.normal(a, b.float()),
+    "normal by complex deviations": lambda a, b: torch.normal(a.float(), b.to(torch.complex64)),
+    "gelu": lambda a, b: torch.nn.functional.gelu(a),
+    "softmax": lambda a, b: a.softmax(0),
+    "cumsum into bool": lambda a, b: torch.cumsum(a.bool(), 0, out=a.new_empty(3, dtype=torch.bool)),
+    "cholesky": lambda a, b: torch.cholesky(a.expand(3, 3)),
+    "cholesky into int64": lambda a, b: torch.cholesky(torch.diag(a.float()), out=b.new_empty(3, 3)),
+    "index_add of floats": lambda a, b: a.index_add(0, b - 4, b.float()),
+    "index_copy of floats": lambda a, b: a.index_copy(0, b - 4, b.float()),
+    "put of floats": lambda a, b: a.put(b - 4, b.float()),
+    "layer norm by integers": lambda a, b: torch.nn.functional.layer_norm(a.bfloat16(), (3,), a, b),
+    "max of complex": lambda a, b: a.to(torch.complex64).max(),
+    "maximum of complex": lambda a, b: torch.maximum(a.to(torch.complex64), b.to(torch.complex64)),
+    "product of truth values": lambda a, b: a.bool().expand(3, 3) @ b.bool().expand(3, 3),
+    "Cholesky factor of bfloat16": lambda a, b: torch.linalg.cholesky(torch.diag(a.bfloat16())),
+    "distances of halves": lambda a, b: torch.cdist(a[:, None].half(), b[:, None].half()),
+    "sum of float8": lambda a, b: a.to(torch.float8_e4m3fn) + b.to(torch.float8_e4m3fn),
+    "sum of uint16": lambda a, b: a.to(torch.uint16) + b.to(torch.uint16),
+}
+
+TAKEN: dict[str, Call] = {
+    "pooling of halves": lambda a, b: torch.nn.functional.avg_pool3d(a.expand(1, 3, 3, 3).half(), 2),
+    "pooling of bfloat16": lambda a, b: torch.nn.functional.avg_pool3d(a.expand(1, 3, 3, 3).bfloat16(), 2),
+    "polygamma of halves": lambda a, b: torch.polygamma(1, a.half()),
+    "logaddexp of bfloat16": lambda a, b: torch.logaddexp(a.bfloat16(), b.bfloat16()),
+    "histogram of integers": lambda a, b: torch.histc(a, 2, 0, 4),
+    "real results of complex right-hand sides": lambda a, b: torch.linalg.solve_triangular(
+        torch.diag(a.float()), torch.diag(b).to(torch.complex64), upper=True
+    ),
+    "integer right-hand sides": lambda a, b: torch.linalg.solve_triangular(
+        torch.diag(a.float()), torch.diag(b), upper=True
+    ),
+    "comparison of truth values": lambda a, b: a.bool() < b.bool(),
+    "one-hot": lambda a, b: torch.nn.functional.one_hot(a, 4),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", REFUSED)
+def test_dtypes_without_a_kernel_are_refused_in_the_words_of_the_cpu(name: str, way: str) -> None:
+    refusals = []
+    for device, how in (("cpu", "recorded"), ("xla", way)):
+        operands = torch.tensor([1, 2, 3], device=device), torch.tensor([4, 5, 6], device=device)
+        with made_to_run(how, REFUSED[name]) as run, pytest.raises(Exception) as caught:
+            run(*operands)
+        if caught.type is torch._dynamo.exc.TorchRuntimeError:  # Dynamo's own meta kernels have refused it
+            assert how == "openxla" and refusals[0][0] is RuntimeError
+            return
+        refusals.append((caught.type, str(caught.value).splitlines()[0]))
+    assert refusals[1] == refusals[0]
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values:UserWarning")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_accelerators_have_kernels_for_is_taken(name: str, way: str) -> None:
+    operands = torch.tensor([1, 2, 3], device="xla"), torch.tensor([4, 5, 6], device="xla")
+    with made_to_run(way, TAKEN[name]) as run:
+        torch_xla.sync(wait=True)
+        assert run(*operands).cpu().numel()
+
+
+def test_a_mean_of_complex_numbers_is_drawn_around_as_on_the_cpu() -> None:
+    assert torch.normal(torch.ones(3, dtype=torch.complex64, device="xla"), 2).dtype is torch.complex64
+
+
+def test_the_cpu_is_asked_once_for_each_combination_of_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    ask = cpu_errors.refusal_of_the_cpu
+    monkeypatch.setattr(cpu_dtypes, "_taken", {})
+    monkeypatch.setattr(cpu_errors, "refusal_of_the_cpu", lambda *a, **k: (asked.append(a[0].name), ask(*a, **k))[1])
+    for size in range(31, 36):  # another plan each
+        one = torch.ones(size, dtype=torch.int32, device="xla")
+        for _ in range(3):
+            torch.bitwise_and(one, one)
+    assert asked == ["aten::bitwise_and.Tensor"]
+
+
+def test_a_large_operand_of_a_pointwise_operator_costs_no_memory_on_the_host() -> None:
+    large = torch.empty(1 << 20, 1 << 12, dtype=torch.int64, device="xla")  # 32 GiB, never computed
+    with pytest.raises(NotImplementedError, match="hypot_cpu"):
+        torch.hypot(large, large)
+
+
+def test_lists_of_any_length_are_asked_for_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_dtypes, "_taken", {})
+    monkeypatch.setattr(cpu_dtypes, "_MOST_TAKEN", 4)
+    for length in range(2, 12):
+        torch.cat([torch.ones(2, dtype=torch.int32, device="xla")] * length)
+    assert 0 < len(cpu_dtypes._taken) <= 4

@@ -1,0 +1,177 @@
+"""Refuse the dtypes that PyTorch's CPU refuses: meta kernels accept some of them, and XLA computes with all.
+
+The CPU itself is asked, with zeros, when a call is planned: once for each combination of operator, dtypes and kinds of
+numbers. What it lacks a kernel for is taken only where PyTorch's accelerators have one. `docs/operator_database.md`
+lists what else may differ.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...caching.bounded import put_last
+from ...compat.names.torch import pytree, schema_of
+from ...lowering.machinery.registry import Promotion, Rule
+from ..op_schema import Form, Operator
+from . import cpu_errors
+
+# Calls whose dtypes the CPU takes: its answer is the same for every size. A list may have any number of tensors.
+_taken: dict[tuple[Any, ...], None] = {}
+_MOST_TAKEN = 4096
+
+# By the names of arguments that say where elements are: dtypes that every operator takes.
+_PLACES = {
+    "index": (torch.int64,),
+    "mask": (torch.bool,),
+    "target": (torch.int64, torch.float64, torch.float32, torch.bfloat16, torch.float16),  # or what they should be
+}
+_NAMED_PLACES = frozenset((*_PLACES, "indices", "offsets"))
+
+
+def refuse_dtypes(
+    rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.dtype | None = None
+) -> None:
+    """Raise what the CPU raises for the dtypes of a call.
+
+    `result` is the dtype that a trial of the rule gave, if there was one and it has one result.
+    """
+    if _is_doubtful(rule, operator, args, kwargs, result):
+        cpu_errors.refuse_if_the_cpu_does(operator, args, kwargs)
+    operands = _tensors(args, kwargs)
+    kinds = _kinds(operator, args, kwargs)
+    asked = operator.name, tuple(operand.dtype for operand in operands), kinds
+    is_pointwise = rule.promotion is not Promotion.NONE
+    is_usual = not is_pointwise and bool not in kinds and _is_of_one_float(operands)
+    is_usual = is_usual and _has_usual_places(operator, args, kwargs)
+    if not operands or asked in _taken or _is_of_autograd(operator, operands):
+        return
+    if is_usual and (rule.random or operands[0].dtype.itemsize >= 4):
+        return  # all operators take float32 and float64; numbers of narrower floats are drawn here
+    of_dtypes_alone = not is_pointwise and _has_places_beside(operator, args, kwargs)
+    if of_dtypes_alone and operator.index_like:
+        return  # its kernel has asked about the values
+    # A few elements are enough to find the kernel. Nothing else is asked about operands of one narrow float.
+    refusal = cpu_errors.refusal_of_the_cpu(operator, args, kwargs, small=is_pointwise or is_usual)
+    if is_pointwise and refusal is not None and not cpu_errors.is_of_a_missing_kernel(refusal):
+        refusal = cpu_errors.refusal_of_the_cpu(operator, args, kwargs)
+    if refusal is not None and is_refused(operator, args, kwargs, refusal, of_dtypes_alone, is_usual):
+        raise refusal
+    # For nothing, kernels do not look at dtypes, and some not for a single number, such as `cummin`.
+    if all(operand.numel() > operand.dtype.is_complex for operand in operands):
+        put_last(_taken, asked, None, _MOST_TAKEN)
+
+
+def refuse_outs(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise what the CPU raises for the dtypes of tensors given as `out=`, and not what it raises for zeros."""
+    refusal = cpu_errors.refusal_of_the_cpu(operator, args, kwargs)
+    if refusal is not None and is_refused(operator, args, kwargs, refusal, of_dtypes_alone=True):
+        raise refusal
+
+
+def is_refused(
+    operator: Operator,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    refusal: Exception,
+    of_dtypes_alone: bool,
+    of_kernels_alone: bool = False,
+) -> bool:
+    """Return whether the CPU's error counts: not if zeros cause it, or other devices have the kernel that it lacks.
+
+    `of_dtypes_alone` if only what dtypes cause counts: zeros may be indices out of bounds, or masks that show nothing.
+    `of_kernels_alone` if nothing counts but that there is no kernel.
+    """
+    if cpu_errors.is_of_zeros(refusal):
+        return False
+    if cpu_errors.is_of_a_missing_kernel(refusal):
+        return cpu_errors.is_refused_everywhere(operator, args, kwargs)
+    if of_kernels_alone:
+        return False
+    return not of_dtypes_alone or _comes_of_dtypes(operator, args, kwargs, refusal)
+
+
+def _comes_of_dtypes(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], refusal: Exception) -> bool:
+    """Return whether the CPU accepts the same call with operands of one dtype."""
+    tensors = _tensors(args, kwargs)
+    named = _named(operator, args, kwargs)
+    places = {id(leaf) for name in named.keys() & _NAMED_PLACES for leaf in pytree.tree_leaves(named[name])}
+    others = [tensor for tensor in tensors if id(tensor) not in places]
+    # The target of a loss is a place, classes, or has the dtype of the rest; pivots stay integers.
+    positional = {id(tensor) for tensor in _tensors(args, {})}
+    for kept in (places, set(), positional) if others else ():
+        for dtype in (others[0].dtype, torch.float32):  # for narrower ones there may be no kernel
+            instead = {id(tensor): dtype for tensor in tensors if id(tensor) not in kept}
+            alike = cpu_errors.refusal_of_the_cpu(operator, args, kwargs, instead=instead)
+            if alike is None or cpu_errors.is_of_zeros(alike):
+                return True
+    return False
+
+
+def _is_doubtful(
+    rule: Rule, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.dtype | None
+) -> bool:
+    """Return whether PyTorch may refuse this combination of dtypes, or a result that does not fit its place."""
+    operands = _tensors(args, kwargs)
+    if _is_of_lists(operator):
+        truths = any(isinstance(leaf, bool) for leaf in pytree.tree_leaves((args, kwargs)))
+        return truths or any(not (each.is_floating_point() or each.is_complex()) for each in operands)
+    if rule.promotion is Promotion.NONE:
+        name = _name(operator)
+        if "backward" in name:
+            return False  # autograd calls it, and what the forward kernel kept has the dtypes of this device
+        products = name in cpu_errors.PRODUCTS
+        unlike = {each.dtype for each in operands if products or each.is_floating_point()}
+        return name in ("complex", "polar") or len(unlike) > 1
+    return operator.form is Form.INPLACE and result is not None and not torch.can_cast(result, operands[0].dtype)
+
+
+def _is_of_autograd(operator: Operator, operands: list[Tensor]) -> bool:
+    """Return whether autograd calls it: what the forward kernel kept has the dtypes of this device."""
+    return "backward" in _name(operator) and operands[0].is_floating_point()
+
+
+def _is_of_one_float(operands: list[Tensor]) -> bool:
+    return len({each.dtype for each in operands}) == 1 and operands[0].is_floating_point()
+
+
+def _has_places_beside(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether an operator may accept unlike dtypes, because some of its operands may be indices or masks."""
+    found = {each.dtype for each in _tensors(args, kwargs)}
+    if len(found) == 1 or _is_of_lists(operator) or not _has_usual_places(operator, args, kwargs):
+        return False
+    return not any(dtype.is_complex for dtype in found) or not {torch.bool, torch.uint8, torch.int32}.isdisjoint(found)
+
+
+def _has_usual_places(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether an index has one of the dtypes that every operator accepts for it."""
+    named = _named(operator, args, kwargs)
+    places = [(named.get(name), usual) for name, usual in _PLACES.items()]
+    return all(place.dtype in usual for place, usual in places if isinstance(place, Tensor))
+
+
+def _named(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {**dict(zip([a.name for a in schema_of(operator.overload).arguments], args, strict=False)), **kwargs}
+
+
+def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+
+
+def _kinds(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what else the CPU's choice of a kernel depends on: the kinds of numbers, words, and dtypes asked for."""
+    numbers = [args[w] if isinstance(w, int) else kwargs[w] for w in operator.scalars if _is_given(w, args, kwargs)]
+    words = (leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, str | torch.dtype))
+    return (*map(type, numbers), *words)
+
+
+def _is_given(where: int | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return where < len(args) if isinstance(where, int) else where in kwargs
+
+
+def _is_of_lists(operator: Operator) -> bool:
+    return schema_of(operator.overload).name.startswith("aten::_foreach_")
+
+
+def _name(operator: Operator) -> str:
+    return schema_of(operator.overload).name.partition("::")[2].rstrip("_")
