@@ -71,9 +71,10 @@ class Substitution(TorchFunctionMode):
         super().__init__()
         self._substitute = substitute
         self._selections = selections
-        self._depth = _here.depth
+        self._depth = -1  # of the body that it is entered in
 
     def __enter__(self) -> Any:
+        self._depth = _here.depth
         try:
             _transforms.begin(id(self))
             _here.substitutions.append(self)
