@@ -63,7 +63,7 @@ def test_a_platform_that_does_not_start_leads_to_the_doctor(monkeypatch: pytest.
 
     monkeypatch.delenv("PJRT_DEVICE", raising=False)
     monkeypatch.setattr(jax, "local_devices", fails)
-    with pytest.raises(RuntimeError, match=r"^JAX could not start a device \(no CUDA.*doctor` tells more; with PJRT_D"):
+    with pytest.raises(RuntimeError, match=r"^JAX could not start a device \(no CUDA.*doctor` explains more"):
         platform._devices_of_client.__wrapped__()
 
 

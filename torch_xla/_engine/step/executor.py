@@ -117,6 +117,8 @@ def _start(step: Step, buffers: list[jax.Array], keys: Any, ready: Ready | None)
     if is_exchange:
         collective_consistency.after(program, step.source_lines)
     took = time.perf_counter_ns() - start
+    if program.target.is_host and program.bytes >= in_flight.COUNTED:
+        device_memory.note_need(program.target.device, program.needs)
     samples.add_each(((in_flight.device_lock_wait, start - begins), (_executing, took)))
     if program.is_spread:
         _replicated.value += 1
@@ -142,7 +144,6 @@ def _enter(step: Step, runs_again: bool) -> tuple[Flight, list[jax.Array]]:
         in_flight.leave_ended(flight)
         in_flight.forget_ended(flight.running)
     if is_counted:
-        device_memory.note_need(program.target.device, program.needs)
         in_flight.free_memory(flight.running, program.allocates)
         if runs_again:
             host_malloc.keep_memory(program.allocates)

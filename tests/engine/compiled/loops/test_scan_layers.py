@@ -114,7 +114,7 @@ def test_kinds_of_operands_without_end_are_forgotten(monkeypatch: pytest.MonkeyP
     layers = [nn.Linear(2, 2, device="xla") for _ in range(2)]
     for size in range(1, 5):
         assert scan_layers(layers, torch.ones(size, 2, device="xla"), default_partition, True).shape == (size, 2)
-    assert len(scanned._recipes[layers[0]]) <= 2
+    assert len(scanned.known_layers[layers[0]]) <= 2
 
 
 class Counting(nn.Module):

@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.support.rules import to_jax, to_torch
 from torch_xla._engine.lowering.fx_graphs import interpreter
+from torch_xla._engine.metrics.observers import observers
 
 aten = torch.ops.aten
 X = torch.tensor([[1.0, -2.0, 0.5], [3.0, 0.0, -1.0]])
@@ -124,14 +125,12 @@ def test_lines_and_watching() -> None:
     nodes[0].stack_trace = '  File "a.py", line 3, in outer\n    f()\n  File "b.py", line 7, in inner\n    x.exp()\n'
     assert interpreter.line_of(nodes[0]) == ("b.py", 7, "inner")
     seen: list[tuple[str, Any, Any]] = []
-    before, interpreter.watch = (
-        interpreter.watch,
-        lambda node, given, result: seen.append((str(node.target), given[0][0], result)),
-    )
-    try:
+
+    def watch(node: Any, given: Any, result: Any) -> None:
+        seen.append((str(node.target), given[0][0], result))
+
+    with observers.registered("watch_node", watch):
         interpreter.interpret(module, [jnp.asarray(X.numpy())], [])
-    finally:
-        interpreter.watch = before
     assert [name for name, _, _ in seen] == ["aten.exp.default", "aten.log.default"]
     np.testing.assert_array_equal(seen[1][1], seen[0][2])
     text = jax.jit(lambda x: interpreter.interpret(module, [x], [])).lower(jnp.ones(2)).as_text(debug_info=True)
