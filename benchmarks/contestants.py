@@ -50,7 +50,7 @@ CALLED: dict[str, Callable[[Any], Any]] = {
 def in_turns(
     contestants: Mapping[str, One], measure: Callable[[str, One], float], rounds: int, title: str
 ) -> dict[str, list[float]]:
-    """What `measure` gives for each contestant, round by round: if the machine is slower for a while, it is for all."""
+    """Return the results of `measure` for each contestant, round by round, so that a slow machine is slow for all."""
     found: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in tqdm(range(rounds), desc=f"{title}: measuring", leave=False, disable=None):
         for name, contestant in contestants.items():
@@ -61,7 +61,7 @@ def in_turns(
 def ratio(
     found: Mapping[str, Sequence[float]], one: str, others: Sequence[str], best: Callable[..., float]
 ) -> float | None:
-    """What `one` has to the `best` (`min` or `max`) of those `others` that took part: the median over the turns."""
+    """Return the ratio of `one` to the `best` (`min` or `max`) of the `others` that took part: the turns' median."""
     known = [found[other] for other in others if other in found]
     if not found.get(one) or not known:
         return None

@@ -242,7 +242,7 @@ class Workload:
 
     @property
     def title(self) -> str:
-        """What tables call it."""
+        """Return its name in tables."""
         return f"{self.model}, batch {self.size}"
 
 

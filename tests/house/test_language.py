@@ -33,14 +33,7 @@ ADVICE = "name the thing and who acts, and say one fact at a time"
 # rooms have space for some honest uses all the same.
 GOAL = 1
 HONEST_USES = 2
-LIMITS = {
-    "_engine/compiled": (5, 5),
-    "_engine/dispatch": (3, 2),
-    "_engine/ir": (4, 10),
-    "_engine/step": (36, 31),
-    "_engine/tensor": (25, 14),
-    "benchmarks": (2, 1),
-}
+LIMITS: dict[str, tuple[int, int]] = {}
 
 # A function's docstring begins with a command, "Return the size.", not with a description, "Returns the size.".
 DESCRIPTION = re.compile(r"(?:Returns|Gives|Makes|Raises|Calls|Takes|Whether|How many)\b")

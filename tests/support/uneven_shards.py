@@ -69,7 +69,7 @@ def what_is_marked_so_stays_so_however_it_is_written() -> None:
     w.add_(1)
     torch_xla.sync(wait=True)
     assert before.is_deleted()
-    xs.mark_sharding(w, SQUARE, ("data", "model"))  # from one padded form to another
+    xs.annotate_custom_sharding(w, SQUARE, ("data", "model"))  # from one padded form to another
     assert _shapes(w) == [[3, 2]] * 4 and w.cpu().equal(expected + 1)
 
 

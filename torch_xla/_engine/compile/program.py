@@ -409,7 +409,7 @@ class Program:
         return tuple(min(group, key=sizes.__getitem__) for group in groups if group)
 
     def _count_compile(self, seconds: float) -> None:
-        # Also of what came from disk: a program counts the same in its second process as in its first.
+        # Programs from disk count, too: a second process reports the same as the first.
         metrics.metric("CompileTime").add(int(seconds * 1e9))
         metrics.count("UncachedCompile")
         metrics.count("CreateCompileHandles")

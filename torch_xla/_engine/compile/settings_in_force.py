@@ -24,7 +24,7 @@ class Settings:
 
 # Every combination that was in force. They are few: what changes is a user's choice.
 _known: dict[tuple[Any, ...], Settings] = {}
-# What was read last, and the settings that it means.
+# The values read last, and the settings made of them.
 _latest: tuple[tuple[Any, ...], Settings | None] = ((), None)
 
 

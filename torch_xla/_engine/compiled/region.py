@@ -31,10 +31,10 @@ def is_inside() -> bool:
 
 
 def _entered() -> "_Entered | None":
-    """The outermost region that this thread is in; one whose call is over is left for good.
+    """Return the outermost region that this thread is in, after leaving regions whose call is over.
 
-    Python raises an interrupt also at the first instruction of `__exit__`. What a `with` block of the user's leaves on
-    then stays on, as it does for any context manager. A call of a compiled function ends with its frame.
+    Python may raise an interrupt at the first instruction of `__exit__`. Then a user's `with` block stays entered, as
+    for any context manager. A call of a compiled function ends with its frame.
     """
     entered = _inside.outermost
     if entered is None or entered.is_running():
@@ -155,7 +155,7 @@ class Region:
                 entered.leave()
 
     def call(self, frame: FrameType) -> "_Call":
-        """A `with` block for a call of a function, of which `frame` is that."""
+        """Return a context manager for a call of a function; `frame` is the call's frame."""
         return _Call(self, frame)
 
     def end(self) -> None:
@@ -181,7 +181,7 @@ class Region:
         self._graphs.add(graph)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, each call of which is the region."""
+        """Return `function` with each call as the region."""
 
         def compiled(*args: Any, **kwargs: Any) -> Any:
             with self.call(sys._getframe()):

@@ -1,7 +1,7 @@
 """The kernel behind almost every operator: look the call up, append it to the tape, make the output tensors.
 
-This is the hot path: a step of a small model passes here a thousand times. What a call means is worked out once per
-operator, geometry of the operands and static arguments (`call_planning`), and found again by one dictionary look-up.
+This is the hot path: a step of a small model passes here a thousand times. A call is planned once per operator,
+geometry of the operands and static arguments (`call_planning`), and its plan is found again by one dictionary look-up.
 """
 
 from collections.abc import Callable, Iterator
@@ -54,7 +54,7 @@ _longest = TAPE_LIMIT
 
 
 def run_at_once(run: Callable[[Entry, Operator, Any, Any, Call], Any] | None) -> None:
-    """Call `run` in the place of `record_call` with every call that has operands from now on; `None` ends that."""
+    """Call `run` instead of `record_call` for every call that has operands from now on; `None` ends that."""
     global _longest
     _longest, observers.run_call = -1, run
     _choose_way()
@@ -318,7 +318,7 @@ def _record_in_turn(
     """`_record`; where another thread has written to what the call reads and writes, `kernel` reads it again."""
     try:
         return _record(entry, operator, args, kwargs, call)
-    except Overtaken:  # what it has recorded is needed by nobody
+    except Overtaken:  # its recorded operations are not used
         call[1].clear()
     return kernel(*args, **kwargs)
 
@@ -359,9 +359,9 @@ def give(
     values: list[Value],
     operands: list[Any],
 ) -> Any:
-    """What an operator returns whose results are `values`: new tensors, or those it writes to, which show them now.
+    """Return the results of an operator with these `values`: new tensors, or the written tensors, which now show them.
 
-    Raises `Overtaken` if those it writes to are not those of the `operands` any more.
+    Raises `Overtaken` if the written tensors do not have the values of the `operands` any more.
     """
     if entry.writes:
         return _write_back(entry, operator, args, kwargs, values, operands)
@@ -435,7 +435,7 @@ def refuse_overlap(entry: Entry, operator: Operator, args: tuple[Any, ...], kwar
 
 
 def returned_by(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What an operator that writes to its arguments returns. Counts its writes where PyTorch leaves that to it."""
+    """Return the result of an operator that writes to its arguments. Count its writes where PyTorch does not."""
     first: Any = operator.written[0]
     target = args[first] if isinstance(first, int) else kwargs[first]
     if operator.bumps:

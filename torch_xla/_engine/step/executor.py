@@ -117,7 +117,7 @@ def _start(step: Step, buffers: list[jax.Array], keys: Any, ready: Ready | None)
     if is_exchange:
         collective_consistency.after(program, step.source_lines)
     took = time.perf_counter_ns() - start
-    if program.target.is_host and program.bytes >= in_flight.COUNTED:
+    if program.bytes >= in_flight.COUNTED and program.target.is_host:
         device_memory.note_need(program.target.device, program.needs)
     samples.add_each(((in_flight.device_lock_wait, start - begins), (_executing, took)))
     if program.is_spread:

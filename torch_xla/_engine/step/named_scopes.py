@@ -31,7 +31,7 @@ def open_scopes() -> tuple[str, ...]:
 
 
 def name_operation(value: Value, name: str) -> bool:
-    """Put the pending operation that makes `value` into the scope `name`, inside those that were open for it.
+    """Put the pending operation that makes `value` into the scope `name`, inside its open scopes.
 
     Return False if no operation is pending for `value`.
     """

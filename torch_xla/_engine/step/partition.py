@@ -1,4 +1,4 @@
-"""Pass 2, partition: choose the operations of a tape that run now, and those that stay.
+"""Pass 2, partition: choose the operations of a tape that run now; the others stay.
 
 **By thread.** Threads that work on one device share its tape, so their operations alternate. Run together they would be
 a new program at every step. So before an evaluation a thread's own operations come to the front of the tape, in the

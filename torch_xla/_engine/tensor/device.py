@@ -60,11 +60,11 @@ class Device:
     def __init__(self, index: int, place: int | None = None) -> None:
         self.index = index
         self.place = index if place is None else place  # among the devices of this process
-        self.spread: Target | None = None  # the devices that stand behind this ordinal together, if there are several
+        self.spread: Target | None = None  # the devices behind this ordinal, if there are several
         self.torch_device = torch.device("xla", index)
-        # What `placed` has found: the spec of a value by what it would be alone, and JAX's sharding of its buffer.
+        # Results of `placed`: the spec of a value, by its spec without a sharding and JAX's sharding of its buffer.
         self.places: dict[tuple[Spec, Any], Spec] = {}
-        self.marks: dict[int, Any] = {}  # how storages are to be divided, where somebody has said so (`marks`)
+        self.marks: dict[int, Any] = {}  # shardings of storages that the user marked (`marks`)
         self.tape = Tape()
         self.generator = Generator()
         self.generator.seed(_seed_of(self.place))
@@ -85,7 +85,7 @@ class Device:
         return Tape(expected, expected_lines, None if self.spread is None else self.placed)
 
     def spread_over(self, devices: tuple[Any, ...]) -> None:
-        """Has these devices stand behind this ordinal together, in this order. Nothing may be recorded on it."""
+        """Put these devices behind this ordinal, in this order. Nothing may be recorded on it."""
         self.spread = targets.of_mesh(devices) if len(devices) > 1 else None
         self.places = {}
         self.tape = self.new_tape()
@@ -96,7 +96,7 @@ class Device:
         found = self.places.get((spec, buffer.sharding))
         if found is None:
             target = self.target
-            if not lies_on(buffer.sharding, target):  # it was computed before these devices stood behind the ordinal
+            if not lies_on(buffer.sharding, target):  # computed before the ordinal had these devices
                 value.buffer = buffer = buffers.place(buffer, target.everywhere, spec.size)
             found = self.places[spec, buffer.sharding] = sharded(spec, of_array(buffer, target))
         return found
@@ -121,7 +121,7 @@ def _seed_of(index: int) -> int:
 
 
 def seed_all(seed: int) -> None:
-    """Seeds every ordinal, also those that were not used yet; brings none into use."""
+    """Seed every ordinal, including unused ones, without bringing any into use."""
     global _seed
     with LOCK:
         _seed = seed
@@ -156,7 +156,7 @@ identity.after_taking.append(number)
 
 
 class _TapeOfAFork:
-    """What a device records on in a fork of a process that used it: nothing. Whoever tries is told so."""
+    """The tape of a device in a fork of a process that used it: recording raises with the reason."""
 
     def __init__(self) -> None:
         self.started = 0  # a value that was computed before can still be read where the memory is the host's
@@ -290,7 +290,7 @@ def device_for(device: Any) -> Device:
 
 
 def uninitialised(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device: Device) -> Value:
-    """A value nobody has written yet."""
+    """Return a value that has not been written yet."""
     return Value(spec_of(size, stride, dtype), device, None, -1)
 
 

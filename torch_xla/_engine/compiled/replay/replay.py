@@ -1,7 +1,8 @@
 """A replay: run the program of a watched call on the memory that the function would have read and written.
 
-What the function saw is compared with what it saw when it was recorded (`guards`); then its program runs with the
-values its memory holds now, and the results go where they went. Nothing is recorded, and no Python of the user's runs.
+The guards compare everything that the function read with its state at the recording (`guards`). Then the program runs
+with the present values, and the results are stored as in the recorded call. Nothing is recorded, and none of the user's
+Python runs.
 """
 
 import functools
@@ -52,7 +53,7 @@ _offset = torch.Tensor.storage_offset
 _spec = attrgetter("spec")
 _buffer = attrgetter("buffer")
 
-# What is told where a replay for other gradients may be there.
+# The message where another replay may fit, for other gradients.
 OTHER_GRADIENTS = "a gradient is there that was not there, or the other way round"
 _OTHER_MEMORY = "memory that it overwrites is also held by something else, or was given another shape"
 
@@ -132,7 +133,7 @@ class Replay:
         return self._facts.leaves
 
     def numbers(self, call: Call) -> list[Any]:
-        """What the host knows of arguments of whose numbers recording asks."""
+        """Return the host-known numbers of the arguments whose numbers a recording reads."""
         return [contents_of(value_of(call.tensors[each.argument])) for each in self._checked]
 
     def admits(self, numbers: Sequence[Any]) -> bool:
@@ -140,7 +141,7 @@ class Replay:
         return all(map(Checked.admits, self._checked, numbers))
 
     def passed(self, numbers: Sequence[Any]) -> None:
-        """Takes note of what a recorded call did not refuse."""
+        """Remember numbers that a recorded call accepted."""
         for each, known in zip(self._checked, numbers, strict=True):
             each.passed(known)
 
@@ -149,7 +150,7 @@ class Replay:
         self._tensors = tensors
         self._tensor_storages = [tensor.untyped_storage() for tensor in tensors]
         self._geometry = self._geometry_now()
-        # What shows the whole of its memory has no other place to begin.
+        # A tensor of its whole memory always begins at the start.
         self._parts = [tensor for tensor in tensors if tensor.nbytes != tensor.untyped_storage().nbytes()]
         self._offsets = list(map(_offset, self._parts))
         self._guards = private.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
@@ -169,7 +170,7 @@ class Replay:
         return used | {facts.sources[slot] for slot in facts.sinks.values() if slot in facts.sources}
 
     def _written_specs(self) -> dict[int, Spec]:
-        """The spec of what goes to each place that is written."""
+        """Return the spec of the value that is stored to each written place."""
         specs, entered = dict(enumerate(self._schedule.cut.graph.specs)), dict(inputs_of(self._facts.code))
         cut = self._schedule.cut
         number = {slot: cut.graph.outputs[index] for index, slot in enumerate(cut.outputs)}
@@ -188,7 +189,7 @@ class Replay:
         facts, graph = self._facts, program.graph
         layout = BoundProgram(program, inputs)
         number = {slot: index for index, slot in enumerate(self._schedule.cut.outputs)}
-        # What held one value was read once: it must still be one value.
+        # Places that shared one value were read once: they must still share it.
         self._sharing = [(first, other) for first, *others in facts.sharing for other in others]
         given_away = {inputs[index]: index for index in program.donated}
         wanted = Counter([*facts.sinks.values(), *facts.new.values()])
@@ -256,7 +257,7 @@ class Replay:
         self._packing.prepare(self.runs, self._device, self._prepare)
         wait_for_turn(self._plain.program)
         reason, result = self._run(call)
-        # What another thread has written there may be recorded, and nobody has run it.
+        # Another thread may have recorded a write there that has not run yet.
         if reason is _OTHER_MEMORY and self._compute(call):
             reason, result = self._run(call)
         if not reason:
@@ -363,15 +364,15 @@ class Replay:
         written, together = self._steps.of(arguments)
         graph = layout.program.graph
         for output, slot in enumerate(graph.outputs):
-            if output not in found:  # what nobody but the executor looks at, or what a program computes for others, too
+            if output not in found:  # read by the executor alone, or computed for several readers
                 found[output] = Value(graph.specs[slot], self._device, None, -1)
         return Step(
             layout.program,
             values,
             [found[output] for output in range(len(graph.outputs))],
             source_lines=self._lines(layout),
-            # What they replace is given up before the program runs. Gradients of the last call, mostly: their memory is
-            # needed for those of this one.
+            # Release the replaced values before the program runs. Most are gradients of the last call, whose memory the
+            # new gradients need.
             before=stores(replaced, "value", [made[output] for output, _, _ in layout.elsewhere]),
             after=chain(
                 stores([storages[place] for _, place, _ in self._moved], "value", moved),
@@ -400,7 +401,7 @@ class Replay:
         executor.prepare(layout.program, self._numbers, Cause.SYNC, self._lines(layout))
 
     def _lines(self, layout: BoundProgram) -> Callable[[], tuple[Any, ...]]:
-        """What tells the lines of a program's operations to who asks, at any time: it keeps nothing that has memory."""
+        """Return a function that returns the lines of the program's operations, and holds no buffers."""
         return functools.partial(
             _lines_between, self._schedule.cut, self._schedule.lines, layout.updated, layout.program.graph.operations
         )

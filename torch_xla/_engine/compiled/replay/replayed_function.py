@@ -25,30 +25,30 @@ from .replay import OTHER_GRADIENTS, Replay
 from .scalar_tracing import Changing
 from .watched_call import record
 
-# A replay is made from so many calls in a row that do the same.
+# A replay is made after this many equal calls in a row.
 ENOUGH = 3
-# A function that nobody asked to replay is watched from this call on: to watch one takes as long as to record four.
+# Without `replay=True` a function is watched from this call on: watching a call costs as much as recording four.
 EARNED_AFTER = 16
-# What has not become a replay after so many watched calls does not become one.
+# After this many watched calls without a replay, a function is not watched any more.
 PATIENCE = 10
-# A replay that ends before so many runs was not worth its recordings; after so many of these there are no more.
+# A replay that ends before this many runs was not worth its recordings; after as many such replays, stop.
 WORTH = 8
 MOST_WORTHLESS = 4
-# So many different sets of leaves with a gradient a kind of arguments is replayed with.
+# Most sets of leaves with a gradient that are replayed for one kind of arguments.
 MOST_PATTERNS = 4
-# So many kinds of arguments a function is replayed with.
+# Most kinds of arguments for which a function is replayed.
 MOST_KINDS = 16
-# So many different things a function is warned of.
+# Most different warnings for one function.
 MOST_WARNINGS = 20
 
 
 class _Kind:
-    """What is known of the calls with one kind of arguments, and with gradients at the same leaves."""
+    """The state of calls with one kind of arguments, and with gradients at the same leaves."""
 
     def __init__(self, shows_numbers: bool) -> None:
         self.replay: Replay | None = None
         self.recorded: list[Facts] = []  # the last calls, as long as they are the same
-        self.learned = 0  # 1 if the call before them told what it looks at, and nothing else was found
+        self.learned = 0  # 1 if the previous call showed everything that this one reads
         self.watched = 0
         self.worthless = 0
         self.given_up = ""  # why it is not tried any more
@@ -79,7 +79,7 @@ class _Arguments:
         return [self.current, *self._by_gradients.values()]
 
     def look_at_gradients(self) -> _Kind:
-        """What is known of calls that find gradients where there are some now: those are zeroed, or added up."""
+        """Return the state of calls that find gradients at the present leaves: gradients are zeroed or accumulated."""
         there = tuple(leaf.grad is not None for leaf in self.leaves)
         kind = self._by_gradients.get(there)
         if kind is None and len(self._by_gradients) < MOST_PATTERNS:
@@ -263,7 +263,7 @@ class Replayed:
         return result
 
     def let_go_of_the_past(self) -> None:
-        """Lets go of what no replay sees: a call that is recorded learns of it anew."""
+        """Drop objects that no replay reads; a recorded call finds them again."""
         if not self._is_watched:
             for arguments in list(self._kinds.values()):
                 arguments.forget()
@@ -290,10 +290,10 @@ class Replayed:
 
 
 class ReplayedByItself(Replayed):
-    """A function of which nobody has said whether to replay it: that begins after a while, and nobody is warned.
+    """A function compiled without a choice of `replay`: replays begin after a while, without warnings.
 
-    It begins only where nothing that the program could notice comes with it: no program is compiled for it, no other
-    process waits for this one, no debugger wants to stop inside, no object lives longer, and floats are floats.
+    They begin only if the program cannot notice: no program is compiled for it, no other process waits for this one, no
+    debugger wants to stop inside, no object lives longer, and floats stay floats.
     """
 
     _shows_numbers = False
@@ -331,7 +331,7 @@ class ReplayedByItself(Replayed):
         return super()._begin(kind, replay)
 
     def let_go_of_the_past(self) -> None:
-        """Ends replays of what the function does not see any more: they held it."""
+        """End replays whose objects the function cannot reach any more: the replays held them."""
         if not self._running:
             for kind in [kind for arguments in self._kinds.values() for kind in arguments.kinds]:
                 if kind.replay is not None and not kind.replay.sees_the_same():
@@ -340,26 +340,26 @@ class ReplayedByItself(Replayed):
             super().let_go_of_the_past()
 
     def _tell(self, what: str) -> None:
-        """`why_recorded` tells who asks."""
+        """Do not warn: `why_recorded` gives the reason on request."""
 
 
 _learning: "weakref.WeakSet[Replayed]" = weakref.WeakSet()
 
 
 def _note_garbage(function: Replayed) -> None:
-    """Has `function` let go of what it has seen and does not need, whenever all garbage is collected."""
+    """Make `function` drop objects that it does not need at each full garbage collection."""
     garbage_callback.after_full_collections(_let_go)
     _learning.add(function)
 
 
 def _let_go() -> None:
-    """Who deletes a model that a function in the same module has seen, and collects garbage, has its memory back."""
+    """Drop objects of replays, so that a deleted model's memory is free after a garbage collection."""
     for function in list(_learning):
         function.let_go_of_the_past()
 
 
 def _onlooker() -> str:
-    """Why a function that nobody asked to replay is called in any case, or nothing."""
+    """Return why a function without `replay=True` must really be called; empty if it need not."""
     if sys.gettrace() is not None or sys.getprofile() is not None or _has_debugger():
         return "a debugger or profiler looks at what is called"
     return "there are other processes" if identity.process_count() > 1 else ""

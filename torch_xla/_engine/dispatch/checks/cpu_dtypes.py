@@ -1,8 +1,8 @@
 """Refuse the dtypes that PyTorch's CPU refuses: meta kernels accept some of them, and XLA computes with all.
 
-The CPU itself is asked, with zeros, when a call is planned: once for each combination of operator, dtypes and kinds of
-numbers. What it lacks a kernel for is taken only where PyTorch's accelerators have one. `docs/operator_database.md`
-lists what else may differ.
+When a call is planned, the CPU runs it with zeros: once for each combination of operator, dtypes and kinds of numbers.
+A combination without a CPU kernel is accepted only where PyTorch's accelerators have one. `docs/operator_database.md`
+lists the other differences.
 """
 
 from typing import Any

@@ -34,7 +34,7 @@ _DEPRECATED_ON_EXPANDED = {
     "_index_put_impl_": "index_put_",
 }
 
-# They write elements to other places than they read them from, so they take nothing of what they write.
+# Operators that write elements to other places than they read them from, so no operand may overlap the written one.
 _PLACE_ELEMENTS = frozenset(
     ("index_put_", "_index_put_impl_", "index_add_", "index_copy_", "index_fill_", "index_reduce_", "masked_fill_",
      "masked_scatter_", "put_", "scatter_", "scatter_add_", "scatter_reduce_")
@@ -65,7 +65,7 @@ _OF_ACCELERATORS = {
     "_upsample_bilinear2d_aa": _HALVES,
 }
 
-# Beyond this many bytes the CPU is not asked: its answer would cost more than it tells.
+# Beyond this many bytes the CPU is not asked, because its answer costs too much.
 _TOO_LARGE = 1 << 30
 
 # The CPU writes to memory by their values before it has looked at all of them: it is not asked.
@@ -110,7 +110,7 @@ def refuse_partial_overlap(
     if reads_elsewhere or places_elements(operator):
         operands = pytree.tree_leaves(args if reads_elsewhere else (args[1:], kwargs))
         others = [o for o in operands if isinstance(o, Tensor)]
-        # What is written is never one of the others, even if it is empty.
+        # The written tensor must not be another operand, even if it is empty.
         if any(o is written[0] or _overlap_in_storage(written[0], o) not in (None, Overlap.NO) for o in others):
             refusal = refusal_of_the_cpu(operator, args, kwargs)
             # For the zeros it is asked with, a mask means something else: what it says of sizes does not count.
@@ -166,7 +166,7 @@ def _overlap(a: Tensor, b: Tensor) -> Overlap:
 
 
 def _overlap_in_storage(a: Tensor, b: Tensor) -> Overlap | None:
-    """How two tensors overlap; `None` if they lie in different storages."""
+    """Return how two tensors overlap; `None` if they have different storages."""
     return _overlap(a, b) if a.untyped_storage() is b.untyped_storage() else None
 
 
@@ -223,7 +223,7 @@ def is_refused_everywhere(operator: Operator, args: tuple[Any, ...], kwargs: dic
 
 
 def is_of_a_missing_kernel(refusal: Exception) -> bool:
-    """Whether the CPU has no kernel for these dtypes. From PyTorch 2.15 on, the class alone does not tell."""
+    """Whether the CPU has no kernel for these dtypes. From PyTorch 2.15 on, the exception's class does not show it."""
     said = str(refusal)
     if "doesn't handle types other than" in said:  # a RuntimeError of `lstsq`
         return True

@@ -1,7 +1,7 @@
 """Record the marks of composites.
 
-The identity that tells the marks of one composite from those of another is new at each call of a model. Here it becomes
-the composite's number on the tape: a step that does the same is the same program.
+The identity of a composite's marks is new at each call of a model. Here it becomes the composite's number on the tape,
+so that equal steps are one program.
 """
 
 from typing import Any
