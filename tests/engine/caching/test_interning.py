@@ -90,19 +90,20 @@ def test_shapes_that_nobody_uses_any_more_leave() -> None:
 
 ALONE = """
 import torch, torch_xla
-from torch_xla._engine.ir import interned, spec
+from torch_xla._engine.caching import interning
+from torch_xla._engine.ir import value_spec
 from torch_xla._engine.step.schedule import clear_schedules
-interned.LEAST = 100
-interned.drop_unused()
-before = most = len(spec._specs)
-between = interned._most
+interning.LEAST = 100
+interning.drop_unused()
+before = most = len(value_spec._specs)
+between = interning._most
 for size in range(5000, 5600):
     torch.empty(size, device="xla") + 1.0
     if size % 20 == 0:
         torch_xla.sync()
         clear_schedules()
-    most = max(most, len(spec._specs))
-print(before, between, most, len(spec._specs))
+    most = max(most, len(value_spec._specs))
+print(before, between, most, len(value_spec._specs))
 """
 
 

@@ -87,7 +87,7 @@ THEIRS = ("torch", "jax", "jaxlib")
 def attributes():
     found = {}
     for name, module in list(sys.modules.items()):
-        if name.split(".")[0] in THEIRS and type(module) is ModuleType and name != "torch.xla":
+        if name.split(".")[0] in THEIRS and type(module) is ModuleType and not f"{name}.".startswith("torch.xla."):
             classes = [each for each in list(vars(module).values()) if isinstance(each, type)]
             known = [each for each in classes if each.__module__.split(".")[0] in THEIRS]
             # The name of a device is one of enumerations in C++, which are given their methods anew with it.
@@ -111,6 +111,8 @@ def compare(when, changed):
     copied = [function_of(changed[key][1]) for key in changed.keys() & listed.keys()]
     for key in changed.keys() - listed.keys():
         owner, value = changed[key]
+        if (owner, key[1]) == (torch.distributed.Backend, "XLA"):  # added by PyTorch's public `register_backend`
+            continue
         if not any(function_of(value) is each for each in copied):
             print(f"{when}: {owner.__name__}.{key[1]} is replaced and not in the list")
     for key in listed.keys() - changed.keys() - seen:
@@ -131,24 +133,26 @@ compare("on import", {key: found for key, found in attributes().items()
 from torch.distributed.device_mesh import DeviceMesh
 import torch_xla.distributed.spmd
 import torch_xla.distributed.xla_backend
-from torch_xla._engine.distributed import backend, units
-from torch_xla._engine.compiled.dynamo import nesting  # loops and branches
-from torch_xla._engine.compat import c10d, watching
+from torch_xla._engine.distributed import init_process_group
+from torch_xla._engine.distributed.fsdp import fsdp_unit
+from torch_xla._engine.compiled.loops import nested_loops  # loops and branches
+from torch_xla._engine.compat.names import torch_distributed
+from torch_xla._engine.compat.patches import autograd_observers
 torch.compile(print)
 DeviceMesh("xla", [0])
-backend.register()
-units._tell_norms_of_parts()
-c10d._move_what_is_sharded(print)
-c10d._draw_in(print)
-watching.listen(print)
-body = nesting.Substitution(lambda tensor: tensor)  # as while a body is traced
+init_process_group._patch()
+fsdp_unit._tell_norms_of_parts()
+torch_distributed._move_what_is_sharded(print)
+torch_distributed._draw_in(print)
+autograd_observers.listen(print)
+body = nested_loops.Substitution(lambda tensor: tensor)  # as while a body is traced
 body.__enter__()
 compare("in use", ours())
 for patch in patch_list.ALL:
     if not patch.in_force and not patch.since:
         print(f"{patch.names[0]} is not replaced by what was called here")
 body.__exit__(None, None, None)
-watching.unlisten(print)
+autograd_observers.unlisten(print)
 compare("afterwards", ours())
 """
 

@@ -311,11 +311,11 @@ def test_a_home_that_is_not_there_is_told(folder: Path, monkeypatch: pytest.Monk
 WRITER = """
 import sys
 from pathlib import Path
-from torch_xla._engine.compile import disk, executable_file, signing_key
+from torch_xla._engine.compile.disk import disk_cache, executable_file, signing_key
 header = executable_file.Header("0" * 32, {"a": "b"}, 1.0, 3_000_000, "f", (), (), (), (), ())
 data = executable_file.joined(header, bytes(range(250)) * 12_000, signing_key.signature)
 while True:
-    disk.adopt(Path(sys.argv[1]), "one.xla", data)
+    disk_cache.adopt(Path(sys.argv[1]), "one.xla", data)
     Path(sys.argv[2]).touch()
 """
 

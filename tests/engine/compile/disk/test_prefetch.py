@@ -71,8 +71,8 @@ def test_a_note_that_others_may_write_is_not_read(place: Path) -> None:
 
 PROGRAM = """
 import torch, torch_xla
-from torch_xla._engine.compile import disk, prefetch
-disk.WORTH_KEEPING_SECONDS = 0.0
+from torch_xla._engine.compile.disk import disk_cache, prefetch
+disk_cache.WORTH_KEEPING_SECONDS = 0.0
 x = torch.ones(64, 64).to("xla")
 coming = len(prefetch._coming)
 torch.linalg.svdvals(x).cpu()
