@@ -21,7 +21,7 @@ def service():
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-        if "coordination_service.py" in said and parent == os.getppid():
+        if "jax_coordination_server.py" in said and parent == os.getppid():
             return int(folder.name)
 
 def main(index, folder):
