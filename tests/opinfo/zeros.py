@@ -24,8 +24,9 @@ VALUES = (0.0, -0.0, 1.0, 0.0, -0.0, -2.0, -0.0)
 # results names the kinds.
 DIFFER = {
     "the CPU gives either zero of two, by the place in memory": (
-        "amax", "amin", "aminmax", "fmax", "fmin", "index_reduce_a", "max_binary", "max_reduction_no_dim", "maximum",
-        "min_binary", "min_reduction_no_dim", "minimum", "_segment_reduce", "scatter_reduce_a",
+        "_foreach_max", "amax", "amin", "aminmax", "fmax", "fmin", "index_reduce_a", "max_binary",
+        "max_reduction_no_dim", "maximum", "min_binary", "min_reduction_no_dim", "minimum", "_segment_reduce",
+        "scatter_reduce_a",
     ),
     "the order of equal elements is free": ("kthvalue", "msort", "sort", "topk"),
     "terms are added and factors are joined in another order": (
