@@ -326,6 +326,7 @@ def test_a_writer_that_is_killed_never_leaves_half_a_file(tmp_path: Path) -> Non
     begun = [tmp_path / "first", tmp_path / "second"]
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(place), str(path)]) for path in begun]
     while not all(path.exists() for path in begun):
+        assert all(writer.poll() is None for writer in writers), "a writer has ended"
         time.sleep(0.01)
     seen = 0
     killed = threading.Timer(0.5, lambda: [writer.send_signal(signal.SIGKILL) for writer in writers])
