@@ -81,7 +81,7 @@ def compare_exactly(module: Any) -> None:
 
 
 def _is_rewritten(operation: Any) -> bool:
-    """Whether an operation is one whose uses the pass may replace."""
+    """Return whether an operation is one whose uses the pass may replace."""
     parent = operation.parent
     if parent is not None and parent.name in _REDUCTIONS and len([*parent.regions[0].blocks[0].operations]) == 2:
         return False  # the first round has left this reduction as it is
@@ -290,7 +290,7 @@ def _narrowed(value: Any, kind: Any) -> Any:
 
 
 def _is_flushed(module: EditedModule, value: Any, depth: int = 0) -> bool:
-    """Whether arithmetic of XLA:CPU computes `value`, or it is a number that is not subnormal."""
+    """Return whether arithmetic of XLA:CPU computes `value`, or it is a number that is not subnormal."""
     owner = value.owner
     if isinstance(owner, ir.Block):
         function = owner.owner

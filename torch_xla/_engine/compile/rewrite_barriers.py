@@ -84,7 +84,7 @@ class EditedModule:
             yield owner.operation  # whose `name` is that of its kind; that of a view may be a symbol's
 
     def comes_of(self, value: Any, *names: str) -> bool:
-        """Whether one of the operations with these `names` computes `value`."""
+        """Return whether one of the operations with these `names` computes `value`."""
         return any(source.name.removeprefix("stablehlo.") in names for source in self.sources(value))
 
     def constant(self, value: Any) -> Any:
@@ -103,7 +103,7 @@ class EditedModule:
         return None
 
     def is_uniform(self, value: Any) -> bool:
-        """Whether all elements of `value` are one number, known or not."""
+        """Return whether all elements of `value` are one number, known or not."""
         while not isinstance(value.owner, ir.Block) and value.owner.name in MOVES and not _is_single(value):
             value = value.owner.operands[0]
         return _is_single(value) or self.constant(value) is not None
@@ -177,7 +177,7 @@ def _multiply(module: EditedModule, operation: Any) -> None:
 
 
 def _choose(convert: Any) -> None:
-    """Makes a choice between 1 and 0 of a mask that is converted to floats."""
+    """Make a choice between 1 and 0 of a mask that is converted to floats."""
     mask, result = convert.operands[0], convert.results[0]
     if str(ir.RankedTensorType(mask.type).element_type) != "i1" or not _is_float(result.type):
         return
@@ -267,7 +267,7 @@ def _dot(module: EditedModule, operation: Any) -> None:
 
 
 def _without_sign(operation: Any) -> None:
-    """Makes 0 of a -0 in the result of `operation`, and in both parts of complex numbers."""
+    """Make 0 of a -0 in the result of `operation`, and in both parts of complex numbers."""
     value = operation.results[0]
     if not _is_inexact(value.type):
         return
@@ -283,7 +283,7 @@ def _without_sign(operation: Any) -> None:
 
 
 def _is_repeated(value: Any) -> bool:
-    """Whether `value` is a smaller one several times."""
+    """Return whether `value` is a smaller one several times."""
     while not isinstance(value.owner, ir.Block) and value.owner.name in MOVES:
         if value.owner.name == "stablehlo.broadcast_in_dim":
             return True
@@ -299,7 +299,7 @@ def _is_square(module: EditedModule, value: Any) -> bool:
 
 
 def _has_reciprocal(number: float, kind: Any) -> bool:
-    """Whether a number and its reciprocal are both normal in a type."""
+    """Return whether a number and its reciprocal are both normal in a type."""
     element = ir.RankedTensorType(kind).element_type
     least = jax.numpy.finfo(_FLOATS.get(str(element), np.float64)).smallest_normal
     return bool(least <= abs(number) <= 1 / float(least))

@@ -26,7 +26,7 @@ _inside = _Inside()
 
 
 def is_inside() -> bool:
-    """Whether this thread is inside a region."""
+    """Return whether this thread is inside a region."""
     return _inside.outermost is not None and _entered() is not None
 
 
@@ -69,7 +69,7 @@ class _Entered:
             events.guard(self._refuse)
 
     def leave(self) -> None:
-        """Makes all as it was."""
+        """Make all as it was."""
         while self._undo:
             self._undo[-1]()
             self._undo.pop()
@@ -81,7 +81,7 @@ class _Entered:
         events.unguard(self._refuse)
 
     def is_running(self) -> bool:
-        """Whether the call that entered the region goes on, in this thread."""
+        """Return whether the call that entered the region goes on, in this thread."""
         if self._frame is None:
             return True
         running: FrameType | None = sys._getframe(1)

@@ -74,7 +74,7 @@ def as_now() -> Iterator[None]:
 
 
 def runs_at_once() -> bool:
-    """Whether operations run when they are called."""
+    """Return whether operations run when they are called."""
     return observers.run_call is not None
 
 
@@ -426,7 +426,7 @@ def _write_back(
 
 
 def refuse_overlap(entry: Entry, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raises as PyTorch does if an operand shows part of the memory that this call writes to."""
+    """Raise as PyTorch does if an operand shows part of the memory that this call writes to."""
     if entry.watched:
         if isinstance(args[0], Tensor):
             cpu_errors.refuse_partial_overlap(operator, [args[0]], args, kwargs)

@@ -212,7 +212,7 @@ class Tape:
         return self.turns[bisect_right(self.turns, position, key=_position) - 1][1]
 
     def expects(self, plan: Plan) -> bool:
-        """Whether the path that is walked has `plan` here, at a line that is known."""
+        """Return whether the path that is walked has `plan` here, at a line that is known."""
         position, path = len(self.code), self.expected
         follows = path is not None and position < len(path) and path[position] is plan
         return follows and self.expected_lines is not None and position in self.expected_lines

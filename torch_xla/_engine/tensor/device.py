@@ -183,7 +183,7 @@ before_second_ordinal: list[Callable[[], None]] = []
 
 
 def device_count() -> int:
-    """How many ordinals this process addresses."""
+    """Return how many ordinals this process addresses."""
     return 1 if spmd_mode.is_on() else len(platform.local_devices())
 
 
@@ -273,7 +273,7 @@ def current_index() -> int:
 
 
 def set_current_index(index: int) -> None:
-    """Makes `index` the ordinal that a bare "xla" means in this thread; a negative one changes nothing, as on CUDA."""
+    """Make `index` the ordinal that a bare "xla" means in this thread; a negative one changes nothing, as on CUDA."""
     if index < 0:
         return
     device_at(index)

@@ -67,7 +67,7 @@ def moved(value: Value, sharding: Sharding | None) -> Value:
 
 
 def is_from_host(value: Value) -> bool:
-    """Whether a computed value came from the host, and no program has made it."""
+    """Return whether a computed value came from the host, and no program has made it."""
     return hasattr(value, "contents")
 
 

@@ -39,12 +39,12 @@ class NameSearch:
 
     @property
     def is_long(self) -> bool:
-        """Whether as many objects were looked at as may be."""
+        """Return whether as many objects were looked at as may be."""
         return len(self.seen) > _MOST_OBJECTS
 
     @property
     def is_over(self) -> bool:
-        """Whether all are found, or enough was searched."""
+        """Return whether all are found, or enough was searched."""
         return not self.missing or self.is_long
 
     def visit(self, name: str, thing: Any, depth: int) -> None:

@@ -36,15 +36,15 @@ class Reads:
     compiled: bool = False  # code ran that `torch.compile` made of the program's: which parts of that is not known
 
     def looks_at(self, name: str) -> bool:
-        """Whether the program may have looked at something of this name: a global, an attribute or an entry."""
+        """Return whether the program may have looked at something of this name: a global, an attribute or an entry."""
         return self.everything or name in self.names or any(name in names for names in self.codes.values())
 
     def asks_for_types(self) -> bool:
-        """Whether the program may have asked for the very type of something, as `isinstance` does not."""
+        """Return whether the program may have asked for the very type of something, as `isinstance` does not."""
         return not _TYPES.isdisjoint(self.names) or not all(map(_TYPES.isdisjoint, self.codes.values()))
 
     def covers(self, other: "Reads") -> bool:
-        """Whether `other` looked at nothing else."""
+        """Return whether `other` looked at nothing else."""
         return (
             all(code in self.codes and names <= self.codes[code] for code, names in other.codes.items())
             and other.names <= self.names
@@ -116,7 +116,7 @@ def _names(code: types.CodeType, offsets: set[int] | None) -> tuple[set[str], se
 
 
 def name_is_constant(frame: types.FrameType) -> bool:
-    """Whether the call of `getattr` and the like that `frame` is at has the name of the attribute in the code."""
+    """Return whether the call of `getattr` or the like at `frame` has the attribute's name in the code."""
     instructions = _instructions(frame.f_code)
     at = next((index for index, each in enumerate(instructions) if each.offset >= frame.f_lasti), len(instructions))
     if at == len(instructions) or not instructions[at].opname.startswith("CALL"):

@@ -82,7 +82,7 @@ class CallWatch:
                 sys.settrace(None)
 
     def end(self) -> None:
-        """Takes back what `with` has put in place, if an interrupt on its way in or out has kept it from that."""
+        """Take back what `with` has put in place, if an interrupt on its way in or out has kept it from that."""
         if not self._is_on:
             return
         self._stop()

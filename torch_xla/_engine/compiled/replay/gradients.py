@@ -95,11 +95,11 @@ class Gradients:
                 facts.places[index] = OuterMemory(NOTHING, GRADIENT, leaf=place.leaf)
 
     def are_there(self) -> bool:
-        """Whether there are gradients where there were some, and none where there were none."""
+        """Return whether there are gradients where there were some, and none where there were none."""
         return list(map(is_, map(_gradient, self._looked_at), repeat(None))) == self._absent
 
     def fit(self) -> bool:
-        """Whether those it reads or adds to have the forms that they had."""
+        """Return whether those it reads or adds to have the forms that they had."""
         if not self._finders:
             return True
         now = list(map(_gradient, self._finders))
@@ -122,7 +122,7 @@ class Gradients:
         return changed
 
     def _are_ours(self) -> bool:
-        """Whether only their leaves, if anything, hold the gradients that were made for the last call."""
+        """Return whether only their leaves, if anything, hold the gradients that were made for the last call."""
         ours = self._ours
         mine = list(map(is_, map(_gradient, self._makers), ours))
         counts, uses, shares = self._if_ours[mine[0]]

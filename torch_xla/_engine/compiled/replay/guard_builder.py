@@ -393,7 +393,7 @@ def _is_torchs_own(kind: type) -> bool:
 
 
 def _is_own(function: Any) -> bool:
-    """Whether a function is the user's own, not one of an installed package."""
+    """Return whether a function is the user's own, not one of an installed package."""
     code = getattr(function, "__code__", None)
     return (
         code is not None
@@ -403,7 +403,7 @@ def _is_own(function: Any) -> bool:
 
 
 def _is_programs(kind: type) -> bool:
-    """Whether a class is defined by the program, so that its executed names are known."""
+    """Return whether a class is defined by the program, so that its executed names are known."""
     return not pure_allowlist.is_of_library(kind)
 
 

@@ -168,7 +168,7 @@ class Reached:
     seen: dict[int, Any] = field(default_factory=dict)  # every object
 
     def accept_all(self) -> None:
-        """Takes what everything holds now for what it must hold."""
+        """Take what everything holds now for what it must hold."""
         for each in self.containers:
             each.expected = each.contents()
         self._flatten()
@@ -236,7 +236,7 @@ class Reached:
         ]
 
     def unchanged(self) -> bool:
-        """Whether everything holds what it held."""
+        """Return whether everything holds what it held."""
         if list(map(private.dict_version, self._plain)) != self._versions and not self._still_hold():
             return False
         if any(self._empty) or list(map(len, self._sequences)) != self._lengths:
@@ -264,7 +264,7 @@ class Reached:
         return all(bytes_of(held) == before for held, before in self._bytes)
 
     def _still_hold(self) -> bool:
-        """Whether the dictionaries that were written to hold what they held; if so, that is settled."""
+        """Return whether the dictionaries that were written to hold what they held; if so, that is settled."""
         for index, each in enumerate(self._dictionaries):
             version = private.dict_version(each.held)
             if version != self._versions[index]:
@@ -303,7 +303,7 @@ def bytes_of(held: Any) -> Any:
 
 
 def is_of_the_host(value: Any) -> bool:
-    """Whether this is what `bytes_of` gives."""
+    """Return whether this is what `bytes_of` gives."""
     return type(value) is tuple and bool(value) and type(value[0]) is bytes
 
 

@@ -75,14 +75,14 @@ def flat_spec(specs: Sequence[Spec]) -> Spec:
 
 
 def pack_graph(specs: Sequence[Spec]) -> Graph:
-    """Makes one array of many."""
+    """Make one array of many."""
     return Graph(
         tuple(specs), (Operation(_pack_plan(specs), tuple(range(len(specs))), 0, -1, len(specs), -1),), (len(specs),)
     )
 
 
 def unpack_graph(specs: Sequence[Spec]) -> Graph:
-    """Makes many arrays of one."""
+    """Make many arrays of one."""
     operation = Operation(_unpack_plan(specs), (0,), 0, -1, 1, -1)
     return Graph((flat_spec(specs),), (operation,), tuple(range(1, len(specs) + 1)))
 

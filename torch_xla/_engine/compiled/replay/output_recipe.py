@@ -162,5 +162,5 @@ def _view(sources: Sources, key: Any, size: Any, stride: Any, offset: int) -> to
 
 
 def _is_named(kind: type) -> bool:
-    """Whether a class of tuples is made of its elements alone."""
+    """Return whether a class of tuples is made of its elements alone."""
     return (hasattr(kind, "_make") and kind.__dictoffset__ == 0) or kind.__module__ == "torch.return_types"

@@ -85,7 +85,7 @@ def domain_of(code: types.CodeType, namespace: dict[str, Any]) -> Domain:
 
 
 def _is_of_traces(code: types.CodeType, namespace: dict[str, Any]) -> bool:
-    """Whether code is what PyTorch evaluates around a function that it traces: `lambda arg0,arg1: fn(arg0,arg1)`."""
+    """Return whether PyTorch evaluates this code around a traced function: `lambda arg0,arg1: fn(arg0,arg1)`."""
     expected = [f"arg{place}" for place in range(code.co_argcount)]
     return (
         namespace.keys() == {"fn", "__builtins__"}
@@ -103,7 +103,7 @@ _FACADE_FILES = (
 
 
 def code_is_allowed(code: types.CodeType, namespace: dict[str, Any]) -> bool:
-    """Whether a Python function of a library, called by the program, is known to have no effects of its own."""
+    """Return whether a Python function of a library, called by the program, is known to have no effects of its own."""
     filename = code.co_filename
     if filename == "<string>":
         return True  # such as what `dataclass` writes
@@ -134,12 +134,12 @@ def code_is_allowed(code: types.CodeType, namespace: dict[str, Any]) -> bool:
 
 
 def is_import(code: types.CodeType) -> bool:
-    """Whether a function looks for a module that is not imported yet: what that runs, it runs once."""
+    """Return whether a function looks for a module that is not imported yet: what that runs, it runs once."""
     return code.co_name == "_find_and_load" and code.co_filename.startswith("<frozen importlib")
 
 
 def is_dynamos(code: types.CodeType) -> bool:
-    """Whether a function starts code that `torch.compile` has made of the program's."""
+    """Return whether a function starts code that `torch.compile` has made of the program's."""
     return code.co_filename.startswith(_TORCH + "_dynamo" + os.sep) and not any(
         code.co_filename == _TORCH + file and code.co_qualname.startswith(function)
         for file, function in pure_namespaces.NOTES_OF_DYNAMO
@@ -183,13 +183,13 @@ def _operators() -> frozenset[str]:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a method of `value` written in C changes nothing else than `value`."""
+    """Return whether a method of `value` written in C changes nothing else than `value`."""
     kind = value if isinstance(value, type) else type(value)
     return kind in _PLAIN or (kind.__module__ == "torch.return_types")
 
 
 def call_by_library_is_allowed(called: Any, frame: types.FrameType) -> bool:
-    """Whether a C function that is allowed in some calls only is allowed in the call that `frame` makes.
+    """Return whether a C function that is allowed in some calls only is allowed in the call that `frame` makes.
 
     The standard library uses `id` to mark objects as visited, in a dictionary made for that. Other callers may use it
     to distinguish arguments, which are new objects at every call.
@@ -204,7 +204,7 @@ def call_by_library_is_allowed(called: Any, frame: types.FrameType) -> bool:
 
 
 def call_is_allowed(called: Any) -> bool:
-    """Whether a function written in C is known to have no effect but on what it is given."""
+    """Return whether a function written in C is known to have no effect but on what it is given."""
     owner = getattr(called, "__self__", None)
     name = getattr(called, "__name__", "")
     if isinstance(owner, torch.Tensor):
@@ -281,7 +281,7 @@ _HEAP_TYPE = 1 << 9
 
 
 def state_is_in_python(kind: type) -> bool:
-    """Whether everything an object of this class holds is in its `__dict__`, in slots, or in a container's contents."""
+    """Return whether `__dict__`, slots or a container's contents hold everything an object of this class has."""
     below: type | None = kind
     slots = 0
     while below is not None and below.__flags__ & _HEAP_TYPE:
@@ -298,22 +298,22 @@ def state_is_in_python(kind: type) -> bool:
 
 
 def is_torchs(kind: type) -> bool:
-    """Whether a class is PyTorch's or ours, or made of one: its code, which is known, looks at its attributes."""
+    """Return whether a class is PyTorch's, ours or made of one: its code, which is known, reads its attributes."""
     return any(_top(base) in ("torch", "torch_xla") for base in kind.__mro__)
 
 
 def is_allowed_package(module: str) -> bool:
-    """Whether what a module holds is PyTorch's, JAX's or ours."""
+    """Return whether what a module holds is PyTorch's, JAX's or ours."""
     return module.partition(".")[0] in ("torch", "torch_xla", "jax", "jaxlib")
 
 
 def is_allowed_module(name: str) -> bool:
-    """Whether a module is of a known package or of Python's own library."""
+    """Return whether a module is of a known package or of Python's own library."""
     return is_allowed_package(name) or name.partition(".")[0] in _STANDARD_NAMES
 
 
 def is_of_library(kind: type) -> bool:
-    """Whether the code of a class is known, and need not be looked at."""
+    """Return whether the code of a class is known, and need not be looked at."""
     top = _top(kind)
     return top in ("torch", "torch_xla", "jax", "jaxlib", "numpy", "pybind11_builtins") or top in _STANDARD_NAMES
 

@@ -137,7 +137,7 @@ class Replay:
         return [contents_of(value_of(call.tensors[each.argument])) for each in self._checked]
 
     def admits(self, numbers: Sequence[Any]) -> bool:
-        """Whether recording would do with these what it did."""
+        """Return whether recording would do with these what it did."""
         return all(map(Checked.admits, self._checked, numbers))
 
     def passed(self, numbers: Sequence[Any]) -> None:
@@ -248,7 +248,7 @@ class Replay:
         return ""
 
     def sees_the_same(self) -> bool:
-        """Whether all that the function sees is as it was."""
+        """Return whether all that the function sees is as it was."""
         return self._reached.unchanged()
 
     @uncollected  # a finalizer that writes to the same memory comes before or after
@@ -308,7 +308,7 @@ class Replay:
             return "", self._result(layout, call, made)
 
     def _fit(self, layout: BoundProgram, storages: list[Any], values: list[Value], moved: list[Value]) -> bool:
-        """Whether the memory has the forms and shares values as it did, and may be overwritten."""
+        """Return whether the memory has the forms and shares values as it did, and may be overwritten."""
         if any([storages[one].value is not storages[other].value for one, other in self._sharing]):
             return False
         if not all(map(is_, map(_spec, values), layout.specs)) or not self._may_donate(layout, values):
@@ -323,11 +323,11 @@ class Replay:
         return True
 
     def _lies_as_before(self, layout: BoundProgram, values: list[Value]) -> bool:
-        """Whether each value is divided among the devices as the program takes it."""
+        """Return whether each value is divided among the devices as the program takes it."""
         return all(map(is_, map(self._device.placed, values), layout.program.graph.inputs))
 
     def _settle_gradients(self) -> bool:
-        """Whether the gradients it reads or adds to are memory of their own."""
+        """Return whether the gradients it reads or adds to are memory of their own."""
         storages = [id(self._storages[place - len(self._arguments)]) for _, place in self._gradients.found]
         self._settled_gradients = set(storages)
         return len(self._settled_gradients) == len(storages) and not self._settled_gradients & self._seen_storages

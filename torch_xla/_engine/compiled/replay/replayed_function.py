@@ -89,7 +89,7 @@ class _Arguments:
         return self.current
 
     def learn(self, facts: Facts) -> None:
-        """Takes note of whose gradients matter: of the leaves that this call has seen, or a replay sees."""
+        """Take note of whose gradients matter: of the leaves that this call has seen, or a replay sees."""
         seen = [facts.leaves, *(kind.replay.leaves for kind in self.kinds if kind.replay is not None)]
         needed = {id(leaf): leaf for leaves in seen for leaf in leaves}
         if needed.keys() != set(map(id, self.leaves)):
@@ -180,7 +180,7 @@ class Replayed:
 
     @property
     def is_replayed(self) -> bool:
-        """Whether a call of some kind would be replayed now."""
+        """Return whether a call of some kind would be replayed now."""
         return any(kind.replay is not None for arguments in self._kinds.values() for kind in arguments.kinds)
 
     @property

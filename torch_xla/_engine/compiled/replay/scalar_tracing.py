@@ -70,14 +70,14 @@ class Changing:
         self.entries |= {place for place, value in now if repr(self.left.get(place, value)) != repr(value)}
 
     def learn_behind(self, reached: Reached) -> None:
-        """Takes note of the tensors on the CPU that a call has changed."""
+        """Take note of the tensors on the CPU that a call has changed."""
         for each in reached.containers:
             if each.kind is Look.HOST and _is_number(each.held) and each.differences():
                 self.tensors[id(each.held)] = each.held
         self.left = _floats_in(reached)
 
     def has(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is one of those."""
+        """Return whether a tensor is one of those."""
         return self.tensors.get(id(tensor)) is tensor
 
 
@@ -158,11 +158,11 @@ class HostTrace:
                     self._entries.append((each.held, key, number, f"{each.path}[{key!r}]"))
 
     def is_needed(self) -> bool:
-        """Whether anything changes on the host."""
+        """Return whether anything changes on the host."""
         return bool(self.tensors or self._entries)
 
     def knows(self, change: Change) -> bool:
-        """Whether a change is one that it notes."""
+        """Return whether a change is one that it notes."""
         return any(change.path == path for _, path in self._names.values())
 
     def __enter__(self) -> "HostTrace":
@@ -247,7 +247,7 @@ class HostTrace:
     # Called for PyTorch's functions.
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Calls a function of PyTorch's, and notes what it does with what changes."""
+        """Call a function of PyTorch's, and note what it does with what changes."""
         leaves = list(_leaves((args, kwargs)))
         written = [leaf for leaf in leaves if id(leaf) in self._names]
         if written and not self._is_over:
@@ -297,7 +297,7 @@ class HostTrace:
         return func(*_without_numbers(args), **_without_numbers(kwargs))
 
     def _on_the_device(self, func: Any, args: Any, kwargs: Any, numbers: list[HostNumber]) -> Any:
-        """Calls a function with numbers. Where they are on the tape is known, or they are looked at."""
+        """Call a function with numbers. Where they are on the tape is known, or they are looked at."""
         tape = self._device.tape
         position, count = len(tape.code), len(tape.numbers)
         result = func(*_without_numbers(args), **_without_numbers(kwargs))
@@ -395,7 +395,7 @@ def _without_numbers(arguments: Any) -> Any:
 
 
 def _program_asks() -> bool:
-    """Whether it is the program's own code that calls the function of PyTorch's that the mode was shown."""
+    """Return whether it is the program's own code that calls the function of PyTorch's that the mode was shown."""
     frame = sys._getframe(1)
     while frame.f_code.co_filename == __file__ and frame.f_back is not None:
         frame = frame.f_back

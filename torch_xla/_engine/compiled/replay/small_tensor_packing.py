@@ -54,7 +54,7 @@ class Pack:
 
     @property
     def is_whole(self) -> bool:
-        """Whether none of its values has been read."""
+        """Return whether none of its values has been read."""
         return self._parts is None
 
     def part(self, index: int) -> Any:
@@ -128,7 +128,7 @@ class _Group:
         executor.prepare(self._taken_apart, (), Cause.SYNC, lambda: ())
 
     def is_whole(self) -> bool:
-        """Whether the storages still hold these values, nothing else does, and none has been read."""
+        """Return whether the storages still hold these values, nothing else does, and none has been read."""
         return (
             self.pack is not None
             and self.pack.is_whole
@@ -137,7 +137,7 @@ class _Group:
         )
 
     def fits(self) -> bool:
-        """Whether the storages hold values of the forms that are expected."""
+        """Return whether the storages hold values of the forms that are expected."""
         return all(map(is_, [storage.value.spec for storage in self.storages], self._specs))
 
     def gather(self) -> bool:

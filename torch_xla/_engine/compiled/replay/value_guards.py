@@ -20,7 +20,7 @@ class Checked:
         self._negative: set[int] = set()
 
     def admits(self, numbers: np.ndarray | None) -> bool:
-        """Whether these may be replayed. `None`: the device alone knows them."""
+        """Return whether these may be replayed. `None`: the device alone knows them."""
         if numbers is None:
             return not self._decides
         if not self._counts_each(numbers):

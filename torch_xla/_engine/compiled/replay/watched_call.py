@@ -100,7 +100,7 @@ def record(
 
 
 def _learn_schedule(facts: Facts, schedule: Schedule | None, code: tuple[Any, ...]) -> None:
-    """Takes note of the schedule of the call, whose code is this."""
+    """Take note of the schedule of the call, whose code is this."""
     if schedule is not None and schedule.program is not None:
         facts.schedule = schedule
         facts.code = schedule.code
@@ -122,7 +122,7 @@ def _call(
     call: Call,
     device: Device,
 ) -> tuple[Any, CallWatch]:
-    """Calls the function under a watch, and notes what it computes on the host if something changes there."""
+    """Call the function under a watch, and note what it computes on the host if something changes there."""
     reached = facts.reached
     assert reached is not None
     changing.learn_before(reached)
@@ -186,12 +186,12 @@ def _with(others: dict[int, torch.Tensor], result: Any) -> Any:
 
 
 def _is_spent(result: Any) -> bool:
-    """Whether this is a tensor whose graph backward has used up."""
+    """Return whether this is a tensor whose graph backward has used up."""
     return isinstance(result, torch.Tensor) and result.grad_fn is not None and _is_used(result.grad_fn)
 
 
 def _is_used(node: Any) -> bool:
-    """Whether backward has freed what the graph behind a node had saved."""
+    """Return whether backward has freed what the graph behind a node had saved."""
     queue, seen = [node], {node}
     while queue and len(seen) < 1000:
         node = queue.pop()
@@ -384,7 +384,7 @@ class _Before:
 
 
 def _is_simple(gradient: torch.Tensor) -> bool:
-    """Whether a gradient is described by its memory alone."""
+    """Return whether a gradient is described by its memory alone."""
     return (
         type(gradient) is torch.Tensor
         and not gradient.requires_grad

@@ -82,12 +82,12 @@ def written_tensors(operator: Operator, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def places_elements(operator: Operator) -> bool:
-    """Whether it writes elements to other places than it reads them from."""
+    """Return whether it writes elements to other places than it reads them from."""
     return schema_of(operator.overload).name.partition("::")[2] in _PLACE_ELEMENTS
 
 
 def refuse_overlapping_target(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raises as PyTorch does if a written tensor shows an element of its storage twice."""
+    """Raise as PyTorch does if a written tensor shows an element of its storage twice."""
     for tensor in written_tensors(operator, args, kwargs):
         if has_internal_overlap(_geometry(tensor)) is not InternalOverlap.YES:
             continue
@@ -105,7 +105,7 @@ def refuse_overlapping_target(operator: Operator, args: tuple[Any, ...], kwargs:
 def refuse_partial_overlap(
     operator: Operator, written: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Raises as PyTorch does if an operand shares some, but not all, of its memory with a written tensor."""
+    """Raise as PyTorch does if an operand shares some, but not all, of its memory with a written tensor."""
     reads_elsewhere = schema_of(operator.overload).name.partition("::")[2] in _READ_ELSEWHERE
     if reads_elsewhere or places_elements(operator):
         operands = pytree.tree_leaves(args if reads_elsewhere else (args[1:], kwargs))
@@ -141,7 +141,7 @@ def refuse_partial_overlap_of_lists(args: tuple[Any, ...]) -> None:
 def refuse_overlapping_out(
     operator: Operator, outs: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Raises as PyTorch does if an `out=` shows an element twice; it looks at that before it looks at sizes."""
+    """Raise as PyTorch does if an `out=` shows an element twice; it looks at that before it looks at sizes."""
     if any(has_internal_overlap(_geometry(out)) is InternalOverlap.YES for out in outs):
         refuse_if_the_cpu_does(operator, args, kwargs)
 
@@ -149,7 +149,7 @@ def refuse_overlapping_out(
 def refuse_resizing_operands(
     operator: Operator, outs: list[Tensor], results: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Raises as PyTorch does if an `out=` of another size than the result is an operand as well: it is not resized."""
+    """Raise as PyTorch does if an `out=` of another size than the result is an operand as well: it is not resized."""
     for out, result in zip(outs, results, strict=True):
         if out.shape != result.shape and any(operand is out for operand in pytree.tree_leaves(args)):
             refuse_if_the_cpu_does(operator, args, kwargs)
@@ -223,7 +223,7 @@ def is_refused_everywhere(operator: Operator, args: tuple[Any, ...], kwargs: dic
 
 
 def is_of_a_missing_kernel(refusal: Exception) -> bool:
-    """Whether the CPU has no kernel for these dtypes. From PyTorch 2.15 on, the exception's class does not show it."""
+    """Return whether the CPU lacks a kernel for these dtypes. From PyTorch 2.15 on its class alone does not show it."""
     said = str(refusal)
     if "doesn't handle types other than" in said:  # a RuntimeError of `lstsq`
         return True
@@ -231,7 +231,7 @@ def is_of_a_missing_kernel(refusal: Exception) -> bool:
 
 
 def is_of_zeros(refusal: Exception) -> bool:
-    """Whether the CPU refuses the zeros it was asked with, and not their dtypes."""
+    """Return whether the CPU refuses the zeros it was asked with, and not their dtypes."""
     if isinstance(refusal, torch.linalg.LinAlgError):  # type: ignore[attr-defined]
         return True
     # A mask of zeros shows no elements to put values in.
