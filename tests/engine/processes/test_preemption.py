@@ -53,7 +53,7 @@ def steps_until_the_end(stride: int) -> int:
                 # Asked again it says the same, and so does every later step.
                 assert number >= 2 and _XLAC._sync_point_reached(step) and _XLAC._sync_point_reached(step + stride)
                 return step
-            time.sleep(0.01)  # a step: the signal comes meanwhile
+            time.sleep(0.001)  # steps so short that most ask while the processes agree
     finally:
         _XLAC._deactivate_preemption_sync_manager()
     raise AssertionError

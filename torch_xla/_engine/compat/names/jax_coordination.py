@@ -8,6 +8,7 @@ import json
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,49 +76,54 @@ def connect(address: str, index: int, count: int, start: int) -> Any:
     return client
 
 
-class Alone:
-    """A service and its client for a program of one process, for functions of JAX that need a client."""
+class PreemptionNotifier:
+    """JAX's service that catches SIGTERM, which knows of this process alone.
+
+    JAX lets it agree with other processes as well, by the client of the program. But `reached_sync_point` waits, while
+    it holds Python's lock, for messages to them, and the proxy that would pass these on is written in Python.
+    """
 
     def __init__(self) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{free.getsockname()[1]}"
         self._service = _jax.get_distributed_runtime_service(address, 1)
-        self.client = _jax.get_distributed_runtime_client(
+        self._client = _jax.get_distributed_runtime_client(
             address, 0, init_timeout=60, heartbeat_timeout=SILENCE, shutdown_on_destruction=False
         )
-        self.client.connect()
+        self._client.connect()
+        self._manager = _jax.create_preemption_sync_manager()
+        self._manager.initialize(self._client)
+
+    def is_step(self, number: int) -> bool:
+        """Return whether this process ends at the step with this number: true once. Steps are counted one by one."""
+        return bool(self._manager.reached_sync_point(number))
 
     def end(self) -> None:
-        """End both."""
-        self.client.shutdown()
+        """Leave SIGTERM to others."""
+        self._manager.shutdown()
+        self._client.shutdown()
         self._service.shutdown()
 
 
-def start_preemption_service(client: Any) -> None:
-    """Let JAX's own service catch SIGTERM, and agree with the other processes on a step to end at."""
-    state, manager = distributed.global_state, _jax.create_preemption_sync_manager()
-    manager.initialize(client)
-    state.preemption_sync_manager = manager
+class PreemptionSteps:
+    """What JAX asks for the step to end at, where `is_reached(step)` knows it."""
+
+    def __init__(self, is_reached: Callable[[int], bool]) -> None:
+        self.reached_sync_point = is_reached
+
+    def shutdown(self) -> None:
+        """Do nothing: JAX calls this at the end of its own services."""
 
 
-def stop_preemption_service() -> None:
-    """End that service, if it was started. Its client must end after it."""
+def answer_preemption(is_reached: Callable[[int], bool] | None) -> None:
+    """Let `multihost_utils.reached_preemption_sync_point(step)` of JAX return `is_reached(step)`; end that by None."""
     state = distributed.global_state
-    manager, state.preemption_sync_manager = state.preemption_sync_manager, None
-    if manager is not None:
-        manager.shutdown()
-
-
-def is_preemption_step(number: int) -> bool:
-    """Return whether the processes agreed to end at the step with this number. Steps are counted one by one."""
-    manager: Any = distributed.global_state.preemption_sync_manager
-    return bool(manager.reached_sync_point(number))
+    state.preemption_sync_manager = PreemptionSteps(is_reached) if is_reached is not None else None
 
 
 def disconnect() -> None:
     """End the client."""
-    stop_preemption_service()
     client, distributed.global_state.client = distributed.global_state.client, None
     if client is not None:
         client.shutdown()
