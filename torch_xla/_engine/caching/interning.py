@@ -38,13 +38,13 @@ def table_of_plans(table: dict[Any, Any], plan_of: Callable[[Any], Any] = lambda
 
 
 def look_through(drop: Callable[[], int], turn: int) -> None:
-    """Has `drop` called after the plans were looked through, in the order of turns; it returns how many are left."""
+    """Call `drop` after each search of the plans, in the order of turns; it returns how many are left."""
     _others.append((turn, drop))
     _others.sort(key=lambda each: each[0])
 
 
 def note_new() -> None:
-    """Called when an object was made for one of the tables, before others come."""
+    """Note that an object was made for one of the tables, before others are."""
     global _made
     _made += 1
     if _made > _most:
@@ -74,7 +74,7 @@ def are_unheld(objects: Sequence[Any], counts: Iterable[int]) -> Iterator[bool]:
 
 
 def drop_rules(table: dict[Any, Any]) -> int:
-    """`drop_unheld` for rules, which are in use too while something holds their operation."""
+    """Call `drop_unheld` for rules, which are in use too while something holds their operation."""
     keys = list(table)
     rules = list(map(table.get, keys))
     ops = [rule.op for rule in rules if rule is not None]
@@ -105,7 +105,7 @@ def _drop_plans() -> int:
 
 
 def _with_inner(table: dict[Any, Any], plan_of: Callable[[Any], Any]) -> Iterator[tuple[dict[Any, Any], Any]]:
-    """A table behind those within it."""
+    """Yield the tables within a table, then the table."""
     for value in list(table.values()):
         inner = plan_of(value)
         if isinstance(inner, dict):

@@ -13,7 +13,7 @@ now: Callable[[], int] = itertools.count(1).__next__
 
 
 def trim(table: dict[Any, Any], most: int) -> None:
-    """Once more than `most` are in `table`, lets those leave that were not used for longest: an eighth at a time."""
+    """Drop the least recently used eighth of `table` once it holds more than `most` entries."""
     if len(table) > most:
         oldest = sorted(table.items(), key=lambda item: int(item[1].used))
         for key, _ in oldest[: len(table) - most + most // 8]:

@@ -17,7 +17,7 @@ from .saved_model import StableHLOFunc, StableHLOModelBundle, VariableType, argu
 
 
 def function_of(module: str | bytes) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """A StableHLO module as a function of tensors, which gives a tuple of tensors on `xla`."""
+    """Return a StableHLO module as a function of tensors, which gives a tuple of tensors on `xla`."""
     return caller(stablehlo_modules.exported(module))
 
 
@@ -68,7 +68,7 @@ class Model:
         self._uploaded: dict[Any, tuple[Any, torch.Tensor]] = {}
 
     def function(self, name: str | None) -> StableHLOFunc:
-        """The function `name`, or the only one. Raises `KeyError`."""
+        """Return the function `name`, or the only one. Raises `KeyError`."""
         functions = {each.meta.name: each for each in self.bundle.stablehlo_funcs}
         if name is None and len(functions) == 1:
             return next(iter(functions.values()))
@@ -77,7 +77,7 @@ class Model:
         return functions[name]
 
     def call(self, name: str | None, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """The result of the function for these arguments, nested as the model returned it."""
+        """Return the result of the function for these arguments, nested as the model returned it."""
         function = self.function(name)
         meta = function.meta
         leaves = arguments_of(meta, args, kwargs)
@@ -124,7 +124,7 @@ class Model:
         return pytree.tree_unflatten(leaves, pytree.treespec_loads(meta.output_pytree_spec))
 
     def settled(self) -> StableHLOModelBundle:
-        """The bundle, with what calls wrote to buffers."""
+        """Return the bundle, with what calls wrote to buffers."""
         for name, (source, tensor) in list(self._uploaded.items()):
             if isinstance(name, str) and any(name in each.meta.written_buffers for each in self.bundle.stablehlo_funcs):
                 self.bundle.state_dict[name] = fresh = np.asarray(jax_arrays.to_jax(tensor))

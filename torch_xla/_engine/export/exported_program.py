@@ -52,7 +52,7 @@ class _Inputs:
 
 
 def convert(program: ExportedProgram, options: Options, name: str = "forward") -> StableHLOModelBundle:
-    """The program as a bundle with one function."""
+    """Return the program as a bundle with one function."""
     with warnings.catch_warnings():
         # PyTorch copies its own structures in a way that it warns of.
         warnings.filterwarnings("ignore", message=".*LeafSpec.*deprecated", category=FutureWarning)
@@ -119,7 +119,9 @@ def leave_out_checks(module: GraphModule) -> None:
 
 
 def copying_view(tensor: torch.Tensor, size: Sequence[Any]) -> Any:
-    """A view as it was traced; a copy where another decomposition in front of it left its memory in another order."""
+    """Return a view as it was traced; a copy where another decomposition in front of it left its memory in another
+    order.
+    """
     if tensor.is_contiguous():
         return NotImplemented
     if not all(isinstance(n, int) for n in (*tensor.shape, *tensor.stride(), *size)):
@@ -255,7 +257,7 @@ def described_by(program: ExportedProgram, nodes: Sequence[Node]) -> tuple[list[
 
 
 def _dimension(size: Any) -> str:
-    """A size in the language of JAX's symbolic shapes."""
+    """Return a size in the language of JAX's symbolic shapes."""
     return str(size if isinstance(size, int) else size.node.expr).replace("**", "^")
 
 
@@ -311,7 +313,7 @@ def _signature(aval: Any) -> VariableSignature:
 
 
 def _dumped(spec: Any) -> str | None:
-    """A structure as text; nothing if it holds a class that PyTorch cannot name in another process."""
+    """Return a structure as text; nothing if it holds a class that PyTorch cannot name in another process."""
     try:
         return pytree.treespec_dumps(spec)
     except NotImplementedError:

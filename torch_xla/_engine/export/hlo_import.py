@@ -24,5 +24,5 @@ class FromHlo:
 
 
 def from_hlo(name: str, proto: bytes) -> FromHlo:
-    """The computation of a serialised `HloModuleProto`. Raises `ValueError` for bytes that are none."""
+    """Return the computation of a serialised `HloModuleProto`. Raises `ValueError` for bytes that are none."""
     return FromHlo(name, stablehlo_modules.exported(private.stablehlo_of(proto)))

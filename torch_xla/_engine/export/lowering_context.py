@@ -52,15 +52,15 @@ class LoweringContext:
         return hlo_proto.json_of(self.hlo())
 
     def parameter_id_tensor_mapping(self) -> dict[int, torch.Tensor]:
-        """The tensors behind the parameters by their numbers, on the CPU."""
+        """Return the tensors behind the parameters by their numbers, on the CPU."""
         return dict(enumerate(to_host(self._inputs)))
 
     def device_parameter_id_tensor_mapping(self) -> dict[int, torch.Tensor]:
-        """The same on the device, without a copy."""
+        """Return the same on the device, without a copy."""
         return dict(enumerate(self._inputs))
 
     def tensor_parameter_id(self, tensor: torch.Tensor) -> int:
-        """The number of the parameter that a tensor is, or -1."""
+        """Return the number of the parameter that a tensor is, or -1."""
         wanted = snapshot(pending_graph.on_xla(tensor))
         return next((place for place, each in enumerate(self._inputs) if snapshot(each) is wanted), -1)
 

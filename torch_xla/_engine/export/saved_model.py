@@ -46,17 +46,17 @@ class InputLocation:
 
     @classmethod
     def parameter(cls, name: str) -> "InputLocation":
-        """The parameter or buffer `name`."""
+        """Return the parameter or buffer `name`."""
         return cls(VariableType.PARAMETER, name=name)
 
     @classmethod
     def input_arg(cls, position: int) -> "InputLocation":
-        """The leaf number `position` of the caller's arguments."""
+        """Return the leaf number `position` of the caller's arguments."""
         return cls(VariableType.INPUT_ARG, position=position)
 
     @classmethod
     def constant(cls, position: int) -> "InputLocation":
-        """The constant number `position` of the bundle."""
+        """Return the constant number `position` of the bundle."""
         return cls(VariableType.CONSTANT, position=position)
 
 
@@ -110,7 +110,7 @@ class StableHLOJSONSerializer(json.JSONEncoder):
     """Writes the descriptions above as JSON."""
 
     def default(self, o: Any) -> Any:
-        """A description as an object that says which one it is."""
+        """Return a description as an object that says which one it is."""
         if is_dataclass(o):
             return {"_type": type(o).__name__, **{each.name: getattr(o, each.name) for each in fields(o)}}
         if isinstance(o, VariableType):
@@ -127,7 +127,7 @@ def stablehlo_obj_hook(dct: dict[str, Any]) -> Any:
 
 
 def in_version(bundle: StableHLOModelBundle, version: str | None) -> StableHLOModelBundle:
-    """The bundle with its functions written in a version of StableHLO; without one, as it is."""
+    """Return the bundle with its functions written in a version of StableHLO; without one, as it is."""
     if version is None:
         return bundle
     functions = []
@@ -199,7 +199,7 @@ def _load_function(path: Path) -> StableHLOFunc:
 
 
 def arguments_of(meta: StableHLOFunctionMeta, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """The leaves of a call's arguments, in the structure with which the model was exported."""
+    """Return the leaves of a call's arguments, in the structure with which the model was exported."""
     if meta.input_pytree_spec is None:
         return list(pytree.tree_leaves((tuple(args), kwargs)))
     wanted = pytree.treespec_loads(meta.input_pytree_spec)

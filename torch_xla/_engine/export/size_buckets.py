@@ -150,7 +150,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Attention whose sizes are symbols: the operator's own rule chooses blocks of rows by how many there are."""
+    """Compute attention of symbolic sizes: the operator's own rule chooses blocks by the number of rows."""
     if dropout_p:
         raise NotImplementedError(_DRAWS)
     if enable_gqa:
@@ -174,7 +174,7 @@ def _attention(
 def _attention_to_differentiate(
     query: Any, key: Any, value: Any, bias: Any = None, dropout_p: float = 0.0, is_causal: bool = False, **options: Any
 ) -> Any:
-    """The same in PyTorch's smaller operators, which have gradients of their own."""
+    """Compute the same in PyTorch's smaller operators, which have gradients of their own."""
     return aten._scaled_dot_product_attention_math(query, key, value, bias, dropout_p, is_causal, None, **options)[0]
 
 
@@ -275,7 +275,7 @@ class Bucket:
         return tensor if fits else padded_to(tensor, room)
 
     def room_of(self, shape: Sequence[Any]) -> tuple[int, ...]:
-        """A symbolic shape with the bucket's sizes."""
+        """Return a symbolic shape with the bucket's sizes."""
         rooms = dict(zip(self.traced.symbols, self.rooms, strict=True))
         return tuple(size if isinstance(size, int) else int(private.size_for(size, rooms)) for size in shape)
 
@@ -306,7 +306,7 @@ def padded_to(tensor: torch.Tensor, room: Sequence[int]) -> torch.Tensor:
 
 
 def cut(tensor: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
-    """The elements that count: a view of the padded memory."""
+    """Return the elements that count: a view of the padded memory."""
     return tensor.as_strided(tuple(size), contiguous_stride(tuple(tensor.shape)), 0)
 
 
@@ -315,7 +315,9 @@ class Bucketed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, bucket: Bucket, counts: tuple[int, ...], *tensors: torch.Tensor) -> Any:
-        """The results, cut to their own sizes; `counts` are those sizes, `tensors` the weights and the inputs."""
+        """Return the results, cut to their own sizes; `counts` are those sizes, `tensors` the weights and the
+        inputs.
+        """
         traced = bucket.traced
         operands = bucket.operands(counts, tensors[len(traced.weights) :])
         results = bucket.run(traced.forward(), operands, "bucketed")
@@ -332,7 +334,7 @@ class Bucketed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        """The gradients of the weights and inputs, for those of the results."""
+        """Return the gradients of the weights and inputs, for those of the results."""
         bucket, count = ctx.bucket, len(ctx.bucket.traced.inputs)
         tensors, operands = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
         wanted = tuple(i for i, needed in enumerate(ctx.needs_input_grad[2:]) if needed)
@@ -348,7 +350,7 @@ class Bucketed(torch.autograd.Function):
 
 
 def on_device(grad: torch.Tensor, room: Sequence[int]) -> torch.Tensor:
-    """A gradient with zeros behind it: recorded, as nothing on the host has it."""
+    """Return a gradient with zeros behind it: recorded, as nothing on the host has it."""
     value = value_of(grad)
     if tuple(grad.shape) == tuple(room) and shows_all(grad, value.spec):
         return grad

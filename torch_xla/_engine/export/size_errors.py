@@ -33,7 +33,7 @@ def refuse(error: Exception, module: GraphModule) -> None:
 
 
 def _failed(frames: Iterable[Any], module: GraphModule) -> Node | None:
-    """The node of the graph, or of one inside it, that was being lowered."""
+    """Return the node of the graph, or of one inside it, that was being lowered."""
     nodes = [frame.f_locals.get("node") for frame in frames if frame.f_code is interpreter.interpret.__code__]
     if nodes:
         return nodes[-1]

@@ -41,7 +41,7 @@ class _Composite:
 
 
 def with_composites(module: GraphModule) -> GraphModule:
-    """`module`, in which each marked part is a single call that lowers to `stablehlo.composite`."""
+    """Return `module`, in which each marked part is a single call that lowers to `stablehlo.composite`."""
     while composites := _marked(module):
         # A composite inside another one is the smaller of the two.
         _replace(module, min(composites, key=lambda composite: len(composite.region())))
@@ -97,7 +97,7 @@ def _replace(module: GraphModule, composite: _Composite) -> None:
 def _extract(
     module: GraphModule, region: Iterable[Node], inputs: list[Node], outputs: list[Node]
 ) -> tuple[GraphModule, list[Node]]:
-    """The region as a graph of its own, and the nodes outside that it reads besides `inputs`."""
+    """Return the region as a graph of its own, and the nodes outside that it reads besides `inputs`."""
     inside = set(region)
     captured = dict.fromkeys(
         each

@@ -19,7 +19,7 @@ from .module_constants import DTYPES, settle
 
 
 def portable(module: str | bytes) -> bytes:
-    """A module as a portable artifact, whatever form it came in.
+    """Return a module as a portable artifact, whatever form it came in.
 
     Raises `ValueError` for what is none, with the operation that StableHLO does not hold and its line.
     """
@@ -64,7 +64,9 @@ def _drop_trivial_shardings(module: Any) -> None:
 
 
 def without_shardings(artifact: bytes) -> bytes:
-    """A portable artifact without what JAX says of how calls of libraries may be divided: StableHLO knows no such."""
+    """Return a portable artifact without what JAX says of how calls of libraries may be divided: StableHLO knows no
+    such.
+    """
     if b"sdy" not in artifact:
         return artifact
     with private.module_context() as context:
@@ -81,7 +83,7 @@ def _drop_sharding_rule(op: Any) -> Any:
 
 
 def text_of(module: bytes, with_lines: bool) -> str:
-    """The text of a portable artifact, with or without the lines it comes from."""
+    """Return the text of a portable artifact, with or without the lines it comes from."""
     with private.module_context():
         parsed = ir.Module.parse(stablehlo.deserialize_portable_artifact_str(module))
         return str(parsed.operation.get_asm(enable_debug_info=with_lines))
@@ -89,7 +91,7 @@ def text_of(module: bytes, with_lines: bool) -> str:
 
 @uncollected
 def exported(module: str | bytes) -> Exported:
-    """A module as what `jax.export` calls, with the function `main` of static shapes."""
+    """Return a module as what `jax.export` calls, with the function `main` of static shapes."""
     artifact = portable(module)
     with private.module_context():
         parsed = ir.Module.parse(stablehlo.deserialize_portable_artifact_str(artifact))

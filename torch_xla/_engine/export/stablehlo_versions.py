@@ -21,13 +21,15 @@ class NotHeld(ValueError):
 
 
 def version_of(artifact: bytes) -> str:
-    """The version of StableHLO that a portable artifact is written in, such as "1.14.0"."""
+    """Return the version of StableHLO that a portable artifact is written in, such as "1.14.0"."""
     found = re.search(rb"StableHLO_v([0-9.]+)", artifact[:64])
     return found[1].decode() if found else ""
 
 
 def written(context: Any, module: Any, version: str) -> bytes:
-    """A module of `context` as a portable artifact, its operations as they are. Raises `NotHeld` with the operation."""
+    """Return a module of `context` as a portable artifact, its operations as they are. Raises `NotHeld` with the
+    operation.
+    """
     told: list[str] = []
 
     def note(diagnostic: Any) -> bool:
@@ -44,7 +46,7 @@ def written(context: Any, module: Any, version: str) -> bytes:
 
 
 def rewritten(artifact: bytes, version: str | None = None) -> bytes:
-    """A portable artifact in the oldest version that holds its program, or in `version`.
+    """Return a portable artifact in the oldest version that holds its program, or in `version`.
 
     Raises `ValueError` for a version that there is not, and for one that does not hold the program.
     """
@@ -121,7 +123,9 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def culprit(told: str) -> str:
-    """The operation that MLIR complains of, its line in a text, and the operator of PyTorch that it comes from."""
+    """Return the operation that MLIR complains of, its line in a text, and the operator of PyTorch that it comes
+    from.
+    """
     operation = re.search(r"operation '([\w.$]+)'", told)
     if operation is None:
         return f"the program: {told[:500]}"

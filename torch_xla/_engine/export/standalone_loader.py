@@ -20,7 +20,7 @@ import numpy as np
 
 
 def shapes(signatures: Sequence[dict[str, Any]], constraints: Sequence[str]) -> list[jax.ShapeDtypeStruct]:
-    """Sizes and dtypes as JAX writes them; dynamic dimensions are symbols."""
+    """Return sizes and dtypes as JAX writes them; dynamic dimensions are symbols."""
     scope = jax.export.SymbolicScope(constraints)
     found = []
     for each in signatures:
@@ -37,7 +37,7 @@ def exported(
     platforms: Sequence[str],
     convention: int | None = None,
 ) -> jax.export.Exported:
-    """A portable artifact of StableHLO as what `jax.export` calls."""
+    """Return a portable artifact of StableHLO as what `jax.export` calls."""
 
     def stand_in(*_: Any) -> tuple[Any, ...]:
         return tuple(jnp.zeros(each.shape, each.dtype) for each in outputs)
@@ -52,7 +52,7 @@ def exported(
 
 
 def function_of(meta: dict[str, Any], artifact: bytes) -> jax.export.Exported:
-    """A saved function: its description as `functions/*.meta` has it, and what `functions/*.bytecode` holds."""
+    """Return a saved function: its description as `functions/*.meta` has it, and what `functions/*.bytecode` holds."""
     constraints = meta["constraints"]
     inputs = shapes(meta["input_signature"], constraints)
     # One scope for all: equal symbols of inputs and outputs mean the same dimension.
@@ -63,13 +63,13 @@ def function_of(meta: dict[str, Any], artifact: bytes) -> jax.export.Exported:
 
 
 def read(path: Path, dtype: str) -> np.ndarray:
-    """An array as it was saved; NumPy's files know no bfloat16 or float8, and hold its bytes."""
+    """Return an array as it was saved; NumPy's files know no bfloat16 or float8, and hold its bytes."""
     array = np.load(path)
     return array.view(jnp.dtype(dtype)) if array.dtype.kind == "V" else array
 
 
 def load(directory: str | Path) -> dict[str, Callable[..., Any]]:
-    """The functions of the model saved in `directory`, by name."""
+    """Return the functions of the model saved in `directory`, by name."""
     root = Path(directory)
     return {path.stem: _loaded(root, path) for path in sorted((root / "functions").glob("*.meta"))}
 

@@ -306,7 +306,7 @@ def _brings_gradient(part: Any) -> bool:
 
 
 def _in_graph(flat: Flat | Gradient, kinds: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> Traced:
-    """`flat` for tensors of these sizes and dtypes, from now on known to graphs by the name of its operation."""
+    """Return `flat` for tensors of these sizes and dtypes, from now on known to graphs by the name of its operation."""
     if any(not isinstance(each, int) for size, _ in kinds for each in size):
         raise NotImplementedError(
             f"{flat.name} is a JAX function, which is traced for sizes that are known; in this graph some may change. "

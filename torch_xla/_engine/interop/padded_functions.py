@@ -261,7 +261,7 @@ def _slice(sizes: SymbolSizes, equation: Any, arrays: list[Any]) -> Any:
 
 
 def _shifted(array: Any, start: Any, room: int, dim: int) -> Any:
-    """`room` elements along `dim` from `start` on; zeros behind the last."""
+    """Return `room` elements along `dim` from `start` on; zeros behind the last."""
     behind = [(0, room if place == dim else 0) for place in range(array.ndim)]
     return lax.dynamic_slice_in_dim(jnp.pad(array, behind), jnp.asarray(start, np.int32), room, dim)
 

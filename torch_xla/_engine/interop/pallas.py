@@ -18,7 +18,7 @@ class Interpreted:
         self._mode: Any = True
 
     def around(self) -> AbstractContextManager[None]:
-        """Inside, Pallas is interpreted: also where JAX traces gradients that the function brings."""
+        """Interpret Pallas kernels within a `with` block, also where JAX traces the function's own gradients."""
         return pallas_tpu.force_tpu_interpret_mode(self._mode)
 
     def __call__(self, *arrays: Any, **kwargs: Any) -> Any:

@@ -72,7 +72,7 @@ class Computation:
 
 
 def _in_order(root: Node) -> Iterator[Node]:
-    """The operations that lead to `root`, each after its operands."""
+    """Yield the operations that lead to `root`, each after its operands."""
     done: set[Node] = set()
     open_nodes = [(root, False)]
     while open_nodes:
@@ -88,7 +88,7 @@ def _in_order(root: Node) -> Iterator[Node]:
 
 
 def parameter(builder: Builder, number: int, described: Described) -> Node:
-    """Parameter `number` of the computation. Raises `ValueError` for a number that is taken."""
+    """Return parameter `number` of the computation. Raises `ValueError` for a number that is taken."""
     if number in builder.parameters:
         raise ValueError(f"builder {builder.name!r} has a parameter {number} already")
     node = builder.parameters[number] = Node(builder, "Parameter", None, (), described, number)
@@ -97,7 +97,9 @@ def parameter(builder: Builder, number: int, described: Described) -> Node:
 
 @uncollected
 def operation(name: str, builder: Builder, operands: Sequence[Node], keywords: dict[str, Any]) -> Node:
-    """One operation; a mistake in its operands is raised here, in XLA's or JAX's words, behind the operation's name."""
+    """Return one operation; a mistake in its operands is raised here, in XLA's or JAX's words, behind the operation's
+    name.
+    """
     form = FORMS.get(name)
     if form is None:
         raise ValueError(f"the builder has no operation {name!r}; it has {', '.join(sorted(FORMS))}")

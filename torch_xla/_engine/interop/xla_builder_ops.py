@@ -31,7 +31,7 @@ _BINARY: dict[str, Form] = {
 
 
 def _broadcasting(form: Form) -> Form:
-    """Scalars, and dimensions of size one, are repeated; dtypes must agree, as XLA demands."""
+    """Repeat scalars and dimensions of size one; dtypes must agree, as XLA demands."""
 
     def run(left: Any, right: Any) -> Any:
         if left.dtype != right.dtype:
@@ -54,7 +54,7 @@ def gather(
     indices_are_sorted: bool | None = None,
     slice_sizes: Sequence[int] | None = None,
 ) -> Any:
-    """Slices of `x`; unless given, they are 1 long in collapsed dimensions and whole in the others."""
+    """Return slices of `x`; unless given, they are 1 long in collapsed dimensions and whole in the others."""
     numbers = lax.GatherDimensionNumbers(tuple(offset_dims), tuple(collapsed_slice_dims), tuple(start_index_map))
     sizes = slice_sizes or [1 if place in collapsed_slice_dims else size for place, size in enumerate(x.shape)]
     return lax.gather(
@@ -135,19 +135,19 @@ def _padding(padding: Any) -> Any:
 
 
 def reduce(x: Any, init: Any, *, computation: Form, dimensions: Sequence[int]) -> Any:
-    """`x` reduced along `dimensions`."""
+    """Reduce `x` along `dimensions`."""
     return lax.reduce(x, init, lambda left, right: _only(computation(left, right)), tuple(dimensions))
 
 
 def reduce_all(x: Any, init: Any, *, computation: Form) -> Any:
-    """`x` reduced along all dimensions."""
+    """Reduce `x` along all dimensions."""
     return reduce(x, init, computation=computation, dimensions=range(x.ndim))
 
 
 def reduce_window(
     x: Any, init: Any, *, computation: Form, window_dimensions: Any, window_strides: Any, padding: Any = "valid"
 ) -> Any:
-    """Windows of `x`, each reduced."""
+    """Reduce each window of `x`."""
     return lax.reduce_window(
         x, init, lambda left, right: _only(computation(left, right)), tuple(window_dimensions), tuple(window_strides),
         _padding(padding),
@@ -252,7 +252,7 @@ def _order_by_counting(arrays: Sequence[Any], axis: int, comparator: Form) -> An
 
 
 def over(computation: Form, *arrays: Any) -> Any:
-    """`computation`, of scalars, at each place of the arrays."""
+    """Run `computation`, of scalars, at each place of the arrays."""
     arrays = tuple(jnp.broadcast_arrays(*arrays))
     found = jax.vmap(computation)(*(each.reshape(-1) for each in arrays))
     return jax.tree.map(lambda each: each.reshape(arrays[0].shape), found)
@@ -261,19 +261,19 @@ def over(computation: Form, *arrays: Any) -> Any:
 def element_wise(
     *arrays: Any, computation: Form, dimensions: Sequence[int], static_operands: Sequence[Any] = ()
 ) -> Any:
-    """`computation`, of scalars, at each place; `dimensions` are those of the operands."""
+    """Run `computation`, of scalars, at each place; `dimensions` are those of the operands."""
     if list(dimensions) != list(range(arrays[0].ndim)):
         raise ValueError(f"Map goes over all dimensions, 0 to {arrays[0].ndim - 1}; got {list(dimensions)}")
     return over(lambda *scalars: _only(computation(*scalars, *static_operands)), *arrays)
 
 
 def reshape(x: Any, *, sizes: Sequence[int], dimensions: Sequence[int] | None = None) -> Any:
-    """`x` in another shape, its dimensions read in the order `dimensions`."""
+    """Return `x` in another shape, its dimensions read in the order `dimensions`."""
     return lax.reshape(x, tuple(sizes), None if dimensions is None else tuple(dimensions))
 
 
 def broadcast_in_dim(x: Any, *, sizes: Sequence[int], dimensions: Sequence[int]) -> Any:
-    """`x` repeated to `sizes`; its dimensions become `dimensions`."""
+    """Return `x` repeated to `sizes`; its dimensions become `dimensions`."""
     return lax.broadcast_in_dim(x, tuple(sizes), tuple(dimensions))
 
 
@@ -291,7 +291,7 @@ def triangular_solve(
     unit_diagonal: bool | None = None,
     transpose_a: bool | None = None,
 ) -> Any:
-    """`x` of `a x = b`, or of `x a = b`."""
+    """Solve `a x = b`, or `x a = b`, for `x`."""
     return lax.linalg.triangular_solve(
         a, b, left_side=bool(left_side), lower=bool(lower), unit_diagonal=bool(unit_diagonal),
         transpose_a=bool(transpose_a),
@@ -301,7 +301,7 @@ def triangular_solve(
 def conditional(
     predicate: Any, true_operand: Any, false_operand: Any, *, true_computation: Form, false_computation: Form
 ) -> Any:
-    """One of two computations of their operands."""
+    """Return one of two computations of their operands."""
     return lax.cond(predicate, lambda: true_computation(true_operand), lambda: false_computation(false_operand))
 
 
@@ -369,7 +369,9 @@ FORMS: dict[str, Form] = {
 
 
 def inferred(size: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """`sizes` with the one that is -1 worked out. Raises `ValueError` where they do not hold the elements of `size`."""
+    """Return `sizes` with the one that is -1 worked out. Raises `ValueError` where they do not hold the elements of
+    `size`.
+    """
     total, known = math.prod(size), math.prod(each for each in sizes if each != -1)
     missing = [place for place, each in enumerate(sizes) if each == -1]
     if len(missing) > 1 or (total % known if missing and known else total != known or missing):

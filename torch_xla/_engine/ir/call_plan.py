@@ -57,7 +57,7 @@ table_of_plans(_plans)
 
 
 def interned(plan: Plan) -> Plan:
-    """The one plan that does what `plan` does, whose arguments can be hashed."""
+    """Return the one plan that does what `plan` does, whose arguments can be hashed."""
     args, kwargs = plan.arguments
     # 1, 1.0 and True are equal, but not the same argument.
     named = tuple((name, _kinds(value)) for name, value in kwargs.items())

@@ -76,7 +76,7 @@ class Graph:
 
 
 def decode(code: Sequence[Any]) -> tuple[dict[int, Spec], list[Operation], list[int]]:
-    """A tape's code as its inputs by slot, its operations, and the operation that fills each slot (-1: none)."""
+    """Return a tape's code as its inputs by slot, its operations, and the operation that fills each slot (-1: none)."""
     inputs: dict[int, Spec] = {}
     operations: list[Operation] = []
     producer: list[int] = []
@@ -108,7 +108,7 @@ def needed(
     available: Container[int] = frozenset(),
     effects: Iterable[int] = (),
 ) -> list[int]:
-    """The operations that `roots` depend on, in order; slots in `available` are there already.
+    """Return the operations that `roots` depend on, in order; slots in `available` are there already.
 
     The operations at `effects` are needed for what else they do.
     """
@@ -127,12 +127,14 @@ def needed(
 
 
 def effective(operations: Sequence[Operation]) -> list[int]:
-    """The operations that have an effect."""
+    """Return the operations that have an effect."""
     return [index for index, operation in enumerate(operations) if operation.plan.effect is not None]
 
 
 def needed_in_order(operations: Sequence[Operation], producer: Sequence[int], roots: Iterable[int]) -> list[int]:
-    """The operations that `roots` depend on, in order; if one has an effect, with all effects that come before it."""
+    """Return the operations that `roots` depend on, in order; if one has an effect, with all effects that come before
+    it.
+    """
     roots = list(roots)
     chosen = needed(operations, producer, roots)
     last = next((index for index in reversed(chosen) if operations[index].plan.effect is not None), -1)
@@ -140,7 +142,7 @@ def needed_in_order(operations: Sequence[Operation], producer: Sequence[int], ro
 
 
 def slots_of(operations: Sequence[Operation], chosen: Iterable[int]) -> list[int]:
-    """The slots that the `chosen` operations fill."""
+    """Return the slots that the `chosen` operations fill."""
     return [
         operations[index].first_output + part for index in chosen for part in range(len(operations[index].plan.outputs))
     ]
@@ -159,7 +161,7 @@ class Cut:
 
 
 def cut(inputs: dict[int, Spec], operations: Sequence[Operation], chosen: Sequence[int], outputs: Sequence[int]) -> Cut:
-    """The graph of the `chosen` operations that gives the slots `outputs`."""
+    """Return the graph of the `chosen` operations that gives the slots `outputs`."""
     # In the order of their use: where a value entered for an operation that is left out says nothing of the graph.
     used = dict.fromkeys(slot for index in chosen for slot in operations[index].operands)
     used.update(dict.fromkeys(outputs))
@@ -190,6 +192,6 @@ def cut(inputs: dict[int, Spec], operations: Sequence[Operation], chosen: Sequen
 
 
 def walk(graph: Graph) -> Iterator[tuple[Operation, range]]:
-    """Every operation with the slots it fills."""
+    """Yield every operation with the slots it fills."""
     for operation in graph.operations:
         yield operation, range(operation.first_output, operation.first_output + len(operation.plan.outputs))

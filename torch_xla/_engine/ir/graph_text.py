@@ -54,7 +54,7 @@ def to_text(
 
 
 def to_dot(graph: Graph, numbers: Sequence[Any] = ()) -> str:
-    """The graph in the language of Graphviz: a box for each value that enters and for each operation."""
+    """Return the graph in the language of Graphviz: a box for each value that enters and for each operation."""
     names = _names(graph)
     roots = _roots(graph)
     rows = []
@@ -75,12 +75,12 @@ def to_dot(graph: Graph, numbers: Sequence[Any] = ()) -> str:
 
 
 def digest(graph: Graph) -> bytes:
-    """16 bytes that equal graphs have in common, in every process. Numbers and lines do not count."""
+    """Return 16 bytes that equal graphs have in common, in every process. Numbers and lines do not count."""
     return _digest(to_text(graph))
 
 
 def root_digests(graph: Graph) -> list[bytes]:
-    """16 bytes for each output that equal computations have in common, whatever else their graphs compute."""
+    """Return 16 bytes for each output that equal computations have in common, whatever else their graphs compute."""
     known = [_digest(f"input {shape(spec)}") for spec in graph.inputs]
     for operation in graph.operations:
         own = f"{name_of(operation)} {list(map(shape, operation.plan.outputs))} {list(_attributes(operation, ()))}"
@@ -94,7 +94,9 @@ def _digest(text: str, *parts: bytes) -> bytes:
 
 
 def shape(spec: Spec) -> str:
-    """A spec as XLA writes a shape, `f32[2,3]`; an order of memory that is not row-major follows, `f32[2,3]{0,1}`."""
+    """Return a spec as XLA writes a shape, `f32[2,3]`; an order of memory that is not row-major follows,
+    `f32[2,3]{0,1}`.
+    """
     text = f"{dtypes.SHORT_NAMES[spec.dtype]}[{','.join(map(str, spec.size))}]"
     if spec.sharding is not None:
         return f"{shape(spec.plain)}@{spec.sharding}"
@@ -105,7 +107,7 @@ def shape(spec: Spec) -> str:
 
 
 def name_of(operation: Operation) -> str:
-    """The operator without its overload, `aten::sum`."""
+    """Return the operator without its overload, `aten::sum`."""
     op = operation.plan.op
     # The rule of a decomposed operator belongs to a pair: the operator, and a number of its own.
     schema = schema_if_any(op[0] if isinstance(op, tuple) else op)
@@ -138,7 +140,9 @@ def _root_marks(slots: range, roots: dict[int, list[int]]) -> str:
 
 
 def _attributes(operation: Operation, numbers: Sequence[Any]) -> Iterator[str]:
-    """The arguments that are not values of the graph, as `dim=[1]`; those left out of the call are left out here."""
+    """Yield the arguments that are not values of the graph, as `dim=[1]`; those left out of the call are left out
+    here.
+    """
     plan = operation.plan
     own = numbers[operation.first_number : operation.first_number + len(plan.numbers)] or plan.numbers
     args, kwargs = plan.arguments

@@ -13,7 +13,7 @@ from .graph import Graph
 
 
 def successors(graph: Graph) -> dict[int, int]:
-    """Inputs with the output that most likely takes the place of each: both by their index.
+    """Return inputs with the output that most likely takes the place of each: both by their index.
 
     Operators that write to an argument compute its new value from it, and it is their first argument, or one of their
     first if they write to several: so the way back from an output along first operands of the same form leads to the
@@ -40,7 +40,7 @@ _known: WeakKeyDictionary[Plan, tuple[int, ...]] = WeakKeyDictionary()
 
 
 def _replaced(plan: Plan) -> tuple[int, ...]:
-    """For each output of a plan the operand that it replaces if the call was one in place; -1: none."""
+    """Return for each output of a plan the operand that it replaces if the call was one in place; -1: none."""
     known = _known.get(plan)
     if known is None:
         known = _known[plan] = plan.replaces if plan.replaces is not None else _by_position(plan)
@@ -69,7 +69,9 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def takers(graph: Graph, candidates: Iterable[int], first: Container[int]) -> tuple[int, ...]:
-    """Those of the inputs at `candidates` whose memory an output of the same form can take; `first` come first."""
+    """Return those of the inputs at `candidates` whose memory an output of the same form can take; `first` come
+    first.
+    """
     specs = graph.specs
     room = Counter((specs[slot].size, specs[slot].dtype) for slot in graph.outputs)
     found: list[int] = []
@@ -82,7 +84,7 @@ def takers(graph: Graph, candidates: Iterable[int], first: Container[int]) -> tu
 
 
 def given_to_successors(graph: Graph, ending: Sequence[bool], successor: dict[int, int]) -> tuple[int, ...]:
-    """Those of the inputs that are `ending` whose memory their `successor` can take, one for each output."""
+    """Return those of the inputs that are `ending` whose memory their `successor` can take, one for each output."""
     heirs: dict[int, int] = {}
     for index, ends in enumerate(ending):
         output = successor.get(index)
@@ -92,7 +94,7 @@ def given_to_successors(graph: Graph, ending: Sequence[bool], successor: dict[in
 
 
 def in_order(graph: Graph, donated: Sequence[int], successor: dict[int, int]) -> list[int]:
-    """The outputs (by index) in such an order that each donated input finds its successor.
+    """Return the outputs (by index) in such an order that each donated input finds its successor.
 
     JAX gives the memory of the first donated input of a form to the first output of that form, and so on.
     """

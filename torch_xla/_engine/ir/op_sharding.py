@@ -95,7 +95,7 @@ def tiling(mesh: np.ndarray, dims: tuple[tuple[int, ...], ...]) -> OpSharding:
 
 
 def of_tiles(tiles: np.ndarray) -> OpSharding:
-    """From the ids of the devices by the part they have: shape (parts of each dimension ..., devices of a part)."""
+    """Return the sharding of device ids by part: shape (parts of each dimension ..., devices of a part)."""
     replicas = tiles.shape[-1]
     if tiles.size == replicas:
         groups = [tiles.ravel().tolist()]

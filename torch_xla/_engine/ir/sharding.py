@@ -40,7 +40,9 @@ Placed = Sharding | None | Free
 
 
 def sharding_by(dims: tuple[tuple[int, ...], ...]) -> Sharding | None:
-    """The sharding that divides dimensions along these axes; `None` if it divides none: every device has a copy."""
+    """Return the sharding that divides dimensions along these axes; `None` if it divides none: every device has a
+    copy.
+    """
     while dims and not dims[-1]:
         dims = dims[:-1]
     return Sharding(dims) if dims else None

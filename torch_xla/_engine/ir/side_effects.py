@@ -63,10 +63,10 @@ def number_of(message: str) -> int:
 
 
 def message_of(number: int) -> str:
-    """The message with this number."""
+    """Return the message with this number."""
     return _messages.get(number, f"an assertion does not hold (its message left memory after {_MOST_MESSAGES} others)")
 
 
 def collective(groups: tuple[tuple[int, ...], ...] = ()) -> Effect:
-    """The effect of an operation by which replicas exchange values, in groups or all with all."""
+    """Return the effect of an operation by which replicas exchange values, in groups or all with all."""
     return Effect(EffectKind.COLLECTIVE, groups)

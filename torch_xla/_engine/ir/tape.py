@@ -168,7 +168,7 @@ class Tape:
         return slot
 
     def take_over(self, value: Value, spec: Spec) -> int:
-        """`enter` for a value of another tape that has a buffer when this tape is used, and then this spec.
+        """Enter a value of another tape that has a buffer, and this spec, when this tape is used.
 
         The value learns it later.
         """
@@ -182,7 +182,7 @@ class Tape:
     def append(
         self, plan: Plan, operands: Sequence[int], device: Any, numbers: Sequence[Any] = (), draws: Sequence[int] = ()
     ) -> list[Value]:
-        """Records one call, whose operands have these slots, and returns the values of its results.
+        """Record one call, whose operands have these slots, and return the values of its results.
 
         Raises `Ended` if the tape was evaluated meanwhile, and records nothing then.
         """
@@ -208,7 +208,7 @@ class Tape:
         self.turns[0] = 0, get_ident()
 
     def recorder(self, position: int) -> int:
-        """The thread that recorded the operation at this position of the code."""
+        """Return the thread that recorded the operation at this position of the code."""
         return self.turns[bisect_right(self.turns, position, key=_position) - 1][1]
 
     def expects(self, plan: Plan) -> bool:
@@ -242,5 +242,5 @@ class Failed(Tape):
         self.why = why
 
     def refuse(self) -> NoReturn:
-        """Tells who needs one of the values."""
+        """Raise an error for each later use of one of the values."""
         raise RuntimeError(f"this value was never computed, because an operation failed at a sync: {self.why}")

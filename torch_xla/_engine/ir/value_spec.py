@@ -61,7 +61,7 @@ _specs: dict[tuple[tuple[int, ...], tuple[int, ...], Any], Spec] = {}
 
 
 def spec_of(size: tuple[int, ...], stride: tuple[int, ...], dtype: Any) -> Spec:
-    """The one `Spec` of these three."""
+    """Return the one `Spec` of these three."""
     key = (size, stride, dtype)
     spec = _specs.get(key)
     if spec is None:
@@ -74,7 +74,7 @@ _sharded: dict[tuple[Spec, Sharding], Spec] = {}
 
 
 def sharded(spec: Spec, sharding: Sharding | None) -> Spec:
-    """The one `Spec` of a value like `spec` that is divided so."""
+    """Return the one `Spec` of a value like `spec` that is divided so."""
     if sharding is None:
         return spec.plain
     key = spec.plain, sharding
@@ -90,7 +90,7 @@ look_through(lambda: drop_unheld(_specs, own=1), 2)
 
 
 def contiguous_stride(size: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides PyTorch gives a new contiguous tensor (a dimension of size 0 counts as 1)."""
+    """Return the strides PyTorch gives a new contiguous tensor (a dimension of size 0 counts as 1)."""
     stride: list[int] = []
     step = 1
     for n in reversed(size):

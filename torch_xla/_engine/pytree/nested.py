@@ -49,5 +49,7 @@ class ToXlaTensorArena:
         self._select = select_fn
 
     def transform(self, inputs: T) -> T:
-        """`inputs` with the accepted tensors converted; its containers stay as they are and new ones come back."""
+        """Return `inputs` with the accepted tensors converted; its containers stay as they are and new ones come
+        back.
+        """
         return replaced(inputs, self._select, self._convert)

@@ -67,7 +67,7 @@ def _values_of_devices(tensor: torch.Tensor, buffer: Any) -> list[Shard]:
 
 
 def _within(index: Sequence[slice], size: tuple[int, ...]) -> tuple[slice, ...]:
-    """The slices of a value of this size, which those of its array may exceed."""
+    """Return the slices of a value of this size, which those of its array may exceed."""
     starts = [min(each.start or 0, length) for each, length in zip(index, size, strict=True)]
     ends = [length if each.stop is None else min(each.stop, length) for each, length in zip(index, size, strict=True)]
     return tuple(slice(start, end, 1) for start, end in zip(starts, ends, strict=True))

@@ -62,7 +62,7 @@ def _entered(tensor: torch.Tensor, sharding: Sharding | None) -> Value:
 
 
 def make_manual(tensor: torch.Tensor) -> None:
-    """Has each device go on with its own copy of `tensor`; one of which each has its own already stays as it is."""
+    """Give each device its own copy of `tensor`, unless it has one."""
     if placement.foreseen(tensor) != MANUAL:
         hold(tensor, _entered(tensor, None))
 
@@ -70,7 +70,9 @@ def make_manual(tensor: torch.Tensor) -> None:
 def leave(
     tensor: torch.Tensor, sharding: Sharding | None, size: tuple[int, ...], is_summed: bool = False
 ) -> torch.Tensor:
-    """The value of this size whose parts the devices have; of copies the first, or with `is_summed` their sum."""
+    """Return the value of this size whose parts the devices have; of copies the first, or with `is_summed` their
+    sum.
+    """
     return wrap(_recorded(tensor, SHARD_TO_FULL, (sharding, size, is_summed), size))
 
 
@@ -83,7 +85,7 @@ def copies_of(sharding: Sharding | None, rank: int, target: Target) -> int:
 
 
 def all_reduce(tensor: torch.Tensor, scale: float, groups: tuple[tuple[int, ...], ...]) -> torch.Tensor:
-    """The sum over the devices of each group, times `scale`."""
+    """Return the sum over the devices of each group, times `scale`."""
     return wrap(_recorded(tensor, ALL_REDUCE, (scale, groups), tuple(tensor.shape)))
 
 

@@ -38,7 +38,7 @@ def text_of(tensor: torch.Tensor) -> str:
 
 
 def sharding_as(tensor: torch.Tensor, op_sharding: OpSharding) -> Sharding | None:
-    """The engine's sharding that `op_sharding` describes, for a tensor of as many dimensions.
+    """Return the engine's sharding that `op_sharding` describes, for a tensor of as many dimensions.
 
     Raises `RuntimeError` for one of other dimensions or other devices.
     """

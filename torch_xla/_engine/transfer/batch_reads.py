@@ -43,7 +43,7 @@ def call_when_ready(tensor: torch.Tensor, callback: Callable[[], object]) -> Non
 
 
 def handles(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """For each tensor a number of the buffer its memory is, computing it first: equal for those on the same memory."""
+    """Return a number for the buffer of each tensor, computing it first: equal for tensors on the same memory."""
     return [id(materialise(value_of(tensor))) for tensor in tensors]
 
 
@@ -68,7 +68,7 @@ def identity(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def storage_id(tensor: torch.Tensor) -> int:
-    """A number that all tensors on one storage have in common, and no other living tensor has."""
+    """Return a number that all tensors on one storage have in common, and no other living tensor has."""
     number: int = address_of(tensor.untyped_storage())
     return number
 
@@ -80,7 +80,7 @@ def _like(tensor: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
 
 
 def moved(data: Any, device: torch.device) -> Any:
-    """`data` with its CPU tensors on `device`; the containers on the way to them are new."""
+    """Return `data` with its CPU tensors on `device`; the containers on the way to them are new."""
     return replaced(data, lambda tensor: tensor.device.type == "cpu", lambda tensors: _to(tensors, device))
 
 

@@ -23,7 +23,7 @@ EXCHANGED = frozenset((
 
 
 def gpu_of(device: Device) -> torch.device | None:
-    """The GPU that `device` is, as PyTorch calls it; `None` if it is none, or PyTorch is not built for it."""
+    """Return the GPU that `device` is, as PyTorch calls it; `None` if it is none, or PyTorch is not built for it."""
     target = device.target
     if target.platform != "gpu" or target.mesh is not None or not torch.cuda.is_available():
         return None
@@ -31,7 +31,7 @@ def gpu_of(device: Device) -> torch.device | None:
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of PyTorch's own with what a device tensor shows, and with its strides where they are dense."""
+    """Return a tensor of PyTorch's own with what a device tensor shows, and with its strides where they are dense."""
     value = snapshot(tensor)
     buffer = materialise(value)
     own = buffers.copied(buffers.converted(buffer, dtypes.to_jax(value.spec.dtype)))

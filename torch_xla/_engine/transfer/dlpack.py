@@ -42,7 +42,9 @@ _lent: dict[int, _Loan] = {}
 
 
 def export(tensor: torch.Tensor) -> Any:
-    """A DLPack capsule on what `tensor` shows: its own memory, where that has the order and the dtype it shows."""
+    """Return a DLPack capsule on what `tensor` shows: its own memory, where that has the order and the dtype it
+    shows.
+    """
     if not isinstance(tensor, torch.Tensor) or tensor.device.type != "xla":
         raise TypeError(f"to_dlpack() takes a tensor on an xla device; got {_described(tensor)}")
     with LOCK:
@@ -134,7 +136,9 @@ def _is_shown_by_strides(tensor: torch.Tensor, value: Value) -> bool:
 
 
 def _buffer_shown(value: Value) -> jax.Array:
-    """The buffer of `value`, kept from being given away. Another one, if it lives on the device in another dtype."""
+    """Return the buffer of `value`, kept from being given away. Another one, if it lives on the device in another
+    dtype.
+    """
     buffer: jax.Array = materialise(value)
     wanted = dtypes.to_jax(value.spec.dtype)
     if buffer.dtype != wanted:
@@ -146,7 +150,7 @@ def _buffer_shown(value: Value) -> jax.Array:
 
 
 def adopt(source: Any) -> torch.Tensor:
-    """A tensor on the memory behind `source`, a DLPack capsule or an object that gives one.
+    """Return a tensor on the memory behind `source`, a DLPack capsule or an object that gives one.
 
     Memory of an `xla` tensor comes back as that tensor's storage.
     """

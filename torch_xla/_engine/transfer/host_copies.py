@@ -69,7 +69,7 @@ def _elements(tensor: torch.Tensor, value: Value, callers: int) -> np.ndarray:
 
 
 def fetch(value: Value, callers: int = 0) -> np.ndarray:
-    """The contents of a value, read-only. Waits for the device. Besides one, `callers` are functions of ours."""
+    """Return the contents of a value, read-only. Waits for the device. Besides one, `callers` are functions of ours."""
     forced = value.buffer is None
     if events.guarded:
         size = value.spec.numel * value.spec.dtype.itemsize
@@ -132,7 +132,8 @@ def _shown_on_host(tensor: torch.Tensor, value: Value, array: np.ndarray) -> np.
 
 
 def item(tensor: torch.Tensor, reads: metrics.Counter = _scalars_read, callers: int = 0) -> Any:
-    """The Python number in a one-element tensor, counted among the `reads`: the kernel of `aten::_local_scalar_dense`.
+    """Return the Python number in a one-element tensor, counted among the `reads`: the kernel of
+    `aten::_local_scalar_dense`.
 
     Waits for the device, except for a boolean that follows from the program alone. `callers` are functions of ours.
     """

@@ -29,7 +29,7 @@ def nbytes(storage: torch.UntypedStorage) -> int:
 
 
 def host_copy(storage: torch.UntypedStorage) -> torch.UntypedStorage:
-    """The bytes, on the CPU. Waits for the device."""
+    """Return the bytes, on the CPU. Waits for the device."""
     host = _host(storage)
     if host is not None:
         return host.clone()
@@ -70,7 +70,7 @@ def resize(storage: torch.UntypedStorage, size: int) -> None:
 
 
 def as_bytes(storage: torch.UntypedStorage) -> torch.Tensor:
-    """The whole storage as a tensor of bytes that shares it."""
+    """Return the whole storage as a tensor of bytes that shares it."""
     return _flat(storage, torch.uint8)
 
 

@@ -42,7 +42,7 @@ class AxisGroup(NamedTuple):
 
 
 def moving_dims(view: Geometry) -> list[Strided]:
-    """The dimensions of the view along which the element changes, from outer to inner in memory."""
+    """Return the dimensions of the view along which the element changes, from outer to inner in memory."""
     every = zip(view.stride, view.size, range(len(view.size)), strict=True)
     moving = [(stride, n, dim) for stride, n, dim in every if n != 1 and stride]
     moving.sort(reverse=True)
@@ -50,7 +50,7 @@ def moving_dims(view: Geometry) -> list[Strided]:
 
 
 def spans_of(dims: list[Strided]) -> list[int]:
-    """For each dimension, and for none: from the first to the last element that it and the inner ones show."""
+    """Return for each dimension, and for none: from the first to the last element that it and the inner ones show."""
     spans = [1]
     for stride, n, _ in reversed(dims):
         spans.append(spans[-1] + (n - 1) * stride)
@@ -64,7 +64,9 @@ def is_nested(dims: list[Strided], spans: list[int]) -> bool:
 
 
 def cut(base: Geometry, view: Geometry, dims: list[Strided], spans: list[int], *, unit_steps: bool) -> list[AxisGroup]:
-    """Axes for a view with nested `dims`; with `unit_steps` rather one axis more than a slice with a step above 1."""
+    """Return axes for a view with nested `dims`; with `unit_steps` rather one axis more than a slice with a step above
+    1.
+    """
     if base.offset:
         raise ValueError(NOT_DENSE)
     memory = moving_dims(base)
@@ -120,7 +122,7 @@ def _cut_anywhere(total: int, dims: list[Strided], offset: int, unit_steps: bool
 
 
 def _axes_of_one(total: int, dims: list[Strided], offset: int, unit_steps: bool) -> list[Axis]:
-    """Axes for a memory of `total` elements that no cut divides."""
+    """Return axes for a memory of `total` elements that no cut divides."""
     if not dims:
         return [Axis(total, offset, offset + 1, 1, None)]
     if len(dims) > 1:
@@ -133,7 +135,7 @@ def _axes_of_one(total: int, dims: list[Strided], offset: int, unit_steps: bool)
 
 
 def _axes_in_parts(total: int, dims: list[Strided], offset: int, unit_steps: bool) -> list[Axis]:
-    """Slices the rows that the outermost dimension steps through out of the memory, to cut between rows."""
+    """Slice the rows that the outermost dimension steps through out of the memory, to cut between rows."""
     step = gcd(*[dim[0] for dim in dims])
     row, phase = divmod(offset, step)
     if step == 1:

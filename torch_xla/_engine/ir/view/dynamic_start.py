@@ -13,7 +13,7 @@ from .view_ops import Gather, Reshape, Slice, Transpose, ViewOp
 
 
 def at_start(view: Geometry) -> Geometry:
-    """The view of the same size and strides that begins where the storage does."""
+    """Return the view of the same size and strides that begins where the storage does."""
     return replace(view, offset=0)
 
 
@@ -48,7 +48,7 @@ def starts_at(
     offset: Any,
     divided: Callable[[Any, int], tuple[Any, Any]] = divmod,
 ) -> tuple[Any, ...] | None:
-    """The starts of the first slice among `steps`, if they are to read a view that begins at `offset`.
+    """Return the starts of the first slice among `steps`, if they are to read a view that begins at `offset`.
 
     `divided` gives quotient and remainder of an offset that is no Python number. `None` where the array that is sliced
     does not step through memory evenly.

@@ -15,7 +15,9 @@ class Geometry:
 
     @classmethod
     def contiguous(cls, size: tuple[int, ...]) -> "Geometry":
-        """Row-major from the start of the storage, with the strides PyTorch gives (an empty dimension counts as 1)."""
+        """Return the row-major geometry from the start of the storage, with PyTorch's strides (an empty dimension
+        counts as 1).
+        """
         stride: list[int] = []
         below = 1
         for n in reversed(size):
@@ -36,7 +38,9 @@ class Geometry:
         return self.offset + 1 + sum((n - 1) * stride for n, stride in zip(self.size, self.stride, strict=True))
 
     def is_contiguous(self) -> bool:
-        """Row-major without gaps; no stride matters of a dimension of size 1, or of an empty view."""
+        """Return whether it is row-major without gaps; strides of dimensions of size 1 and of empty views do not
+        count.
+        """
         expected = 1
         for n, stride in zip(reversed(self.size), reversed(self.stride), strict=True):
             if n != 1 and stride != expected:
@@ -56,7 +60,9 @@ class Geometry:
         return True
 
     def memory_order(self) -> tuple[int, ...]:
-        """The dimensions from the outermost in memory to the innermost; dimensions of size 1 stay where they are."""
+        """Return the dimensions from the outermost in memory to the innermost; dimensions of size 1 stay where they
+        are.
+        """
         movable = [dim for dim, n in enumerate(self.size) if n != 1]
         in_memory = iter(sorted(movable, key=lambda dim: -self.stride[dim]))
         return tuple(dim if n == 1 else next(in_memory) for dim, n in enumerate(self.size))

@@ -16,7 +16,7 @@ def read(base: Geometry, view: Geometry) -> tuple[ViewOp, ...]:
 
 
 def steps_between(base: Geometry, view: Geometry, *, unit_steps: bool) -> tuple[ViewOp, ...]:
-    """As `read`; with `unit_steps` a slice has a step above 1 only where no reshape gives it a step of 1."""
+    """Do as `read`; with `unit_steps` a slice has a step above 1 only where no reshape gives it a step of 1."""
     if base.same_elements(view):
         return ()
     if 0 in view.size:
@@ -90,7 +90,7 @@ def _read_nothing(base: Geometry, view: Geometry) -> tuple[ViewOp, ...]:
 
 
 def _read_stretch(base: Geometry, view: Geometry) -> tuple[ViewOp, ...]:
-    """Slices a flat base before anything is reshaped: XLA writes one parameter after the other into a bucket in place,
+    """Slice a flat base before anything is reshaped: XLA writes one parameter after the other into a bucket in place,
     but copies the bucket wherever it changes between a flat array and one of rows that happen to fit."""
     chain = _Chain(base.size)
     end = view.offset + view.numel
@@ -135,7 +135,7 @@ def _assemble(base: Geometry, view: Geometry, groups: list[AxisGroup]) -> tuple[
 
 
 def _first_axes(chain: _Chain, groups: list[AxisGroup]) -> tuple[list[Axis], bool]:
-    """The axes that the array is sliced along next, and whether it must be reshaped for them to exist."""
+    """Return the axes that the array is sliced along next, and whether it must be reshaped for them to exist."""
     if all([len(dims) == 1 == len(axes) for dims, axes in groups]):
         return _axes_of_dims(chain, groups), False
     groups = _slice_first(chain, groups)
@@ -152,13 +152,13 @@ def _first_axes(chain: _Chain, groups: list[AxisGroup]) -> tuple[list[Axis], boo
 
 
 def _axes_of_dims(chain: _Chain, groups: list[AxisGroup]) -> list[Axis]:
-    """The axis of each dimension of the base, where each has one."""
+    """Return the axis of each dimension of the base, where each has one."""
     axes = {dims[0]: axis for dims, (axis,) in groups}
     return [axes.get(dim) or Axis(n, 0, n, 1, None) for dim, n in enumerate(chain.size)]
 
 
 def _slice_first(chain: _Chain, groups: list[AxisGroup]) -> list[AxisGroup]:
-    """Slices along dimensions of the base before the rest is reshaped, if that is all there is to slice."""
+    """Slice along dimensions of the base before the rest is reshaped, if that is all there is to slice."""
     plain: list[AxisGroup] = []
     others: list[AxisGroup] = []
     for group in groups:
@@ -206,7 +206,7 @@ def _with_dims_of_one(axes: list[Axis], size: tuple[int, ...]) -> list[Axis]:
 
 
 def _arrange(chain: _Chain, shown: Sequence[int | None], view: Geometry, repeats: bool) -> None:
-    """From the dimensions `shown`, in any order and with single elements between, to the view's own."""
+    """Arrange the dimensions `shown`, in any order and with single elements between, as the view's own."""
     dims = [dim for dim in shown if dim is not None]
     in_order = dims == sorted(dims)
     if in_order and not repeats:
@@ -230,7 +230,9 @@ def _arrange(chain: _Chain, shown: Sequence[int | None], view: Geometry, repeats
 
 
 def _targets(shown: Sequence[int | None], ndim: int) -> list[int] | None:
-    """An ascending dimension of the view for each of `shown`, single elements at dimensions that nothing else shows."""
+    """Return an ascending dimension of the view for each of `shown`, single elements at dimensions that nothing else
+    shows.
+    """
     targets: list[int] = []
     bound = ndim
     for dim in reversed(shown):

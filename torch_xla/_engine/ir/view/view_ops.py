@@ -54,7 +54,7 @@ ViewOp = Reshape | Transpose | Slice | Pad | Broadcast | Gather
 
 
 def size_after(size: tuple[int, ...], step: ViewOp) -> tuple[int, ...]:
-    """The size of the result of `step` on an operand of `size`."""
+    """Return the size of the result of `step` on an operand of `size`."""
     match step:
         case Transpose(permutation):
             return tuple(size[dim] for dim in permutation)

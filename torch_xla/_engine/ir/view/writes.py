@@ -78,7 +78,7 @@ def _undo(size: tuple[int, ...], steps: tuple[ViewOp, ...]) -> Write:
 
 
 def _inverse(sizes: Sequence[tuple[int, ...]], steps: tuple[ViewOp, ...]) -> tuple[ViewOp, ...]:
-    """The steps back, for steps that lose nothing; `sizes` are those before each step."""
+    """Return the steps back, for steps that lose nothing; `sizes` are those before each step."""
     return tuple([_inverse_of(sizes[index], steps[index]) for index in reversed(range(len(steps)))])
 
 

@@ -57,7 +57,7 @@ def _are_equal(groups: Groups) -> bool:
 
 @lowers(ALL_REDUCE)
 def all_reduce(arrays: list[jax.Array], reduction: str, groups: Groups) -> list[jax.Array]:
-    """Each array reduced over the processes of a group."""
+    """Reduce each array over the processes of a group."""
     flat = [array.reshape(1, -1) for array in arrays]
     reduced = _together(flat, lambda joined: _reduced(joined, reduction, groups))
     return [result.reshape(array.shape) for result, array in zip(reduced, arrays, strict=True)]
@@ -66,7 +66,7 @@ def all_reduce(arrays: list[jax.Array], reduction: str, groups: Groups) -> list[
 def _together(
     rows: Sequence[jax.Array], exchange: Callable[[jax.Array], jax.Array], small: int = _SMALL
 ) -> list[jax.Array]:
-    """`exchange` of each matrix; of those of one dtype with fewer bytes than `small` side by side.
+    """Call `exchange` for each matrix; those of one dtype with fewer bytes than `small` go side by side.
 
     It takes and gives matrices of one width.
     """
@@ -135,7 +135,7 @@ def _count() -> int:
 
 
 def _position(groups: Groups) -> jax.Array:
-    """The place of this process in its group."""
+    """Return the place of this process in its group."""
     index = jax.lax.axis_index(replica_axis.axis())
     if not groups:
         return index
@@ -146,7 +146,7 @@ def _position(groups: Groups) -> jax.Array:
 
 
 def _words(array: jax.Array) -> jax.Array:
-    """The bits of an array, as unsigned words that can be added and sent on every platform."""
+    """Return the bits of an array, as unsigned words that can be added and sent on every platform."""
     if array.dtype == np.bool_:
         return array.astype(np.uint32)
     if jnp.issubdtype(array.dtype, np.complexfloating):
@@ -168,8 +168,8 @@ def _from_words(words: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def _move(send: Callable[[jax.Array], jax.Array], array: jax.Array) -> jax.Array:
-    """`send(array)`, which changes no bit, in order. It waits as words, and travels as words where it must: for words
-    that come and are meant as other numbers XLA copies all of them."""
+    """Call `send(array)`, which changes no bit, in order. It waits as words, and travels as words where it must: for
+    words that come and are meant as other numbers XLA copies all of them."""
     is_complex = jnp.issubdtype(array.dtype, np.complexfloating)
     if is_complex or array.dtype.itemsize < 4:
         return replica_axis.in_order(send, _words(array))
@@ -182,7 +182,7 @@ def _sum_of_words(words: jax.Array, groups: Groups) -> jax.Array:
 
 
 def _gathered(array: jax.Array, groups: Groups, size: int, fill: Any = None) -> jax.Array:
-    """The arrays of a group, one behind the other along a new first dimension of length `size`.
+    """Return the arrays of a group, one behind the other along a new first dimension of length `size`.
 
     Groups that are smaller leave rows of `fill`.
     """
@@ -208,14 +208,14 @@ def _gathered(array: jax.Array, groups: Groups, size: int, fill: Any = None) -> 
 
 @lowers(ALL_GATHER)
 def all_gather(arrays: list[jax.Array], dim: int, size: int, groups: Groups) -> list[jax.Array]:
-    """Each array with those of the other processes of a group, `size` in all, along dimension `dim`."""
+    """Return each array with those of the other processes of a group, `size` in all, along dimension `dim`."""
     flat = [array.reshape(1, -1) for array in arrays]
     gathered = _together(flat, lambda joined: _gathered(joined[0], groups, size), _SMALL_PARTS // size)
     return [_merged(rows.reshape(size, *array.shape), dim) for rows, array in zip(gathered, arrays, strict=True)]
 
 
 def _merged(rows: jax.Array, dim: int) -> jax.Array:
-    """The rows one behind the other along `dim` of each."""
+    """Return the rows one behind the other along `dim` of each."""
     moved = jnp.moveaxis(rows, 0, dim)
     shape = moved.shape
     return moved.reshape(*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :])
@@ -223,7 +223,7 @@ def _merged(rows: jax.Array, dim: int) -> jax.Array:
 
 @lowers(REDUCE_SCATTER)
 def reduce_scatter(arrays: list[jax.Array], reduction: str, dim: int, size: int, groups: Groups) -> list[jax.Array]:
-    """Of each array, reduced over a group of `size`, the part along `dim` that falls to this process."""
+    """Return this process's part along `dim` of each array, reduced over a group of `size`."""
     if len(arrays) == 1:
         return [_reduced_part(arrays[0], reduction, dim, size, groups)]
     rows = [_parts(array, dim, size).reshape(size, -1) for array in arrays]
@@ -235,7 +235,7 @@ def reduce_scatter(arrays: list[jax.Array], reduction: str, dim: int, size: int,
 
 
 def _parts(array: jax.Array, dim: int, size: int) -> jax.Array:
-    """The parts of an array along `dim`, one behind the other along a new first dimension."""
+    """Return the parts of an array along `dim`, one behind the other along a new first dimension."""
     shape = array.shape
     return jnp.moveaxis(array.reshape(*shape[:dim], size, shape[dim] // size, *shape[dim + 1 :]), dim, 0)
 
@@ -293,7 +293,7 @@ def collective_permute(array: jax.Array, pairs: Groups) -> jax.Array:
 
 @lowers(BROADCAST)
 def broadcast(arrays: list[jax.Array], root: int, groups: Groups, tag: int = 0) -> list[jax.Array]:
-    """The arrays of the process at place `root` of each group. Processes compare their tags before this runs."""
+    """Return the arrays of the process at place `root` of each group. Processes compare their tags before this runs."""
     is_root = _position(groups) == root
     words = [_words(array) for array in arrays]
 

@@ -15,7 +15,9 @@ from ..fx_graphs import interpreter
 
 
 def body(graph: GraphModule) -> Callable[..., Any]:
-    """The graph as a function of its arrays and of a key, from which each of its draws takes its own; gives a list."""
+    """Return the graph as a function of its arrays and of a key, from which each of its draws takes its own; gives a
+    list.
+    """
 
     def run(arrays: Sequence[Any], key: jax.Array | None) -> list[Any]:
         count = interpreter.draws(graph)

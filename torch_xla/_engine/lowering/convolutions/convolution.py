@@ -98,14 +98,14 @@ def convolution_backward_overrideable(
 
 @lowers(aten.conv_tbc.default)
 def conv_tbc(self: jax.Array, weight: jax.Array, bias: jax.Array, pad: int = 0) -> jax.Array:
-    """One-dimensional, with time first and channels last: `[time, batch, channels]`."""
+    """Convolve in one dimension, with time first and channels last: `[time, batch, channels]`."""
     window = _window((weight.shape[0],), [1], [pad], [1])
     result = correlate(self.transpose(1, 2, 0), weight.transpose(2, 1, 0), window, 1)
     return result.transpose(2, 0, 1) + bias.astype(result.dtype)
 
 
 def _listed(numbers: Sequence[int], count: int) -> tuple[int, ...]:
-    """One number per dimension, where PyTorch allows a single one for all."""
+    """Return one number per dimension, where PyTorch allows a single one for all."""
     return tuple(numbers) * count if len(numbers) == 1 else tuple(numbers)
 
 

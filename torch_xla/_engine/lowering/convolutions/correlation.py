@@ -19,7 +19,9 @@ _Form = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def correlate(operand: jax.Array, kernel: jax.Array, window: Window, groups: int) -> jax.Array:
-    """The sums of products under the window, at every position: `[batch, outputs, *positions]`, in float32 at least."""
+    """Return the sums of products under the window, at every position: `[batch, outputs, *positions]`, in float32 at
+    least.
+    """
     shape = (operand.shape[0], kernel.shape[0], *window.positions(operand.shape[2:]))
     if 0 in (*operand.shape, *kernel.shape, *shape):
         return jnp.zeros(shape, widened(operand).dtype)
@@ -33,7 +35,7 @@ def correlate(operand: jax.Array, kernel: jax.Array, window: Window, groups: int
 def operand_gradient(
     grad: jax.Array, kernel: jax.Array, window: Window, groups: int, extent: tuple[int, ...]
 ) -> jax.Array:
-    """The gradient of `correlate` by its operand, whose extent is `extent`, given that by its result."""
+    """Return the gradient of `correlate` by its operand, whose extent is `extent`, given that by its result."""
     back = window.fitted(extent, grad.shape[2:]).reverse()
     form = (
         None
@@ -50,7 +52,7 @@ def operand_gradient(
 
 
 def _reversed(kernel: jax.Array, groups: int) -> jax.Array:
-    """The kernel that goes with `Window.reverse`: flipped, with inputs and outputs of each group exchanged."""
+    """Return the kernel that goes with `Window.reverse`: flipped, with inputs and outputs of each group exchanged."""
     outputs, inputs, *size = kernel.shape
     flipped = lax.rev(kernel, range(2, kernel.ndim))
     grouped = flipped.reshape(groups, outputs // groups, inputs, *size)
@@ -58,7 +60,7 @@ def _reversed(kernel: jax.Array, groups: int) -> jax.Array:
 
 
 def kernel_gradient(operand: jax.Array, grad: jax.Array, window: Window, groups: int) -> jax.Array:
-    """The gradient of `correlate` by its kernel, given that by its result."""
+    """Return the gradient of `correlate` by its kernel, given that by its result."""
     shape = (grad.shape[1], operand.shape[1] // groups, *window.kernel)
     if 0 in (*operand.shape, *grad.shape):
         return jnp.zeros(shape, widened(operand).dtype)
@@ -87,7 +89,7 @@ def kernel_gradient(operand: jax.Array, grad: jax.Array, window: Window, groups:
 
 
 def _on_platform(first: jax.Array, second: jax.Array, plain: _Form, cpu_form: _Form | None) -> jax.Array:
-    """`plain`, or on the CPU `cpu_form`; narrow floats are widened before on the CPU, and after elsewhere.
+    """Run `plain`, or on the CPU `cpu_form`; narrow floats are widened before on the CPU, and after elsewhere.
 
     XLA's CPU convolutions of narrow floats compute in float32 anyway and then round; tensor cores want them narrow.
     cuDNN has none of whole numbers; those of float64 are as exact up to 2^53.

@@ -83,7 +83,7 @@ def correlation_form(operand: _Shape, kernel: _Shape, window: Window, groups: in
 
 
 def kernel_gradient_form(operand: _Shape, grad: _Shape, window: Window, groups: int) -> _Form | None:
-    """Likewise, for the gradient by the kernel."""
+    """Choose likewise the form of the gradient by the kernel."""
     if prod(window.kernel) == 1:
         return lambda x, g: _pointwise_gradient(x, g, window, groups)
     if not _are_known(operand[2:]):
@@ -102,7 +102,7 @@ def kernel_gradient_form(operand: _Shape, grad: _Shape, window: Window, groups: 
 
 
 def operand_gradient_form(kernel: _Shape, grad: _Shape, window: Window, groups: int, extent: _Shape) -> _Form | None:
-    """Likewise, for the gradient by the operand, which has the extent `extent`; a form of gradient and kernel."""
+    """Choose likewise the form of the gradient by the operand, of extent `extent`; it takes gradient and kernel."""
     if not _are_known(extent):
         return None
     few = 1 < prod(window.kernel) <= _MOST_UNROLLED and prod(grad[2:]) <= _FEW_POSITIONS
@@ -221,7 +221,9 @@ def _are_diagonals_worth_the_rest(operand: _Shape, grad: _Shape, window: Window)
 
 
 def _depthwise_gradient_by_diagonals(operand: jax.Array, grad: jax.Array, window: Window) -> jax.Array:
-    """For each row of the kernel all columns of the operand by all of the gradient: an element is a diagonal's sum."""
+    """Return for each row of the kernel all columns of the operand by all of the gradient: an element is a diagonal's
+    sum.
+    """
     outputs, (*positions, columns) = grad.shape[1], grad.shape[2:]
     padded = window.padded(_for_each_output(operand, outputs, 1)).swapaxes(0, 1)
     seen = replace(window, kernel=(*window.kernel[:-1], 1), stride=(*window.stride[:-1], 1))
@@ -296,7 +298,9 @@ def _gradient_of_planes(operand: jax.Array, grad: jax.Array, window: Window, gro
 
 
 def _planes(operand: jax.Array, window: Window, groups: int) -> jax.Array:
-    """For each position in depth an image, with what the kernel sees in depth among the channels of each group."""
+    """Return for each position in depth an image, with what the kernel sees in depth among the channels of each
+    group.
+    """
     batch, inputs, _, height, width = operand.shape
     (kernel, *_), (stride, *_), (margins, *_), (dilation, *_), (base, *_) = window.fields()
     along = Window((kernel, 1), (stride, 1), (margins, (0, 0)), (dilation, 1), (base, 1))
@@ -307,7 +311,7 @@ def _planes(operand: jax.Array, window: Window, groups: int) -> jax.Array:
 
 
 def _from(dim: int, window: Window) -> Window:
-    """The window in the dimensions from this one on."""
+    """Return the window in the dimensions from this one on."""
     return Window(*(field[dim:] for field in window.fields()))
 
 
@@ -323,7 +327,7 @@ def _leaves_threads_idle(operand: _Shape, kernel: _Shape, window: Window) -> boo
 
 
 def _side_by_side(operand: jax.Array, kernel: jax.Array, window: Window) -> jax.Array:
-    """The whole batch as one wide image, with the margins between the images."""
+    """Return the whole batch as one wide image, with the margins between the images."""
     batch, inputs, height, width = operand.shape
     columns, stride, (low, high) = window.positions(operand.shape[2:])[1], window.stride[1], window.padding[1]
     width += low + high
@@ -400,7 +404,7 @@ def _gradient_by_columns(operand: jax.Array, grad: jax.Array, window: Window, gr
 
 
 def _products(left: jax.Array, right: jax.Array, left_dim: int, right_dim: int) -> jax.Array:
-    """Matrix products along the first dimension, contracting one dimension of each."""
+    """Multiply matrices along the first dimension, contracting one dimension of each."""
     if left.shape[0] == 1:
         return lax.dot_general(left[0], right[0], (((left_dim - 1,), (right_dim - 1,)), ((), ())))[None]
     return lax.dot_general(left, right, (((left_dim,), (right_dim,)), ((0,), (0,))))

@@ -77,7 +77,7 @@ class _Windows:
         ]
 
     def elements(self) -> Iterator[_Ints]:
-        """The elements of a window, in the order in which the first maximum counts."""
+        """Return the elements of a window, in the order in which the first maximum counts."""
         return product(*(range(n) for n in self.kernel))
 
     def shown(self, padded: jax.Array, element: _Ints) -> jax.Array:
@@ -91,7 +91,7 @@ class _Windows:
         return lax.slice(padded, starts, limits, [1] * lead + list(self.stride))
 
     def spread(self, values: jax.Array, element: _Ints) -> jax.Array:
-        """The inverse of `shown`: an image with zeros elsewhere."""
+        """Return the inverse of `shown`: an image with zeros elsewhere."""
         margins = [(0, 0, 0)] * (values.ndim - len(self.size))
         for dim, e in enumerate(element):
             low = e * self.dilation[dim]
@@ -102,7 +102,9 @@ class _Windows:
         return with_zeros(values, margins)
 
     def sums(self, values: jax.Array) -> jax.Array:
-        """For each element of the image the sum of the values of all windows that show it: dimension by dimension."""
+        """Return for each element of the image the sum of the values of all windows that show it: dimension by
+        dimension.
+        """
         lead = values.ndim - len(self.size)
         for dim, size in enumerate(self.size):
             axis, kernel, before = lead + dim, self.kernel[dim], self.padding[dim]
@@ -126,7 +128,7 @@ class _Windows:
         return flat
 
     def places(self, element: _Ints) -> jax.Array:
-        """The flat index into the image plane of one element of every window."""
+        """Return the flat index into the image plane of one element of every window."""
         flat = jnp.zeros(self.outputs, np.int64)
         for dim, e in enumerate(element):
             at = lax.broadcasted_iota(np.int64, self.outputs, dim)
@@ -266,7 +268,9 @@ def _avg_pool_backward(dims: int) -> Callable[..., jax.Array]:
 
 
 def _shares(inputs: int, outputs: int) -> np.ndarray | jax.Array:
-    """The matrix that averages `inputs` elements down to `outputs`, in windows that divide them as evenly as can be."""
+    """Return the matrix that averages `inputs` elements down to `outputs`, in windows that divide them as evenly as can
+    be.
+    """
     if module_for(inputs, outputs) is jnp:
         starts, ends = _even_windows(inputs, outputs)
         place = jnp.arange(inputs)
@@ -364,7 +368,7 @@ def _adaptive_max_pool(dims: int) -> Callable[..., tuple[jax.Array, jax.Array]]:
 
 
 def scatter_by_index(grad_output: jax.Array, size: _Ints, dims: int, indices: jax.Array) -> jax.Array:
-    """An image of `size` with each element of the gradient added at its flat index into the image plane."""
+    """Return an image of `size` with each element of the gradient added at its flat index into the image plane."""
     planes = prod(size[:-dims])
     flat = (planes, prod(indices.shape[-dims:]))
     gradient = widened(grad_output).reshape(flat)

@@ -23,7 +23,7 @@ class Window:
     base: tuple[int, ...]  # the distance of the operand's elements: between them are zeros
 
     def fields(self) -> tuple[Any, ...]:
-        """The fields in order, to take apart by dimensions."""
+        """Return the fields in order, to take apart by dimensions."""
         return self.kernel, self.stride, self.padding, self.dilation, self.base
 
     def positions(self, extent: tuple[int, ...]) -> tuple[int, ...]:
@@ -46,7 +46,7 @@ class Window:
         return replace(self, padding=padding)
 
     def reverse(self) -> "Window":
-        """The window that leads from the result back to the operand, with a flipped kernel."""
+        """Return the window that leads from the result back to the operand, with a flipped kernel."""
         padding = tuple(
             (dilation * (kernel - 1) - low, dilation * (kernel - 1) - high)
             for kernel, (low, high), dilation in zip(self.kernel, self.padding, self.dilation, strict=True)
@@ -54,7 +54,7 @@ class Window:
         return Window(self.kernel, self.base, padding, self.dilation, self.stride)
 
     def convolve(self, operand: jax.Array, kernel: jax.Array, groups: int) -> jax.Array:
-        """XLA's own convolution."""
+        """Convolve by XLA's own operation."""
         spatial = "DHW"[-len(self.kernel) :]
         return lax.conv_general_dilated(
             operand,
@@ -68,7 +68,7 @@ class Window:
         )
 
     def padded(self, operand: jax.Array) -> jax.Array:
-        """The operand with its margins, and with the zeros between its elements."""
+        """Return the operand with its margins, and with the zeros between its elements."""
         config = [(low, high, base - 1) for (low, high), base in zip(self.padding, self.base, strict=True)]
         if not any(map(any, config)):
             return operand

@@ -58,7 +58,9 @@ def silu(self: jax.Array) -> jax.Array:
 
 
 def tanh_of_softplus(self: jax.Array) -> jax.Array:
-    """tanh(log(1 + exp(x))), with one exponential: (e² + 2e) / (e² + 2e + 2) for e = exp(x); from 20 on it is 1."""
+    """Compute tanh(log(1 + exp(x))) with one exponential: (e² + 2e) / (e² + 2e + 2) for e = exp(x); from 20 on it is
+    1.
+    """
     power = lax.exp(jnp.minimum(self, 20))
     numerator = power * (power + 2)
     return numerator / (numerator + 2)

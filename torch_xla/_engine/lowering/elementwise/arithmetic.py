@@ -27,7 +27,7 @@ aten = torch.ops.aten
 
 
 def _factors(self: Any, other: Any) -> list[Any]:
-    """The operands of a product or quotient: beside a narrow float, all digits of a number count, in float32.
+    """Return the operands of a product or quotient: beside a narrow float, all digits of a number count, in float32.
 
     Two arrays stay as they are, as a single operation on narrow floats is rounded the same by way of float32.
     """
@@ -37,7 +37,7 @@ def _factors(self: Any, other: Any) -> list[Any]:
 
 
 def _summands(self: Any, other: Any, alpha: Any) -> list[Any]:
-    """The operands of a sum: numbers are rounded to a narrow float first, as PyTorch does here and not there."""
+    """Return the operands of a sum: numbers are rounded to a narrow float first, as PyTorch does here and not there."""
     if isinstance(alpha, int) and alpha == 1:
         return same_dtype(self, other)
     self, other, alpha = map(widened, same_dtype(self, other, alpha))
@@ -113,14 +113,14 @@ def floor_divide(self: Any, other: Any) -> jax.Array:
 @lowers(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor, promotion=Promotion.COMMON)
 @on_operands
 def remainder(self: jax.Array, other: jax.Array) -> jax.Array:
-    """The sign is the divisor's."""
+    """Compute the remainder that has the divisor's sign."""
     return jnp.remainder(self, other)
 
 
 @lowers(aten.fmod.Tensor, aten.fmod.Scalar, promotion=Promotion.COMMON)
 @on_operands
 def fmod(self: jax.Array, other: jax.Array) -> jax.Array:
-    """The sign is the dividend's."""
+    """Compute the remainder that has the dividend's sign."""
     return jnp.fmod(self, other)
 
 
@@ -165,7 +165,9 @@ def pow_to_array(self: jax.Array, exponent: jax.Array) -> jax.Array:
 
 
 def _whole_power(base: jax.Array, exponent: jax.Array) -> jax.Array:
-    """By squaring, modulo the range of the dtype; a negative power is 0, unless the base is 1 or -1."""
+    """Raise to a power by squaring, modulo the range of the dtype; a negative power is 0, unless the base is 1 or
+    -1.
+    """
 
     def unfinished(state: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
         return jnp.any(state[2] > 0)

@@ -63,7 +63,7 @@ def _y1_near(self: jax.Array) -> jax.Array:
 
 
 def _hankel(order: int, self: jax.Array, phase: float) -> jax.Array:
-    """Hankel's expansion of the J of this order, or with a phase of -π/2 of its Y."""
+    """Evaluate Hankel's expansion of the J of this order, or with a phase of -π/2 of its Y."""
     coefficients = [1.0]
     for k in range(1, HANKEL_TERMS):
         coefficients.append(coefficients[-1] * (4 * order * order - (2 * k - 1) ** 2) / (8 * k))
@@ -111,7 +111,7 @@ def _k1_near(self: jax.Array) -> jax.Array:
 
 
 def _k_far(order: float, self: jax.Array) -> jax.Array:
-    """exp(x)·K(x) for x ≥ 1: the integral of exp(-x·(cosh t - 1))·cosh(order·t), with t in units of 1/√x."""
+    """Return exp(x)·K(x) for x ≥ 1: the integral of exp(-x·(cosh t - 1))·cosh(order·t), with t in units of 1/√x."""
     root = lax.sqrt(self)[..., None]
     t = ABSCISSAS / root
     half = lax.sinh(t * 0.5) * root

@@ -27,7 +27,7 @@ _SIGNED = frozenset(map(np.dtype, (np.int32, np.int64)))
 
 
 def cast(array: jax.Array, dtype: np.dtype) -> jax.Array:
-    """`array` in `dtype`, as PyTorch converts on the CPU; what fits no integer, NaN too, becomes the least."""
+    """Return `array` in `dtype`, as PyTorch converts on the CPU; what fits no integer, NaN too, becomes the least."""
     if array.dtype == dtype:
         return array
     if array.dtype == np.bool_ and jnp.issubdtype(dtype, np.inexact):
@@ -65,7 +65,8 @@ def _truncated(array: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def _in_a_byte(array: jax.Array, dtype: np.dtype) -> jax.Array:
-    """A float of 8 bits, rounded from float32 as in PyTorch. XLA:CPU has several ways, some of which round twice.
+    """Return a float of 8 bits, rounded from float32 as in PyTorch. XLA:CPU has several ways, some of which round
+    twice.
 
     Without a negative zero, its bits mean NaN, and one of these ways makes them of small negative numbers.
     """
@@ -78,7 +79,7 @@ def _in_a_byte(array: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def _float_of_power(array: jax.Array) -> jax.Array:
-    """Powers of two in float32, where the least is a subnormal number."""
+    """Return powers of two in float32, where the least is a subnormal number."""
     exponent = lax.bitcast_convert_type(array, np.uint8).astype(np.uint32)
     bits = jnp.where(exponent == 0, 0x400000, jnp.where(exponent == 0xFF, 0x7FC00000, exponent << 23))
     return lax.bitcast_convert_type(bits.astype(np.uint32), np.float32)

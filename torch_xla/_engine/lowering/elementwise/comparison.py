@@ -38,19 +38,21 @@ for ops, function in COMMON.items():
 
 @lowers(aten.clamp.default, aten.clamp.Tensor, promotion=Promotion.COMMON)
 def clamp(self: jax.Array, min: Any = None, max: Any = None) -> jax.Array:
-    """`max` wins over a greater `min`, and NaN over all."""
+    """Clamp; `max` wins over a greater `min`, and NaN over all."""
     if min is not None:
         self = at_least(self, bound_as(min, self.dtype))
     return self if max is None else at_most(self, bound_as(max, self.dtype))
 
 
 def at_least(self: jax.Array, bound: jax.Array) -> jax.Array:
-    """The greater of each element and `bound`. Of two that are equal the element: it keeps the sign of a zero."""
+    """Return the greater of each element and `bound`. Of two that are equal the element: it keeps the sign of a
+    zero.
+    """
     return jnp.where((self < bound) | (bound != bound), bound, self)
 
 
 def at_most(self: jax.Array, bound: jax.Array) -> jax.Array:
-    """The lesser of each element and `bound`. Of two that are equal the element: it keeps the sign of a zero."""
+    """Return the lesser of each element and `bound`. Of two that are equal the element: it keeps the sign of a zero."""
     return jnp.where((self > bound) | (bound != bound), bound, self)
 
 
@@ -65,7 +67,7 @@ def clamp_max(self: jax.Array, max: Any) -> jax.Array:
 
 
 def _of_floats(function: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
-    """A test that no integer passes."""
+    """Return a test that no integer passes."""
     return lambda self: function(self) if is_float(self) or is_complex(self) else jnp.zeros(self.shape, np.bool_)
 
 

@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 def _imaginary_follows(function: Callable[[jax.Array], jax.Array], sign: int) -> Callable[[jax.Array], jax.Array]:
-    """`function`, whose imaginary part has the sign of its argument's, times `sign`: on a branch cut, too.
+    """Return `function`, whose imaginary part has the sign of its argument's, times `sign`: on a branch cut, too.
 
     XLA takes +0 and -0 for the same side of a cut.
     """
@@ -31,7 +31,7 @@ def _imaginary_follows(function: Callable[[jax.Array], jax.Array], sign: int) ->
 
 
 def _real_follows(function: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
-    """The same for a function whose real part has the sign of its argument's."""
+    """Do the same for a function whose real part has the sign of its argument's."""
 
     def lower(self: jax.Array) -> jax.Array:
         result = function(self)
@@ -88,7 +88,7 @@ def _sinc(self: jax.Array) -> jax.Array:
 
 
 def log1p(self: jax.Array) -> jax.Array:
-    """log(1 + x), to two roundings."""
+    """Return log(1 + x), to two roundings."""
     if self.dtype != np.float64:
         return lax.log1p(self)
     # XLA's own misses by a hundred roundings on the CPU. What the sum loses, the quotient puts right (W. Kahan).
@@ -150,7 +150,7 @@ def tanh(self: jax.Array) -> jax.Array:
 
 
 def _of_floats(function: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
-    """A rounding: integers are whole already."""
+    """Return a rounding: integers are whole already."""
     return lambda self: function(self) if is_float(self) else self
 
 
@@ -170,7 +170,9 @@ def _sign(self: jax.Array) -> jax.Array:
 
 
 def magnitude(self: jax.Array) -> jax.Array:
-    """The absolute value; of complex64 the nearest to the truth: gradients ask whose equals a norm in float64."""
+    """Return the absolute value; of complex64 the nearest to the truth: gradients ask whose equals a norm in
+    float64.
+    """
     if self.dtype != np.complex64:
         return jnp.abs(self)
     real, imaginary = lax.real(self).astype(np.float64), lax.imag(self).astype(np.float64)
@@ -285,7 +287,7 @@ def _lcm(self: jax.Array, other: jax.Array) -> jax.Array:
 
 
 def _nextafter(self: jax.Array, other: jax.Array) -> jax.Array:
-    """The float beside `self` in the direction of `other`, from their places in the order of floats.
+    """Return the float beside `self` in the direction of `other`, from their places in the order of floats.
 
     XLA's own takes subnormal numbers for zero on the CPU.
     """

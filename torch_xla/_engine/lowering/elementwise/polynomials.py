@@ -39,7 +39,9 @@ def _legendre(k: jax.Array, x: jax.Array, current: jax.Array, previous: jax.Arra
 
 
 def _polynomial(recurrence: Recurrence, first: Callable[[jax.Array], jax.Array]) -> Callable[[Any, Any], jax.Array]:
-    """The rule for the polynomials 1, `first`, ...; a degree below 0 gives 0, a fraction of a degree is dropped."""
+    """Return the rule for the polynomials 1, `first`, ...; a degree below 0 gives 0, a fraction of a degree is
+    dropped.
+    """
 
     def lower(x: Any, n: Any) -> jax.Array:
         x, n = jnp.broadcast_arrays(*same_dtype(widened(x), widened(n)))

@@ -185,7 +185,7 @@ MOST_STEPS = 1 << 16
 )
 @in_double
 def zeta(self: Any, other: Any) -> jax.Array:
-    """The sum of (other + k) to the power of -self over all k ≥ 0."""
+    """Return the sum of (other + k) to the power of -self over all k ≥ 0."""
     exponent, first = jnp.broadcast_arrays(*same_dtype(self, other))
 
     def unfinished(state: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
@@ -206,7 +206,7 @@ def zeta(self: Any, other: Any) -> jax.Array:
 
 
 def _derivative_of_cotangent(order: int, self: jax.Array) -> jax.Array:
-    """The derivative of π·cot(π·x): a polynomial in the cotangent c, as each step multiplies by -π·(1 + c²)."""
+    """Return the derivative of π·cot(π·x): a polynomial in the cotangent c, as each step multiplies by -π·(1 + c²)."""
     polynomial = np.polynomial.Polynomial([0.0, np.pi])
     for _ in range(order):
         polynomial = polynomial.deriv() * np.polynomial.Polynomial([-np.pi, 0.0, -np.pi])
@@ -239,7 +239,9 @@ def mvlgamma(self: jax.Array, p: int) -> jax.Array:
 
 
 def _with_limits(self: jax.Array, other: jax.Array, inside: jax.Array, at_zero: float, at_infinity: float) -> jax.Array:
-    """An incomplete gamma function of (a, x), right also at zeros and infinities, given its values at x = 0 and ∞."""
+    """Return an incomplete gamma function of (a, x), right also at zeros and infinities, given its values at x = 0 and
+    ∞.
+    """
     result = jnp.where(jnp.isinf(other), at_infinity, jnp.where(other == 0, at_zero, inside))
     result = jnp.where(jnp.isinf(self), jnp.where(jnp.isinf(other), np.nan, at_zero), result)
     result = jnp.where(self == 0, jnp.where(other > 0, at_infinity, np.nan), result)

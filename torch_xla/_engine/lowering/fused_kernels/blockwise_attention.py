@@ -33,7 +33,7 @@ class Scoring:
     def scores(
         self, block: jax.Array, k: jax.Array, bias: jax.Array | None, start: Any, allowed: jax.Array | None
     ) -> jax.Array:
-        """Scores by (batch, head, row, key), of queries from row `start` on."""
+        """Return scores by (batch, head, row, key), of queries from row `start` on."""
         scores = jnp.einsum("bhqc,bhkc->bhqk", block, k, preferred_element_type=np.float32)
         scores = (scores if bias is None else scores + bias) * self.scale
         if self.soft_cap is not None:
@@ -61,7 +61,7 @@ def attention(
     causal: bool,
     scale: Any,
 ) -> jax.Array:
-    """softmax((q kᵀ + ab) · scale) v over sizes [batch, heads, length, width], block by block of the queries."""
+    """Return softmax((q kᵀ + ab) · scale) v over sizes [batch, heads, length, width], block by block of the queries."""
     return by_blocks(q, k, v, ab, q_segments, kv_segments, Scoring(causal, scale))[0]
 
 
@@ -74,7 +74,9 @@ def by_blocks(
     kv_segments: jax.Array | None,
     how: Scoring,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The result, and for each row the sum of its exponentials and its largest score: float32 [batch, heads, rows]."""
+    """Return the result, and for each row the sum of its exponentials and its largest score: float32 [batch, heads,
+    rows].
+    """
     if k.shape[1] != q.shape[1]:
         k, v = (jnp.repeat(each, q.shape[1] // each.shape[1], axis=1) for each in (k, v))
 
@@ -112,7 +114,7 @@ def by_blocks(
 def gradients(
     grad: jax.Array, operands: tuple[Any, ...], segments: tuple[Any, Any], how: Scoring
 ) -> tuple[jax.Array, ...]:
-    """The gradients by q, k, v and, where there is one, the bias."""
+    """Return the gradients by q, k, v and, where there is one, the bias."""
     given = [each for each in operands if each is not None]
 
     def of_given(*arrays: jax.Array) -> jax.Array:
@@ -125,12 +127,12 @@ def gradients(
 
 
 def like_query(q: Tensor, *_: Any, **__: Any) -> Tensor:
-    """The result, without values."""
+    """Return the result, without values."""
     return torch.empty_like(q, memory_format=torch.contiguous_format)
 
 
 def statistics(q: Tensor) -> tuple[Tensor, Tensor]:
-    """The sums and largest scores of the rows, without values."""
+    """Return the sums and largest scores of the rows, without values."""
     sums, most = (q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(2))
     return sums, most
 
@@ -140,7 +142,7 @@ FLASH = define("flash_attention(Tensor q, Tensor k, Tensor v, bool casual=False)
 
 @lowers(FLASH)
 def flash(q: jax.Array, k: jax.Array, v: jax.Array, casual: bool = False) -> jax.Array:
-    """Attention with a scale of 1. (The operator spells "causal" so.)"""
+    """Compute attention with a scale of 1. (The operator spells "causal" so.)"""
     return attention(q, k, v, None, None, None, casual, 1.0)
 
 
@@ -148,7 +150,7 @@ def flash_forward_like(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, q_segment_ids: Any, kv_segment_ids: Any, sm_scale: float, ab: Any,
     *_: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """The results of the forward pass, without values."""
+    """Return the results of the forward pass, without values."""
     bias = q.new_empty(0) if ab is None else torch.empty_like(ab)
     return (like_query(q), *map(torch.empty_like, (q, k, v)), *statistics(q), bias)
 
@@ -166,13 +168,15 @@ def flash_forward(
     q: jax.Array, k: jax.Array, v: jax.Array, causal: bool, q_segment_ids: Any, kv_segment_ids: Any, sm_scale: Any,
     ab: Any, partition_spec: str | None, mesh: str | None, ctx_grad: Any,
 ) -> list[jax.Array]:  # fmt: skip
-    """The result, what it came from, and its sums and largest scores. Where operands are divided, XLA divides this."""
+    """Return the result, what it came from, and its sums and largest scores. Where operands are divided, XLA divides
+    this.
+    """
     found = by_blocks(q, k, v, ab, q_segment_ids, kv_segment_ids, Scoring(causal, sm_scale))
     return [found[0], q, k, v, *found[1:], jnp.zeros(0, q.dtype) if ab is None else ab]
 
 
 def flash_backward_like(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """The results of the backward pass, without values."""
+    """Return the results of the backward pass, without values."""
     ab = rest[5]
     return (*map(torch.empty_like, (q, k, v)), q.new_empty(0) if ab is None else torch.empty_like(ab))
 
@@ -191,7 +195,7 @@ def flash_backward(
     grad_output: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array, o: Any, l: Any, m: Any,  # noqa: E741
     q_segment_ids: Any, kv_segment_ids: Any, ab: Any, causal: bool, sm_scale: Any, *_: Any,
 ) -> list[jax.Array]:  # fmt: skip
-    """The gradients by q, k, v and ab. The rows are computed again; `o`, `l` and `m` are not needed."""
+    """Return the gradients by q, k, v and ab. The rows are computed again; `o`, `l` and `m` are not needed."""
     segments = (q_segment_ids, kv_segment_ids)
     found = gradients(grad_output, (q, k, v, ab), segments, Scoring(causal, sm_scale))
     return [*found, jnp.zeros(0, q.dtype)][:4]

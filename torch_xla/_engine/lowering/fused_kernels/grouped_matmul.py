@@ -17,7 +17,7 @@ from ..machinery.xla_op_schemas import define, differentiate
 def grouped_product(
     lhs: jax.Array, rhs: jax.Array, group_sizes: jax.Array, transpose_rhs: bool, group_offset: jax.Array | None = None
 ) -> jax.Array:
-    """Rows of `lhs` [m, k] times the matrix of their group in `rhs` [groups, k, n]; rows of no group give zeros.
+    """Return rows of `lhs` [m, k] times the matrix of their group in `rhs` [groups, k, n]; rows of no group give zeros.
 
     With `group_offset` the matrices are those of the groups from there on; rows of others give zeros.
     """
@@ -72,7 +72,7 @@ TGMM = define(
 def gmm(
     lhs: Any, rhs: Any, group_sizes: Any, tiling: Any = None, group_offset: Any = None, transpose_rhs: bool = False
 ) -> jax.Array:
-    """Rows times matrices; the tiling is a hint for TPUs."""
+    """Multiply rows by matrices; the tiling is a hint for TPUs."""
     return grouped_product(lhs, rhs, group_sizes, transpose_rhs, group_offset)
 
 
@@ -80,7 +80,7 @@ def gmm(
 def tgmm(
     lhs: Any, rhs: Any, group_sizes: Any, tiling: Any = None, group_offset: Any = None, num_actual_groups: Any = None
 ) -> jax.Array:
-    """Columns times rows; the tiling is a hint for TPUs."""
+    """Multiply columns by rows; the tiling is a hint for TPUs."""
     return grouped_outer_product(lhs, rhs, group_sizes, group_offset, num_actual_groups)
 
 

@@ -23,7 +23,7 @@ def paged_attention(
     page_indices: jax.Array,
     soft_cap: Any,
 ) -> jax.Array:
-    """One query of each sequence attends to the keys on its pages.
+    """Attend with one query of each sequence to the keys on its pages.
 
     Sizes: q [batch, heads, width], pages [key heads, pages, page size, width], lengths [batch], indices [batch, pages].
     """
@@ -40,7 +40,8 @@ def several_queries(
     effective_q_lens: jax.Array,
     soft_cap: Any,
 ) -> jax.Array:
-    """The last queries of each sequence, q [batch, queries, heads, width], to the keys up to their own position.
+    """Attend with the last queries of each sequence, q [batch, queries, heads, width], to the keys up to their
+    position.
 
     Of the queries of a sequence the first `effective_q_lens` count; the last of these is at its last key.
     """
@@ -60,7 +61,7 @@ def several_queries(
 
 
 def _of_sequences(pages: jax.Array, indices: jax.Array) -> jax.Array:
-    """The pages of each sequence one after the other: [batch, key heads, keys, width]."""
+    """Return the pages of each sequence one after the other: [batch, key heads, keys, width]."""
     taken = jnp.moveaxis(pages[:, indices], 0, 1)
     return taken.reshape(*taken.shape[:2], -1, taken.shape[-1])
 
@@ -79,7 +80,7 @@ def ragged(
     k_scale: Any,
     v_scale: Any,
 ) -> jax.Array:
-    """The tokens of all sequences, one behind the other, to the keys of their own; zeros behind the last sequence.
+    """Attend with the tokens of all sequences, one behind the other, to their own keys; zeros behind the last sequence.
 
     Sizes: q [tokens, heads, width], kv_pages [pages, page size, 2 × key heads, width] with keys and values in turn,
     kv_lens [sequences], page_indices [sequences, pages], cu_q_lens [sequences + 1], num_seqs [1].
@@ -144,7 +145,7 @@ def paged_rule(
     q: Any, k_pages: Any, v_pages: Any, lengths: Any, page_indices: Any, pages_per_compute_block: int,
     megacore_mode: str | None = None, attn_logits_soft_cap: Any = None,
 ) -> jax.Array:  # fmt: skip
-    """One query of each sequence."""
+    """Attend with one query of each sequence."""
     return paged_attention(q, k_pages, v_pages, lengths, page_indices, attn_logits_soft_cap)
 
 
@@ -154,7 +155,7 @@ def several_rule(
     num_kv_pages_per_compute_block: int, num_queries_per_compute_block: int, use_kernel: bool,
     attn_logits_soft_cap: Any = None,
 ) -> jax.Array:  # fmt: skip
-    """Several queries of each sequence."""
+    """Attend with several queries of each sequence."""
     return several_queries(q, k_pages, v_pages, lengths, page_indices, effective_q_lens, attn_logits_soft_cap)
 
 
@@ -165,7 +166,7 @@ def ragged_rule(
     v_scale: Any = None, use_kernel: bool = True, num_kv_pages_per_block: Any = None,
     num_queries_per_block: Any = None, vmem_limit_bytes: Any = None,
 ) -> jax.Array:  # fmt: skip
-    """A batch of sequences of unequal lengths."""
+    """Attend within a batch of sequences of unequal lengths."""
     return ragged(
         q, kv_pages, kv_lens, page_indices, cu_q_lens, num_seqs, sm_scale, sliding_window, soft_cap, mask_value,
         k_scale, v_scale,

@@ -13,7 +13,7 @@ from ..machinery.xla_op_schemas import define, differentiate
 
 
 def unpacked(w: jax.Array, axis: int) -> jax.Array:
-    """int8 numbers from pairs of four bits along `axis`, the first of each pair in the lower bits."""
+    """Return int8 numbers from pairs of four bits along `axis`, the first of each pair in the lower bits."""
     both = jnp.stack((w & np.uint8(15), w >> np.uint8(4)), axis + 1)
     shape = [*w.shape]
     shape[axis] *= 2
@@ -21,7 +21,7 @@ def unpacked(w: jax.Array, axis: int) -> jax.Array:
 
 
 def _rounded(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """`x` as int8, and what each row was divided by."""
+    """Return `x` as int8, and what each row was divided by."""
     by = jnp.abs(x.astype(np.float32)).max(-1, keepdims=True) / 127.0
     by = jnp.where(by == 0, 1, by)  # a row of zeros, or of numbers whose 127th part is none
     return jnp.clip(jnp.round(x.astype(np.float32) / by), -127, 127).astype(np.int8), by
@@ -30,7 +30,8 @@ def _rounded(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 def product(
     x: jax.Array, w: jax.Array, scaler: jax.Array, zero_point: jax.Array | None, block_size: int, activation: bool
 ) -> jax.Array:
-    """x · (w · scaler - zero_point): w [out, in], or by blocks [in / size, size, out]; summed in float32 or int32.
+    """Return x · (w · scaler - zero_point): w [out, in], or by blocks [in / size, size, out]; summed in float32 or
+    int32.
 
     With `activation` both terms take the rounded `x`, as in PyTorch/XLA.
     """
@@ -75,7 +76,7 @@ def quantized_matmul(
     x: jax.Array, w: jax.Array, scale: jax.Array, zero_point: Any = None, block_size: int | None = -1,
     int4_weight: bool | None = False, quantize_activation: bool | None = False,
 ) -> jax.Array:  # fmt: skip
-    """x · (w · scale - zero_point); a weight of uint8 holds two numbers of four bits in each byte."""
+    """Return x · (w · scale - zero_point); a weight of uint8 holds two numbers of four bits in each byte."""
     size = -1 if block_size is None else block_size
     _check(x, w, scale, zero_point, size, bool(int4_weight))
     whole = unpacked(w, w.ndim - 1 if size == -1 else 1) if w.dtype == np.uint8 else w
@@ -88,7 +89,9 @@ def quantized_matmul_int8(
     quantize_activation: bool = False, batch_block_size: Any = None, out_block_size: Any = None,
     in_block_size: Any = None,
 ) -> jax.Array:  # fmt: skip
-    """x · (w · scalar - zero_point), w [out, in] of int8. Sizes of blocks of the computation are hints for TPUs."""
+    """Return x · (w · scalar - zero_point), w [out, in] of int8. Sizes of blocks of the computation are hints for
+    TPUs.
+    """
     if quant_block_size is not None:
         raise ValueError("quantized_matmul_int8() takes one scale a channel; for blocks use quantized_matmul")
     _check(x, w, scalar, zero_point, -1, False)
@@ -122,7 +125,7 @@ def _check(x: Any, w: Any, scale: Any, zero_point: Any, block_size: int, int4: b
 
 
 def _widened(w: Tensor, scale: Tensor, zero_point: Tensor | None, block_size: int) -> Tensor:
-    """The weight as floats, [out, in], in operations of PyTorch."""
+    """Return the weight as floats, [out, in], in operations of PyTorch."""
     if w.dtype is torch.uint8:
         # Pairs are along the inputs: the last dimension, or the second one of blocks.
         pairs = torch.stack((w & 15, w >> 4), 2)

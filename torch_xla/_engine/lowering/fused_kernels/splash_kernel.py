@@ -31,7 +31,7 @@ def forward(
     q: jax.Array, k: jax.Array, v: jax.Array, config: str, decoder_segment_ids: Any, causal: bool | None,
     attn_logits_soft_cap: Any,
 ) -> list[jax.Array]:  # fmt: skip
-    """The result, and for each row the sum of its exponentials and its largest score."""
+    """Return the result, and for each row the sum of its exponentials and its largest score."""
     how = scoring(config, causal, attn_logits_soft_cap)
     return list(by_blocks(q, k, v, None, decoder_segment_ids, decoder_segment_ids, how))
 
@@ -52,7 +52,7 @@ def backward(
     grad_output: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array, config: str, decoder_segment_ids: Any,
     causal: bool | None, attn_logits_soft_cap: Any,
 ) -> list[jax.Array]:  # fmt: skip
-    """The gradients by q, k and v; the rows are computed again."""
+    """Return the gradients by q, k and v; the rows are computed again."""
     how = scoring(config, causal, attn_logits_soft_cap)
     return list(gradients(grad_output, (q, k, v, None), (decoder_segment_ids,) * 2, how))
 

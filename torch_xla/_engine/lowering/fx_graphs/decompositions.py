@@ -68,7 +68,7 @@ def _cholesky_solve(right: torch.Tensor, factor: torch.Tensor, upper: bool = Fal
 
 
 def _resized(op: OpOverload) -> Callable[..., Any]:
-    """Of an operator that resizes, the form that takes a size or scales."""
+    """Return the form of a resizing operator that takes a size or scales."""
 
     def resize(x: torch.Tensor, size: Any, *options: Any) -> Any:
         *options_of_both, scales = options
@@ -190,7 +190,9 @@ def exists(op: OpOverload) -> bool:
 
 
 def rule_for(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rule | None:
-    """A rule for `op` with exactly these sizes and static arguments, or `None` if its pieces cannot be lowered."""
+    """Return a rule for `op` with exactly these sizes and static arguments, or `None` if its pieces cannot be
+    lowered.
+    """
     decomposition = _decomposition(op)
     if decomposition is None:
         return None

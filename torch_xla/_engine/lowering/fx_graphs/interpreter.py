@@ -107,7 +107,7 @@ def _shows_elements_of_its_operand(node: Node) -> bool:
 
 @functools.cache
 def rule_for(op: OpOverload) -> Rule | None:
-    """The rule of an operator in a graph: its own, or that of the copy if it is a view."""
+    """Return the rule of an operator in a graph: its own, or that of the copy if it is a view."""
     rule = rule_of(op)
     if rule is not None or not any(each.alias_info for each in schema_of(op).returns):
         return rule
@@ -118,7 +118,7 @@ def rule_for(op: OpOverload) -> Rule | None:
 
 
 def operators_without_rule(module: GraphModule) -> list[Any]:
-    """The operators of the graph, and of those inside it, that nothing lowers."""
+    """Return the operators of the graph, and of those inside it, that nothing lowers."""
     missing = [
         node.target
         for node in module.graph.nodes
@@ -187,7 +187,7 @@ def is_random(module: GraphModule, node: Node) -> bool:
 
 
 def interpret(module: GraphModule, arrays: Sequence[Any], keys: Iterable[jax.Array]) -> Any:
-    """The outputs of the graph for these inputs and a key for each of its draws, nested as it returns them."""
+    """Return the outputs of the graph for these inputs and a key for each of its draws, nested as it returns them."""
     values: dict[Node, Any] = {}
     inputs = iter(arrays)
     unused = iter(keys)
@@ -250,7 +250,7 @@ def _layer(node: Node) -> tuple[Node, Node, Node | None] | None:
 
 
 def line_of(node: Node) -> tuple[str, int, str] | None:
-    """The line of the program that a node of a compiled graph comes from."""
+    """Return the line of the program that a node of a compiled graph comes from."""
     found = _FRAME.findall(node.stack_trace or "")
     return (found[-1][0], int(found[-1][1]), found[-1][2]) if found else None
 

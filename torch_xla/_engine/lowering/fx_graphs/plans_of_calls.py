@@ -26,7 +26,7 @@ class _Unknown(Exception):
 
 
 def graph_of(module: GraphModule) -> Graph | None:
-    """The calls of `module` in their order; `None` if some sizes or results are known only when it runs.
+    """Return the calls of `module` in their order; `None` if some sizes or results are known only when it runs.
 
     Its inputs are the placeholders, each a tensor; its outputs are the module's.
     """

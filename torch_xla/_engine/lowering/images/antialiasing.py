@@ -59,7 +59,7 @@ def _matrix(
 
 
 def _along(operand: jax.Array, matrix: np.ndarray, dim: int) -> jax.Array:
-    """The products of the matrix's rows with one dimension of the operand."""
+    """Multiply the matrix's rows with one dimension of the operand."""
     product = lax.dot_general(
         operand, jnp.asarray(matrix, operand.dtype), (((dim,), (1,)), ((), ())), precision=lax.Precision.HIGHEST
     )
@@ -67,7 +67,7 @@ def _along(operand: jax.Array, matrix: np.ndarray, dim: int) -> jax.Array:
 
 
 def bytes_along(operand: jax.Array, matrix: np.ndarray, dim: int) -> jax.Array:
-    """As a product of the rows with one dimension, in PyTorch's arithmetic for bytes: weights of 16 bits, rounded sums.
+    """Multiply the rows with one dimension in PyTorch's arithmetic for bytes: weights of 16 bits, rounded sums.
 
     The operand holds bytes in float32, which is exact: no sum reaches 2²⁴.
     """

@@ -62,7 +62,7 @@ def grid_sampler_backward(
     align_corners: bool,
     output_mask: Sequence[bool],
 ) -> tuple[jax.Array | None, jax.Array]:
-    """PyTorch's CPU kernels give a gradient by the grid whether it is asked for or not."""
+    """Return both gradients: PyTorch's CPU kernels give that by the grid whether it is asked for or not."""
     image, points = widened(input), widened(grid)
     batch, channels, *extent = image.shape
     if 0 in grad_output.shape:
@@ -90,7 +90,7 @@ def grid_sampler_backward(
 
 
 def _places(combination: tuple[_Pixel, ...], extent: Sequence[int]) -> tuple[jax.Array, jax.Array]:
-    """The flat index of a pixel, and whether there is such a pixel; if not, of some other one."""
+    """Return the flat index of a pixel, and whether there is such a pixel; if not, of some other one."""
     places: jax.Array | None = None
     inside: jax.Array | None = None
     for pixel, size in zip(combination, extent, strict=True):
@@ -104,7 +104,7 @@ def _places(combination: tuple[_Pixel, ...], extent: Sequence[int]) -> tuple[jax
 
 
 def _read(pixels: jax.Array, places: jax.Array, inside: jax.Array) -> jax.Array:
-    """The channels of pixels `[batch, point, channel]`; zeros outside of the image."""
+    """Return the channels of pixels `[batch, point, channel]`; zeros outside of the image."""
     dims = lax.GatherDimensionNumbers((2,), (1,), (1,), (0,), (0,))
     read = lax.gather(pixels, places[:, :, None], dims, (1, 1, pixels.shape[2]), mode="promise_in_bounds")
     return jnp.where(inside[:, :, None], read, 0)
@@ -113,7 +113,7 @@ def _read(pixels: jax.Array, places: jax.Array, inside: jax.Array) -> jax.Array:
 def _pixels(
     points: jax.Array, extent: Sequence[int], interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> list[list[_Pixel]]:
-    """For each dimension, the pixels that make up a sample; slopes are those by the grid."""
+    """Return for each dimension, the pixels that make up a sample; slopes are those by the grid."""
     dims = []
     for dim, size in enumerate(extent):
         coordinate = points[..., len(extent) - 1 - dim].reshape(points.shape[0], -1)
@@ -155,7 +155,7 @@ def _cubic(position: jax.Array, stretch: float, size: int, padding_mode: int, al
 
 
 def _bounded(position: jax.Array, size: int, padding_mode: int, align_corners: bool) -> tuple[jax.Array, jax.Array]:
-    """The position after padding (what is not a number becomes the first pixel), and the slope of that."""
+    """Return the position after padding (what is not a number becomes the first pixel), and the slope of that."""
     turn = jnp.ones_like(position)
     if padding_mode == _ZEROS:
         return position, turn

@@ -59,7 +59,7 @@ def _cubic(xp: Any, positions: Any, inputs: Any) -> list[tuple[Any, Any]]:
 
 
 def _matrix(weights: _Weights, positions: np.ndarray, inputs: int) -> np.ndarray:
-    """The matrix (outputs, inputs) of one dimension."""
+    """Return the matrix (outputs, inputs) of one dimension."""
     matrix = np.zeros((len(positions), inputs))
     for columns, parts in weights(np, positions, inputs):
         np.add.at(matrix, (np.arange(len(positions)), columns), parts)
@@ -104,7 +104,7 @@ def _positions(inputs: int, outputs: int, align_corners: bool, scale: float | No
 
 
 def _positions_of_a_run(inputs: Any, outputs: Any, align_corners: bool, scale: float | None, real: type) -> jax.Array:
-    """The same where a size is known to a run alone."""
+    """Return the same where a size is known to a run alone."""
     offset = 0.0 if align_corners else 0.5
     count, known = jnp.asarray(outputs, real), jnp.asarray(inputs, real)
     if align_corners:
@@ -145,7 +145,7 @@ def _interpolated(weights: _Weights) -> Callable[..., jax.Array]:
 
 
 def _mixed(x: jax.Array, pixels: list[tuple[Any, Any]], dim: int) -> jax.Array:
-    """For each output pixel, the sum of its input pixels with their weights."""
+    """Return for each output pixel, the sum of its input pixels with their weights."""
     total = jnp.zeros((), x.dtype)
     for columns, weights in pixels:
         shape = [weights.shape[0] if d == dim else 1 for d in range(x.ndim)]

@@ -44,7 +44,7 @@ def _frequency_of_each(indices: jax.Array, rows: int) -> jax.Array:
 def _summed_by_row(
     grads: jax.Array, indices: jax.Array, rows: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> jax.Array:
-    """The gradient of a table from one gradient for each index."""
+    """Return the gradient of a table from one gradient for each index."""
     if scale_grad_by_freq:
         grads = grads / _frequency_of_each(indices, rows).astype(grads.dtype)[:, None]
     if padding_idx >= 0:
@@ -99,12 +99,12 @@ def embedding_bag(
 
 
 def _bag_of_each(indices: jax.Array, offsets: jax.Array) -> jax.Array:
-    """The bag that each index is in: the last one that starts at it or before it."""
+    """Return the bag that each index is in: the last one that starts at it or before it."""
     return insertion_points(offsets, lax.iota(offsets.dtype, indices.shape[0]), right=True).astype(indices.dtype) - 1
 
 
 def _largest(rows: jax.Array, indices: jax.Array, target: jax.Array, bags: int) -> tuple[jax.Array, jax.Array]:
-    """The largest element of each column and bag (0 in an empty bag), and the index whose row it is in."""
+    """Return the largest element of each column and bag (0 in an empty bag), and the index whose row it is in."""
     count = indices.shape[0]
     lowest = jnp.full((bags, rows.shape[1]), -np.inf, rows.dtype)
     largest = scatter_slices(lowest, 0, target, rows, "amax")

@@ -29,7 +29,7 @@ def _is_mask(index: jax.Array | None) -> bool:
 
 
 def _places(indices: Indices) -> tuple[Any, ...]:
-    """Indices as JAX takes them; it places the dimensions of the result as PyTorch does."""
+    """Return indices as JAX takes them; it places the dimensions of the result as PyTorch does."""
     if any(_is_mask(index) for index in indices):
         raise NotImplementedError("the values of a mask decide the shape of the selection")
     return tuple(slice(None) if index is None else index for index in indices)
@@ -62,7 +62,7 @@ def index_put(
 
 
 def _ready(self: jax.Array, indices: Indices, values: jax.Array) -> jax.Array:
-    """`values` for each place of `self`, as several devices can add them up."""
+    """Return `values` for each place of `self`, as several devices can add them up."""
     if spread_target() is None:
         return values
     shape = jax.eval_shape(lambda: self.at[_places(indices)].get(mode="clip")).shape
@@ -88,7 +88,7 @@ def _put_masked(self: jax.Array, mask: jax.Array, axis: int, values: jax.Array, 
 
 
 def _ranks(mask: jax.Array) -> jax.Array:
-    """For every true element of `mask`, how many come before it."""
+    """Return for every true element of `mask`, how many come before it."""
     flat = mask.reshape(-1).astype(index_dtype(mask.size))
     return (lax.cumsum(flat) - 1).reshape(mask.shape)
 

@@ -71,7 +71,7 @@ def _exact(
 
 
 def _divisible(places: jax.Array, base: jax.Array) -> jax.Array:
-    """Indices that XLA's partitioner can divide unevenly: it ends the process at those of 64 bits."""
+    """Return indices that XLA's partitioner can divide unevenly: it ends the process at those of 64 bits."""
     target = target_in_use()
     most = np.iinfo(np.int32).max
     if target is None or target.mesh is None or places.dtype != np.int64 or max(base.shape, default=0) > most:
@@ -80,14 +80,14 @@ def _divisible(places: jax.Array, base: jax.Array) -> jax.Array:
 
 
 def _spread(value: Any, like: jax.Array, shape: Sequence[int]) -> jax.Array:
-    """The elements of `value` that an index of `shape` pairs with: all alike if `value` is a number."""
+    """Return the elements of `value` that an index of `shape` pairs with: all alike if `value` is a number."""
     if isinstance(value, jax.Array) and value.ndim == len(shape):
         return lax.slice(value, (0,) * value.ndim, shape)
     return jnp.broadcast_to(number_as(value, like.dtype), shape)
 
 
 def scatter_elements(base: jax.Array, dim: int, index: jax.Array, source: Any, how: str) -> jax.Array:
-    """`base` with each element of `source` combined in at its index along `dim`; `base` has dimensions."""
+    """Return `base` with each element of `source` combined in at its index along `dim`; `base` has dimensions."""
     if not index.size:
         return base
     updates = _spread(source, base, index.shape)
@@ -101,7 +101,7 @@ def scatter_elements(base: jax.Array, dim: int, index: jax.Array, source: Any, h
 
 
 def scatter_slices(base: jax.Array, dim: int, index: jax.Array, source: Any, how: str) -> jax.Array:
-    """`base` with each slice of `source` along `dim` combined in at the slice's index; `base` has dimensions."""
+    """Return `base` with each slice of `source` along `dim` combined in at the slice's index; `base` has dimensions."""
     index = dimensioned(index)
     updates = _spread(source, base, base.shape[:dim] + index.shape + base.shape[dim + 1 :])
     numbers = lax.ScatterDimensionNumbers(without(dim, base.ndim), (dim,), (dim,))
@@ -109,7 +109,9 @@ def scatter_slices(base: jax.Array, dim: int, index: jax.Array, source: Any, how
 
 
 def gather_elements(operand: jax.Array, dim: int, index: jax.Array) -> jax.Array:
-    """The elements of `operand` at `index` along `dim`; both have the same number of dimensions, at least one."""
+    """Return the elements of `operand` at `index` along `dim`; both have the same number of dimensions, at least
+    one.
+    """
     others = without(dim, operand.ndim)
     extent = tuple(operand.shape[d] if d == dim else index.shape[d] for d in range(operand.ndim))
     numbers = lax.GatherDimensionNumbers((), (dim,), (dim,), others, others)
@@ -163,7 +165,7 @@ def scatter_add(self: jax.Array, dim: int, index: jax.Array, src: jax.Array) -> 
 
 
 def _neutral(dtype: np.dtype, how: str) -> Any:
-    """The number that a reduction starts from."""
+    """Return the number that a reduction starts from."""
     if how == "multiply":
         return np.ones((), dtype)
     if how == "add":

@@ -120,13 +120,13 @@ def _range_of(values: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _widened_range(low: jax.Array, high: jax.Array, margin: float) -> tuple[jax.Array, jax.Array]:
-    """A range that is not empty."""
+    """Return a range that is not empty."""
     single = low == high
     return jnp.where(single, low - margin, low), jnp.where(single, high + margin, high)
 
 
 def _filled(bins: int, places: jax.Array, inside: jax.Array, weights: jax.Array) -> jax.Array:
-    """Weights summed by bin; what is not inside goes beyond the last bin and is dropped."""
+    """Return weights summed by bin; what is not inside goes beyond the last bin and is dropped."""
     weights = zero_behind_ends(weights)
     return jnp.zeros((bins,), weights.dtype).at[jnp.where(inside, places, bins)].add(weights, mode="drop")
 

@@ -41,7 +41,7 @@ class _Segments:
         return reduced[:-1].reshape(self.batch, self.count, inner)
 
     def spread(self, results: jax.Array) -> jax.Array:
-        """For each row, the result of its segment; 0 for rows of none."""
+        """Return for each row, the result of its segment; 0 for rows of none."""
         inner = results.shape[-1]
         padded = jnp.concatenate([results.reshape(-1, inner), jnp.zeros((1, inner), results.dtype)])
         return padded[self.numbers]
@@ -126,7 +126,7 @@ def segment_reduce_backward(
 
 
 def _product_of_others(rows: jax.Array, segments: _Segments, initial: Any) -> jax.Array:
-    """For each row, the product of the others of its segment, also where some are 0 or NaN."""
+    """Return for each row, the product of the others of its segment, also where some are 0 or NaN."""
     is_zero, is_nan = rows == 0, jnp.isnan(rows)
     one = jnp.ones((), rows.dtype)
     product = segments.combine(jnp.where(is_zero | is_nan, one, rows), "prod") * number_as(initial, rows.dtype)

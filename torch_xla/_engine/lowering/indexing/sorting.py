@@ -17,13 +17,13 @@ aten = torch.ops.aten
 
 
 def index_dtype(size: int) -> np.dtype:
-    """The narrowest dtype that counts to `size`: XLA sorts and scans it faster than int64."""
+    """Return the narrowest dtype that counts to `size`: XLA sorts and scans it faster than int64."""
     # A size that an export leaves open is compared with nothing.
     return np.dtype(np.int32 if isinstance(size, int) and size < 2**31 else np.int64)
 
 
 def ordered(operand: jax.Array, axis: int, descending: bool = False) -> tuple[jax.Array, jax.Array]:
-    """The elements in order and the places they come from. `operand` has dimensions."""
+    """Return the elements in order and the places they come from. `operand` has dimensions."""
     places = lax.broadcasted_iota(index_dtype(operand.shape[axis]), operand.shape, axis)
     if descending:
         # The reverse of an ascending stable order of the reverse: NaN first, equal elements as they came.
@@ -39,7 +39,7 @@ ORDER_OF_ROWS = "xla::order_of_rows"
 
 @lowers(ORDER_OF_ROWS)
 def order_of_rows(rows: jax.Array) -> jax.Array:
-    """The stable lexicographic order of the rows of a matrix: they are sorted by the last column first."""
+    """Return the stable lexicographic order of the rows of a matrix: they are sorted by the last column first."""
 
     def by_column(step: jax.Array, order: jax.Array) -> jax.Array:
         column = lax.dynamic_index_in_dim(rows, rows.shape[1] - 1 - step, 1, keepdims=False)
@@ -57,7 +57,7 @@ def sort(
 
 
 def _largest_first(operand: jax.Array, largest: bool) -> jax.Array:
-    """Keys whose `lax.top_k` order, a total one of bits, is PyTorch's order of the elements."""
+    """Return keys whose `lax.top_k` order, a total one of bits, is PyTorch's order of the elements."""
     if operand.dtype == np.bool_:
         operand = operand.astype(np.int32)
     if not is_float(operand):
@@ -88,7 +88,7 @@ def topk(
 def _at_rank(
     self: jax.Array, dim: int, keepdim: bool, rank: jax.Array | int, order: tuple[jax.Array, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """The element of a rank (one for all, or one for each vector along `dim`) and its place."""
+    """Return the element of a rank (one for all, or one for each vector along `dim`) and its place."""
     axis = one_dim(dim, self.ndim)
     if not isinstance(rank, jax.Array) and any(map(jax.export.is_symbolic_dim, (rank, order[0].shape[axis]))):
         place = jnp.asarray(rank, np.int64)

@@ -16,7 +16,7 @@ INT32 = np.dtype(np.int32)
 
 
 def refuse_check(check_errors: bool) -> None:
-    """A program on a device cannot raise: what is to check for errors runs where it can."""
+    """Refuse a check for errors: a program on a device cannot raise, so it runs where it can."""
     if check_errors:
         raise NotImplementedError("a singular matrix is an error only on the CPU")
 
@@ -43,7 +43,7 @@ def cholesky_ex(self: jax.Array, *, upper: bool = False, check_errors: bool = Fa
 
 
 def _first_minor_not_positive(lower: jax.Array) -> jax.Array:
-    """The order of the first leading minor that is not positive: elimination, one column after the other."""
+    """Return the order of the first leading minor that is not positive: elimination, one column after the other."""
     size = lower.shape[-1]
     row = lax.iota(INT32, size)
 
@@ -60,7 +60,7 @@ def _first_minor_not_positive(lower: jax.Array) -> jax.Array:
 
 
 def lu(matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """L and U in one matrix, the row swaps counted from 1, and the order of the first pivot that is 0."""
+    """Return L and U in one matrix, the row swaps counted from 1, and the order of the first pivot that is 0."""
     batch, rank = matrix.shape[:-2], min(matrix.shape[-2:])
     if matrix.size == 0:
         return matrix, jnp.zeros((*batch, rank), INT32), jnp.zeros(batch, INT32)

@@ -20,13 +20,13 @@ DIVISORS = {0: lambda n: 1.0, 1: lambda n: math.sqrt(n), 2: lambda n: float(n)}
 
 
 def _scaled(result: jax.Array, length: int, normalization: int, divided: bool) -> jax.Array:
-    """`result` normalized; `divided` if XLA has already divided it by the number of terms."""
+    """Return `result` normalized; `divided` if XLA has already divided it by the number of terms."""
     factor = (length if divided else 1.0) / DIVISORS[normalization](max(length, 1))
     return result if factor == 1 else result * factor
 
 
 def _transform(array: jax.Array, kind: lax.FftType, lengths: tuple[int, ...]) -> jax.Array:
-    """The transform along the last dimensions, which XLA cannot divide among devices."""
+    """Return the transform along the last dimensions, which XLA cannot divide among devices."""
     batch = array.shape[: array.ndim - len(lengths)]
     # XLA may choose any layout for dimensions of one element, but transforms only its default layout.
     array = array.reshape(*(size for size in batch if size != 1), *array.shape[len(batch) :])
@@ -36,7 +36,7 @@ def _transform(array: jax.Array, kind: lax.FftType, lengths: tuple[int, ...]) ->
 
 
 def _complex_transform(self: jax.Array, dims: list[int], forward: bool) -> jax.Array:
-    """The transform over `dims`, divided by the number of terms if it is not `forward`."""
+    """Return the transform over `dims`, divided by the number of terms if it is not `forward`."""
     if self.size == 0:
         return self
     dims = [dim for dim in dims if self.shape[dim] > 1]  # one element is its own transform

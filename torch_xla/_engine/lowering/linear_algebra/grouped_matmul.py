@@ -54,12 +54,14 @@ def grouped_mm_of_transformers_backward(
 
 
 def rows_by_group(rows: jax.Array, matrices: jax.Array, ends: jax.Array) -> jax.Array:
-    """Rows [m, k] times the matrix of their group in `matrices` [groups, k, n]; behind the last end are zeros."""
+    """Return rows [m, k] times the matrix of their group in `matrices` [groups, k, n]; behind the last end are
+    zeros.
+    """
     return _on_cpu(_rows_in_blocks, _rows_at_once, rows, matrices, ends)
 
 
 def sums_by_group(left: jax.Array, right: jax.Array, ends: jax.Array) -> jax.Array:
-    """The outer products of the rows of `left` [m, k] and `right` [m, n], summed by group: [groups, k, n]."""
+    """Return the outer products of the rows of `left` [m, k] and `right` [m, n], summed by group: [groups, k, n]."""
     return _on_cpu(_sums_in_blocks, _sums_at_once, left, right, ends)
 
 
@@ -138,7 +140,7 @@ def _filled_up(rows: jax.Array, size: int) -> jax.Array:
 
 
 def _over_groups(ends: jax.Array, work: Callable[..., jax.Array], result: jax.Array) -> jax.Array:
-    """`work(group, its first row, its end, result)` for each group, in order."""
+    """Call `work(group, its first row, its end, result)` for each group, in order."""
     starts = jnp.concatenate([jnp.zeros((1,), ends.dtype), ends[:-1]])
 
     def once(group: jax.Array, result: jax.Array) -> jax.Array:

@@ -18,14 +18,14 @@ aten = torch.ops.aten
 
 
 def _product(left: jax.Array, right: jax.Array) -> jax.Array:
-    """A matrix product in full precision, which is what these algorithms count on, on every device."""
+    """Return a matrix product in full precision, which is what these algorithms count on, on every device."""
     return jnp.matmul(left, right, precision=lax.Precision.HIGHEST)
 
 
 def _triangular(
     A: jax.Array, B: jax.Array, *, left: bool = True, lower: bool = False, adjoint: bool = False, unit: bool = False
 ) -> jax.Array:
-    """X in op(A) · X = B, or X · op(A) = B; batches are broadcast."""
+    """Solve op(A) · X = B, or X · op(A) = B, for X; batches are broadcast."""
     batch = jnp.broadcast_shapes(A.shape[:-2], B.shape[:-2])
     A = jnp.broadcast_to(A, (*batch, *A.shape[-2:]))
     B = jnp.broadcast_to(B, (*batch, *B.shape[-2:]))
@@ -107,7 +107,9 @@ def inv_ex(A: jax.Array, *, check_errors: bool = False) -> tuple[jax.Array, jax.
 
 
 def _lu_of_det(A: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The factors whose gradient formula PyTorch expects: of the transpose, if the matrix is real; and the sign."""
+    """Return the factors whose gradient formula PyTorch expects: of the transpose, if the matrix is real; and the
+    sign.
+    """
     LU, pivots, _ = lu(A if jnp.issubdtype(A.dtype, jnp.complexfloating) else A.mT)
     swaps = jnp.sum(pivots != lax.iota(np.int32, pivots.shape[-1]) + 1, -1)
     return LU, pivots, jnp.where(swaps % 2 == 1, -1, 1).astype(A.dtype)
@@ -192,7 +194,7 @@ def matrix_exp(self: jax.Array) -> jax.Array:
 
 
 def _exp_series(matrix: jax.Array, degree: int) -> jax.Array:
-    """The Taylor series up to `degree`, a multiple of 4, with powers up to the fourth computed once."""
+    """Return the Taylor series up to `degree`, a multiple of 4, with powers up to the fourth computed once."""
     square = _product(matrix, matrix)
     powers = [identity_like(matrix), matrix, square, _product(square, matrix)]
     fourth = _product(square, square)

@@ -27,7 +27,7 @@ Dims = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def accumulation_dtype(dtype: np.dtype) -> np.dtype:
-    """The dtype in which products of `dtype` are summed up."""
+    """Return the dtype in which products of `dtype` are summed up."""
     return FLOAT32 if jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4 else np.dtype(dtype)
 
 
@@ -37,7 +37,9 @@ def contract(
     dims: Dims,
     batch: Dims = ((), ()),
 ) -> jax.Array:
-    """The sum of products over `dims` of each operand, in the accumulation dtype; `batch` dimensions come first."""
+    """Return the sum of products over `dims` of each operand, in the accumulation dtype; `batch` dimensions come
+    first.
+    """
     if (
         not batch[0]
         and dims[0] == dims[1]
@@ -145,7 +147,7 @@ def matmul_backward(
 
 
 def summed_to(value: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """`value` summed over the dimensions along which an operand of `shape` was broadcast."""
+    """Return `value` summed over the dimensions along which an operand of `shape` was broadcast."""
     added = value.ndim - len(shape)
     dims = tuple(range(added)) + tuple(
         added + dim for dim, size in enumerate(shape) if size == 1 and value.shape[added + dim] != 1
@@ -180,7 +182,7 @@ def linear_backward(
 
 
 def _plus(self: jax.Array, beta: Any, products: jax.Array, alpha: Any) -> jax.Array:
-    """beta · self + alpha · products. A beta of 0 drops `self`, even where it is NaN."""
+    """Return beta · self + alpha · products. A beta of 0 drops `self`, even where it is NaN."""
     self = jnp.broadcast_to(self, products.shape)  # which may not enlarge the products, and raises if it does
     scaled = products if _is(alpha, 1) else products * number_as(alpha, products.dtype)
     if _is(beta, 0):

@@ -28,7 +28,7 @@ def ctc_loss(
     blank: int = 0,
     zero_infinity: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-    """The loss of each sample, and the log probability of every state at every time."""
+    """Return the loss of each sample, and the log probability of every state at every time."""
     emitted, may_skip, _ = _states(log_probs, targets, target_lengths, blank)
     times, batch, states = emitted.shape
     ends, last = np.asarray(input_lengths), 2 * np.asarray(target_lengths)
@@ -112,7 +112,9 @@ def ctc_loss_backward(
 def _states(
     log_probs: jax.Array, targets: jax.Array, target_lengths: Sequence[int], blank: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The states' log probabilities `[time, sample, state]`, which may be reached past a blank, and their labels."""
+    """Return the states' log probabilities `[time, sample, state]`, which may be reached past a blank, and their
+    labels.
+    """
     batch, longest = log_probs.shape[1], max(target_lengths, default=0)
     if targets.ndim == 1:
         offsets = np.cumsum([0, *target_lengths[:-1]])[:batch]
@@ -131,7 +133,7 @@ def _states(
 
 
 def _log_sum(*terms: jax.Array) -> jax.Array:
-    """The logarithm of the sum of exponentials; of nothing but zeros, minus infinity."""
+    """Return the logarithm of the sum of exponentials; of nothing but zeros, minus infinity."""
     greatest = terms[0]
     for term in terms[1:]:
         greatest = jnp.maximum(greatest, term)

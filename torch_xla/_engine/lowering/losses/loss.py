@@ -15,21 +15,21 @@ NONE, MEAN, SUM = range(3)  # PyTorch's numbers for `reduction`
 
 
 def reduced(losses: jax.Array, reduction: int) -> jax.Array:
-    """The losses, their mean or their sum."""
+    """Return the losses, their mean or their sum."""
     if reduction == NONE:
         return losses
     return jnp.mean(losses) if reduction == MEAN else jnp.sum(losses)
 
 
 def _spread(gradient: jax.Array, like: jax.Array, reduction: int) -> jax.Array:
-    """The gradient of each single loss."""
+    """Return the gradient of each single loss."""
     return widened(gradient) / max(like.size, 1) if reduction == MEAN else widened(gradient)
 
 
 def _class_weights(
     shape: tuple[int, ...], target: jax.Array, weight: jax.Array | None, ignore_index: int, dtype: np.dtype
 ) -> jax.Array:
-    """The weight of each target's class; 0 where the target is to be ignored."""
+    """Return the weight of each target's class; 0 where the target is to be ignored."""
     counted = target != ignore_index
     if weight is None:
         return counted.astype(dtype)
@@ -158,7 +158,9 @@ def soft_margin_loss_backward(grad_output: jax.Array, self: jax.Array, target: j
 def _hinges(
     self: jax.Array, target: jax.Array, margin: float, weight: jax.Array | None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """For rows of scores: margin - score of the target + each score, the target's mask, and the target's weight."""
+    """Return, for rows of scores, margin - score of the target + each score, the target's mask, and the target's
+    weight.
+    """
     x = widened(self).reshape(-1, self.shape[-1] if self.ndim else 1)
     index = target.reshape(-1, 1)
     picked = jnp.take_along_axis(x, index, 1, mode="clip")
@@ -202,7 +204,9 @@ def multi_margin_loss_backward(
 
 
 def _labels(self: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Rows of scores, their labels, which labels count (those before the first -1), and which classes are labelled."""
+    """Return rows of scores, their labels, which labels count (those before the first -1), and which classes are
+    labelled.
+    """
     x = widened(self).reshape(-1, self.shape[-1] if self.ndim else 1)
     labels = target.reshape(x.shape)
     counts = jnp.cumsum((labels < 0).astype(np.int32), 1) == 0

@@ -20,7 +20,7 @@ def barrier(arrays: list[jax.Array]) -> list[jax.Array]:
 
 
 def once_on_cpu(array: jax.Array) -> jax.Array:
-    """`array`, in front of several readers: XLA:CPU simplifies across them, and so computes it anew for each."""
+    """Return `array`, in front of several readers: XLA:CPU simplifies across them, and so computes it anew for each."""
     return jax.lax.platform_dependent(array, cpu=jax.lax.optimization_barrier, default=lambda array: array)
 
 
@@ -55,7 +55,7 @@ def after(arrays: list[jax.Array], earlier: jax.Array) -> list[jax.Array]:
 
 
 def behind(array: jax.Array, earlier: jax.Array) -> jax.Array:
-    """`array`, not there before `earlier` is."""
+    """Return `array`, not there before `earlier` is."""
     return _unchanged(array, zero_of(earlier))
 
 
@@ -72,7 +72,7 @@ def behind_in_place(array: jax.Array, earlier: jax.Array) -> jax.Array:
 
 
 def zero_of(array: jax.Array) -> jax.Array:
-    """A zero of uint32 that depends on `array`."""
+    """Return a zero of uint32 that depends on `array`."""
     first = array.reshape(-1)[0] if array.size else jnp.zeros((), array.dtype)
     if jnp.issubdtype(array.dtype, np.complexfloating):
         first = first.real

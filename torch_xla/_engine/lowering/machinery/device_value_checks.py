@@ -63,12 +63,12 @@ _rules: list[Rule] = []  # keeps the rules alive: the table of rules holds them 
 
 
 def check_of(op: Any) -> Check | None:
-    """The check of an operator; `None` if it takes every value."""
+    """Return the check of an operator; `None` if it takes every value."""
     return _checks.get(op[0] if isinstance(op, tuple) else op)  # a tuple: composed of others, for these sizes
 
 
 def all_checks() -> dict[Any, Check]:
-    """Every check, by overload."""
+    """Return every check, by overload."""
     return dict(_checks)
 
 
@@ -86,7 +86,7 @@ def checks(*ops: Any, raises: type[Exception] = RuntimeError) -> Callable[[Condi
 
 
 def report_plan(plan: Plan) -> Plan | None:
-    """The plan that reports on the operands of `plan`; `None` if its operator takes every value."""
+    """Return the plan that reports on the operands of `plan`; `None` if its operator takes every value."""
     check = check_of(plan.op)
     if check is None:
         return None
@@ -95,7 +95,7 @@ def report_plan(plan: Plan) -> Plan | None:
 
 
 def report_of(findings: Iterator[Condition]) -> jax.Array:
-    """The report: of the first bad finding."""
+    """Return the report: of the first bad finding."""
     report = jnp.zeros((2 + MOST_DIMS,), np.int64)
     for number, finding in reversed(list(enumerate(findings, 1))):
         if finding.bad.size:

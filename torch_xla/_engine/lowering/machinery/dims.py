@@ -9,7 +9,7 @@ import numpy as np
 
 
 def one_dim(dim: int, ndim: int) -> int:
-    """A dimension argument counted from the front; a tensor without dimensions accepts 0 and -1.
+    """Return a dimension argument counted from the front; a tensor without dimensions accepts 0 and -1.
 
     Raises `IndexError` in PyTorch's words: some of its meta kernels take any number.
     """
@@ -20,20 +20,20 @@ def one_dim(dim: int, ndim: int) -> int:
 
 
 def all_or_listed(dims: Sequence[int] | None, ndim: int) -> tuple[int, ...]:
-    """The dimensions to reduce: every one of them where none is listed."""
+    """Return the dimensions to reduce: every one of them where none is listed."""
     return tuple(one_dim(dim, ndim) for dim in dims) if dims and ndim else tuple(range(ndim))
 
 
 def dimensioned(operand: jax.Array) -> jax.Array:
-    """`operand`, as a vector of one element if it has no dimensions."""
+    """Return `operand`, as a vector of one element if it has no dimensions."""
     return operand.reshape(1) if operand.ndim == 0 else operand
 
 
 def without(dim: int, ndim: int) -> tuple[int, ...]:
-    """All dimensions but one."""
+    """Return all dimensions but one."""
     return tuple(other for other in range(ndim) if other != dim)
 
 
 def module_for(*sizes: Any) -> Any:
-    """NumPy, which computes what is a constant of the program; JAX's where a size is known to a run alone."""
+    """Return NumPy, whose results are constants of the program; JAX's where a size is known to a run alone."""
     return jnp if any(map(jax.export.is_symbolic_dim, sizes)) else np

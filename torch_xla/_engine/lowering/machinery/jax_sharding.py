@@ -28,13 +28,13 @@ EACH_DEVICE = "each device"
 
 @functools.lru_cache(maxsize=64)
 def flat_mesh(target: Target) -> jax.sharding.Mesh:
-    """The devices of `target` in a row."""
+    """Return the devices of `target` in a row."""
     return jax.sharding.Mesh(np.array(target.devices, dtype=object), [EACH_DEVICE])
 
 
 @functools.lru_cache(maxsize=4096)
 def to_jax(sharding: Sharding | None, target: Target) -> Any:
-    """JAX's sharding over the devices of `target`."""
+    """Return JAX's sharding over the devices of `target`."""
     if sharding is None:
         return target.everywhere
     if sharding.is_manual:
@@ -46,7 +46,7 @@ def to_jax(sharding: Sharding | None, target: Target) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def carried(size: tuple[int, ...], sharding: Any) -> tuple[int, ...]:
-    """The size of the array that carries a value of this `size` where JAX's `sharding` divides it.
+    """Return the size of the array that carries a value of this `size` where JAX's `sharding` divides it.
 
     JAX has no parts of different sizes: a dimension is made longer until its parts are equal, and what is behind the
     value's own end means nothing.
@@ -92,7 +92,9 @@ def of_array(array: jax.Array, target: Target) -> Sharding | None:
 def over_mesh(
     devices: tuple[jax.Device, ...], shape: tuple[int, ...], dims: tuple[tuple[int, ...], ...], target: Target
 ) -> Sharding | None:
-    """The sharding that divides dimensions along these axes of a mesh of `devices`, which are those of `target`."""
+    """Return the sharding that divides dimensions along these axes of a mesh of `devices`, which are those of
+    `target`.
+    """
     names = [str(axis) for axis in range(len(shape))]
     mesh = jax.sharding.Mesh(np.array(devices, dtype=object).reshape(shape), names)
     spec = PartitionSpec(*[tuple(names[axis] for axis in axes) for axes in dims])
@@ -101,7 +103,7 @@ def over_mesh(
 
 
 def parts_of(sharding: Sharding | None, rank: int, target: Target) -> tuple[int, ...]:
-    """Into how many parts each of `rank` dimensions is divided."""
+    """Return the number of parts of each of `rank` dimensions."""
     if sharding is None or target.mesh is None:
         return (1,) * rank
     sides = target.mesh.devices.shape
@@ -160,7 +162,7 @@ def from_jax(sharding: Any, size: tuple[int, ...], target: Target) -> Sharding |
 
 @lowers(CONSTRAINT)
 def constrain(array: jax.Array, sharding: Sharding | None) -> jax.Array:
-    """`array`, divided so where the program runs on several devices; on one there is nothing to divide."""
+    """Return `array`, divided so where the program runs on several devices; on one there is nothing to divide."""
     target = spread_target()
     if target is None:
         return array
@@ -181,7 +183,7 @@ def whole_along(array: jax.Array, dims: Collection[int]) -> jax.Array:
 
 
 def in_order(array: jax.Array) -> jax.Array:
-    """`array`, whose last dimension is the innermost in memory where the program runs on several devices.
+    """Return `array`, whose last dimension is the innermost in memory where the program runs on several devices.
 
     For operations that XLA's compiler for the CPU knows in that order alone: it would have them read what it has just
     gathered in the order in which that came.
@@ -190,7 +192,7 @@ def in_order(array: jax.Array) -> jax.Array:
 
 
 def spaced(array: jax.Array, fill: jax.Array, margins: Sequence[tuple[int, int, int]]) -> jax.Array:
-    """`lax.pad`, before and behind which dimensions whose elements move apart are whole.
+    """Call `lax.pad`, before and behind which dimensions whose elements move apart are whole.
 
     Divided there, XLA's partitioner puts elements elsewhere or ends in an error, in plain JAX too.
     """

@@ -25,7 +25,7 @@ class NeedsStaticNumber(Exception):
 
 
 def lower(plan: Plan, operands: list[Any], numbers: list[Any], key: jax.Array | None) -> list[Any]:
-    """The arrays of the plan's outputs, flat, each of the size and dtype PyTorch promised."""
+    """Return the arrays of the plan's outputs, flat, each of the size and dtype PyTorch promised."""
     flat = flatten(apply_rule(plan, operands, numbers, key), plan)
     return [_finish(array, spec, plan) for array, spec in zip(flat, plan.outputs, strict=True)]
 
@@ -65,7 +65,9 @@ def _rounded_number(argument: Any) -> Any:
 
 
 def cast(array: jax.Array, dtype: np.dtype) -> jax.Array:
-    """`array` in another dtype; a complex array loses its imaginary part without a warning, as PyTorch's copies do."""
+    """Return `array` in another dtype; a complex array loses its imaginary part without a warning, as PyTorch's copies
+    do.
+    """
     if array.dtype != np.bool_ and dtype == np.bool_:
         return array != jnp.zeros((), array.dtype)
     if jnp.issubdtype(array.dtype, np.complexfloating) and not jnp.issubdtype(dtype, np.complexfloating):

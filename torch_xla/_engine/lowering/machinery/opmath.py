@@ -48,7 +48,7 @@ def rounded_to_halves(array: jax.Array) -> jax.Array:
 
 
 def number_as(number: Any, dtype: np.dtype) -> Any:
-    """A number in `dtype`; integers wrap around, as in C."""
+    """Return a number in `dtype`; integers wrap around, as in C."""
     if isinstance(number, (bool, int, float, complex, np.ndarray, np.generic)):
         with np.errstate(all="ignore"):
             return np.asarray(number).astype(dtype)
@@ -82,7 +82,7 @@ def same_dtype(*operands: Any) -> list[Any]:
 
 
 def one_or_zero(truth: jax.Array, dtype: np.dtype) -> jax.Array:
-    """Truth values as numbers.
+    """Return truth values as numbers.
 
     XLA takes the product of a truth value that it converted and x for "x or 0", although 0 times NaN is NaN.
     """
@@ -90,7 +90,7 @@ def one_or_zero(truth: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def widened(argument: Any) -> Any:
-    """`argument`, in float32 if it is an array of a narrower float dtype."""
+    """Return `argument`, in float32 if it is an array of a narrower float dtype."""
     if isinstance(argument, (jax.Array, np.ndarray)) and is_float(argument) and argument.dtype.itemsize < 4:
         return lax.convert_element_type(argument, FLOAT32)
     return argument
@@ -123,7 +123,7 @@ def _is_for_a_gpu() -> bool:
 
 
 def in_opmath(lower: Callable[..., Any]) -> Callable[..., Any]:
-    """`lower`, with every array argument widened; numbers stay weakly typed and so follow the arrays."""
+    """Return `lower`, with every array argument widened; numbers stay weakly typed and so follow the arrays."""
 
     @wraps(lower)
     def rule(*args: Any, **kwargs: Any) -> Any:
@@ -133,7 +133,7 @@ def in_opmath(lower: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def in_double(lower: Callable[..., Any]) -> Callable[..., Any]:
-    """`lower`, computed in float64: for functions that XLA knows less well in float32 than PyTorch does."""
+    """Return `lower`, computed in float64: for functions that XLA knows less well in float32 than PyTorch does."""
 
     @wraps(lower)
     def rule(*args: Any) -> Any:
@@ -149,7 +149,7 @@ def _doubled(argument: Any) -> Any:
 
 
 def on_operands(lower: Callable[..., Any]) -> Callable[..., Any]:
-    """`lower` of operands only: all of one dtype, to which numbers are rounded, and then widened."""
+    """Return `lower` of operands only: all of one dtype, to which numbers are rounded, and then widened."""
 
     @wraps(lower)
     def rule(*operands: Any) -> Any:

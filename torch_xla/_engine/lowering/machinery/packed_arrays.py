@@ -13,13 +13,13 @@ UNPACK = "xla::unpack"
 
 @lowers(PACK)
 def pack(arrays: list[jax.Array]) -> jax.Array:
-    """The elements of all arrays, which are of one dtype, one array behind the other."""
+    """Return the elements of all arrays, which are of one dtype, one array behind the other."""
     return jnp.concatenate([array.reshape(-1) for array in arrays])
 
 
 @lowers(UNPACK)
 def unpack(flat: jax.Array, sizes: list[list[int]]) -> list[jax.Array]:
-    """The arrays of these sizes that were packed."""
+    """Return the arrays of these sizes that were packed."""
     arrays, begin = [], 0
     for size in sizes:
         end = begin + math.prod(size)

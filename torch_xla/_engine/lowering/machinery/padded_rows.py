@@ -22,7 +22,7 @@ COUNTING = frozenset((APPEND, TAKE, PAD, IS_VALID))
 
 @lowers(ENLARGE)
 def enlarge(value: jax.Array, capacity: int, dim: int = -1) -> jax.Array:
-    """The value with room behind it, along a dimension that is counted from the last."""
+    """Return the value with room behind it, along a dimension that is counted from the last."""
     widths = [(0, 0)] * value.ndim
     widths[dim] = (0, capacity - value.shape[dim])
     return jnp.pad(value, widths)
@@ -30,19 +30,19 @@ def enlarge(value: jax.Array, capacity: int, dim: int = -1) -> jax.Array:
 
 @lowers(APPEND)
 def append(room: jax.Array, last: jax.Array, length: Any, dim: int = -1) -> jax.Array:
-    """The room with `last` behind its first `length` elements along `dim`."""
+    """Return the room with `last` behind its first `length` elements along `dim`."""
     return lax.dynamic_update_slice_in_dim(room, last, jnp.asarray(length, np.int32), dim)
 
 
 @lowers(TAKE)
 def take(room: jax.Array, start: Any, width: int, size: Sequence[int]) -> jax.Array:
-    """`width` elements of the last dimension from `start` on, as an array of `size`."""
+    """Return `width` elements of the last dimension from `start` on, as an array of `size`."""
     return lax.dynamic_slice_in_dim(room, jnp.asarray(start, np.int32), width, -1).reshape(tuple(size))
 
 
 @lowers(PAD)
 def pad(room: jax.Array, length: Any, width: int, fill: Any, dim: int = -1) -> jax.Array:
-    """The first `length` elements along `dim`, then `fill` up to `width`."""
+    """Return the first `length` elements along `dim`, then `fill` up to `width`."""
     room = enlarge(room, width, dim) if room.shape[dim] < width else lax.slice_in_dim(room, 0, width, axis=dim)
     place = lax.broadcasted_iota(np.int32, room.shape, room.ndim + dim)
     return jnp.where(place < jnp.asarray(length, np.int32), room, jnp.asarray(fill, room.dtype))
@@ -50,6 +50,8 @@ def pad(room: jax.Array, length: Any, width: int, fill: Any, dim: int = -1) -> j
 
 @lowers(IS_VALID)
 def is_valid(room: jax.Array, length: Any, dim: int) -> jax.Array:
-    """For each place of the room along `dim` whether it is one of the first `length`: a row for a mask of scores."""
+    """Return for each place of the room along `dim` whether it is one of the first `length`: a row for a mask of
+    scores.
+    """
     place = lax.broadcasted_iota(np.int32, (1,) * (room.ndim - 1) + (room.shape[dim],), room.ndim - 1)
     return place < jnp.asarray(length, np.int32)

@@ -30,14 +30,14 @@ def _dtype_of_number(number: bool | int | float | complex) -> torch.dtype:
 
 
 def _complex_of(dtype: torch.dtype) -> torch.dtype:
-    """Complex numbers as precise as the stronger class's real ones; XLA has none of half precision."""
+    """Return complex numbers as precise as the stronger class's real ones; XLA has none of half precision."""
     return torch.complex128 if dtype is torch.float64 else torch.complex64
 
 
 def common_dtype(
     tensors: Iterable[tuple[torch.dtype, int]], numbers: Iterable[bool | int | float | complex]
 ) -> torch.dtype:
-    """The dtype PyTorch computes in, for tensors given as (dtype, number of dimensions) and Python numbers."""
+    """Return the dtype PyTorch computes in, for tensors given as (dtype, number of dimensions) and Python numbers."""
     dimensioned: torch.dtype | None = None
     zero_dim: torch.dtype | None = None
     wrapped: torch.dtype | None = None
@@ -63,5 +63,5 @@ def common_dtype(
 
 
 def float_dtype(dtype: torch.dtype) -> torch.dtype:
-    """`dtype`, or the default float dtype if it is an integer or bool dtype."""
+    """Return `dtype`, or the default float dtype if it is an integer or bool dtype."""
     return dtype if dtype.is_floating_point or dtype.is_complex else torch.get_default_dtype()

@@ -101,12 +101,12 @@ def add_rule(rule: Rule) -> Rule:
 
 
 def rule_of(op: Any) -> Rule | None:
-    """The rule of exactly this overload; never a sibling's."""
+    """Return the rule of exactly this overload; never a sibling's."""
     return _rules.get(op) or _made.get(op) or _arrived(op)
 
 
 def names_to_come() -> list[str]:
-    """The operators with a rule that PyTorch may define later, by name."""
+    """Return the operators with a rule that PyTorch may define later, by name."""
     return list(_later)
 
 
@@ -128,5 +128,5 @@ def is_separable(op: Any) -> bool:
 
 
 def all_rules() -> dict[Any, Rule]:
-    """Every rule, by overload, but those made while the program runs: for the coverage page and the tests."""
+    """Return every rule, by overload, but those made while the program runs: for the coverage page and the tests."""
     return dict(_rules)

@@ -14,7 +14,7 @@ _lowering = threading.local()
 
 @contextmanager
 def lowering_for(target: Target | None) -> Iterator[None]:
-    """In this block rules lower for `target`; for one device that computes alone without one."""
+    """Lower for `target` within a `with` block; without one, for one device that computes alone."""
     before = getattr(_lowering, "target", None), getattr(_lowering, "latest", None)
     _lowering.target, _lowering.latest = target, None
     try:
@@ -36,7 +36,7 @@ def spread_target() -> Target | None:
 
 
 def axis() -> str:
-    """The name of the axis for `jax.lax.psum` and its like; raises where a program has none."""
+    """Return the name of the axis for `jax.lax.psum` and its like; raises where a program has none."""
     target = target_in_use()
     if target is None or target.axis is None:
         raise RuntimeError("a collective was lowered for a program that runs in one process; please report it")

@@ -17,7 +17,7 @@ LIBRARY = torch.library.Library("xla", "DEF")
 
 
 def define(schema: str, like: Callable[..., Any]) -> OpOverload:
-    """The operator `torch.ops.xla.<name>` of this schema; `like` makes its results from tensors without values.
+    """Return the operator `torch.ops.xla.<name>` of this schema; `like` makes its results from tensors without values.
 
     With a rule it runs on `xla`; on the CPU the same rule computes it.
     """
@@ -62,7 +62,7 @@ def _on_cpu(op: OpOverload, args: Any, kwargs: Any) -> Any:
 
 @functools.lru_cache(maxsize=256, typed=True)  # 1 is not 1.0, and not True
 def _jitted(op: OpOverload, tree: Any, *others: Any) -> Callable[..., Any]:
-    """The rule of `op` on arrays; `others` has what is none in its place, and `None` for each array."""
+    """Return the rule of `op` on arrays; `others` has what is none in its place, and `None` for each array."""
     rule = rule_of(op)
     assert rule is not None, op
     lower = rule.lower
@@ -80,7 +80,9 @@ LIBRARY.define("mark_tensor(Tensor x, str name, int pos, str id, bool is_input, 
 
 @torch.library.impl(LIBRARY, "mark_tensor", "CompositeExplicitAutograd")
 def mark_tensor(x: Tensor, name: str, pos: int, id: str, is_input: bool, attr: Any = None) -> Tensor:
-    """A copy of `x`; in an exported program it marks an input or output of the composite `name`, number `pos`."""
+    """Return a copy of `x`; in an exported program it marks an input or output of the composite `name`, number
+    `pos`.
+    """
     check_attributes(name, attr)
     return x.clone()
 
@@ -93,7 +95,7 @@ def check_attributes(name: str, attr: Any) -> None:
 
 @torch.library.impl(LIBRARY, "mark_tensor", "Meta")
 def mark_tensor_meta(x: Tensor, name: str, pos: int, id: str, is_input: bool, attr: Any = None) -> Tensor:
-    """A tensor like `x`, without values."""
+    """Return a tensor like `x`, without values."""
     return torch.empty_like(x)
 
 

@@ -16,7 +16,7 @@ Optional = jax.Array | None
 
 
 def _moments(x: jax.Array, dims: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-    """Mean and biased variance over `dims`, which stay as dimensions of size 1. Two passes, which XLA fuses."""
+    """Return mean and biased variance over `dims`, which stay as dimensions of size 1. Two passes, which XLA fuses."""
     mean = jnp.mean(x, dims, keepdims=True)
     return mean, jnp.mean(jnp.square(x - mean), dims, keepdims=True)
 
@@ -28,7 +28,7 @@ def _affine(x: jax.Array, weight: Optional, bias: Optional, shape: Sequence[int]
 
 
 def _input_gradient(gradient: jax.Array, normalized: jax.Array, invstd: jax.Array, dims: tuple[int, ...]) -> jax.Array:
-    """The gradient through (x - mean) · invstd, of a gradient with the weight multiplied in."""
+    """Return the gradient through (x - mean) · invstd, of a gradient with the weight multiplied in."""
     mean = jnp.mean(gradient, dims, keepdims=True)
     along = jnp.mean(gradient * normalized, dims, keepdims=True)
     return invstd * (gradient - mean - normalized * along)
@@ -154,7 +154,7 @@ def _all_but_channels(x: jax.Array) -> tuple[int, ...]:
 def _with_batch_statistics(
     input: jax.Array, weight: Optional, bias: Optional, eps: float
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Output, mean, variance and inverse deviation of the batch."""
+    """Return output, mean, variance and inverse deviation of the batch."""
     x, shape = widened(input), _channel_shape(input)
     mean, variance = _moments(x, _all_but_channels(input))
     invstd = lax.rsqrt(variance + eps)

@@ -87,7 +87,7 @@ def _scale(operand: jax.Array, invstd: jax.Array, weight: _Optional) -> jax.Arra
 
 
 def _moments(operand: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Mean and biased variance of every channel, in two passes."""
+    """Return mean and biased variance of every channel, in two passes."""
     mean = jnp.mean(operand, _all_but_channels(operand))
     return mean, jnp.mean(jnp.square(_distance(operand, mean)), _all_but_channels(operand))
 

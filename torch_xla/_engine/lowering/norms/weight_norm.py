@@ -15,7 +15,7 @@ _EMPTY_SLICES_HAVE_A_GRADIENT = torch.__version__ >= (2, 15)  # type: ignore[ope
 
 @lowers(aten._weight_norm_interface.default)
 def weight_norm_interface(v: jax.Array, g: jax.Array, dim: int = 0) -> tuple[jax.Array, jax.Array]:
-    """`dim` is the first dimension or the last: its slices have a length each."""
+    """Normalise the slices along `dim`, the first dimension or the last, by their lengths."""
     direction = widened(v)
     norms = jnp.sqrt(jnp.sum(jnp.square(direction), without(dim % v.ndim, v.ndim), keepdims=True))
     return direction * (widened(g) / norms), norms

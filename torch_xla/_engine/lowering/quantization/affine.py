@@ -30,14 +30,14 @@ def _rounded(x: jax.Array, inverse: Any, zero_point: Any, low: Any, high: Any, d
 
 @lowers_named(f"{_SPACE}::quantize_per_tensor")
 def quantize_per_tensor(x: Any, scale: Any, zero_point: Any, low: Any, high: Any, dtype: torch.dtype) -> jax.Array:
-    """One scale for all."""
+    """Use one scale for all elements."""
     inverse = jnp.asarray(1.0 / jnp.asarray(scale, np.float64)).astype(np.float32)
     return _rounded(x, inverse, zero_point, low, high, dtype)
 
 
 @lowers_named(f"{_SPACE}::quantize_per_tensor.tensor", f"{_SPACE}::quantize_per_tensor.tensor2")
 def quantize_by_tensors(x: Any, scale: Any, zero_point: Any, low: Any, high: Any, dtype: torch.dtype) -> jax.Array:
-    """One scale for all, which the device knows."""
+    """Use one scale for all elements, known to the device alone."""
     low, high = (each.reshape(()) if isinstance(each, jax.Array) else each for each in (low, high))
     return quantize_per_tensor(x, scale.reshape(()), zero_point.reshape(()).astype(np.float32), low, high, dtype)
 
@@ -47,7 +47,7 @@ def dequantize_per_tensor(
     x: Any, scale: Any, zero_point: Any, low: Any, high: Any, dtype: torch.dtype, *,
     out_dtype: torch.dtype | None = None,
 ) -> jax.Array:  # fmt: skip
-    """One scale for all."""
+    """Use one scale for all elements."""
     wide = dtypes.to_jax(out_dtype or torch.float32)
     return (x.astype(wide) - jnp.asarray(zero_point, wide)) * jnp.asarray(scale).astype(wide)
 
@@ -57,7 +57,7 @@ def dequantize_by_tensors(
     x: Any, scale: Any, zero_point: Any, low: Any, high: Any, dtype: torch.dtype, *,
     out_dtype: torch.dtype | None = None,
 ) -> jax.Array:  # fmt: skip
-    """One scale for all, which the device knows."""
+    """Use one scale for all elements, known to the device alone."""
     return dequantize_per_tensor(x, scale.reshape(()), zero_point.reshape(()), low, high, dtype, out_dtype=out_dtype)
 
 
@@ -65,7 +65,7 @@ def dequantize_by_tensors(
 def quantize_per_channel(
     x: Any, scales: Any, zero_points: Any, axis: int, low: int, high: int, dtype: torch.dtype
 ) -> jax.Array:
-    """A scale for each slice along a dimension."""
+    """Use a scale for each slice along a dimension."""
     inverse, zero = (_along(axis, each, x.ndim) for each in (1.0 / scales, zero_points))
     return _rounded(x, inverse, zero, low, high, dtype)
 
@@ -75,7 +75,7 @@ def dequantize_per_channel(
     x: Any, scales: Any, zero_points: Any, axis: int, low: int, high: int, dtype: torch.dtype, *,
     out_dtype: torch.dtype | None = None,
 ) -> jax.Array:  # fmt: skip
-    """A scale for each slice along a dimension."""
+    """Use a scale for each slice along a dimension."""
     by = _along(axis, scales, x.ndim)
     moved = x if zero_points is None else x - _along(axis, zero_points, x.ndim)
     return (moved.astype(by.dtype) * by).astype(dtypes.to_jax(out_dtype or torch.float32))
@@ -83,7 +83,7 @@ def dequantize_per_channel(
 
 @lowers_named(f"{_SPACE}::quantize_per_token")
 def quantize_per_token(x: Any, scales: Any, zero_points: Any, low: int, high: int, dtype: torch.dtype) -> jax.Array:
-    """A scale for each row."""
+    """Use a scale for each row."""
     found = jnp.round(x * (1.0 / scales) + zero_points)
     return jnp.clip(found, low, high).astype(dtypes.to_jax(dtype))
 
@@ -93,13 +93,13 @@ def dequantize_per_token(
     x: Any, scales: Any, zero_points: Any, low: int, high: int, dtype: torch.dtype,
     output_dtype: torch.dtype = torch.float32,
 ) -> jax.Array:  # fmt: skip
-    """A scale for each row."""
+    """Use a scale for each row."""
     moved = (x - zero_points).astype(jnp.promote_types(scales.dtype, np.float32))
     return (moved * scales).astype(dtypes.to_jax(output_dtype))
 
 
 def _groups(x: Any, scales: Any, group_size: int) -> jax.Array:
-    """Rows of one group each; a group that is larger than a row is the row."""
+    """Return rows of one group each; a group that is larger than a row is the row."""
     return x.reshape(-1, x.shape[-1] if group_size > x.shape[-1] and scales.shape[-1] == 1 else group_size)
 
 
@@ -107,7 +107,7 @@ def _groups(x: Any, scales: Any, group_size: int) -> jax.Array:
 def quantize_per_channel_group(
     x: Any, scales: Any, zero_points: Any, low: int, high: int, dtype: torch.dtype, group_size: int = 128
 ) -> jax.Array:
-    """A scale for each group of neighbours in a row."""
+    """Use a scale for each group of neighbours in a row."""
     rows = _groups(x, scales, group_size)
     by, zero = (each.reshape(-1, 1) for each in (scales, zero_points))
     found = jnp.clip(jnp.round(rows * (1.0 / by) + zero), low, high)
@@ -119,7 +119,7 @@ def dequantize_per_channel_group(
     x: Any, scales: Any, zero_points: Any, low: int, high: int, dtype: torch.dtype, group_size: int = 128,
     output_dtype: torch.dtype = torch.float32,
 ) -> jax.Array:  # fmt: skip
-    """A scale for each group of neighbours in a row."""
+    """Use a scale for each group of neighbours in a row."""
     rows = _groups(x, scales, group_size)
     moved = rows if zero_points is None else rows - zero_points.reshape(-1, 1)
     found = moved.astype(scales.dtype) * scales.reshape(-1, 1)

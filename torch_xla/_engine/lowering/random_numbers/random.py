@@ -28,7 +28,7 @@ MANTISSA_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 
 
 def random_bits(key: jax.Array, shape: tuple[int, ...], dtype: type[np.unsignedinteger[Any]]) -> jax.Array:
-    """Independent random bits in an unsigned integer dtype."""
+    """Return independent random bits in an unsigned integer dtype."""
     count = int(np.prod(shape))
     if count == 0:
         return jnp.zeros(shape, dtype)
@@ -60,14 +60,16 @@ def _bits_of_places(key: jax.Array, shape: tuple[int, ...], dtype: type[np.unsig
 
 
 def working_dtype(dtype: np.dtype) -> np.dtype:
-    """The real dtype in which numbers for `dtype` are computed: float64 for integers, which float32 cannot all hold."""
+    """Return the real dtype in which numbers for `dtype` are computed: float64 for integers, which float32 cannot all
+    hold.
+    """
     if jnp.issubdtype(dtype, jnp.inexact):
         return FLOAT64 if dtype in (np.float64, np.complex128) else FLOAT32
     return FLOAT64
 
 
 def uniform_numbers(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
-    """Uniform in [0, 1), with the resolution of `dtype`, in its working dtype."""
+    """Draw uniformly from [0, 1), with the resolution of `dtype`, in its working dtype."""
     bits = MANTISSA_BITS.get(dtype.name, 53 if working_dtype(dtype) == FLOAT64 else 24)
     if bits == 53:
         return (random_bits(key, shape, np.uint64) >> 11).astype(np.int64).astype(FLOAT64) * 2.0**-53
@@ -75,14 +77,14 @@ def uniform_numbers(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> 
 
 
 def inner_uniform_numbers(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
-    """Uniform in (0, 1), never an end, in the working dtype: the odd multiples of a power of two."""
+    """Draw uniformly from (0, 1), never an end, in the working dtype: the odd multiples of a power of two."""
     if working_dtype(dtype) == FLOAT64:
         return ((random_bits(key, shape, np.uint64) >> 11) | 1).astype(np.int64).astype(FLOAT64) * 2.0**-53
     return ((random_bits(key, shape, np.uint32) >> 8) | 1).astype(np.int32).astype(FLOAT32) * 2.0**-24
 
 
 def _signed_odd(bits: jax.Array) -> jax.Array:
-    """Uniform in (-1, 1), never 0 or an end: the odd multiples of a power of two."""
+    """Draw uniformly from (-1, 1), never 0 or an end: the odd multiples of a power of two."""
     if bits.dtype == np.uint64:
         return ((lax.bitcast_convert_type(bits, np.int64) >> 10) | 1).astype(FLOAT64) * 2.0**-53
     return ((lax.bitcast_convert_type(bits, np.int32) >> 7) | 1).astype(FLOAT32) * 2.0**-24
@@ -93,17 +95,17 @@ def _bits_for(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Ar
 
 
 def normal_numbers(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
-    """Standard normal, in the working dtype."""
+    """Draw standard normal numbers in the working dtype."""
     return lax.erf_inv(_signed_odd(_bits_for(key, shape, dtype))) * math.sqrt(2)
 
 
 def exponential_numbers(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
-    """Exponential with rate 1, always positive, in the working dtype."""
+    """Draw exponential numbers with rate 1, always positive, in the working dtype."""
     return -jnp.log(inner_uniform_numbers(key, shape, dtype))
 
 
 def chance(key: jax.Array, shape: tuple[int, ...], p: Any) -> jax.Array:
-    """True with probability `p`: the same for a number that is known and for one that is an argument of the program."""
+    """Draw true with probability `p`, the same whether it is a known number or an argument of the program."""
     is_known = isinstance(p, (int, float))
     if is_known and (p <= 0 or p >= 1):
         return jnp.full(shape, p >= 1, np.bool_)
@@ -125,13 +127,13 @@ def chance(key: jax.Array, shape: tuple[int, ...], p: Any) -> jax.Array:
 
 
 def _second(key: jax.Array) -> jax.Array:
-    """Another key that depends on `key` alone."""
+    """Return another key that depends on `key` alone."""
     words = jax.random.key_data(key) ^ np.uint32(0x5BD1E995)
     return jax.random.wrap_key_data(words, impl=jax.random.key_impl(key))
 
 
 def as_argument(number: Any, key: jax.Array) -> jax.Array:
-    """A parameter of a distribution in float64, which XLA does not know although it may be a constant.
+    """Return a parameter of a distribution in float64, which XLA does not know although it may be a constant.
 
     XLA multiplies constants with each other, and has other functions for them than for arguments: the numbers drawn
     would depend on whether the parameter has changed since the program was first compiled.
@@ -180,7 +182,7 @@ def native_dropout_backward(grad_output: jax.Array, mask: jax.Array, scale: Any)
 
 
 def _of_parts(self: jax.Array, key: jax.Array, draw: Any) -> jax.Array:
-    """Numbers of the shape and dtype of `self`; a complex one has two parts, drawn alike."""
+    """Return numbers of the shape and dtype of `self`; a complex one has two parts, drawn alike."""
     if not jnp.issubdtype(self.dtype, jnp.complexfloating):
         return draw(key, self.shape, self.dtype)
     parts = draw(key, (2, *self.shape), self.dtype)
@@ -272,7 +274,7 @@ def rrelu_with_noise(
 
 
 def _integers(key: jax.Array, shape: tuple[int, ...], start: int, count: int) -> jax.Array:
-    """Integers from `start`, each of `count` as likely as the others, as int64."""
+    """Return integers from `start`, each of `count` as likely as the others, as int64."""
     words = random_bits(key, shape, np.uint64)
     if count & (count - 1) == 0:
         offsets = words & np.uint64(count - 1)
@@ -287,7 +289,7 @@ def _integers(key: jax.Array, shape: tuple[int, ...], start: int, count: int) ->
 
 
 def _largest(dtype: np.dtype) -> int:
-    """The largest integer that PyTorch draws for a dtype when no bound is given."""
+    """Return the largest integer that PyTorch draws for a dtype when no bound is given."""
     if dtype == np.bool_:
         return 1
     if jnp.issubdtype(dtype, jnp.integer):

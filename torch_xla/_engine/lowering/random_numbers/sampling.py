@@ -32,7 +32,7 @@ def _rejected(
     needed: jax.Array,
     propose: Callable[[jax.Array], tuple[jax.Array, jax.Array]],
 ) -> jax.Array:
-    """Proposals of `propose(key)`, drawn again where `needed` and not yet accepted."""
+    """Return proposals of `propose(key)`, drawn again where `needed` and not yet accepted."""
 
     def waiting(state: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
         return jnp.any(~state[2])

@@ -28,7 +28,9 @@ lowers(aten.cumprod.default)(_accumulated(lax.cumprod))
 
 
 def _running(scan: Callable[..., jax.Array]) -> Callable[..., tuple[jax.Array, jax.Array]]:
-    """The extremum so far, and where it was last met. From the first NaN on it is NaN, last met at the last NaN."""
+    """Return the extremum so far, and where it was last met. From the first NaN on it is NaN, last met at the last
+    NaN.
+    """
 
     def rule(self: jax.Array, dim: int) -> tuple[jax.Array, jax.Array]:
         operand, axis = dimensioned(self), one_dim(dim, self.ndim)
@@ -67,7 +69,7 @@ def logcumsumexp(self: jax.Array, dim: int) -> jax.Array:
 
 
 def _log_of_sum(left: jax.Array, right: jax.Array) -> jax.Array:
-    """log(exp(left) + exp(right)) of complex numbers, as PyTorch defines it for infinities and NaN too."""
+    """Return log(exp(left) + exp(right)) of complex numbers, as PyTorch defines it for infinities and NaN too."""
     lower = left.real < right.real
     small, large = jnp.where(lower, left, right), jnp.where(lower, right, left)
     undefined = (left != left) | (right != right)

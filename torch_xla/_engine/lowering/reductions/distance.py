@@ -128,7 +128,7 @@ def cdist_forward(x1: jax.Array, x2: jax.Array, p: float, compute_mode: int | No
 
 
 def _slopes(differences: jax.Array, p: float, distances: jax.Array, grad: jax.Array) -> jax.Array:
-    """`grad` times the derivative of each distance by each difference it was computed from."""
+    """Return `grad` times the derivative of each distance by each difference it was computed from."""
     if p == 0:
         return jnp.zeros_like(differences) * grad
     if p == 1:
@@ -155,7 +155,7 @@ def cdist_backward(grad: jax.Array, x1: jax.Array, x2: jax.Array, p: float, cdis
 
 
 def _pairs(self: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The rows of each pair of rows, in the order (0, 1), (0, 2), ..., (1, 2), ..."""
+    """Return the rows of each pair of rows, in the order (0, 1), (0, 2), ..., (1, 2), ..."""
     first, second = jnp.triu_indices(self.shape[0], 1)
     return first, second
 

@@ -23,7 +23,7 @@ aten = torch.ops.aten
 
 
 def summable(operand: jax.Array, dtype: torch.dtype | None) -> jax.Array:
-    """`operand` in the dtype that PyTorch sums it up in."""
+    """Return `operand` in the dtype that PyTorch sums it up in."""
     if dtype is not None:
         operand = operand.astype(dtypes.to_jax(dtype))
     elif not (is_float(operand) or is_complex(operand)):
@@ -76,7 +76,7 @@ def count_nonzero(self: jax.Array, dim: int | Sequence[int] | None = None) -> ja
 
 
 def _extremum(reduce: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """Some or all dimensions reduced to the smallest or largest element; a NaN wins."""
+    """Reduce some or all dimensions to the smallest or largest element; a NaN wins."""
 
     def rule(self: jax.Array, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> jax.Array:
         return reduce(self, all_or_listed([dim] if isinstance(dim, int) else dim, self.ndim), keepdims=keepdim)
@@ -85,7 +85,7 @@ def _extremum(reduce: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
 
 
 def _index(search: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """The index of the first extremum, or of the first NaN: of all elements where no dimension is given."""
+    """Return the index of the first extremum, or of the first NaN: of all elements where no dimension is given."""
 
     def rule(self: jax.Array, dim: int | None = None, keepdim: bool = False) -> jax.Array:
         operand = self.reshape(-1) if dim is None else dimensioned(self)
@@ -117,7 +117,7 @@ for _op, _rule in {
 
 
 def _extremum_along(search: Callable[..., jax.Array]) -> Callable[..., tuple[jax.Array, jax.Array]]:
-    """The first extremum and its index: of zeros of both signs the first one, too."""
+    """Return the first extremum and its index: of zeros of both signs the first one, too."""
 
     def rule(self: jax.Array, dim: int, keepdim: bool = False) -> tuple[jax.Array, jax.Array]:
         places = search(self, dim, keepdim=True)

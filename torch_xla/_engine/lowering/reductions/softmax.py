@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 
 def _along(function: Callable[..., jax.Array], dim: int, *arrays: jax.Array) -> jax.Array:
-    """`function(*arrays, dim)`, also for zero-dim arrays, which count as one element, and for empty ones."""
+    """Call `function(*arrays, dim)`, also for zero-dim arrays, which count as one element, and for empty ones."""
     dim = one_dim(dim, arrays[0].ndim)
     if arrays[0].size == 0:
         return arrays[0]
@@ -70,7 +70,7 @@ def log_softmax_backward(grad_output: jax.Array, output: jax.Array, dim: int, in
 
 @lowers(aten._safe_softmax.default)
 def safe_softmax(self: jax.Array, dim: int, dtype: torch.dtype | None = None) -> jax.Array:
-    """A row of nothing but -inf gives zeros instead of NaN."""
+    """Compute a softmax in which a row of nothing but -inf gives zeros instead of NaN."""
     self = widened(self if dtype is None else self.astype(dtypes.to_jax(dtype)))
     if self.size == 0:
         return self
@@ -79,7 +79,7 @@ def safe_softmax(self: jax.Array, dim: int, dtype: torch.dtype | None = None) ->
 
 
 def _spread(mask: jax.Array, shape: tuple[int, ...], mask_type: int | None) -> jax.Array:
-    """The mask in the shape of attention scores (batch, heads, length, length)."""
+    """Return the mask in the shape of attention scores (batch, heads, length, length)."""
     if mask_type == 1:  # (batch, length): the keys that are padding
         mask = mask.reshape(shape[0], *(1,) * (len(shape) - 2), shape[-1])
     return jnp.broadcast_to(mask, shape)

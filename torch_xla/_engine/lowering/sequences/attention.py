@@ -44,7 +44,7 @@ class Attention:
     randomness: jax.Array
 
     def scores(self, query: jax.Array, bias: jax.Array | None, start: Any) -> jax.Array:
-        """Scores by (batch, head, group, row, column), of rows from `start` on."""
+        """Return scores by (batch, head, group, row, column), of rows from `start` on."""
         narrow = query.dtype.itemsize < 4
         if not narrow:
             query = query * number_as(self.scale, query.dtype)
@@ -66,7 +66,7 @@ class Attention:
         return chance(randomness, shape, 1 - self.dropout_p)
 
     def dropped(self, weights: jax.Array, kept: jax.Array | None) -> jax.Array:
-        """`weights`, or their gradients, after dropout."""
+        """Return `weights`, or their gradients, after dropout."""
         if kept is None:
             return weights
         scale = number_as(dropout_scale(self.dropout_p), weights.dtype)
@@ -75,7 +75,7 @@ class Attention:
     def forward(
         self, query: jax.Array, bias: jax.Array | None, start: Any = 0, block: Any = None
     ) -> tuple[jax.Array, jax.Array]:
-        """The output, and the logarithm of the sum of the exponentials of every row of scores."""
+        """Return the output, and the logarithm of the sum of the exponentials of every row of scores."""
         scores = self.scores(query, bias, start)
         largest, powers, total = _exponentials(scores)
         weights = self.dropped(powers, self.kept(scores.shape, block)).astype(query.dtype)
@@ -92,7 +92,7 @@ class Attention:
         start: Any = 0,
         block: Any = None,
     ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """Gradients of query, key and value, and of the scores."""
+        """Return gradients of query, key and value, and of the scores."""
         narrow = query.dtype
         scores = self.scores(query, bias, start)
         if scores.dtype == np.float64:
@@ -114,7 +114,9 @@ class Attention:
 
 
 def _exponentials(scores: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Of each row: its largest score, the exponentials beside it, and their sum. All are 0 where a row sees nothing."""
+    """Return each row's largest score, the exponentials beside it, and their sum. All are 0 where a row sees
+    nothing.
+    """
     largest = jnp.max(scores, -1, keepdims=True, initial=-jnp.inf)
     largest = jnp.where(largest == -jnp.inf, jnp.zeros((), scores.dtype), largest)
     powers = jnp.exp(scores - largest)
@@ -127,7 +129,9 @@ def _log_sum(largest: jax.Array, total: jax.Array) -> jax.Array:
 
 
 def _grouped(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The operands with a batch dimension, and the query heads grouped by the head of the keys that they share."""
+    """Return the operands with a batch dimension, and the query heads grouped by the head of the keys that they
+    share.
+    """
     if query.ndim == 3:
         query, key, value = query[None], key[None], value[None]
     batch, heads, rows, features = query.shape
@@ -149,7 +153,7 @@ def _grouped_bias(bias: jax.Array | None, query: jax.Array) -> jax.Array | None:
 
 
 def _blocks(query: jax.Array, key: jax.Array) -> tuple[int, int]:
-    """The number of blocks of rows, and the rows of each."""
+    """Return the number of blocks of rows, and the rows of each."""
     rows = query.shape[ROW]
     scores_of_a_row = math.prod(query.shape[:ROW]) * key.shape[2]
     if rows * scores_of_a_row <= MOST_SCORES:
@@ -159,7 +163,7 @@ def _blocks(query: jax.Array, key: jax.Array) -> tuple[int, int]:
 
 
 def _in_blocks(array: jax.Array, count: int, size: int, fill: float = 0.0) -> jax.Array:
-    """Rows padded with `fill` and cut into blocks, which become the first dimension."""
+    """Return rows padded with `fill` and cut into blocks, which become the first dimension."""
     widths = [(0, count * size - dim if axis == ROW else 0, 0) for axis, dim in enumerate(array.shape)]
     padded = lax.pad(array, jnp.asarray(fill, array.dtype), widths)
     shape = (*array.shape[:ROW], count, size, *array.shape[ROW + 1 :])
@@ -211,7 +215,7 @@ def _composed(
     scale: Any,
     randomness: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """The output, and the logarithm of the sum of the exponentials, of products and a softmax."""
+    """Return the output, and the logarithm of the sum of the exponentials, of products and a softmax."""
     rows = _grouped(query, key, value)
     bias = _grouped_bias(attn_bias, rows[0])
     shared = Attention(*rows[1:], _scale(query, scale), is_causal, dropout_p, randomness)

@@ -20,7 +20,9 @@ _NARROW = (np.dtype("bfloat16"), np.dtype(np.float16))
 def attention(
     query: jax.Array, key: jax.Array, value: jax.Array, bias: Any, dropout_p: Any, is_causal: bool, scale: Any
 ) -> tuple[jax.Array, jax.Array] | None:
-    """The output, and by (batch, head, row) the logarithm of the sum of the exponentials; `None` without a kernel."""
+    """Return the output, and by (batch, head, row) the logarithm of the sum of the exponentials; `None` without a
+    kernel.
+    """
     if not _is_asked_for(query, key, bias, dropout_p, is_causal, scale):
         return None
     try:
@@ -40,7 +42,7 @@ def gradients(
     is_causal: bool,
     scale: Any,
 ) -> tuple[jax.Array, jax.Array, jax.Array] | None:
-    """Those of query, key and value. In one program with the forward computation XLA runs that once for both."""
+    """Return those of query, key and value. In one program with the forward computation XLA runs that once for both."""
     if not _is_asked_for(query, key, bias, dropout_p, is_causal, scale):
         return None
     forward = functools.partial(_kernel, is_causal=is_causal, scale=scale)

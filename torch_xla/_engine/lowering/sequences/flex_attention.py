@@ -233,7 +233,7 @@ def _(size: int, batched: Any, array: jax.Array) -> Any:
 
 @lowers_named("flex_lib::zeros_and_scatter")
 def zeros_and_scatter(shape: Sequence[int], indices: Sequence[jax.Array], values: jax.Array) -> jax.Array:
-    """Zeros of a shape with `values` added at `indices`. Under `jax.vmap` all calls add to one array."""
+    """Return zeros of a shape with `values` added at `indices`. Under `jax.vmap` all calls add to one array."""
     return _scattered(tuple(shape))(tuple(indices), values)
 
 

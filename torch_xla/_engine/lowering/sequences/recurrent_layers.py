@@ -61,7 +61,7 @@ class Weights:
     projection: Optional  # [size of the hidden state, size of the cell]
 
     def turned(self) -> "Weights":
-        """For a loop forwards, with the weights of the hidden state as they are multiplied.
+        """Return these for a loop forwards, with the weights of the hidden state as they are multiplied.
 
         XLA:CPU would transpose them in memory at every step.
         """
@@ -69,7 +69,7 @@ class Weights:
 
     @staticmethod
     def of(layer: Layer, arrays: Sequence[jax.Array]) -> "Weights":
-        """Those among the arrays of one direction, in PyTorch's order."""
+        """Return those among the arrays of one direction, in PyTorch's order."""
         input_bias, hidden_bias = arrays[2:4] if layer.biased else (None, None)
         return Weights(arrays[0], arrays[1], input_bias, hidden_bias, arrays[-1] if layer.projected else None)
 
@@ -95,11 +95,11 @@ class PackedRows:
         return PackedRows(valid, jnp.where(valid, starts[:, None] + sample, 0), times, row - starts[times])
 
     def unpacked(self, data: jax.Array) -> jax.Array:
-        """`[row, feature]` as `[time, sample, feature]`, with zeros where nothing was packed."""
+        """Return `[row, feature]` as `[time, sample, feature]`, with zeros where nothing was packed."""
         return jnp.where(self.valid[:, :, None], data[self.rows], jnp.zeros((), data.dtype))
 
     def packed(self, sequence: jax.Array) -> jax.Array:
-        """`[time, sample, feature]` as `[row, feature]`."""
+        """Return `[time, sample, feature]` as `[row, feature]`."""
         return sequence[self.times, self.samples]
 
 
@@ -149,7 +149,7 @@ def recurrent_layer(
     cell: Optional,
     arrays: Sequence[jax.Array],
 ) -> tuple[Optional, ...]:
-    """The output, the last hidden state, the last cell state, and for each direction what its gradient needs."""
+    """Return the output, the last hidden state, the last cell state, and for each direction what its gradient needs."""
     packing = None if batch_sizes is None else PackedRows.of(batch_sizes, hidden.shape[1], input.shape[0])
     sequence = input if packing is None else packing.unpacked(input)
     outputs: list[jax.Array] = []
@@ -175,7 +175,7 @@ def recurrent_layer(
 def _forward(
     layer: Layer, weights: Weights, sequence: jax.Array, valid: Optional, start: State, reverse: bool
 ) -> tuple[State, jax.Array, State]:
-    """The last state, the hidden states of all times, and what the backward computation needs of them."""
+    """Return the last state, the hidden states of all times, and what the backward computation needs of them."""
     step = _STEPS[layer.cell]
     turned = weights.turned()
     gates = contract(sequence, weights.input, ((2,), (1,)))
@@ -198,7 +198,7 @@ def _forward(
 
 
 def _lstm_slopes(activations: jax.Array, before: jax.Array, after: jax.Array) -> State:
-    """By what the gradients are multiplied to get those of the gates, then of the cell, then of the cell before."""
+    """Return the factors that turn the gradients into those of the gates, then of the cell, then of the cell before."""
     enter, forget, new, out = jnp.split(widened(activations), 4, axis=-1)
     shown = jnp.tanh(widened(after))
     of_gates = [
@@ -236,7 +236,7 @@ def _gru_back(grads: State, now: State, weights: Weights) -> tuple[State, jax.Ar
 
 
 def _gates_of_hidden(gates: jax.Array) -> jax.Array:
-    """A GRU's gradients without that of the new state, which reaches the hidden state times the reset gate."""
+    """Return a GRU's gradients without that of the new state, which reaches the hidden state times the reset gate."""
     size = gates.shape[-1] // 4
     return jnp.concatenate([gates[..., : 2 * size], gates[..., 3 * size :]], axis=-1)
 
@@ -268,7 +268,7 @@ class _Direction:
     kept: Sequence[jax.Array]
 
     def before(self, states: jax.Array, first: jax.Array) -> jax.Array:
-        """The state that each step found."""
+        """Return the state that each step found."""
         if not self.reverse:
             return jnp.concatenate([first[None], states[:-1]])
         shifted = jnp.concatenate([states[1:], first[None]])
@@ -278,7 +278,9 @@ class _Direction:
         return jnp.where(ran[:, :, None], shifted, first)
 
     def through_time(self, grad_output: Optional, grad_last: State) -> _ThroughTime:
-        """Gradients of the first states, and at all times of the gates and (if projected) of the hidden state."""
+        """Return gradients of the first states, and at all times of the gates and (if projected) of the hidden
+        state.
+        """
         if self.layer.cell == "gru":
             return self._swept(_gru_back, grad_output, grad_last, (*self.kept, self.before(self.output, self.first[0])))
         if self.layer.cell != "lstm":
@@ -312,7 +314,7 @@ class _Direction:
         return grad_first, gates, hidden
 
     def of_weights(self, input: jax.Array, gates: jax.Array, grad_hidden: Optional) -> list[jax.Array]:
-        """Gradients of the weights, in PyTorch's order: one product over all times each."""
+        """Return gradients of the weights, in PyTorch's order: one product over all times each."""
         of_input, of_hidden = _parts_of(self.layer, gates)
         # Parts of the gates would be turned element by element: there the slower product is the faster way.
         products = _over_all_times if of_input is gates else _over_all_times_as_they_lie
@@ -327,7 +329,9 @@ class _Direction:
 
 
 def _over_all_times(rows: jax.Array, columns: jax.Array) -> jax.Array:
-    """`[time, sample, m]` by `[time, sample, n]` as `[m, n]`: the products, summed up over all times and samples."""
+    """Return `[time, sample, m]` by `[time, sample, n]` as `[m, n]`: the products, summed up over all times and
+    samples.
+    """
 
     def turned(rows: jax.Array, columns: jax.Array) -> jax.Array:
         # XLA:CPU's fastest product takes matrices whose memory order is that of the product.
@@ -342,7 +346,7 @@ def _over_all_times_as_they_lie(rows: jax.Array, columns: jax.Array) -> jax.Arra
 
 
 def _parts_of(layer: Layer, gates: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The gradients of the products with the input, and of those with the hidden state."""
+    """Return the gradients of the products with the input, and of those with the hidden state."""
     if layer.cell != "gru":
         return gates, gates
     return gates[..., : 3 * gates.shape[-1] // 4], _gates_of_hidden(gates)
@@ -361,7 +365,8 @@ def recurrent_layer_backward(
     output: jax.Array,
     kept: Sequence[jax.Array],
 ) -> tuple[Optional, ...]:
-    """Gradients of the input, the hidden state, the cell state and the weights; `None` for one that is not `wanted`.
+    """Return gradients of the input, the hidden state, the cell state and the weights; `None` for one that is not
+    `wanted`.
 
     `grads` are those of the output, the last hidden state and the last cell state.
     """

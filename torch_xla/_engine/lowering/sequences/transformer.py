@@ -17,7 +17,7 @@ BATCH_AND_HEAD = ((0, 1), (0, 1))
 
 
 def _heads(projected: jax.Array, num_heads: int) -> jax.Array:
-    """(batch, row, feature) as (batch, head, row, feature of the head)."""
+    """Return (batch, row, feature) as (batch, head, row, feature of the head)."""
     batch, rows, features = projected.shape
     return projected.reshape(batch, rows, num_heads, features // num_heads).swapaxes(1, 2)
 

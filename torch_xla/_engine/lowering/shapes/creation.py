@@ -30,7 +30,7 @@ def _dtype_or_default(dtype: torch.dtype | None) -> np.dtype:
 
 
 def _dtype_of_numbers(*numbers: Any) -> np.dtype:
-    """The dtype of a tensor made from these numbers, or from zero-dim arrays."""
+    """Return the dtype of a tensor made from these numbers, or from zero-dim arrays."""
     kinds = (int if jax.export.is_symbolic_dim(n) else getattr(n, "dtype", type(n)) for n in numbers)
     kind = np.result_type(*kinds).kind
     if kind == "c":
@@ -148,7 +148,7 @@ def range_with_step(start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype |
 
 
 def _progression(start: Any, step: Any, length: int, dtype: np.dtype) -> jax.Array:
-    """start, start + step, ...: reckoned in 64 bits, where PyTorch reckons so on the CPU, too."""
+    """Return start, start + step, ..., computed in 64 bits where PyTorch does on the CPU."""
     wide = np.dtype(np.float64) if jnp.issubdtype(dtype, jnp.floating) else INT64
     return (number_as(start, wide) + number_as(step, wide) * lax.iota(wide, length)).astype(dtype)
 
@@ -178,7 +178,7 @@ def _module_for(start: Any, end: Any, dtype: np.dtype) -> ModuleType:
 
 
 def _spaced(start: Any, end: Any, steps: int, dtype: np.dtype, module: ModuleType) -> Any:
-    """Steps from `start` in the first half and back from `end` in the second, so that both are met exactly."""
+    """Return steps from `start` in the first half and back from `end` in the second, so that both are met exactly."""
     if jnp.issubdtype(dtype, jnp.integer):
         wide = np.dtype(np.float64)
         start, end = (number_as(number_as(number, dtype), wide) for number in (start, end))
@@ -215,7 +215,7 @@ def triu_indices(row: int, col: int, offset: int = 0, *, dtype: torch.dtype | No
 
 
 def _rows_and_columns(lengths: np.ndarray, first_columns: np.ndarray, dtype: torch.dtype | None) -> jax.Array:
-    """The row and the column of each element, row by row; only what is per row is a constant of the program."""
+    """Return the row and the column of each element, row by row; only what is per row is a constant of the program."""
     total = int(lengths.sum())
     result = INT64 if dtype is None else dtypes.to_jax(dtype)
     if total == 0:

@@ -26,12 +26,12 @@ def _windows(size: int, kernel: int, dilation: int, padding: int, stride: int) -
 
 
 def _window_places(count: int, kernel: int, dilation: int, stride: int) -> Any:
-    """The place in the padded dimension of each element of each window: kernel × count."""
+    """Return the place in the padded dimension of each element of each window: kernel × count."""
     return np.arange(kernel)[:, None] * dilation + module_for(count).arange(count)[None, :] * stride
 
 
 def _cut(operand: jax.Array, dim: int, kernel: int, dilation: int, padding: int, stride: int) -> jax.Array:
-    """Dimension `dim` of an image replaced by two: the place in the window, and the window."""
+    """Return dimension `dim` of an image replaced by two: the place in the window, and the window."""
     count = _windows(operand.shape[dim], kernel, dilation, padding, stride)
     if kernel == stride and dilation == 1 and padding == 0:
         operand = lax.slice_in_dim(operand, 0, count * kernel, axis=dim)
@@ -43,7 +43,9 @@ def _cut(operand: jax.Array, dim: int, kernel: int, dilation: int, padding: int,
 
 
 def _overlay(windows: jax.Array, dim: int, size: int, dilation: int, padding: int, stride: int) -> jax.Array:
-    """The reverse of `_cut`, with what overlaps summed up: dimensions `dim` and the next become one of `size`."""
+    """Return the reverse of `_cut`, with what overlaps summed up: dimensions `dim` and the next become one of
+    `size`.
+    """
     kernel, count = windows.shape[dim : dim + 2]
     rest = windows.shape[:dim], windows.shape[dim + 2 :]
     full = size + 2 * padding

@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def _margins(ndim: int, padding: list[int]) -> list[tuple[int, int]]:
-    """Low and high margins of every dimension; PyTorch lists them from the last dimension on."""
+    """Return low and high margins of every dimension; PyTorch lists them from the last dimension on."""
     margins = [(0, 0)] * ndim
     for i in range(len(padding) // 2):
         margins[ndim - 1 - i] = (padding[2 * i], padding[2 * i + 1])

@@ -18,12 +18,12 @@ aten = torch.ops.aten
 
 
 def slice_bounds(size: int, start: int | None, end: int | None, step: int) -> range:
-    """The places that a slice selects; bounds as Python reads them."""
+    """Return the places that a slice selects; bounds as Python reads them."""
     return range(size)[start:end:step]
 
 
 def _spread_slice(value: jax.Array, shape: Sequence[int], dim: int, places: range, fill: jax.Array) -> jax.Array:
-    """A tensor of `shape` with `value` at `places` along `dim` and `fill` elsewhere."""
+    """Return a tensor of `shape` with `value` at `places` along `dim` and `fill` elsewhere."""
     padding = [(0, 0, 0)] * len(shape)
     if places:
         padding[dim] = (places.start, shape[dim] - places[-1] - 1, places.step - 1)
@@ -60,7 +60,7 @@ def slice_scatter(
 
 
 def _written_from(self: jax.Array, src: jax.Array, dim: int, start: Any, step: int) -> jax.Array:
-    """`slice_scatter` where a size is known to a run alone: `src` has as many elements as there are to write."""
+    """Do as `slice_scatter` where a size is known to a run alone: `src` has as many elements as there are to write."""
     whole, count = self.shape[dim], src.shape[dim]
     first = start if start >= 0 else private.greater_size(whole + start, 0)
     zero = jnp.zeros((), self.dtype)
@@ -89,7 +89,9 @@ def slice_backward(
 
 
 def _spread_by_places(grad: jax.Array, shape: Sequence[int], dim: int, start: Any, step: int) -> jax.Array:
-    """The gradient of a slice of a size that is not known: each element asks which one of the slice it is, if it is."""
+    """Return the gradient of a slice of a size that is not known: each element asks which one of the slice it is, if it
+    is.
+    """
     count, whole = (jnp.asarray(size, np.int32) for size in (grad.shape[dim], shape[dim]))
     begin = jnp.asarray(start, np.int32)
     behind = lax.broadcasted_iota(np.int32, tuple(shape), dim) - jnp.where(
@@ -119,7 +121,9 @@ def select_backward(grad_output: jax.Array, input_sizes: Sequence[int], dim: int
 
 
 def _on_diagonal(diagonal: jax.Array, rows: int, columns: int, offset: int) -> tuple[jax.Array, jax.Array]:
-    """The last dimension spread along diagonals of matrices (arbitrary elsewhere), and where these diagonals are."""
+    """Return the last dimension spread along diagonals of matrices (arbitrary elsewhere), and where these diagonals
+    are.
+    """
     along = rows if offset >= 0 else columns
     padded = lax.pad(
         diagonal,
@@ -132,7 +136,7 @@ def _on_diagonal(diagonal: jax.Array, rows: int, columns: int, offset: int) -> t
 
 
 def _written_diagonal(base: jax.Array, diagonal: jax.Array, offset: int, dim1: int, dim2: int) -> jax.Array:
-    """`base` with the diagonals of its matrices, which span `dim1` and `dim2`, replaced."""
+    """Return `base` with the diagonals of its matrices, which span `dim1` and `dim2`, replaced."""
     dims = (one_dim(dim1, base.ndim), one_dim(dim2, base.ndim))
     matrices = jnp.moveaxis(base, dims, (-2, -1))
     values, written = _on_diagonal(diagonal.astype(base.dtype), matrices.shape[-2], matrices.shape[-1], offset)

@@ -22,7 +22,9 @@ _KINDS = {"b": False, "i": 0, "f": 0.0, "c": 0j}
 
 
 def _apply(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """`op` on one element of each list, promoted as if it had been called alone: factors in keywords do not promote."""
+    """Call `op` on one element of each list, promoted as if it had been called alone: factors in keywords do not
+    promote.
+    """
     rule = rule_of(op)
     if rule is None:
         raise NotImplementedError(f"{op} has no lowering rule")
@@ -44,7 +46,7 @@ def _is_tensor(argument: Any) -> bool:
 
 
 def along_lists(op: OpOverload) -> Callable[..., list[Any]]:
-    """The rule of `op` along lists; an argument that is no list is the same for every element."""
+    """Return the rule of `op` along lists; an argument that is no list is the same for every element."""
 
     def lower(*args: Any, **kwargs: Any) -> list[Any]:
         length = next(len(arg) for arg in args if isinstance(arg, list))
@@ -57,7 +59,7 @@ def along_lists(op: OpOverload) -> Callable[..., list[Any]]:
 
 
 def by_element(op: OpOverload) -> Callable[..., list[Any]]:
-    """As `along_lists`, of an `op` that treats elements alike: a list of single elements is computed as one vector.
+    """Do as `along_lists`, for an `op` that treats elements alike: a list of single elements is computed as one vector.
 
     Optimizers keep a step count for each parameter. A program that adds 1 to each of a hundred by itself, and reads
     each, has hundreds of small loops for XLA to compile and to start.

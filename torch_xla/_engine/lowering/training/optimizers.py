@@ -29,7 +29,7 @@ def _is_zero(number: Any) -> bool:
 
 
 def _per_tensor(values: jax.Array, dtype: np.dtype) -> Arrays:
-    """The elements of a vector of float64, one for each parameter, in the dtype of the step."""
+    """Return the elements of a vector of float64, one for each parameter, in the dtype of the step."""
     values = values.astype(dtype)
     return [lax.index_in_dim(values, index, keepdims=False) for index in range(values.shape[0])]
 
@@ -44,7 +44,7 @@ def _gradient(grad: jax.Array, grad_scale: jax.Array | None) -> jax.Array:
 
 
 def _kept(old: Arrays, new: Arrays, found_inf: jax.Array | None) -> Arrays:
-    """`new` in the dtypes of `old`; or `old` itself, if a gradient was not finite."""
+    """Return `new` in the dtypes of `old`; or `old` itself, if a gradient was not finite."""
     new = [value.astype(before.dtype) for before, value in zip(old, new, strict=True)]
     if found_inf is None:
         return new
@@ -53,7 +53,7 @@ def _kept(old: Arrays, new: Arrays, found_inf: jax.Array | None) -> Arrays:
 
 
 def _decayed(param: jax.Array, grad: jax.Array, weight_decay: Any) -> jax.Array:
-    """The gradient with a penalty on large parameters. None of 0, though the parameter be infinite."""
+    """Return the gradient with a penalty on large parameters. None of 0, though the parameter be infinite."""
     if _is_zero(weight_decay):
         return grad
     factor = number_as(weight_decay, param.dtype)
@@ -69,7 +69,7 @@ def _decay_in_parameter(param: jax.Array, grad: jax.Array, lr: Any, weight_decay
 
 
 def _moved_towards(start: jax.Array, end: jax.Array, weight: Any) -> jax.Array:
-    """Linear interpolation, from the end that is nearer."""
+    """Interpolate linearly, from the end that is nearer."""
     near_start = weight < 0.5
     if isinstance(near_start, bool):
         base, coefficient = (start, weight) if near_start else (end, weight - 1)

@@ -39,7 +39,7 @@ SELECTED_PER_SCATTERED = 8
 
 
 def read_view(array: jax.Array, base: Geometry, view: Geometry, offset: jax.Array | None = None) -> jax.Array:
-    """The elements that `view` shows of a storage whose value is `array`, of `base.size`.
+    """Return the elements that `view` shows of a storage whose value is `array`, of `base.size`.
 
     With an `offset`, which the program is given, `view` is moved there (`ir/view/dynamic_start.py`).
     """
@@ -70,7 +70,7 @@ def read_places(
 def write_view(
     array: jax.Array, value: jax.Array, base: Geometry, view: Geometry, offset: jax.Array | None = None
 ) -> jax.Array:
-    """The storage's value after `value`, of `view.size` and the array's dtype, is written through `view`.
+    """Return the storage's value after `value`, of `view.size` and the array's dtype, is written through `view`.
 
     With an `offset`, which the program is given, `view` is moved there.
     """
@@ -117,12 +117,14 @@ def _replace_moved(array: jax.Array, region: jax.Array, starts: tuple[Any, ...],
 
 
 def reinterpret(array: jax.Array, base: Geometry, dtype: np.dtype) -> jax.Array:
-    """The bytes of a storage as a flat array of another dtype, in memory order; zeros fill up the last element."""
+    """Return the bytes of a storage as a flat array of another dtype, in memory order; zeros fill up the last
+    element.
+    """
     return _bitcast(_in_memory_order(array, base), np.dtype(dtype))
 
 
 def reinterpret_back(flat: jax.Array, base: Geometry, dtype: np.dtype) -> jax.Array:
-    """The value of a storage, an array of `base.size` and `dtype`, from what `reinterpret` gave for it."""
+    """Return the value of a storage, an array of `base.size` and `dtype`, from what `reinterpret` gave for it."""
     flat = lax.slice(_bitcast(flat, np.dtype(dtype)), (0,), (base.numel,))
     return read_view(flat, Geometry.contiguous((base.numel,)), base)
 
@@ -166,7 +168,7 @@ def _gather(flat: jax.Array, view: Geometry, offset: jax.Array | int = 0) -> jax
 
 
 def _index(view: Geometry, numel: int, offset: jax.Array | int = 0) -> jax.Array:
-    """The index into the storage of each element that `view` shows, if it is moved by `offset`."""
+    """Return the index into the storage of each element that `view` shows, if it is moved by `offset`."""
     dtype = np.int32 if numel <= np.iinfo(np.int32).max else np.int64
     index = lax.full(view.size, lax.convert_element_type(view.offset + offset, dtype))
     for dim, stride in enumerate(view.stride):
@@ -215,7 +217,7 @@ def _replace_region(
 
 
 def _replace_strided(array: jax.Array, region: jax.Array, step: tuple[int, ...]) -> jax.Array:
-    """`array` with every `step`-th element, from the first to the last, replaced by those of `region`."""
+    """Return `array` with every `step`-th element, from the first to the last, replaced by those of `region`."""
     spread = spaced(region, _zero(region), [(0, 0, n - 1) for n in step])
     mask = None
     for dim, n in enumerate(step):
@@ -227,7 +229,7 @@ def _replace_strided(array: jax.Array, region: jax.Array, step: tuple[int, ...])
 
 
 def _bitcast(flat: jax.Array, dtype: np.dtype) -> jax.Array:
-    """The bytes of a flat array as one of `dtype`, filled up with zeros to whole elements."""
+    """Return the bytes of a flat array as one of `dtype`, filled up with zeros to whole elements."""
     if flat.dtype == dtype:
         return flat
     # XLA's bitcast knows neither complex numbers nor bools: those go by way of their parts and their bytes.

@@ -56,14 +56,14 @@ def read(
 
 
 def _begun(view: Geometry, offset: Any) -> tuple[Geometry, jax.Array | None]:
-    """The view with an offset that is known, or with one that is not."""
+    """Return the view with an offset that is known, or with one that is not."""
     if offset is None or isinstance(offset, jax.Array):
         return view, offset
     return replace(view, offset=offset), None
 
 
 def _once(array: jax.Array, value: jax.Array, base: Geometry, view: Geometry) -> tuple[jax.Array, Geometry, Geometry]:
-    """Value, base and view of a write in which a stride of 0 repeats no element.
+    """Return value, base and view of a write in which a stride of 0 repeats no element.
 
     PyTorch lets a few operators write to expanded tensors, such as `fill_`. Of the values for one element that one
     counts which changes it.
@@ -90,7 +90,9 @@ def write(
     neg: bool,
     offset: Any = None,
 ) -> jax.Array:
-    """The storage's value after a tensor with geometry `view` was overwritten with `value`; `offset` as in `read`."""
+    """Return the storage's value after a tensor with geometry `view` was overwritten with `value`; `offset` as in
+    `read`.
+    """
     view, moved = _begun(view, offset)
     if neg:
         value = -value
@@ -109,18 +111,18 @@ def write(
 
 
 def _flat(array: jax.Array, base: Geometry, base_dtype: torch.dtype, dtype: torch.dtype) -> jax.Array:
-    """The bytes of a storage as a flat array of another dtype."""
+    """Return the bytes of a storage as a flat array of another dtype."""
     array = _packed(array) if base_dtype is torch.complex32 else array.astype(dtypes.to_jax(base_dtype))
     return reinterpret(array, base, _of_its_size(dtype))
 
 
 def _of_its_size(dtype: torch.dtype) -> np.dtype:
-    """A dtype of XLA's whose elements take as many bytes as those of `dtype` do in PyTorch."""
+    """Return a dtype of XLA's whose elements take as many bytes as those of `dtype` do in PyTorch."""
     return np.dtype(np.uint32 if dtype is torch.complex32 else dtypes.to_jax(dtype))
 
 
 def _packed(array: jax.Array) -> jax.Array:
-    """The bits of `torch.complex32`: the real part in the lower half."""
+    """Return the bits of `torch.complex32`: the real part in the lower half."""
     real, imag = (
         jax.lax.bitcast_convert_type(part.astype(np.float16), np.uint16).astype(np.uint32)
         for part in (array.real, array.imag)

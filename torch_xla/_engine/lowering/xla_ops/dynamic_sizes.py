@@ -43,19 +43,19 @@ NOTE = define("write_mlir_debuginfo(Tensor x, str data) -> Tensor", lambda x, da
 
 @lowers(EXPAND)
 def dynamic_expand(x: Any, size: Any, src_tensor: Any, src_dim: int, target_dim: int) -> jax.Array:
-    """`x` repeated to `size`, in which one is a size of another tensor."""
+    """Return `x` repeated to `size`, in which one is a size of another tensor."""
     return jnp.broadcast_to(x, _with(size, src_tensor, src_dim, target_dim))
 
 
 @lowers(VIEW)
 def dynamic_view(x: Any, size: Any, src_tensor: Any, src_dim: int, target_dim: int, mul_scaler: float) -> jax.Array:
-    """The elements of `x` in `size`, in which one is a multiple of a size of another tensor."""
+    """Return the elements of `x` in `size`, in which one is a multiple of a size of another tensor."""
     return x.reshape(_with(size, src_tensor, src_dim, target_dim, mul_scaler))
 
 
 @lowers(NOTE)
 def write_mlir_debuginfo(x: Any, data: str) -> jax.Array:
-    """`x`, with a note in the locations of StableHLO: on an operation that the compiler takes out again."""
+    """Return `x`, with a note in the locations of StableHLO: on an operation that the compiler takes out again."""
     with jax.named_scope(data):
         return lax.reshape(lax.expand_dims(x, (0,)), x.shape)
 

@@ -38,7 +38,7 @@ POOL_BACKWARD = define(
 
 @lowers(LINEAR)
 def einsum_linear_forward(x: Any, weight: Any, bias: Any) -> jax.Array:
-    """x weightᵀ + bias, as one product over the last dimension however many there are in front."""
+    """Return x weightᵀ + bias, as one product over the last dimension however many there are in front."""
     found = jnp.einsum("...n,mn->...m", x, weight, preferred_element_type=_summed_in(x.dtype))
     return (found if bias is None else found + bias).astype(x.dtype)
 
@@ -47,7 +47,7 @@ def einsum_linear_forward(x: Any, weight: Any, bias: Any) -> jax.Array:
 def einsum_linear_backward(
     grad_output: Any, x: Any, weight: Any, bias: Any, of_input: bool, of_weight: bool, of_bias: bool
 ) -> list[jax.Array]:
-    """The gradients by input, weight and bias; zeros for one that is not needed."""
+    """Return the gradients by input, weight and bias; zeros for one that is not needed."""
     wide = _summed_in(x.dtype)
     by_input = jnp.einsum("...m,mn->...n", grad_output, weight, preferred_element_type=wide)
     by_weight = jnp.einsum("...m,...n->mn", grad_output, x, preferred_element_type=wide)
@@ -72,7 +72,7 @@ def max_pool2d_forward(
     x: Any, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: Any = (0, 0), dilation: Any = (1, 1),
     ceil_mode: bool = False,
 ) -> jax.Array:  # fmt: skip
-    """The largest element of each window."""
+    """Return the largest element of each window."""
     found: jax.Array = _pool(x, kernel_size, stride, padding, dilation, ceil_mode)[0]
     return found
 
@@ -82,7 +82,7 @@ def max_pool2d_backward(
     grad_output: Any, x: Any, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: Any = (0, 0),
     ceil_mode: bool = False,
 ) -> jax.Array:  # fmt: skip
-    """The gradient, to the largest element of each window."""
+    """Pass the gradient to the largest element of each window."""
     indices = _pool(x, kernel_size, stride, padding, (1, 1), ceil_mode)[1]
     rule = rule_of(aten.max_pool2d_with_indices_backward.default)
     assert rule is not None

@@ -15,13 +15,13 @@ TO_DEVICE = define("place_to_device(Tensor t) -> Tensor", torch.empty_like)
 
 @lowers(TO_HOST)
 def place_to_host(t: jax.Array) -> jax.Array:
-    """The value in memory of the host. A CPU has no other."""
+    """Place the value in memory of the host. A CPU has no other."""
     return jax.device_put(t, jax.memory.Space.Host)
 
 
 @lowers(TO_DEVICE)
 def place_to_device(t: jax.Array) -> jax.Array:
-    """The value in memory of the device."""
+    """Place the value in memory of the device."""
     return jax.device_put(t, jax.memory.Space.Device)
 
 
