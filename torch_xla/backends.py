@@ -2,16 +2,20 @@
 
 | | CPU | CUDA | TPU |
 | --- | --- | --- | --- |
-| `"highest"`, the default | float32 | float32 | six passes in bfloat16, about float32 |
+| nothing is set | float32 | float32 | one pass in bfloat16, 8 bits |
+| `"highest"` | float32 | float32 | six passes in bfloat16, about float32 |
 | `"high"` | float32 | TensorFloat-32: 10 bits of mantissa | three passes in bfloat16, 16 bits |
 | `"default"` | float32 | TensorFloat-32 | one pass in bfloat16, 8 bits |
 
-The default is as exact as PyTorch's own float32. Sums are float32 in every case. The setting affects no other dtype.
+`torch.set_float32_matmul_precision()` sets it too: "highest" and "high" are the same here, "medium" is `"default"`.
+`set_mat_mul_precision()` counts more where both were called. Sums are float32 in every case. The setting affects no
+other dtype, and neither JAX functions nor kernels: they have JAX's precision (`jax.default_matmul_precision`).
 """
 
 from typing import Literal
 
 from ._engine import precision as _precision
+from ._engine.runtime import platform_selection as _platform
 
 _PrecisionType = Literal["default", "high", "highest"]
 
@@ -32,10 +36,12 @@ def set_mat_mul_precision(precision: _PrecisionType) -> None:
 
 
 def get_mat_mul_precision() -> _PrecisionType:
-    """Return the precision of float32 matrix products and convolutions; "highest" unless it was set.
+    """Return the precision of float32 matrix products and convolutions: as set, or that of the platform.
+
+    If nothing is set, it is "default" on a TPU and "highest" elsewhere.
 
     >>> import torch_xla.backends
     >>> torch_xla.backends.get_mat_mul_precision()
     'highest'
     """
-    return _precision.in_force  # type: ignore[return-value]
+    return _precision.on_platform(_platform.device_type().lower())  # type: ignore[return-value]

@@ -7,17 +7,18 @@ import torch
 
 import torch_xla
 import torch_xla.backends
+from torch_xla._engine import precision
 from torch_xla._engine.metrics import counters
 
 
 @pytest.fixture(autouse=True)
 def put_back() -> Iterator[None]:
     yield
-    torch_xla.backends.set_mat_mul_precision("highest")
+    precision.forget()
 
 
-def stablehlo(precision: str) -> str:
-    torch_xla.backends.set_mat_mul_precision(precision)  # type: ignore[arg-type]
+def stablehlo(name: str) -> str:
+    torch_xla.backends.set_mat_mul_precision(name)  # type: ignore[arg-type]
     x, image = torch.ones(3, 3, device="xla"), torch.ones(1, 2, 8, 8, device="xla")
     kernel = torch.ones(2, 2, 3, 3, device="xla")
     results = [x @ x, torch.einsum("ij,kj->ik", x, x), torch.nn.functional.conv2d(image, kernel)]
@@ -27,6 +28,8 @@ def stablehlo(precision: str) -> str:
 def test_the_default_is_as_exact_as_pytorchs() -> None:
     assert torch_xla.backends.get_mat_mul_precision() == "highest"
     assert torch.get_float32_matmul_precision() == "highest"
+    assert stablehlo("highest").count("HIGHEST") == 6
+    precision.forget()
     text = stablehlo("highest")
     assert text.count("dot_general") == 2 and text.count("precision = [HIGHEST, HIGHEST]") == 2
     assert text.count("stablehlo.convolution") == 1 and text.count("#stablehlo<precision HIGHEST>") == 2
@@ -41,6 +44,7 @@ def test_another_precision_is_another_program_and_the_first_one_is_kept() -> Non
     def step() -> None:
         (torch.ones(5, 7, device="xla") @ torch.ones(7, 5, device="xla")).cpu()
 
+    torch_xla.backends.set_mat_mul_precision("highest")
     step()
     counters.clear()
     torch_xla.backends.set_mat_mul_precision("default")

@@ -23,7 +23,7 @@ from .._engine.ir.op_sharding import OpSharding as OpSharding
 from .._engine.ir.op_sharding import XlaShardingSpec as XlaShardingSpec
 from .._engine.metrics import counters, report, samples
 from .._engine.processes import coordination, identity
-from .._engine.runtime import device_memory, platform
+from .._engine.runtime import device_memory, platform, platform_selection
 from .._engine.sharding import op_shardings
 from .._engine.step import cached_graphs, end_of_step, pending_graph, pending_text
 from .._engine.tensor import device as devices
@@ -481,8 +481,12 @@ def _xla_dot_general(
         (_dims_of(lhs, left_batch), _dims_of(rhs, right_batch)),
     )
 
+    chosen = precision_config
+    if chosen is None and lhs.dtype in (torch.float32, torch.complex64):
+        chosen = _precision.on_platform(platform_selection.device_type().lower())
+
     def product(left: jax.Array, right: jax.Array) -> jax.Array:
-        return jax.lax.dot_general(left, right, numbers, precision_config or _precision.in_force, wanted)
+        return jax.lax.dot_general(left, right, numbers, chosen, wanted)
 
     result: torch.Tensor = jax_functions.call(
         product, (pending_graph.on_xla(lhs), pending_graph.on_xla(rhs)), {}, "dot_general"

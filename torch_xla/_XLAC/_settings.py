@@ -11,7 +11,7 @@ from .._engine import precision as _precision
 from .._engine.compile import baked_numbers
 from .._engine.compiled import eager
 from .._engine.diagnostics.logs import stack_places
-from .._engine.runtime import pjrt_plugins
+from .._engine.runtime import pjrt_plugins, platform_selection
 from .._engine.step import named_scopes, pending_graph
 from .._engine.step.schedule import clear_schedules
 from .._engine.tensor.storage import value_of
@@ -113,8 +113,8 @@ def _xla_set_mat_mul_precision(precision: str) -> None:
 
 
 def _xla_get_mat_mul_precision() -> str:
-    """How exactly products of float32 are computed now."""
-    return _precision.in_force
+    """Return how exactly products of float32 are computed now: as set, or as is the platform's own."""
+    return _precision.on_platform(platform_selection.device_type().lower())
 
 
 # Names with an underscore, too: `from ... import *` takes what is listed here.

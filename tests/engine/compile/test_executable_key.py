@@ -61,7 +61,7 @@ CHANGES = {
     "target": Change(replace(ONE, kind="another"), "device cpu:0 → cpu:0", Kind.DEVICE),
     "arguments": Change((0,), "from now on it is an argument", Kind.NUMBER, (2.0,)),
     "numbers": Change(packed(2.0), "constant 1.0 → 2.0 in add", Kind.NUMBER, (2.0,)),
-    "settings": Change(replace(KEY.settings, precision="high"), "precision 'highest' → 'high'", Kind.SETTING),
+    "settings": Change(replace(KEY.settings, precision="high"), "precision '' → 'high'", Kind.SETTING),
     "installation": Change(replace(KEY.installation, jax="0"), f"jax '{KEY.installation.jax}'", Kind.SETTING),
 }
 

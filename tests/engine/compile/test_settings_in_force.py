@@ -22,9 +22,8 @@ def chosen(choose: Callable[[], Callable[[], object]]) -> Iterator[None]:
 
 
 def of_products() -> Callable[[], object]:
-    before = precision.in_force
     precision.choose("default")
-    return lambda: precision.choose(before)
+    return precision.forget
 
 
 def of_dtypes() -> Callable[[], object]:

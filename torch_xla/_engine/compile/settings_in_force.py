@@ -5,6 +5,7 @@ from typing import Any
 
 from .. import compiler_options, config, dtypes, precision
 from ..compat.names import jax as private
+from ..compat.names.torch import product_precision
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -12,7 +13,7 @@ class Settings:
     """The settings in force at one time. Equal ones are one object: programs are looked up by it in every step."""
 
     dtypes: str  # the mode of dtypes: what `dtypes.on_device` does
-    precision: str  # of products of 32-bit floats
+    precision: str  # of products of 32-bit floats, if the user set it
     options: str  # of the compiler, the user's
     jax: tuple[tuple[str, Any], ...]  # JAX's settings by name: all that change what JAX traces, and have a value
 
@@ -32,10 +33,16 @@ def now() -> Settings:
     """The settings in force in this thread."""
     global _latest
     narrows = config.is_set(config.USE_BF16) or config.is_set(config.DOWNCAST_BF16)
-    read = dtypes.mode() if narrows else "", precision.in_force, compiler_options.text, private.trace_context()
+    read = (
+        dtypes.mode() if narrows else "",
+        compiler_options.text,
+        precision.chosen,
+        product_precision(*precision.OF_TORCH),
+        private.trace_context(),
+    )
     before, settings = _latest
     if settings is None or read != before:
-        fields = (*read[:3], private.trace_settings(read[3]))
+        fields = (read[0], precision.asked_for(), read[1], private.trace_settings(read[4]))
         settings = _known.setdefault(fields, Settings(*fields))
         _latest = read, settings
     return settings

@@ -13,11 +13,12 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 from torch.fx import GraphModule, Node
 
-from .. import dtypes, precision
+from .. import dtypes
 from ..atomic import uncollected
 from ..compat.names.torch import pytree, with_effects
 from ..ir.view.geometry import Geometry
 from ..lowering.fx_graphs import decompositions, interpreter
+from ..lowering.machinery.product_precision import exported_for
 from ..lowering.views.apply_view_ops import read_places, read_view
 from ..runtime import platform
 from . import stablehlo_modules, stablehlo_versions
@@ -284,8 +285,7 @@ def _function(module: GraphModule, inputs: _Inputs, places: Sequence[int], draws
     def function(*arrays: Any) -> list[Any]:
         values = {**inputs.baked, **dict(zip(inputs.nodes, arrays, strict=False))}
         keys = jax.random.split(jax.random.wrap_key_data(arrays[-1], impl="rbg"), draws) if draws else ()
-        with jax.default_matmul_precision(precision.in_force):
-            results = interpreter.interpret(module, [values[node] for node in order], keys)
+        results = interpreter.interpret(module, [values[node] for node in order], keys)
         return [results[place] for place in places]
 
     return function
@@ -300,9 +300,9 @@ def _export(
     checks = [jax.export.DisabledSafetyCheck.custom_call(each) for each in foreign]
     with jax.enable_x64(True):
         jitted = jax.jit(function, keep_unused=True)
-        return jax.export.export(jitted, platforms=platforms or (platform.export_platform(),), disabled_checks=checks)(
-            *described
-        )
+        chosen = platforms or (platform.export_platform(),)
+        with exported_for(chosen):
+            return jax.export.export(jitted, platforms=chosen, disabled_checks=checks)(*described)
 
 
 def _signature(aval: Any) -> VariableSignature:

@@ -14,7 +14,7 @@ import torch
 from jax import lax
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 
-from .. import dtypes, precision
+from .. import dtypes
 from ..atomic import uncollected
 from ..compat.names import jax as private
 from ..compiled.loops.closure_captures import with_captured
@@ -124,7 +124,7 @@ class TracedForSizes:
 @uncollected
 def _jaxpr(function: Callable[..., Any], inputs: Sequence[Any]) -> Any:
     try:
-        with jax.enable_x64(True), jax.default_matmul_precision(precision.in_force):
+        with jax.enable_x64(True):
             return jax.jit(function, keep_unused=True).trace(*inputs).jaxpr
     except (
         private.InconclusiveDimension,

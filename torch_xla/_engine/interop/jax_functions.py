@@ -394,7 +394,8 @@ def _run_of(closed: Any) -> Callable[..., Any]:
 
 
 def _lower(run: Callable[..., Any], is_one: bool, *arrays: Any) -> Any:
-    results = run(*arrays)
+    with jax.default_matmul_precision(None):  # its text has JAX's own; a kernel inside of it has the kernel's
+        results = run(*arrays)
     # Behind `None`, so that one result too is a result among several.
     return (None, *results) if is_one else results
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from .. import dtypes, precision
+from .. import dtypes
 from ..atomic import uncollected
 from ..compat.names.torch import OpOverload, schema_of
 from ..compat.names.torch_dynamo import (
@@ -242,8 +242,7 @@ class _Graph:
         # The generator that the rules draw from has keys of four words.
         keys = jax.random.wrap_key_data(arrays[-1], impl="rbg") if self._draws else ()
         operands = [_cast(array, kind.dtype) for array, kind in zip(arrays, self._kinds, strict=False)]
-        with jax.default_matmul_precision(precision.in_force):
-            results = interpreter.interpret(self.module, operands, keys)
+        results = interpreter.interpret(self.module, operands, keys)
         self._missing = [each is None for each in results]
         results = [jnp.asarray(each) for each in results if each is not None]
         return results if is_wide else [_cast(each, _narrowed(each)) for each in results]

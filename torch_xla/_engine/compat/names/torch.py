@@ -434,3 +434,8 @@ def gradient_hooks(tensor: torch.Tensor) -> list[Any]:
 def hooks_after(tensor: torch.Tensor) -> list[Any]:
     """The hooks that run when a gradient was added to `tensor.grad`."""
     return list((tensor._post_accumulate_grad_hooks or {}).values())
+
+
+# PyTorch's precision of the products of a backend: "none" until it is set, "ieee", "tf32" or "bf16".
+# `torch.get_float32_matmul_precision()` says "highest" both for the initial state and where it was asked for.
+product_precision: Callable[[str, str], str] = torch._C._get_fp32_precision_getter

@@ -22,6 +22,7 @@ from ..linear_algebra.matmul import linear
 from ..machinery import promotion
 from ..machinery.lower_call import cast
 from ..machinery.opmath import rounded_to_halves
+from ..machinery.product_precision import precision_of
 from ..machinery.registry import Promotion, Rule, rule_of
 from ..views.apply_view_ops import read_view, write_view
 
@@ -207,7 +208,9 @@ def interpret(module: GraphModule, arrays: Sequence[Any], keys: Iterable[jax.Arr
             line, layer = line_of(node), _layer(node)
             with private.located(line, (schema_of(node.target).name,) if line is not None else ()):
                 if layer is not None:
-                    result = linear(*torch.fx.node.map_arg(layer, values.__getitem__))
+                    operands = torch.fx.node.map_arg(layer, values.__getitem__)
+                    with precision_of(operands):
+                        result = linear(*operands)
                     values[node] = _as_promised(result, node.meta.get("val"))
                 else:
                     values[node] = _call(node, args, kwargs)
@@ -268,7 +271,8 @@ def _call(node: Node, args: Any, kwargs: Any) -> Any:
     kwargs = {name: value for name, value in kwargs.items() if name not in PASSED_BY}
     if rule.promotion is not Promotion.NONE:
         args, kwargs = _promote(rule.promotion, args, kwargs)
-    result = rule.lower(*args, **kwargs)
+    with precision_of(pytree.tree_leaves((args, kwargs))):
+        result = rule.lower(*args, **kwargs)
     return _as_promised(result, node.meta.get("val"))
 
 

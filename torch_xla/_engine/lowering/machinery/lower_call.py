@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ... import dtypes, precision
+from ... import dtypes
 from ...ir.call_plan import Number, Operand, Plan
 from .opmath import is_number, number_as, one_or_zero, rounded_to_halves
+from .product_precision import precision_of
 from .registry import rule_of
 
 _NEEDS_A_NUMBER = (
@@ -39,7 +40,7 @@ def apply_rule(plan: Plan, operands: Sequence[Any], numbers: Sequence[Any], key:
     if rule.random:
         named["key"] = key
     try:
-        with jax.default_matmul_precision(precision.in_force):
+        with precision_of(jax.tree.leaves((filled, named))):
             return rule.lower(*filled, **named)
     except _NEEDS_A_NUMBER as error:
         raise NeedsStaticNumber(str(plan.op)) from error
