@@ -134,6 +134,11 @@ def torchrun() -> Torchrun | None:
     )
 
 
+def restart_count() -> int:
+    """TORCHELASTIC_RESTART_COUNT: how often `torchrun` has started this process again."""
+    return _integer("TORCHELASTIC_RESTART_COUNT", "0")
+
+
 def master_address() -> str:
     """MASTER_ADDR: the machine that runs process 0."""
     found = os.environ.get("MASTER_ADDR", "127.0.0.1").strip()

@@ -18,6 +18,14 @@ from .answers import no_transfer as no_transfer
 from .answers import report as report
 from .answers import sync_costs as sync_costs
 from .answers import sync_tax as sync_tax
+from .fleet import Exporter as Exporter
+from .fleet import Goodput as Goodput
+from .fleet import account as account
+from .fleet import goodput as goodput
+from .fleet import send_opentelemetry as send_opentelemetry
+from .fleet import serve_prometheus as serve_prometheus
+from .fleet import write_json_lines as write_json_lines
+from .fleet import write_tensorboard as write_tensorboard
 from .plans import DeviceSpec as DeviceSpec
 from .plans import NotComputed as NotComputed
 from .plans import StepPlan as StepPlan

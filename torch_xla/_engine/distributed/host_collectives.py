@@ -17,6 +17,7 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from ..atomic import lock
 from ..compat.names import torch_distributed
 from ..errors import PeerError
+from ..metrics import accounts
 from ..processes import heartbeats, identity
 from ..step.schedule import is_common
 from ..step.sync import sync_step
@@ -121,7 +122,8 @@ def or_here(method: Method) -> Method:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         given = [*args, *kwargs.values()]
         if self.host.carries(given):
-            return getattr(self.host.connection(), method.__name__)(*args, **kwargs)
+            with accounts.Spent(accounts.COMMUNICATION):
+                return getattr(self.host.connection(), method.__name__)(*args, **kwargs)
         return method(self, *args, **kwargs)
 
     return call  # type: ignore[return-value]

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from ..atomic import lock
+from ..metrics import accounts
 from ..pytree.instances import contains, rewrite
 from ..tensor.device import Device
 from ..tensor.storage import wrap
@@ -214,12 +215,14 @@ class Pipeline:
             raise ValueError(f"xla:{device.index} is not a device of this loader; it loads for {names}")
         if self._batches is not None:
             self._start()
-        coming: Future[Any] | None = queue.queue.get()
+        with accounts.Spent(accounts.INPUT):
+            coming: Future[Any] | None = queue.queue.get()
         if coming is None:
             if self._last and not self._is_closed:
                 self.place.given = self._last[0]
             raise Exhausted
-        batch, note = coming.result()
+        with accounts.Spent(accounts.INPUT):
+            batch, note = coming.result()
         self.place.given = note
         return batch
 

@@ -17,7 +17,7 @@ from ..atomic import lock
 from ..compat.names import jax_coordination as private
 from ..compat.names.torch_distributed import rendezvous
 from ..errors import PeerError
-from ..metrics import user_lines
+from ..metrics import accounts, user_lines
 from . import heartbeats, identity, store_rendezvous
 from .coordination_proxy import Relay
 
@@ -355,9 +355,10 @@ def awaited(key: str, seconds: float) -> bytes:
     while True:
         left = max(0.001, end - time.monotonic())
         try:
-            found: bytes = connection.blocking_key_value_get_bytes(
-                f"{_PREFIX}/{key}", int(1000 * min(left, _SLICE)) or 1
-            )
+            with accounts.Spent(accounts.COMMUNICATION):
+                found: bytes = connection.blocking_key_value_get_bytes(
+                    f"{_PREFIX}/{key}", int(1000 * min(left, _SLICE)) or 1
+                )
             return found
         except RuntimeError as error:
             heartbeats.check()

@@ -19,7 +19,7 @@ from ..compile.program import Program, Ready
 from ..errors import ExecutionError
 from ..ir.side_effects import ASSERTION
 from ..ir.tape import Failed, Value, set_buffer, set_tape
-from ..metrics import events, samples, user_lines
+from ..metrics import accounts, events, samples, user_lines
 from ..metrics.events import Cause
 from ..metrics.observers import observers
 from ..metrics.user_lines import Line
@@ -250,7 +250,8 @@ def _compile(
     )
     events.ask(compilation)
     try:
-        with compile_progress.told(len(program.graph.operations), compilation.frames), host_malloc.compiling():
+        told = compile_progress.told(len(program.graph.operations), compilation.frames)
+        with accounts.Spent(accounts.COMPILE), told, host_malloc.compiling():
             sizes = program.compile_for(numbers)
     except jax.errors.JaxRuntimeError as error:
         raise run_failures.of_compilation(program, numbers, error, _step, source_lines) from error

@@ -14,6 +14,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 
 from ..._engine.atomic import lock
+from ..._engine.metrics import accounts
 from ..._engine.processes import preemption
 from ..._engine.processes.identity import process_count, process_index
 from ._helpers import _sharded_cpu_state_dict
@@ -86,8 +87,9 @@ class CheckpointManager:
         """Save a state dict if `should_save(step)` or `force`, and return whether it was saved, when it is complete."""
         if not (force or self.should_save(step)):
             return False
-        self.join()
-        self._save(step, _sharded_cpu_state_dict(state_dict))
+        with accounts.Spent(accounts.CHECKPOINT):
+            self.join()
+            self._save(step, _sharded_cpu_state_dict(state_dict))
         return True
 
     def save_async(self, step: int, state_dict: dict[str, Any], force: bool | None = False) -> bool:
@@ -97,9 +99,9 @@ class CheckpointManager:
         """
         if not (force or self.should_save(step)):
             return False
-        while len(self._pending) >= self._most_pending:
-            self._pending.popleft().result()
-        copied = _sharded_cpu_state_dict(state_dict)
+        with accounts.Spent(accounts.CHECKPOINT):
+            self._finish(self._most_pending - 1)
+            copied = _sharded_cpu_state_dict(state_dict)
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, "checkpoints")
         self._pending.append(self._worker.submit(self._save, step, copied))
@@ -116,7 +118,7 @@ class CheckpointManager:
             raise ValueError(f"CheckpointManager: there is no complete checkpoint of step {step}; {self.all_steps()}")
         reader = FileSystemReader(self._folder(step))
         options = {"process_group": self._group, "no_dist": _is_alone()}
-        with _quietly():
+        with accounts.Spent(accounts.RECOVERY), _quietly():
             dcp.load(state_dict, storage_reader=reader, planner=SPMDLoadPlanner(), **options)
 
     def all_steps(self) -> list[int]:
@@ -130,7 +132,12 @@ class CheckpointManager:
 
     def join(self) -> None:
         """Wait until every checkpoint of `save_async` is complete, and raise the error of a failed one."""
-        while self._pending:
+        with accounts.Spent(accounts.CHECKPOINT):
+            self._finish(0)
+
+    def _finish(self, left: int) -> None:
+        """Wait until no more than `left` checkpoints are being written."""
+        while len(self._pending) > left:
             self._pending.popleft().result()
 
     def reached_preemption(self, step: int) -> bool:

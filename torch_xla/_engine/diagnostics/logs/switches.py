@@ -4,11 +4,22 @@ from ...metrics.observers import observers
 from ...planning.sharding_search import automatic
 from ...step import pending_op_counts
 from ...tensor import live_counters
+from ..fleet import goodput
 from ..memory import out_of_memory
 from ..values import bad_value_checks, first_nan
 from . import debug_log, graph_dumps, host_read_file, metrics_report_file, step_log
 
-_TOOLS = (debug_log, automatic, bad_value_checks, graph_dumps, first_nan, metrics_report_file, step_log, host_read_file)
+_TOOLS = (
+    debug_log,
+    automatic,
+    bad_value_checks,
+    graph_dumps,
+    first_nan,
+    metrics_report_file,
+    step_log,
+    host_read_file,
+    goodput,
+)
 
 
 def apply_settings() -> None:
